@@ -91,6 +91,7 @@ std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
   std::vector<ModuleUnit> units;
+  units.reserve(described.size());
   for (const PythonUnit& unit : described)
     units.push_back({.name = unit.first, .parameters = unit.second});
   return value_of(

@@ -1,0 +1,322 @@
+// ModuleRun: where its state comes from, and where it goes.
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "aio/check.h"
+#include "aio/log.h"
+#include "engine/config/stored_config.h"
+#include "engine/device/host.h"
+#include "engine/exchange/stored_shape.h"
+#include "engine/python/module_run.h"
+#include "engine/run/load_parameters.h"
+#include "engine/run/stored_state.h"
+#include "engine/weights/safetensors_writer.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr const char* kModuleFamily = "module";
+constexpr const char* kUsersData = "python";  // in place of a data order: that is the user's
+
+// Elements [first, first + to.size()) of a tensor, as fp32.
+Status copy_values(const at::Tensor& tensor, const std::string& name, std::uint64_t first,
+                   std::span<float> to) {
+  const at::Tensor values =
+      tensor.reshape(-1)
+          .slice(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + to.size()))
+          .to(at::kCPU, at::kFloat)
+          .contiguous();
+  std::memcpy(to.data(), values.const_data_ptr<float>(), to.size_bytes());
+  if (std::all_of(to.begin(), to.end(), [](float value) { return std::isfinite(value); }))
+    return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "parameter " + name + " has a value that is not finite: nothing begins with that");
+}
+
+std::uint64_t elements_of(const ModuleParameter& parameter) {
+  std::uint64_t elements = 1;
+  for (const std::int64_t size : parameter.shape) elements *= static_cast<std::uint64_t>(size);
+  return elements;
+}
+
+// Values of described parameters by what a layout calls them, one unit's at a time.
+class DescribedValues {
+ public:
+  DescribedValues(const ModuleLayout& layout, const ModuleRun::UnitValues& values)
+      : layout_(layout), values_(values) {}
+
+  Status read(int unit, const std::string& name, std::uint64_t first, std::span<float> to) {
+    if (unit != unit_) {
+      tensors_.clear();
+      tensors_ = values_(unit);
+      unit_ = unit;
+    }
+    const std::vector<ModuleParameter>& parameters = layout_.described(unit).parameters;
+    if (tensors_.size() != parameters.size())
+      return Error(ErrorCode::kInvalidArgument, "unit " + layout_.described(unit).name + " has " +
+                                                    std::to_string(parameters.size()) +
+                                                    " parameters, and was given " +
+                                                    std::to_string(tensors_.size()) + " tensors");
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].name != name) continue;
+      if (static_cast<std::uint64_t>(tensors_[i].numel()) != elements_of(parameters[i]))
+        return Error(ErrorCode::kInvalidArgument, "parameter " + name + " was given " +
+                                                      std::to_string(tensors_[i].numel()) +
+                                                      " values, and has another shape");
+      try {
+        return copy_values(tensors_[i], name, first, to);
+      } catch (const std::exception& error) {  // the thread is an executor's
+        return Error(ErrorCode::kInternal, "parameter " + name + ": " + error.what());
+      }
+    }
+    return Error(ErrorCode::kInternal, "no parameter has the name " + name);
+  }
+
+ private:
+  const ModuleLayout& layout_;
+  const ModuleRun::UnitValues& values_;
+  int unit_ = -1;
+  std::vector<at::Tensor> tensors_;
+};
+
+int unit_of(const ModelLayout& model, const ParameterSpec& parameter) {
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const std::vector<ParameterSpec>& of_unit = model.layout(unit).parameters;
+    if (!of_unit.empty() && &parameter >= of_unit.data() &&
+        &parameter < of_unit.data() + of_unit.size())
+      return unit;
+  }
+  SLUICE_CHECK(false, "a parameter of the model");
+  return 0;
+}
+
+std::string current_folder() {
+  std::error_code error;
+  return std::filesystem::current_path(error).string();
+}
+
+}  // namespace
+
+Status ModuleRun::initialise(const UnitValues& values) {
+  DescribedValues trained(layout_, values);
+  SLUICE_RETURN_IF_ERROR(own_state().set(
+      [&](const RunState::Spans& to) -> Status {
+        const at::NoGradGuard no_tape;
+        return trained.read(unit_of(model(), to.parameter), to.parameter.name, to.first,
+                            to.values.master);
+      },
+      offload::Calls::kInOrder, {}));
+  SLUICE_RETURN_IF_ERROR(load_frozen(values));
+  SLUICE_ASSIGN_OR_RETURN(state_, initial_state(rules_));
+  return make_views();
+}
+
+Status ModuleRun::load_frozen(const UnitValues& values) {
+  if (!frozen_) return {};
+  const at::NoGradGuard no_tape;
+  DescribedValues described(layout_, values);
+  return load_parameters(
+      {.model = &layout_.frozen(),
+       .form = frozen_plan_->types.form,
+       .params = &frozen_->trained(),
+       .read =
+           [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> to) {
+             return described.read(unit_of(layout_.frozen(), parameter), parameter.name, first, to);
+           },
+       .progress = {}});
+}
+
+// They are the same from the first time on that their unit is acquired.
+Status ModuleRun::make_views() {
+  for (int unit = 0; unit < layout_.units(); ++unit) {
+    if (!at(unit).views.empty()) continue;
+    const UnitViews* trained = nullptr;
+    const UnitViews* frozen = nullptr;
+    if (has_trained(unit)) {
+      SLUICE_RETURN_IF_ERROR(optimizer_->wait_ready(unit));
+      SLUICE_ASSIGN_OR_RETURN(trained, parameters_->units().acquire(unit));
+    }
+    if (has_frozen(unit)) {
+      SLUICE_ASSIGN_OR_RETURN(frozen, frozen_->units().acquire(unit));
+    }
+    const std::vector<ModuleParameter>& parameters = layout_.described(unit).parameters;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const ModuleLayout::Place& place = layout_.place(unit, static_cast<int>(i));
+      const UnitViews* const views = place.trained ? trained : frozen;
+      SLUICE_CHECK(views != nullptr, "a unit has the parameters that are described");
+      at(unit).views.push_back((*views)[place.parameter].view(parameters[i].shape));
+    }
+    if (trained != nullptr) parameters_->units().release(unit);
+    if (frozen != nullptr) frozen_->units().release(unit);
+  }
+  return {};
+}
+
+Status ModuleRun::take_state(const TakeState& take, offload::Calls calls) {
+  SLUICE_RETURN_IF_ERROR(optimizer_->drain());
+  return own_state().take(take, calls);
+}
+
+CheckpointState ModuleRun::checkpoint_state() const {
+  StoredRun run{.seed = static_cast<std::uint64_t>(config_.run.seed),
+                .data_order = kUsersData,
+                .precision = precision_name(config_.precision),
+                .cpu_threads = compute_threads(config_),
+                .family = kModuleFamily};
+  run.sums.lanes = config_.run.lanes;
+  run.sums.rounds = config_.run.rounds;
+  std::int64_t parameters = 0;
+  for (int unit = 0; unit < model().units(); ++unit)
+    parameters += static_cast<std::int64_t>(model().layout(unit).parameters.size());
+  run.model = {{"parameters", parameters},
+               {"elements", static_cast<std::int64_t>(model().parameter_elements())}};
+  auto configuration = config::stored_json(config_, current_folder());
+  return {.position = stored_position(state_),
+          .run = run,
+          .configuration = configuration.ok() ? *configuration : std::string(),
+          .client = client_,
+          .program_version = SLUICE_VERSION};
+}
+
+Status ModuleRun::own_directory(const std::string& directory) {
+  const std::string path = std::filesystem::absolute(directory).lexically_normal().string();
+  if (checkpoints_ && directory_ == path) return {};
+  aio::FileSystem& files = drives_.saves->backend().files();
+  SLUICE_RETURN_IF_ERROR(files.make_directories(path));
+  auto lock = files.lock(path + "/lock");
+  if (!lock.ok() && lock.error().code() == ErrorCode::kBusy)
+    return Error(ErrorCode::kBusy, "another run keeps its checkpoints in " + path +
+                                       ": wait for it, end it, or choose another directory");
+  if (!lock.ok()) return std::move(lock).error();
+  CheckpointFolder folder(*drives_.saves, RunCheckpoints::folder_of(path));
+  SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());
+  for (const std::string& name : leftovers)
+    log::info("cleared up after a save that was interrupted: " + folder.path() + "/" + name);
+  SLUICE_ASSIGN_OR_RETURN(
+      checkpoints_,
+      RunCheckpoints::create(
+          *this, *drives_.saves,
+          {.directory = path,
+           .keep_last = static_cast<int>(config_.run.keep_last_checkpoints),
+           .check_directory = [this]() -> Status {
+             SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(directory_ + "/lock"));
+             if (there) return {};
+             return Error(
+                 ErrorCode::kNotFound,
+                 directory_ + " is no longer there: was its drive unmounted, or was it moved?");
+           }}));
+  lock_ = *std::move(lock);
+  directory_ = path;
+  return {};
+}
+
+Result<std::string> ModuleRun::save(const std::string& directory, const std::string& client) {
+  if (micro_batch_ > 0 || is_touched_)
+    return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
+                                                  std::to_string(micro_batch_) + " of the " +
+                                                  std::to_string(micro_batches()) +
+                                                  " micro-batches of one have ended");
+  SLUICE_RETURN_IF_ERROR(own_directory(directory));
+  client_ = client;
+  const Status saving = checkpoints_->save({});
+  client_.clear();
+  SLUICE_RETURN_IF_ERROR(saving);
+  const std::vector<SavedCheckpoint> saved = checkpoints_->finished();
+  SLUICE_CHECK(saved.size() == 1, "a save in the foreground has ended");
+  SLUICE_RETURN_IF_ERROR(saved.front().status);
+  if (!saved.front().pruned.ok()) log::warning(saved.front().pruned.error().message());
+  return saved.front().path;
+}
+
+Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::string& path,
+                                                                     std::string& folder) {
+  aio::FileSystem& files = drives_.saves->backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const bool is_one, files.exists(path + "/" + std::string(kManifestName)));
+  folder = path;
+  if (!is_one) {
+    CheckpointFolder of_run(*drives_.saves, RunCheckpoints::folder_of(path));
+    SLUICE_ASSIGN_OR_RETURN(const auto newest, of_run.newest());
+    if (!newest)
+      return Error(ErrorCode::kNotFound, "there is no checkpoint in " + path +
+                                             ": neither it nor a folder in " + of_run.path() +
+                                             " has a " + std::string(kManifestName));
+    folder = newest->path;
+  }
+  return CheckpointReader::open(*drives_.saves, folder, {});
+}
+
+// All that the run has, and nothing else.
+Status ModuleRun::check_parameters(CheckpointReader& checkpoint) const {
+  const auto refused = [](const std::string& what) {
+    return Error(ErrorCode::kInvalidArgument, "the checkpoint is of another module: " + what);
+  };
+  std::size_t parameters = 0;
+  for (const TensorSpec& wanted : parameter_specs(model(), DType::kF32)) {
+    const TensorInfo* const stored = checkpoint.find(wanted.name);
+    if (stored == nullptr) return refused("it has no parameter " + wanted.name);
+    if (stored->shape != wanted.shape)
+      return refused(wanted.name + " is " + shape_text(stored->shape) + " there, and " +
+                     shape_text(wanted.shape) + " in this one");
+    ++parameters;
+  }
+  for (const TensorInfo& stored : checkpoint.parameters()) {
+    if (checkpoint.parameters().size() == parameters) break;
+    bool known = false;
+    for (int unit = 0; unit < model().units() && !known; ++unit)
+      for (const ParameterSpec& own : model().layout(unit).parameters)
+        known |= own.name == stored.name;
+    if (!known)
+      return refused("it has a parameter " + stored.name + ", which this one does not train");
+  }
+  return {};
+}
+
+Result<std::string> ModuleRun::load(const std::string& path, const Accept& accept) {
+  std::string folder;
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path, folder));
+  const CheckpointState& stored = checkpoint->state();
+  if (stored.run.family != kModuleFamily)
+    return Error(ErrorCode::kInvalidArgument,
+                 folder + " is of a run of the command line, with a model of the family " +
+                     stored.run.family +
+                     ": sluice export makes a folder of it that transformers reads");
+  SLUICE_RETURN_IF_ERROR(check_parameters(*checkpoint));
+  const CheckpointState now = checkpoint_state();
+  SLUICE_RETURN_IF_ERROR(check_same_run(stored, now));
+  warn_of_other_bits(stored, now);
+  report_moments(checkpoint->manifest().moments, stored_moments(plan_.types));
+  SLUICE_ASSIGN_OR_RETURN(const TrainState state,
+                          continued_state(rules_, engine::train_state(stored.position)));
+  SLUICE_RETURN_IF_ERROR(accept(stored.client));
+  SLUICE_RETURN_IF_ERROR(checkpoint->check_headers());
+  abandon_step();
+  SLUICE_RETURN_IF_ERROR(own_state().set(
+      [&](const RunState::Spans& to) {
+        return checkpoint->read(to.parameter.name, to.first, to.values);
+      },
+      offload::Calls::kInOrder, {}, state.applied_step));
+  parameters_->units().changed();
+  state_ = state;
+  SLUICE_RETURN_IF_ERROR(make_views());
+  return folder;
+}
+
+Status ModuleRun::save_weights(const std::string& path, DType dtype) {
+  SafetensorsWriter::Options options;
+  options.path = path;
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      SafetensorsWriter::create(*drives_.writes, options, parameter_specs(model(), dtype)));
+  SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
+    return writer->append(state.parameter->name, state.master);
+  }));
+  return writer->finish();
+}
+
+}  // namespace sluice::engine
