@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sluice
 from small_modules import (
+    Block,
     Tower,
     batches,
     initialize,
@@ -229,6 +230,46 @@ class Exceptions(unittest.TestCase):
             with self.assertRaises(RuntimeError):
                 module.blocks[1](torch.ones(1, 7))
             self.assertFalse(any(engine._keeper._held))
+
+
+class Nested(unittest.TestCase):
+    """Blocks that call one another, so that more than one is needed at a time."""
+
+    def module(self):
+        class Outer(Block):
+            def __init__(self, inner):
+                super().__init__()
+                self.inner = [inner]  # no module of its own
+
+            def forward(self, x):
+                return super().forward(x if self.inner[0] is None else self.inner[0](x))
+
+        torch.manual_seed(0)
+        module = Tower(blocks=0)
+        inner = None
+        for _ in range(5):
+            inner = Outer(inner)
+            module.blocks.append(inner)
+        module.hidden = lambda tokens: module.norm(module.blocks[-1](module.embedding(tokens)))
+        return module
+
+    def test_are_trained_where_there_is_room(self):
+        reference = self.module()
+        expected = train_by_torch(reference, torch_adamw(reference), batches(4))
+        with initialize(self.module()) as engine:
+            for got, wanted in zip(train(engine, batches(4)), expected, strict=True):
+                self.assertAlmostEqual(got, wanted, delta=1e-5)
+
+    def test_are_refused_where_there_is_none(self):
+        with tempfile.TemporaryDirectory() as drive:
+            with initialize(self.module(), place="nvme", drive=drive) as engine:
+                for _ in range(2):
+                    with self.assertRaisesRegex(
+                        sluice.Error, r"unit blocks\.3 is needed while blocks\.4 is in use.*buffer_count"
+                    ):
+                        engine(batches(1)[0])
+                with torch.no_grad():  # the innermost one calls no other
+                    engine.module.blocks[0](torch.ones(1, 16))
 
 
 class NonFinite(unittest.TestCase):

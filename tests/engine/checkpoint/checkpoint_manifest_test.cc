@@ -194,6 +194,29 @@ TEST(CheckpointManifest, IsOfVersion6WithMomentsOf16Bits) {
   EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
 }
 
+TEST(CheckpointManifest, IsOfVersion8OnlyWithTheTextOfAProgram) {
+  CheckpointManifest manifest = test_manifest();
+  EXPECT_FALSE(content_of(manifest).contains("client"));
+  manifest.state.client = "{\"epoch\": 1}";
+  nlohmann::json content = content_of(manifest);
+  EXPECT_EQ(content["version"], 8);
+  EXPECT_EQ(parse_checkpoint_manifest(to_text(manifest))->state.client, manifest.state.client);
+  for (const int older : {1, 2, 3, 6, 7}) {
+    content["version"] = older;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
+  }
+  content = content_of(manifest);
+  for (const auto& wrong : {nlohmann::json(""), nlohmann::json(1), nlohmann::json()}) {
+    content["client"] = wrong;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << wrong;
+  }
+  content.erase("client");
+  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
+  manifest.moments = DType::kBF16;
+  manifest.state.run.sums.lanes = 4;
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+}
+
 // Programs that take a checkpoint for a whole model cannot read one of adapters.
 TEST(CheckpointManifest, IsOfVersion4Or5OnlyForAdapters) {
   CheckpointManifest manifest = test_manifest();
