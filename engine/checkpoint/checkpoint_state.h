@@ -36,6 +36,9 @@ struct StoredPosition {
 // Stands in place of a run's precision: no run wrote it, it was made from weights alone.
 inline constexpr std::string_view kImportedPrecision = "imported";
 
+// Stands in place of a family: a module of a Python program, whose passes only that computes.
+inline constexpr std::string_view kModuleFamily = "module";
+
 // Adapters that a run trains beside a frozen model: their recipe (LoraRecipe), and fingerprints of
 // the model's weights, which no checkpoint holds: of all, and of a sample (empty: of an older one).
 struct StoredAdapters {

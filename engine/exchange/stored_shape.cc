@@ -39,6 +39,11 @@ StoredRun complete(StoredRun run) {
 }
 
 Result<ModelShape> stored_shape(const StoredRun& run) {
+  if (run.family == kModuleFamily)
+    return Error(
+        ErrorCode::kUnsupported,
+        "its model is a module of a Python program, which alone computes it: load it there "
+        "(sluice.initialize(), load_checkpoint())");
   if (find_family(run.family) == nullptr)
     return Error(ErrorCode::kUnsupported, "its model is of the family " + run.family +
                                               ", which this version of Sluice does not have");

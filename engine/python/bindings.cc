@@ -10,10 +10,13 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <array>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,6 +55,27 @@ struct ResolvedConfig {
   std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
 };
 
+// What a script decides by itself: keys with these beginnings mean nothing here.
+bool is_the_scripts(std::string_view key) {
+  constexpr std::array kBeginnings = {"model.",
+                                      "data.",
+                                      "run.eval_",
+                                      "run.checkpoint_",
+                                      "run.epochs",
+                                      "run.log_every",
+                                      "run.resume",
+                                      "run.later_checkpoints",
+                                      "run.hash_units",
+                                      "run.dir",
+                                      "steps_per_print",
+                                      "wall_clock_breakdown",
+                                      "placement.wave_",
+                                      "placement.recompute",
+                                      "placement.boundaries_"};
+  return std::any_of(kBeginnings.begin(), kBeginnings.end(),
+                     [key](std::string_view it) { return key.starts_with(it); });
+}
+
 ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
                               const std::vector<std::string>& overrides) {
   config::Sources sources;
@@ -67,9 +91,12 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   ResolvedConfig made{.config = std::move(resolved.config)};
   // Threads are LibTorch's here, which this program has set.
   if (made.config.run.cpu_threads == 0) made.config.run.cpu_threads = at::get_num_threads();
-  for (const config::KeyReport& report : resolved.reports)
+  for (const config::KeyReport& report : resolved.reports) {
     if (report.outcome == config::Outcome::kIgnored)
       made.ignored.emplace_back(report.path, report.reason);
+    else if (report.given && is_the_scripts(report.path))
+      made.ignored.emplace_back(report.path, "a script decides that itself");
+  }
   return made;
 }
 

@@ -21,7 +21,6 @@
 namespace sluice::engine {
 namespace {
 
-constexpr const char* kModuleFamily = "module";
 constexpr const char* kUsersData = "python";  // in place of a data order: that is the user's
 
 // Elements [first, first + to.size()) of a tensor, as fp32.
@@ -168,7 +167,7 @@ CheckpointState ModuleRun::checkpoint_state() const {
                 .data_order = kUsersData,
                 .precision = precision_name(config_.precision),
                 .cpu_threads = compute_threads(config_),
-                .family = kModuleFamily};
+                .family = std::string(kModuleFamily)};
   run.sums.lanes = config_.run.lanes;
   run.sums.rounds = config_.run.rounds;
   std::int64_t parameters = 0;

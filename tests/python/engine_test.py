@@ -305,6 +305,35 @@ class AgainstTorch(unittest.TestCase):
             expected = expected or got
             self.assertEqual(got, expected)
 
+    def test_schedules_and_groups_are_the_configurations(self):
+        module = tower()
+        reference = twin(module)
+        rates = []
+        parts = [
+            [it for it in reference.parameters() if it.ndim > 1],
+            [it for it in reference.parameters() if it.ndim == 1],
+        ]
+        groups = [
+            {"params": parts[0], "weight_decay": 0.1},
+            {"params": parts[1], "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=0, betas=(0.9, 0.98))
+        warmup = {"warmup_min_lr": 0, "warmup_max_lr": 1e-3, "warmup_num_steps": 4}
+        options = {
+            "optimizer": {"params": {**ADAMW, "lr": 1e-3, "decayed": "matrices"}},
+            "scheduler": {"type": "WarmupLR", "params": {**warmup, "warmup_type": "linear"}},
+        }
+        with initialize(module, **options) as engine:
+            for tokens in batches(8):
+                for group in optimizer.param_groups:
+                    group["lr"] = engine.learning_rate
+                (expected,) = train_by_torch(reference, optimizer, [tokens])
+                self.assertAlmostEqual(train(engine, [tokens])[0], expected, delta=1e-5)
+                rates.append(engine.last_step.learning_rate)
+                self.assertEqual(rates[-1], optimizer.param_groups[0]["lr"])
+        self.assertEqual((rates[0], rates[-1]), (0, 1e-3))
+        self.assertEqual(rates, sorted(rates))
+
     def test_no_blocks_at_all(self):
         class Plain(nn.Module):
             def __init__(self):

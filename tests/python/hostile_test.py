@@ -413,6 +413,9 @@ class Refusals(unittest.TestCase):
             lambda: sluice.initialize(tower(), run_config(budget={"cpu_gib": 0.1})),
             sluice.Error,
         )
+        with self.assertLogs("sluice", "INFO") as logs:
+            sluice.initialize(tower(), run_config(run={"eval_every": 7})).close()
+        self.assertIn("run.eval_every is ignored: a script decides that", " ".join(logs.output))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ds.json"
             path.write_text(

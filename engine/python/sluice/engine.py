@@ -411,6 +411,11 @@ class Engine:
         return self._run.micro_batches
 
     @property
+    def micro_batch_size(self) -> int:
+        """train_micro_batch_size_per_gpu: rows that a script is asked to give at a time."""
+        return self._config.micro_batch
+
+    @property
     def is_boundary(self) -> bool:
         """Whether the next :meth:`step` is the last one of its step."""
         return self._run.micro_batch + 1 == self._run.micro_batches
