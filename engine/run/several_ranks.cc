@@ -71,12 +71,14 @@ Status TrainingRun::begin_together(const Status& own) {
     if (const auto error = told.find("error"); error != told.end())
       return refused(static_cast<ErrorCode>(error->at(0).get<int>()),
                      (rank == 0 ? "" : name + ": ") + error->at(1).get<std::string>());
-    for (const auto& [what, value] : first.items()) {
-      if (value == told.at(what)) continue;
+    const auto items = first.items();
+    const auto other = std::find_if(items.begin(), items.end(), [&told](const auto& item) {
+      return item.value() != told.at(item.key());
+    });
+    if (other != items.end())
       return refused(ErrorCode::kInvalidArgument,
-                     what + " is not the same on " + name +
+                     other.key() + " is not the same on " + name +
                          " as on rank 0: every host needs the same files by the same paths");
-    }
   }
   is_in_step_ = true;
   return {};
@@ -227,7 +229,8 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
   std::vector<std::uint64_t> sizes(all.size());
   SLUICE_RETURN_IF_ERROR(link.all_gather_values(std::uint64_t{text.size()}, std::span(sizes)));
   for (int from = 1; from < link.world_size(); ++from) {
-    std::string received(rank == from ? std::move(text) : std::string());
+    std::string received;
+    if (rank == from) received.swap(text);
     received.resize(sizes[static_cast<std::size_t>(from)]);
     SLUICE_RETURN_IF_ERROR(link.broadcast(std::as_writable_bytes(std::span(received)), from));
     if (rank == 0) others.events.push_back(std::move(received));
