@@ -6,7 +6,8 @@ endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 
-foreach(option_and_values IN ITEMS "SLUICE_CUDA;auto;on;off" "SLUICE_EXECUTOR;tbb;threads"
+foreach(option_and_values IN ITEMS "SLUICE_CUDA;auto;on;off" "SLUICE_PYTHON;auto;on;off"
+                                   "SLUICE_EXECUTOR;tbb;threads"
                                    "SLUICE_SANITIZE;;address,undefined;thread")
   list(POP_FRONT option_and_values option)
   if(NOT "${${option}}" IN_LIST option_and_values)
@@ -68,9 +69,19 @@ if(SLUICE_SANITIZE STREQUAL "thread")
   set(CMAKE_CROSSCOMPILING_EMULATOR "${CMAKE_SOURCE_DIR}/tests/run_without_aslr")
 endif()
 
+# What the Python package is linked from can be loaded anywhere. By option, since CMake's property asks
+# for something else of programs, and one precompiled header cannot serve both.
+function(loaded_by_python target)
+  if(SLUICE_HAS_PYTHON)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fPIC>"
+      "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC>")
+  endif()
+endfunction()
+
 function(sluice_library name)
   add_library(${name} STATIC ${ARGN})
   target_link_libraries(${name} PUBLIC sluice_options)
+  loaded_by_python(${name})
 endfunction()
 
 function(sluice_program name)
@@ -100,6 +111,10 @@ endfunction()
 
 function(with_precompiled_headers target name)
   target_precompile_headers(${target} REUSE_FROM ${name})
+  get_target_property(kind ${target} TYPE)
+  if(name STREQUAL "torch_headers" AND kind STREQUAL "EXECUTABLE")
+    loaded_by_python(${target})  # as the headers are
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # For ccache, to see which ones are read. GCC forgets which of what they hold are the system's,
     # and warns of overlaps and overruns in std::string that are not there (PR 105329, 105651).

@@ -4,14 +4,17 @@
 # The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
 # libraries are linked directly; wheel and LibTorch archive have the same folders.
 #
-# Sets SLUICE_TORCH_VERSION, and SLUICE_TORCH_PYTHON to the interpreter that can import this torch;
+# Sets SLUICE_TORCH_VERSION, SLUICE_TORCH_LIB, the folder of its libraries, and SLUICE_TORCH_PYTHON to the interpreter that can import this torch;
 # empty for an archive.
 
 set(own $ENV{CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" own "${own}")
 list(PREPEND own ${Torch_DIR} ${CMAKE_PREFIX_PATH})
 set(venvs "${SLUICE_VENV}")
-if(NOT venvs)
+if(NOT venvs AND SKBUILD)  # pip builds the package for the environment that it runs in
+  get_filename_component(venvs "${Python3_EXECUTABLE}" DIRECTORY)
+  get_filename_component(venvs "${venvs}" DIRECTORY)
+elseif(NOT venvs)
   set(cache "$ENV{XDG_CACHE_HOME}")
   if(NOT cache)
     set(cache "$ENV{HOME}/.cache")
@@ -38,6 +41,7 @@ if(NOT torch_config)
 endif()
 get_filename_component(torch_root "${torch_config}/../../../.." ABSOLUTE)
 set(torch_lib "${torch_root}/lib")
+set(SLUICE_TORCH_LIB "${torch_lib}")
 set(SLUICE_TORCH_PYTHON "")
 if(EXISTS "${torch_root}/../../../../bin/python" AND EXISTS "${torch_root}/__init__.py")
   get_filename_component(SLUICE_TORCH_PYTHON "${torch_root}/../../../../bin" ABSOLUTE)

@@ -20,7 +20,8 @@ FetchRequest fetch_request(const RunSpec& spec) {
 }
 
 UnitSizes unit_sizes(const ModelLayout& model) {
-  UnitSizes sizes{.blocks = model.blocks()};
+  // Of a module no block may have parameters, or none that is trained.
+  UnitSizes sizes{.block_elements = 1, .blocks = model.blocks()};
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = model.base_layout(unit).elements;
     if (model.is_block(unit))

@@ -126,7 +126,9 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
                      .purpose = options.purpose,
                      .on_gpu = options.on_gpu,
                      .wave_micro_batches = options.wave_micro_batches,
-                     .ranks = options.ranks};
+                     .ranks = options.ranks,
+                     .names = options.names,
+                     .keeps_sums = options.keeps_sums};
   SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};

@@ -99,6 +99,8 @@ struct PlanOptions {
   // Of a wave, where the configuration leaves it open; 0: all micro-batches of a step.
   std::int64_t wave_micro_batches = 0;
   offload::RankPart ranks = {};
+  const ParameterNames* names = nullptr;  // RunSpec::names, and the next as well
+  bool keeps_sums = false;
   // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
   std::vector<int> nvme_weights;
 };

@@ -82,7 +82,7 @@ std::vector<offload::ParamUnit> trained_units(const RunSpec& spec,
     units.push_back(
         {.name = layout.name,
          .elements = spec.shard(unit).elements,
-         .tier = spec.shard(unit).elements > 0 || layout.elements == 0
+         .tier = spec.shard(unit).elements > 0
                      ? param_tier(spec.model.has_frozen(), places[static_cast<std::size_t>(unit)])
                      : offload::Tier::kCpu});
   }

@@ -9,6 +9,7 @@
 
 #include "engine/config/config.h"
 #include "engine/model/model_layout.h"
+#include "engine/weights/parameter_names.h"
 #include "offload/element_types.h"
 #include "offload/step_program.h"
 #include "offload/sum_order.h"
@@ -48,6 +49,11 @@ struct RunSpec {
   // Of a wave, as the planner chose it where the configuration leaves it open; 0: all of a step's.
   std::int64_t wave_micro_batches = 0;
   offload::RankPart ranks = {};  // which one plans; of a run that trains
+  // Of a model that no family describes: how files call its parameters. Null: the family's.
+  const ParameterNames* names = nullptr;
+  // A unit's sums are put away and taken up again within a micro-batch, whose passes are not the
+  // engine's.
+  bool keeps_sums = false;
 
   // Of what is trained of a unit.
   offload::UnitShard shard(int unit) const {
@@ -72,7 +78,10 @@ struct RunSpec {
   }
   // Of a unit's gradients.
   offload::HeldSums sums() const {
-    return trains() ? sum_order().held(waves()) : offload::HeldSums{};
+    if (!trains()) return {};
+    offload::HeldSums held = sum_order().held(waves());
+    if (keeps_sums) held.kept = std::max(held.kept, held.levels);
+    return held;
   }
   bool trains() const { return purpose == RunPurpose::kTraining; }
   NumberTypes types() const {

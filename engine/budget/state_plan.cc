@@ -61,11 +61,11 @@ std::vector<offload::GroupRange> scalars_of(const UnitLayout& layout, std::span<
 }
 
 Status apply_settings(const RunSpec& spec, StatePlan& plan) {
-  SLUICE_ASSIGN_OR_RETURN(
-      config::ParameterSettings settings,
-      config::parameter_settings(
-          spec.config.optimizer, spec.model,
-          family_of(spec.config.model.shape()).parameter_names(spec.config.model.shape())));
+  const ModelShape shape = spec.config.model.shape();
+  const ParameterNames names =
+      spec.names != nullptr ? *spec.names : family_of(shape).parameter_names(shape);
+  SLUICE_ASSIGN_OR_RETURN(config::ParameterSettings settings,
+                          config::parameter_settings(spec.config.optimizer, spec.model, names));
   for (std::size_t unit = 0; unit < settings.of.size(); ++unit)
     plan.optimizer.units[unit].scalars =
         offload::shard_of(

@@ -22,8 +22,9 @@ constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers:
 constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
 constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
 constexpr std::int64_t kVersionWithSums = 6;            // sums is there, or moments
-constexpr std::int64_t kVersionWithParts = 7;  // of several ranks: tensors and pieces are there
-constexpr std::int64_t kNewestVersion = kVersionWithParts;
+constexpr std::int64_t kVersionWithParts = 7;   // of several ranks: tensors and pieces are there
+constexpr std::int64_t kVersionWithClient = 8;  // client is there: of the Python package
+constexpr std::int64_t kNewestVersion = kVersionWithClient;
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
@@ -60,6 +61,7 @@ bool names_family(const StoredRun& run) {
 
 std::int64_t version_of(const CheckpointManifest& manifest) {
   const CheckpointState& state = manifest.state;
+  if (!state.client.empty()) return kVersionWithClient;
   if (manifest.in_parts()) return kVersionWithParts;
   if (state.run.sums != SumsOfRun{} || manifest.moments != DType::kF32) return kVersionWithSums;
   if (state.run.adapters) {
@@ -247,7 +249,8 @@ Status check_world(std::int64_t version, std::int64_t world_size, const json& co
   const bool in_parts = world_size > 1 && content.contains("tensors") && content.contains("pieces");
   if (world_size < 1 || world_size > kMaxWorldSize)
     return corrupt("it is of " + std::to_string(world_size) + " ranks, which cannot be");
-  if (in_parts == (version == kVersionWithParts) && in_parts == (world_size > 1)) return {};
+  const bool fits = version == kVersionWithClient || in_parts == (version == kVersionWithParts);
+  if (fits && in_parts == (world_size > 1)) return {};
   return corrupt("it is of format version " + std::to_string(version) + " and of " +
                  std::to_string(world_size) + (world_size == 1 ? " rank" : " ranks") + ", and it " +
                  (in_parts ? "says" : "does not say") + " what each of several has written");
@@ -265,11 +268,14 @@ Status check_format(const json& content) {
                                                use_its_version(content));
   const bool has_news = content.at("run").contains("sums") || content.contains("moments");
   const bool may_have_news = version >= kVersionWithSums;
-  if (may_have_news != has_news && version != kVersionWithParts)
+  if (may_have_news != has_news && version < kVersionWithParts)
     return corrupt("it is of format version " + std::to_string(version) + ", and it " +
                    (has_news ? "says" : "does not say") +
                    " how gradients are added up, or how moments are stored");
   const bool names_all = version >= kVersionWithFamilies && version < kVersionWithSums;
+  if ((version == kVersionWithClient) != content.contains("client"))
+    return corrupt("it is of format version " + std::to_string(version) +
+                   ", and it has what the program that trained keeps in another");
   if (names_all && !content.at("run").contains("family"))
     return corrupt("it is of format version " + std::to_string(version) +
                    ", which names the model's family, and it names none");
@@ -327,6 +333,7 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
                     .loss = optional_number(content.at("loss")),
                     .validation_loss = optional_number(content.at("validation_loss")),
                     .configuration = content.at("configuration").get<std::string>(),
+                    .client = content.value("client", std::string()),
                     .program_version = content.at("program_version").get<std::string>()};
   SLUICE_RETURN_IF_ERROR(check_position(manifest.state.position));
   SLUICE_RETURN_IF_ERROR(check_sums(manifest.state.run.sums));
@@ -377,6 +384,7 @@ std::string to_text(const CheckpointManifest& manifest) {
                   {"elements", manifest.elements},
                   {"chunk_bytes", manifest.chunk_bytes},
                   {"files", list_json(manifest.files)}};
+  if (!manifest.state.client.empty()) content["client"] = manifest.state.client;
   if (manifest.moments != DType::kF32) content["moments"] = to_string(manifest.moments);
   if (manifest.in_parts()) {
     content["tensors"] = list_json(manifest.tensors);

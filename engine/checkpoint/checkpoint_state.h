@@ -87,6 +87,7 @@ struct CheckpointState {
   std::optional<double> loss;             // of the last step; one that is not finite is not stored
   std::optional<double> validation_loss;  // likewise
   std::string configuration;              // resolved, as JSON text
+  std::string client;  // of a program that trains by the Python package: any text of its own
   std::string program_version;
 
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;

@@ -20,11 +20,10 @@ std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model, DType moment
   return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.trained_elements(), moments));
 }
 
-RunCheckpoints::RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options)
+RunCheckpoints::RunCheckpoints(SavedRun& run, aio::IoQueue& queue, const Options& options)
     : run_(run), queue_(queue), options_(options) {}
 
-Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(TrainingRun& run,
-                                                               aio::IoQueue& queue,
+Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(SavedRun& run, aio::IoQueue& queue,
                                                                const Options& options) {
   std::unique_ptr<RunCheckpoints> checkpoints(new RunCheckpoints(run, queue, options));
   if (options.background) {
@@ -49,7 +48,7 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
       CheckpointWriter::begin(queue_, saved.path, plan.parameters,
                               {.moments = stored_moments(run_.plan().types), .replace = true}));
   saved.bytes = writer->total_bytes();
-  SLUICE_RETURN_IF_ERROR(source([&](const TrainingRun::ParameterState& state) {
+  SLUICE_RETURN_IF_ERROR(source([&](const ParameterState& state) {
     return writer->append({.parameter = state.parameter->name,
                            .first_element = state.first,
                            .master = state.master,
@@ -117,7 +116,7 @@ std::vector<SavedCheckpoint> RunCheckpoints::finished() {
 Status RunCheckpoints::prune() {
   if (options_.keep_last == 0) return {};
   CheckpointFolder folder(queue_, folder_of(options_.directory));
-  const std::int64_t step = run_.trainer().state().global_step;
+  const std::int64_t step = run_.checkpoint_state().position.global_step;
   SLUICE_ASSIGN_OR_RETURN(const auto going, folder.beyond(options_.keep_last, step));
   if (going.empty()) return {};
   std::string names;

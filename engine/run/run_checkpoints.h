@@ -1,4 +1,4 @@
-// RunCheckpoints: saves a training run, while it trains where memory allows, and keeps the newest
+// RunCheckpoints: saves a run that trains, while it does where memory allows, and keeps the newest
 // checkpoints of its directory.
 //
 // Foreground: save() streams the state from its tiers to the disk; training stops for as long. With
@@ -28,8 +28,8 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_state.h"
+#include "engine/run/run_state.h"
 #include "engine/run/state_image.h"
-#include "engine/run/training_run.h"
 
 namespace sluice::engine {
 
@@ -62,7 +62,7 @@ class RunCheckpoints {
   };
 
   // Both must outlive it. With options.background the copy's memory is taken here.
-  static Result<std::unique_ptr<RunCheckpoints>> create(TrainingRun& run, aio::IoQueue& queue,
+  static Result<std::unique_ptr<RunCheckpoints>> create(SavedRun& run, aio::IoQueue& queue,
                                                         const Options& options);
   ~RunCheckpoints();  // waits for a save in progress
   RunCheckpoints(const RunCheckpoints&) = delete;
@@ -84,20 +84,20 @@ class RunCheckpoints {
   Status prune();
 
  private:
-  RunCheckpoints(TrainingRun& run, aio::IoQueue& queue, const Options& options);
+  RunCheckpoints(SavedRun& run, aio::IoQueue& queue, const Options& options);
   // What write() does not get from the image: it must not look at the run while that trains.
   struct Plan {
     CheckpointState state;
     std::vector<TensorSpec> parameters;
     std::int64_t begin_ns = 0;
   };
-  using Source = std::function<Status(const TrainingRun::TakeState&)>;
+  using Source = std::function<Status(const TakeState&)>;
   SavedCheckpoint write(const Plan& plan, const Source& source) const;
   Status check_directory() const;
   Status tidy(SavedCheckpoint& saved) const;
   Status write_files(const Plan& plan, const Source& source, SavedCheckpoint& saved) const;
 
-  TrainingRun& run_;
+  SavedRun& run_;
   aio::IoQueue& queue_;
   const Options options_;
   std::unique_ptr<StateImage> image_;  // null: in the foreground

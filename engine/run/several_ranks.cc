@@ -134,7 +134,7 @@ Status TrainingRun::append_own_state(const JointSave::Append& append) {
                    .exp_avg = state.exp_avg,
                    .exp_avg_sq = state.exp_avg_sq});
   };
-  return take_own_state(take, offload::Calls::kInOrder);
+  return own_state().take(take, offload::Calls::kInOrder);
 }
 
 Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,

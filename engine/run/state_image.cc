@@ -10,7 +10,7 @@
 
 namespace sluice::engine {
 
-Result<std::unique_ptr<StateImage>> StateImage::create(TrainingRun& run) {
+Result<std::unique_ptr<StateImage>> StateImage::create(SavedRun& run) {
   const std::uint64_t elements = run.model().trained_elements();
   const DType moments = stored_moments(run.plan().types);
   SLUICE_ASSIGN_OR_RETURN(
@@ -40,8 +40,8 @@ std::span<std::byte> StateImage::bytes(std::size_t field, std::uint64_t first,
   return memory_.bytes().subspan(before + first * width, count * width);
 }
 
-Status StateImage::copy(TrainingRun& run) {
-  const auto take = [this](const TrainingRun::ParameterState& state) -> Status {
+Status StateImage::copy(SavedRun& run) {
+  const auto take = [this](const ParameterState& state) -> Status {
     const auto place = first_of_.find(state.parameter);
     SLUICE_CHECK(place != first_of_.end(), "a state image of another run");
     const std::array fields = {state.master, state.exp_avg, state.exp_avg_sq};
@@ -54,7 +54,7 @@ Status StateImage::copy(TrainingRun& run) {
 }
 
 // In ranges of a tile, so that the three families of files are written side by side.
-Status StateImage::replay(const TrainingRun::TakeState& take) const {
+Status StateImage::replay(const TakeState& take) const {
   std::array<std::vector<float>, 3> scratch;
   for (std::vector<float>& values : scratch) values.resize(offload::kTileElements);
   for (const Place& place : places_) {

@@ -13,7 +13,7 @@
 
 #include "aio/page_memory.h"
 #include "aio/result.h"
-#include "engine/run/training_run.h"
+#include "engine/run/run_state.h"
 #include "engine/weights/dtype.h"
 
 namespace sluice::engine {
@@ -25,12 +25,12 @@ class StateImage {
     return elements * (sizeof(float) + 2 * element_bytes(moments));
   }
   // Of the run, whose model must outlive it.
-  static Result<std::unique_ptr<StateImage>> create(TrainingRun& run);
+  static Result<std::unique_ptr<StateImage>> create(SavedRun& run);
 
   // Replaces what it holds; after an error its content is of no use.
-  Status copy(TrainingRun& run);
+  Status copy(SavedRun& run);
   // In the order of the model's parameters.
-  Status replay(const TrainingRun::TakeState& take) const;
+  Status replay(const TakeState& take) const;
 
  private:
   // In the flat order of all parameters, without gaps.

@@ -12,18 +12,6 @@
 namespace sluice::engine {
 namespace {
 
-std::string precision_name(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::kBf16:
-      return "bf16";
-    case config::Precision::kFp16:
-      return "fp16";
-    case config::Precision::kFp32:
-      break;
-  }
-  return "fp32";
-}
-
 // For two runs whose data is not the same, or does not come in the same order.
 std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
   const auto tokens = [](const CheckpointState& state) {
@@ -74,6 +62,18 @@ void warn_of_other_sums(const SumsOfRun& stored, const SumsOfRun& now) {
 }
 
 }  // namespace
+
+std::string precision_name(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::kBf16:
+      return "bf16";
+    case config::Precision::kFp16:
+      return "fp16";
+    case config::Precision::kFp32:
+      break;
+  }
+  return "fp32";
+}
 
 DType stored_moments(const NumberTypes& types) {
   return types.moments == offload::ElementType::kBf16 ? DType::kBF16 : DType::kF32;

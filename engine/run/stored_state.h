@@ -19,6 +19,8 @@ DType stored_moments(const NumberTypes& types);
 // from.
 void report_moments(DType stored, DType now);
 
+std::string precision_name(config::Precision precision);  // StoredRun::precision
+
 StoredPosition stored_position(const TrainState& state);
 TrainState train_state(const StoredPosition& position);
 

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <mutex>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -29,41 +27,12 @@
 namespace sluice::engine {
 namespace {
 
-std::optional<LossScaleRules> loss_scale_rules(const config::Config& config) {
-  if (config.precision != config::Precision::kFp16) return std::nullopt;
-  return LossScaleRules{.static_scale = config.fp16.static_loss_scale,
-                        .initial_scale_power = static_cast<int>(config.fp16.initial_scale_power),
-                        .window_steps = config.fp16.loss_scale_window_steps,
-                        .hysteresis = static_cast<int>(config.fp16.hysteresis),
-                        .consecutive_hysteresis = config.fp16.consecutive_hysteresis,
-                        .min_scale = config.fp16.min_loss_scale};
-}
-
-std::string number_text(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
 std::optional<UnitBinding::Widths> hash_widths(const config::Config& config,
                                                const MemoryPlan& plan) {
   if (!config.run.hash_units) return std::nullopt;
   return UnitBinding::Widths{
       .param_bytes = static_cast<std::uint64_t>(offload::param_bytes_per_element(plan.types.form)),
       .grad_bytes = offload::element_bytes(plan.types.gradient)};
-}
-
-Status take_parameters(const UnitLayout& layout, const offload::StateRange& range,
-                       const TrainingRun::TakeState& take) {
-  return for_each_parameter(layout, range.first_element, range.master.size(),
-                            [&](const ParameterSpec& parameter, std::uint64_t first,
-                                std::uint64_t offset, std::uint64_t count) -> Status {
-                              return take({.parameter = &parameter,
-                                           .first = first,
-                                           .master = range.master.subspan(offset, count),
-                                           .exp_avg = range.m.subspan(offset, count),
-                                           .exp_avg_sq = range.v.subspan(offset, count)});
-                            });
 }
 
 // Empty where it was removed.
@@ -178,20 +147,10 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   SLUICE_RETURN_IF_ERROR(run->limit_gpu());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
   SLUICE_RETURN_IF_ERROR(run->make_device());
-  TrainState state;
-  const auto rules = loss_scale_rules(config);
-  if (rules) {
-    SLUICE_ASSIGN_OR_RETURN(state.loss_scale, initial_loss_scale(*rules));
-  }
+  const UpdateRules rules = update_rules(config, plan.state.settings);
+  SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules));
   run->trainer_ = std::make_unique<Trainer>(
-      Trainer::Options{.optimizer = config.optimizer,
-                       .schedule = config.schedule,
-                       .settings = plan.state.settings,
-                       .clip_norm = config.gradient_clipping_norm,
-                       .clip_value = config.gradient_clipping_value,
-                       .loss_scale = rules,
-                       .non_finite_step = config.run.non_finite_step,
-                       .max_skipped_steps = config.run.max_skipped_steps,
+      Trainer::Options{.rules = rules,
                        .keeps_activations = plan.activations.kept,
                        .residency = plan.state.residency,
                        .waves = plan.waves,
@@ -214,41 +173,16 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   return run;
 }
 
-Status TrainingRun::set_state(const std::function<Status(const ParameterSpans&)>& fill,
-                              offload::Calls calls, const Progress& progress,
-                              std::int64_t after_step) {
-  const std::uint64_t total = trained_elements();
-  std::uint64_t done = 0;
-  std::mutex progress_mutex;  // guards done, and the calls
-  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kReplace,
-                    model());
-  const auto fill_range = [&](const offload::StateRange& range) -> Status {
-    SLUICE_RETURN_IF_ERROR(for_each_parameter(
-        model_->layout(range.unit), range.first_element, range.master.size(),
-        [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
-            std::uint64_t count) -> Status {
-          return fill({.parameter = parameter,
-                       .first = first,
-                       .values = {.master = range.master.subspan(offset, count),
-                                  .exp_avg = range.m.subspan(offset, count),
-                                  .exp_avg_sq = range.v.subspan(offset, count)}});
-        }));
-    const std::lock_guard lock(progress_mutex);
-    done += range.master.size();
-    return progress ? progress(done, total) : Status();
-  };
-  return optimizer_->restore(units, fill_range, calls, after_step);
-}
-
-std::uint64_t TrainingRun::trained_elements() const {
-  std::uint64_t elements = 0;
-  for (int unit = 0; unit < model_->units(); ++unit)
-    elements += offload::shard_of(model_->layout(unit).elements, ranks_.part).elements;
-  return elements;
+RunState TrainingRun::own_state() const {
+  return {.optimizer = optimizer_.get(),
+          .params = &parameters_->trained(),
+          .units = &parameters_->units(),
+          .model = &model(),
+          .ranks = ranks_.part};
 }
 
 Status TrainingRun::load_base(const Progress& progress) {
-  const std::uint64_t total = base()->elements() + trained_elements();
+  const std::uint64_t total = base()->elements() + own_state().elements();
   return base()->load(config_, *drives_.reads, model_->shape(), [&](std::uint64_t done) {
     return progress ? progress(done, total) : Status();
   });
@@ -272,8 +206,8 @@ Status TrainingRun::initialise(const Progress& progress) {
     adapters = *std::move(opened);
   }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
-  return set_state(
-      [&](const ParameterSpans& to) -> Status {
+  return own_state().set(
+      [&](const RunState::Spans& to) -> Status {
         if (adapters) return adapters->read(to.parameter.name, to.first, to.values.master);
         fill_initial(to.parameter, seed, to.first, to.values.master);
         return {};
@@ -289,15 +223,15 @@ Status TrainingRun::set_initial_state(const Progress& progress) {
     weights = *std::move(opened);
   }
   if (weights) {
-    return set_state(
-        [&](const ParameterSpans& to) {
+    return own_state().set(
+        [&](const RunState::Spans& to) {
           return weights->read(to.parameter, to.first, to.values.master);
         },
         offload::Calls::kInOrder, progress);
   }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
-  return set_state(
-      [&](const ParameterSpans& to) -> Status {
+  return own_state().set(
+      [&](const RunState::Spans& to) -> Status {
         fill_initial(to.parameter, seed, to.first, to.values.master);
         return {};
       },
@@ -318,15 +252,10 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
   // Imported weights are at the beginning of this run, whose loss scale has not begun to move.
   TrainState state = checkpoint.state().run.imported() ? trainer_->state()
                                                        : train_state(checkpoint.state().position);
-  if (const auto rules = loss_scale_rules(config_)) {
-    const double was = state.loss_scale.scale;
-    SLUICE_ASSIGN_OR_RETURN(state.loss_scale, continued_loss_scale(*rules, state.loss_scale));
-    if (state.loss_scale.scale != was)
-      log::warning("the loss scale was " + number_text(was) + " and is " +
-                   number_text(state.loss_scale.scale) + " (fp16.loss_scale)");
-  }
-  SLUICE_RETURN_IF_ERROR(set_state(
-      [&](const ParameterSpans& to) {
+  SLUICE_ASSIGN_OR_RETURN(
+      state, continued_state(update_rules(config_, plan_.state.settings), std::move(state)));
+  SLUICE_RETURN_IF_ERROR(own_state().set(
+      [&](const RunState::Spans& to) {
         return checkpoint.read(to.parameter.name, to.first, to.values);
       },
       offload::Calls::kInOrder, behind_base(progress), state.applied_step));
@@ -338,7 +267,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
   trainer_->drain();
-  Status taken = ranks_.is_alone() ? take_own_state(take, calls) : take_gathered_state(take);
+  Status taken = ranks_.is_alone() ? own_state().take(take, calls) : take_gathered_state(take);
   is_in_step_ = ranks_.is_alone() || ranks_.link->health().ok();
   return taken;
 }
@@ -353,15 +282,6 @@ Status TrainingRun::take_gathered_state(const TakeState& take) {
   Status taken = optimizer_->snapshot(
       units, [&](const offload::StateRange& range) { return gathered.add(range); });
   return taken.ok() ? gathered.finish() : taken;
-}
-
-Status TrainingRun::take_own_state(const TakeState& take, offload::Calls calls) {
-  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
-                    model());
-  const auto take_range = [&](const offload::StateRange& range) {
-    return take_parameters(model_->layout(range.unit), range, take);
-  };
-  return optimizer_->snapshot(units, take_range, calls);
 }
 
 CheckpointState TrainingRun::checkpoint_state() const {

@@ -28,12 +28,13 @@
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
+#include "engine/run/run_state.h"
 #include "engine/step/trainer.h"
 #include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {
 
-class TrainingRun {
+class TrainingRun final : public SavedRun {
  public:
   // `plan` is the one of this configuration. The state is not there yet: initialise().
   //
@@ -51,14 +52,14 @@ class TrainingRun {
   Status begin_together(const Status& own);
   // Of another rank. Throws as step() does.
   Status follow();
-  ~TrainingRun();  // removes the stores
+  ~TrainingRun() override;  // removes the stores
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   // Masters from model.init_from or at random, moments zero; where adapters are trained, those are
   // the base's weights, and the adapters are of recipe.lora.adapter or at random. Progress:
   // elements done; one call at a time, on any thread. Its error ends the call.
-  using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
+  using Progress = RunState::Progress;
   Status initialise(const Progress& progress);
   // Instead: all state as it was when the checkpoint was written, so that the next step has the
   // bits of a run that never stopped. kInvalidArgument names what this run does not have in common
@@ -70,25 +71,12 @@ class TrainingRun {
   // Over run.eval_batches batches of the validation data, or all of it if that is less.
   double evaluate();
 
-  // Elements [first, first + master.size()) of one parameter: its master weights and moments.
-  struct ParameterState {
-    const ParameterSpec* parameter = nullptr;  // the model's
-    std::uint64_t first = 0;
-    std::span<const float> master;
-    std::span<const float> exp_avg;
-    std::span<const float> exp_avg_sq;
-  };
-  // After the last step, range by range in the order of the model's parameters; with kAnyOrder
-  // several ranges at once, in any order. Either way on any thread of executor(). With several
-  // ranks range by range, in order, on the calling thread.
-  using TakeState = std::function<Status(const ParameterState& state)>;
-  Status take_state(const TakeState& take, offload::Calls calls = offload::Calls::kInOrder);
-  // With several ranks, which all write at the same time: a checkpoint in `folder`, which it
-  // replaces (joint_save.h). The bytes of its files.
-  bool has_other_ranks() const { return !ranks_.is_alone(); }
-  Result<std::uint64_t> save_together(const std::string& folder, const CheckpointState& state);
-  // What else a checkpoint holds; without scores.
-  CheckpointState checkpoint_state() const;
+  Status take_state(const TakeState& take, offload::Calls calls) override;
+  using SavedRun::take_state;
+  bool has_other_ranks() const override { return !ranks_.is_alone(); }
+  Result<std::uint64_t> save_together(const std::string& folder,
+                                      const CheckpointState& state) override;
+  CheckpointState checkpoint_state() const override;
 
   // All masters under Hugging Face's names, adapters under PEFT's, as one safetensors file.
   Status save_weights(const std::string& path, DType dtype);
@@ -99,10 +87,10 @@ class TrainingRun {
   Status write_trace(const std::string& path);
 
   RunDrives& drives() { return drives_; }
-  aio::Executor& executor() { return *update_executor_; }  // a step's; between steps free
+  aio::Executor& executor() override { return *update_executor_; }
   const config::Config& config() const { return config_; }
-  const MemoryPlan& plan() const { return plan_; }
-  const ModelLayout& model() const { return model_->layout(); }
+  const MemoryPlan& plan() const override { return plan_; }
+  const ModelLayout& model() const override { return model_->layout(); }
   Trainer& trainer() { return *trainer_; }
   std::uint64_t tokens_per_step() const;
   std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }
@@ -129,7 +117,7 @@ class TrainingRun {
  private:
   TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
   Traffic own_traffic() const;
-  Status take_own_state(const TakeState& take, offload::Calls calls);
+  RunState own_state() const;
   Status take_gathered_state(const TakeState& take);
   Status append_own_state(const JointSave::Append& append);
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
@@ -151,20 +139,10 @@ class TrainingRun {
   Status make_offloaders();
   Status make_unit_inputs();
   Status make_device();
-  // Sets the state of one parameter's elements; the moments are zero before. `after_step`: see
-  // OptimizerOffloader::restore().
-  struct ParameterSpans {
-    const ParameterSpec& parameter;
-    std::uint64_t first;
-    StateSpans values;
-  };
-  Status set_state(const std::function<Status(const ParameterSpans&)>& fill, offload::Calls calls,
-                   const Progress& progress, std::int64_t after_step = 0);
   Status set_initial_state(const Progress& progress);
   // Of what load_base() leaves to do.
   Progress behind_base(const Progress& progress) const;
   Status load_base(const Progress& progress);
-  std::uint64_t trained_elements() const;                       // with the gaps
   BaseParameters* base() const { return parameters_->base(); }  // null: the model is trained
 
   const config::Config config_;

@@ -8,6 +8,8 @@ GradientSink::Target GradientSink::target(int unit, std::int64_t micro_batch) {
   const int level = order_.level(micro_batch);
   const bool begins = order_.begins_lane(micro_batch);
   if (begins) zero(unit, level);
+  added_[static_cast<std::size_t>(unit)] = micro_batch;
+  begun_[static_cast<std::size_t>(unit)] = micro_batch + 1;
   return {.sums = sums(unit, level), .overwrites = begins};
 }
 

@@ -68,13 +68,18 @@ class GradientSink {
   };
 
   GradientSink(const offload::SumOrder& order, int units)
-      : order_(order), added_(static_cast<std::size_t>(units)) {}
+      : order_(order), added_(static_cast<std::size_t>(units)), begun_(added_) {}
   virtual ~GradientSink() = default;
 
   // For the micro-batches of a wave: each gets its target(), and is added() once its pass is
   // enqueued, in ascending order over the step.
   virtual void open(int unit) = 0;
   Target target(int unit, std::int64_t micro_batch);
+  // More of the same micro-batch, after its target() and before it was added(): the sums go on from
+  // where they are. The unit was kept in between.
+  const UnitViews& target_again(int unit, std::int64_t micro_batch) {
+    return sums(unit, order_.level(micro_batch));
+  }
   void added(int unit, std::int64_t micro_batch);
   // More will be added to it in the next wave. The update of the previous step must have consumed
   // the last gradient.
@@ -100,8 +105,11 @@ class GradientSink {
 
  protected:
   const offload::SumOrder& order() const { return order_; }
-  // Of an open unit, after the micro-batches that were added.
-  int open_sums(int unit) const { return order_.open_sums(added_[static_cast<std::size_t>(unit)]); }
+  // Of an open unit, after the micro-batches that were added, with the one that is being added.
+  int open_sums(int unit) const {
+    const auto u = static_cast<std::size_t>(unit);
+    return begun_[u] > added_[u] ? order_.level(added_[u]) + 1 : order_.open_sums(added_[u]);
+  }
 
  private:
   // Of an open unit: the sum of a level of SumOrder.
@@ -113,6 +121,7 @@ class GradientSink {
 
   const offload::SumOrder order_;
   std::vector<std::int64_t> added_;  // micro-batches of the step, by unit
+  std::vector<std::int64_t> begun_;  // likewise: one more while a micro-batch is being added
 };
 
 // What others have added up for parameters that they borrow of a unit, and where it belongs.

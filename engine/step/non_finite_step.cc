@@ -1,5 +1,4 @@
-// Trainer: a step whose gradient is not finite. Which data it points to, and whether the run skips
-// it or ends.
+// Trainer: a step whose gradient is not finite. Which data it points to.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -59,51 +58,13 @@ std::string Trainer::suspects(const StepBatch& batch) const {
   return text;
 }
 
-// `what` says which step, where and on which data.
-void Trainer::skip_or_stop(const std::string& what, StepOutcome& outcome) {
-  const std::string limit = std::to_string(options_.max_skipped_steps);
-  const std::string scale =
-      options_.loss_scale ? ", a lower fp16.loss_scale (0 adapts it to the run)" : "";
-  if (options_.non_finite_step == config::NonFiniteStep::kStop) {
-    throw NonFiniteGradient(
-        what +
-        ". It has changed no weight. Resuming alone reaches the same step and stops again: "
-        "add --set run.non_finite_step=skip to leave its batch out, or continue with a lower "
-        "learning rate" +
-        scale + " or with gradient_clipping");
-  }
-  if (state_.skipped_in_a_row >= options_.max_skipped_steps) {
-    throw NonFiniteGradient(
-        what + ". The " + limit +
-        " steps before it were skipped for the same reason, and "
-        "run.max_skipped_steps allows no more: with this many in a row it is rarely the data. "
-        "Resuming alone reaches the same step and stops again: continue from an older "
-        "checkpoint, with a lower learning rate" +
-        scale + " or with gradient_clipping");
-  }
-  ++state_.skipped_in_a_row;
-  outcome.warning = what + ". The step is skipped, and its batch left out (" +
-                    std::to_string(state_.skipped_in_a_row) + " in a row, at most " + limit +
-                    ": run.max_skipped_steps)";
-}
-
 void Trainer::handle_overflow(const StepBatch& batch, const GradientTotals& totals,
                               StepOutcome& outcome) {
-  const std::string unit = parts_.model->layout(*totals.first_not_finite).name;
-  if (options_.loss_scale && options_.loss_scale->dynamic()) {
-    const Status scaled = update_loss_scale(*options_.loss_scale, true, state_.loss_scale);
-    if (!scaled.ok()) {
-      throw NonFiniteGradient(
-          scaled.error().message() + "; the first unit with such a gradient is " + unit +
-          ", in step " + std::to_string(state_.global_step + 1) + " (" + suspects(batch) + ")");
-    }
-  } else {
-    skip_or_stop("the gradient of step " + std::to_string(state_.global_step + 1) +
-                     " is not finite, in unit " + unit + " first (" + suspects(batch) + ")",
-                 outcome);
-  }
+  outcome.warning = skip_step(options_.rules,
+                              {.unit = parts_.model->layout(*totals.first_not_finite).name,
+                               .suspects = [&] { return suspects(batch); }},
+                              state_);
   outcome.skipped = true;
-  ++state_.global_step;
 }
 
 }  // namespace sluice::engine

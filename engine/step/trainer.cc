@@ -11,8 +11,6 @@
 #include <string>
 #include <utility>
 
-#include "offload/adamw/adamw.h"
-
 namespace sluice::engine {
 namespace {
 
@@ -341,32 +339,9 @@ std::vector<double> Trainer::all_of_step(const std::vector<double>& own) const {
 }
 
 void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
-  const double scale = outcome.loss_scale;
-  outcome.grad_norm = std::sqrt(totals.square_sum) / scale;
-  const config::Betas betas = config::betas(options_.schedule, state_.applied_step);
-  scalars_.clear();
-  for (const config::ParameterSetting& setting : options_.settings) {
-    scalars_.push_back(must(offload::make_adamw_scalars(
-        {.learning_rate =
-             config::learning_rate(options_.schedule, state_.applied_step, setting.learning_rate),
-         .beta1 = betas[0],
-         .beta2 = betas[1],
-         .eps = options_.optimizer.eps,
-         .weight_decay = setting.weight_decay,
-         .adam_w_mode = options_.optimizer.adam_w_mode,
-         .bias_correction = options_.optimizer.bias_correction,
-         .step = state_.applied_step + 1,
-         .loss_scale = scale,
-         .grad_norm = outcome.grad_norm,
-         .clip_norm = options_.clip_norm,
-         .clip_value = options_.clip_value})));
-  }
-  if (options_.loss_scale) {
-    must(update_loss_scale(*options_.loss_scale, false, state_.loss_scale));
-  }
-  ++state_.global_step;
-  ++state_.applied_step;
-  state_.skipped_in_a_row = 0;
+  outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
+  make_scalars(options_.rules, state_, outcome.grad_norm, scalars_);
+  count_applied(options_.rules, state_);
   const std::int64_t begin_ns = now_ns();
   must(parts_.optimizer->step({.groups = scalars_,
                                .source = &update_units_,
@@ -380,8 +355,8 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   const at::NoGradGuard no_tape;
   times_ = {};
   StepOutcome outcome;
-  outcome.loss_scale = options_.loss_scale ? state_.loss_scale.scale : 1.0;
-  outcome.learning_rate = config::learning_rate(options_.schedule, state_.applied_step);
+  outcome.loss_scale = loss_scale(options_.rules, state_);
+  outcome.learning_rate = config::learning_rate(options_.rules.schedule, state_.applied_step);
   const double tokens = counted_targets(batch);
   SLUICE_CHECK(tokens > 0, "a step has a target that counts");
   SLUICE_CHECK(static_cast<std::int64_t>(batch.inputs.size()) == options_.waves.micro_batches,

@@ -34,32 +34,21 @@
 #include <string>
 #include <vector>
 
-#include "engine/config/config.h"
-#include "engine/config/parameter_groups.h"
 #include "engine/device/phase_clock.h"
 #include "engine/model/model.h"
 #include "engine/observe/trace_log.h"
 #include "engine/step/evaluation_pass.h"
 #include "engine/step/gradient_sink.h"
-#include "engine/step/loss_scaler.h"
 #include "engine/step/step_batch.h"
 #include "engine/step/train_error.h"
 #include "engine/step/unit_binding.h"
 #include "engine/step/unit_input_store.h"
 #include "engine/step/unit_parameters.h"
+#include "engine/step/update_rules.h"
 #include "offload/state/optimizer_offloader.h"
 #include "offload/step_program.h"
 
 namespace sluice::engine {
-
-// What the next step depends on besides weights and moments: what a checkpoint has to hold.
-struct TrainState {
-  std::int64_t global_step = 0;   // steps taken, skipped ones included
-  std::int64_t applied_step = 0;  // updates applied
-  std::uint64_t samples_drawn = 0;
-  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, up to the last step
-  LossScaleState loss_scale;
-};
 
 struct StepTimes {
   std::int64_t forward_ns = 0;  // without waiting for updates
@@ -81,15 +70,7 @@ struct StepOutcome {
 class Trainer {
  public:
   struct Options {
-    config::Optimizer optimizer;
-    config::Schedule schedule;
-    // A step's scalars are made from them, in this order (StatePlan::settings).
-    std::vector<config::ParameterSetting> settings;
-    double clip_norm = 0;
-    double clip_value = 0;
-    std::optional<LossScaleRules> loss_scale;  // fp16
-    config::NonFiniteStep non_finite_step = config::NonFiniteStep::kStop;
-    std::int64_t max_skipped_steps = 0;
+    UpdateRules rules;
     std::vector<bool> keeps_activations;  // by unit, between forward and backward; empty: none
     offload::UnitResidency residency;
     offload::Waves waves;
@@ -156,7 +137,6 @@ class Trainer {
   double mean_loss(const StepBatch& batch) const;
   std::string suspects(const StepBatch& batch) const;
   void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);
-  void skip_or_stop(const std::string& what, StepOutcome& outcome);
   void update(const GradientTotals& totals, StepOutcome& outcome);
 
   const Options options_;
@@ -171,7 +151,7 @@ class Trainer {
   std::vector<std::vector<Saved>> saved_;       // by unit and micro-batch of the wave
   std::vector<at::Tensor> flow_;                // what passes from unit to unit, likewise
   std::vector<at::Tensor> losses_;              // by micro-batch of the step
-  std::vector<offload::AdamwScalars> scalars_;  // of its update, by Options::settings
+  std::vector<offload::AdamwScalars> scalars_;  // of its update, by StatePlan::settings
   const StepBatch* batch_ = nullptr;            // of the step that runs
   StepTimes times_;
   double grad_scale_ = 1;

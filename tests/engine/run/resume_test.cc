@@ -33,7 +33,7 @@ struct Trained {
 // However the state is cut into ranges.
 std::vector<float> state_of(TrainingRun& run) {
   std::array<std::vector<float>, 3> families;
-  const Status taken = run.take_state([&](const TrainingRun::ParameterState& state) -> Status {
+  const Status taken = run.take_state([&](const ParameterState& state) -> Status {
     for (std::size_t i = 0; const auto& values : {state.master, state.exp_avg, state.exp_avg_sq}) {
       std::vector<float>& family = families[i++];
       family.insert(family.end(), values.begin(), values.end());

@@ -40,7 +40,7 @@ class SmallRun : public SmallConfig {
 
 inline std::vector<float> masters_of(TrainingRun& run) {
   std::vector<float> masters;
-  const Status taken = run.take_state([&](const TrainingRun::ParameterState& state) -> Status {
+  const Status taken = run.take_state([&](const ParameterState& state) -> Status {
     masters.insert(masters.end(), state.master.begin(), state.master.end());
     return {};
   });

@@ -1,0 +1,106 @@
+#include "engine/python/module_layout.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+namespace sluice::engine {
+namespace {
+
+// Of one that is described from outside only its parameters are known: what its passes keep is
+// between autograd and the module.
+class ModuleUnitKind final : public UnitKind {
+ public:
+  ModuleUnitKind(const std::string& name, UnitRole role, std::uint64_t elements)
+      : UnitKind(name, role), elements_(static_cast<double>(elements)) {}
+
+  // By the rule that every parameter is multiplied once for each token.
+  Flops flops(std::int64_t /*tokens*/) const override {
+    return {.forward = 2 * elements_, .backward = 4 * elements_, .recompute = 0};
+  }
+  std::uint64_t peak_bytes(const PassShape& /*pass*/,
+                           const PeakOptions& /*options*/) const override {
+    return 0;
+  }
+
+ private:
+  const double elements_;
+};
+
+int group_of(const ModuleParameter& parameter) {
+  return parameter.shape.size() > 1 ? kDecayed : kUndecayed;
+}
+
+// Parameters of one half of a unit, group by group, each group in the module's order.
+void add_half(const ModuleUnit& unit, bool trained, UnitLayout& layout,
+              std::vector<ModuleLayout::Place>& places) {
+  layout.name = unit.name;
+  for (const int group : {kDecayed, kUndecayed}) {
+    for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+      const ModuleParameter& parameter = unit.parameters[i];
+      if (parameter.trained != trained || group_of(parameter) != group) continue;
+      places[i] = {.trained = trained, .parameter = static_cast<int>(layout.parameters.size())};
+      layout.add({.name = parameter.name,
+                  .shape = parameter.shape.empty() ? std::vector<std::int64_t>{1} : parameter.shape,
+                  .group = group});
+    }
+  }
+}
+
+ModelLayout layout_of(const std::vector<UnitLayout>& units) {
+  std::vector<ModelLayout::Unit> all;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitRole role = i == 0                  ? UnitRole::kEmbedding
+                          : i + 1 == units.size() ? UnitRole::kHead
+                                                  : UnitRole::kBlock;
+    // Each its own kind: nothing says that two are alike.
+    all.push_back({.kind = std::make_shared<ModuleUnitKind>(units[i].name, role, units[i].elements),
+                   .layout = units[i]});
+  }
+  return {{.hidden = 1, .vocab = 1}, std::move(all)};
+}
+
+Error invalid(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+Status check(const std::vector<ModuleUnit>& units) {
+  if (units.empty()) return invalid("a module without parameters has nothing to train");
+  std::set<std::string> names;
+  for (const ModuleUnit& unit : units) {
+    if (!names.insert("unit " + unit.name).second)
+      return invalid("two units have the name " + unit.name);
+    for (const ModuleParameter& parameter : unit.parameters) {
+      if (!names.insert("parameter " + parameter.name).second)
+        return invalid("parameter " + parameter.name + " is described twice");
+      if (std::any_of(parameter.shape.begin(), parameter.shape.end(),
+                      [](std::int64_t size) { return size < 1; }))
+        return invalid("parameter " + parameter.name + " has no elements");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ModuleLayout> ModuleLayout::create(std::vector<ModuleUnit> units) {
+  SLUICE_RETURN_IF_ERROR(check(units));
+  std::vector<std::vector<Place>> places(units.size());
+  std::vector<UnitLayout> trained(units.size());
+  std::vector<UnitLayout> frozen(units.size());
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    places[i].resize(units[i].parameters.size());
+    add_half(units[i], true, trained[i], places[i]);
+    add_half(units[i], false, frozen[i], places[i]);
+  }
+  for (std::vector<UnitLayout>* layouts : {&trained, &frozen}) {
+    if (layouts->size() == 1) layouts->push_back({.name = "(no block)"});
+    layouts->push_back({.name = "(loss)"});
+  }
+  ModelLayout of_trained = layout_of(trained);
+  if (of_trained.parameter_elements() == 0)
+    return invalid("no parameter of the module requires a gradient: there is nothing to train");
+  return ModuleLayout(std::move(units), std::move(places), std::move(of_trained),
+                      layout_of(frozen));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,172 @@
+// ModuleRun: the engine's side of training a module whose passes are computed by somebody else,
+// micro-batch by micro-batch (the Python package: torch.nn.Module under autograd).
+//
+//   run->acquire(u); ... forward of u ...; run->release(u);        any order, any number of times
+//   run->acquire(u); ... backward of u ...; run->add(u, gradients); run->release(u);
+//   run->end_micro_batch();                                        as often as a step has them
+//   StepOutcome outcome = run->step(losses);                       norm, clip, AdamW
+//
+// What lies where is the same as in a TrainingRun: parameters and optimizer state on their tiers by
+// a MemoryPlan, gradients in fp32 sums in the order of micro-batches, updates under the next
+// forward. So placement changes no bit.
+//
+// A unit's parameters are views() of one storage for the whole run, filled by acquire() and emptied
+// by release(): a view that autograd kept has the unit's numbers, or throws. It never has another
+// unit's.
+//
+// Memory:  the plan's; a unit's sums are kept between its uses.
+// Threads: one at a time, but not always the same one: autograd has threads of its own.
+// Errors:  of create(), initialise(), load() and save() as values; of a step as TrainError. After
+//          abandon_step() a run goes on where the step began.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/file_system.h"
+#include "engine/config/config.h"
+#include "engine/python/module_layout.h"
+#include "engine/run/model_parameters.h"
+#include "engine/run/run_checkpoints.h"
+#include "engine/run/run_resources.h"
+#include "engine/run/run_state.h"
+#include "engine/step/trainer.h"
+
+namespace sluice::engine {
+
+class ModuleRun final : public SavedRun {
+ public:
+  // The memory plan is made here, and nothing is taken where it is refused. Without values:
+  // initialise() or load() comes next.
+  static Result<std::unique_ptr<ModuleRun>> create(const config::Config& config,
+                                                   ModuleLayout layout);
+  ~ModuleRun() override;  // removes the stores
+
+  // The tensors of a unit, in the order in which its parameters were described, of any type of
+  // numbers and on any device. Called unit by unit, on any thread.
+  using UnitValues = std::function<std::vector<at::Tensor>(int unit)>;
+  // Masters from there, moments zero, and what is frozen.
+  Status initialise(const UnitValues& values);
+
+  // By described parameter; the same for the whole run.
+  const std::vector<at::Tensor>& views(int unit) const { return at(unit).views; }
+
+  // Waits for the unit's update. No more than most_acquired() units at once, the first aside. Both
+  // do nothing where that is done: who calls may have been interrupted before it could note it.
+  void acquire(int unit);
+  void release(int unit);
+  bool is_acquired(int unit) const { return at(unit).acquired; }
+  int most_acquired() const { return most_acquired_; }
+  // The unit will be acquired soon. Never waits.
+  void prefetch(int unit);
+  // The units that the coming passes acquire, in their order; `trains`: of a micro-batch. A hint.
+  void expect(const std::vector<int>& passes, bool trains);
+
+  // Before the first add() of a micro-batch: state begins to come from NVMe for the step's end.
+  void begin_backward();
+  // Adds to the sums of a unit, in the micro-batch that goes on: `gradients` by described
+  // parameter, undefined where there is none. Several calls for one unit add up, until one says
+  // that it is the micro-batch's last: then its gradient need not be put away and taken up again.
+  void add(int unit, const std::vector<at::Tensor>& gradients, bool is_last);
+  // What had no gradient has one of zero.
+  void end_micro_batch();
+  std::int64_t micro_batches() const { return plan_.waves.micro_batches; }  // of a step
+  std::int64_t micro_batch() const { return micro_batch_; }                 // ended in this one
+  bool is_complete() const { return micro_batch_ == micro_batches(); }
+  // Forgets what was added since the last step.
+  void abandon_step();
+  // By what the losses of the step's micro-batches have to be multiplied.
+  double loss_scale() const { return engine::loss_scale(rules_, state_); }
+  // `losses`: of its micro-batches, for the outcome and for what a step that fails points to.
+  StepOutcome step(const std::vector<double>& losses);
+  double learning_rate() const;  // of the next step
+  // Every update applied, everything on its way written.
+  void drain();
+
+  // DIR/checkpoints/step-N (engine/checkpoint/FORMAT.md), as a training run's; the directory
+  // belongs to this run from then on. `client`: a text that comes back from load(). Returns the
+  // checkpoint's folder.
+  Result<std::string> save(const std::string& directory, const std::string& client);
+  // A checkpoint's folder, or a directory, of which it is the newest; `accept` gets what save() was
+  // given. Nothing has changed where that returns an error, or anything is found that keeps this
+  // run from going on there; only a checkpoint that turns out to be damaged leaves it half set.
+  // Returns the checkpoint's folder.
+  using Accept = std::function<Status(const std::string& client)>;
+  Result<std::string> load(const std::string& path, const Accept& accept);
+  // All masters as one safetensors file, under the module's names, in this type of numbers.
+  Status save_weights(const std::string& path, DType dtype);
+
+  const TrainState& train_state() const { return state_; }
+  const config::Config& config() const { return config_; }
+  const ModuleLayout& layout() const { return layout_; }
+  offload::ParamStats param_stats() const { return parameters_->stats(); }
+
+  using SavedRun::take_state;
+  Status take_state(const TakeState& take, offload::Calls calls) override;
+  CheckpointState checkpoint_state() const override;
+  aio::Executor& executor() override { return *update_executor_; }
+  const MemoryPlan& plan() const override { return plan_; }
+  const ModelLayout& model() const override { return layout_.trained(); }
+
+ private:
+  struct Unit {
+    std::vector<at::Tensor> views;  // empty until the state is there
+    bool acquired = false;
+    bool begun = false;  // has a target in this micro-batch
+    bool ended = false;  // and all that comes in it
+  };
+
+  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan);
+  Status make_parts();
+  Status make_optimizer();
+  Status make_views();
+  Status load_frozen(const UnitValues& values);
+  RunState own_state() const;
+  Status check_parameters(CheckpointReader& checkpoint) const;
+  Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
+                                                            std::string& folder);
+  Status own_directory(const std::string& directory);
+  bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
+  bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
+  const UnitViews& begin(int unit);
+  void end(int unit);
+  bool in_last_micro_batch() const { return micro_batch_ + 1 == micro_batches(); }
+
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+  const Unit& at(int unit) const { return units_[static_cast<std::size_t>(unit)]; }
+
+  const config::Config config_;
+  const ModuleLayout layout_;
+  const MemoryPlan plan_;
+  std::optional<MemoryPlan> frozen_plan_;
+  const UpdateRules rules_;
+  TrainState state_;
+  int most_acquired_ = 0;
+  std::string client_;  // of the save that goes on
+
+  std::vector<Unit> units_;
+  std::int64_t micro_batch_ = 0;
+  bool is_touched_ = false;  // something was added since the last step
+  std::vector<offload::AdamwScalars> scalars_;
+
+  RunDrives drives_;
+  std::unique_ptr<aio::Executor> update_executor_;
+  std::unique_ptr<aio::Executor> gradient_executor_;
+  std::unique_ptr<ModelParameters> parameters_;
+  std::unique_ptr<ModelParameters> frozen_;  // null: nothing is
+  std::unique_ptr<offload::DeviceTier> gpu_tier_;
+  std::unique_ptr<offload::OptimizerOffloader> optimizer_;
+  std::unique_ptr<GradientSink> gradients_;
+  std::unique_ptr<UnitBinding> update_units_;
+
+  std::string directory_;  // of its checkpoints, once it has one
+  std::unique_ptr<aio::FileLock> lock_;
+  std::unique_ptr<RunCheckpoints> checkpoints_;
+};
+
+}  // namespace sluice::engine

@@ -1,0 +1,32 @@
+"""Sluice: trains PyTorch modules that are larger than the memory they are given.
+
+    engine = sluice.initialize(model=module, config="run.json")
+    for batch in batches:
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        engine.step()
+
+Parameters and AdamW's state live in RAM, on NVMe or on a GPU, as the configuration places them, and
+come to where they are used unit by unit. Where anything lies changes no bit of the result.
+"""
+
+import torch
+
+from . import _build
+
+_build.check_torch(torch)
+
+from ._core import Error, NonFiniteGradientError, RefusedError  # noqa: E402
+from .engine import Engine, StepResult, initialize  # noqa: E402
+from .units import UnitPolicy  # noqa: E402
+
+__version__ = _build.VERSION
+__all__ = [
+    "Engine",
+    "Error",
+    "NonFiniteGradientError",
+    "RefusedError",
+    "StepResult",
+    "UnitPolicy",
+    "initialize",
+]

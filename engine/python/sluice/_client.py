@@ -1,0 +1,114 @@
+"""What a checkpoint keeps for the Python side: buffers, random generators, and the user's own
+state. As JSON."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._core import RefusedError
+from .units import ManagedParameter
+
+_SAMPLED = 1024  # elements at either end
+_MOST_BUFFER_BYTES = 64 << 20
+
+
+def sample(parameters: Iterable[ManagedParameter]) -> str:
+    """A fingerprint of names, shapes and some values; empty without parameters."""
+    digest = hashlib.sha256()
+    any_there = False
+    for it in parameters:
+        any_there = True
+        flat = it.parameter.detach().reshape(-1)
+        ends = torch.cat([flat[:_SAMPLED], flat[-_SAMPLED:]]).float().cpu().contiguous()
+        digest.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
+        digest.update(ends.numpy().tobytes())
+    return digest.hexdigest() if any_there else ""
+
+
+def _to_text(tensor: torch.Tensor) -> dict[str, Any]:
+    data = tensor.detach().cpu().contiguous()
+    raw = data.reshape(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""
+    return {
+        "dtype": str(data.dtype).removeprefix("torch."),
+        "shape": list(data.shape),
+        "data": base64.b64encode(raw).decode("ascii"),
+    }
+
+
+def _from_text(text: dict[str, Any]) -> torch.Tensor:
+    raw = bytearray(base64.b64decode(text["data"]))
+    dtype = getattr(torch, text["dtype"])
+    if not raw:
+        return torch.empty(text["shape"], dtype=dtype)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(text["shape"])
+
+
+def _persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
+        for prefix, part in module.named_modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    }
+
+
+def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
+    buffers = _persistent_buffers(module)
+    size = sum(it.numel() * it.element_size() for it in buffers.values())
+    if size > _MOST_BUFFER_BYTES:
+        raise RefusedError(
+            f"the module's persistent buffers have {size} bytes, and a checkpoint has room for"
+            f" {_MOST_BUFFER_BYTES}"
+        )
+    generators = {"cpu": _to_text(torch.get_rng_state())}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        generators["cuda"] = _to_text(torch.cuda.get_rng_state())
+    try:
+        state = json.loads(json.dumps(client_state))
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"client_state cannot be written as JSON: {error}") from error
+    return json.dumps(
+        {
+            "client_state": state,
+            "buffers": {name: _to_text(buffer) for name, buffer in buffers.items()},
+            "generators": generators,
+            "frozen": frozen,
+        }
+    )
+
+
+def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
+    """What pack() has written. RefusedError where it is not this module's."""
+    stored = json.loads(text)
+    if stored["frozen"] != frozen:
+        raise RefusedError(
+            "the checkpoint was trained beside other frozen parameters than those of this module:"
+            " make it with the weights that the run began with"
+        )
+    buffers = _persistent_buffers(module)
+    for name, value in stored["buffers"].items():
+        if name not in buffers or list(buffers[name].shape) != value["shape"]:
+            raise RefusedError(
+                f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module"
+                " has not"
+            )
+    return stored
+
+
+def restore(stored: dict[str, Any], module: nn.Module) -> Any:
+    """Sets buffers and generators, and returns the client_state."""
+    buffers = _persistent_buffers(module)
+    with torch.no_grad():
+        for name, value in stored["buffers"].items():
+            buffers[name].copy_(_from_text(value))
+    torch.set_rng_state(_from_text(stored["generators"]["cpu"]))
+    if "cuda" in stored["generators"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_from_text(stored["generators"]["cuda"]))
+    return stored["client_state"]

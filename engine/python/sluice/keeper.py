@@ -1,0 +1,265 @@
+"""Which units are in memory, by hooks: acquired before a module's forward, released behind it, and
+again in backward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import cast
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ._core import Error, RefusedError, Run
+from .units import Unit, owners
+
+_sequence_nr = torch._C._autograd._get_sequence_nr
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):  # also the outputs of transformers
+        for it in value.values():
+            yield from _tensors(it)
+    elif isinstance(value, (list, tuple)):
+        for it in value:
+            yield from _tensors(it)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for it in dataclasses.fields(value):
+            yield from _tensors(getattr(value, it.name, None))
+
+
+class Closed:
+    """In place of a run, once its engine is closed."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RefusedError("the module's engine is closed, and its parameters are gone")
+
+
+class Keeper:
+    """Acquires and releases units as the module's passes need them.
+
+    Forward: a unit is held while any module that needs it runs. Backward: from the moment at which
+    the gradient of something that one of its modules made is there, until another unit's comes:
+    autograd goes through what was made last first. So the hooks are those of tensors; hooks of
+    modules for backward would change bits.
+
+    A unit that is not held throws at every access (the engine's SlotStorage), also through views
+    that autograd has saved: a pass that gets past the hooks ends with the unit's name, and never
+    with another unit's numbers.
+    """
+
+    def __init__(self, run: Run, root: nn.Module, units: list[Unit]):
+        self._run = run
+        self._units = units
+        self._depth = [0] * len(units)  # modules that run and need it
+        self._held = [False] * len(units)
+        self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones; at the end the last used
+        self._frames: list[int] = []  # of modules that run: the sequence number at their beginning
+        self._versions: list[list[int]] = [[] for _ in units]
+        self._most = max(run.most_acquired, 1)
+        self._at_once = min(self._most, 2)  # unless more are needed at a time
+        self.in_backward = False
+        self._generation = 0  # of the parameters' values
+        self._recorded: list[int] | None = None  # units of the passes since begin_micro_batch()
+        self._forward = 0  # how many of these before backward
+        self._order: list[int] = []  # learned, of a micro-batch
+        self._order_forward = 0
+        self._position = 0
+        self._handles: list[RemovableHandle] = []
+        for module, wanted in owners(root, units):
+            self._handles.append(
+                module.register_forward_pre_hook(partial(self._before, wanted), prepend=True)
+            )
+            self._handles.append(
+                module.register_forward_hook(partial(self._behind, wanted), always_call=True)
+            )
+        self.note_versions()
+
+    # ---- forward
+
+    def _before(self, wanted: list[int], module: nn.Module, args: tuple) -> None:
+        self._frames.append(_sequence_nr())
+        for unit in wanted:
+            self._depth[unit] += 1
+        for unit in wanted:
+            if not self._held[unit]:
+                self._acquire(unit)
+
+    def _behind(self, wanted: list[int], module: nn.Module, args: tuple, output: object) -> None:
+        began = self._frames.pop() if self._frames else 0
+        if output is not None and torch.is_grad_enabled():
+            for tensor in _tensors(output):
+                self._watch(tensor, wanted, began)
+        self._leave(wanted)
+
+    def _leave(self, wanted: list[int]) -> None:
+        for unit in wanted:
+            if self._depth[unit] > 0:
+                self._depth[unit] -= 1
+            if self._depth[unit] == 0 and self._held[unit] and not self.in_backward:
+                self._release(unit)
+                self._check_versions(unit)
+
+    @contextmanager
+    def holding(self, wanted: list[int]) -> Iterator[None]:
+        for unit in wanted:
+            self._depth[unit] += 1
+        try:
+            for unit in wanted:
+                if not self._held[unit]:
+                    self._acquire(unit)
+            yield
+        finally:
+            self._leave(wanted)
+
+    def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
+        """Its gradient comes before those of all that made it. What the module only handed on (T5's
+        position_bias) was made by another one."""
+        node = tensor.grad_fn
+        if node is None or node._sequence_nr() < began:
+            return
+        for unit in wanted:
+            tensor.register_hook(partial(self._need, unit, self._generation))
+
+    # ---- backward
+
+    def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
+        self.check_in_backward()
+        if generation != self._generation:
+            raise RefusedError(
+                "the loss was computed before the parameters changed: a step, or loading, was in"
+                " between"
+            )
+        if unit in self._blocks:
+            self._blocks.move_to_end(unit)
+        elif not self._held[unit]:
+            self._acquire(unit)
+
+    def check_in_backward(self) -> None:
+        if not self.in_backward:
+            self._run.loss_scale  # of an engine that is closed there is none
+            raise RefusedError(
+                "a gradient is computed outside of engine.backward(loss): call that instead of"
+                " loss.backward()"
+            )
+
+    def begin_backward(self) -> None:
+        self.release_all()
+        self._forward = len(self._recorded or ())
+        self.in_backward = True
+        if self._units[0].parameters:
+            self._acquire(0)
+
+    def end_backward(self) -> None:
+        self.in_backward = False
+        self.release_all()
+
+    # ---- units
+
+    def _acquire(self, unit: int) -> None:
+        if unit != 0:
+            self._make_room(unit)
+        self._run.acquire(unit)
+        self._held[unit] = True
+        if unit != 0:
+            self._blocks[unit] = None
+            self._follow(unit)
+
+    def _make_room(self, unit: int) -> None:
+        while len(self._blocks) >= self._at_once:
+            idle = next((it for it in self._blocks if self._depth[it] == 0), None)
+            if idle is not None:
+                self._release(idle)
+            elif len(self._blocks) < self._most:
+                return
+            else:
+                using = ", ".join(self._units[it].name for it in self._blocks)
+                raise Error(
+                    f"unit {self._units[unit].name} is needed while {using} is in use, and there is"
+                    f" room for {self._most} at a time: name modules that do not call each other as"
+                    " units (units=...), or raise zero_optimization.offload_param.buffer_count"
+                )
+
+    def _release(self, unit: int) -> None:
+        self._run.release(unit)
+        self._held[unit] = False
+        self._blocks.pop(unit, None)
+
+    def release_all(self) -> None:
+        for unit in range(len(self._units)):  # an interrupt may have come before it was noted as held
+            self._depth[unit] = 0
+            self._release(unit)
+        self._frames.clear()
+
+    # ---- order
+
+    def begin_micro_batch(self) -> None:
+        """What the last one recorded is what this one is expected to need. A hint: another order
+        costs time alone."""
+        self._recorded = []
+        self._expect(self._order, trains=True)
+
+    def end_micro_batch(self) -> None:
+        if self._recorded:
+            self._order = self._recorded
+            self._order_forward = self._forward
+        self._recorded = None
+
+    def begin_evaluation(self) -> None:
+        self._expect(self._order[: self._order_forward], trains=False)
+
+    def _expect(self, order: list[int], trains: bool) -> None:
+        self._position = 0
+        if order:
+            self._run.expect(([0] if self._units[0].parameters else []) + order, trains)
+
+    def _follow(self, unit: int) -> None:
+        if self._recorded is not None and len(self._recorded) < 64 * len(self._units):
+            self._recorded.append(unit)
+        order, at = self._order, self._position
+        if at < len(order) and order[at] != unit:  # somewhere else in it, or not at all
+            try:
+                at = order.index(unit, at)
+            except ValueError:
+                return
+        self._position = at + 1
+        if self._position < len(order):
+            self._run.prefetch(order[self._position])
+
+    # ---- what only the optimizer changes
+
+    def note_versions(self) -> None:
+        self._versions = [[it.parameter._version for it in unit.parameters] for unit in self._units]
+
+    def step_taken(self) -> None:
+        """Parameters are new: a graph from before the step holds the old ones, and autograd refuses
+        it."""
+        torch.autograd.graph.increment_version(
+            [it.parameter for unit in self._units for it in unit.parameters if it.trained]
+        )
+        self._generation += 1
+        self.note_versions()
+
+    def _check_versions(self, unit: int) -> None:
+        for it, version in zip(self._units[unit].parameters, self._versions[unit]):
+            if it.parameter._version != version:
+                self._versions[unit][it.index] = it.parameter._version
+                raise RefusedError(
+                    f"parameter {it.name} was changed in place: only the optimizer changes"
+                    " parameters here. Its present value is that of the change: load a checkpoint"
+                    " before going on"
+                )
+
+    def close(self) -> None:
+        """Graphs that are still there keep hooks, and so this object, but not the run."""
+        self.release_all()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._run = cast(Run, Closed())

@@ -1,0 +1,197 @@
+"""Which parameters are fetched together: a module's blocks, and what is outside of them."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Union
+
+import torch
+from torch import nn
+
+from ._core import RefusedError
+
+#: "auto": the elements of the outermost ``nn.ModuleList`` and ``nn.Sequential``; patterns of names
+#: (fnmatch) and classes of modules; or a function of a module's name and itself that says whether
+#: it is a unit.
+UnitPolicy = Union[str, Sequence[Union[str, type]], Callable[[str, nn.Module], bool]]
+
+OUTSIDE = "outside of blocks"
+
+
+@dataclass
+class ManagedParameter:
+    """A parameter that the engine has: in which unit, and where in it."""
+
+    name: str  # the first one, of those that it has in the module
+    parameter: nn.Parameter
+    unit: int
+    index: int
+    trained: bool
+
+
+@dataclass
+class Unit:
+    """Parameters that are fetched together. Number 0 is what is outside of all blocks."""
+
+    name: str
+    module: nn.Module | None  # of a block
+    parameters: list[ManagedParameter] = field(default_factory=list)
+
+    @property
+    def trained_count(self) -> int:
+        return sum(it.trained for it in self.parameters)
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _walk(
+    module: nn.Module, name: str, is_unit: Callable[[str, nn.Module], bool]
+) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules that are units, in the order of the module's own children."""
+    for child_name, child in module.named_children():
+        full = f"{name}.{child_name}" if name else child_name
+        if is_unit(full, child):
+            yield full, child
+        else:
+            yield from _walk(child, full, is_unit)
+
+
+def _auto(root: nn.Module) -> Callable[[str, nn.Module], bool]:
+    elements = {
+        id(child)
+        for parent in root.modules()
+        if isinstance(parent, (nn.ModuleList, nn.Sequential))
+        for child in parent.children()
+        if _has_parameters(child) and not isinstance(child, (nn.ModuleList, nn.ModuleDict))
+    }
+    return lambda _, module: id(module) in elements
+
+
+def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], bool]:
+    def is_unit(name: str, module: nn.Module) -> bool:
+        return any(
+            fnmatch.fnmatchcase(name, it) if isinstance(it, str) else isinstance(module, it)
+            for it in wanted
+        )
+
+    return is_unit
+
+
+def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Module]]:
+    """Modules that are units of their own, each once. RefusedError where a policy finds none."""
+    if callable(policy) and not isinstance(policy, type):
+        is_unit = policy
+    elif policy == "auto":
+        is_unit = _auto(root)
+    elif isinstance(policy, str):
+        raise RefusedError(
+            f'units="{policy}" is no policy: it is "auto", a list of names or classes, or a'
+            " function"
+        )
+    elif isinstance(policy, Sequence):
+        is_unit = _by_patterns(list(policy))
+    else:
+        is_unit = _by_patterns([policy])
+    blocks: dict[int, tuple[str, nn.Module]] = {}
+    for name, module in _walk(root, "", is_unit):
+        if _has_parameters(module):
+            blocks.setdefault(id(module), (name, module))
+    if not blocks and policy != "auto":
+        raise RefusedError(
+            f"units={policy!r} finds no module with parameters in {type(root).__name__}"
+        )
+    return list(blocks.values())
+
+
+def divide(root: nn.Module, policy: UnitPolicy) -> list[Unit]:
+    """All parameters of a module as units. A parameter of two blocks, or of a block and something
+    outside, is outside: it is there whenever any of them is."""
+    blocks = find_blocks(root, policy)
+    units = [Unit(OUTSIDE, None)] + [Unit(name, module) for name, module in blocks]
+    homes: dict[int, set[int]] = {}
+    inside: set[int] = set()
+    for number, (_, block) in enumerate(blocks, start=1):
+        for module in block.modules():
+            inside.add(id(module))
+            for parameter in module.parameters(recurse=False):
+                homes.setdefault(id(parameter), set()).add(number)
+    for module in root.modules():
+        if id(module) not in inside:
+            for parameter in module.parameters(recurse=False):
+                homes.setdefault(id(parameter), set()).add(0)
+    for name, parameter in root.named_parameters():
+        home = homes[id(parameter)]
+        number = home.pop() if len(home) == 1 else 0
+        _check_parameter(name, parameter)
+        of_unit = units[number].parameters
+        of_unit.append(
+            ManagedParameter(name, parameter, number, len(of_unit), parameter.requires_grad)
+        )
+    return units
+
+
+def _check_parameter(name: str, parameter: nn.Parameter) -> None:
+    if parameter.is_meta:
+        raise RefusedError(
+            f"parameter {name} is on the device meta, without values: make or load the module on"
+            " the CPU"
+        )
+    if isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise RefusedError(
+            f"parameter {name} has no shape yet: run the module once before sluice.initialize()"
+        )
+    if parameter.layout != torch.strided or not parameter.is_floating_point():
+        raise RefusedError(
+            f"parameter {name} is {parameter.dtype}, {parameter.layout}: only dense floating-point"
+            " numbers are trained"
+        )
+    if parameter.numel() == 0:
+        raise RefusedError(f"parameter {name} has no elements")
+
+
+def owners(root: nn.Module, units: list[Unit]) -> list[tuple[nn.Module, list[int]]]:
+    """Modules whose forward needs units, with these.
+
+    A block, and what it consists of as far as it has parameters of its own (so that a part of a
+    block may be called by itself); outside of blocks every module with anything of unit 0 in it.
+    """
+    unit_of = {id(it.parameter): it.unit for unit in units for it in unit.parameters}
+
+    def own(module: nn.Module) -> set[int]:
+        found = {unit_of[id(it)] for it in module.parameters(recurse=False)}
+        for child in module.children():  # they have no forward
+            if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
+                found |= {unit_of[id(it)] for it in child.parameters()}
+        return found
+
+    needs: dict[int, tuple[nn.Module, set[int]]] = {}
+    inside: set[int] = set()
+    for number, unit in enumerate(units):
+        if unit.module is None:
+            continue
+        compiled = _is_compiled_forward(unit.module)
+        for module in unit.module.modules():
+            inside.add(id(module))
+            if compiled and module is not unit.module:  # hooks of its parts would be traced
+                continue
+            wanted = own(module) | ({number} if module is unit.module else set())
+            if module is unit.module and compiled:
+                wanted |= set().union(*(own(part) for part in unit.module.modules()))
+            if wanted:
+                known = needs.get(id(module), (module, set()))
+                needs[id(module)] = (module, known[1] | wanted)
+    for module in root.modules():
+        if id(module) in inside or isinstance(module, (nn.ParameterList, nn.ParameterDict)):
+            continue
+        parts = [part for part in module.modules() if id(part) not in inside]
+        if any(0 in own(part) for part in parts):
+            needs[id(module)] = (module, {0})
+    return [(module, sorted(wanted)) for module, wanted in needs.values()]
+
+
+def _is_compiled_forward(module: nn.Module) -> bool:
+    return hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")

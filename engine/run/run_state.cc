@@ -1,0 +1,68 @@
+#include "engine/run/run_state.h"
+
+#include <mutex>
+
+#include "aio/check.h"
+#include "engine/run/flat_ranges.h"
+#include "engine/step/unit_binding.h"
+
+namespace sluice::engine {
+
+Status take_parameters(const UnitLayout& layout, const offload::StateRange& range,
+                       const TakeState& take) {
+  return for_each_parameter(layout, range.first_element, range.master.size(),
+                            [&](const ParameterSpec& parameter, std::uint64_t first,
+                                std::uint64_t offset, std::uint64_t count) -> Status {
+                              return take({.parameter = &parameter,
+                                           .first = first,
+                                           .master = range.master.subspan(offset, count),
+                                           .exp_avg = range.m.subspan(offset, count),
+                                           .exp_avg_sq = range.v.subspan(offset, count)});
+                            });
+}
+
+std::uint64_t RunState::elements() const {
+  std::uint64_t elements = 0;
+  for (int unit = 0; unit < model->units(); ++unit)
+    elements += offload::shard_of(model->layout(unit).elements, ranks).elements;
+  return elements;
+}
+
+Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& progress,
+                     std::int64_t after_step) const {
+  const std::uint64_t total = elements();
+  std::uint64_t done = 0;
+  std::mutex progress_mutex;  // guards done, and the calls
+  UnitBinding binding({params, units}, UnitBinding::Access::kReplace, *model);
+  const auto fill_range = [&](const offload::StateRange& range) -> Status {
+    SLUICE_RETURN_IF_ERROR(for_each_parameter(
+        model->layout(range.unit), range.first_element, range.master.size(),
+        [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
+            std::uint64_t count) -> Status {
+          return fill({.parameter = parameter,
+                       .first = first,
+                       .values = {.master = range.master.subspan(offset, count),
+                                  .exp_avg = range.m.subspan(offset, count),
+                                  .exp_avg_sq = range.v.subspan(offset, count)}});
+        }));
+    const std::lock_guard lock(progress_mutex);
+    done += range.master.size();
+    return progress ? progress(done, total) : Status();
+  };
+  return optimizer->restore(binding, fill_range, calls, after_step);
+}
+
+Status RunState::take(const TakeState& take, offload::Calls calls) const {
+  UnitBinding binding({params, units}, UnitBinding::Access::kRead, *model);
+  const auto take_range = [&](const offload::StateRange& range) {
+    return take_parameters(model->layout(range.unit), range, take);
+  };
+  return optimizer->snapshot(binding, take_range, calls);
+}
+
+Result<std::uint64_t> SavedRun::save_together(const std::string& /*folder*/,
+                                              const CheckpointState& /*state*/) {
+  return Error(ErrorCode::kUnsupported, "a run of one rank saves by itself");
+}
+
+}  // namespace sluice::engine

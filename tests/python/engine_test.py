@@ -1,0 +1,470 @@
+"""The package sluice beside plain PyTorch: the same losses; and the same bits wherever anything
+lies."""
+
+import tempfile
+import unittest
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import sluice
+from small_modules import (
+    ADAMW,
+    LENGTH,
+    VOCAB,
+    WIDTH,
+    Block,
+    Tower,
+    batches,
+    initialize,
+    masters,
+    run_config,
+    torch_adamw,
+    tower,
+    train,
+    train_by_torch,
+    twin,
+)
+
+STEPS = 20
+
+
+class AgainstTorch(unittest.TestCase):
+    # `noise`: parameters whose gradient is zero but for rounding, which AdamW makes whole steps of.
+    def check(self, module, accumulation=1, clip=None, noise=(), **options):
+        reference = twin(module)
+        more = {"gradient_clipping": clip} if clip else {}
+        micro_batches = batches(STEPS * accumulation)
+        expected = train_by_torch(
+            reference, torch_adamw(reference), micro_batches, accumulation, clip
+        )
+        with initialize(module, accumulation=accumulation, **more, **options) as engine:
+            losses = train(engine, micro_batches)
+            for loss, wanted in zip(losses, expected, strict=True):
+                self.assertAlmostEqual(loss, wanted, delta=1e-5)
+            state = engine.state_dict()
+            for name, value in reference.state_dict().items():
+                if name not in noise:
+                    self.assertLess((state[name] - value).abs().max().item(), 1e-4, name)
+
+    def test_tied_with_clipping_and_accumulation(self):
+        self.check(tower(), accumulation=3, clip=1.0)
+
+    def test_checkpointed(self):
+        self.check(tower(checkpointed=True, tied=False))
+
+    def test_a_checkpointed_region_of_several_units(self):
+        class Regions(Tower):
+            def hidden(self, tokens):
+                x = self.embedding(tokens)
+                for first in range(0, len(self.blocks), 2):
+                    pair = self.blocks[first : first + 2]
+                    x = checkpoint(
+                        lambda it, pair=pair: pair[1](pair[0](it)), x, use_reentrant=False
+                    )
+                return self.norm(x)
+
+        torch.manual_seed(0)
+        self.check(Regions())
+
+    def test_reentrant_checkpoints_of_a_unit_that_is_used_twice(self):
+        # Its gradient comes in two parts, of two backward passes within one.
+        class Twice(Tower):
+            def hidden(self, tokens):
+                x = self.embedding(tokens)
+                for block in [*self.blocks, *self.blocks]:
+                    x = checkpoint(block, x, use_reentrant=True)
+                return self.norm(x)
+
+        torch.manual_seed(0)
+        self.check(Twice(), accumulation=2)
+
+    def test_a_unit_used_several_times_and_one_that_is_used_in_some_steps(self):
+        class Sometimes(Tower):
+            uses = 0
+
+            def hidden(self, tokens):
+                x = self.embedding(tokens)
+                type(self).uses += 1
+                for block in [self.blocks[0], self.blocks[1], self.blocks[0], self.blocks[2]]:
+                    x = block(x)
+                # The gradient of what was not used is zero, which is not what PyTorch makes of it.
+                return self.norm(x) + 0 * sum(it.sum() for it in self.blocks[3](x).unbind())
+
+        torch.manual_seed(0)
+        self.check(Sometimes(), accumulation=2)
+
+    def test_half_of_it_frozen(self):
+        module = tower(tied=False)
+        for block in module.blocks[:2]:
+            block.requires_grad_(False)
+        module.blocks[2].up.requires_grad_(False)
+        module.embedding.requires_grad_(False)
+        self.check(module)
+
+    def test_parameters_in_odd_places(self):
+        class Odd(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.tensor(0.5))  # no dimension
+                self.embedding = nn.Embedding(VOCAB, WIDTH)
+                self.stages = nn.Sequential(
+                    Block(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), nn.Identity()
+                )
+                self.offsets = nn.ParameterList(
+                    [nn.Parameter(torch.zeros(WIDTH)) for _ in range(2)]
+                )
+                self.attention = nn.MultiheadAttention(
+                    WIDTH, 2, batch_first=True
+                )  # reads its parts' weights
+                self.weighted = nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, VOCAB))
+                self.shared = self.stages[0].norm  # of a block, and used outside of it
+
+            def forward(self, tokens):
+                x = (
+                    self.stages(self.embedding(tokens)) * self.scale
+                    + self.offsets[0]
+                    - self.offsets[1]
+                )
+                x = self.shared(x + self.attention(x, x, x, need_weights=False)[0])
+                return F.cross_entropy(
+                    self.weighted(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+                )
+
+        torch.manual_seed(0)
+        self.check(Odd(), noise=["attention.in_proj_bias"])  # as the softmax does that of keys
+
+    def test_buffers_that_forward_changes(self):
+        class Normed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding = nn.Embedding(VOCAB, WIDTH)
+                self.parts = nn.Sequential(
+                    nn.Conv1d(WIDTH, WIDTH, 3, padding=1, bias=False),
+                    nn.BatchNorm1d(WIDTH),
+                    nn.ReLU(),
+                )
+                self.head = nn.Linear(WIDTH, VOCAB)
+
+            def forward(self, tokens):
+                x = self.parts(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
+                return F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+        torch.manual_seed(0)
+        self.check(Normed())
+
+    def test_sparse_gradients(self):
+        module = tower(tied=False)
+        module.embedding.sparse = True
+        reference = twin(module)
+        reference.embedding.sparse = False
+        micro_batches = batches(4)
+        expected = train_by_torch(reference, torch_adamw(reference), micro_batches)
+        with initialize(module) as engine:
+            for loss, wanted in zip(train(engine, micro_batches), expected, strict=True):
+                self.assertAlmostEqual(loss, wanted, delta=1e-5)
+
+    def test_outputs_in_a_dataclass_and_a_loss_beside_the_output(self):
+        @dataclass
+        class Output:
+            hidden: torch.Tensor
+
+        class Routed(Block):
+            def forward(self, x):
+                self.extra = self.up(x).square().mean()
+                return Output(super().forward(x))
+
+        class Extra(Tower):
+            def __init__(self):
+                super().__init__(blocks=0, tied=False)
+                self.blocks = nn.ModuleList(Routed() for _ in range(3))
+
+            def forward(self, tokens):
+                x = self.embedding(tokens)
+                for block in self.blocks:
+                    x = block(x).hidden
+                logits = self.head(self.norm(x))[:, :-1].flatten(0, 1)
+                extra = sum(block.extra for block in self.blocks)
+                return F.cross_entropy(logits, tokens[:, 1:].flatten()) + 0.1 * extra
+
+        torch.manual_seed(0)
+        self.check(Extra())
+
+    def test_only_a_loss_beside_the_output(self):
+        # What the block returns has no gradient: the part that made the loss is what is watched.
+        class Aside(Block):
+            def forward(self, x):
+                self.extra = self.up(x).square().mean()
+                return super().forward(x)
+
+        class Extra(Tower):
+            def __init__(self):
+                super().__init__(blocks=0, tied=False)
+                self.blocks = nn.ModuleList(Aside() for _ in range(3))
+
+            def forward(self, tokens):
+                x = self.embedding(tokens)
+                for block in self.blocks:
+                    block(x)
+                return (
+                    sum(block.extra for block in self.blocks)
+                    + self.head(self.norm(x)).square().mean()
+                )
+
+        torch.manual_seed(0)
+        module = Extra()
+        reference = twin(module)
+        micro_batches = batches(3)
+        losses = []
+        with initialize(module) as engine:
+            losses = train(engine, micro_batches)
+        optimizer = torch_adamw(reference)
+        for loss, tokens in zip(losses, micro_batches):
+            optimizer.zero_grad()
+            wanted = reference(tokens)
+            wanted.backward()
+            for (
+                parameter
+            ) in reference.parameters():  # without a gradient they decay here all the same
+                parameter.grad = (
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                )
+            optimizer.step()
+            self.assertAlmostEqual(loss, wanted.item(), delta=1e-5)
+
+    def test_several_losses_in_a_micro_batch(self):
+        module = tower()
+        reference = twin(module)
+        optimizer = torch_adamw(reference)
+        with initialize(module, accumulation=2) as engine:
+            for tokens, others in zip(batches(8), batches(8, seed=2)):
+                for it in (tokens, others):
+                    (reference(it) / 2).backward()
+                    engine.backward(engine(it))
+                if engine.is_boundary:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                engine.step()
+            for name, value in reference.state_dict().items():
+                self.assertLess((engine.state_dict()[name] - value).abs().max().item(), 1e-5, name)
+
+    def test_one_graph_for_two_losses(self):
+        module = tower(tied=False)
+        reference = twin(module)
+        tokens = batches(1)[0]
+
+        def two_losses(run):
+            hidden = run.hidden(tokens)
+            return hidden.square().mean(), run.head(hidden).square().mean()
+
+        class Both(nn.Module):
+            def __init__(self, tower):
+                super().__init__()
+                self.tower = tower
+
+            def forward(self, _tokens):
+                return two_losses(self.tower)
+
+        optimizer = torch_adamw(reference)
+        first, second = two_losses(reference)
+        (first + second).backward()
+        optimizer.step()
+        with initialize(Both(module)) as engine:
+            first, second = engine(tokens)
+            engine.backward(first, retain_graph=True)
+            engine.backward(second)
+            engine.step()
+            state = engine.state_dict()
+        for name, value in reference.state_dict().items():
+            self.assertLess((state["tower." + name] - value).abs().max().item(), 1e-5, name)
+
+    def test_gradients_that_are_known_to_be_complete_change_no_bit(self):
+        # What is done on a GPU, where a sum that is taken up again crosses the bus.
+        expected = None
+        for learns in (False, True):
+            module = tower(blocks=3)
+            with initialize(module, accumulation=2, bf16={"enabled": True}) as engine:
+                engine._learns_parts = learns
+                losses = train(engine, batches(8))
+                self.assertEqual(engine._is_single, [True] * 4)
+                got = losses, masters(engine)
+                if learns:  # a second loss where there was one comes too late, once
+                    engine.backward(engine(batches(1)[0]))
+                    with self.assertRaisesRegex(
+                        sluice.Error, "comes in more parts than in the micro-batches before"
+                    ):
+                        engine.backward(engine(batches(1)[0]))
+                    for _ in range(4):
+                        engine.backward(engine(batches(1)[0]))
+                        engine.backward(engine(batches(1)[0]))
+                        engine.step()
+                    self.assertEqual(engine.global_step, 6)
+            expected = expected or got
+            self.assertEqual(got, expected)
+
+    def test_no_blocks_at_all(self):
+        class Plain(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = nn.Parameter(torch.randn(VOCAB, VOCAB))
+
+            def forward(self, tokens):
+                return F.cross_entropy(
+                    self.table[tokens][:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+                )
+
+        torch.manual_seed(0)
+        self.check(Plain())
+
+    def test_units_by_a_policy(self):
+        for policy, wanted in (
+            (["blocks.[02]"], 2),
+            ([nn.Linear], 9),
+            (lambda name, _: name == "blocks", 1),
+        ):
+            with sluice.initialize(tower(tied=False), run_config(), units=policy) as engine:
+                self.assertEqual(len(engine.units), wanted + 1)
+                self.assertEqual(len(train(engine, batches(2))), 2)
+
+    def test_a_compiled_forward_of_blocks(self):
+        module = tower(blocks=2)
+        reference = twin(module)
+        for block in module.blocks:
+            block.forward = torch.compile(block.forward, backend="aot_eager")
+        micro_batches = batches(3)
+        expected = train_by_torch(reference, torch_adamw(reference), micro_batches)
+        with initialize(module) as engine:
+            for loss, wanted in zip(train(engine, micro_batches), expected, strict=True):
+                self.assertAlmostEqual(loss, wanted, delta=1e-5)
+
+
+class Placements(unittest.TestCase):
+    def test_change_no_bit(self):
+        for precision in ({}, {"bf16": {"enabled": True}}):
+            hashes = set()
+            losses = set()
+            for place in ("cpu", "nvme", "mixed"):
+                with tempfile.TemporaryDirectory() as drive:
+                    module = tower(dropout=0.1, tied=False, blocks=5)
+                    module.blocks[1].requires_grad_(False)
+                    torch.manual_seed(5)
+                    with initialize(
+                        module,
+                        accumulation=2,
+                        place=place,
+                        drive=drive,
+                        gradient_clipping=1.0,
+                        **precision,
+                    ) as engine:
+                        losses.add(tuple(train(engine, batches(12))))
+                        hashes.add(masters(engine))
+                        in_store = engine.memory["nvme"]
+                    self.assertEqual(bool(in_store), place != "cpu")
+            self.assertEqual(len(losses), 1, precision)
+            self.assertEqual(len(hashes), 1, precision)
+
+    def test_units_are_read_ahead_in_the_order_that_was_learned(self):
+        with tempfile.TemporaryDirectory() as drive:
+            module = tower(tied=False, blocks=8)
+            used = list(module.blocks)
+            module.hidden = lambda it: module.norm(
+                nn.Sequential(*reversed(used))(module.embedding(it))
+            )
+            with initialize(module, place="nvme", drive=drive) as engine:
+                train(engine, batches(4))
+                self.assertGreater(engine._run.nvme_reads, 8)
+                forward = [engine.units.index(f"blocks.{i}") for i in reversed(range(8))]
+                self.assertEqual(engine._keeper._order, forward + forward[::-1])
+
+    def test_nothing_is_left_on_the_drive(self):
+        import os
+
+        with tempfile.TemporaryDirectory() as drive:
+            with initialize(tower(), place="nvme", drive=drive) as engine:
+                train(engine, batches(1))
+                self.assertTrue(os.listdir(drive))
+            self.assertEqual(os.listdir(drive), [])
+
+
+class Evaluation(unittest.TestCase):
+    def test_changes_nothing_and_sees_the_newest_weights(self):
+        module = tower()
+        reference = twin(module)
+        micro_batches = batches(6)
+        optimizer = torch_adamw(reference)
+        with initialize(module) as engine:
+            for tokens in micro_batches:
+                train(engine, [tokens])
+                train_by_torch(reference, optimizer, [tokens])
+                engine.eval()
+                with torch.no_grad():
+                    self.assertAlmostEqual(
+                        engine(micro_batches[0]).item(),
+                        reference(micro_batches[0]).item(),
+                        delta=1e-5,
+                    )
+                engine.train()
+                self.assertTrue(module.training)
+
+    def test_of_a_part_that_is_called_by_itself(self):
+        module = tower()
+        reference = twin(module)
+        x = torch.randn(1, LENGTH, WIDTH)
+        with initialize(module), torch.no_grad():
+            self.assertTrue(torch.equal(module.blocks[1](x), reference.blocks[1](x)))
+            self.assertTrue(torch.equal(module.blocks[1].up(x), reference.blocks[1].up(x)))
+            self.assertTrue(torch.equal(module.head(x), reference.head(x)))
+
+    def test_state_dict_has_all_values_and_ties(self):
+        module = tower()
+        reference = twin(module)
+        with initialize(module) as engine:
+            state = engine.state_dict()
+            self.assertEqual(state.keys(), reference.state_dict().keys())
+            for name, value in reference.state_dict().items():
+                self.assertTrue(torch.equal(state[name], value), name)
+            self.assertEqual(state["head.weight"].data_ptr(), state["embedding.weight"].data_ptr())
+            part = module.blocks[0].state_dict()
+            self.assertTrue(torch.equal(part["up.weight"], reference.blocks[0].up.weight))
+
+    def test_parameters_can_be_gathered_and_read(self):
+        for place in ("cpu", "nvme"):
+            module = tower()
+            reference = twin(module)
+            with (
+                tempfile.TemporaryDirectory() as drive,
+                initialize(module, place=place, drive=drive) as engine,
+            ):
+                with engine.gathered(module.blocks[1].up.weight, module.head.weight):
+                    self.assertTrue(
+                        torch.equal(module.blocks[1].down.bias, reference.blocks[1].down.bias)
+                    )
+                    self.assertTrue(torch.equal(module.head.weight, reference.head.weight))
+                    with self.assertRaisesRegex(RuntimeError, r"blocks\.2"):
+                        module.blocks[2].up.weight.sum()
+                with self.assertRaisesRegex(RuntimeError, r"blocks\.1"):
+                    module.blocks[1].up.weight.sum()
+                with self.assertRaisesRegex(
+                    sluice.RefusedError, r"blocks\.1\.up\.bias was changed in place"
+                ):
+                    with engine.gathered(module.blocks[1].up.bias), torch.no_grad():
+                        module.blocks[1].up.bias.zero_()
+
+    def test_weights_can_be_loaded(self):
+        module = tower()
+        other = tower(seed=9)
+        with initialize(module) as engine:
+            train(engine, batches(2))
+            engine.load_weights(other.state_dict())
+            losses = train(engine, batches(3))
+        self.assertEqual(
+            losses, train_by_torch(other, torch_adamw(other), batches(3))[:1] + losses[1:]
+        )
+        self.assertEqual(engine.last_step.step, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,463 @@
+"""The package sluice where something goes wrong: stale slots, exceptions, and what it refuses."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import sluice
+from small_modules import (
+    Tower,
+    batches,
+    initialize,
+    masters,
+    run_config,
+    torch_adamw,
+    tower,
+    train,
+    train_by_torch,
+    twin,
+)
+
+
+class StaleSlots(unittest.TestCase):
+    """Memory that was given to another unit, while autograd still has views of what was there."""
+
+    def backward(self, module, tokens, **options):
+        hidden = []
+        with initialize(module, **options) as engine:
+            handle = module.blocks[0].register_forward_pre_hook(
+                lambda _, args: hidden.append(args[0])
+            )
+            loss = engine(tokens)
+            handle.remove()
+            hidden[0].retain_grad()
+            engine.backward(loss)
+            return hidden[0].grad.clone()
+
+    def test_give_the_right_gradient(self):
+        reference = tower(blocks=8)
+        tokens = batches(1)[0]
+        x = []
+        handle = reference.blocks[0].register_forward_pre_hook(lambda _, args: x.append(args[0]))
+        loss = reference(tokens)
+        handle.remove()
+        x[0].retain_grad()
+        loss.backward()
+        self.assertGreater(x[0].grad.abs().max().item(), 1e-3)
+        with tempfile.TemporaryDirectory() as drive:
+            for place in ("cpu", "nvme"):
+                gradient = self.backward(tower(blocks=8), tokens, place=place, drive=drive)
+                self.assertTrue(torch.equal(gradient, x[0].grad), place)
+
+    def test_throw_where_a_pass_gets_past_the_hooks(self):
+        # Eight units share three buffers, so that a block's memory has another block's numbers by
+        # then. With views of the buffers themselves this backward would end with a wrong gradient,
+        # and no error.
+        with tempfile.TemporaryDirectory() as drive:
+            for place in ("cpu", "nvme"):
+                module = tower(blocks=8, tied=False)
+                with initialize(module, place=place, drive=drive) as engine:
+                    keeper = engine._keeper
+                    watch, keeper._watch = keeper._watch, lambda *_: None
+                    loss = engine(batches(1)[0])
+                    keeper._watch = watch
+                    with self.assertRaisesRegex(
+                        RuntimeError, r"a parameter of unit blocks\.7 is used while .* released"
+                    ):
+                        engine.backward(loss)
+                    # And the engine goes on.
+                    reference = twin(tower(blocks=8, tied=False))
+                    expected = train_by_torch(reference, torch_adamw(reference), batches(3))
+                    for got, wanted in zip(train(engine, batches(3)), expected, strict=True):
+                        self.assertAlmostEqual(got, wanted, delta=1e-5)
+
+    def test_throw_wherever_they_are_read(self):
+        module = tower(blocks=2, tied=False)
+        with initialize(module) as engine:
+            weight = module.blocks[0].up.weight
+            for read in (
+                lambda: weight.sum(),
+                lambda: weight.t().contiguous(),
+                lambda: weight[0, 0].item(),
+                lambda: weight.detach().numpy().sum(),
+                lambda: weight.detach().fill_(0),
+                lambda: repr(weight),
+                lambda: torch.nn.functional.linear(torch.ones(1, 16), weight),
+            ):
+                with self.assertRaisesRegex(RuntimeError, "blocks.0"):
+                    with torch.no_grad():
+                        read()
+            self.assertEqual(weight.shape, (64, 16))
+            self.assertEqual(len(train(engine, batches(2))), 2)
+
+    def test_a_loss_from_before_a_step_is_refused(self):
+        for checkpointed in (False, True):
+            module = tower(checkpointed=checkpointed)
+            with initialize(module) as engine:
+                old = engine(batches(1)[0])
+                train(engine, batches(1))
+                with self.assertRaisesRegex(
+                    RuntimeError, "before the parameters changed|modified by an inplace"
+                ):
+                    engine.backward(old)
+                self.assertEqual(len(train(engine, batches(2))), 2)
+
+
+class Fail(torch.autograd.Function):
+    """Raises in backward, when it is told to."""
+
+    error = None
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if Fail.error is not None:
+            error, Fail.error = Fail.error, None
+            raise error
+        return gradient
+
+
+class Failing(Tower):
+    """Raises in the forward of its third block, or in its backward, where it is told to."""
+
+    in_forward = None
+    reentrant = None
+
+    def hidden(self, tokens):
+        x = self.embedding(tokens)
+        for number, block in enumerate(self.blocks):
+            if number == 2:
+                x = Fail.apply(x)
+                if self.in_forward is not None:
+                    error, self.in_forward = self.in_forward, None
+                    raise error
+            x = (
+                block(x)
+                if self.reentrant is None
+                else checkpoint(block, x, use_reentrant=self.reentrant)
+            )
+        return self.norm(x)
+
+
+class Exceptions(unittest.TestCase):
+    def module(self, reentrant=None):
+        torch.manual_seed(0)
+        module = Failing()
+        module.reentrant = reentrant
+        return module
+
+    def test_leave_the_engine_usable(self):
+        micro_batches = batches(8)
+        no = ValueError("no")
+        for place, reentrant, error in (
+            ("cpu", None, no),
+            ("cpu", False, no),
+            ("cpu", True, no),
+            ("cpu", None, KeyboardInterrupt()),
+            ("nvme", False, no),
+        ):
+            with (
+                self.subTest(place=place, reentrant=reentrant),
+                tempfile.TemporaryDirectory() as drive,
+            ):
+                module = self.module(reentrant)
+                with initialize(module, accumulation=2, place=place, drive=drive) as engine:
+                    train(engine, micro_batches[:2])
+                    # In forward, which takes nothing from the step; behind a whole micro-batch.
+                    train(engine, micro_batches[2:3])
+                    module.in_forward = error
+                    with self.assertRaises(type(error)):
+                        engine(micro_batches[3])
+                    self.assertFalse(any(engine._keeper._held))
+                    train(engine, micro_batches[3:4])
+                    # In backward: the step begins anew.
+                    train(engine, micro_batches[4:5])
+                    loss = engine(micro_batches[5])
+                    Fail.error = error
+                    with self.assertRaises(type(error)):
+                        engine.backward(loss)
+                    self.assertFalse(any(engine._keeper._held))
+                    self.assertTrue(all(it.grad is None for it in module.parameters()))
+                    train(engine, micro_batches[4:])
+                    got = masters(engine), engine.global_step
+                with initialize(self.module(reentrant), accumulation=2) as engine:
+                    train(engine, micro_batches)
+                    self.assertEqual(got, (masters(engine), engine.global_step))
+
+    def test_ctrl_c_at_any_moment_costs_a_step_at_most(self):
+        micro_batches = batches(12)
+        with initialize(tower(), accumulation=2) as engine:
+            train(engine, micro_batches)
+            expected = masters(engine)
+        random = Random(3)
+        interrupted = 0
+        with tempfile.TemporaryDirectory() as drive:
+            with initialize(tower(), accumulation=2, place="nvme", drive=drive) as engine:
+                while engine.global_step < 6:
+                    first = 2 * engine.global_step
+                    # From another thread, while this one is anywhere, in C++ as well.
+                    timer = threading.Timer(
+                        random.uniform(0, 0.1), lambda: os.kill(os.getpid(), signal.SIGINT)
+                    )
+                    try:
+                        if interrupted < 12:
+                            timer.start()
+                        train(engine, micro_batches[first : first + 2])
+                        timer.join() if timer.ident else None
+                    except KeyboardInterrupt:
+                        interrupted += 1
+                        engine.abandon()
+                self.assertEqual(masters(engine), expected)
+        self.assertGreater(interrupted, 5)
+
+    def test_of_one_part_among_others_leave_nothing_held(self):
+        module = tower()
+        with initialize(module) as engine, torch.no_grad():
+            with self.assertRaises(RuntimeError):
+                module.blocks[1](torch.ones(1, 7))
+            self.assertFalse(any(engine._keeper._held))
+
+
+class NonFinite(unittest.TestCase):
+    def poisoned(self, **more):
+        module = tower()
+        engine = initialize(module, **more)
+        loss = engine(batches(1)[0])
+        return engine, loss * float("nan")
+
+    def test_gradients_stop_a_run_with_a_sentence(self):
+        engine, loss = self.poisoned()
+        with engine:
+            before = masters(engine)
+            engine.backward(loss)
+            with self.assertRaisesRegex(
+                sluice.NonFiniteGradientError, r"step 1 is not finite, in unit .*losses.*nan"
+            ):
+                engine.step()
+            self.assertEqual(masters(engine), before)
+            self.assertEqual(len(train(engine, batches(2))), 2)
+
+    def test_gradients_are_skipped_where_that_is_asked_for(self):
+        engine, loss = self.poisoned(run={"non_finite_step": "skip"})
+        with engine, self.assertLogs("sluice", "WARNING"):
+            engine.backward(loss)
+            done = engine.step()
+            self.assertTrue(done.skipped)
+            self.assertEqual((done.step, engine.global_step), (1, 1))
+
+    def test_values_begin_nothing(self):
+        module = tower()
+        with torch.no_grad():
+            module.blocks[1].up.weight[3, 4] = float("inf")
+        with self.assertRaisesRegex(
+            sluice.RefusedError, r"blocks\.1\.up\.weight has a value that is not finite"
+        ):
+            initialize(module)
+        self.assertTrue(torch.isfinite(module.blocks[0].up.weight).all())  # the module is as it was
+
+    def test_fp16_scales_the_loss(self):
+        module = tower()
+        with initialize(
+            module, fp16={"enabled": True, "initial_scale_power": 24, "hysteresis": 1}
+        ) as engine:
+            self.assertEqual(module.blocks[0].up.weight.dtype, torch.float16)
+            results = []
+            for tokens in batches(30):
+                engine.backward(engine(tokens))
+                results.append(engine.step())
+            self.assertTrue(results[0].skipped)
+            self.assertFalse(results[-1].skipped)
+            self.assertLess(results[-1].loss_scale, 2.0**24)
+
+
+class Ending(unittest.TestCase):
+    def test_without_close_leaves_nothing_on_the_drive(self):
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from small_modules import *; "
+            "engine = initialize(tower(), place='nvme', drive=sys.argv[2]); train(engine, batches(2))"
+        )
+        with tempfile.TemporaryDirectory() as drive:
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(Path(__file__).parent), drive],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+            self.assertEqual(os.listdir(drive), [])
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, sentence, work, error=sluice.RefusedError):
+        with self.assertRaisesRegex(error, sentence):
+            work()
+
+    def test_of_modules(self):
+        config = run_config()
+        self.refused("no torch.nn.Module", lambda: sluice.initialize([1], config))
+        self.refused("torch.compile", lambda: sluice.initialize(torch.compile(tower()), config))
+        self.refused("DataParallel", lambda: sluice.initialize(nn.DataParallel(tower()), config))
+        compiled = tower()
+        compiled.blocks[1].compile(backend="eager")
+        self.refused(
+            r"blocks\.1 was compiled by Module\.compile",
+            lambda: sluice.initialize(compiled, config),
+        )
+        self.refused(
+            "nothing to train", lambda: sluice.initialize(tower().requires_grad_(False), config)
+        )
+        self.refused("nothing to train", lambda: sluice.initialize(nn.ReLU(), config))
+        with torch.device("meta"):
+            meta = Tower()
+        self.refused("is on the device meta", lambda: sluice.initialize(meta, config))
+        self.refused(
+            "embedding.weight is torch.complex64",
+            lambda: sluice.initialize(tower().to(torch.complex64), config),
+        )
+        self.refused(
+            "units='all' is no policy|is no policy",
+            lambda: sluice.initialize(tower(), config, units="all"),
+        )
+        self.refused(
+            "finds no module", lambda: sluice.initialize(tower(), config, units=["layers.*"])
+        )
+        module = tower()
+        with sluice.initialize(module, config):
+            self.refused("already has an engine", lambda: sluice.initialize(module, config))
+
+    def test_of_configurations(self):
+        self.refused(
+            "cannot be read: No such file", lambda: sluice.initialize(tower(), "/nowhere/run.json")
+        )
+        self.refused(
+            "cpu_threds", lambda: sluice.initialize(tower(), run_config(run={"cpu_threds": 2}))
+        )
+        self.refused(
+            "nvme_path",
+            lambda: sluice.initialize(
+                tower(), {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}
+            ),
+        )
+        self.refused(
+            "run.device is", lambda: sluice.initialize(tower(), run_config(run={"device": "cuda"}))
+        )
+        self.refused(
+            "recipe.lora",
+            lambda: sluice.initialize(tower(), run_config(recipe={"lora": {"rank": 4}})),
+        )
+        self.refused(
+            "no parameter is left|matches no|none of",
+            lambda: sluice.initialize(
+                tower(),
+                run_config(
+                    optimizer={"params": {"lr": 0.1}, "groups": [{"match": "layers.*", "lr": 0.1}]}
+                ),
+            ),
+        )
+        self.refused(
+            r"Raise budget\.cpu_gib",
+            lambda: sluice.initialize(tower(), run_config(budget={"cpu_gib": 0.1})),
+            sluice.Error,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ds.json"
+            path.write_text(
+                '{"train_micro_batch_size_per_gpu": 2, // as DeepSpeed reads it\n "wandb":'
+                ' {"enabled": true}}'
+            )
+            with (
+                self.assertLogs("sluice", "INFO") as logs,
+                sluice.initialize(tower(), path) as engine,
+            ):
+                self.assertEqual(engine.micro_batches, 1)
+            self.assertIn("wandb", " ".join(logs.output))
+
+    def test_of_what_is_done_to_a_module_in_training(self):
+        module = tower()
+        x = batches(1)[0]
+        with initialize(module) as engine:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                self.refused("autocast", lambda: engine(x))
+            self.refused("before backward|no backward", engine.step)
+            self.refused("wants the loss", lambda: engine.backward(torch.ones(2)))
+            with torch.no_grad():
+                loss = engine(x)
+            self.refused("no gradient", lambda: engine.backward(loss))
+            loss = engine(x)
+            self.refused("outside of engine.backward", loss.backward)
+            self.refused("load_weights", lambda: module.load_state_dict(tower().state_dict()))
+            self.refused(
+                r"have no blocks\.1\.up\.weight",
+                lambda: engine.load_weights(
+                    {
+                        name: value
+                        for name, value in tower().state_dict().items()
+                        if name != "blocks.1.up.weight"
+                    }
+                ),
+            )
+            module.blocks[0].extra = nn.Parameter(torch.ones(3))
+            engine.backward(engine(x))
+            self.refused(r"blocks\.0\.extra was made after", engine.step)
+            del module.blocks[0].extra
+            module.blocks[0].up.weight.requires_grad_(False)
+            engine.backward(engine(x))
+            self.refused(r"requires_grad of blocks\.0\.up\.weight", engine.step)
+            module.blocks[0].up.weight.requires_grad_(True)
+            self.assertEqual(len(train(engine, batches(2))), 2)
+            module.blocks[0].compile(backend="eager")
+            self.refused("Module.compile", lambda: engine(x))
+
+    def test_of_changes_in_place(self):
+        class Clamped(Tower):
+            def hidden(self, tokens):
+                x = self.embedding(tokens)
+                for block in self.blocks:
+                    x = block(x)
+                return self.norm(x)
+
+        torch.manual_seed(0)
+        module = Clamped()
+
+        def clamp(block, args):
+            with torch.no_grad():
+                block.up.weight.clamp_(-0.1, 0.1)
+
+        with initialize(module) as engine:
+            module.blocks[1].register_forward_pre_hook(clamp)
+            self.refused(
+                r"blocks\.1\.up\.weight was changed in place", lambda: engine(batches(1)[0])
+            )
+
+    def test_of_another_torch(self):
+        code = "import torch; torch.__version__ = '2.12.1+cpu'; import sluice"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=os.environ,
+            check=False,
+        )
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(
+            done.stderr.splitlines()[-1],
+            r"ImportError: this build of sluice is for torch 2\.11\.0\S*, and torch 2\.12\.1\+cpu"
+            r" is installed",
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
