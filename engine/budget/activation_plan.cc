@@ -65,14 +65,18 @@ std::optional<int> ActivationBytes::inputs_on_gpu(Places places) const {
   return blocks_ - static_cast<int>(leaving);
 }
 
+int ActivationBytes::moved(Places places) const {
+  const auto slots = inputs_on_gpu(places);
+  return slots ? UnitInputRing(blocks_, *slots).moved() : std::max(blocks_ - 1, 0);
+}
+
 int ActivationBytes::spilled(Places places) const {
   if (purpose_ != RunPurpose::kTraining) return 0;
-  if (spills_all_) {
-    return on_gpu_ ? UnitInputRing(blocks_, *asked_ring_).moved() : std::max(blocks_ - 1, 0);
-  }
-  return static_cast<int>(std::count_if(
-      places.begin(), places.end(),
-      [](const UnitPlacement& place) { return place.activations == ActivationPlace::kSpill; }));
+  if (spills_all_) return moved(places);
+  const auto asked = std::count_if(places.begin(), places.end(), [](const UnitPlacement& place) {
+    return place.activations == ActivationPlace::kSpill;
+  });
+  return std::min(static_cast<int>(asked), moved(places));
 }
 
 offload::InputSpill::Footprint ActivationBytes::spill_footprint(Places places) const {
@@ -111,7 +115,7 @@ std::uint64_t ActivationBytes::on_device(Places places) const {
 std::uint64_t ActivationBytes::on_host(Places places) const {
   const auto slots = inputs_on_gpu(places);
   if (!slots) return 0;
-  const int in_ram = UnitInputRing(blocks_, *slots).moved() - spilled(places);
+  const int in_ram = moved(places) - spilled(places);
   return static_cast<std::uint64_t>(in_ram) * moved_bytes_;
 }
 
@@ -120,14 +124,14 @@ std::vector<bool> ActivationBytes::spilled_units(const RunSpec& spec, Places pla
   std::vector<bool> units(places.size(), false);
   const int all = spilled(places);
   const auto slots = inputs_on_gpu(places);
-  const int moved = slots ? UnitInputRing(blocks_, *slots).moved() : std::max(blocks_ - 1, 0);
+  const int leave = moved(places);
   int block = 0;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
     if (!spec.model.is_block(unit)) continue;
     const int index = block++;
     units[static_cast<std::size_t>(unit)] =
         slots || spills_all_
-            ? index < moved && offload::is_chosen_evenly(index, all, moved)
+            ? index < leave && offload::is_chosen_evenly(index, all, leave)
             : places[static_cast<std::size_t>(unit)].activations == ActivationPlace::kSpill;
   }
   return units;

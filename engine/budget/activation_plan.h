@@ -46,7 +46,8 @@ class ActivationBytes {
  private:
   // How many blocks' inputs stay on the GPU, where others go to the host; nothing: all stay.
   std::optional<int> inputs_on_gpu(Places places) const;
-  int spilled(Places places) const;  // blocks
+  int moved(Places places) const;    // blocks whose inputs may leave for the drives
+  int spilled(Places places) const;  // those that do; places may ask for more
   offload::InputSpill::Footprint spill_footprint(Places places) const;
   std::vector<bool> spilled_units(const RunSpec& spec, Places places) const;
 

@@ -32,8 +32,6 @@ constexpr std::uint64_t kProgramBytes = 512 * kMiB;
 constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
-// Of several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with NVLink.
-constexpr std::uint64_t kNcclBytes = 1280 * kMiB;
 
 bool is_cut_as(const TierElements& asked, const UnitPlacement& place) {
   return asked.gpu == place.gpu_elements && asked.cpu == place.cpu_elements &&

@@ -24,6 +24,9 @@ namespace sluice::engine {
 
 // What CUDA takes of a GPU for a process before the process takes anything.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
+// Where there are several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with
+// NVLink, beside LibTorch's allocator.
+inline constexpr std::uint64_t kNcclBytes = std::uint64_t{1280} << 20;
 
 // Bytes, by what they are for. A line that a run does not have is 0.
 struct MemoryAmounts {

@@ -201,12 +201,11 @@ Status CheckpointWriter::commit(const CheckpointState& state) {
 // Their writers are in other processes, maybe on other hosts: what they have written has to be
 // where this one will name it.
 Status CheckpointWriter::check_other_parts() const {
-  const Status there = check_stored_files(queue_, manifest_, target_);
+  Status there = check_stored_files(queue_, manifest_, target_);
   if (there.ok() || there.error().code() != ErrorCode::kCorrupt) return there;
-  return Error(there.error())
-      .with_suffix(
-          ", as this process sees it, though it was written: all hosts of a run need the "
-          "same folder for its checkpoints");
+  return std::move(there).error().with_suffix(
+      ", as this process sees it, though it was written: all hosts of a run need the "
+      "same folder for its checkpoints");
 }
 
 // Hugging Face's index of the master family, so that other programs find the weights.

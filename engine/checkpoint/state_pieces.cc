@@ -15,7 +15,8 @@ bool comes_before(const StatePiece& a, const StatePiece& b) {
 }  // namespace
 
 TensorSpec piece_tensor(const TensorInfo& parameter, const StatePiece& piece) {
-  if (piece.elements == parameter.elements) return parameter;
+  if (piece.elements == parameter.elements)
+    return {.name = parameter.name, .dtype = parameter.dtype, .shape = parameter.shape};
   return {.name = parameter.name + "[" + std::to_string(piece.first_element) + ":" +
                   std::to_string(piece.end()) + "]",
           .dtype = parameter.dtype,

@@ -8,8 +8,8 @@
 //             the run is the one that counts, everywhere.
 // Threads:    join() once; the rest from any thread.
 // Trust:      the network is trusted, as NCCL's and PyTorch's rendezvous trust it: strangers who
-//             send something else are dropped, but nothing is encrypted or signed. With a master
-//             that is localhost, nothing listens beyond loopback.
+//             send something else are dropped, but nothing is encrypted or signed. Where all ranks
+//             are of one host and the master is localhost, nothing listens beyond loopback.
 // Errors:     kTimedOut (who did not come), kInvalidArgument (ranks that do not fit together),
 //             kBusy (the port is taken), else as communicator.h.
 #pragma once

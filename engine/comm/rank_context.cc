@@ -115,7 +115,11 @@ Status half_set(const char* title, const std::vector<std::string>& there,
 }
 
 // The ranks by the four plain numbers of a launcher; kNone where none of them is set.
-Result<Launch> read_plain(const Reader& reader, const Names& names) {
+Result<Launch> read_plain(const Reader& reader, Names names) {
+  // DeepSpeed's own launcher sets torchrun's variables but this one.
+  if (names.launcher == Launcher::kTorchrun && reader.find("RANK") != nullptr &&
+      reader.find("LOCAL_WORLD_SIZE") == nullptr && reader.find("LOCAL_SIZE") != nullptr)
+    names.numbers[3] = "LOCAL_SIZE";
   std::vector<std::string> there;
   std::vector<std::string> missing;
   for (const char* name : names.numbers) (reader.find(name) ? there : missing).emplace_back(name);
@@ -162,11 +166,19 @@ Result<int> slurm_local_world(const Reader& reader, int world, const char** name
   return reader.number(*name, kMaxRanks);
 }
 
-Result<Launch> read_slurm(const Reader& reader) {
-  // In a shell of salloc the number of tasks is set and no task has been started.
-  if (reader.find("SLURM_PROCID") == nullptr && reader.find("SLURM_LOCALID") == nullptr) {
-    return Launch();
+// Whether srun has started this process. A batch script and a shell of salloc have the number of
+// tasks too, the script even a task's number, where no task was started: their steps have numbers
+// from 2^32 - 16 on, or none.
+bool is_task_of_slurm(const Reader& reader) {
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
+    const std::string* const step = reader.find(name);
+    if (step != nullptr) return whole_number(*step, 1'000'000'000).has_value();
   }
+  return false;
+}
+
+Result<Launch> read_slurm(const Reader& reader) {
+  if (!is_task_of_slurm(reader)) return Launch();
   std::vector<std::string> there;
   std::vector<std::string> missing;
   for (const char* name : {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
@@ -202,7 +214,10 @@ Result<Launch> read_slurm(const Reader& reader) {
     const std::optional<int> id = whole_number(*job, 2'000'000'000);
     if (!id) return wrong("SLURM_JOB_ID is " + quoted(*job) + "; it must be a whole number");
     launch.master_port = static_cast<std::uint16_t>(15'000 + *id % 15'000);
+    launch.job = "Slurm " + *job;
   }
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"})
+    if (is_set(name)) launch.job += " step " + *reader.find(name);
   return launch;
 }
 
@@ -227,6 +242,17 @@ Status read_master(const Reader& reader, Launch* launch) {
     launch->master_port = static_cast<std::uint16_t>(
         launch->master_port < 65535 ? launch->master_port + 1 : launch->master_port - 1);
   return {};
+}
+
+// What tells this run's ranks from those of another one at the same port.
+void read_job(const Reader& reader, Launch* launch) {
+  if (const std::string* const own = reader.find("SLUICE_JOB")) {
+    launch->job = *own;
+    return;
+  }
+  if (launch->launcher != Launcher::kTorchrun) return;
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
+    if (const std::string* const text = reader.find(name)) launch->job += "/" + *text;
 }
 
 // Which of the GPUs that the process may see is its own.
@@ -287,6 +313,7 @@ Result<Launch> read_launch(const Environment& environment) {
   const bool alone = chosen.context.world == 1;
   if (chosen.launcher != Launcher::kNone) {
     SLUICE_RETURN_IF_ERROR(read_master(reader, &chosen));
+    read_job(reader, &chosen);
   }
   if (chosen.launcher == Launcher::kTorchrun && !alone) {
     std::vector<std::string> missing;
@@ -411,6 +438,8 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
     const std::optional<int> slots = words.size() == 2 && words[1].starts_with(kSlots)
                                          ? whole_number(words[1].substr(kSlots.size()), kMaxRanks)
                                          : std::nullopt;
+    if (words.front().starts_with('-'))  // ssh would take it for an option
+      return wrong(where + "no host is called " + quoted(words.front()));
     if (!slots || *slots == 0) {
       return wrong(where + "expected 'host slots=N' with N of 1 or more, and found " +
                    quoted(words.front()) + (words.size() > 1 ? " " + quoted(words[1]) : ""));

@@ -2,9 +2,11 @@
 // from what a launcher left in the environment, or from DeepSpeed's hostfile.
 //
 // Launchers, in the order in which they are asked; the first whose variables are all there decides:
-//   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+//   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT; DeepSpeed's
+//             launcher, with LOCAL_SIZE instead of LOCAL_WORLD_SIZE
 //   OpenMPI   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
-//   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list
+//   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list;
+//             in a step of srun alone, by SLURM_STEP_ID
 //   MPICH     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (Hydra; Intel MPI too)
 // None of them: one rank. MASTER_ADDR and MASTER_PORT are obeyed under every launcher; where
 // torchrun keeps the port for a store of its own (TORCHELASTIC_USE_AGENT_STORE), the next one is
@@ -47,6 +49,9 @@ struct Launch {
   // Where rank 0 listens. Empty: this launcher does not say (MPI has means of its own).
   std::string master_address = {};
   std::uint16_t master_port = kDefaultMasterPort;
+  // The same for all ranks of this run, and another for a run that might meet it at its port. By
+  // SLUICE_JOB, or what torchrun and Slurm call it; empty where neither says.
+  std::string job = {};
 };
 
 using Environment = std::map<std::string, std::string, std::less<>>;

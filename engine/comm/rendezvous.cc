@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "aio/log.h"
 #include "engine/comm/control_frames.h"
 
 namespace sluice::engine {
@@ -19,6 +20,8 @@ constexpr std::uint32_t kMaxHelloBytes = 4096;
 constexpr std::size_t kMaxStrangers = 1024;
 // Rank 0 may have begun to wait later than the others, and tells them who is missing.
 constexpr std::chrono::seconds kGrace{10};
+// After so long rank 0 says whom it waits for.
+constexpr std::chrono::seconds kSaidAfter{5};
 
 struct Hello {
   int rank = 0;
@@ -115,18 +118,22 @@ class Gathering {
   std::vector<ControlConnection>& members() { return meeting_.connections; }
 
   Status gather(Deadline deadline) {
+    const Deadline patient_until = time_now() + kSaidAfter;
+    bool is_said = false;
     if (world_ > 1 && !listener_.is_open()) {
-      SLUICE_ASSIGN_OR_RETURN(
-          listener_, listen_at(is_loopback(options_.master_address), options_.master_port));
+      SLUICE_ASSIGN_OR_RETURN(listener_, listen_at(listening_host(options_), options_.master_port));
     }
     while (members().size() + 1 < world_) {
       std::vector<pollfd> entries = {{listener_.get(), POLLIN, 0}};
       for (const auto* list : {&members(), &strangers_}) {
         for (const auto& one : *list) entries.push_back({one.socket.get(), POLLIN, 0});
       }
-      if (::poll(entries.data(), entries.size(), poll_ms(deadline)) <= 0 &&
-          time_now() >= deadline) {
-        return some_are_missing();
+      const Deadline until = is_said ? deadline : std::min(deadline, patient_until);
+      if (::poll(entries.data(), entries.size(), poll_ms(until)) <= 0 && time_now() >= until) {
+        if (until == deadline) return some_are_missing();
+        is_said = true;
+        log::info("waiting for " + missing() + " at " + options_.master_address + ", port " +
+                  std::to_string(port_of(listener_)));
       }
       while (auto socket = try_accept(listener_)) {
         if (strangers_.size() >= kMaxStrangers) strangers_.erase(strangers_.begin());
@@ -138,15 +145,19 @@ class Gathering {
     return {};
   }
 
-  Error some_are_missing() const {
-    std::vector<int> missing;
+  std::string missing() const {
+    std::vector<int> ranks;
     for (std::size_t rank = 0; rank < world_; ++rank) {
-      if (!hellos_[rank]) missing.push_back(static_cast<int>(rank));
+      if (!hellos_[rank]) ranks.push_back(static_cast<int>(rank));
     }
-    return Error(ErrorCode::kTimedOut, list_ranks(missing) + " of " + std::to_string(world_) +
-                                           " did not come to rank 0 (" + options_.master_address +
-                                           ", port " + std::to_string(port_of(listener_)) +
-                                           ") within " + in_seconds(options_.rendezvous_timeout));
+    return list_ranks(ranks) + " of " + std::to_string(world_);
+  }
+
+  Error some_are_missing() const {
+    return Error(ErrorCode::kTimedOut, missing() + " did not come to rank 0 (" +
+                                           options_.master_address + ", port " +
+                                           std::to_string(port_of(listener_)) + ") within " +
+                                           in_seconds(options_.rendezvous_timeout));
   }
 
   // That all who came are still there. They have no reason to speak before the table is out.
@@ -321,6 +332,11 @@ Result<Meeting> ask_master(const TcpOptions& options, std::uint16_t data_port, D
 }
 
 }  // namespace
+
+std::string listening_host(const TcpOptions& options) {
+  return options.context.world == options.context.local_world ? options.master_address
+                                                              : std::string();
+}
 
 Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener, std::uint16_t data_port) {
   SLUICE_RETURN_IF_ERROR(check_context(options.context));

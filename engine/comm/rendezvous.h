@@ -1,13 +1,13 @@
 // Rendezvous: how the ranks of a run find each other, see control_channel.h. Rank 0 gathers, the
-//             others
-// ask it; what comes of it is the same for all: a table, and the connections for the control
-// channel.
+//             others ask it; what comes of it is the same for all: a table, and the connections
+//             for the control channel.
 //
 // Threads: any, one for a rank.
 // Errors:  control_channel.h's. Those who came are told of what rank 0 returns.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "aio/result.h"
@@ -34,6 +34,9 @@ struct Meeting {
   RankTable table;
   std::vector<ControlConnection> connections;  // rank 0: to all others; else: to rank 0
 };
+
+// For listen_at(): on one host nothing listens beyond its loopback, where the master is there.
+std::string listening_host(const TcpOptions& options);
 
 // data_port: where this rank listens for data. Rank 0 may bring a socket that listens already.
 Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener, std::uint16_t data_port);

@@ -280,8 +280,7 @@ Result<std::unique_ptr<Communicator>> make_tcp_communicator(const TcpOptions& op
                                                   std::to_string(listening.get()) +
                                                   ", cannot be used: " + std::strerror(errno));
   }
-  SLUICE_ASSIGN_OR_RETURN(const FileDescriptor listener,
-                          listen_at(is_loopback(options.master_address), 0));
+  SLUICE_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(listening_host(options), 0));
   SLUICE_ASSIGN_OR_RETURN(auto control,
                           ControlChannel::join(options, std::move(listening), port_of(listener)));
   auto links = std::make_unique<TcpLinks>(options, std::move(control));

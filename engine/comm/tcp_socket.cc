@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <vector>
 
 namespace sluice::engine {
 namespace {
@@ -43,6 +44,64 @@ struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+bool is_loopback_address(const addrinfo& address) {
+  if (address.ai_family == AF_INET6) {
+    const in6_addr& in6 = reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&in6);
+  }
+  if (address.ai_family != AF_INET) return false;
+  const in_addr& in4 = reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr;
+  return ntohl(in4.s_addr) >> 24U == IN_LOOPBACKNET;
+}
+
+SocketAddress any_address(int family, std::uint16_t port) {
+  SocketAddress address;
+  if (family == AF_INET6) {
+    auto* const in6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    in6->sin6_family = AF_INET6;
+    in6->sin6_addr = in6addr_any;
+    in6->sin6_port = htons(port);
+    address.size = sizeof *in6;
+  } else {
+    auto* const in4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+    in4->sin_family = AF_INET;
+    in4->sin_addr.s_addr = htonl(INADDR_ANY);
+    in4->sin_port = htons(port);
+    address.size = sizeof *in4;
+  }
+  return address;
+}
+
+// In the order in which they are tried: where there is no IPv6, IPv4 alone.
+std::vector<SocketAddress> listening_addresses(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  std::vector<SocketAddress> loopback;
+  if (!host.empty() &&
+      ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) == 0) {
+    const Addresses owner(list);
+    bool is_local = true;
+    for (const addrinfo* it = list; it != nullptr; it = it->ai_next) {
+      is_local = is_local && is_loopback_address(*it);
+      SocketAddress& address = loopback.emplace_back();
+      address.size = it->ai_addrlen;
+      std::memcpy(&address.storage, it->ai_addr, it->ai_addrlen);
+    }
+    // Who connects tries all addresses of a name.
+    if (is_local) return loopback;
+  }
+  return {any_address(AF_INET6, port), any_address(AF_INET, port)};
+}
 
 // One attempt at one address.
 Result<FileDescriptor> connect_once(const addrinfo& address, Deadline deadline) {
@@ -90,35 +149,20 @@ bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-Result<FileDescriptor> listen_at(bool loopback_only, std::uint16_t port) {
+Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port) {
+  const std::vector<SocketAddress> at = listening_addresses(host, port);
   int error = 0;
-  // Where there is no IPv6, IPv4 alone. Loopback is IPv4: "localhost" is tried at both.
-  for (const int family : {AF_INET6, AF_INET}) {
-    if (loopback_only && family == AF_INET6) continue;
-    FileDescriptor socket(
-        ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  for (const SocketAddress& address : at) {
+    FileDescriptor socket(::socket(address.storage.ss_family,
+                                   SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
     if (!socket.is_open()) {
       error = errno;
       continue;
     }
     set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    sockaddr_storage address{};
-    socklen_t size = 0;
-    if (family == AF_INET6) {
+    if (address.storage.ss_family == AF_INET6)
       set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-      auto* const in6 = reinterpret_cast<sockaddr_in6*>(&address);
-      in6->sin6_family = AF_INET6;
-      in6->sin6_addr = in6addr_any;
-      in6->sin6_port = htons(port);
-      size = sizeof *in6;
-    } else {
-      auto* const in4 = reinterpret_cast<sockaddr_in*>(&address);
-      in4->sin_family = AF_INET;
-      in4->sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
-      in4->sin_port = htons(port);
-      size = sizeof *in4;
-    }
-    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+    if (::bind(socket.get(), address.generic(), address.size) == 0 &&
         ::listen(socket.get(), kBacklog) == 0) {
       return socket;
     }

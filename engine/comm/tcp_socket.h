@@ -48,11 +48,13 @@ struct HostAndPort {
   std::string text() const;  // "gpu01:29500", "[::1]:29500"
 };
 
-// Whether an address is "localhost", 127.x.y.z or ::1: then nobody outside needs to reach us.
+// Whether these digits, or "localhost", are an address that nobody outside can reach.
 bool is_loopback(std::string_view host);
 
-// Listens at this host's loopback, or at all of its addresses; port 0: one that is free.
-Result<FileDescriptor> listen_at(bool loopback_only, std::uint16_t port);
+// Listens where `host` leads on this machine: at its loopback where the name or address is
+// that alone, such as localhost, ::1 and what Debian's /etc/hosts calls the machine, 127.0.1.1;
+// else at all of this machine's addresses. Port 0: one that is free.
+Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port);
 std::uint16_t port_of(const FileDescriptor& listener);
 // The address at the other end, in digits.
 std::string peer_address(const FileDescriptor& socket);

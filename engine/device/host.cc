@@ -35,4 +35,11 @@ int compute_threads(const config::Config& config) {
   return static_cast<int>(std::clamp(std::ceil(aio::usable_cores()), 1.0, 256.0));
 }
 
+int worker_threads(const config::Config& config, int local_ranks) {
+  const int threads = compute_threads(config);
+  if (local_ranks == 1) return threads;
+  const auto cores = static_cast<int>(std::ceil(aio::usable_cores()));
+  return std::clamp(cores / local_ranks, 1, threads);
+}
+
 }  // namespace sluice::engine

@@ -15,4 +15,8 @@ Result<std::unique_ptr<aio::IoBackend>> make_run_backend(const config::Config& c
 // run.cpu_threads; where that is 0, one for each core that this process may have (usable_cores()).
 int compute_threads(const config::Config& config);
 
+// Likewise for what changes no bit (AdamW, casts, sums) in each of `local_ranks` of this host: no
+// more than its share of the cores, whatever the run computes with.
+int worker_threads(const config::Config& config, int local_ranks);
+
 }  // namespace sluice::engine

@@ -51,13 +51,13 @@ Result<MeasuredLink> lead(Communicator& link, const config::Config& config,
       .gpu = on_gpu ? gpu_identity() : std::nullopt};
   MeasuredLink found{.key = {.what = "link", .of = link_subject(aio::machine_info(), subject)}};
   bool measured = false;
-  SLUICE_ASSIGN_OR_RETURN(const auto speeds,
-                          cache.get<offload::LinkSpeeds>(found.key.what, found.key.of,
-                                                         [&]() -> Result<offload::LinkSpeeds> {
-                                                           measured = true;
-                                                           SLUICE_RETURN_IF_ERROR(tell(link, true));
-                                                           return measure(link, on_gpu);
-                                                         }));
+  const auto measure_now = [&]() -> Result<offload::LinkSpeeds> {
+    measured = true;
+    SLUICE_RETURN_IF_ERROR(tell(link, true));
+    return measure(link, on_gpu);
+  };
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto speeds, cache.get<offload::LinkSpeeds>(found.key.what, found.key.of, measure_now));
   if (!measured) SLUICE_RETURN_IF_ERROR(tell(link, false));
   found.speeds = speeds.speeds;
   found.when = {.unix_s = speeds.measured_unix_s, .cached = speeds.cached};

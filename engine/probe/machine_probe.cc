@@ -128,7 +128,9 @@ class MachineProbe {
     return found;
   }
 
-  int host_threads() const { return compute_threads(config_) * options_.local_ranks; }
+  int host_threads() const {
+    return worker_threads(config_, options_.local_ranks) * options_.local_ranks;
+  }
 
   Status host() {
     const int threads = host_threads();

@@ -2,6 +2,7 @@
 // and share what they count.
 #include <algorithm>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,8 +44,42 @@ Status TrainingRun::lead(Order order) {
   return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
-Status TrainingRun::begin_together() {
-  if (!ranks_.is_alone()) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier());
+// What a rank tells the others before the first step: all have to be the same, or it has failed.
+nlohmann::json TrainingRun::beginning(const Status& own) const {
+  nlohmann::json told = {
+      {"the version of Sluice", SLUICE_VERSION},
+      {"the training data (data.train)", data_->order()},
+      {"the weights beside which adapters are trained (model.path)",
+       own.ok() && base() != nullptr ? base()->fingerprint().all() : std::string()}};
+  if (!own.ok()) told["error"] = {static_cast<int>(own.error().code()), own.error().message()};
+  return told;
+}
+
+Status TrainingRun::begin_together(const Status& own) {
+  if (ranks_.is_alone()) {
+    is_in_step_ = own.ok();
+    return own;
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks_.link->all_gather_text(beginning(own).dump()));
+  const auto refused = [this](ErrorCode code, const std::string& text) {
+    return Error(is_first_rank() ? code : ErrorCode::kCancelled, text);
+  };
+  const auto first = nlohmann::json::parse(texts.front());
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto told = nlohmann::json::parse(texts[rank]);
+    const std::string name = "rank " + std::to_string(rank);
+    if (const auto error = told.find("error"); error != told.end())
+      return refused(static_cast<ErrorCode>(error->at(0).get<int>()),
+                     (rank == 0 ? "" : name + ": ") + error->at(1).get<std::string>());
+    const auto items = first.items();
+    const auto other = std::find_if(items.begin(), items.end(), [&told](const auto& item) {
+      return item.value() != told.at(item.key());
+    });
+    if (other != items.end())
+      return refused(ErrorCode::kInvalidArgument,
+                     other.key() + " is not the same on " + name +
+                         " as on rank 0: every host needs the same files by the same paths");
+  }
   is_in_step_ = true;
   return {};
 }
@@ -194,7 +229,8 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
   std::vector<std::uint64_t> sizes(all.size());
   SLUICE_RETURN_IF_ERROR(link.all_gather_values(std::uint64_t{text.size()}, std::span(sizes)));
   for (int from = 1; from < link.world_size(); ++from) {
-    std::string received(rank == from ? std::move(text) : std::string());
+    std::string received;
+    if (rank == from) received.swap(text);
     received.resize(sizes[static_cast<std::size_t>(from)]);
     SLUICE_RETURN_IF_ERROR(link.broadcast(std::as_writable_bytes(std::span(received)), from));
     if (rank == 0) others.events.push_back(std::move(received));

@@ -60,8 +60,9 @@ TrainingRun::~TrainingRun() {
 }
 
 Status TrainingRun::make_offloaders() {
-  const int threads = compute_threads(config_);
-  at::set_num_threads(threads);
+  at::set_num_threads(compute_threads(config_));
+  const int threads =
+      worker_threads(config_, ranks_.is_alone() ? 1 : ranks_.link->world_size(ProcessGroup::kNode));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(parameters_,
@@ -84,7 +85,7 @@ Status TrainingRun::make_offloaders() {
   return {};
 }
 
-// The cap counts what CUDA takes beside LibTorch's allocator.
+// The cap counts what CUDA and NCCL take beside LibTorch's allocator.
 Status TrainingRun::limit_gpu() {
   if (!plan_.cuda) return {};
   // Adapters' passes need blocks of many more sizes: at 8 x 2048 tokens of Qwen3-8B in 24 GiB the
@@ -92,7 +93,8 @@ Status TrainingRun::limit_gpu() {
   if (plan_.base) grow_cuda_segments();
   if (!config_.budget.gpu_gib) return {};
   const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
-  return limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0);
+  const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
+  return limit_cuda_memory(cap > beside ? cap - beside : 0);
 }
 
 Status TrainingRun::make_unit_inputs() {

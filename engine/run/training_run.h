@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,10 @@ class TrainingRun final : public SavedRun {
                                                      const MemoryPlan& plan,
                                                      Communicator* link = nullptr);
   bool is_first_rank() const { return ranks_.part.rank == 0; }
-  // Once the state is there, for all ranks to call: none goes on before all can.
-  Status begin_together();
+  // Of every rank, once the state is there or could not be had, as `own` says: none goes on before
+  // all can. Where one has failed, or reads other data or weights than the first one, all get an
+  // error: the first rank what happened and on which rank, the others kCancelled.
+  Status begin_together(const Status& own);
   // Of another rank. Throws as step() does.
   Status follow();
   ~TrainingRun() override;  // removes the stores
@@ -118,6 +121,7 @@ class TrainingRun final : public SavedRun {
   Status take_gathered_state(const TakeState& take);
   Status append_own_state(const JointSave::Append& append);
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
+  nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);  // nothing where there is one rank
   // What one rank's step moved, took and holds.
   struct StepFigures;

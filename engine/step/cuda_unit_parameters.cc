@@ -369,6 +369,8 @@ class CudaUnitParameters final : public UnitParameters {
   Status copy_from_host(Slot& slot, int unit) {
     SLUICE_ASSIGN_OR_RETURN(auto lease, params_.acquire(unit, ParamOffloader::Access::kRead));
     slot.used.block(copies_);  // nothing, where it was never used
+    // What was gathered there, and not used after all.
+    if (link_ != nullptr) slot.loaded.block(copies_);
     // What was last gathered from there has left.
     if (link_ != nullptr && unit_at(unit).shard != nullptr) {
       linked_.record(link_->stream());

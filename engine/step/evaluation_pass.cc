@@ -56,6 +56,7 @@ std::vector<at::Tensor> run_units(const EvaluationParts& parts, const StepBatch&
 std::vector<LossSum> evaluate_batch(const EvaluationParts& parts, const StepBatch& batch) {
   const std::vector<at::Tensor> losses = run_units(parts, batch, &HeadUnit::loss_sum);
   std::vector<LossSum> sums;
+  sums.reserve(losses.size());
   for (std::size_t m = 0; m < losses.size(); ++m)
     sums.push_back({.sum = losses[m].item<double>(), .tokens = batch.count(m)});
   return sums;

@@ -48,7 +48,8 @@ TaskId StepLink::reduce(int unit, TaskId computed, TaskId stage) {
   if (bytes == 0) return computed;
   const auto at_once = static_cast<double>(inputs_.options.exchanged_bytes);
   const double calls = at_once > 0 ? std::max(std::ceil(bytes / at_once), 1.0) : 1;
-  const int sums = sums_[static_cast<std::size_t>(unit)];
+  const int sums =
+      sums_[static_cast<std::size_t>(unit)] * std::max(inputs_.options.sums.exchanges(), 1);
   tasks_.count_received(sums * received_bytes(ranks, bytes));
   add(StepTask::kReduce, unit, sums * exchange_s(inputs_.speeds.link, ranks, bytes, calls),
       computed, kNoTask);

@@ -490,16 +490,17 @@ class Interrupted(AioBenchTest):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 preexec_fn=default_sigint)
 
-    @staticmethod
-    def wait_until_it_takes_signals(process):
-        """A loaded machine may not have begun with the program yet; its main thread keeps SIGINT for
-        another one."""
-        kept = 1 << (signal.SIGINT - 1)
-        while process.poll() is None:
-            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-            blocked = re.search(r"^SigBlk:\s+(\w+)", status, re.MULTILINE)
-            if int(blocked.group(1), 16) & kept:
-                return
+    def wait_until_it_fills(self, process):
+        """A loaded machine may not have begun with the program yet. Its file, which has no name,
+        comes after it has begun to take signals."""
+        def has_file():
+            try:
+                return any(os.readlink(link).startswith(str(self.folder))
+                           for link in Path(f"/proc/{process.pid}/fd").iterdir())
+            except FileNotFoundError:  # closed meanwhile
+                return False
+
+        while process.poll() is None and not has_file():
             time.sleep(0.01)
 
     def stop(self, process, number):
@@ -522,16 +523,16 @@ class Interrupted(AioBenchTest):
 
     def test_while_filling_and_in_a_sweep(self):
         process = self.start("--size", "1G", "--seconds", "60")
-        self.wait_until_it_takes_signals(process)
-        time.sleep(0.1)
+        self.wait_until_it_fills(process)
         self.stop(process, signal.SIGINT)
         process = self.start("--size", "16M", "--sweep", "--seconds", "1")
+        self.wait_until_it_fills(process)
         time.sleep(1)
         self.stop(process, signal.SIGINT)
 
     def test_the_kill_that_nobody_can_catch_leaves_nothing_either(self):
         process = self.start("--size", "64M", "--seconds", "60")
-        time.sleep(0.5)
+        self.wait_until_it_fills(process)
         process.kill()
         process.communicate()
         self.assertEqual(os.listdir(self.folder), [])

@@ -34,16 +34,17 @@ class RankRuns(SluiceRuns):
             "run": {"steps": 4, "device": "cpu", "cpu_threads": 1, "lanes": LANES,
                     "checkpoint_every": 2, "deterministic": True}})
 
-    def start(self, world, *words, file_limits=None, memory_limits=None):
+    def start(self, world, *words, file_limits=None, memory_limits=None, folders=None):
         """The processes, in order of their ranks; limits, of some: of a file, and of all that the
-        process has mapped, in bytes."""
+        process has mapped, in bytes; folders where some of them begin."""
         port, ranks = free_port(), []
         for rank in range(world):
             variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank,
                          "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "localhost",
                          "MASTER_PORT": port} if world > 1 else {}
             ranks.append(subprocess.Popen(
-                [SLUICE, "train", str(self.config), *map(str, words)], cwd=self.path,
+                [SLUICE, "train", str(self.config), *map(str, words)],
+                cwd=(folders or {}).get(rank, self.path),
                 env={**os.environ, **{key: str(value) for key, value in variables.items()}},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 text=True, preexec_fn=self.limited(rank, file_limits or {}, memory_limits or {})))

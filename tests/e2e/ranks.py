@@ -38,6 +38,12 @@ class Ranks(RankRuns):
                                                      "master-*"))), world)
             self.assertEqual(self.weights(f"exported{world}/model.safetensors"),
                              self.weights("exported1/model.safetensors"))
+        # As weights to begin with, too.
+        evaluated = [self.sluice("eval", self.config, "--weights", weights,
+                                 "--data", self.path / "text.bin").stdout
+                     for weights in (self.path / "run4/checkpoints/step-000000004",
+                                     self.path / "exported1")]
+        self.assertEqual(*evaluated)
         losses = [[step["loss"] for step in self.metrics(f"run{world}")] for world in (1, 2, 4)]
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(losses[0], losses[2])
@@ -148,6 +154,49 @@ class Ranks(RankRuns):
         self.assertIn("File too large", told[0])
         self.assertEqual(
             sorted(path.name for path in (self.path / "run/checkpoints").iterdir()), before)
+
+    def test_a_rank_that_sees_other_files_is_named_and_costs_nothing(self):
+        other = self.path / "other"
+        other.mkdir()
+        run = json.loads(self.config.read_text(encoding="utf-8"))
+        run["data"]["train"] = ["text.bin"]  # where each one begins
+        self.config.write_text(json.dumps(run), encoding="utf-8")
+        tokens = (self.path / "text.bin").read_bytes()
+
+        def elsewhere(*words):
+            return self.start(2, *words, folders={1: other})
+
+        def refusal(ranks):
+            told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [2, 1], told)
+            self.assertEqual(told[1], "")
+            return told[0]
+
+        (other / "text.bin").write_bytes(tokens)
+        told = refusal(elsewhere("--out", "run"))
+        self.assertIn("rank 1 does not see the run's folder: it finds no run/sluice-ranks", told)
+        self.assertEqual([path.name for path in (self.path / "run").iterdir()], ["lock"])
+        self.assertFalse((other / "run").exists())
+        (other / "text.bin").write_bytes(tokens[2:] + tokens[:2])
+        told = refusal(elsewhere("--out", self.path / "run"))
+        self.assertIn("the training data (data.train) is not the same on rank 1", told)
+        (other / "text.bin").write_bytes(tokens)
+        for rank in elsewhere("--out", self.path / "run"):
+            told = rank.communicate(timeout=WAIT_S)[1]
+            self.assertEqual(rank.returncode, 0, told)
+
+    def test_what_one_rank_cannot_read_of_a_checkpoint_is_told_with_the_one_before(self):
+        self.train(2, "--out", "run")
+        part = self.path / "run/checkpoints/step-000000004/master-00002-of-00002.safetensors"
+        content = bytearray(part.read_bytes())
+        content[-1] ^= 1
+        part.write_bytes(content)
+        told = [rank.communicate(timeout=WAIT_S)[1]
+                for rank in self.start(2, "--out", "run", "--resume", "--steps", "6")]
+        self.assertRegex(told[0], f"rank 1: .*{part.relative_to(self.path)}: .* is damaged")
+        self.assertIn("the one before it is step-000000002. To continue from there:", told[0])
+        self.assertEqual(told[1], "")
+        self.train(2, "--out", "run", "--resume=step-000000002", "--set-aside-later")
 
     def test_a_full_disk_of_one_rank_costs_the_checkpoint_of_all(self):
         self.train(1, "--out", "run", "--steps", 2)

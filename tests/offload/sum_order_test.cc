@@ -103,9 +103,10 @@ std::string reduced(const Parts& all, int world) {
     const Walked walked = walk(order, parts.micro_batches, rank);
     held = order.held({.micro_batches = parts.micro_batches, .of_a_wave = parts.micro_batches});
     EXPECT_LE(walked.levels, held.levels);
-    received.resize(static_cast<std::size_t>(order.exchanges() * world));
+    const auto ranks = static_cast<std::size_t>(world);
+    received.resize(static_cast<std::size_t>(order.exchanges()) * ranks);
     for (int number = 0; number < order.exchanges(); ++number)
-      received[static_cast<std::size_t>(number * world + rank)] =
+      received[static_cast<std::size_t>(number) * ranks + static_cast<std::size_t>(rank)] =
           walked.sums.at(static_cast<std::size_t>(order.exchange(number)));
   }
   const SumOrder order(parts);

@@ -65,6 +65,47 @@ TEST(InterruptDeathTest, ALostConnectionMaySendSeveralSignals) {
       testing::ExitedWithCode(kWentOn), "");
 }
 
+// Who ends a job signals the process, its group and its parent, which passes the signal on.
+TEST(InterruptDeathTest, ASignalThatComesTwiceIsOneStop) {
+  for (const int first : {SIGINT, SIGTERM}) {
+    EXPECT_EXIT(
+        {
+          const Interrupt interrupt;
+          {
+            const SignalThread signals;
+            send(first);
+            wait_for(interrupt);
+            for (int time = 0; time < 3; ++time) {
+              send(SIGTERM);
+              for (sigset_t waiting = signals_pending(); !sigisemptyset(&waiting);)
+                waiting = signals_pending();
+              stop_as_by_signal();
+            }
+          }
+          _exit(kWentOn);
+        },
+        testing::ExitedWithCode(kWentOn), "");
+  }
+}
+
+TEST(InterruptDeathTest, StopsWithoutASignalAsByOne) {
+  EXPECT_EXIT(
+      {
+        const SignalThread signals;
+        const Interrupt interrupt;
+        stop_as_by_signal();
+        _exit(interrupt.requested() ? kWentOn : 1);
+      },
+      testing::ExitedWithCode(kWentOn), "");
+  EXPECT_EXIT(
+      {
+        const SignalThread signals;
+        stop_as_by_signal();
+        for (;;) pause();
+      },
+      testing::KilledBySignal(SIGTERM), "");
+}
+
 // The thread's standard error is a full pipe that nobody reads.
 TEST(InterruptDeathTest, EndsTheProcessThoughItsNoticeCannotBeWritten) {
   EXPECT_EXIT(
@@ -77,9 +118,9 @@ TEST(InterruptDeathTest, EndsTheProcessThoughItsNoticeCannotBeWritten) {
         dup2(ends[1], STDERR_FILENO);
         const SignalThread signals;
         const Interrupt interrupt("the notice\n");
-        send(SIGINT);
-        wait_for(interrupt);
         send(SIGTERM);
+        wait_for(interrupt);
+        send(SIGINT);
         for (;;) pause();
       },
       testing::ExitedWithCode(kInterruptedExitCode), "");

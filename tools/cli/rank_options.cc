@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "aio/machine_info.h"
+#include "aio/units.h"
 #include "engine/device/gpu.h"
 #include "tools/cli/option_checks.h"
 
@@ -22,6 +24,29 @@ Status check_gpus(int wanted) {
                "--gpus " + std::to_string(wanted) + ", but this process sees " +
                    std::to_string(there) + (there == 1 ? " GPU" : " GPUs") +
                    " (CUDA_VISIBLE_DEVICES): name as many, or --ranks with run.device \"cpu\"");
+}
+
+Error refused_by_launcher(const RankOptions& options, const engine::Launch& launch) {
+  const std::string flag = options.gpus > 0    ? "--gpus"
+                           : options.ranks > 0 ? "--ranks"
+                                               : "--hostfile";
+  const std::string value = options.hostfile.empty()
+                                ? std::to_string(std::max(options.gpus, options.ranks))
+                                : options.hostfile;
+  return Error(ErrorCode::kInvalidArgument, flag + " " + value + ", but a launcher has started " +
+                                                std::to_string(launch.context.world) +
+                                                " ranks: leave " + flag + " out");
+}
+
+// Before ranks are started whose bare processes do not fit into this machine.
+Status check_memory(int ranks) {
+  constexpr std::uint64_t kOfARank = 256 * kMiB;  // LibTorch and a little
+  const std::uint64_t available = aio::available_ram_bytes();
+  if (available == 0 || static_cast<std::uint64_t>(ranks) * kOfARank <= available) return {};
+  return Error(ErrorCode::kOutOfMemory,
+               std::to_string(ranks) + " ranks on this machine, which has " +
+                   format_bytes(available) + " of free memory: each takes " +
+                   format_bytes(kOfARank) + " before it has read anything");
 }
 
 Result<std::vector<engine::HostSlots>> read_hostfile(const std::string& path) {
@@ -76,15 +101,14 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
 }
 
 Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch) {
-  const bool is_launched = launch.launcher != engine::Launcher::kNone;
-  const std::string flag = options.gpus > 0 ? "--gpus" : "--ranks";
+  if (is_started_rank()) return std::optional<int>();
   const int ranks = std::max(options.ranks, options.gpus);
-  if (is_launched && ranks > 0 && ranks != launch.context.world) {
-    return Error(ErrorCode::kInvalidArgument,
-                 flag + " " + std::to_string(ranks) + ", but a launcher has started " +
-                     std::to_string(launch.context.world) + ": leave " + flag + " out");
+  const bool is_wanted = ranks > 0 || !options.hostfile.empty();
+  // A launcher of one task leaves it to that one.
+  if (launch.context.world > 1) {
+    if (is_wanted && ranks != launch.context.world) return refused_by_launcher(options, launch);
+    return std::optional<int>();
   }
-  if (is_launched) return std::optional<int>();
   SLUICE_ASSIGN_OR_RETURN(const auto of_host, ranks_of_this_host());
   if (!of_host && options.hostfile.empty() && ranks < 2 && options.gpus == 0)
     return std::optional<int>();
@@ -100,6 +124,7 @@ Result<std::optional<int>> start_ranks(const RankOptions& options, const engine:
   }
   if (options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
   if (ranks < 2) return std::optional<int>();
+  SLUICE_RETURN_IF_ERROR(check_memory(ranks));
   return ended_with(run_ranks(words, ranks));
 }
 

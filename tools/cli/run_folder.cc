@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "aio/log.h"
+#include "aio/small_file.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/exchange/kept_tokenizer.h"
 #include "engine/run/run_checkpoints.h"
@@ -13,14 +15,16 @@ namespace sluice::tools {
 namespace {
 
 constexpr const char* kLockName = "lock";
-constexpr const char* kFiles[] = {"metrics.jsonl",  "metrics-cut.jsonl", "trace.json",
+constexpr const char* kMarkName = "sluice-ranks";
+constexpr const char* kFiles[] = {"metrics.jsonl",  "metrics-cut.jsonl", "trace.json", kMarkName,
                                   "tokenizer.json", "base_model.json",   "config.json"};
 
-// Except for the lock.
+// Except for the lock, and what ranks that were killed as they began have left.
 Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(directory));
-  return std::all_of(names.begin(), names.end(),
-                     [](const std::string& name) { return name == kLockName; });
+  return std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return name == kLockName || name == kMarkName;
+  });
 }
 
 // What cannot be read may be worth more than the user who gave --overwrite knew.
@@ -78,6 +82,18 @@ Status RunFolder::check_there() const {
   if (there) return {};
   return Error(ErrorCode::kNotFound,
                directory_ + " is no longer there: was its drive unmounted, or was it moved?");
+}
+
+Result<RunFolder::Mark> RunFolder::leave_mark() const {
+  std::random_device random;
+  Mark mark{.path = file(kMarkName), .content = {}};
+  for (int word = 0; word < 4; ++word) mark.content += std::to_string(random()) + " ";
+  SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue(), mark.path, mark.content));
+  return mark;
+}
+
+Status RunFolder::remove_mark() const {
+  return aio::remove_durably(files_.backend->files(), file(kMarkName));
 }
 
 engine::CheckpointFolder RunFolder::checkpoints() const {

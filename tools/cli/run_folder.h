@@ -8,6 +8,7 @@
 //   DIR/trace.json      with --trace
 //   DIR/checkpoints/    engine/checkpoint/FORMAT.md
 //   DIR/lock            held by who trains
+//   DIR/sluice-ranks    while several ranks begin: whether all of them see this folder
 #pragma once
 
 #include <cstdint>
@@ -52,6 +53,14 @@ class RunFolder {
   // Removes what the previous run has put there, and says so. Right before the first step of a new
   // run: until then the new run may be refused.
   Status clear() const;
+
+  // A file with a content that there is nowhere else, for other processes to find by this path.
+  struct Mark {
+    std::string path;
+    std::string content;
+  };
+  Result<Mark> leave_mark() const;
+  Status remove_mark() const;
 
   aio::IoQueue& queue() const { return *files_.queue; }
 

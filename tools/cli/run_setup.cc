@@ -1,6 +1,7 @@
 #include "tools/cli/run_setup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -8,11 +9,13 @@
 
 #include "aio/clock.h"
 #include "aio/log.h"
+#include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
 #include "engine/budget/configured_model.h"
 #include "engine/budget/save_plan.h"
 #include "engine/device/gpu.h"
+#include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/observe/text_table.h"
 #include "engine/plan/rank_places.h"
@@ -198,6 +201,15 @@ void note_ranks(const config::Config& config, const offload::RankPart& ranks, in
         std::to_string(of_host) +
         " ranks share this host: memory and what is advised about it are of one of them, which "
         "may take as large a part of what the host has, or of the budget; NVMe is that of all");
+  const int threads = engine::compute_threads(config);
+  const auto cores = static_cast<int>(std::ceil(aio::usable_cores()));
+  if (of_host > 1 && threads > 1 && threads * of_host > cores)
+    log::warning(std::to_string(of_host) + " ranks compute with " + std::to_string(threads) +
+                 " threads each on " + std::to_string(cores) +
+                 " cores, as the run has so far or run.cpu_threads says, and wait for each other: "
+                 "with --set run.cpu_threads=" +
+                 std::to_string(std::max(cores / of_host, 1)) +
+                 " they are faster, and results may differ in their last bits");
   if (config.run.checkpoint_background == Tristate::kOn)
     log::warning("run.checkpoint_background has no effect: several ranks save in the foreground");
 }
@@ -229,7 +241,6 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
                                 .on_gpu = on_gpu,
                                 .gpu_room_bytes = engine::gpu_room(config.budget, facts),
                                 .ranks = ranks}));
-  if (options.has_begun != nullptr) *options.has_begun = true;
   // Ranks save in the foreground: they gather for it what a copy would be of.
   if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
   std::cerr << shape.family << " model of "
@@ -259,8 +270,9 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options) {
   const auto go_on = [&]() -> Status {
-    if (options.interrupt == nullptr || !options.interrupt->requested()) return {};
-    return Error(ErrorCode::kCancelled, "interrupted");
+    if (options.interrupt != nullptr && options.interrupt->requested())
+      return Error(ErrorCode::kCancelled, "interrupted");
+    return options.link == nullptr ? Status() : options.link->health();
   };
   TerminalLine line;
   const auto shown = [&](const char* what) {
@@ -278,18 +290,26 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   const std::int64_t begin_ns = clock.now_ns();
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan.memory, options.link));
   const std::int64_t made_ns = clock.now_ns();
+  const auto begin = [&](const Status& own) -> Status {
+    // Who is interrupted does not wait for the others.
+    if (!own.ok() && own.error().code() == ErrorCode::kCancelled) return own;
+    SLUICE_RETURN_IF_ERROR(run->begin_together(own));
+    if (options.has_begun != nullptr) *options.has_begun = true;
+    return {};
+  };
   if (!from) {
-    SLUICE_RETURN_IF_ERROR(run->initialise(shown("setting the weights")));
-    SLUICE_RETURN_IF_ERROR(run->begin_together());
+    SLUICE_RETURN_IF_ERROR(begin(run->initialise(shown("setting the weights"))));
     line.clear();
     say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
     return run;
   }
   if (options.reads_checkpoint != nullptr) *options.reads_checkpoint = true;
-  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
-                          engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
-  SLUICE_RETURN_IF_ERROR(run->resume(*checkpoint, shown("reading the checkpoint")));
-  SLUICE_RETURN_IF_ERROR(run->begin_together());
+  const auto resume = [&]() -> Status {
+    SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
+                            engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
+    return run->resume(*checkpoint, shown("reading the checkpoint"));
+  };
+  SLUICE_RETURN_IF_ERROR(begin(resume()));
   line.clear();
   say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
   std::cerr << "continuing from " << from->path << ", after step " << from->step << "\n";

@@ -41,7 +41,7 @@ struct SetUpOptions {
   const Interrupt* interrupt = nullptr;           // ends it early, with kCancelled
   bool* reads_checkpoint = nullptr;               // becomes true before the checkpoint is read
   engine::Communicator* link = nullptr;           // between several ranks; null: there is one
-  bool* has_begun = nullptr;  // of another rank than the first: becomes true once that has a plan
+  bool* has_begun = nullptr;                      // becomes true once all ranks begin
 };
 
 // All print the preflight table and progress on standard error.

@@ -21,6 +21,7 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -39,6 +40,11 @@ constexpr const char* kHostRanks = "SLUICE_HOST_RANKS";  // of run_hosts(), for 
 
 Error system_error(const char* what) {
   return Error(ErrorCode::kIo, std::string(what) + ": " + std::strerror(errno));
+}
+
+std::string new_job() {
+  std::random_device random;
+  return std::to_string(random()) + std::to_string(random());
 }
 
 // What this process starts has one end of it, and sees the other close when this process ends: at
@@ -136,6 +142,9 @@ Variables environment_of(const HostRanks& ranks, int local, const HandedDown& ha
   set("LOCAL_WORLD_SIZE", ranks.count);
   set("MASTER_ADDR", ranks.master_address);
   set("MASTER_PORT", ranks.master_port);
+  set("SLUICE_JOB", ranks.job);
+  // Of a launcher that has started this process: the port is no store's of its.
+  set("TORCHELASTIC_USE_AGENT_STORE", std::string("False"));
   set(kStarter, handed.lifeline);
   if (handed.listener >= 0) set(kListener, handed.listener);
   return variables;
@@ -276,7 +285,7 @@ bool is_this_host(std::string_view host) {
 std::string text_of(const HostRanks& ranks) {
   return std::to_string(ranks.first) + ":" + std::to_string(ranks.count) + ":" +
          std::to_string(ranks.world) + ":" + std::to_string(ranks.master_port) + ":" +
-         ranks.master_address;
+         ranks.master_address + " " + ranks.job;
 }
 
 // What the shell of another host is given.
@@ -353,7 +362,8 @@ Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
                                       .count = ranks,
                                       .world = ranks,
                                       .master_address = "127.0.0.1",
-                                      .master_port = listener.port},
+                                      .master_port = listener.port,
+                                      .job = new_job()},
                                      {lifeline.handed, listener.socket}, children));
   return wait_for_all(std::move(children));
 }
@@ -364,7 +374,8 @@ Result<int> run_hosts(const std::vector<std::string>& words,
   if (hosts.size() == 1) return run_ranks(words, hosts.front().slots);
   const std::vector<std::string> shell = split(remote.shell);
   if (shell.empty()) return Error(ErrorCode::kInvalidArgument, "the command of --ssh is empty");
-  HostRanks ranks{.master_address = hosts.front().host, .master_port = remote.master_port};
+  HostRanks ranks{
+      .master_address = hosts.front().host, .master_port = remote.master_port, .job = new_job()};
   ranks.world =
       std::accumulate(hosts.begin(), hosts.end(), 0,
                       [](int sum, const engine::HostSlots& host) { return sum + host.slots; });
@@ -402,7 +413,7 @@ Result<std::optional<HostRanks>> ranks_of_this_host() {
     char colon = 0;
     is_good = is_good && stream >> *number >> colon && colon == ':' && *number >= 0;
   }
-  if (!is_good || !(stream >> ranks.master_address) || ranks.count < 1)
+  if (!is_good || !(stream >> ranks.master_address >> ranks.job) || ranks.count < 1)
     return Error(ErrorCode::kInvalidArgument,
                  std::string(kHostRanks) + " is '" + text +
                      "': it is set by `sluice train --hostfile` alone; unset it");
@@ -418,6 +429,8 @@ Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRank
   return wait_for_all(std::move(children));
 }
 
+bool is_started_rank() { return descriptor_of(kStarter) >= 0; }
+
 int begin_as_rank() {
   const int lifeline = descriptor_of(kStarter);
   if (lifeline < 0) return -1;
@@ -425,7 +438,7 @@ int begin_as_rank() {
     char none = 0;
     while (read(lifeline, &none, 1) < 0 && errno == EINTR) {
     }
-    kill(getpid(), SIGTERM);
+    stop_as_by_signal();
   }).detach();
   return descriptor_of(kListener);
 }

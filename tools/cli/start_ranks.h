@@ -28,6 +28,7 @@ struct HostRanks {
   int world = 1;
   std::string master_address;  // of the first host, as the others reach it
   int master_port = engine::kDefaultMasterPort;
+  std::string job;  // of this start and of no other: digits
 };
 
 struct RemoteStart {
@@ -48,8 +49,11 @@ Result<int> run_hosts(const std::vector<std::string>& words,
 Result<std::optional<HostRanks>> ranks_of_this_host();
 Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks);
 
+// Whether this process is a rank that was started so, beside the others at one terminal.
+bool is_started_rank();
+
 // In a rank that was started so, at the beginning: a socket that listens for the others, or -1.
-// From here on it gets one SIGTERM when the process that started it ends, or has ended already.
+// From here on it stops as by a first signal when the process that started it ends, or has ended.
 int begin_as_rank();
 
 }  // namespace sluice::tools

@@ -112,9 +112,10 @@ Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool
   return check_training_data(*files.queue, config, any);
 }
 
-// Ranks of a host share its cores. Threads change last bits, so their number is kept with the run.
+// Ranks of a host share its cores. Threads change last bits, so their number is one for all ranks,
+// and kept with the run.
 void deal_threads(const engine::RankContext& context, config::Config& config) {
-  if (context.local_world == 1 || config.run.cpu_threads > 0) return;
+  if (context.world == 1 || config.run.cpu_threads > 0) return;
   config.run.cpu_threads =
       std::max<std::int64_t>(engine::compute_threads(config) / context.local_world, 1);
 }
@@ -279,7 +280,8 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
                      const Interrupt& interrupt, engine::Communicator* link) {
   SetUp made;
   if (link != nullptr)
-    SLUICE_RETURN_IF_ERROR(hand_out(*link, wanted.resolved.config, from.checkpoint, wanted.trace));
+    SLUICE_RETURN_IF_ERROR(
+        hand_out(*link, wanted.resolved.config, folder, from.checkpoint, wanted.trace));
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, from));
   bool reads_checkpoint = false;
   auto run = set_up_run(wanted.resolved.config, from.checkpoint,

@@ -1,10 +1,13 @@
 #include "tools/cli/train_ranks.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
@@ -18,6 +21,7 @@
 #include "engine/device/gpu.h"
 #include "tools/cli/error_text.h"
 #include "tools/cli/run_setup.h"
+#include "tools/cli/start_ranks.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
 
@@ -47,6 +51,23 @@ class QuietRank {
   std::streambuf* const stream_;
 };
 
+// Whether this rank sees the run's folder by the same path: checkpoints are of files that each rank
+// writes there. The first rank has put a file there.
+Status see_folder(engine::Communicator& link, const std::string& path, const std::string& content) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string found{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string answer = found == content ? "" : path + (file.is_open() ? " is another" : "");
+  SLUICE_ASSIGN_OR_RETURN(const auto all, link.all_gather_text(answer));
+  const auto blind =
+      std::find_if(all.begin(), all.end(), [](const auto& it) { return !it.empty(); });
+  if (blind == all.end()) return {};
+  return Error(link.rank() == 0 ? ErrorCode::kInvalidArgument : ErrorCode::kCancelled,
+               "rank " + std::to_string(blind - all.begin()) +
+                   " does not see the run's folder: it finds no " + *blind +
+                   ", which rank 0 has just written. Choose an --out that all hosts have by the "
+                   "same path, such as a folder of a network file system");
+}
+
 struct HandedOut {
   config::Config config;
   std::optional<engine::CheckpointEntry> from;
@@ -71,10 +92,21 @@ Result<HandedOut> receive(engine::Communicator& link) {
     entry.step = content.at("step").get<std::int64_t>();
     handed.from = std::move(entry);
   }
+  SLUICE_RETURN_IF_ERROR(see_folder(link, content.at("seen_at").get<std::string>(),
+                                    content.at("seen").get<std::string>()));
   if (content.contains("trace"))
     handed.trace = {.first_step = content.at("trace").at(0).get<std::int64_t>(),
                     .last_step = content.at("trace").at(1).get<std::int64_t>()};
   return handed;
+}
+
+// At one terminal: another rank's own failure is said by that one and by the first; that a rank is
+// gone, by the first and by the second, in case it is the first that has gone.
+bool is_said_by_others(const Error& error, const Status& known, int rank) {
+  if (!is_started_rank()) return false;
+  if (error.code() == ErrorCode::kCancelled) return true;
+  return rank > 1 && !known.ok() &&
+         error.message().find(known.error().message()) != std::string::npos;
 }
 
 }  // namespace
@@ -111,10 +143,11 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
   options.master_address = launch.master_address;
   options.master_port = launch.master_port;
   options.listening_socket = listener;
+  options.job = launch.job;
   return engine::make_tcp_communicator(options);
 }
 
-Status hand_out(engine::Communicator& link, const config::Config& config,
+Status hand_out(engine::Communicator& link, const config::Config& config, const RunFolder& folder,
                 const std::optional<engine::CheckpointEntry>& from,
                 const std::optional<engine::TraceLog::Options>& trace) {
   json content = {{"config", config::to_json(config)}, {"on_gpu", engine::uses_cuda(config)}};
@@ -123,7 +156,13 @@ Status hand_out(engine::Communicator& link, const config::Config& config,
     content["step"] = from->step;
   }
   if (trace) content["trace"] = {trace->first_step, trace->last_step};
-  return link.all_gather_text(content.dump()).status();
+  SLUICE_ASSIGN_OR_RETURN(const RunFolder::Mark mark, folder.leave_mark());
+  content["seen_at"] = mark.path;
+  content["seen"] = mark.content;
+  SLUICE_RETURN_IF_ERROR(link.all_gather_text(content.dump()).status());
+  const Status seen = see_folder(link, mark.path, mark.content);
+  SLUICE_RETURN_IF_ERROR(folder.remove_mark());
+  return seen;
 }
 
 void see_own_gpu(const engine::RankContext& context) {
@@ -168,10 +207,13 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
     done = error_of(error);
   }
   if (done.ok()) return 0;
-  // The first rank refused to begin, and says why.
+  // The first rank refused to begin, or another one, and it is the first that says why.
   if (!has_begun && done.error().code() == ErrorCode::kCancelled) return 1;
+  const Status known = link.health();
   link.abort(done.error().message());
-  return std::move(done).error().with_context("rank " + std::to_string(link.rank()));
+  return is_said_by_others(done.error(), known, link.rank())
+             ? Result<int>(1)
+             : std::move(done).error().with_context("rank " + std::to_string(link.rank()));
 }
 
 }  // namespace sluice::tools

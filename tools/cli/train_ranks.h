@@ -14,6 +14,7 @@
 #include "engine/comm/rank_context.h"
 #include "engine/config/config.h"
 #include "engine/observe/trace_log.h"
+#include "tools/cli/run_folder.h"
 
 namespace sluice::tools {
 
@@ -28,8 +29,8 @@ Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch,
 void see_own_gpu(const engine::RankContext& context);
 
 // Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
-// checkpoint that the run continues from.
-Status hand_out(engine::Communicator& link, const config::Config& config,
+// checkpoint that the run continues from. kInvalidArgument where one does not see the folder.
+Status hand_out(engine::Communicator& link, const config::Config& config, const RunFolder& folder,
                 const std::optional<engine::CheckpointEntry>& from,
                 const std::optional<engine::TraceLog::Options>& trace);
 

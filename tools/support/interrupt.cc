@@ -90,8 +90,23 @@ Interrupt::~Interrupt() {
 }
 
 void Interrupt::on_signal(int number) const {
-  if (number != SIGHUP && ++deliberate_ > 1) _exit(kInterruptedExitCode);
-  if (!requested_.exchange(true)) say(notice_);
+  const auto now = std::chrono::steady_clock::now();
+  const bool is_first = !requested_.exchange(true);
+  if (is_first) {
+    first_at_ = now;
+    say(notice_);
+  }
+  const bool is_same = number == SIGTERM && now - first_at_ < kSameStop;
+  const bool is_deliberate = number != SIGHUP && (is_first || !is_same);
+  if (is_deliberate && ++deliberate_ > 1) _exit(kInterruptedExitCode);
+}
+
+void stop_as_by_signal() {
+  const std::lock_guard lock(listener_mutex);
+  if (listener != nullptr)
+    listener->on_signal(SIGHUP);
+  else
+    end_by(SIGTERM);
 }
 
 void fail_writes_beyond_limits() { ignore(SIGXFSZ); }

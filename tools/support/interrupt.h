@@ -9,7 +9,9 @@
 //                  error. Without one: what the program would have done by itself, so it ends.
 //   second one     With an Interrupt: the process ends at once, with kInterruptedExitCode. SIGHUP
 //                  never counts as the second one: when a connection is lost, the kernel, the shell
-//                  and the service manager may each send one, and a SIGTERM beside it.
+//                  and the service manager may each send one, and a SIGTERM beside it. Nor does a
+//                  SIGTERM within kSameStop of the first signal: launchers, their shells and
+//                  Slurm pass one on, each by itself.
 //   SIGHUP         stays ignored where it was ignored at the start, as under nohup.
 //
 // One SignalThread, and at most one Interrupt at a time.
@@ -20,6 +22,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <thread>
@@ -29,6 +32,7 @@
 namespace sluice::tools {
 
 inline constexpr int kInterruptedExitCode = 130;
+inline constexpr std::chrono::seconds kSameStop(5);
 
 class SignalThread {
  public:
@@ -57,13 +61,18 @@ class Interrupt {
 
  private:
   friend class SignalThread;
-  void on_signal(int number) const;  // on the signal thread
+  friend void stop_as_by_signal();
+  void on_signal(int number) const;  // under the listener's mutex
 
   // Most are const where they are made: what happens to them comes from outside.
   const char* const notice_;
   mutable std::atomic<bool> requested_{false};
-  mutable int deliberate_ = 0;  // SIGINT and SIGTERM so far; the signal thread's
+  mutable int deliberate_ = 0;  // SIGINT and SIGTERM so far
+  mutable std::chrono::steady_clock::time_point first_at_;
 };
+
+// From any thread: as a first signal, and never as a second one.
+void stop_as_by_signal();
 
 // From here on a write beyond the limit of a file's size (ulimit -f) fails, as one on a full disk
 // does, instead of ending the process by SIGXFSZ.

@@ -100,7 +100,7 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   std::string text = "this run does not fit";
   if (!plan.ranks.is_alone())
     text += ", counted for each of " + std::to_string(plan.ranks.world) + " ranks";
-  text += ":";
+  text += ':';
   const auto add = [&](std::uint64_t bytes, const std::string& tier) {
     if (bytes > 0)
       text +=

@@ -21,6 +21,7 @@ struct Case {
   std::string master = {};
   int port = kDefaultMasterPort;
   const char* refused = nullptr;
+  const char* job = nullptr;  // null: any
 };
 
 Environment with(Environment environment, const Environment& more) {
@@ -48,7 +49,8 @@ const Environment kSlurmOne = {{"SLURM_PROCID", "6"},
                                {"SLURM_NODEID", "3"},
                                {"SLURM_TASKS_PER_NODE", "2(x3),1"},
                                {"SLURM_JOB_NODELIST", "gpu[07-08,11],fat3"},
-                               {"SLURM_JOB_ID", "40017"}};
+                               {"SLURM_JOB_ID", "40017"},
+                               {"SLURM_STEP_ID", "2"}};
 const Environment kPmi = {
     {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
 
@@ -61,7 +63,39 @@ std::vector<Case> cases() {
       {"nothing", {}},
       {"a master alone", {{"MASTER_ADDR", "x"}, {"MASTER_PORT", "y"}}},
       {"a shell of salloc", {{"SLURM_NTASKS", "4"}, {"SLURM_JOB_NODELIST", "gpu[1-2]"}}},
-      {"torchrun", kTorchrunOne, Launcher::kTorchrun, kFive, "gpu01", 29400},
+      {"a batch script",
+       {{"SLURM_NTASKS", "4"},
+        {"SLURM_PROCID", "0"},
+        {"SLURM_LOCALID", "0"},
+        {"SLURM_JOB_ID", "3"}}},
+      {"a shell of salloc on a node", with(kSlurmOne, {{"SLURM_STEP_ID", "4294967290"}})},
+      {"a batch script's own step", with(kSlurmOne, {{"SLURM_STEP_ID", "4294967291"}})},
+      {.what = "torchrun",
+       .environment = kTorchrunOne,
+       .launcher = Launcher::kTorchrun,
+       .context = kFive,
+       .master = "gpu01",
+       .port = 29400,
+       .job = ""},
+      {.what = "torchrun of one name, started again",
+       .environment = with(kTorchrunOne,
+                           {{"TORCHELASTIC_RUN_ID", "night"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}),
+       .launcher = Launcher::kTorchrun,
+       .context = kFive,
+       .master = "gpu01",
+       .port = 29400,
+       .job = "/night/2"},
+      {.what = "a job of its own",
+       .environment = with(kTorchrunOne, {{"TORCHELASTIC_RUN_ID", "night"}, {"SLUICE_JOB", "x1"}}),
+       .launcher = Launcher::kTorchrun,
+       .context = kFive,
+       .master = "gpu01",
+       .port = 29400,
+       .job = "x1"},
+      {"DeepSpeed's launcher",
+       with(without(kTorchrunOne, "LOCAL_WORLD_SIZE"), {{"LOCAL_SIZE", "4"}}), Launcher::kTorchrun,
+       kFive, "gpu01", 29400},
+      {"somebody's own LOCAL_SIZE", {{"LOCAL_SIZE", "big"}}},
       {"one rank of torchrun",
        {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
        Launcher::kTorchrun,
@@ -69,7 +103,13 @@ std::vector<Case> cases() {
       {"OpenMPI", kMpi, Launcher::kOpenMpi, kThree},
       {"OpenMPI with a master", with(kMpi, {{"MASTER_ADDR", "::1"}}), Launcher::kOpenMpi, kThree,
        "::1"},
-      {"Slurm", kSlurmOne, Launcher::kSlurm, kSix, "gpu07", 15'000 + 40'017 % 15'000},
+      {.what = "Slurm",
+       .environment = kSlurmOne,
+       .launcher = Launcher::kSlurm,
+       .context = kSix,
+       .master = "gpu07",
+       .port = 15'000 + 40'017 % 15'000,
+       .job = "Slurm 40017 step 2"},
       {"torchrun that keeps its port",
        with(kTorchrunOne, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}), Launcher::kTorchrun, kFive,
        "gpu01", 29401},
@@ -196,6 +236,9 @@ TEST(RankContext, IsReadFromWhatLaunchersSet) {
     EXPECT_TRUE(launch->context == one.context);
     EXPECT_EQ(launch->master_address, one.master);
     EXPECT_EQ(launch->master_port, one.port);
+    if (one.job != nullptr) {
+      EXPECT_EQ(launch->job, one.job);
+    }
   }
 }
 
@@ -206,6 +249,7 @@ TEST(RankContext, RefusesHostileNumbersInEveryVariable) {
       for (const auto& [name, good] : environment) {
         if (name == "MASTER_ADDR" || name == "SLURM_JOB_NODELIST") continue;
         if (name == "SLURM_JOB_ID" && value == "65537") continue;
+        if (name == "SLURM_STEP_ID") continue;  // then it is no task of Slurm's
         const auto launch = read_launch(with(environment, {{name, value}}));
         ASSERT_FALSE(launch.ok()) << name << "=" << value;
         EXPECT_THAT(launch.error().message(), HasSubstr(name));
@@ -252,6 +296,8 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
             "line 4 of the hostfile: host 'a' is there twice");
   EXPECT_THAT(refusal("a slots=1\nb\n"),
               HasSubstr("line 2 of the hostfile: expected 'host slots=N'"));
+  EXPECT_EQ(refusal("-oProxyCommand=x slots=1\n"),
+            "line 1 of the hostfile: no host is called '-oProxyCommand=x'");
   EXPECT_THAT(refusal("# nothing\n\n"), HasSubstr("names no host"));
   for (const char* bad :
        {"", "a slots=0", "a slots=-1", "a slots=", "a slots=4 max=8", "a slots = 4", "a 4",

@@ -127,11 +127,10 @@ class FaultyRanks {
     if (*newest) {
       auto reader = CheckpointReader::open(*run.drives().reads, (*newest)->path, {});
       must_be(reader.status());
-      must_be(run.resume(**reader, {}));
+      must_be(run.begin_together(run.resume(**reader, {})));
     } else {
-      must_be(run.initialise({}));
+      must_be(run.begin_together(run.initialise({})));
     }
-    must_be(run.begin_together());
   }
 
   void train(const offload::RankPart& part, Communicator& link) {
