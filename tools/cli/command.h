@@ -36,6 +36,7 @@ Command add_export_command(CLI::App& sluice);
 Command add_generate_command(CLI::App& sluice);  // only with LibTorch
 Command add_import_command(CLI::App& sluice);
 Command add_ls_command(CLI::App& sluice);
+Command add_metrics_command(CLI::App& sluice);
 Command add_plan_command(CLI::App& sluice);
 Command add_probe_command(CLI::App& sluice);  // only with LibTorch
 Command add_scrub_command(CLI::App& sluice);
