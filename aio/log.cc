@@ -17,6 +17,7 @@ namespace {
 struct State {
   std::mutex mutex;
   Sink sink;                                // guarded by mutex
+  Sink listener;                            // guarded by mutex
   std::set<std::string, std::less<>> said;  // guarded by mutex
   std::shared_ptr<spdlog::logger> logger;
 
@@ -48,15 +49,18 @@ spdlog::level::level_enum to_spdlog(Level level) {
 
 void say(Level level, std::string_view message) {
   Sink sink;
+  Sink listener;
   {
     const std::lock_guard lock(state().mutex);
     sink = state().sink;
+    listener = state().listener;
   }
   if (sink) {
     sink(level, message);
   } else {
     state().logger->log(to_spdlog(level), message);
   }
+  if (listener) listener(level, message);
 }
 
 bool first_time(std::string_view key) {
@@ -81,6 +85,11 @@ void set_sink(Sink sink) {
   const std::lock_guard lock(state().mutex);
   state().sink = std::move(sink);
   state().said.clear();
+}
+
+void set_listener(Sink listener) {
+  const std::lock_guard lock(state().mutex);
+  state().listener = std::move(listener);
 }
 
 }  // namespace sluice::log

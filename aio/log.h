@@ -3,7 +3,7 @@
 // Messages are finished strings: the formatting library stays out of this header, because
 // LibTorch's wheel ships another version of it on the include path (see aio/log.cc).
 //
-// Threads: any. Set-up (set_sink) belongs to main and to tests.
+// Threads: any. Set-up (set_sink, set_listener) belongs to main and to tests.
 #pragma once
 
 #include <functional>
@@ -25,5 +25,9 @@ void info_once(std::string_view key, std::string_view message);
 // Also forgets which once-only messages were logged. Called from any thread that logs.
 using Sink = std::function<void(Level, std::string_view)>;
 void set_sink(Sink sink);
+
+// Gets every message besides, wherever it goes: a run keeps its warnings. An empty one ends that.
+// Called from any thread that logs, so it must not block.
+void set_listener(Sink listener);
 
 }  // namespace sluice::log

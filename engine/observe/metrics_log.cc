@@ -31,10 +31,14 @@ std::string hash_text(const UnitHashes& hashes) {
   return text.data();
 }
 
+template <typename Value>
+constexpr bool kMayBeMissing = std::is_same_v<Value, std::optional<double>> ||
+                               std::is_same_v<Value, std::optional<std::uint64_t>>;
+
 std::string line_of(const StepMetrics& metrics) {
-  nlohmann::ordered_json line;
+  nlohmann::ordered_json line = {{"schema", kMetricsSchema}};
   for_each_metric(metrics, [&](const char* name, const auto& value) {
-    if constexpr (std::is_same_v<decltype(value), const std::optional<double>&>) {
+    if constexpr (kMayBeMissing<std::remove_cvref_t<decltype(value)>>) {
       if (value) line[name] = *value;
     } else if constexpr (std::is_same_v<decltype(value), const std::vector<UnitHashes>&>) {
       for (const UnitHashes& hashes : value) line[name][hashes.unit] = hash_text(hashes);
@@ -80,14 +84,23 @@ bool take(const nlohmann::ordered_json& json, std::vector<UnitHashes>& value) {
   return true;
 }
 
-std::optional<StepMetrics> parse_line(const std::string& text) {
+struct Line {
+  std::optional<StepMetrics> metrics;  // nothing: it is not a step's, or torn
+  bool is_newer = false;               // of a version that this one may not understand
+};
+
+Line parse_line(const std::string& text) {
   const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
+  if (!json.is_object()) return {};
+  std::int64_t schema = 1;
+  if (const auto entry = json.find("schema"); entry != json.end() && !take(*entry, schema))
+    return {};
+  if (schema > kMetricsSchema) return {.is_newer = true};
   StepMetrics metrics;
   bool whole = true;
   for_each_metric(metrics, [&](const char* name, auto& value) {
     const auto entry = json.find(name);
-    if constexpr (std::is_same_v<decltype(value), std::optional<double>&>) {
+    if constexpr (kMayBeMissing<std::remove_cvref_t<decltype(value)>>) {
       if (entry != json.end()) whole = whole && take(*entry, value.emplace());
     } else if constexpr (std::is_same_v<decltype(value), std::vector<UnitHashes>&>) {
       if (entry != json.end()) whole = whole && take(*entry, value);
@@ -95,7 +108,7 @@ std::optional<StepMetrics> parse_line(const std::string& text) {
       whole = whole && entry != json.end() && take(*entry, value);
     }
   });
-  return whole ? std::optional(metrics) : std::nullopt;
+  return {.metrics = whole ? std::optional(metrics) : std::nullopt};
 }
 
 // Calls visit(metrics, offset past the line) for each whole line until it returns false.
@@ -112,7 +125,11 @@ Status scan(const std::string& path,
   std::string text;
   for (int number = 1; std::getline(file, text); ++number) {
     const bool ended = !file.eof();  // by a newline, and not by the end of the file
-    const auto metrics = parse_line(text);
+    const auto [metrics, is_newer] = parse_line(text);
+    if (is_newer) {
+      return Error(ErrorCode::kNewerVersion, path + ": line " + std::to_string(number) +
+                                                 " was written by a newer version of Sluice");
+    }
     if (!metrics) {
       if (!ended) return {};
       return Error(ErrorCode::kCorrupt, path + ": line " + std::to_string(number) +
@@ -139,14 +156,17 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
                                                        const std::string& cut_path) {
   if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return create(path);
   std::uint64_t kept_bytes = 0;
+  std::optional<StepMetrics> last_kept;
   SLUICE_RETURN_IF_ERROR(scan(path, [&](const StepMetrics& metrics, std::uint64_t end) {
     if (metrics.step > last_step) return false;
     kept_bytes = end;
+    last_kept = metrics;
     return true;
   }));
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, descriptor, kept_bytes));
+  log->last_kept_ = std::move(last_kept);
   log->cut_path_ = cut_path.empty() ? cut_lines_path(path) : cut_path;
   SLUICE_ASSIGN_OR_RETURN(log->cut_lines_, keep_lines(path, kept_bytes, log->cut_path_));
   if (::ftruncate(descriptor, static_cast<off_t>(kept_bytes)) != 0)

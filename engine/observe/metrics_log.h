@@ -8,11 +8,13 @@
 // flush() that can. At most kMostWaitingBytes wait: lines beyond that are lost, and counted.
 //
 // Threads: one at a time.
-// Errors:  name the file, which keeps the whole lines written before.
+// Errors:  name the file, which keeps the whole lines written before. kNewerVersion: a line is of a
+//          higher schema than this version writes.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,8 @@ class MetricsLog {
   std::int64_t lost_lines() const { return lost_lines_; }
   const std::string& path() const { return path_; }
 
+  // The last line of the file that resume() continued; nothing: it began one.
+  const std::optional<StepMetrics>& last_kept() const { return last_kept_; }
   // What resume() moved, and where; 0: nothing.
   std::int64_t cut_lines() const { return cut_lines_; }
   const std::string& cut_path() const { return cut_path_; }
@@ -61,11 +65,13 @@ class MetricsLog {
   std::string waiting_;       // whole lines
   std::int64_t waiting_lines_ = 0;
   std::int64_t lost_lines_ = 0;
+  std::optional<StepMetrics> last_kept_;
   std::int64_t cut_lines_ = 0;
   std::string cut_path_;
 };
 
-// Every whole line; a torn last one is left out. Keys that this version does not know are skipped.
+// Every whole line, of this schema or an older one; a torn last one is left out. Keys that this
+// version does not know are skipped.
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path);
 
 }  // namespace sluice::engine

@@ -1,6 +1,6 @@
 // StepMetrics: what one step of training cost and achieved; a line of metrics.jsonl. With several
 // ranks times are the slowest one's, bytes moved and of hosts the sum, and those of a GPU of the
-// fullest.
+// fullest. metric_keys.h documents each key.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,15 @@ struct UnitHashes {
   friend bool operator==(const UnitHashes&, const UnitHashes&) = default;
 };
 
+// Of the lines that this version writes. It rises when a key comes or goes or means something else.
+// 1: lines without "schema", "unix_s" and "tokens_seen".
+inline constexpr std::int64_t kMetricsSchema = 2;
+
 struct StepMetrics {
-  std::int64_t step = 0;  // the first is 1
-  double loss = 0;        // not finite: it was not
+  std::int64_t step = 0;                     // the first is 1
+  std::optional<std::uint64_t> tokens_seen;  // nothing here and in the next: of schema 1
+  std::optional<double> unix_s;
+  double loss = 0;  // not finite: it was not
   double lr = 0;
   double grad_norm = 0;  // before clipping
   double loss_scale = 1;
@@ -45,10 +51,12 @@ struct StepMetrics {
   friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
 };
 
-// visit(name, member) for each, in the order of the file.
+// visit(name, member) for each, in the order of the file, where "schema" comes before all of them.
 template <typename Metrics, typename Visit>
 void for_each_metric(Metrics& metrics, Visit visit) {
   visit("step", metrics.step);
+  visit("tokens_seen", metrics.tokens_seen);
+  visit("unix_s", metrics.unix_s);
   visit("loss", metrics.loss);
   visit("lr", metrics.lr);
   visit("grad_norm", metrics.grad_norm);

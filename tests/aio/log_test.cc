@@ -20,7 +20,10 @@ using testing::Pair;
 
 class LogTest : public testing::Test {
  protected:
-  void TearDown() override { set_sink({}); }
+  void TearDown() override {
+    set_sink({});
+    set_listener({});
+  }
   void capture() {
     set_sink([this](Level level, std::string_view message) {
       const std::lock_guard lock(mutex_);
@@ -30,6 +33,19 @@ class LogTest : public testing::Test {
   std::mutex mutex_;
   std::vector<std::pair<Level, std::string>> messages_;
 };
+
+TEST_F(LogTest, LetsAListenerHearWhatGoesToTheSinkUntilItIsRemoved) {
+  capture();
+  std::vector<std::pair<Level, std::string>> heard;
+  set_listener([&](Level level, std::string_view text) { heard.emplace_back(level, text); });
+  info("i");
+  warning_once("k", "w");
+  warning_once("k", "w");
+  set_listener({});
+  error("e");
+  EXPECT_THAT(heard, ElementsAre(Pair(Level::kInfo, "i"), Pair(Level::kWarning, "w")));
+  EXPECT_EQ(messages_.size(), 3U);
+}
 
 TEST_F(LogTest, SendsEachLevelToTheSink) {
   capture();

@@ -96,7 +96,7 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("config", "--keys", "--json"), ("config", "--keys", "--verbose"),
             ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
             ("scrub", "--run", "--remove-leftovers"), ("data", "--config", "--dtype"),
-            ("eval", "--json", "--csv"), ("eval", "--by-document", "--batches")]
+            ("eval", "--json", "--csv"), ("metrics", "--json", "--markdown"), ("eval", "--by-document", "--batches")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
           ("plan", "--link-gb-per-s", "--gpus"), ("plan", "--network-gb-per-s", "--nodes"),
@@ -121,6 +121,12 @@ COMMANDS = {
               flag("--tokenizer", good("bytes") + bad("absent", "", "hf", "run.json"))]),
     "ls": (5, [DIRECTORIES + good("no_manifest")], [flag("--verify"), flag("--json")]),
     "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
+    "metrics": (1, [], [flag("--keys"), flag("--json"), flag("--markdown")]),
+    "report": (4, [DIRECTORIES + good("run0/metrics.jsonl", "no_manifest")],
+               [flag("--out", good("page.html") * 3 + bad("", "absent/p.html", "folder",
+                                                          "pipe", "text.bin/x")),
+                flag("--drive-tbw", good("600", "0.5") + NUMBERS_BAD + bad("0")),
+                flag("--force")]),
     "scrub": (4, [good("run0", "run0/", "nvme", ".", "empty", "no_manifest") + NO_FILES +
                   bad("run.json", f"damaged/checkpoints/{NAME}")],
               [flag("--run", bad("absent", "", "run0")), flag("--remove"),
@@ -252,6 +258,8 @@ def draw_one(draw, sensible):
         chosen += [one for one in flags if one.name == "--out" and one not in chosen]
     if command == "tune" and not chosen:  # a search, which takes minutes
         chosen = [draw.choice(flags)]
+    if command == "report" and draw.random() < 0.9:
+        chosen += [one for one in flags if one.name == "--out" and one not in chosen]
     if command == "eval" and draw.random() < 0.9:
         chosen += [one for one in flags if one.name == "--weights" and one not in chosen]
     if command == "generate" and draw.random() < 0.9:
@@ -300,6 +308,10 @@ def draw_one(draw, sensible):
         mistakes += train_mistakes(given)
     if command == "export" and "--merged" in given:
         mistakes.append("--merged of a whole model")
+    if command == "metrics" and "--keys" not in given:
+        mistakes.append("metrics without --keys")
+    if command == "report":
+        mistakes += ["report without --out"] * ("--out" not in given)
     if (command == "eval" and "--by-document" in given and
             given.get("--data", [""])[-1] != "chat.bin"):
         mistakes.append("--by-document of one text")
@@ -385,7 +397,15 @@ def unmarked(case, folder, result):
         expect("--dtype", lambda: f"as {given['--dtype'][-1]}" in said)
         expect("--max-shard-size", lambda: ("in 1 file\n" in said) ==
                (given["--max-shard-size"][-1] != "4K"))
-    if case.command in ("config", "data", "ls", "eval", "plan"):
+    if case.command == "report":
+        page = (folder / given["--out"][-1]).read_text(encoding="utf-8")
+        shown = json.loads(re.search(r'id="sluice-data">(.*?)</script>', page)[1])
+        expect("--drive-tbw", lambda: shown["drive_tbw"] == float(given["--drive-tbw"][-1]))
+        expect("--out", lambda: len(shown["runs"]) == 1)
+    if case.command == "metrics":
+        expect("--markdown", lambda: result.stdout.startswith("# "))
+        expect("--keys", lambda: len(result.stdout) > 3000)
+    if case.command in ("config", "data", "ls", "eval", "metrics", "plan"):
         expect("--json", lambda: is_json(result.stdout))
     if case.command == "data":
         missing += unmarked_data(given, result.stdout)

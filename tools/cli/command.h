@@ -36,8 +36,10 @@ Command add_export_command(CLI::App& sluice);
 Command add_generate_command(CLI::App& sluice);  // only with LibTorch
 Command add_import_command(CLI::App& sluice);
 Command add_ls_command(CLI::App& sluice);
+Command add_metrics_command(CLI::App& sluice);
 Command add_plan_command(CLI::App& sluice);
 Command add_probe_command(CLI::App& sluice);  // only with LibTorch
+Command add_report_command(CLI::App& sluice);
 Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);
 Command add_trial_command(CLI::App& sluice);  // like the next: only with LibTorch

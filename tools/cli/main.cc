@@ -59,6 +59,8 @@ int run(int argc, const char* const* argv) {
   commands["export"] = sluice::tools::add_export_command(app);
   commands["import"] = sluice::tools::add_import_command(app);
   commands["ls"] = sluice::tools::add_ls_command(app);
+  commands["metrics"] = sluice::tools::add_metrics_command(app);
+  commands["report"] = sluice::tools::add_report_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
 
   const auto parsed = sluice::tools::parse_words(app, argc, argv);

@@ -16,8 +16,9 @@ namespace {
 
 constexpr const char* kLockName = "lock";
 constexpr const char* kMarkName = "sluice-ranks";
-constexpr const char* kFiles[] = {"metrics.jsonl",  "metrics-cut.jsonl", "trace.json", kMarkName,
-                                  "tokenizer.json", "base_model.json",   "config.json"};
+constexpr const char* kFiles[] = {"metrics.jsonl",   "metrics-cut.jsonl", "events.jsonl",
+                                  "trace.json",      kMarkName,           "tokenizer.json",
+                                  "base_model.json", "config.json"};
 
 // Except for the lock, and what ranks that were killed as they began have left.
 Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {

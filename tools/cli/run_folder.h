@@ -5,6 +5,7 @@
 //   DIR/base_model.json the model that the run began with, if any: engine/exchange/base_model.h
 //   DIR/metrics.jsonl   a line a step
 //   DIR/metrics-cut.jsonl   lines of steps that were run again
+//   DIR/events.jsonl    what happened between steps: engine/observe/METRICS.md documents both
 //   DIR/trace.json      with --trace
 //   DIR/checkpoints/    engine/checkpoint/FORMAT.md
 //   DIR/lock            held by who trains

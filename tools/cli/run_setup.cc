@@ -12,6 +12,7 @@
 #include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
+#include "aio/units.h"
 #include "engine/budget/configured_model.h"
 #include "engine/budget/save_plan.h"
 #include "engine/device/gpu.h"
@@ -35,6 +36,9 @@ struct CheckedPlan {
   engine::MemoryPlan memory;
   bool saves_in_background = false;  // their copy of the state is a line of the memory then
   std::optional<double> predicted_step_s;
+  std::optional<std::uint64_t> gpu_room_bytes;
+  std::optional<std::uint64_t> host_room_bytes;
+  std::optional<std::uint64_t> nvme_room_bytes;
 };
 
 // Saves in the background need a copy: it counts where it is asked for, or where there is room for
@@ -72,7 +76,7 @@ engine::SavePlan saves_of(const config::Config& config,
                           const CheckedPlan& plan) {
   if (config.run.dir.empty()) return {};
   const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
-  constexpr std::uint64_t kMetricsBytesAStep = 512;
+  constexpr std::uint64_t kMetricsBytesAStep = 600;
   constexpr std::uint64_t kHashBytes = 64;  // of a unit
   const std::int64_t first_step = from ? from->step + 1 : 1;
   const auto steps =
@@ -137,7 +141,8 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
   }
   std::cerr << engine::plan_summary(plan) << "\n";
   if (options.planned != nullptr)
-    *options.planned = PlannedStep{plan.placement.prediction.step_s, plan.machine};
+    *options.planned =
+        PlannedStep{plan.placement.prediction.step_s, plan.machine, engine::prediction_json(plan)};
   return plan;
 }
 
@@ -158,7 +163,9 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const engine::M
   }
   if (ranks.rank == 0) {
     SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, link, options));
-    checked = {.memory = plan.memory, .predicted_step_s = plan.placement.prediction.step_s};
+    checked = {.memory = plan.memory,
+               .predicted_step_s = plan.placement.prediction.step_s,
+               .nvme_room_bytes = plan.input.budget.nvme};
     own = engine::RankPlaces::of(plan);
   }
   if (options.link == nullptr) return checked;
@@ -253,7 +260,24 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
   SLUICE_RETURN_IF_ERROR(report.verdict);
+  plan.gpu_room_bytes = engine::gpu_room(config.budget, facts);
+  plan.host_room_bytes = engine::host_room(config.budget, facts);
+  if (!plan.nvme_room_bytes && config.budget.nvme_gib)
+    plan.nvme_room_bytes = static_cast<std::uint64_t>(*config.budget.nvme_gib * kGiB);
   return plan;
+}
+
+std::vector<TierUse> tiers_of(const CheckedPlan& plan) {
+  const engine::MemoryPlan& memory = plan.memory;
+  std::vector<TierUse> tiers;
+  const auto add = [&](const char* tier, const std::vector<engine::MemoryLine>& lines,
+                       std::uint64_t bytes, const std::optional<std::uint64_t>& budget_bytes) {
+    if (bytes > 0) tiers.push_back({tier, lines, bytes, budget_bytes});
+  };
+  add("gpu", memory.gpu, memory.gpu_bytes(), plan.gpu_room_bytes);
+  add("cpu", memory.host, memory.host_bytes(), plan.host_room_bytes);
+  add("nvme", memory.nvme, memory.nvme_bytes(), plan.nvme_room_bytes);
+  return tiers;
 }
 
 void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
@@ -283,6 +307,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   };
   SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
+  if (options.tiers != nullptr) *options.tiers = tiers_of(plan);
   SLUICE_RETURN_IF_ERROR(go_on());
   const engine::SavePlan saves = saves_of(config, from, options.files, plan);
   if (options.saves != nullptr) *options.saves = saves;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/budget/save_plan.h"
@@ -24,6 +25,15 @@ namespace sluice::tools {
 struct PlannedStep {
   double step_s = 0;
   engine::ProbeReport machine;
+  std::string prediction;  // engine::prediction_json()
+};
+
+// What the run takes of each tier, part by part, and may take: for who looks at it later.
+struct TierUse {
+  std::string tier;  // "gpu", "cpu", "nvme"
+  std::vector<engine::MemoryLine> lines;
+  std::uint64_t bytes = 0;
+  std::optional<std::uint64_t> budget_bytes;  // unset: it is not known
 };
 
 // What a run finds and leaves in its folder besides what the configuration says.
@@ -36,12 +46,13 @@ struct RunFiles {
 struct SetUpOptions {
   RunFiles files;
   std::optional<PlannedStep>* planned = nullptr;  // gets nothing where the planner was not asked
-  engine::SavePlan* saves = nullptr;              // gets when a training run saves
-  bool of_a_series = false;                       // plan_here.h
-  const Interrupt* interrupt = nullptr;           // ends it early, with kCancelled
-  bool* reads_checkpoint = nullptr;               // becomes true before the checkpoint is read
-  engine::Communicator* link = nullptr;           // between several ranks; null: there is one
-  bool* has_begun = nullptr;                      // becomes true once all ranks begin
+  std::vector<TierUse>* tiers = nullptr;
+  engine::SavePlan* saves = nullptr;     // gets when a training run saves
+  bool of_a_series = false;              // plan_here.h
+  const Interrupt* interrupt = nullptr;  // ends it early, with kCancelled
+  bool* reads_checkpoint = nullptr;      // becomes true before the checkpoint is read
+  engine::Communicator* link = nullptr;  // between several ranks; null: there is one
+  bool* has_begun = nullptr;             // becomes true once all ranks begin
 };
 
 // All print the preflight table and progress on standard error.

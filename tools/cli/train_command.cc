@@ -26,6 +26,7 @@
 #include "tools/cli/plan_here.h"
 #include "tools/cli/rank_options.h"
 #include "tools/cli/resume_point.h"
+#include "tools/cli/run_events.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/run_tokenizer.h"
@@ -271,6 +272,7 @@ struct SetUp {
   std::unique_ptr<TrainingRun> run;
   std::unique_ptr<engine::RunCheckpoints> checkpoints;  // null: none are wanted
   std::optional<PlannedStep> planned;
+  std::vector<TierUse> tiers;
   engine::SavePlan saves;
 };
 
@@ -289,6 +291,7 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
                                    .weights = weights,
                                    .weight_dtype = wanted.weight_dtype},
                          .planned = &made.planned,
+                         .tiers = &made.tiers,
                          .saves = &made.saves,
                          .interrupt = &interrupt,
                          .reads_checkpoint = &reads_checkpoint,
@@ -311,6 +314,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   const ResumeCommand command = [&](const std::string& name, const std::string& more) {
     return resume_command(app, name, more);
   };
+  RunEvents events;
   SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, context, watchdog));
   const config::Config& config = wanted.resolved.config;
   const Interrupt interrupt(kTrainInterruptNotice);
@@ -330,15 +334,23 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                                                                .from = from,
                                                                .resolved = wanted.resolved,
                                                                .tokenizer = wanted.tokenizer}));
-  TrainSession session(
-      {.run = made->run.get(), .log = log.get(), .checkpoints = made->checkpoints.get()},
-      made->saves, config.run.steps);
   const auto& planned = made->planned;
+  events.begin(folder.file("events.jsonl"), {.run = *made->run,
+                                             .resolved = wanted.resolved,
+                                             .tiers = made->tiers,
+                                             .planned = planned ? &*planned : nullptr,
+                                             .ranks = context.world});
+  TrainSession session({.run = made->run.get(),
+                        .log = log.get(),
+                        .checkpoints = made->checkpoints.get(),
+                        .events = &events},
+                       made->saves, config.run.steps);
   if (planned) session.compare_with_plan(planned->step_s);
   const TrainWork work{.session = session,
                        .interrupt = interrupt,
                        .folder = folder,
                        .run = *made->run,
+                       .events = events,
                        .trace = wanted.trace,
                        .weights = options.save_weights,
                        .weight_dtype = wanted.weight_dtype,

@@ -29,6 +29,12 @@ void count_traffic(const TrainingRun::Traffic& before, const TrainingRun::Traffi
   metrics.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
 }
 
+// Lines of schema 1 do not say; steps were as large as they are now, then.
+std::uint64_t tokens_before(const engine::MetricsLog& log, TrainingRun& run) {
+  if (log.last_kept() && log.last_kept()->tokens_seen) return *log.last_kept()->tokens_seen;
+  return static_cast<std::uint64_t>(run.trainer().state().global_step) * run.tokens_per_step();
+}
+
 std::string seconds(std::int64_t ns) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(2) << static_cast<double>(ns) * 1e-9 << " s";
@@ -66,6 +72,7 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
           {.total_steps = steps,
            .plain_every_steps = std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1),
            .breakdown = parts.run->config().wall_clock_breakdown}),
+      tokens_seen_(tokens_before(*parts.log, *parts.run)),
       save_clock_(saves, steps, SteadyClock().now_ns()) {}
 
 Result<TrainSession::End> TrainSession::train(const Interrupt& interrupt) {
@@ -110,6 +117,7 @@ void TrainSession::one_step(std::int64_t step) {
     progress_.clear();
     log::warning(outcome.warning);
   }
+  tokens_seen_ += parts_.run->tokens_per_step();
   StepMetrics metrics = metrics_of(step, outcome, clock.now_ns() - begin_ns);
   count_traffic(before, parts_.run->traffic(), metrics);
   if (!outcome.skipped) metrics.unit_hashes = parts_.run->trainer().unit_hashes();
@@ -122,6 +130,7 @@ void TrainSession::one_step(std::int64_t step) {
   totals_.add(metrics);
   progress_.update(metrics);
   report_metrics(parts_.log->append(metrics));
+  parts_.events->after_step(step);
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
 }
@@ -167,6 +176,10 @@ std::vector<std::string> TrainSession::missing() const {
                         " are missing in " + parts_.log->path() +
                         ", because they could not be written");
   }
+  if (const std::int64_t events = parts_.events->lost_events(); events > 0) {
+    sentences.push_back(std::to_string(events) +
+                        " events are missing in events.jsonl, because they could not be written");
+  }
   return sentences;
 }
 
@@ -192,6 +205,7 @@ Status TrainSession::report_saves() {
   for (const engine::SavedCheckpoint& saved : parts_.checkpoints->finished()) {
     progress_.clear();
     save_clock_.save_ended(SteadyClock().now_ns());
+    parts_.events->checkpoint(saved);
     if (saved.status.ok()) {
       std::cerr << describe(saved) << "\n";
       warn_unless_pruned(saved.pruned);
@@ -223,6 +237,8 @@ StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcom
   const auto ms = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-6; };
   StepMetrics metrics;
   metrics.step = step;
+  metrics.tokens_seen = tokens_seen_;
+  metrics.unix_s = engine::unix_seconds();
   metrics.loss = outcome.loss;
   metrics.lr = outcome.learning_rate;
   metrics.grad_norm = outcome.grad_norm;

@@ -14,6 +14,7 @@
 #include "engine/observe/train_progress.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/training_run.h"
+#include "tools/cli/run_events.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {
@@ -25,6 +26,7 @@ class TrainSession {
     engine::TrainingRun* run = nullptr;
     engine::MetricsLog* log = nullptr;
     engine::RunCheckpoints* checkpoints = nullptr;
+    RunEvents* events = nullptr;
   };
   // `steps`: of the whole run, those before a resumed one included.
   TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps);
@@ -67,7 +69,8 @@ class TrainSession {
   engine::TrainProgress progress_;
   engine::RunTotals totals_;
   engine::RunCheckpoints::Scores scores_;
-  std::int64_t taken_steps_ = 0;  // by this process
+  std::uint64_t tokens_seen_ = 0;  // of the whole run
+  std::int64_t taken_steps_ = 0;   // by this process
   std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
   int failed_saves_ = 0;

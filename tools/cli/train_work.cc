@@ -87,7 +87,10 @@ bool is_saved(const TrainWork& work) {
 }  // namespace
 
 Result<int> train_and_finish(const TrainWork& work) {
-  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, train(work));
+  const auto ended = train(work);
+  if (!ended.ok()) work.events.end("failed", ended.error().message());
+  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, ended);
+  work.events.end(end == TrainSession::End::kCompleted ? "completed" : "interrupted");
   TrainSession& session = work.session;
   session.print_totals();
   if (work.planned != nullptr && session.far_from_plan())

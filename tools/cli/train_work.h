@@ -9,6 +9,7 @@
 #include "engine/observe/trace_log.h"
 #include "engine/run/training_run.h"
 #include "engine/weights/dtype.h"
+#include "tools/cli/run_events.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/train_session.h"
@@ -21,6 +22,7 @@ struct TrainWork {
   const Interrupt& interrupt;
   const RunFolder& folder;
   engine::TrainingRun& run;
+  RunEvents& events;
   std::optional<engine::TraceLog::Options> trace;  // DIR/trace.json is written
   std::string weights;                             // the file of the final weights; empty: none
   engine::DType weight_dtype = engine::DType::kF32;

@@ -70,6 +70,7 @@ Json step_json(const RunPlan& plan) {
           {"busy_s", busy},
           {"bottleneck", resource_name(step.bottleneck)},
           {"forward_s", step.forward_s},
+          {"overlap_update", plan.input.step.overlap_update},
           {"update_exposed_s", step.update_exposed_s},
           {"h2d_bytes", step.h2d_bytes},
           {"d2h_bytes", step.d2h_bytes},
@@ -133,6 +134,8 @@ Json zero_json(const RunPlan& plan, const ClusterShape& cluster) {
 }
 
 }  // namespace
+
+std::string prediction_json(const RunPlan& plan) { return step_json(plan).dump(); }
 
 std::string plan_json(const config::Config& config, const RunPlan& plan,
                       const ClusterShape& cluster, const std::vector<StepMetrics>& simulated) {

@@ -26,6 +26,9 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
 std::string plan_json(const config::Config& config, const RunPlan& plan,
                       const ClusterShape& cluster, const std::vector<StepMetrics>& simulated = {});
 
+// The predicted step, one JSON object on a line: what plan_json() has as "prediction".
+std::string prediction_json(const RunPlan& plan);
+
 // One or two lines for the log, before the first step.
 std::string plan_summary(const RunPlan& plan);
 

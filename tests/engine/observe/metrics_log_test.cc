@@ -25,6 +25,8 @@ using testing::HasSubstr;
 StepMetrics metrics_of(std::int64_t step) {
   StepMetrics metrics;
   metrics.step = step;
+  metrics.tokens_seen = 4096 * step;
+  metrics.unix_s = 1764115266.125 + static_cast<double>(step);
   metrics.loss = 4.25 / static_cast<double>(step);
   metrics.lr = 3e-4;
   metrics.grad_norm = 0.1;
@@ -83,17 +85,57 @@ TEST_F(MetricsLogTest, WritesOneObjectAStepWithEveryField) {
   std::vector<std::string> keys;
   const auto json = nlohmann::ordered_json::parse(lines[1]);
   for (const auto& entry : json.items()) keys.push_back(entry.key());
-  EXPECT_THAT(
-      keys, ElementsAre("step", "loss", "lr", "grad_norm", "loss_scale", "skipped", "tokens_per_s",
-                        "step_ms", "forward_ms", "backward_ms", "update_ms", "update_exposed_ms",
-                        "nvme_read_bytes", "nvme_write_bytes", "h2d_bytes", "d2h_bytes",
-                        "gpu_peak_bytes", "host_pinned_bytes", "host_rss_bytes", "val_loss"));
+  EXPECT_THAT(keys,
+              ElementsAre("schema", "step", "tokens_seen", "unix_s", "loss", "lr", "grad_norm",
+                          "loss_scale", "skipped", "tokens_per_s", "step_ms", "forward_ms",
+                          "backward_ms", "update_ms", "update_exposed_ms", "nvme_read_bytes",
+                          "nvme_write_bytes", "h2d_bytes", "d2h_bytes", "gpu_peak_bytes",
+                          "host_pinned_bytes", "host_rss_bytes", "val_loss"));
   EXPECT_EQ(json["step"], 2);
   EXPECT_EQ(json["loss"], 2.125);
   EXPECT_EQ(json["skipped"], false);
   EXPECT_EQ(json["nvme_read_bytes"], 1ULL << 60);
   EXPECT_FALSE(nlohmann::json::parse(lines[0]).contains("val_loss"));
   expect_steps(2);
+}
+
+// As versions before this one wrote them.
+TEST_F(MetricsLogTest, ReadsAndContinuesAFileOfSchema1) {
+  write_steps(1, 2);
+  std::string older;
+  std::ifstream in(path_);
+  for (std::string line; std::getline(in, line);) {
+    auto json = nlohmann::ordered_json::parse(line);
+    for (const char* const key : {"schema", "tokens_seen", "unix_s"}) json.erase(key);
+    older += json.dump() + "\n";
+  }
+  put(older);
+  const auto all = read_metrics(path_);
+  ASSERT_OK(all);
+  StepMetrics expected = metrics_of(1);
+  expected.tokens_seen.reset();
+  expected.unix_s.reset();
+  EXPECT_EQ(all->at(0), expected);
+  write_steps(3, 3);
+  EXPECT_EQ(read_metrics(path_)->at(2), metrics_of(3));
+  EXPECT_TRUE(content().starts_with(older));
+}
+
+TEST_F(MetricsLogTest, RefusesALineOfANewerSchema) {
+  write_steps(1, 1);
+  std::string text = content();
+  const std::string mark = "\"schema\":" + std::to_string(kMetricsSchema);
+  text.replace(text.find(mark), mark.size(), "\"schema\":99");
+  put(text);
+  EXPECT_EQ(read_metrics(path_).error().code(), ErrorCode::kNewerVersion);
+  EXPECT_EQ(MetricsLog::resume(path_, 1).error().code(), ErrorCode::kNewerVersion);
+  EXPECT_EQ(content(), text);
+}
+
+TEST_F(MetricsLogTest, KnowsTheLastLineThatItContinues) {
+  write_steps(1, 4);
+  EXPECT_EQ((*MetricsLog::resume(path_, 3))->last_kept(), metrics_of(3));
+  EXPECT_EQ((*MetricsLog::resume(path_, 0))->last_kept(), std::nullopt);
 }
 
 TEST_F(MetricsLogTest, WritesNullForALossThatIsNotFinite) {

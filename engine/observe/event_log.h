@@ -1,0 +1,60 @@
+// EventLog: events.jsonl, what happened to a run between its steps: where each of its lives begins,
+// with the plan, the machine and the configuration it began with; checkpoints; warnings; its end.
+//
+// The plan is kept here rather than in a file of its own or in the first line of the metrics: each
+// life of a run may have another machine and another plan, and what earlier lives had is not to be
+// lost; and every line of the metrics stays a step's, as all their readers expect.
+//
+// Events are for people who look at the run later. So none of them refuses a run or ends it: what
+// cannot be written waits in memory, at most kMostWaitingBytes of it; beyond that it is lost, and
+// counted. Lines are only added, never cut. One that a kill tore is ended by the next life.
+//
+// Threads: note() from any, and never blocks on the disk; the rest from one.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+inline constexpr std::int64_t kEventsSchema = 1;
+
+class EventLog {
+ public:
+  EventLog() = default;
+  ~EventLog();  // tries once more to write what waits
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  // Events wait until then. Nothing but the file's end is touched.
+  Status open(const std::string& path);
+
+  // `members`: what the event has besides its kind, the time and the step: `"a":1,"b":2`, or
+  // nothing. JSON, which is not checked.
+  void note(std::string_view kind, std::int64_t step, std::string_view members);
+  // A text as a member: `"text":"..."`.
+  static std::string member(std::string_view key, std::string_view text);
+
+  // Writes what waits, if anything does. Not ok: it goes on waiting.
+  Status flush();
+
+  static constexpr std::size_t kMostWaitingBytes = std::size_t{1} << 20;
+  std::int64_t lost_events() const;
+
+ private:
+  int descriptor_ = -1;
+  std::string path_;
+
+  mutable std::mutex mutex_;
+  std::string waiting_;           // guarded by mutex_
+  std::int64_t lost_events_ = 0;  // guarded by mutex_
+};
+
+// Now, by the system's clock, in whole milliseconds.
+double unix_seconds();
+
+}  // namespace sluice::engine

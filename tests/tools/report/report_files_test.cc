@@ -1,0 +1,260 @@
+// Files as a run that is killed, a full disk, two writers and ill will leave them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/observe/metrics_log.h"
+#include "engine/observe/trace_log.h"
+#include "tests/aio/backends_under_test.h"
+#include "tools/report/report_data.h"
+#include "tools/report/report_page.h"
+#include "tools/report/text_lines.h"
+
+namespace sluice::report {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class ReportFiles : public testing::Test {
+ protected:
+  void put(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_.file(name), std::ios::binary) << text;
+  }
+  static std::string step(int number, const std::string& more = "") {
+    return "{\"step\":" + std::to_string(number) + ",\"loss\":" + std::to_string(number) + ".5" +
+           more + "}\n";
+  }
+  Result<MetricsFile> metrics(const std::string& text) const {
+    put("metrics.jsonl", text);
+    return read_metrics_file(folder_.file("metrics.jsonl"), 100);
+  }
+  // Of the folder as it is, as the page has it.
+  nlohmann::json data() const {
+    const auto run = read_run(path(), 100);
+    EXPECT_OK(run);
+    return nlohmann::json::parse(report_json({*run}, {}))["runs"][0];
+  }
+  std::string path() const { return folder_.path(); }
+
+  const aio::TemporaryFolder folder_;
+};
+
+TEST_F(ReportFiles, TakesLinesThatARunWrote) {
+  const auto log = engine::MetricsLog::resume(folder_.file("metrics.jsonl"), 0);
+  ASSERT_OK(log);
+  for (int number = 1; number <= 3; ++number) {
+    engine::StepMetrics step;
+    step.step = number;
+    step.loss = 0.5 * number;
+    step.tokens_seen = 100 * number;
+    step.unix_s = 1.7e9 + number;
+    step.step_ms = 250;
+    step.skipped = number == 2;
+    step.nvme_write_bytes = 1000;
+    if (number == 3) step.val_loss = 2.5;
+    ASSERT_OK((*log)->append(step));
+  }
+  put("config.json", "{}");
+  const auto run = data();
+  EXPECT_EQ(run["series"]["last"], nlohmann::json({1, 2, 3}));
+  EXPECT_FALSE(run["series"].contains("first"));
+  const auto& columns = run["series"]["columns"];
+  EXPECT_EQ(columns["loss"]["v"], nlohmann::json({0.5, 1.0, 1.5}));
+  EXPECT_EQ(columns["tokens_seen"]["v"], nlohmann::json({100, 200, 300}));
+  EXPECT_EQ(columns["unix_s"]["v"][2], 1.7e9 + 3);
+  EXPECT_EQ(columns["trained_s"]["v"], nlohmann::json({0.25, 0.5, 0.75}));
+  EXPECT_EQ(columns["val_loss"]["v"], nlohmann::json({nullptr, nullptr, 2.5}));
+  EXPECT_EQ(columns["step_ms"]["all"], 250);
+  EXPECT_EQ(run["skipped"]["steps"], nlohmann::json({2}));
+  EXPECT_EQ(run["drives"]["write_bytes"], 3000);
+}
+
+TEST_F(ReportFiles, DerivesTokensOfOlderLines) {
+  const auto file = metrics(step(1, ",\"tokens_per_s\":400,\"step_ms\":500") +
+                            step(2, ",\"tokens_per_s\":400,\"step_ms\":500"));
+  ASSERT_OK(file);
+  EXPECT_EQ(file->series.buckets()[1].cells[metric_column("tokens_seen")].most, 400);
+}
+
+TEST_F(ReportFiles, CountsLinesThatCannotBeReadAndTakesTheOthers) {
+  const auto file = metrics(step(1) + "not json\n" + "[1,2]\n" + "{\"loss\":1}\n" +
+                            "{\"step\":-4}\n" + "{\"step\":1.5}\n" + "{\"step\":1e400}\n" +
+                            "{\"step\":3,\"loss\":NaN}\n" + "\n" + step(2));
+  ASSERT_OK(file);
+  EXPECT_EQ(file->lines, 2);
+  EXPECT_EQ(file->bad_lines, 7);
+  EXPECT_EQ(file->first_bad_line, 2);
+  EXPECT_FALSE(file->has_torn_end);
+}
+
+TEST_F(ReportFiles, LeavesATornEndOutAtAnyByte) {
+  const std::string whole = step(1) + step(2);
+  for (std::size_t length = step(1).size() + 1; length + 1 < whole.size(); ++length) {
+    const auto file = metrics(whole.substr(0, length));
+    ASSERT_OK(file);
+    EXPECT_EQ(file->lines, 1) << length;
+    EXPECT_TRUE(file->has_torn_end) << length;
+    EXPECT_EQ(file->bad_lines, 0) << length;
+  }
+}
+
+TEST_F(ReportFiles, ShowsNumbersThatAreNotFiniteAsMissingAndNamesTheirSteps) {
+  const auto file = metrics(step(1) + "{\"step\":2,\"loss\":null,\"grad_norm\":null}\n" + step(3));
+  ASSERT_OK(file);
+  EXPECT_THAT(file->not_finite_loss.steps, ElementsAre(2));
+  EXPECT_EQ(file->series.buckets()[1].cells[metric_column("loss")].count, 0);
+}
+
+TEST_F(ReportFiles, NamesMissingSteps) {
+  put("metrics.jsonl", step(1) + step(5) + step(7));
+  put("config.json", "{}");
+  const auto run = data();
+  EXPECT_EQ(run["gaps"], nlohmann::json::parse("[[2,4],[6,6]]"));
+  EXPECT_THAT(run["notices"].dump(), HasSubstr("lack steps, in 2 places: first 2 to 4"));
+}
+
+TEST_F(ReportFiles, ShowsBothOfTwoWriters) {
+  put("metrics.jsonl", step(1) + step(2) + "{\"step\":2,\"loss\":9.5}\n" + step(3) + step(1));
+  put("config.json", "{}");
+  const auto run = data();
+  EXPECT_EQ(run["series"]["columns"]["loss"]["hi"], nlohmann::json({1.5, 9.5, 3.5}));
+  EXPECT_EQ(run["series"]["columns"]["loss"]["lo"], nlohmann::json({1.5, 2.5, 3.5}));
+  EXPECT_THAT(run["notices"].dump(), HasSubstr("as if two programs had written"));
+}
+
+TEST_F(ReportFiles, PassesOverALineOfMegabytes) {
+  const auto file =
+      metrics(step(1) + std::string(std::size_t{2} * kMostLineBytes, '[') + "\n" + step(2));
+  ASSERT_OK(file);
+  EXPECT_EQ(file->lines, 2);
+  EXPECT_EQ(file->bad_lines, 1);
+  const auto deep = metrics(step(1) + std::string(kMostLineBytes / 2, '[') + "\n" + step(2));
+  ASSERT_OK(deep);
+  EXPECT_EQ(deep->lines, 2);
+}
+
+TEST_F(ReportFiles, RefusesWhatIsNoRun) {
+  EXPECT_EQ(read_run(folder_.file("absent"), 10).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(read_run(path(), 10).error().code(), ErrorCode::kNotFound);
+  put("text", "words\n");
+  EXPECT_EQ(read_run(folder_.file("text"), 10).error().code(), ErrorCode::kInvalidArgument);
+  ASSERT_EQ(::mkfifo(folder_.file("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(read_run(folder_.file("pipe"), 10).error().code(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(ReportFiles, SaysWhatIsMissingOrDamagedBesideTheMetrics) {
+  put("metrics.jsonl", step(1));
+  put("config.json", "{\"run\":");
+  put("events.jsonl",
+      "{\"event\":\"begin\"}\nwords\n{\"event\":\"end\",\"unix_s\":1,\"step\":1}\n{");
+  const auto run = data();
+  EXPECT_THAT(run["notices"].dump(), HasSubstr("config.json cannot be read"));
+  EXPECT_THAT(run["notices"].dump(), HasSubstr("2 lines of the events cannot be read"));
+  EXPECT_EQ(run["events"].size(), 1U);
+}
+
+TEST_F(ReportFiles, SaysWhatChangedFromOneLifeToTheNext) {
+  const auto begin = [](const std::string& steps) {
+    return "{\"event\":\"begin\",\"unix_s\":1,\"step\":0,\"tiers\":{\"gpu\":{\"bytes\":5}},"
+           "\"config\":[{\"path\":\"run.steps\",\"value\":\"" +
+           steps + "\"},{\"path\":\"run.seed\",\"value\":\"1\"}]}\n";
+  };
+  put("metrics.jsonl", step(1));
+  put("events.jsonl", begin("10") + begin("20"));
+  const auto events = data()["events"];
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_FALSE(events[0].contains("config"));
+  EXPECT_TRUE(events[1].contains("tiers"));
+  EXPECT_EQ(events[1]["changes"], nlohmann::json::parse(R"([["run.steps","10","20"]])"));
+}
+
+// Against a trace of known spans, two of which overlap and one of which ends after the steps.
+TEST_F(ReportFiles, AddsUpHowLongEachTrackOfATraceWasBusy) {
+  engine::TraceLog log;
+  log.start({.first_step = 1, .last_step = 1});
+  log.begin_step(1, 1'000'000'000);
+  using engine::TraceTrack;
+  const auto add = [&](TraceTrack track, std::int64_t begin_ms, std::int64_t end_ms) {
+    log.add({.track = track,
+             .name = "x",
+             .begin_ns = begin_ms * 1'000'000,
+             .end_ns = end_ms * 1'000'000,
+             .args = {{{"bytes", 1000}}}});
+  };
+  add(TraceTrack::kCompute, 1000, 1600);
+  add(TraceTrack::kNvmeRead, 1000, 1200);
+  add(TraceTrack::kNvmeRead, 1100, 1300);
+  add(TraceTrack::kNvmeWrite, 1900, 2100);
+  log.begin_step(2, 2'000'000'000);
+  log.end_steps(2'000'000'000);
+  ASSERT_OK(log.write_json(folder_.file("trace.json")));
+  const auto trace = read_trace_file(folder_.file("trace.json"));
+  ASSERT_OK(trace);
+  EXPECT_NEAR(trace->window_s, 1.0, 1e-6);
+  ASSERT_EQ(trace->tracks.size(), 3U);
+  EXPECT_EQ(trace->tracks[1].name, "NVMe read");
+  EXPECT_NEAR(trace->tracks[0].busy_s, 0.6, 1e-6);
+  EXPECT_NEAR(trace->tracks[1].busy_s, 0.3, 1e-6);
+  EXPECT_NEAR(trace->tracks[1].bytes, 2000, 1e-6);
+  EXPECT_NEAR(trace->tracks[2].busy_s, 0.1, 1e-6);
+  EXPECT_NEAR(trace->tracks[2].bytes, 500, 1);
+  put("metrics.jsonl", step(1));
+  EXPECT_EQ(data()["trace"]["tracks"].size(), 3U);
+  put("trace.json", "{\"otherData\":{\"window_us\":[1]},\"traceEvents\":[\n{\"pid\":1}\n");
+  EXPECT_FALSE(data().contains("trace"));
+  EXPECT_THAT(data()["notices"].dump(), HasSubstr("trace.json cannot be read"));
+}
+
+TEST_F(ReportFiles, BoundsEvents) {
+  std::string text;
+  for (int i = 0; i < 700; ++i)
+    text +=
+        "{\"event\":\"warning\",\"unix_s\":1,\"step\":" + std::to_string(i) + ",\"text\":\"x\"}\n";
+  text += "{\"event\":\"warning\",\"unix_s\":1,\"step\":1,\"text\":\"" + std::string(100000, 'y') +
+          "\"}\n";
+  put("events.jsonl", text);
+  const auto events = read_events_file(folder_.file("events.jsonl"));
+  ASSERT_OK(events);
+  EXPECT_EQ(events->events.size(), EventsFile::kMostOfAKind);
+  EXPECT_EQ(events->left_out, 200);
+  EXPECT_EQ(events->bad_lines, 1);
+}
+
+// What is random is read or refused, and always makes a page.
+TEST_F(ReportFiles, MakeAPageOutOfAnyBytes) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 draw(seed);
+  const std::string sound = step(1) + step(2, ",\"unit_hashes\":{\"a\":\"b\"}") + step(3) +
+                            "{\"event\":\"warning\",\"unix_s\":1,\"step\":1,\"text\":\"t\"}\n" +
+                            "{\"model\":{\"layers\":[1,2,{\"a\":null}]}}\n";
+  for (int round = 0; round < 60; ++round) {
+    for (const char* const name :
+         {"metrics.jsonl", "events.jsonl", "config.json", "metrics-cut.jsonl", "trace.json"}) {
+      std::string text = sound;
+      for (unsigned i = draw() % 12; i > 0; --i) {
+        const std::size_t at = draw() % text.size();
+        if (draw() % 3 == 0)
+          text.erase(at, 1 + draw() % 9);
+        else
+          text[at] = static_cast<char>(draw());
+        if (text.empty()) text = "{";
+      }
+      put(name, text);
+    }
+    const auto run = read_run(path(), 10);
+    ASSERT_OK(run);
+    const std::string json = report_json({*run}, {});
+    ASSERT_TRUE(nlohmann::json::accept(json));
+    ASSERT_EQ(json.find_first_of("<>&"), json.npos);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::report

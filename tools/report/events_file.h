@@ -1,0 +1,30 @@
+// EventsFile: a run's events.jsonl as the page shows it: known events of a bounded number and size,
+// each as JSON. Of several lives of the run only the last one's `begin` keeps its configuration and
+// tiers; what changed from one life to the next is said in `changes`.
+//
+// Memory: kMostOfAKind of each kind, of at most kMostEventBytes each (a `begin`: kMostBeginBytes).
+// Errors: only where the file cannot be read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace sluice::report {
+
+struct EventsFile {
+  static constexpr std::size_t kMostOfAKind = 500;
+  static constexpr std::size_t kMostEventBytes = std::size_t{8} << 10;
+  static constexpr std::size_t kMostBeginBytes = std::size_t{128} << 10;
+
+  std::vector<std::string> events;  // JSON objects, in the order of the file
+  std::int64_t left_out = 0;        // beyond kMostOfAKind
+  std::int64_t bad_lines = 0;
+  bool has_torn_end = false;
+};
+
+Result<EventsFile> read_events_file(const std::string& path);
+
+}  // namespace sluice::report

@@ -1,0 +1,55 @@
+// MetricsFile: a run's metrics.jsonl for people to look at. Unlike engine::read_metrics(), which a
+// run that goes on relies on, it takes what can be taken: lines that cannot be read are counted and
+// named, keys may be missing, steps may be missing, come twice or in any order.
+//
+// Memory: that of a StepSeries; lists are bounded, and say how many they left out.
+// Errors: only where the file cannot be read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/result.h"
+#include "tools/report/step_series.h"
+
+namespace sluice::report {
+
+// Of the series: the numbers of metrics.jsonl and, last, `trained_s`: the time of all steps up to
+// this one, without what was between them.
+const std::vector<std::string>& metric_columns();
+std::size_t metric_column(std::string_view name);  // that there is
+
+struct StepList {
+  static constexpr std::size_t kMost = 500;
+  std::vector<std::int64_t> steps;  // the first ones
+  std::int64_t count = 0;           // of all
+  void add(std::int64_t step);
+};
+
+struct StepGap {
+  std::int64_t first = 0;  // missing
+  std::int64_t last = 0;
+};
+
+struct MetricsFile {
+  static constexpr std::size_t kMostGaps = 100;
+
+  StepSeries series;
+  std::int64_t lines = 0;  // of steps
+  StepList skipped;
+  StepList not_finite_loss;
+  std::vector<StepGap> gaps;
+  std::int64_t gap_count = 0;
+  std::int64_t bad_lines = 0;
+  std::int64_t first_bad_line = 0;
+  bool has_torn_end = false;
+  std::int64_t out_of_order = 0;  // lines of a step that is not after the one before
+  double nvme_read_bytes = 0;     // of all lines
+  double nvme_write_bytes = 0;
+};
+
+Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_buckets);
+
+}  // namespace sluice::report

@@ -1,0 +1,40 @@
+// RunRecord: what a run's folder says about the run, as much of it as is there and can be read.
+//
+// Errors: kNotFound and kInvalidArgument, where there is no run. What is damaged is a notice.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/result.h"
+#include "tools/report/events_file.h"
+#include "tools/report/metrics_file.h"
+#include "tools/report/trace_file.h"
+
+namespace sluice::report {
+
+struct CheckpointFact {
+  std::int64_t step = 0;
+  std::uint64_t bytes = 0;
+  std::string state;  // as `sluice ls` has it
+};
+
+struct RunRecord {
+  std::string name;  // the folder's
+  std::string path;  // as it was given
+  MetricsFile metrics;
+  std::optional<MetricsFile> cut;  // steps that were run again
+  EventsFile events;
+  std::optional<TraceFile> trace;                           // of some steps, with --trace
+  std::vector<std::pair<std::string, std::string>> config;  // key and value, in the file's order
+  std::vector<CheckpointFact> checkpoints;
+  std::vector<std::string> notices;  // sentences: what is missing or damaged
+};
+
+// `path`: a run's folder, or a metrics.jsonl. Checkpoints are left to the caller.
+Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets);
+
+}  // namespace sluice::report
