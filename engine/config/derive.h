@@ -34,6 +34,13 @@ class Derivation {
     const Setting* setting = find(path);
     return setting != nullptr && setting->is_auto();
   }
+  // Whether any key of this section has a value.
+  bool gives_any(std::string_view section) const {
+    const std::string prefix = std::string(section) + ".";
+    for (const auto& [path, setting] : collected_.settings)
+      if (std::string_view(path).starts_with(prefix) && !setting.is_auto()) return true;
+    return false;
+  }
   // Stated explicitly: neither null nor left out.
   bool says_auto(std::string_view path) const {
     const Setting* setting = find(path);

@@ -232,6 +232,18 @@ class Engine:
         Raises what the module raises; RefusedError under autocast, or where a parameter was changed
         in place.
         """
+        self._begin_pass()
+        try:
+            return self.module(
+                *(self._as_computed(it) for it in args),
+                **{key: self._as_computed(it) for key, it in kwargs.items()},
+            )
+        except BaseException:
+            self._keeper.release_all()
+            raise
+
+    def _begin_pass(self) -> None:
+        """Before the module's forward, whoever calls it."""
         if torch.is_autocast_enabled(self.device.type):
             raise RefusedError(
                 "autocast keeps 16-bit copies of parameters from forward to backward, past their"
@@ -244,14 +256,6 @@ class Engine:
             _check_not_compiled(self.module)
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
-        try:
-            return self.module(
-                *(self._as_computed(it) for it in args),
-                **{key: self._as_computed(it) for key, it in kwargs.items()},
-            )
-        except BaseException:
-            self._keeper.release_all()
-            raise
 
     def _as_computed(self, value: Any) -> Any:
         if (
@@ -262,12 +266,14 @@ class Engine:
             return value.to(self.dtype)
         return value
 
-    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> None:
+    def backward(
+        self, loss: torch.Tensor, retain_graph: bool = False, *, averages: bool = True
+    ) -> None:
         """Adds the gradient of `loss`, a tensor of one element, to the step's.
 
         A step's gradient is that of the mean of its micro-batches' losses: `loss` is divided by
-        their number, and multiplied by the loss scale of fp16. Several calls before :meth:`step`
-        add up.
+        their number, unless `averages` is False, and multiplied by the loss scale of fp16. Several
+        calls before :meth:`step` add up.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise RefusedError("backward() wants the loss, a tensor of one element")
@@ -278,7 +284,7 @@ class Engine:
             )
         self._begin_backward()
         try:
-            scale = self._run.loss_scale / self._run.micro_batches
+            scale = self._run.loss_scale / (self._run.micro_batches if averages else 1)
             loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
             for unit, arrived in enumerate(self._arrived):
                 if arrived > 0:
@@ -288,10 +294,11 @@ class Engine:
             raise
         finally:
             self._keeper.end_backward()
+        value = loss.detach() if averages else loss.detach() * self._run.micro_batches
         if len(self._losses) == self._run.micro_batch:
-            self._losses.append(loss.detach().clone())
+            self._losses.append(value.clone())
         else:
-            self._losses[-1] = self._losses[-1] + loss.detach()
+            self._losses[-1] = self._losses[-1] + value
 
     def _begin_backward(self) -> None:
         if self._keeper.in_backward:
@@ -341,9 +348,12 @@ class Engine:
         self._parts[unit] += 1 if self._arrived[unit] == self._units[unit].trained_count else 2
         self._arrived[unit] = 0
 
-    def step(self) -> StepResult | None:
+    def step(self, is_last: bool = False) -> StepResult | None:
         """Ends the micro-batch. Behind the last one of a step: norm, clipping, AdamW; and what the
         step did.
+
+        `is_last`: the step ends with this one, before it has all of its micro-batches (an epoch is
+        over): those that are missing count as ones of loss 0.
 
         A parameter without any gradient in a step has one of zero: its moments fade, and it decays.
 
@@ -359,6 +369,9 @@ class Engine:
         self._keeper.end_micro_batch()
         try:
             self._run.end_micro_batch()
+            while is_last and not self._run.is_complete:
+                self._run.end_micro_batch()
+                self._losses.append(torch.zeros_like(self._losses[0]))
         except BaseException:
             self._abandon()
             raise
@@ -404,6 +417,21 @@ class Engine:
             raise RefusedError(what)
 
     # ---- what a loop asks for
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as it was resolved, in the form of a run file."""
+        return json.loads(self._config.json())
+
+    @property
+    def applied_step(self) -> int:
+        """Steps whose update was applied."""
+        return self._run.applied_step
+
+    @property
+    def loss_scale(self) -> float:
+        """Of the next step; 1 without fp16."""
+        return self._run.loss_scale
 
     @property
     def micro_batches(self) -> int:

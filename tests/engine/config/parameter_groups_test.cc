@@ -130,6 +130,18 @@ TEST(ParameterGroups, APatternWithoutParametersIsRefusedWithTheNearestNames) {
                     HasSubstr("Put it before them")));
 }
 
+// They may be those of a module from Python, whose names no family has.
+TEST(ParameterGroups, AreLeftToThePlanWhereNoModelIsNamed) {
+  const auto with = [](const std::string& more) {
+    return resolve_run(R"({"train_batch_size": 8, "optimizer": {"groups": [)"
+                       R"({"match": "encoder.*", "weight_decay": 0}]})" +
+                       more + "}");
+  };
+  EXPECT_EQ(accepted(with("")).config.optimizer.groups.size(), 1U);
+  EXPECT_THAT(refusal(with(R"(, "model": {"preset": "gpt2-small"})")),
+              HasSubstr("optimizer.groups[0].match \"encoder.*\" matches no parameter"));
+}
+
 TEST(ParameterGroups, MistakesInAnEntryAreNamed) {
   EXPECT_THAT(refused(R"({"match": "*"})"), HasSubstr("must be a list of objects"));
   EXPECT_THAT(refused(R"(["*.bias"])"), HasSubstr("optimizer.groups[0] is \"*.bias\""));

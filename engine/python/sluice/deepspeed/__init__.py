@@ -1,0 +1,241 @@
+"""DeepSpeed's names, for scripts that were written for it:
+
+    import sluice.deepspeed as deepspeed
+
+    engine, optimizer, _, _ = deepspeed.initialize(model=model, config="ds_config.json")
+    for batch in batches:
+        loss = engine(**batch).loss
+        engine.backward(loss)
+        engine.step()
+    engine.save_checkpoint("runs/a", client_state={"epoch": 1})
+
+What is not supported is refused by its name, with what to do instead. One process, one GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from .. import __version__
+from .._core import RefusedError
+from ..engine import initialize as initialize_engine
+from . import comm, translate, zero
+from .engine import DeepSpeedEngine
+from .facades import EngineOptimizer, EngineSchedule, shadow_optimizer
+
+__all__ = [
+    "DeepSpeedEngine",
+    "EngineOptimizer",
+    "EngineSchedule",
+    "add_config_arguments",
+    "comm",
+    "init_distributed",
+    "initialize",
+    "zero",
+    "__version__",
+]
+
+_INSTEAD = {
+    "init_inference": "call the model under torch.no_grad(), with or without an engine",
+    "PipelineModule": "give the whole model to initialize(): its blocks come and go one by one",
+    "checkpointing": "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()",
+    "ops": "the engine has its own Adam: name it in the configuration's optimizer section",
+    "moe": "give a model with experts of its own (transformers' are)",
+    "tp_model_init": "tensors are not divided among GPUs",
+    "OnDevice": "make the model on the CPU",
+    "get_accelerator": "ask engine.device",
+    "runtime": "its names are in sluice.deepspeed",
+    "utils": "masters are saved by engine.engine.save_weights()",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name in _INSTEAD:
+        raise RefusedError(f"sluice.deepspeed has no {name}: {_INSTEAD[name]}")
+    raise AttributeError(f"module 'sluice.deepspeed' has no attribute {name!r}")
+
+
+def initialize(
+    args: argparse.Namespace | None = None,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | Callable | None = None,
+    model_parameters: Any = None,
+    training_data: Any = None,
+    lr_scheduler: Any = None,
+    distributed_port: int = 29500,
+    mpu: Any = None,
+    dist_init_required: bool | None = None,
+    collate_fn: Callable | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    mesh_param: Any = None,
+    config_params: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    **unknown: Any,
+) -> tuple[DeepSpeedEngine, EngineOptimizer, Any, Any]:
+    """As DeepSpeed's: (engine, optimizer, dataloader, lr_scheduler).
+
+    Args:
+        args: its ``deepspeed_config`` counts where no `config` is given.
+        model: any module.
+        optimizer: torch's AdamW or Adam (or a function that makes one of parameters), which the
+            engine then does itself, in place of the configuration's; or None.
+        model_parameters: those that are trained, or groups of them with their own lr and
+            weight_decay. All that require a gradient have to be among them.
+        training_data: a dataset of which the third result is a DataLoader of micro-batches.
+        lr_scheduler: a schedule of that optimizer (or a function of an optimizer), where the
+            configuration has none: :func:`sluice.deepspeed.translate.schedule_keys` says which.
+        config: a path, or a dict; also a run file.
+
+    Raises:
+        RefusedError: something in it is not supported, by its name.
+    """
+    for name, value in (("mpu", mpu), ("mesh_param", mesh_param), *unknown.items()):
+        if value is not None:
+            raise RefusedError(f"initialize({name}=...) is not supported: leave it out")
+    if model is None:
+        raise RefusedError("initialize() needs model=, a torch.nn.Module")
+    check_one_process()
+    keys = read_config(_one_config(args, config, config_params))
+    overrides = _translated(model, optimizer, model_parameters, lr_scheduler, keys)
+    engine = DeepSpeedEngine(
+        initialize_engine(model, keys, overrides=overrides), training_data, collate_fn
+    )
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _one_config(args: Any, config: Any, config_params: Any) -> Any:
+    given = [it for it in (config, config_params) if it is not None]
+    from_args = getattr(args, "deepspeed_config", None)
+    if from_args is not None:
+        given.append(from_args)
+    if not given:
+        raise RefusedError(
+            "initialize() needs a configuration: config=, or --deepspeed_config in args"
+        )
+    if len(given) > 1:
+        raise RefusedError(
+            "initialize() was given several configurations: one of config, config_params and"
+            " args.deepspeed_config"
+        )
+    return given[0]
+
+
+def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """A copy of its keys. RefusedError where it is no JSON object."""
+    keys = dict(config) if isinstance(config, Mapping) else _read(Path(config))
+    try:
+        keys = json.loads(json.dumps(keys))
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"the configuration is no JSON: {error}") from error
+    if "model" in keys:  # of a run file: another one, whose names are not this module's
+        keys["model"] = {}
+    return keys
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        keys = json.loads(_without_comments(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise RefusedError(f"the configuration {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RefusedError(f"the configuration {path} is no JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise RefusedError(f"the configuration {path} is no JSON object")
+    return keys
+
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = r"//[^\n]*|#[^\n]*|/\*.*?\*/"
+_TRAILING_COMMA = r",(?=\s*[}\]])"
+
+
+def _without_comments(text: str) -> str:
+    """DeepSpeed's files may have them, and commas behind the last entry."""
+    for extra in (_COMMENT, _TRAILING_COMMA):
+        text = re.sub(f"({_STRING})|{extra}", lambda it: it[1] or "", text, flags=re.DOTALL)
+    return text
+
+
+def _translated(
+    model: nn.Module, optimizer: Any, parameters: Any, schedule: Any, config: Mapping[str, Any]
+) -> translate.Keys:
+    if not isinstance(model, nn.Module):
+        return {}  # refused by the engine
+    params = config.get("optimizer", {}).get("params", {})
+    keys: translate.Keys = {}
+    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        trained = [it for it in model.parameters() if it.requires_grad]
+        optimizer = optimizer(trained if parameters is None else parameters)
+    if optimizer is not None:
+        keys.update(translate.optimizer_keys(optimizer, model))
+    elif parameters is not None:
+        groups = translate.given_groups(
+            parameters,
+            model,
+            lr=_number(params, "lr", 1e-3),
+            weight_decay=_number(params, "weight_decay", 0.0),
+        )
+        if groups is not None:
+            keys.update(translate.group_keys(groups))
+    if schedule is not None:
+        if config.get("scheduler", {}).get("type"):
+            raise RefusedError("a scheduler is given, and the configuration has one: leave one out")
+        if optimizer is None:
+            optimizer = shadow_optimizer(_number(params, "lr", 1e-3), model)
+            if not _is_schedule(schedule):
+                schedule = schedule(optimizer)
+            else:
+                raise RefusedError(
+                    "a schedule is given without its optimizer: give that as well, or a function"
+                    " that makes the schedule of one"
+                )
+        elif not _is_schedule(schedule):
+            schedule = schedule(optimizer)
+        keys.update(translate.schedule_keys(schedule, optimizer))
+    return keys
+
+
+def _is_schedule(value: Any) -> bool:
+    return isinstance(value, torch.optim.lr_scheduler.LRScheduler) or not callable(value)
+
+
+def _number(params: Mapping[str, Any], name: str, default: float) -> float:
+    value = params.get(name, default)
+    if value == "auto":
+        raise RefusedError(
+            f'optimizer.params.{name} is "auto", and model_parameters or lr_scheduler need it: say'
+            " it there"
+        )
+    return float(value)
+
+
+def check_one_process() -> None:
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "1").strip() not in ("", "1"):
+            raise RefusedError(
+                f"{name} is {os.environ[name]}: the package trains in one process, with one GPU."
+                " Start the script by python itself (sluice train takes several GPUs)"
+            )
+
+
+def init_distributed(*_: Any, **__: Any) -> None:
+    """Nothing: there is one process. RefusedError where the environment says otherwise."""
+    check_one_process()
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """--deepspeed and --deepspeed_config, as DeepSpeed's."""
+    group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
+    group.add_argument(
+        "--deepspeed", default=False, action="store_true", help="train by the configuration"
+    )
+    group.add_argument("--deepspeed_config", default=None, type=str, help="the configuration, JSON")
+    return parser

@@ -1,0 +1,307 @@
+"""DeepSpeedEngine: sluice.Engine under the names that scripts for DeepSpeed touch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch.utils.data import DataLoader
+
+from .._core import RefusedError
+from ..engine import Engine, StepResult
+from . import checkpoints
+from .facades import EngineOptimizer, EngineSchedule
+from .weights import begin_anew
+
+_log = logging.getLogger("sluice")
+
+# What DeepSpeed's engine has and this one has not: what to do instead.
+_REFUSED = {
+    "train_batch": "it is of pipelines: call engine(batch), backward() and step()",
+    "eval_batch": "it is of pipelines: call engine(batch) under torch.no_grad()",
+    "set_train_batch_size": "the batch is the configuration's: make another engine",
+    "set_train_micro_batch_size": "the batch is the configuration's: make another engine",
+    "set_lr": "the rate is the scheduler's: say it in the configuration",
+    "no_sync": "gradients are accumulated by gradient_accumulation_steps",
+    "save_fp16_model": "call save_16bit_model()",
+    "compile": "compile the forward of the model's blocks before initialize()",
+    "allreduce_gradients": "there is one process, and step() has the whole gradient",
+    "offload_states": "the configuration says where states are",
+    "reload_states": "the configuration says where states are",
+}
+
+
+class NotSupportedError(RefusedError, AttributeError):
+    """A name of DeepSpeed's engine that this one has not; hasattr() says so."""
+
+
+class DeepSpeedEngine:
+    """Made by :func:`sluice.deepspeed.initialize`. What is not here is the module's."""
+
+    def __init__(self, engine: Engine, data: Any = None, collate: Callable | None = None):
+        self.engine = engine  #: sluice's own
+        self.module = engine.module
+        config = engine.config
+        self.config: dict[str, Any] = config
+        self.optimizer = EngineOptimizer(engine)
+        has_schedule = config["scheduler"]["type"] != "constant"
+        self.lr_scheduler = EngineSchedule(engine, self.optimizer) if has_schedule else None
+        self.training_dataloader = None if data is None else self.deepspeed_io(data, None, collate)
+        self.local_rank = 0
+        self.global_rank = 0
+        self.world_size = 1
+        self._is_boundary: bool | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED:
+            raise NotSupportedError(f"sluice's engine has no {name}(): {_REFUSED[name]}")
+        if "module" not in self.__dict__:
+            raise AttributeError(name)
+        try:
+            return getattr(self.module, name)
+        except AttributeError:
+            raise AttributeError(
+                f"neither sluice's engine for DeepSpeed's scripts nor {type(self.module).__name__}"
+                f" has {name!r}"
+            ) from None
+
+    # ---- a micro-batch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.engine(*args, **kwargs)
+
+    forward = __call__
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        release_loss: bool = False,
+        retain_graph: bool = False,
+        scale_wrt_gas: bool = True,
+    ) -> torch.Tensor:
+        """Returns the loss. `scale_wrt_gas`: divide it by gradient_accumulation_steps()."""
+        self.engine.backward(loss, retain_graph, averages=scale_wrt_gas)
+        return loss
+
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """Ends the micro-batch, and the step with its last one."""
+        if lr_kwargs:
+            raise RefusedError("step(lr_kwargs=...): the schedule is the configuration's")
+        if self._is_boundary is False and self.engine.is_boundary:
+            raise RefusedError(
+                f"a step has {self.gradient_accumulation_steps()} micro-batches, and"
+                " set_gradient_accumulation_boundary(False) asks for more: raise"
+                " gradient_accumulation_steps"
+            )
+        done = self.engine.step(is_last=self._is_boundary is True)
+        if done is not None:
+            self._say(done)
+
+    def _say(self, done: StepResult) -> None:
+        if done.step % self.config["steps_per_print"] == 0:
+            _log.info(
+                "step=%d, skipped=%d, lr=%s, loss=%g",
+                done.step,
+                self.skipped_steps,
+                self.get_lr(),
+                done.loss,
+            )
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the next step() changes the parameters."""
+        return self.engine.is_boundary if self._is_boundary is None else self._is_boundary
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Of the next step(), and those behind it: True ends a step before it has all of its
+        micro-batches."""
+        self._is_boundary = is_boundary
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: a step's gradients are gone behind it."""
+
+    def train(self, mode: bool = True) -> DeepSpeedEngine:
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> DeepSpeedEngine:
+        return self.train(False)
+
+    # ---- what a loop asks for
+
+    @property
+    def global_steps(self) -> int:
+        return self.engine.global_step
+
+    @property
+    def skipped_steps(self) -> int:
+        return self.engine.global_step - self.engine.applied_step
+
+    @property
+    def global_samples(self) -> int:
+        return self.global_steps * self.train_batch_size()
+
+    @property
+    def micro_steps(self) -> int:
+        done = self.global_steps * self.gradient_accumulation_steps()
+        return done + self.engine._run.micro_batch
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+    def train_batch_size(self) -> int:
+        return int(self.config["train_batch_size"])
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return int(self.config["train_micro_batch_size_per_gpu"])
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.engine.micro_batches
+
+    def gradient_clipping(self) -> float:
+        return float(self.config["gradient_clipping"])
+
+    def get_global_grad_norm(self) -> float | None:
+        """Of the last step, before clipping; None before the first."""
+        return None if self.engine.last_step is None else self.engine.last_step.grad_norm
+
+    def get_lr(self) -> list[float]:
+        """Of the next step, by group."""
+        return [it["lr"] for it in self.optimizer.param_groups]
+
+    def zero_optimization_stage(self) -> int:
+        return int(self.config["zero_optimization"]["stage"])
+
+    def zero_optimization(self) -> bool:
+        return self.zero_optimization_stage() > 0
+
+    def fp16_enabled(self) -> bool:
+        return self.engine.dtype == torch.float16
+
+    def bfloat16_enabled(self) -> bool:
+        return self.engine.dtype == torch.bfloat16
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step() changed the parameters."""
+        last = self.engine.last_step
+        return last is not None and not last.skipped and self.engine._run.micro_batch == 0
+
+    def deepspeed_io(
+        self, dataset: Any, batch_size: int | None = None, collate_fn: Callable | None = None
+    ) -> DataLoader:
+        """Micro-batches of a dataset, whose order torch's generator decides."""
+        is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+        return DataLoader(
+            dataset,
+            batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
+            shuffle=None if is_iterable else True,
+            collate_fn=collate_fn,
+        )
+
+    # ---- checkpoints
+
+    def save_checkpoint(
+        self,
+        save_dir: str | os.PathLike[str],
+        tag: Any = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Saves into SAVE_DIR/TAG, by default global_stepN, and writes the tag into SAVE_DIR/latest
+        once it is durable. A checkpoint of the same tag is replaced.
+
+        `client_state` comes back from :meth:`load_checkpoint`. Frozen parameters are never in it.
+
+        Raises:
+            RefusedError: JSON cannot hold `client_state`, or the step has begun.
+            Error: what could not be written.
+        """
+        tag = checkpoints.check_tag(f"global_step{self.global_steps}" if tag is None else tag)
+        state = checkpoints.check_client_state(dict(client_state or {}))
+        checkpoints.save(self.engine, os.fspath(save_dir), tag, state, save_latest)
+        return True
+
+    def load_checkpoint(
+        self,
+        load_dir: str | os.PathLike[str],
+        tag: Any = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Callable | None = None,
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Goes on where a checkpoint was made.
+
+        Without a tag it is what LOAD_DIR/latest names; without that file nothing is loaded, and
+        (None, None) returned. `load_module_only`: its weights alone, from step 0 (they pass
+        through a temporary file).
+
+        Returns:
+            The checkpoint's folder, and its client_state.
+
+        Raises:
+            RefusedError: it is of another module or configuration. Nothing has changed.
+            Error: there is no whole checkpoint of that tag, or it is damaged.
+        """
+        if custom_load_fn is not None:
+            raise RefusedError("custom_load_fn: give weights to engine.load_weights()")
+        if not load_module_only and not (load_optimizer_states and load_lr_scheduler_states):
+            raise RefusedError(
+                "load_optimizer_states and load_lr_scheduler_states go together with the weights:"
+                " load_module_only=True takes these alone, and begins at step 0"
+            )
+        folder = checkpoints.find(os.fspath(load_dir), tag)
+        if folder is None:
+            return None, None
+        path, state = self.engine.load_checkpoint(folder)
+        if load_module_only:
+            begin_anew(self.engine)
+        return path, state or {}
+
+    def save_16bit_model(
+        self,
+        save_dir: str | os.PathLike[str],
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """The module's state_dict, in what it computes with (fp32 if that is neither bf16 nor
+        fp16), for torch.load; as safetensors if the name ends so."""
+        state = self.module.state_dict()
+        if exclude_frozen_parameters:
+            frozen = {name for name, it in self.module.named_parameters() if not it.requires_grad}
+            state = {name: it for name, it in state.items() if name not in frozen}
+        os.makedirs(save_dir, exist_ok=True)
+        path = os.path.join(save_dir, save_filename)
+        if path.endswith(".safetensors"):
+            self._save_safetensors(state, path)
+        else:
+            torch.save(dict(state), path)
+        return True
+
+    def _save_safetensors(self, state: Mapping[str, torch.Tensor], path: str) -> None:
+        try:
+            from safetensors.torch import save_file
+        except ImportError as error:
+            raise RefusedError(f"{path} needs the package safetensors: {error}") from error
+        seen: dict[int, str] = {}
+        for name, value in state.items():  # a tied parameter is one
+            seen.setdefault(value.data_ptr() if value.numel() else id(value), name)
+        save_file({name: state[name].contiguous() for name in seen.values()}, path)
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
+        """Begins anew from these weights, at step 0."""
+        self.engine.load_weights(state)
+
+    def destroy(self) -> None:
+        """Gives memory and drives back; the module's parameters are gone."""
+        self.engine.close()
+
+    def to(self, *_: Any, **__: Any) -> NoReturn:
+        raise RefusedError("the engine's configuration says where the module is and in what dtype")
+
+    half = bfloat16 = float = cuda = cpu = to

@@ -1,0 +1,339 @@
+"""torch's optimizers and schedules as keys of a configuration, and the groups that these name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as schedules
+
+from .._core import RefusedError
+
+#: Keys of a configuration with dots, as ``sluice.initialize(overrides=...)`` takes them.
+Keys = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters with a learning rate, before the schedule, and a weight decay of their own."""
+
+    names: list[str]
+    lr: float
+    weight_decay: float
+
+
+def trained_names(module: nn.Module) -> dict[int, str]:
+    """By the id of each parameter that is trained: the name that the engine gives it."""
+    return {id(it): name for name, it in module.named_parameters() if it.requires_grad}
+
+
+# ---- groups
+
+
+def _candidates(name: str) -> Iterator[str]:
+    """Globs that fit a name, the widest first: of any layer, of a part of the module, of what has
+    the same name in it; and the name alone."""
+    exact = re.sub(r"([*?\[])", r"[\1]", name)
+    yield re.sub(r"(?<=\.)\d+(?=\.|$)", "*", exact)
+    *path, last = exact.split(".")
+    prefixes = [".".join(path[:length]) for length in range(1, len(path) + 1)]
+    yield from (f"{prefix}.*" for prefix in prefixes)
+    yield from (f"{prefix}.*.{last}" for prefix in prefixes[:-1])
+    yield exact
+
+
+def _patterns(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Globs that fit these names and none of the others; few, since a configuration may have no
+    more than 256."""
+    found: list[str] = []
+    fits_others: dict[str, bool] = {}
+    for name in names:
+        if any(fnmatchcase(name, it) for it in found):
+            continue
+        for pattern in _candidates(name):
+            if pattern not in fits_others:
+                fits_others[pattern] = any(fnmatchcase(it, pattern) for it in others)
+            if not fits_others[pattern]:
+                found.append(pattern)
+                break
+    return found
+
+
+def group_keys(groups: Sequence[Group]) -> Keys:
+    """The largest group is what optimizer.params says; the others are optimizer.groups, the
+    smallest first: of these the first that matches counts."""
+    *others, base = sorted((it for it in groups if it.names), key=lambda it: len(it.names))
+    keys: Keys = {
+        "optimizer.params.lr": base.lr,
+        "optimizer.params.weight_decay": base.weight_decay,
+        "optimizer.params.decayed": "all",
+    }
+    entries = []
+    for number, group in enumerate(others):
+        later = [name for it in (*others[number + 1 :], base) for name in it.names]
+        entry: dict[str, Any] = {"match": _patterns(group.names, later)}
+        if group.lr != base.lr:
+            entry["lr"] = group.lr
+        entry["weight_decay"] = group.weight_decay
+        entries.append(entry)
+    if entries:
+        keys["optimizer.groups"] = entries
+    return keys
+
+
+def configured_groups(config: Mapping[str, Any], module: nn.Module) -> list[Group]:
+    """The groups that a resolved configuration makes of a module."""
+    params = config["optimizer"]["params"]
+    lr, decay = params["lr"], params["weight_decay"]
+    entries = config["optimizer"].get("groups", [])
+    taken: dict[tuple[int, bool], list[str]] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        number = next(
+            (i for i, entry in enumerate(entries) if _fits(name, entry["match"])), len(entries)
+        )
+        decays = params["decayed"] == "all" or parameter.dim() > 1
+        taken.setdefault((number, decays), []).append(name)
+    groups = []
+    for (number, decays), names in taken.items():
+        entry = entries[number] if number < len(entries) else {}
+        own = entry.get("weight_decay", decay if decays else 0.0)
+        groups.append(Group(names, entry.get("lr", lr), own))
+    return groups
+
+
+def _fits(name: str, match: str | Sequence[str]) -> bool:
+    return any(fnmatchcase(name, it) for it in ([match] if isinstance(match, str) else match))
+
+
+def given_groups(
+    groups: Iterable[Any], module: nn.Module, *, lr: float, weight_decay: float
+) -> list[Group] | None:
+    """Of parameters, or of groups of them as torch's optimizers take them.
+
+    None: all that is trained, without anything of its own. Where a group says nothing, `lr` and
+    `weight_decay` count.
+
+    Raises:
+        RefusedError: it is not exactly what the module trains, or asks for more than those two.
+    """
+    names = trained_names(module)
+    entries = list(groups)
+    if not entries:
+        raise RefusedError("model_parameters is empty: was it a generator that was read before?")
+    is_plain = not isinstance(entries[0], dict)
+    if is_plain:
+        entries = [{"params": entries}]
+    found: list[Group] = []
+    seen: set[int] = set()
+    for entry in entries:
+        entry = dict(entry)
+        own = entry.pop("params")
+        parameters = [own] if isinstance(own, torch.Tensor) else list(own)
+        parameters = [it[1] if isinstance(it, tuple) else it for it in parameters]
+        extra = sorted(
+            key for key in entry.keys() - {"lr", "weight_decay", "initial_lr"} if key != "name"
+        )
+        if extra:
+            raise RefusedError(
+                f"a group of parameters has its own {', '.join(extra)}: only lr and weight_decay"
+                " may differ, the others are the optimizer's"
+            )
+        foreign = [it for it in parameters if it.requires_grad and id(it) not in names]
+        if foreign:
+            raise RefusedError(
+                f"a parameter of shape {tuple(foreign[0].shape)} is optimized and is no parameter"
+                " of the model: was the model changed, or copied, after the optimizer was made?"
+            )
+        ids = [id(it) for it in parameters if it.requires_grad]
+        if len(set(ids)) < len(ids) or seen & set(ids):
+            raise RefusedError("a parameter is in two groups")
+        seen |= set(ids)
+        rate: Any = entry.get("initial_lr", entry.get("lr", lr))
+        decay: Any = entry.get("weight_decay", weight_decay)
+        found.append(Group([names[it] for it in ids], float(rate), float(decay)))
+    missing = [name for key, name in names.items() if key not in seen]
+    if missing:
+        raise RefusedError(
+            f"{missing[0]}{' and others' if len(missing) > 1 else ''} would be trained and is not"
+            " among the parameters that are to be: freeze it (requires_grad_(False)) before"
+        )
+    return None if is_plain else found
+
+
+# ---- optimizers
+
+
+def optimizer_keys(optimizer: Any, module: nn.Module) -> Keys:
+    """What makes the engine's AdamW do what this optimizer would.
+
+    Raises:
+        RefusedError: it is another one than torch's AdamW or Adam, has begun, or its parameters are
+            not those of the module.
+    """
+    if type(optimizer) not in (torch.optim.AdamW, torch.optim.Adam):
+        raise RefusedError(
+            f"the optimizer is {_full_name(type(optimizer))}, and the engine has AdamW and Adam:"
+            " give torch.optim.AdamW or torch.optim.Adam, or none and an optimizer section in the"
+            " configuration"
+        )
+    if any(optimizer.state.values()):
+        raise RefusedError(
+            "the optimizer has taken steps, and its moments cannot be taken over: give a new one"
+        )
+    groups = optimizer.param_groups
+    first = groups[0]
+    for name in ("betas", "eps", "amsgrad", "maximize", "decoupled_weight_decay"):
+        if any(it.get(name) != first.get(name) for it in groups):
+            raise RefusedError(f"{name} differs between groups of the optimizer: it has to be one")
+    for name in ("amsgrad", "maximize"):
+        if first[name]:
+            raise RefusedError(f"the optimizer was made with {name}=True, which the engine has not")
+    found = given_groups(
+        [
+            {key: it[key] for key in ("params", "lr", "weight_decay", "initial_lr") if key in it}
+            for it in groups
+        ],
+        module,
+        lr=0.0,
+        weight_decay=0.0,
+    )
+    assert found is not None
+    is_decoupled = isinstance(optimizer, torch.optim.AdamW) or first["decoupled_weight_decay"]
+    keys = group_keys(found)
+    keys["optimizer.type"] = "AdamW" if is_decoupled else "Adam"
+    keys["optimizer.params.adam_w_mode"] = bool(is_decoupled)
+    keys["optimizer.params.betas"] = [float(it) for it in first["betas"]]
+    keys["optimizer.params.eps"] = float(first["eps"])
+    return keys
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+# ---- schedules
+
+# transformers' get_scheduler() makes a LambdaLR of a partial of one of these. Each with its name in
+# a configuration.
+_OF_TRANSFORMERS = {
+    "_get_constant_schedule_with_warmup_lr_lambda": "constant_with_warmup",
+    "_get_linear_schedule_with_warmup_lr_lambda": "linear",
+    "_get_cosine_schedule_with_warmup_lr_lambda": "cosine",
+    "_get_cosine_with_hard_restarts_schedule_with_warmup_lr_lambda": "cosine_with_restarts",
+    "_get_polynomial_decay_schedule_with_warmup_lr_lambda": "polynomial",
+    "_get_inverse_sqrt_schedule_lr_lambda": "inverse_sqrt",
+    "_get_wsd_scheduler_lambda": "warmup_stable_decay",
+}
+_PARAMETERS = {
+    "num_warmup_steps": "warmup_num_steps",
+    "num_training_steps": "total_num_steps",
+    "min_lr_rate": "min_lr_ratio",
+}
+
+
+def schedule_keys(schedule: Any, optimizer: torch.optim.Optimizer) -> Keys:
+    """What makes the engine's learning rate go as this schedule of `optimizer` would have it.
+
+    Beyond the end of a cosine the engine's rate stays, where torch's would rise again.
+
+    Raises:
+        RefusedError: it is none that the engine has, or has begun.
+    """
+    if getattr(schedule, "optimizer", optimizer) is not optimizer:
+        raise RefusedError("the schedule is of another optimizer than the one that is given")
+    if getattr(schedule, "last_epoch", 0) > 0:
+        raise RefusedError(
+            "the schedule has taken steps: give a new one, and load_checkpoint() to go on"
+        )
+    rates = [float(it.get("initial_lr", it["lr"])) for it in optimizer.param_groups]
+    kind, params = _schedule(schedule, rates)
+    keys: Keys = {"scheduler.type": kind}
+    keys.update({f"scheduler.params.{key}": value for key, value in params.items()})
+    return keys
+
+
+def _schedule(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, Any]]:
+    kind = type(schedule)
+    if kind is schedules.LambdaLR:
+        return _of_lambdas(schedule, rates)
+    if kind is schedules.CosineAnnealingLR:
+        _must_be_one(rates, schedule.eta_min, "eta_min")
+        return "cosine_with_min_lr", {
+            "total_num_steps": schedule.T_max,
+            "min_lr": float(schedule.eta_min),
+        }
+    if kind is schedules.PolynomialLR:
+        return "polynomial", {
+            "total_num_steps": schedule.total_iters,
+            "power": float(schedule.power),
+            "lr_end": 0.0,
+        }
+    if kind is schedules.LinearLR and schedule.start_factor == 1:
+        _must_be_one(rates, schedule.end_factor, "end_factor")
+        return "polynomial", {
+            "total_num_steps": schedule.total_iters,
+            "power": 1.0,
+            "lr_end": schedule.end_factor * rates[0],
+        }
+    raise _no_such(_full_name(kind))
+
+
+def _must_be_one(rates: Sequence[float], end: float, name: str) -> None:
+    if end != 0 and any(it != rates[0] for it in rates):
+        raise RefusedError(
+            f"the schedule's {name} is the same for groups whose lr differ: the engine scales all"
+            " alike"
+        )
+
+
+def _of_lambdas(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, Any]]:
+    first = schedule.lr_lambdas[0]
+    if any(not _same(it, first) for it in schedule.lr_lambdas):
+        raise _no_such("a LambdaLR whose groups have different functions")
+    function = first.func if isinstance(first, functools.partial) else first
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if not getattr(function, "__module__", "").startswith("transformers."):
+        raise _no_such(f"a LambdaLR of {name}")
+    if name == "_get_constant_lambda":
+        return "constant", {}
+    if name not in _OF_TRANSFORMERS or first.args:
+        raise _no_such(f"a LambdaLR of transformers' {name}")
+    kind = _OF_TRANSFORMERS[name]
+    params = {_PARAMETERS.get(key, key): it for key, it in first.keywords.items()}
+    if params.pop("lr_init", rates[0]) != rates[0]:
+        raise _no_such("a polynomial schedule of another learning rate than its optimizer's")
+    if kind == "cosine" and params.pop("min_lr_ratio", 0.0):
+        kind = "cosine_with_min_lr"
+        params["min_lr_ratio"] = first.keywords["min_lr_rate"]
+    if kind == "warmup_stable_decay":
+        params["total_num_steps"] = sum(
+            params[key] for key in ("warmup_num_steps", "num_stable_steps", "num_decay_steps")
+        )
+    return kind, params
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return (
+        isinstance(one, functools.partial)
+        and isinstance(other, functools.partial)
+        and (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    )
+
+
+def _no_such(what: str) -> RefusedError:
+    return RefusedError(
+        f"the schedule is {what}, which the engine has not. It has transformers' (get_scheduler,"
+        " but for reduce_lr_on_plateau, greedy and cosine_warmup_with_min_lr), torch's"
+        " CosineAnnealingLR, PolynomialLR and a LinearLR that begins at 1, and what scheduler.type"
+        " of a configuration can be"
+    )

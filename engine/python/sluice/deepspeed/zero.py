@@ -1,0 +1,127 @@
+"""``deepspeed.zero``: parameters that are made, or used, outside of the module's passes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import engine as engines
+from .._core import RefusedError
+from ..engine import Engine
+from .weights import begin_anew
+
+_log = logging.getLogger("sluice")
+
+
+class Init:
+    """``with zero.Init():`` around the making of a model.
+
+    Parameters are made in RAM here, as without it; ``initialize()`` places them on their tiers.
+    ``dtype`` is what they are made in; other arguments, DeepSpeed's own, do nothing.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        *_: Any,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        **__: Any,
+    ):
+        if module is not None:
+            raise RefusedError("zero.Init(module=...): give the module to initialize() instead")
+        self._dtype = dtype if enabled else None
+        self._before = torch.get_default_dtype()
+
+    def __enter__(self) -> Init:
+        self._before = torch.get_default_dtype()
+        if self._dtype is not None:
+            torch.set_default_dtype(self._dtype)
+        _log.info("zero.Init: parameters are made in RAM, and placed by initialize()")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_default_dtype(self._before)
+
+
+def _engine_of(parameter: torch.Tensor) -> Engine | None:
+    for reference in list(engines._engines.values()):
+        engine = reference()
+        if engine is not None and id(parameter) in engine._managed:
+            return engine
+    return None
+
+
+class GatheredParameters:
+    """Within it, parameters of a module that is trained can be read; other tensors are left alone.
+
+    With ``modifier_rank``, what was changed in place is written to the masters, before the first
+    step alone: later a change would need moments that go with it.
+
+    Raises:
+        RefusedError: a parameter was changed that must not be: it has its old value again.
+    """
+
+    def __init__(
+        self,
+        params: torch.Tensor | nn.Module | Iterable[torch.Tensor],
+        modifier_rank: int | None = None,
+        fwd_module: nn.Module | None = None,
+        enabled: bool = True,
+    ):
+        if isinstance(params, torch.Tensor):
+            params = [params]
+        elif isinstance(params, nn.Module):
+            params = params.parameters()
+        self._parameters = list(params) if enabled else []
+        self._modifies = modifier_rank is not None
+        self._engine: Engine | None = None
+
+    def __enter__(self) -> GatheredParameters:
+        owners = {id(it): _engine_of(it) for it in self._parameters}
+        found = {id(it): it for it in owners.values() if it is not None}
+        if len(found) > 1:
+            raise RefusedError("GatheredParameters of several engines at once: one after another")
+        if not found:  # they are where they have always been
+            return self
+        self._engine = next(iter(found.values()))
+        mine = [it for it in self._parameters if owners[id(it)] is not None]
+        self._holding = self._engine.gathered(*mine)
+        self._holding.__enter__()
+        units = {self._engine._managed[id(it)].unit for it in mine}
+        self._before = [
+            (it, it.parameter.detach().clone(), it.parameter._version)
+            for it in self._engine._managed.values()
+            if it.unit in units
+        ]
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._engine is None:
+            return
+        changed: dict[str, torch.Tensor] = {}
+        for it, value, version in self._before:
+            if it.parameter._version != version or not torch.equal(it.parameter, value):
+                changed[it.name] = it.parameter.detach().clone()
+                it.parameter.data.copy_(value)
+        self._engine._keeper.note_versions()
+        self._holding.__exit__(kind, error, trace)
+        if kind is None and changed:
+            self._write(self._engine, changed)
+
+    def _write(self, engine: Engine, changed: dict[str, torch.Tensor]) -> None:
+        names = ", ".join(list(changed)[:3]) + (", ..." if len(changed) > 3 else "")
+        if not self._modifies:
+            raise RefusedError(
+                f"{names} changed within GatheredParameters: give modifier_rank=0 to write it back"
+            )
+        if engine.global_step > 0:
+            raise RefusedError(
+                f"{names} changed within GatheredParameters after {engine.global_step} steps:"
+                " change parameters before the first one, or begin anew by engine.load_weights()"
+            )
+        begin_anew(engine, changed)

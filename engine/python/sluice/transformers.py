@@ -1,0 +1,287 @@
+"""Hugging Face's Trainer, whose model and optimizer the engine has:
+
+    trainer = sluice.transformers.Trainer(
+        model=model, args=TrainingArguments(...), train_dataset=data, sluice="ds_config.json"
+    )
+    trainer.train()
+
+Arguments, callbacks, evaluation, checkpoints and resuming are the Trainer's. The configuration is
+what ``deepspeed=`` takes elsewhere, or a run file; "auto" in it is filled from TrainingArguments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from ._core import RefusedError
+from ._trainer_config import TrainerConfig
+from .deepspeed import check_one_process, shadow_optimizer, translate
+from .deepspeed.facades import EngineOptimizer, EngineSchedule
+from .engine import Engine, StepResult, initialize
+from .units import UnitPolicy
+
+_WANTED = ("_prepare_for_training", "_save_optimizer_and_scheduler", "_load_from_checkpoint")
+if any(not hasattr(transformers.Trainer, name) for name in _WANTED):
+    raise ImportError(
+        f"sluice.transformers is for transformers 5, and {transformers.__version__} is installed"
+    )
+
+_FOLDER = "sluice"  # in a checkpoint's folder
+_Trainer: Any = transformers.Trainer if TYPE_CHECKING else object
+
+
+class TrainerMixin(_Trainer):
+    """What makes a Trainer train by the engine: ``class Mine(TrainerMixin, SomeTrainer)``.
+
+    Args:
+        sluice: a configuration, as a path or a dict. Where it has no optimizer or scheduler, they
+            are those that the Trainer would make (``optim``, ``lr_scheduler_type``,
+            ``optimizers=``, an overridden ``create_optimizer``), as far as the engine has them.
+        units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
+
+    Raises:
+        RefusedError: an argument that is not supported, by its name; at the latest in ``train()``.
+    """
+
+    #: The engine, from ``train()`` on.
+    engine: Engine | None = None
+
+    # The Trainer's.
+    optimizer: Any
+    lr_scheduler: Any
+    _created_lr_scheduler: bool
+
+    def __init__(
+        self,
+        *args: Any,
+        sluice: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        units: UnitPolicy = "auto",
+        **kwargs: Any,
+    ):
+        if sluice is None:
+            raise RefusedError('Trainer needs sluice=, a configuration: sluice="ds_config.json"')
+        TrainerConfig(sluice)  # refused here, if at all
+        self._source = sluice
+        self._policy = units
+        super().__init__(*args, **kwargs)
+        self._given = self.optimizer, self.lr_scheduler
+        if self.optimizer_cls_and_kwargs is not None:
+            raise RefusedError(
+                "optimizer_cls_and_kwargs: give optimizers=(torch.optim.AdamW(...),)"
+            )
+
+    @property
+    def _running(self) -> Engine:
+        assert self.engine is not None
+        return self.engine
+
+    @property
+    def _last(self) -> StepResult:
+        assert self._running.last_step is not None
+        return self._running.last_step
+
+    # ---- what the Trainer would do with the model itself
+
+    def create_accelerator_and_postprocess(self) -> None:
+        _check_arguments(self.args)
+        super().create_accelerator_and_postprocess()
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            raise RefusedError(
+                "Accelerate was configured for DeepSpeed or FSDP: sluice= is instead"
+            )
+        self.accelerator.backward = self._backward
+
+    def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
+        built = super()._build_accelerator_args(**kwargs)
+        built["mixed_precision"] = "no"  # no autocast: the module computes in 16 bits itself
+        return built
+
+    def _move_model_to_device(self, model: torch.nn.Module, device: torch.device) -> None:
+        """The engine does."""
+
+    # ---- a training
+
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
+    ) -> tuple[torch.nn.Module, Any]:
+        self._take_back(resume_from_checkpoint)
+        if self._created_lr_scheduler:
+            self.lr_scheduler = None
+            self._created_lr_scheduler = False
+        config = TrainerConfig(self._source)
+        keys = config.complete(self.args, max_steps, self.model)
+        overrides = self._translate(config, max_steps)
+        wanted = "cpu" if self.args.device.type == "cpu" else "cuda"
+        if (config.value("run.device") or wanted) not in ("auto", wanted):
+            raise RefusedError(
+                f"run.device is not {wanted}, the Trainer's: leave run.device out, or set use_cpu"
+            )
+        overrides["run.device"] = wanted
+        self.engine = initialize(self.model, keys, units=self._policy, overrides=overrides)
+        self._watch_passes(self.engine)
+        self.optimizer = EngineOptimizer(self.engine)
+        self.lr_scheduler = EngineSchedule(self.engine, self.optimizer)
+        self.model_wrapped = self.model
+        self.accelerator._models.append(self.model)  # prepared: evaluation leaves it alone
+        if resume_from_checkpoint is not None:
+            try:
+                self._load_engine(resume_from_checkpoint)
+            except BaseException:
+                self._give_back()
+                raise
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))
+        self.callback_handler.train_dataloader = train_dataloader
+        return self.model, train_dataloader
+
+    def _take_back(self, resume_from_checkpoint: str | None) -> None:
+        """Ends the engine of an earlier train(), unless that was of the same model."""
+        if self.engine is None:
+            return
+        if self.engine.module is self.model and resume_from_checkpoint is None:
+            raise RefusedError(
+                "train() again would go on with AdamW's moments under another schedule: resume"
+                " (resume_from_checkpoint=True), or make a Trainer of a model that is loaded"
+            )
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Ends the engine. Its module has values of its own again, in what it computed with."""
+        engine, self.engine = self._running, None
+        is_current = engine.module is self.model
+        values = engine.state_dict() if is_current else {}
+        managed = list(engine._managed.values())
+        engine.close()
+        for it in managed if is_current else ():
+            it.parameter.data = values[it.name]
+        self.optimizer, self.lr_scheduler = self._given
+
+    def _translate(self, config: TrainerConfig, max_steps: int) -> translate.Keys:
+        keys: translate.Keys = {}
+        if config.has("optimizer"):
+            if self.optimizer is not None:
+                raise RefusedError(
+                    "optimizers= has an optimizer, and the configuration as well: leave one out"
+                )
+            lr = config.value("optimizer.params.lr")
+            optimizer = shadow_optimizer(self.args.learning_rate if lr is None else lr, self.model)
+        else:
+            optimizer = self.create_optimizer()
+            keys.update(translate.optimizer_keys(optimizer, self.model))
+        if config.has("scheduler"):
+            if self.lr_scheduler is not None:
+                raise RefusedError(
+                    "optimizers= has a schedule, and the configuration as well: leave one out"
+                )
+        else:
+            schedule = self.create_scheduler(num_training_steps=max_steps, optimizer=optimizer)
+            keys.update(translate.schedule_keys(schedule, optimizer))
+        return keys
+
+    def _watch_passes(self, engine: Engine) -> None:
+        """The module's own call is the engine's: compute_loss() calls it."""
+
+        def begin(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+            engine._begin_pass()
+            return (
+                tuple(engine._as_computed(it) for it in args),
+                {key: engine._as_computed(it) for key, it in kwargs.items()},
+            )
+
+        handle = engine.module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
+        engine._handles.append(handle)
+
+    def _backward(self, loss: torch.Tensor, **_: Any) -> None:
+        self._running.backward(loss, averages=False)  # the Trainer has divided it
+
+    def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with self._forgets_where_it_fails():
+            loss = super().training_step(model, *args, **kwargs)
+            self._running.step(is_last=self.accelerator.sync_gradients)
+        return loss
+
+    @contextmanager
+    def _forgets_where_it_fails(self) -> Any:
+        try:
+            yield
+        except BaseException:
+            self._running.abandon()
+            raise
+
+    def _clip_grad_norm(self, model: torch.nn.Module) -> float:
+        return self._last.grad_norm
+
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> float:
+        return self._last.grad_norm
+
+    def _get_learning_rate(self) -> float:
+        """Of the last step, as the Trainer logs it; before the first, of that."""
+        if self._running.last_step is None:
+            return self._running.learning_rate
+        return self._last.learning_rate
+
+    # ---- checkpoints
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        self._running.save_checkpoint(os.path.join(output_dir, _FOLDER))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Before there is an engine: only whether it can be resumed."""
+        needed = (_FOLDER, transformers.trainer.TRAINER_STATE_NAME)
+        missing = [it for it in needed if not os.path.exists(f"{resume_from_checkpoint}/{it}")]
+        if not missing:
+            return
+        where = os.path.dirname(os.path.abspath(resume_from_checkpoint))
+        others = transformers.trainer_utils.sort_checkpoints(output_dir=where)
+        whole = [it for it in others if all(os.path.exists(f"{it}/{name}") for name in needed)]
+        raise RefusedError(
+            f"{resume_from_checkpoint} cannot be resumed: it has no {' and no '.join(missing)}"
+            + (f"; {whole[-1]} is whole" if whole else "")
+            + ". Weights alone are loaded by from_pretrained()"
+        )
+
+    def _load_engine(self, checkpoint: str) -> None:
+        generator = torch.get_rng_state()  # the Trainer restores its own copy, at its time
+        try:
+            self._running.load_checkpoint(os.path.join(checkpoint, _FOLDER))
+        finally:
+            torch.set_rng_state(generator)
+
+    def _load_best_model(self) -> None:
+        self._load_engine(self.state.best_model_checkpoint)
+
+
+class Trainer(TrainerMixin, transformers.Trainer):
+    """transformers.Trainer by the engine: :class:`TrainerMixin` has the arguments it adds."""
+
+
+class Seq2SeqTrainer(TrainerMixin, transformers.Seq2SeqTrainer):
+    """transformers.Seq2SeqTrainer by the engine; ``predict_with_generate`` as there."""
+
+
+def _check_arguments(args: Any) -> None:
+    check_one_process()
+    instead = {
+        "deepspeed": "give its JSON as Trainer(sluice=...)",
+        "fsdp": "leave it out",
+        "torch_compile": "compile the forward of the model's blocks",
+        "auto_find_batch_size": "say per_device_train_batch_size",
+        "fp16_full_eval": "with fp16, evaluation is in fp16",
+        "bf16_full_eval": "with bf16, evaluation is in bf16",
+        "parallelism_config": "leave it out",
+    }
+    for name, sentence in instead.items():
+        if getattr(args, name, None):
+            raise RefusedError(f"TrainingArguments({name}=...) is not supported: {sentence}")
+    if args.save_only_model and args.load_best_model_at_end:
+        raise RefusedError("save_only_model leaves nothing for load_best_model_at_end to load")
+    if args.world_size > 1:
+        raise RefusedError("several processes train: the package trains in one")
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # one engine, one GPU

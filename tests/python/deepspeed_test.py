@@ -1,0 +1,585 @@
+"""DeepSpeed's names (sluice.deepspeed): beside plain PyTorch, and what they refuse."""
+
+import argparse
+import json
+import os
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch.optim import lr_scheduler as schedules
+
+import sluice
+import sluice.deepspeed as deepspeed
+from small_modules import batches, masters, run_config, tower, twin
+
+CPU = {"device": "cpu"}
+
+
+def ds_config(accumulation=1, **more):
+    return {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": accumulation,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+        "zero_optimization": {"stage": 3, "offload_param": CPU, "offload_optimizer": CPU},
+        **more,
+    }
+
+
+def without_optimizer(**more):
+    config = ds_config(**more)
+    del config["optimizer"]
+    return config
+
+
+def split(module, lr=3e-3):
+    """Groups as scripts make them: matrices decay, and have another rate here."""
+    return [
+        {"params": [it for it in module.parameters() if it.dim() > 1], "weight_decay": 0.1},
+        {"params": [it for it in module.parameters() if it.dim() < 2], "weight_decay": 0, "lr": lr},
+    ]
+
+
+def initialize(module, config=None, **more):
+    return deepspeed.initialize(model=module, config=config or ds_config(), **more)
+
+
+def train(engine, micro_batches):
+    losses = []
+    for tokens in micro_batches:
+        loss = engine(tokens)
+        is_last = engine.is_gradient_accumulation_boundary()
+        engine.backward(loss)
+        engine.step()
+        if is_last:
+            losses.append(engine.engine.last_step.loss)
+    return losses
+
+
+def train_by_torch(module, optimizer, micro_batches, accumulation=1, schedule=None):
+    losses = []
+    for first in range(0, len(micro_batches), accumulation):
+        optimizer.zero_grad()
+        total = 0.0
+        for tokens in micro_batches[first : first + accumulation]:
+            loss = module(tokens) / accumulation
+            loss.backward()
+            total += loss.item()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        losses.append(total)
+    return losses
+
+
+class Training(unittest.TestCase):
+    def same(self, got, expected):
+        self.assertEqual(len(got), len(expected))
+        for one, other in zip(got, expected):
+            self.assertAlmostEqual(one, other, delta=1e-5)
+
+    def test_a_scripts_loop(self):
+        module = tower()
+        reference = twin(module)
+        config = ds_config(accumulation=3, gradient_clipping=1e9, steps_per_print=2)
+        engine, optimizer, loader, schedule = initialize(module, config)
+        self.assertIsNone(loader)
+        self.assertIsNone(schedule)
+        self.assertIs(engine.module, module)
+        self.assertEqual(engine.train_batch_size(), 6)
+        self.assertEqual(engine.train_micro_batch_size_per_gpu(), 2)
+        self.assertEqual(engine.gradient_accumulation_steps(), 3)
+        self.assertEqual((engine.local_rank, engine.global_rank, engine.world_size), (0, 0, 1))
+        self.assertEqual(engine.zero_optimization_stage(), 3)
+        self.assertIsNone(engine.get_global_grad_norm())
+        self.assertTrue(engine.training and not engine.eval().training and engine.train().training)
+        data = batches(12)
+        with self.assertLogs("sluice", "INFO") as logs:
+            got = train(engine, data)
+        self.assertEqual(sum("step=" in it for it in logs.output), 2)
+        plain = torch.optim.AdamW(reference.parameters(), lr=1e-2, weight_decay=0.1)
+        self.same(got, train_by_torch(reference, plain, data, 3))
+        norm = torch.stack([it.grad.norm() for it in reference.parameters()]).norm().item()
+        self.assertAlmostEqual(engine.get_global_grad_norm(), norm, places=4)
+        self.assertEqual(
+            (engine.global_steps, engine.micro_steps, engine.skipped_steps), (4, 12, 0)
+        )
+        self.assertEqual(engine.global_samples, 24)
+        self.assertEqual(engine.get_lr(), [1e-2])
+        self.assertFalse(optimizer.overflow)
+        before = masters(engine.engine)
+        optimizer.step()
+        optimizer.zero_grad()
+        self.assertEqual(masters(engine.engine), before)
+        engine.destroy()
+
+    def test_an_optimizer_that_is_handed_in(self):
+        for kind, options in (
+            (torch.optim.AdamW, {"betas": (0.8, 0.95), "eps": 1e-6}),
+            (torch.optim.Adam, {"weight_decay": 0.3}),
+            (torch.optim.Adam, {"decoupled_weight_decay": True}),
+        ):
+            module = tower()
+            reference = twin(module)
+            optimizer = kind(split(module), lr=1e-2, **options)
+            plain = kind(split(reference), lr=1e-2, **options)
+            engine, facade, _, _ = initialize(module, without_optimizer(), optimizer=optimizer)
+            rates = {
+                it["lr"]: (len(it["params"]), it["weight_decay"]) for it in facade.param_groups
+            }
+            self.assertEqual(rates, {1e-2: (9, 0.1), 3e-3: (18, 0)})
+            self.same(train(engine, batches(8)), train_by_torch(reference, plain, batches(8)))
+            engine.destroy()
+
+    def test_many_groups(self):
+        module = tower(blocks=30)
+        module.numbers = torch.nn.ParameterList(torch.ones(2) for _ in range(300))
+        wanted = {}
+        for name, it in module.named_parameters():
+            layer = int(name.split(".")[1]) if name.startswith("blocks.") else -1
+            decay = 0.1 * (it.dim() > 1 and "numbers" not in name)
+            wanted.setdefault((1e-3 * 0.9**layer, decay), []).append(it)
+        self.assertEqual(len(wanted), 62)
+        groups = [
+            {"params": params, "lr": lr, "weight_decay": decay}
+            for (lr, decay), params in wanted.items()
+        ]
+        engine, facade, _, _ = initialize(
+            module, without_optimizer(), optimizer=torch.optim.AdamW(groups)
+        )
+        patterns = [it["match"] for it in engine.config["optimizer"]["groups"]]
+        self.assertLess(sum(isinstance(it, str) or len(it) for it in patterns), 256)
+        rates = {
+            id(it): (group["lr"], group["weight_decay"])
+            for group in facade.param_groups
+            for it in group["params"]
+        }
+        for (lr, decay), params in wanted.items():
+            for it in params:
+                self.assertAlmostEqual(rates[id(it)][0], lr, places=15)
+                self.assertEqual(rates[id(it)][1], decay)
+        engine.destroy()
+
+    def test_groups_beside_the_configurations_optimizer(self):
+        module = tower()
+        reference = twin(module)
+        engine, facade, _, _ = initialize(module, model_parameters=split(module))
+        plain = torch.optim.AdamW(split(reference), lr=1e-2)
+        self.same(train(engine, batches(8)), train_by_torch(reference, plain, batches(8)))
+        self.assertEqual(sorted(it["lr"] for it in facade.param_groups), [3e-3, 1e-2])
+        engine.destroy()
+        engine, _, _, _ = initialize(
+            module := tower(), model_parameters=filter(lambda it: True, module.parameters())
+        )
+        engine.destroy()
+
+    def test_schedules_have_the_rates_of_those_they_are_made_from(self):
+        steps = 12
+        for name, make in {
+            "cosine": lambda it: schedules.CosineAnnealingLR(it, steps),
+            "polynomial": lambda it: schedules.PolynomialLR(it, total_iters=8, power=2.0),
+            "linear": lambda it: schedules.LinearLR(it, 1.0, 0.0, total_iters=9),
+        }.items():
+            module = tower(blocks=1)
+            reference = twin(module)
+            optimizer = torch.optim.AdamW(split(module), lr=1e-2)
+            plain = torch.optim.AdamW(split(reference), lr=1e-2)
+            expected = make(plain)
+            engine, facade, _, schedule = initialize(
+                module,
+                without_optimizer(),
+                optimizer=optimizer,
+                lr_scheduler=make(optimizer) if name != "linear" else make,
+            )
+            for step in range(steps):
+                got = sorted(it["lr"] for it in facade.param_groups)
+                for one, other in zip(got, sorted(expected.get_last_lr())):
+                    self.assertAlmostEqual(one, other, places=12, msg=f"{name}, step {step}")
+                self.assertEqual(sorted(schedule.get_last_lr()), got)
+                self.same(
+                    train(engine, batches(1, seed=step)),
+                    train_by_torch(reference, plain, batches(1, seed=step), 1, expected),
+                )
+                schedule.step()
+            self.assertEqual(schedule.state_dict(), {"last_batch_iteration": steps})
+            engine.destroy()
+
+    def test_a_step_that_ends_early(self):
+        module = tower()
+        reference = twin(module)
+        engine, _, _, _ = initialize(module, ds_config(accumulation=3))
+        data = batches(2)
+        for tokens in data:
+            engine.set_gradient_accumulation_boundary(tokens is data[-1])
+            self.assertEqual(engine.is_gradient_accumulation_boundary(), tokens is data[-1])
+            loss = engine(tokens)
+            self.assertIs(engine.backward(loss), loss)
+            engine.step()
+        self.assertEqual(engine.global_steps, 1)
+        plain = torch.optim.AdamW(reference.parameters(), lr=1e-2, weight_decay=0.1)
+        for tokens in data:
+            (reference(tokens) / 3).backward()
+        plain.step()
+        for name, value in engine.state_dict().items():
+            self.assertTrue(torch.allclose(value, reference.state_dict()[name], atol=1e-6), name)
+        engine.set_gradient_accumulation_boundary(False)
+        for number in range(3):
+            engine.backward(engine(data[0]), scale_wrt_gas=False)
+            if number < 2:
+                engine.step()
+        with self.assertRaisesRegex(sluice.RefusedError, "raise gradient_accumulation_steps"):
+            engine.step()
+        engine.destroy()
+
+    def test_a_step_whose_gradient_overflows(self):
+        engine, optimizer, _, schedule = initialize(
+            tower(),
+            ds_config(
+                fp16={"enabled": True, "initial_scale_power": 40, "hysteresis": 1},
+                scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 5}},
+            ),
+        )
+        before = masters(engine.engine)
+        train(engine, batches(1))
+        self.assertTrue(optimizer.overflow and not engine.was_step_applied())
+        self.assertEqual((engine.global_steps, engine.skipped_steps), (1, 1))
+        self.assertEqual((optimizer.cur_scale, schedule.last_epoch), (2.0**39, 0))
+        self.assertEqual(masters(engine.engine), before)
+        engine.destroy()
+
+    def test_training_data_and_arguments(self):
+        parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "ds.json"
+            path.write_text(
+                f"{json.dumps(ds_config(wandb={'project': '# no // comment'}))[:-1]}, /* \n */ }}"
+            )
+            args = parser.parse_args(["--deepspeed", "--deepspeed_config", str(path)])
+            deepspeed.init_distributed("nccl")
+            data = list(torch.cat(batches(5)))
+            with deepspeed.zero.Init(config_dict_or_path=str(path), dtype=torch.bfloat16):
+                self.assertEqual(torch.nn.Linear(2, 2).weight.dtype, torch.bfloat16)
+            self.assertEqual(torch.nn.Linear(2, 2).weight.dtype, torch.float32)
+            engine, _, loader, _ = deepspeed.initialize(args, tower(), training_data=data)
+            self.assertTrue(args.deepspeed)
+            self.assertEqual([it.shape[0] for it in loader], [2] * 5)
+            self.assertEqual(len(train(engine, loader)), 5)
+            engine.destroy()
+
+
+class Checkpoints(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.folder = Path(holder.name)
+
+    def engine(self, seed=0, **more):
+        engine, _, _, _ = initialize(tower(seed=seed, dropout=0.1), ds_config(**more))
+        self.addCleanup(engine.destroy)
+        return engine
+
+    def test_go_on_with_the_bits_of_a_run_that_never_stopped(self):
+        scheduler = {
+            "type": "WarmupDecayLR",
+            "params": {"warmup_num_steps": 3, "warmup_max_lr": 0.01, "total_num_steps": 9},
+        }
+        torch.manual_seed(3)
+        engine = self.engine(accumulation=2, scheduler=scheduler)
+        train(engine, batches(6))
+        self.assertTrue(engine.save_checkpoint(self.folder, client_state={"epoch": 3, "x": [None]}))
+        expected = train(engine, batches(6, seed=5)), masters(engine.engine), engine.get_lr()
+        torch.manual_seed(9)
+        other = self.engine(seed=7, accumulation=2, scheduler=scheduler)
+        path, state = other.load_checkpoint(self.folder)
+        self.assertTrue(path.startswith(str(self.folder / "global_step3")))
+        self.assertEqual(state, {"epoch": 3, "x": [None]})
+        self.assertEqual((other.global_steps, other.micro_steps), (3, 6))
+        got = train(other, batches(6, seed=5)), masters(other.engine), other.get_lr()
+        self.assertEqual(got, expected)
+
+    def test_latest_is_what_was_saved_last_and_a_tag_is_replaced(self):
+        engine = self.engine()
+        hashes = {}
+        for tag in ("first", "second", "aside"):
+            train(engine, batches(1))
+            engine.save_checkpoint(self.folder, tag, save_latest=tag != "aside")
+            hashes[tag] = masters(engine.engine)
+        self.assertEqual((self.folder / "latest").read_text(), "second")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["aside", "first", "latest", "second"])
+        for tag, expected in ((None, "second"), ("aside", "aside"), ("first", "first")):
+            self.assertEqual(engine.load_checkpoint(self.folder, tag)[1], {})
+            self.assertEqual(masters(engine.engine), hashes[expected])
+        engine.save_checkpoint(self.folder, "aside")  # of an earlier step than what it replaces
+        other = self.engine(seed=1)
+        other.load_checkpoint(self.folder)
+        self.assertEqual((masters(other.engine), other.global_steps), (hashes["first"], 1))
+        self.assertEqual(len(list((self.folder / "aside/checkpoints").iterdir())), 1)
+        other.load_checkpoint(self.folder, load_module_only=True)
+        self.assertEqual((masters(other.engine), other.global_steps), (hashes["first"], 0))
+        self.assertEqual(len(train(other, batches(2))), 2)
+
+    def test_what_is_not_whole(self):
+        engine = self.engine()
+        train(engine, batches(1))
+        with self.assertLogs("sluice", "WARNING"):
+            self.assertEqual(engine.load_checkpoint(self.folder), (None, None))
+        engine.save_checkpoint(self.folder, "good")
+        before = masters(engine.engine)
+        self.refused("wrong is not there; there are good", engine, "wrong", sluice.Error)
+        (self.folder / "latest").write_text("gone\n")
+        self.refused("gone, which .*latest names, is not there", engine, None, sluice.Error)
+        half = self.folder / "half/checkpoints/step-000000003"
+        half.mkdir(parents=True)
+        (half / "master-00001-of-00001.safetensors").write_bytes(b"\0" * 100)
+        self.refused("half has no whole checkpoint; there are good", engine, "half", sluice.Error)
+        theirs = self.folder / "theirs"
+        theirs.mkdir()
+        (theirs / "mp_rank_00_model_states.pt").write_bytes(b"")
+        self.refused("written by DeepSpeed", engine, "theirs")
+        for tag in ("../good", "", "latest", "a/b", ".."):
+            self.refused("is no name of a folder", engine, tag)
+            with self.assertRaisesRegex(sluice.RefusedError, "is no name of a folder"):
+                engine.save_checkpoint(self.folder, tag)
+        self.assertEqual(masters(engine.engine), before)
+        self.assertEqual(len(train(engine, batches(1))), 1)
+
+    def refused(self, sentence, engine, tag, error=sluice.RefusedError):
+        with self.assertRaisesRegex(error, sentence):
+            engine.load_checkpoint(self.folder, tag)
+
+    def test_client_states_that_json_cannot_hold(self):
+        engine = self.engine()
+        loop = {}
+        loop["self"] = loop
+        for state in (
+            {"a": torch.ones(2)},
+            {"a": (1, 2)},
+            {1: 2},
+            {"a": float("nan")},
+            {"a": {1}},
+            {"args": argparse.Namespace(a=1)},
+            loop,
+        ):
+            with self.assertRaisesRegex(sluice.RefusedError, "client_state"):
+                engine.save_checkpoint(self.folder, "bad", state)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_others_are_refused_by_name(self):
+        engine = self.engine()
+        for option in ({"load_optimizer_states": False}, {"custom_load_fn": print}):
+            with self.assertRaisesRegex(sluice.RefusedError, next(iter(option))):
+                engine.load_checkpoint(self.folder, **option)
+        with self.assertRaisesRegex(sluice.RefusedError, "save_checkpoint"):
+            engine.optimizer.state_dict()
+
+    def test_16_bit_models(self):
+        module = tower()
+        module.blocks[0].requires_grad_(False)
+        engine, _, _, _ = initialize(module, ds_config(bf16={"enabled": True}))
+        self.addCleanup(engine.destroy)
+        train(engine, batches(2))
+        self.assertTrue(engine.bfloat16_enabled() and not engine.fp16_enabled())
+        engine.save_16bit_model(self.folder / "all")
+        engine.save_16bit_model(self.folder, "some.bin", exclude_frozen_parameters=True)
+        state = torch.load(self.folder / "all/pytorch_model.bin", weights_only=True)
+        self.assertEqual({it.dtype for it in state.values()}, {torch.bfloat16})
+        for name, value in module.state_dict().items():
+            self.assertTrue(torch.equal(state[name], value), name)
+        some = torch.load(self.folder / "some.bin", weights_only=True)
+        self.assertEqual(
+            {name for name in state if name.startswith("blocks.0.")}, state.keys() - some.keys()
+        )
+
+
+class Gathering(unittest.TestCase):
+    def test_reads_and_before_the_first_step_writes(self):
+        for bits in ({}, {"bf16": {"enabled": True}}):
+            module = tower()
+            module.blocks[2].requires_grad_(False)
+            expected = twin(module)
+            engine, _, _, _ = initialize(module, ds_config(**bits))
+            gathered = deepspeed.zero.GatheredParameters
+            weight = module.blocks[1].up.weight
+            with gathered(weight), torch.no_grad():
+                self.assertTrue(torch.equal(weight, expected.blocks[1].up.weight.to(weight.dtype)))
+            with gathered(module.blocks[1], modifier_rank=0), torch.no_grad():
+                weight.fill_(0.5)
+                expected.blocks[1].up.weight.fill_(0.5)
+            with gathered([module.blocks[2].up.bias], modifier_rank=0):
+                module.blocks[2].up.bias.data.fill_(0.25)
+                expected.blocks[2].up.bias.data.fill_(0.25)
+            reference, _, _, _ = initialize(expected, ds_config(**bits))
+            self.assertEqual(train(engine, batches(3)), train(reference, batches(3)))
+            self.assertEqual(masters(engine.engine), masters(reference.engine))
+            engine.destroy()
+            reference.destroy()
+
+    def test_refuses_what_would_be_lost(self):
+        module = tower()
+        engine, _, _, _ = initialize(module)
+        gathered = deepspeed.zero.GatheredParameters
+        weight = module.blocks[1].up.weight
+        before = masters(engine.engine)
+        for options, sentence in (({}, "modifier_rank=0"), ({"modifier_rank": 0}, "after 1 steps")):
+            with self.assertRaisesRegex(sluice.RefusedError, rf"blocks\.1\.up\.weight.*{sentence}"):
+                with gathered([weight], **options), torch.no_grad():
+                    weight.mul_(2)
+            self.assertEqual(masters(engine.engine), before)
+            train(engine, batches(1))
+            before = masters(engine.engine)
+        with self.assertRaisesRegex(ValueError, "own"), gathered([weight], modifier_rank=0):
+            raise ValueError("its own")
+        self.assertEqual(len(train(engine, batches(1))), 1)
+        engine.destroy()
+
+    def test_has_room_for_a_few_where_they_are_on_nvme(self):
+        module = tower(blocks=8)
+        weights = [it.up.weight.detach().clone() for it in module.blocks]
+        with tempfile.TemporaryDirectory() as drive:
+            with sluice.initialize(module, run_config(place="nvme", drive=drive)):
+                for block, value in zip(module.blocks, weights):
+                    with deepspeed.zero.GatheredParameters(block.parameters()):
+                        self.assertTrue(torch.equal(block.up.weight, value))
+                with self.assertRaisesRegex(sluice.Error, "room for"):
+                    with deepspeed.zero.GatheredParameters(module.parameters()):
+                        pass
+                with deepspeed.zero.GatheredParameters(module.blocks[7]):
+                    self.assertTrue(torch.equal(module.blocks[7].up.weight, weights[7]))
+
+    def test_leaves_others_alone(self):
+        plain = tower()
+        with deepspeed.zero.GatheredParameters(plain.parameters(), modifier_rank=0):
+            plain.head.weight.data.fill_(2)
+        self.assertEqual(plain.head.weight.sum(), 2 * plain.head.weight.numel())
+
+
+class Refusing(unittest.TestCase):
+    def refused(self, sentence, module=None, config=None, **more):
+        module = module or tower(blocks=1)
+        with self.assertRaisesRegex(sluice.RefusedError, sentence):
+            initialize(module, config, **more)
+        # It is as it was.
+        self.assertTrue(all(it.untyped_storage().nbytes() > 0 for it in module.parameters()))
+
+    def test_optimizers(self):
+        def of(kind, module, **options):
+            return {"module": module, "optimizer": kind(module.parameters(), **options)}
+
+        config = without_optimizer()
+        self.refused("torch.optim.sgd.SGD", config=config, **of(torch.optim.SGD, tower(), lr=1))
+        self.refused("RMSprop", config=config, **of(torch.optim.RMSprop, tower()))
+
+        class Mine(torch.optim.AdamW):
+            pass
+
+        self.refused("Mine", config=config, **of(Mine, tower()))
+        self.refused("amsgrad", config=config, **of(torch.optim.AdamW, tower(), amsgrad=True))
+        module = tower()
+        self.refused(
+            "no parameter of the model",
+            config=config,
+            module=module,
+            optimizer=torch.optim.AdamW(twin(module).parameters()),
+        )
+        self.refused(
+            r"blocks\.\d.*would be trained",
+            config=config,
+            module=module,
+            optimizer=torch.optim.AdamW(module.head.parameters()),
+        )
+        begun = torch.optim.AdamW(module.parameters())
+        module(batches(1)[0]).backward()
+        begun.step()
+        self.refused("has taken steps", module, config, optimizer=begun)
+        groups = split(module)
+        groups[0]["betas"] = (0.5, 0.5)
+        self.refused("betas", module, config, optimizer=torch.optim.AdamW(groups))
+        self.refused("betas", module, model_parameters=groups)
+        self.refused("is empty", module, model_parameters=iter(()))
+
+    def test_schedules(self):
+        module = tower()
+        optimizer = torch.optim.AdamW(module.parameters())
+        config = without_optimizer()
+        for schedule, sentence in (
+            (schedules.StepLR(optimizer, 2), "StepLR"),
+            (schedules.ReduceLROnPlateau(optimizer), "ReduceLROnPlateau"),
+            (schedules.LambdaLR(optimizer, lambda step: 1 / (1 + step)), "LambdaLR of .*lambda"),
+            (schedules.LinearLR(optimizer, 0.1), "LinearLR"),
+        ):
+            self.refused(sentence, module, config, optimizer=optimizer, lr_scheduler=schedule)
+        begun = schedules.CosineAnnealingLR(optimizer, 5)
+        optimizer.step()
+        begun.step()
+        self.refused("has taken steps", module, config, optimizer=optimizer, lr_scheduler=begun)
+        other = torch.optim.AdamW(twin(module).parameters())
+        self.refused(
+            "another optimizer",
+            module,
+            config,
+            optimizer=torch.optim.AdamW(module.parameters()),
+            lr_scheduler=schedules.CosineAnnealingLR(other, 5),
+        )
+        self.refused(
+            "without its optimizer", module, lr_scheduler=schedules.CosineAnnealingLR(other, 5)
+        )
+        both = ds_config(scheduler={"type": "WarmupLR", "params": {}})
+        self.refused("leave one out", module, both, optimizer=optimizer, lr_scheduler=begun)
+
+    def test_what_initialize_cannot_do(self):
+        self.refused("mpu", mpu=object())
+        self.refused("mesh_param", mesh_param=(1, 2))
+        self.refused("several configurations", config_params=ds_config())
+        with self.assertRaisesRegex(sluice.RefusedError, "no torch.nn.Module"):
+            initialize(print)
+        with self.assertRaisesRegex(sluice.RefusedError, "needs model"):
+            deepspeed.initialize(config=ds_config())
+        with self.assertRaisesRegex(sluice.RefusedError, "needs a configuration"):
+            deepspeed.initialize(model=tower())
+        with self.assertRaisesRegex(sluice.RefusedError, "is no JSON"):
+            deepspeed.initialize(model=tower(), config=ds_config(dtype=torch.bfloat16))
+        with self.assertRaisesRegex(sluice.RefusedError, "already has an engine"):
+            model = tower()
+            engine, _, _, _ = initialize(model)
+            self.addCleanup(engine.destroy)
+            initialize(model)
+        with self.assertRaisesRegex(sluice.RefusedError, "cannot be read"):
+            deepspeed.initialize(model=tower(), config="/nowhere/ds.json")
+        for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"):
+            with mock.patch.dict(os.environ, {name: "2"}):
+                self.refused(f"{name} is 2")
+                with self.assertRaisesRegex(sluice.RefusedError, name):
+                    deepspeed.init_distributed()
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}):
+            initialize(tower())[0].destroy()
+
+    def test_names_that_are_not_there(self):
+        for name in ("PipelineModule", "init_inference", "checkpointing"):
+            with self.assertRaisesRegex(sluice.RefusedError, name):
+                getattr(deepspeed, name)
+        self.assertFalse(hasattr(deepspeed, "no_such_thing"))
+        engine, optimizer, _, _ = initialize(tower())
+        self.assertFalse(hasattr(engine, "no_sync"))
+        for name in ("train_batch", "no_sync", "set_train_batch_size"):
+            with self.assertRaisesRegex(sluice.RefusedError, name):
+                getattr(engine, name)
+        with self.assertRaisesRegex(AttributeError, "neither .* nor Tower has 'no_such_thing'"):
+            print(engine.no_such_thing)
+        self.assertEqual(len(engine.blocks), 4)  # the module's
+        with self.assertRaisesRegex(sluice.RefusedError, "lr.*cannot be set"):
+            optimizer.param_groups[0]["lr"] = 1.0
+        with self.assertRaisesRegex(sluice.RefusedError, "made before the engine"):
+            schedules.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        with self.assertRaisesRegex(sluice.RefusedError, "lr_kwargs"):
+            engine.step({"lr": 1})
+        with self.assertRaisesRegex(sluice.RefusedError, "dtype"):
+            engine.half()
+        with self.assertRaisesRegex(sluice.RefusedError, "no backward"):
+            engine.step()
+        engine.destroy()
+
+
+if __name__ == "__main__":
+    unittest.main()
