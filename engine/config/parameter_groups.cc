@@ -208,9 +208,8 @@ void derive_parameter_groups(Derivation& derivation) {
     derivation.reject(
         "optimizer.groups has an lr, which the scheduler's rates are scaled by as lr / "
         "optimizer.params.lr, and that is 0: give it, too");
-  // Where no model is named, the names may be those of a module that is none of the families': the
-  // plan, which has the model, refuses what matches nothing.
-  if (!derivation.gives_any("model")) return;
+  // The plan, which has the module, refuses what matches nothing.
+  if (!derivation.answers.means_default_model && !derivation.gives_any("model")) return;
   const engine::ModelShape shape = config.model.shape();
   const engine::LoraRecipe lora = config.lora.recipe();
   if (derivation.questions.model || !engine::validate(shape).ok() ||

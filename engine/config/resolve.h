@@ -48,6 +48,9 @@ struct Answers {
   std::optional<Source> model;  // the config.json in model.path
   // What recipe.lora.adapter says of itself; without targets where these are no plain names.
   std::optional<engine::LoraRecipe> adapter;
+  // A configuration that names no model means the default one, as the command line has it. A module
+  // from Python is none of the families'.
+  bool means_default_model = false;
 };
 
 // Which answers would make a difference and are missing.

@@ -151,6 +151,7 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
   }
   sources.overrides = overrides_of(options);
   sources.world_size = options.world_size;
+  sources.answers.means_default_model = true;
   SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
 }

@@ -132,14 +132,18 @@ TEST(ParameterGroups, APatternWithoutParametersIsRefusedWithTheNearestNames) {
 
 // They may be those of a module from Python, whose names no family has.
 TEST(ParameterGroups, AreLeftToThePlanWhereNoModelIsNamed) {
-  const auto with = [](const std::string& more) {
-    return resolve_run(R"({"train_batch_size": 8, "optimizer": {"groups": [)"
-                       R"({"match": "encoder.*", "weight_decay": 0}]})" +
-                       more + "}");
+  const auto file = [](const std::string& more) {
+    return R"({"train_batch_size": 8, "optimizer": {"groups": [)"
+           R"({"match": "encoder.*", "weight_decay": 0}]})" +
+           more + "}";
   };
+  const auto with = [&](const std::string& more) { return resolve_run(file(more)); };
   EXPECT_EQ(accepted(with("")).config.optimizer.groups.size(), 1U);
-  EXPECT_THAT(refusal(with(R"(, "model": {"preset": "gpt2-small"})")),
-              HasSubstr("optimizer.groups[0].match \"encoder.*\" matches no parameter"));
+  const char* const sentence = "optimizer.groups[0].match \"encoder.*\" matches no parameter";
+  EXPECT_THAT(refusal(with(R"(, "model": {"preset": "gpt2-small"})")), HasSubstr(sentence));
+  EXPECT_THAT(refusal(resolve({.run_file = Source{.name = "run.json", .text = file("")},
+                               .answers = {.means_default_model = true}})),
+              HasSubstr(sentence));
 }
 
 TEST(ParameterGroups, MistakesInAnEntryAreNamed) {
