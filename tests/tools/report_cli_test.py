@@ -162,10 +162,10 @@ class Pages(Base):
         page.wait_for("!document.querySelector('#chart-loss .tip').hidden")
         self.assertIn("step 5", page.value("document.querySelector('#chart-loss .tip').innerText"))
         page.mouse("mousePressed", left + 0.25 * width, middle, button="left", clickCount=1)
-        for at in (0.4, 0.5):
+        for at in (0.4, 1.01):  # it ends beside the chart
             page.mouse("mouseMoved", left + at * width, middle, button="left", buttons=1)
         before = self.drawn(page)
-        page.mouse("mouseReleased", left + 0.5 * width, middle, button="left", clickCount=1)
+        page.mouse("mouseReleased", left + 1.01 * width, middle, button="left", clickCount=1)
         page.wait_for(f"!{reset}.disabled")
         # Its bars are made of what is visible.
         page.wait_for("Number(document.querySelector('#chart-phases').dataset.points) !== "

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -70,7 +71,9 @@ Json changes(const Json& before, const Json& after) {
 class Reader {
  public:
   void take(const TextLine& line) {
-    Json json = Json::parse(line.text, nullptr, /*allow_exceptions=*/false);
+    Json json = is_nested_too_deep(line.text)
+                    ? Json(Json::value_t::discarded)
+                    : Json::parse(line.text, nullptr, /*allow_exceptions=*/false);
     if (!is_event(json)) {
       ++(line.ended ? file_.bad_lines : torn_);
       return;

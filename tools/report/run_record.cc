@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -51,7 +52,7 @@ void read_config(const std::string& path, RunRecord& record) {
   const auto read = read_lines(path, [&](const TextLine& line) {
     if (text.size() <= kMostLineBytes) text.append(line.text).append("\n");
   });
-  const Json json = read.ok() && text.size() <= kMostLineBytes
+  const Json json = read.ok() && text.size() <= kMostLineBytes && !is_nested_too_deep(text)
                         ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
                         : Json(Json::value_t::discarded);
   if (json.is_object())

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -42,6 +43,7 @@ class Reader {
  public:
   void take(const TextLine& line) {
     std::string_view text = line.text;
+    if (is_nested_too_deep(text)) return;
     if (text.ends_with(",")) text.remove_suffix(1);
     if (text.ends_with("\"traceEvents\":[")) {
       take_window(Json::parse(std::string(text) + "]}", nullptr, /*allow_exceptions=*/false));

@@ -11,6 +11,7 @@
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/trace_log.h"
 #include "tests/aio/backends_under_test.h"
+#include "tools/report/json_text.h"
 #include "tools/report/report_data.h"
 #include "tools/report/report_page.h"
 #include "tools/report/text_lines.h"
@@ -137,6 +138,27 @@ TEST_F(ReportFiles, PassesOverALineOfMegabytes) {
   const auto deep = metrics(step(1) + std::string(kMostLineBytes / 2, '[') + "\n" + step(2));
   ASSERT_OK(deep);
   EXPECT_EQ(deep->lines, 2);
+}
+
+// A library that writes such a document calls itself as often as it is deep.
+TEST_F(ReportFiles, RefusesWhatIsNestedHundredsOfThousandsDeep) {
+  for (const std::size_t depth : {std::size_t{60000}, std::size_t{900000}}) {
+    std::string objects;
+    std::string ends(depth, '}');
+    for (std::size_t i = 0; i < depth; ++i) objects += "{\"a\":";
+    const std::string arrays = std::string(depth, '[') + std::string(depth, ']');
+    const std::string begin = "{\"event\":\"begin\",\"unix_s\":1,\"step\":1,\"machine\":";
+    put("metrics.jsonl", step(1) + "{\"step\":2,\"a\":" + arrays + "}\n");
+    put("config.json", "{\"a\":" + arrays + "}");
+    put("events.jsonl", begin + arrays + "}\n" + begin + objects + "1" + ends + "}\n");
+    put("trace.json", "{\"a\":" + arrays + "}\n");
+    const auto run = data();
+    EXPECT_EQ(run["events"].size(), 0U);
+    EXPECT_THAT(run["notices"].dump(), HasSubstr("config.json cannot be read"));
+    put("config.json", objects + "1" + ends);
+    EXPECT_THAT(data()["notices"].dump(), HasSubstr("config.json cannot be read"));
+  }
+  EXPECT_FALSE(is_nested_too_deep("{\"[[\\\"[\":[" + std::string(500, '"') + "]}"));
 }
 
 TEST_F(ReportFiles, RefusesWhatIsNoRun) {

@@ -9,6 +9,7 @@
 
 const state = { mode: "step", smoothing: 0.6, log: false, range: null };
 const charts = [];
+let dragged = null; // the chart in which a selection began
 const BINARY = Array.from({ length: 60 }, (_, i) => 2 ** i); // between ticks of bytes
 
 function joined(curves) {
@@ -145,6 +146,7 @@ class Chart {
         setSelect: [u => this.zoom(u)],
         setCursor: [u => this.tell(u)],
         ready: [u => {
+          u.over.addEventListener("mousedown", () => { dragged = this; });
           u.over.addEventListener("dblclick", () => zoomAll(null));
           u.over.addEventListener("mouseleave", () => { this.tip.hidden = true; });
           this.box.dataset.points = String(built.curves.reduce((sum, it) => sum + it.v.filter(isNumber).length, 0));
@@ -167,9 +169,13 @@ class Chart {
   }
 
   zoom(u) {
-    if (u.select.width < 4 || u.cursor.event === undefined && !u.over.matches(":hover")) return;
-    const range = [u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")];
+    const { left, width } = u.select;
+    if (!(width > 0)) return;
+    const range = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    // The others follow the selection, too.
+    if (dragged !== this || width < 4) return;
+    dragged = null;
     zoomAll(range);
   }
 
