@@ -48,6 +48,7 @@ void add_checkpoints(aio::IoQueue& queue, report::RunRecord& record) {
 // Runs of one name are told apart by their paths.
 void name_apart(std::vector<report::RunRecord>& runs) {
   std::vector<std::string> names;
+  names.reserve(runs.size());
   for (const report::RunRecord& run : runs) names.push_back(run.name);
   for (report::RunRecord& run : runs)
     if (std::count(names.begin(), names.end(), run.name) > 1) run.name = run.path;

@@ -11,8 +11,8 @@
 
 namespace sluice::report {
 
-// Whether objects and arrays lie in each other more than kMostNesting deep. JSON libraries write and
-// compare documents by recursion, so who reads what anyone may have written asks before.
+// Whether objects and arrays lie in each other more than kMostNesting deep. JSON libraries write
+// and compare documents by recursion, so who reads what anyone may have written asks before.
 inline constexpr int kMostNesting = 64;
 bool is_nested_too_deep(std::string_view json);
 

@@ -94,21 +94,21 @@ std::optional<Line> parse(std::string_view text) {
 class Derived {
  public:
   void complete(Line& line) {
-    const double step_s = line.values[kStepMs] / 1e3;
+    const double step_s = line.values[step_ms_] / 1e3;
     if (std::isfinite(step_s) && step_s > 0) trained_s_ += step_s;
-    line.values[kTrained] = trained_s_;
-    const double own = line.values[kTokensPerS] * step_s;
-    if (std::isfinite(line.values[kTokensSeen]))
-      tokens_ = line.values[kTokensSeen];
+    line.values[trained_column_] = trained_s_;
+    const double own = line.values[tokens_per_s_] * step_s;
+    if (std::isfinite(line.values[tokens_seen_]))
+      tokens_ = line.values[tokens_seen_];
     else if (std::isfinite(own))
-      line.values[kTokensSeen] = tokens_ += std::round(own);
+      line.values[tokens_seen_] = tokens_ += std::round(own);
   }
 
  private:
-  const std::size_t kStepMs = metric_column("step_ms");
-  const std::size_t kTokensPerS = metric_column("tokens_per_s");
-  const std::size_t kTokensSeen = metric_column("tokens_seen");
-  const std::size_t kTrained = metric_column("trained_s");
+  const std::size_t step_ms_ = metric_column("step_ms");
+  const std::size_t tokens_per_s_ = metric_column("tokens_per_s");
+  const std::size_t tokens_seen_ = metric_column("tokens_seen");
+  const std::size_t trained_column_ = metric_column("trained_s");
   double trained_s_ = 0;
   double tokens_ = 0;
 };

@@ -43,7 +43,7 @@ class Members {
 };
 
 template <typename List, typename Write>
-void append_list(std::string& out, const List& list, Write write) {
+void append_list(std::string& out, const List& list, const Write& write) {
   out += '[';
   bool first = true;
   for (const auto& one : list) {

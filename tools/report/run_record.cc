@@ -33,8 +33,10 @@ std::string shortened(std::string text) {
 void flatten(const Json& json, const std::string& path, int depth, RunRecord& record) {
   if (record.config.size() >= kMostKeys) return;
   if (json.is_object() && !json.empty() && depth < kMostDepth) {
+    const std::string prefix = path.empty() ? path : path + ".";
+    std::string inner;
     for (const auto& [key, value] : json.items())
-      flatten(value, path.empty() ? key : path + "." + key, depth + 1, record);
+      flatten(value, inner.assign(prefix).append(key), depth + 1, record);
     return;
   }
   record.config.emplace_back(

@@ -44,7 +44,7 @@ class Reader {
   void take(const TextLine& line) {
     std::string_view text = line.text;
     if (is_nested_too_deep(text)) return;
-    if (text.ends_with(",")) text.remove_suffix(1);
+    if (text.ends_with(',')) text.remove_suffix(1);
     if (text.ends_with("\"traceEvents\":[")) {
       take_window(Json::parse(std::string(text) + "]}", nullptr, /*allow_exceptions=*/false));
       return;
