@@ -153,23 +153,29 @@ class Chromium:
             return
         to_read, to_write = os.pipe()
         from_read, from_write = os.pipe()
-        with tempfile.TemporaryDirectory(prefix="sluice-chromium-") as profile:
-            def connect():  # the protocol's pipes are its descriptors 3 and 4
-                source, sink = os.dup(to_read), os.dup(from_write)
-                os.dup2(source, 3)
-                os.dup2(sink, 4)
-            process = subprocess.Popen(
-                [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                 "--disable-dev-shm-usage", "--disable-background-networking",
-                 "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                close_fds=False, preexec_fn=connect)
-            os.close(to_read)
-            os.close(from_write)
-            try:
-                yield Browser(process, to_write, from_read)
-            finally:
-                os.close(to_write)
-                os.close(from_read)
-                process.terminate()
-                process.wait(WAIT_S)
+        profile = tempfile.mkdtemp(prefix="sluice-chromium-")
+
+        def connect():  # the protocol's pipes are its descriptors 3 and 4
+            source, sink = os.dup(to_read), os.dup(from_write)
+            os.dup2(source, 3)
+            os.dup2(sink, 4)
+        process = subprocess.Popen(
+            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
+             "--disable-dev-shm-usage", "--disable-background-networking",
+             "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            close_fds=False, preexec_fn=connect)
+        os.close(to_read)
+        os.close(from_write)
+        try:
+            yield Browser(process, to_write, from_read)
+        finally:
+            os.close(to_write)
+            os.close(from_read)
+            process.terminate()
+            process.wait(WAIT_S)
+            # Its own processes end after it, and may still write there.
+            deadline = time.monotonic() + 5
+            while os.path.exists(profile) and time.monotonic() < deadline:
+                shutil.rmtree(profile, ignore_errors=True)
+                time.sleep(0.02)
