@@ -252,8 +252,8 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
   // Imported weights are at the beginning of this run, whose loss scale has not begun to move.
   TrainState state = checkpoint.state().run.imported() ? trainer_->state()
                                                        : train_state(checkpoint.state().position);
-  SLUICE_ASSIGN_OR_RETURN(
-      state, continued_state(update_rules(config_, plan_.state.settings), std::move(state)));
+  SLUICE_ASSIGN_OR_RETURN(state,
+                          continued_state(update_rules(config_, plan_.state.settings), state));
   SLUICE_RETURN_IF_ERROR(own_state().set(
       [&](const RunState::Spans& to) {
         return checkpoint.read(to.parameter.name, to.first, to.values);
