@@ -160,7 +160,7 @@ Status hand_out(engine::Communicator& link, const config::Config& config, const 
   content["seen_at"] = mark.path;
   content["seen"] = mark.content;
   SLUICE_RETURN_IF_ERROR(link.all_gather_text(content.dump()).status());
-  const Status seen = see_folder(link, mark.path, mark.content);
+  Status seen = see_folder(link, mark.path, mark.content);
   SLUICE_RETURN_IF_ERROR(folder.remove_mark());
   return seen;
 }
