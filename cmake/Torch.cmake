@@ -4,8 +4,8 @@
 # The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
 # libraries are linked directly; wheel and LibTorch archive have the same folders.
 #
-# Sets SLUICE_TORCH_VERSION, SLUICE_TORCH_LIB, the folder of its libraries, and SLUICE_TORCH_PYTHON to the interpreter that can import this torch;
-# empty for an archive.
+# Sets SLUICE_TORCH_VERSION, SLUICE_TORCH_LIB, the folder of its libraries, and SLUICE_TORCH_PYTHON
+# to the interpreter that can import this torch; empty for an archive.
 
 set(own $ENV{CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" own "${own}")

@@ -51,9 +51,9 @@ struct HostAndPort {
 // Whether these digits, or "localhost", are an address that nobody outside can reach.
 bool is_loopback(std::string_view host);
 
-// Listens where `host` leads on this machine: at its loopback where the name or address is
-// that alone, such as localhost, ::1 and what Debian's /etc/hosts calls the machine, 127.0.1.1;
-// else at all of this machine's addresses. Port 0: one that is free.
+// Listens where `host` leads on this machine: at its loopback where the name or address means
+// nothing else, such as localhost, ::1 and what Debian's /etc/hosts calls the machine, 127.0.1.1;
+// else, and where it is empty, at all of this machine's addresses. Port 0: one that is free.
 Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port);
 std::uint16_t port_of(const FileDescriptor& listener);
 // The address at the other end, in digits.

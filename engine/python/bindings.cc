@@ -24,6 +24,7 @@
 #include "engine/device/gpu.h"
 #include "engine/python/module_run.h"
 #include "engine/run/config_answers.h"
+#include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
 
 namespace py = pybind11;
@@ -100,18 +101,6 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   return made;
 }
 
-const char* precision_of(const config::Config& config) {
-  switch (config.precision) {
-    case config::Precision::kBf16:
-      return "bf16";
-    case config::Precision::kFp16:
-      return "fp16";
-    case config::Precision::kFp32:
-      break;
-  }
-  return "fp32";
-}
-
 using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
@@ -173,8 +162,8 @@ void define_values(py::module_& module) {
       .def(py::init(&resolve_config), py::arg("text"), py::arg("of_deepspeed"),
            py::arg("overrides") = std::vector<std::string>())
       .def_readonly("ignored", &ResolvedConfig::ignored)
-      .def_property_readonly("precision",
-                             [](const ResolvedConfig& it) { return precision_of(it.config); })
+      .def_property_readonly(
+          "precision", [](const ResolvedConfig& it) { return precision_name(it.config.precision); })
       .def_property_readonly("accumulation",
                              [](const ResolvedConfig& it) { return it.config.batch.accumulation; })
       .def_property_readonly("micro_batch",

@@ -60,7 +60,10 @@ Status TrainingRun::begin_together(const Status& own) {
     is_in_step_ = own.ok();
     return own;
   }
-  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks_.link->all_gather_text(beginning(own).dump()));
+  // An error may name a path that is no UTF-8.
+  const std::string mine =
+      beginning(own).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks_.link->all_gather_text(mine));
   const auto refused = [this](ErrorCode code, const std::string& text) {
     return Error(is_first_rank() ? code : ErrorCode::kCancelled, text);
   };

@@ -357,7 +357,11 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                        .planned = planned ? &*planned : nullptr,
                        .again = begin_again(app, wanted.entry, from)};
   const Result<int> ended = train_and_finish(work);
-  if (!ended.ok()) reason = ended.error().message();
+  if (!ended.ok()) {
+    reason = ended.error().message();
+    // Before the run goes, which would tell the others that all is done.
+    if (link != nullptr) link->abort(reason);
+  }
   return at_work(ended);
 }
 
