@@ -43,7 +43,10 @@ void add_half(const ModuleUnit& unit, bool trained, UnitLayout& layout,
       places[i] = {.trained = trained, .parameter = static_cast<int>(layout.parameters.size())};
       layout.add({.name = parameter.name,
                   .shape = parameter.shape.empty() ? std::vector<std::int64_t>{1} : parameter.shape,
-                  .group = group});
+                  .group = group,
+                  // The first gradient of a micro-batch is written, not added. What is small lies
+                  // together, and is zeroed at once with the gaps behind it.
+                  .gradient_is_product = group == kDecayed});
     }
   }
 }

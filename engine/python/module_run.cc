@@ -1,6 +1,7 @@
 #include "engine/python/module_run.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +54,13 @@ void add_frozen_lines(const MemoryPlan& frozen, MemoryPlan& plan) {
   add(frozen.host, plan.host);
   add(frozen.gpu, plan.gpu);
   add(frozen.nvme, plan.nvme);
+}
+
+// Whether units share slots of the GPU.
+bool has_slots(const MemoryPlan& plan, const ModelLayout& model) {
+  for (int unit = 0; unit < model.units(); ++unit)
+    if (model.layout(unit).elements > 0 && !plan.state.residency.resident(unit)) return true;
+  return false;
 }
 
 // Before any memory is taken.
@@ -148,7 +156,9 @@ Status ModuleRun::make_parts() {
   const bool on_nvme =
       plan_.params.uses_nvme() || (frozen_plan_ && frozen_plan_->params.uses_nvme());
   most_acquired_ = layout_.units();
-  if (plan_.cuda) most_acquired_ = 1;
+  if (plan_.cuda &&
+      (has_slots(plan_, model()) || (frozen_plan_ && has_slots(*frozen_plan_, layout_.frozen()))))
+    most_acquired_ = 1;
   if (on_nvme && !plan_.cuda)
     most_acquired_ = std::max(plan_.params.options.cache_buffers - kOthers, 1);
   return {};
@@ -222,7 +232,17 @@ const UnitViews& ModuleRun::begin(int unit) {
   gradients_->open(unit);
   if (at(unit).begun) return gradients_->target_again(unit, micro_batch_);
   at(unit).begun = true;
-  return gradients_->target(unit, micro_batch_).sums;
+  const GradientSink::Target target = gradients_->target(unit, micro_batch_);
+  at(unit).summed.assign(model().layout(unit).parameters.size(), !target.overwrites);
+  return target.sums;
+}
+
+// What had no gradient in the micro-batch that goes on.
+void ModuleRun::complete(int unit, const UnitViews& sums) {
+  for (std::size_t i = 0; i < at(unit).summed.size(); ++i)
+    if (!at(unit).summed[i]) sums[static_cast<int>(i)].zero_();
+  gradients_->added(unit, micro_batch_);
+  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
 }
 
 void ModuleRun::begin_backward() {
@@ -249,18 +269,28 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
   const at::NoGradGuard no_tape;
   is_touched_ = true;
   const UnitViews& sums = begin(unit);
+  std::vector<at::Tensor> from;
+  std::vector<at::Tensor> to;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const at::Tensor& sum = sums[layout_.place(unit, static_cast<int>(i)).parameter];
-    sum.add_(gradients[i].reshape(sum.sizes()));
+    const int parameter = layout_.place(unit, static_cast<int>(i)).parameter;
+    const at::Tensor& sum = sums[parameter];
+    at::Tensor gradient = gradients[i].reshape(sum.sizes());
+    if (at(unit).summed[static_cast<std::size_t>(parameter)]) {
+      sum.add_(gradient);
+      continue;
+    }
+    at(unit).summed[static_cast<std::size_t>(parameter)] = true;
+    from.push_back(std::move(gradient));
+    to.push_back(sum);
   }
+  if (!to.empty()) at::_foreach_copy_(to, from);  // one kernel for all of them
   if (!is_last) {
     must(gradients_->keep(unit));
     return;
   }
   at(unit).ended = true;
-  gradients_->added(unit, micro_batch_);
-  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
+  complete(unit, sums);
 }
 
 // All units are opened, and what none is described for as well: a step's gradients are complete
@@ -270,12 +300,12 @@ void ModuleRun::end(int unit) {
   if (described) {
     at(unit).begun = at(unit).begun && !at(unit).ended;
     if (std::exchange(at(unit).ended, false)) return;
-    begin(unit);
+    complete(unit, begin(unit));
     at(unit).begun = false;
-  } else {
-    gradients_->open(unit);
-    gradients_->target(unit, micro_batch_);
+    return;
   }
+  gradients_->open(unit);
+  gradients_->target(unit, micro_batch_);
   gradients_->added(unit, micro_batch_);
   must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
 }

@@ -119,6 +119,8 @@ class ModuleRun final : public SavedRun {
     bool acquired = false;
     bool begun = false;  // has a target in this micro-batch
     bool ended = false;  // and all that comes in it
+    // By parameter of the layout of what is trained: has a sum. Others hold any values.
+    std::vector<bool> summed;
   };
 
   ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan);
@@ -134,6 +136,7 @@ class ModuleRun final : public SavedRun {
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
+  void complete(int unit, const UnitViews& sums);
   void end(int unit);
   bool in_last_micro_batch() const { return micro_batch_ + 1 == micro_batches(); }
 

@@ -1,8 +1,9 @@
 """Small random modules, and configurations to train them with: for the tests of the package
-sluice."""
+sluice. Where SLUICE_TEST_DEVICE is "cuda" the same tests run on a GPU."""
 
 import copy
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -13,8 +14,19 @@ from torch.utils.checkpoint import checkpoint
 
 import sluice
 
+DEVICE = os.environ.get("SLUICE_TEST_DEVICE", "cpu")
+# Of parameters and state.
+PLACES = ("cpu", "nvme", "mixed") + (("gpu",) if DEVICE == "cuda" else ())
 VOCAB, WIDTH, LENGTH = 50, 16, 12
 ADAMW = {"lr": 1e-2, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.1}
+
+
+if DEVICE == "cuda":
+    # The same bits again and again, and the numbers of fp32.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_default_device(DEVICE)
 
 
 class Block(nn.Module):
@@ -66,12 +78,12 @@ def twin(module):
 
 
 def batches(count, seed=1, rows=2):
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     return [torch.randint(0, VOCAB, (rows, LENGTH), generator=generator) for _ in range(count)]
 
 
 def run_config(accumulation=1, place="cpu", drive=None, **more):
-    """`place`: of parameters and state, "cpu", "nvme" or "mixed"; the latter two in the folder
+    """`place`: of parameters and state, one of PLACES; "nvme" and "mixed" in the folder
     `drive`."""
     zero = {
         "stage": 3,
@@ -84,7 +96,7 @@ def run_config(accumulation=1, place="cpu", drive=None, **more):
         "gradient_accumulation_steps": accumulation,
         "optimizer": {"type": "AdamW", "params": {**ADAMW, "decayed": "all"}},
         "zero_optimization": zero,
-        "run": {"device": "cpu", "seed": 3},
+        "run": {"device": DEVICE, "seed": 3},
         "placement": {"record_elements": 65536},
     }
     if place == "nvme":
@@ -94,8 +106,11 @@ def run_config(accumulation=1, place="cpu", drive=None, **more):
         zero["sub_group_size"] = 700
         zero["offload_param"] = {"device": "nvme", "nvme_path": str(drive)}
         zero["offload_optimizer"] = {"device": "auto", "nvme_path": str(drive)}
-        config["placement"]["optimizer_fractions"] = {"gpu": 0, "cpu": 0.5, "nvme": 0.5}
+        of_gpu = 0.3 if DEVICE == "cuda" else 0
+        config["placement"]["optimizer_fractions"] = {"gpu": of_gpu, "cpu": 0.5 - of_gpu, "nvme": 0.5}
         config["placement"]["overlap_update"] = False
+    if place == "gpu":
+        zero["offload_param"] = zero["offload_optimizer"] = {"device": "none"}
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(config.get(key), dict):
             config[key].update(value)

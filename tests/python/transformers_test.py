@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import sluice
-from small_modules import ADAMW, run_config, torch_adamw, twin
+from small_modules import ADAMW, DEVICE, run_config, torch_adamw, twin
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
 import reference_packages
@@ -188,7 +188,7 @@ def make(name, seed=0):
 
 
 def micro_batches(name, count, seed=1):
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     return [MODELS[name][3](generator) for _ in range(count)]
 
 
@@ -294,7 +294,7 @@ class Uses(unittest.TestCase):
                 model.save_pretrained(folder)
                 again = type(model).from_pretrained(folder)
                 for key, value in engine.state_dict().items():
-                    self.assertTrue(torch.equal(again.state_dict()[key], value), key)
+                    self.assertTrue(torch.equal(again.state_dict()[key].cpu(), value.cpu()), key)
 
     def test_adapters_beside_a_frozen_model(self):
         try:
