@@ -52,11 +52,11 @@ std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
 
 UnpackedPlaces::UnpackedPlaces(const ModelLayout& base, offload::ElementType type) {
   for (int unit = 0; unit < base.units(); ++unit)
-    add(place_bytes(base.layout(unit), type), base.lends(unit));
+    add(place_bytes(base.layout(unit), type), base.is_held(unit));
 }
 
-void UnpackedPlaces::add(std::uint64_t place_bytes, bool lends) {
-  std::uint64_t& largest = lends ? lender_ : other_;
+void UnpackedPlaces::add(std::uint64_t place_bytes, bool is_held) {
+  std::uint64_t& largest = is_held ? lender_ : other_;
   largest = std::max(largest, place_bytes);
 }
 
@@ -75,7 +75,7 @@ void SlotFootprint::add(const Unit& unit, Stays stays) {
   Streamed& streamed = streamed_[static_cast<std::size_t>(unit.role)];
   ++streamed.units;
   streamed.largest_bytes = std::max(streamed.largest_bytes, unit.streamed_bytes);
-  if (unit.is_packed) unpacked_.add(unit.place_bytes, unit.lends);
+  if (unit.is_packed) unpacked_.add(unit.place_bytes, unit.is_held);
 }
 
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
@@ -84,7 +84,7 @@ SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions&
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
     all.add({.role = slot_role(model, unit, options.ends_take_turns),
-             .lends = model.lends(unit),
+             .is_held = model.is_held(unit),
              .place_bytes = place_bytes(layout, options.type, world),
              .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
              .is_packed = options.base.is_int8,
@@ -113,17 +113,17 @@ std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
 GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world) {
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = offload::gathered_elements(model.layout(unit).elements, world);
-    add(elements * offload::element_bytes(type), model.lends(unit));
+    add(elements * offload::element_bytes(type), model.is_held(unit));
   }
 }
 
 GatheredPlaces::GatheredPlaces(const ModelLayout& base, const BaseForm& form) {
   for (int unit = 0; form.is_sharded() && unit < base.units(); ++unit)
-    add(form.gathered_bytes(base.layout(unit)), base.lends(unit));
+    add(form.gathered_bytes(base.layout(unit)), base.is_held(unit));
 }
 
-void GatheredPlaces::add(std::uint64_t gathered_bytes, bool lends) {
-  std::uint64_t& most = lends ? lender_ : other_;
+void GatheredPlaces::add(std::uint64_t gathered_bytes, bool is_held) {
+  std::uint64_t& most = is_held ? lender_ : other_;
   most = std::max(most, gathered_bytes);
 }
 

@@ -51,14 +51,14 @@ std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world = 1);
 
 // Where a base in 8 bits becomes what is computed with, each time a unit is acquired: a unit that
-// lends parameters has a place of its own, since it is acquired beside the one that borrows them;
-// all others take turns in another.
+// is_held() has a place of its own, since it is acquired beside others, which take turns in
+// another.
 class UnpackedPlaces {
  public:
   UnpackedPlaces() = default;
   UnpackedPlaces(const ModelLayout& base, offload::ElementType type);  // of all units
 
-  void add(std::uint64_t place_bytes, bool lends);
+  void add(std::uint64_t place_bytes, bool is_held);
   std::uint64_t lender_bytes() const { return lender_; }
   std::uint64_t other_bytes() const { return other_; }
   std::uint64_t bytes() const { return lender_ + other_; }
@@ -68,8 +68,8 @@ class UnpackedPlaces {
   std::uint64_t other_ = 0;
 };
 
-// Where the host computes, of several ranks: one place for the unit that lends parameters, one for
-// all others, which are gathered there with the padding of shards.
+// Where the host computes, of several ranks: one place for the unit that is_held(), one for all
+// others, which are gathered there with the padding of shards.
 class GatheredPlaces {
  public:
   GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world);
@@ -80,7 +80,7 @@ class GatheredPlaces {
   std::uint64_t bytes() const { return lender_ + other_; }
 
  private:
-  void add(std::uint64_t gathered_bytes, bool lends);
+  void add(std::uint64_t gathered_bytes, bool is_held);
 
   std::uint64_t lender_ = 0;
   std::uint64_t other_ = 0;
@@ -92,7 +92,7 @@ class SlotFootprint {
  public:
   struct Unit {
     UnitRole role = UnitRole::kBlock;  // slot_role()
-    bool lends = false;
+    bool is_held = false;
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
     bool is_packed = false;         // in 8 bits: it is computed with in UnpackedPlaces

@@ -117,7 +117,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
     const int world = ranks.world;  // of what passes through slots
     units_.push_back(
         {.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
-                  .lends = passing.lends(index),
+                  .is_held = passing.is_held(index),
                   .place_bytes = place_bytes(base, types.compute(), world),
                   .streamed_bytes = streamed_bytes(base, types.compute(), base_form_, world),
                   .is_packed = base_form_.is_int8,

@@ -78,6 +78,10 @@ class ModelLayout {
   }
   // Whether a later unit uses one of its parameters.
   bool lends(int unit) const { return lends_[static_cast<std::size_t>(unit)]; }
+  // Whether it is acquired beside other units: it lends, or hold() says so. Such a unit has a place
+  // of its own where others take turns.
+  bool is_held(int unit) const { return held_[static_cast<std::size_t>(unit)]; }
+  void hold(int unit) { held_[static_cast<std::size_t>(unit)] = true; }
 
   std::int64_t hidden() const { return sizes_.hidden; }
   std::int64_t vocab() const { return sizes_.vocab; }
@@ -102,6 +106,7 @@ class ModelLayout {
   std::vector<std::vector<int>> lenders_;  // by unit
   std::vector<UnitLayout> borrowed_sums_;  // by unit
   std::vector<bool> lends_;
+  std::vector<bool> held_;
 };
 
 }  // namespace sluice::engine

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/comm/launched_ranks.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
 #include "engine/python/module_run.h"
@@ -78,8 +80,9 @@ bool is_the_scripts(std::string_view key) {
 }
 
 ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
-                              const std::vector<std::string>& overrides) {
+                              const std::vector<std::string>& overrides, int world) {
   config::Sources sources;
+  sources.world_size = world;
   const config::Source source{"the configuration", text};
   (of_deepspeed ? sources.deepspeed : sources.run_file) = source;
   sources.overrides = overrides;
@@ -101,17 +104,42 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   return made;
 }
 
+// The ranks that a launcher started with this process.
+class Ranks {
+ public:
+  explicit Ranks(const std::map<std::string, std::string>& environment) {
+    const Launch launch = value_of(read_launch(Environment(environment.begin(), environment.end())));
+    context_ = launch.context;
+    link_ = value_of(meet_ranks(launch));
+  }
+  const RankContext& context() const { return context_; }
+  Communicator* link() const { return link_.get(); }  // null: there is one
+  void abort(const std::string& reason) const {
+    if (link_) link_->abort(reason);
+  }
+  // What each rank says.
+  std::vector<std::string> all_gather(const std::string& text) const {
+    return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
+  }
+
+ private:
+  RankContext context_;
+  std::unique_ptr<Communicator> link_;
+};
+
 using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
-                                    const std::vector<PythonUnit>& described) {
+                                    const std::vector<PythonUnit>& described, const Ranks& ranks) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
   std::vector<ModuleUnit> units;
   units.reserve(described.size());
   for (const PythonUnit& unit : described)
     units.push_back({.name = unit.first, .parameters = unit.second});
-  return value_of(
-      ModuleRun::create(config.config, value_of(ModuleLayout::create(std::move(units)))));
+  auto run = ModuleRun::create(config.config, value_of(ModuleLayout::create(std::move(units))),
+                               ranks.link());
+  if (!run.ok()) ranks.abort(run.error().message());
+  return value_of(std::move(run));
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> lines_of(const std::vector<MemoryLine>& lines) {
@@ -160,10 +188,12 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 void define_values(py::module_& module) {
   py::class_<ResolvedConfig>(module, "Config")
       .def(py::init(&resolve_config), py::arg("text"), py::arg("of_deepspeed"),
-           py::arg("overrides") = std::vector<std::string>())
+           py::arg("overrides") = std::vector<std::string>(), py::arg("world") = 1)
       .def_readonly("ignored", &ResolvedConfig::ignored)
       .def_property_readonly(
           "precision", [](const ResolvedConfig& it) { return precision_name(it.config.precision); })
+      .def_property_readonly("uses_gpu",
+                             [](const ResolvedConfig& it) { return uses_cuda(it.config); })
       .def_property_readonly("accumulation",
                              [](const ResolvedConfig& it) { return it.config.batch.accumulation; })
       .def_property_readonly("micro_batch",
@@ -189,8 +219,19 @@ void define_values(py::module_& module) {
 }
 
 void define_run(py::module_& module) {
+  py::class_<Ranks>(module, "Ranks")
+      .def(py::init<const std::map<std::string, std::string>&>(), py::arg("environment"), NoGil())
+      .def_property_readonly("rank", [](const Ranks& it) { return it.context().rank; })
+      .def_property_readonly("world", [](const Ranks& it) { return it.context().world; })
+      .def_property_readonly("local_rank", [](const Ranks& it) { return it.context().local_rank; })
+      .def_property_readonly("local_world",
+                             [](const Ranks& it) { return it.context().local_world; })
+      .def("abort", &Ranks::abort, py::arg("reason"), NoGil())
+      .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil());
+
   py::class_<ModuleRun>(module, "Run")
-      .def(py::init(&make_run), py::arg("config"), py::arg("units"), NoGil())
+      .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
+           py::keep_alive<1, 4>(), NoGil())
       .def(
           "initialise",
           [](ModuleRun& run, const py::function& values) {
@@ -225,6 +266,7 @@ void define_run(py::module_& module) {
       .def("begin_backward", &ModuleRun::begin_backward, NoGil())
       .def("end_micro_batch", &ModuleRun::end_micro_batch, NoGil())
       .def("abandon_step", &ModuleRun::abandon_step, NoGil())
+      .def("fail", &ModuleRun::fail, py::arg("reason"), NoGil())
       .def_property_readonly("micro_batches", &ModuleRun::micro_batches)
       .def_property_readonly("micro_batch", &ModuleRun::micro_batch)
       .def_property_readonly("is_complete", &ModuleRun::is_complete)

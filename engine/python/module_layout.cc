@@ -61,7 +61,9 @@ ModelLayout layout_of(const std::vector<UnitLayout>& units) {
     all.push_back({.kind = std::make_shared<ModuleUnitKind>(units[i].name, role, units[i].elements),
                    .layout = units[i]});
   }
-  return {{.hidden = 1, .vocab = 1}, std::move(all)};
+  ModelLayout layout({.hidden = 1, .vocab = 1}, std::move(all));
+  layout.hold(0);  // what is outside of blocks is there beside them
+  return layout;
 }
 
 Error invalid(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }

@@ -21,23 +21,27 @@ namespace {
 // Names are the module's own, everywhere.
 constexpr ParameterNames kModuleNames = {};
 
-Result<MemoryPlan> plan_trained(const config::Config& config, const ModuleLayout& layout) {
+Result<MemoryPlan> plan_trained(const config::Config& config, const ModuleLayout& layout,
+                                const offload::RankPart& ranks) {
   return plan_memory(config, layout.trained(),
                      {.purpose = RunPurpose::kTraining,
                       .on_gpu = uses_cuda(config),
                       // Passes come micro-batch by micro-batch.
                       .wave_micro_batches = 1,
+                      .ranks = ranks,
                       .names = &kModuleNames,
                       .keeps_sums = true});
 }
 
-// Nothing but parameters that come and go.
-Result<MemoryPlan> plan_frozen(const config::Config& config, const ModuleLayout& layout) {
+// Nothing but parameters that come and go; each rank has all of them.
+Result<MemoryPlan> plan_frozen(const config::Config& config, const ModuleLayout& layout,
+                               const offload::RankPart& ranks) {
   SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(config, layout.frozen(),
                                                        {.purpose = RunPurpose::kEvaluation,
                                                         .on_gpu = uses_cuda(config),
                                                         .names = &kModuleNames}));
   plan.params.options.store.run += "-frozen";
+  if (ranks.world > 1) plan.params.options.store.run += "-" + std::to_string(ranks.rank);
   plan.params.options.store.label = "frozen parameters";
   return plan;
 }
@@ -63,10 +67,24 @@ bool has_slots(const MemoryPlan& plan, const ModelLayout& model) {
   return false;
 }
 
+// Of one of several ranks of a host, what it may take of it.
+config::Config of_rank(config::Config config, int local_world) {
+  if (config.budget.cpu_gib) *config.budget.cpu_gib /= local_world;
+  return config;
+}
+
 // Before any memory is taken.
-Status check_machine(const config::Config& config, const MemoryPlan& plan) {
+Status check_machine(const config::Config& config, MemoryPlan plan, int local_world) {
+  const auto ranks = static_cast<std::uint64_t>(local_world);
+  MachineFacts facts = machine_facts(config);
+  for (std::optional<std::uint64_t>* bytes : {&facts.available_bytes, &facts.cgroup_bytes})
+    if (*bytes) **bytes /= ranks;
+  for (MemoryLine& line : plan.nvme) {  // they share the room there
+    line.bytes *= ranks;
+    for (PathBytes& path : line.paths) path.bytes *= ranks;
+  }
   aio::RealFileSystem files;
-  const PreflightReport report = preflight(config, plan, machine_facts(config), files);
+  const PreflightReport report = preflight(config, plan, facts, files);
   for (const std::string& warning : report.warnings) log::warning(warning);
   return report.verdict;
 }
@@ -75,7 +93,6 @@ Status check_config(const config::Config& config) {
   const auto refused = [](const std::string& what) {
     return Error(ErrorCode::kUnsupported, what + ", which the Python package does not do yet");
   };
-  if (config.world_size != 1) return refused("several ranks are asked for");
   if (config.lora.rank > 0)
     return refused(
         "recipe.lora asks for adapters (PEFT makes them in the module: its frozen "
@@ -85,24 +102,30 @@ Status check_config(const config::Config& config) {
 
 }  // namespace
 
-ModuleRun::ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan)
+ModuleRun::ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan,
+                     Communicator* link)
     : config_(config),
       layout_(std::move(layout)),
       plan_(std::move(plan)),
       rules_(update_rules(config, plan_.state.settings)),
-      units_(static_cast<std::size_t>(layout_.units())) {}
+      units_(static_cast<std::size_t>(layout_.units())),
+      ranks_{.part = plan_.ranks, .link = link} {}
 
-Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& config,
-                                                     ModuleLayout layout) {
-  SLUICE_RETURN_IF_ERROR(check_config(config));
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout));
+Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given,
+                                                     ModuleLayout layout, Communicator* link) {
+  SLUICE_RETURN_IF_ERROR(check_config(given));
+  const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
+  const config::Config config = of_rank(given, local_world);
+  const offload::RankPart part =
+      link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, part));
   std::optional<MemoryPlan> frozen;
   if (layout.has_frozen()) {
-    SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout));
+    SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout, part));
     add_frozen_lines(*frozen, plan);
   }
-  SLUICE_RETURN_IF_ERROR(check_machine(config, plan));
-  std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan)));
+  SLUICE_RETURN_IF_ERROR(check_machine(config, plan, local_world));
+  std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan), link));
   run->frozen_plan_ = std::move(frozen);
   SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
   SLUICE_RETURN_IF_ERROR(run->make_parts());
@@ -120,32 +143,37 @@ ModuleRun::~ModuleRun() {
 }
 
 Status ModuleRun::make_parts() {
-  const int threads = compute_threads(config_);
+  const int threads =
+      worker_threads(config_, ranks_.is_alone() ? 1 : ranks_.link->world_size(ProcessGroup::kNode));
   if (plan_.cuda && config_.budget.gpu_gib) {
     const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
-    SLUICE_RETURN_IF_ERROR(
-        limit_cuda_memory(cap > kCudaContextBytes ? cap - kCudaContextBytes : 0));
+    const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
+    SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > beside ? cap - beside : 0));
   }
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_));
+  SLUICE_RETURN_IF_ERROR(open_drives_in_turn());
+  SLUICE_RETURN_IF_ERROR(connect_gpus());
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(parameters_,
-                          ModelParameters::create(plan_, model(), {.drives = &drives_}));
+  SLUICE_ASSIGN_OR_RETURN(
+      parameters_,
+      ModelParameters::create(
+          plan_, model(), {.drives = &drives_, .ranks = ranks_, .cuda_ranks = cuda_ranks_.get()}));
   if (frozen_plan_) {
     SLUICE_ASSIGN_OR_RETURN(
         frozen_, ModelParameters::create(*frozen_plan_, layout_.frozen(), {.drives = &drives_}));
   }
   SLUICE_RETURN_IF_ERROR(make_optimizer());
   if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
-                                                                /*link=*/nullptr,
-                                                                /*trace=*/nullptr));
+    SLUICE_ASSIGN_OR_RETURN(gradients_,
+                            make_cuda_gradient_sink(model(), sink_options(plan_), cuda_ranks_.get(),
+                                                    /*trace=*/nullptr));
   } else {
     SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
                                                                 {.type = plan_.types.gradient,
                                                                  .isa = plan_.state.optimizer.isa,
                                                                  .order = plan_.sum_order,
-                                                                 .sums = plan_.sums}));
+                                                                 .sums = plan_.sums,
+                                                                 .ranks = ranks_}));
   }
   update_units_ = std::make_unique<UnitBinding>(
       UnitBinding::Places{&parameters_->trained(), &parameters_->units(), gradients_.get()},
@@ -161,13 +189,14 @@ Status ModuleRun::make_parts() {
     most_acquired_ = 1;
   if (on_nvme && !plan_.cuda)
     most_acquired_ = std::max(plan_.params.options.cache_buffers - kOthers, 1);
+  if (!ranks_.is_alone() && !plan_.cuda) most_acquired_ = 1;  // gathered to one place
   return {};
 }
 
 Status ModuleRun::make_optimizer() {
   if (plan_.state.gpu_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(gpu_tier_,
-                            make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(nullptr)));
+    SLUICE_ASSIGN_OR_RETURN(
+        gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(cuda_ranks_.get())));
   }
   SLUICE_ASSIGN_OR_RETURN(optimizer_,
                           offload::OptimizerOffloader::create(optimizer_options(plan_),
@@ -182,13 +211,15 @@ RunState ModuleRun::own_state() const {
   return {.optimizer = optimizer_.get(),
           .params = &parameters_->trained(),
           .units = &parameters_->units(),
-          .model = &model()};
+          .model = &model(),
+          .ranks = ranks_.part};
 }
 
 void ModuleRun::acquire(int unit) {
   if (at(unit).acquired) return;
   if (has_trained(unit)) {
     must(optimizer_->wait_ready(unit));
+    note_gather(unit);
     must(parameters_->units().acquire(unit).status());
   }
   if (has_frozen(unit)) {
@@ -208,7 +239,14 @@ void ModuleRun::release(int unit) {
 
 void ModuleRun::prefetch(int unit) {
   if (at(unit).acquired) return;
-  if (has_trained(unit) && optimizer_->is_ready(unit)) must(parameters_->units().prefetch(unit));
+  if (has_trained(unit) && parameters_->units().prefetch_gathers()) {
+    // Whether an update is done is not for each rank to find.
+    must(optimizer_->wait_ready(unit));
+    note_gather(unit);
+    must(parameters_->units().prefetch(unit));
+  } else if (has_trained(unit) && optimizer_->is_ready(unit)) {
+    must(parameters_->units().prefetch(unit));
+  }
   if (has_frozen(unit)) must(frozen_->units().prefetch(unit));
 }
 
@@ -285,7 +323,9 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
     to.push_back(sum);
   }
   if (!to.empty()) at::_foreach_copy_(to, from);  // one kernel for all of them
-  if (!is_last) {
+  // What several ranks exchange they exchange in one order, whatever came first on each: at the end
+  // of the micro-batch.
+  if (!is_last || !ranks_.is_alone()) {
     must(gradients_->keep(unit));
     return;
   }
@@ -321,6 +361,10 @@ void ModuleRun::end_micro_batch() {
 
 void ModuleRun::abandon_step() {
   if (!is_touched_) return;
+  if (!ranks_.is_alone()) {
+    fail("rank " + std::to_string(ranks_.part.rank) + " left a step in its middle");
+    return;
+  }
   const at::NoGradGuard no_tape;
   micro_batch_ = 0;
   // The last step's update may still need its gradients; where it has failed, so will all to come.
@@ -347,9 +391,11 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
                       " is in use: a step changes it");
   const at::NoGradGuard no_tape;
   StepOutcome outcome{.learning_rate = learning_rate(), .loss_scale = loss_scale()};
+  check_order();
   const GradientTotals totals = must(gradients_->totals());
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
-  for (const double loss : losses) outcome.loss += loss / static_cast<double>(losses.size());
+  const std::vector<double> of_all = all_of_step(losses);
+  for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
   is_touched_ = false;
   if (!totals.finite) {

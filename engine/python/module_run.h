@@ -14,6 +14,12 @@
 // by release(): a view that autograd kept has the unit's numbers, or throws. It never has another
 // unit's.
 //
+// Several ranks share the units: each has its part of state and parameters, which is gathered when
+// a unit is acquired, and gives its micro-batches' gradients to the sums of all. What all of them
+// have to call, in one order, are create(), initialise(), load(), acquire(), prefetch(),
+// end_micro_batch(), step(), save() and save_weights(). Before an update they compare the order of
+// units that they had; a rank that fails by itself has to fail() all of them.
+//
 // Memory:  the plan's; a unit's sums are kept between its uses.
 // Threads: one at a time, but not always the same one: autograd has threads of its own.
 // Errors:  of create(), initialise(), load() and save() as values; of a step as TrainError. After
@@ -29,8 +35,10 @@
 #include <vector>
 
 #include "aio/file_system.h"
+#include "engine/comm/communicator.h"
 #include "engine/config/config.h"
 #include "engine/python/module_layout.h"
+#include "engine/run/joint_save.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/run_resources.h"
@@ -42,9 +50,10 @@ namespace sluice::engine {
 class ModuleRun final : public SavedRun {
  public:
   // The memory plan is made here, and nothing is taken where it is refused. Without values:
-  // initialise() or load() comes next.
+  // initialise() or load() comes next. `link`: of several ranks, which must outlive it.
   static Result<std::unique_ptr<ModuleRun>> create(const config::Config& config,
-                                                   ModuleLayout layout);
+                                                   ModuleLayout layout,
+                                                   Communicator* link = nullptr);
   ~ModuleRun() override;  // removes the stores
 
   // The tensors of a unit, in the order in which its parameters were described, of any type of
@@ -78,8 +87,10 @@ class ModuleRun final : public SavedRun {
   std::int64_t micro_batches() const { return plan_.waves.micro_batches; }  // of a step
   std::int64_t micro_batch() const { return micro_batch_; }                 // ended in this one
   bool is_complete() const { return micro_batch_ == micro_batches(); }
-  // Forgets what was added since the last step.
+  // Forgets what was added since the last step. With several ranks that ends all of them.
   void abandon_step();
+  // With several ranks: ends the others, with this reason.
+  void fail(const std::string& reason);
   // By what the losses of the step's micro-batches have to be multiplied.
   double loss_scale() const { return engine::loss_scale(rules_, state_); }
   // `losses`: of its micro-batches, for the outcome and for what a step that fails points to.
@@ -109,6 +120,9 @@ class ModuleRun final : public SavedRun {
   using SavedRun::take_state;
   Status take_state(const TakeState& take, offload::Calls calls) override;
   CheckpointState checkpoint_state() const override;
+  bool has_other_ranks() const override { return !ranks_.is_alone(); }
+  Result<std::uint64_t> save_together(const std::string& folder,
+                                      const CheckpointState& state) override;
   aio::Executor& executor() override { return *update_executor_; }
   const MemoryPlan& plan() const override { return plan_; }
   const ModelLayout& model() const override { return layout_.trained(); }
@@ -123,16 +137,36 @@ class ModuleRun final : public SavedRun {
     std::vector<bool> summed;
   };
 
-  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan);
+  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan, Communicator* link);
   Status make_parts();
+  Status open_drives_in_turn();
+  Status connect_gpus();
   Status make_optimizer();
   Status make_views();
+  Status initialise_own(const UnitValues& values);
   Status load_frozen(const UnitValues& values);
   RunState own_state() const;
   Status check_parameters(CheckpointReader& checkpoint) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
   Status own_directory(const std::string& directory);
+  Result<std::string> save_as_first(const std::string& directory, const std::string& client);
+  Result<std::string> load_own(const std::string& path, const Accept& accept);
+
+  // ---- several ranks (module_ranks.cc)
+  bool is_first() const { return ranks_.part.rank == 0; }
+  // Whether they save now.
+  Status tell_others(bool saves);
+  Result<std::string> follow_save();
+  // The first rank's answer, once all of them are there; an error of any.
+  Result<std::string> agree(const Result<std::string>& own) const;
+  Status append_own_state(const JointSave::Append& append);
+  Status take_gathered_state(const TakeState& take);
+  std::vector<double> all_of_step(const std::vector<double>& own) const;
+  // What is gathered is gathered by all ranks: noted, and compared.
+  void note_gather(int unit);
+  void check_order();
+
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
@@ -150,13 +184,18 @@ class ModuleRun final : public SavedRun {
   const UpdateRules rules_;
   TrainState state_;
   int most_acquired_ = 0;
-  std::string client_;  // of the save that goes on
+  std::string client_;       // of the save that goes on
+  bool is_told_ = false;     // likewise: the other ranks know that they save
+  std::uint64_t order_ = 0;  // a hash of the units that were gathered
 
   std::vector<Unit> units_;
   std::int64_t micro_batch_ = 0;
   bool is_touched_ = false;  // something was added since the last step
   std::vector<offload::AdamwScalars> scalars_;
 
+  std::unique_ptr<Communicator> gpu_link_;
+  RankLink ranks_;
+  std::shared_ptr<CudaRankLink> cuda_ranks_;
   RunDrives drives_;
   std::unique_ptr<aio::Executor> update_executor_;
   std::unique_ptr<aio::Executor> gradient_executor_;

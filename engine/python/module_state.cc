@@ -103,6 +103,14 @@ std::string current_folder() {
 }  // namespace
 
 Status ModuleRun::initialise(const UnitValues& values) {
+  const Status own = initialise_own(values);
+  SLUICE_RETURN_IF_ERROR(
+      agree(own.ok() ? Result<std::string>(std::string()) : Result<std::string>(own.error()))
+          .status());
+  return make_views();
+}
+
+Status ModuleRun::initialise_own(const UnitValues& values) {
   DescribedValues trained(layout_, values);
   SLUICE_RETURN_IF_ERROR(own_state().set(
       [&](const RunState::Spans& to) -> Status {
@@ -113,7 +121,7 @@ Status ModuleRun::initialise(const UnitValues& values) {
       offload::Calls::kInOrder, {}));
   SLUICE_RETURN_IF_ERROR(load_frozen(values));
   SLUICE_ASSIGN_OR_RETURN(state_, initial_state(rules_));
-  return make_views();
+  return {};
 }
 
 Status ModuleRun::load_frozen(const UnitValues& values) {
@@ -139,6 +147,7 @@ Status ModuleRun::make_views() {
     const UnitViews* frozen = nullptr;
     if (has_trained(unit)) {
       SLUICE_RETURN_IF_ERROR(optimizer_->wait_ready(unit));
+      note_gather(unit);
       SLUICE_ASSIGN_OR_RETURN(trained, parameters_->units().acquire(unit));
     }
     if (has_frozen(unit)) {
@@ -159,7 +168,7 @@ Status ModuleRun::make_views() {
 
 Status ModuleRun::take_state(const TakeState& take, offload::Calls calls) {
   SLUICE_RETURN_IF_ERROR(optimizer_->drain());
-  return own_state().take(take, calls);
+  return ranks_.is_alone() ? own_state().take(take, calls) : take_gathered_state(take);
 }
 
 CheckpointState ModuleRun::checkpoint_state() const {
@@ -221,10 +230,19 @@ Result<std::string> ModuleRun::save(const std::string& directory, const std::str
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
                                                   " micro-batches of one have ended");
-  SLUICE_RETURN_IF_ERROR(own_directory(directory));
-  client_ = client;
-  const Status saving = checkpoints_->save({});
-  client_.clear();
+  return agree(is_first() ? save_as_first(directory, client) : follow_save());
+}
+
+Result<std::string> ModuleRun::save_as_first(const std::string& directory,
+                                             const std::string& client) {
+  is_told_ = false;
+  Status saving = own_directory(directory);
+  if (saving.ok()) {
+    client_ = client;
+    saving = checkpoints_->save({});
+    client_.clear();
+  }
+  if (!is_told_) SLUICE_RETURN_IF_ERROR(tell_others(false));
   SLUICE_RETURN_IF_ERROR(saving);
   const std::vector<SavedCheckpoint> saved = checkpoints_->finished();
   SLUICE_CHECK(saved.size() == 1, "a save in the foreground has ended");
@@ -277,6 +295,12 @@ Status ModuleRun::check_parameters(CheckpointReader& checkpoint) const {
 }
 
 Result<std::string> ModuleRun::load(const std::string& path, const Accept& accept) {
+  SLUICE_ASSIGN_OR_RETURN(std::string folder, agree(load_own(path, accept)));
+  SLUICE_RETURN_IF_ERROR(make_views());
+  return folder;
+}
+
+Result<std::string> ModuleRun::load_own(const std::string& path, const Accept& accept) {
   std::string folder;
   SLUICE_ASSIGN_OR_RETURN(const auto checkpoint, open_checkpoint(path, folder));
   const CheckpointState& stored = checkpoint->state();
@@ -288,7 +312,7 @@ Result<std::string> ModuleRun::load(const std::string& path, const Accept& accep
   SLUICE_RETURN_IF_ERROR(check_parameters(*checkpoint));
   const CheckpointState now = checkpoint_state();
   SLUICE_RETURN_IF_ERROR(check_same_run(stored, now));
-  warn_of_other_bits(stored, now);
+  if (is_first()) warn_of_other_bits(stored, now);
   report_moments(checkpoint->manifest().moments, stored_moments(plan_.types));
   SLUICE_ASSIGN_OR_RETURN(const TrainState state,
                           continued_state(rules_, engine::train_state(stored.position)));
@@ -302,20 +326,25 @@ Result<std::string> ModuleRun::load(const std::string& path, const Accept& accep
       offload::Calls::kInOrder, {}, state.applied_step));
   parameters_->units().changed();
   state_ = state;
-  SLUICE_RETURN_IF_ERROR(make_views());
   return folder;
 }
 
 Status ModuleRun::save_weights(const std::string& path, DType dtype) {
-  SafetensorsWriter::Options options;
-  options.path = path;
-  SLUICE_ASSIGN_OR_RETURN(
-      const auto writer,
-      SafetensorsWriter::create(*drives_.writes, options, parameter_specs(model(), dtype)));
-  SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
+  std::unique_ptr<SafetensorsWriter> writer;
+  const auto begin = [&]() -> Result<std::string> {
+    if (!is_first()) return std::string();
+    SafetensorsWriter::Options options;
+    options.path = path;
+    SLUICE_ASSIGN_OR_RETURN(writer, SafetensorsWriter::create(*drives_.writes, options,
+                                                              parameter_specs(model(), dtype)));
+    return path;
+  };
+  SLUICE_RETURN_IF_ERROR(agree(begin()).status());
+  Status done = take_state([&](const ParameterState& state) {
     return writer->append(state.parameter->name, state.master);
-  }));
-  return writer->finish();
+  });
+  if (done.ok() && writer) done = writer->finish();
+  return agree(done.ok() ? Result<std::string>(path) : Result<std::string>(done.error())).status();
 }
 
 }  // namespace sluice::engine

@@ -74,7 +74,7 @@ void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
 }
 
 std::byte* CpuUnitParameters::place_of(int unit, const Places& places) const {
-  return static_cast<std::byte*>((model_.lends(unit) ? places.lender : places.other).data_ptr());
+  return static_cast<std::byte*>((model_.is_held(unit) ? places.lender : places.other).data_ptr());
 }
 
 // What the hosts of all ranks have of it.

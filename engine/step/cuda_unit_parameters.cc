@@ -335,7 +335,7 @@ class CudaUnitParameters final : public UnitParameters {
     const offload::Int8Blocks blocks = options_.base.blocks(layout);
     const c10::cuda::CUDAStream compute = c10::cuda::getCurrentCUDAStream();
     const auto* const packed = static_cast<const std::byte*>(slot.memory);
-    at::Tensor& place = model_.lends(unit) ? unpacked_lender_ : unpacked_;
+    at::Tensor& place = model_.is_held(unit) ? unpacked_lender_ : unpacked_;
     auto* const out = static_cast<std::byte*>(place.data_ptr());
     SLUICE_RETURN_IF_ERROR(offload::dequantise_int8_cuda(
         {.quantised = reinterpret_cast<const std::int8_t*>(packed),

@@ -9,6 +9,7 @@
 
 #include "aio/io_watchdog.h"
 #include "aio/real_file_system.h"
+#include "engine/comm/launched_ranks.h"
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
 #include "engine/device/gpu.h"
@@ -366,12 +367,13 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
 }
 
 Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
+  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch,
+                          engine::read_launch(engine::own_environment()));
   SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));
   if (ended) return *ended;
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
-  SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch, listener));
+  SLUICE_ASSIGN_OR_RETURN(const auto link, engine::meet_ranks(launch, listener));
   if (launch.context.rank > 0) return follow_first_rank(launch.context, *link, watchdog);
   const auto failed = [&](Error error) {
     if (link) link->abort(error.message());

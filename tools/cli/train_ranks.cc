@@ -1,7 +1,6 @@
 #include "tools/cli/train_ranks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -15,15 +14,11 @@
 #include <vector>
 
 #include "aio/log.h"
-#include "engine/comm/mpi_communicator.h"
-#include "engine/comm/tcp_communicator.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
 #include "tools/cli/error_text.h"
 #include "tools/cli/run_setup.h"
 #include "tools/cli/start_ranks.h"
-
-extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
 
 namespace sluice::tools {
 namespace {
@@ -110,42 +105,6 @@ bool is_said_by_others(const Error& error, const Status& known, int rank) {
 }
 
 }  // namespace
-
-Result<engine::Launch> launch_of_this_process() {
-  engine::Environment variables;
-  for (char** it = environ; *it != nullptr; ++it) {
-    const std::string_view variable(*it);
-    const std::size_t equals = variable.find('=');
-    if (equals != std::string_view::npos)
-      variables.emplace(variable.substr(0, equals), variable.substr(equals + 1));
-  }
-  return engine::read_launch(variables);
-}
-
-Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener) {
-  if (launch.context.world == 1) return std::unique_ptr<engine::Communicator>();
-  // Another rank may be busy for as long as a checkpoint takes; one that has died is known at once.
-  constexpr std::chrono::hours kMostPatience(6);
-  if (launch.master_address.empty()) {
-    std::error_code error;
-    const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-    const auto beside = program.parent_path() / "libsluice_mpi.so";
-    engine::MpiOptions options{.collective_timeout = kMostPatience};
-    if (std::filesystem::exists(beside, error)) options.plugin = beside.string();
-    return engine::make_mpi_communicator(options);
-  }
-  engine::TcpOptions options;
-  // As NCCL has it, which would otherwise see other hosts than Sluice does.
-  const char* const host = std::getenv("NCCL_HOSTID");  // NOLINT(concurrency-mt-unsafe): likewise
-  if (host != nullptr) options.host = host;
-  options.collective_timeout = kMostPatience;
-  options.context = launch.context;
-  options.master_address = launch.master_address;
-  options.master_port = launch.master_port;
-  options.listening_socket = listener;
-  options.job = launch.job;
-  return engine::make_tcp_communicator(options);
-}
 
 Status hand_out(engine::Communicator& link, const config::Config& config, const RunFolder& folder,
                 const std::optional<engine::CheckpointEntry>& from,

@@ -18,12 +18,6 @@
 
 namespace sluice::tools {
 
-// As a launcher's variables say (rank_context.h). kUnsupported: by MPI without its plug-in.
-Result<engine::Launch> launch_of_this_process();
-
-// Null: there is one rank. Waits for the others. `listener`: of begin_as_rank().
-Result<std::unique_ptr<engine::Communicator>> meet(const engine::Launch& launch, int listener);
-
 // Of each of several ranks, before it does anything with a GPU: from now on this process sees one
 // alone, that of its local rank; none, where there are fewer.
 void see_own_gpu(const engine::RankContext& context);

@@ -13,6 +13,7 @@
 #include "aio/real_file_system.h"
 #include "aio/small_file.h"
 #include "aio/terminal_line.h"
+#include "engine/comm/launched_ranks.h"
 #include "engine/observe/text_table.h"
 #include "engine/preflight/nvme_folders.h"
 #include "tools/cli/command.h"
@@ -21,7 +22,6 @@
 #include "tools/cli/option_checks.h"
 #include "tools/cli/plan_here.h"
 #include "tools/cli/run_tokenizer.h"
-#include "tools/cli/train_ranks.h"
 #include "tools/cli/trial_runner.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
@@ -198,7 +198,8 @@ class Tuning {
 
 // Ranks would each search for themselves, and write over each other's results.
 Status check_alone() {
-  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
+  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch,
+                          engine::read_launch(engine::own_environment()));
   if (launch.context.world == 1) return {};
   return Error(ErrorCode::kInvalidArgument,
                "tune searches on one rank, and a launcher has started " +

@@ -12,11 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._core import RefusedError
+from ._core import Ranks, RefusedError
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
 _MOST_BUFFER_BYTES = 64 << 20
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sample(parameters: Iterable[ManagedParameter]) -> str:
@@ -59,7 +63,8 @@ def _persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
+def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str:
+    """The first rank's, but for the generators, which each rank has of its own."""
     buffers = _persistent_buffers(module)
     size = sum(it.numel() * it.element_size() for it in buffers.values())
     if size > _MOST_BUFFER_BYTES:
@@ -70,6 +75,7 @@ def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
     generators = {"cpu": _to_text(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         generators["cuda"] = _to_text(torch.cuda.get_rng_state())
+    of_ranks = [json.loads(it) for it in ranks.all_gather(json.dumps(generators))]
     try:
         state = json.loads(json.dumps(client_state))
     except (TypeError, ValueError) as error:
@@ -79,6 +85,7 @@ def pack(module: nn.Module, client_state: Any, frozen: str) -> str:
             "client_state": state,
             "buffers": {name: _to_text(buffer) for name, buffer in buffers.items()},
             "generators": generators,
+            "generators_of_ranks": of_ranks[1:],
             "frozen": frozen,
         }
     )
@@ -102,13 +109,16 @@ def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
     return stored
 
 
-def restore(stored: dict[str, Any], module: nn.Module) -> Any:
-    """Sets buffers and generators, and returns the client_state."""
+def restore(stored: dict[str, Any], module: nn.Module, rank: int) -> Any:
+    """Sets buffers and generators, and returns the client_state. A rank that was not there when it
+    was saved keeps the generators that it has."""
     buffers = _persistent_buffers(module)
     with torch.no_grad():
         for name, value in stored["buffers"].items():
             buffers[name].copy_(_from_text(value))
-    torch.set_rng_state(_from_text(stored["generators"]["cpu"]))
-    if "cuda" in stored["generators"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state(_from_text(stored["generators"]["cuda"]))
+    of_ranks = [stored["generators"], *stored.get("generators_of_ranks", [])]
+    if rank < len(of_ranks):
+        torch.set_rng_state(_from_text(of_ranks[rank]["cpu"]))
+        if "cuda" in of_ranks[rank] and torch.cuda.is_available():
+            torch.cuda.set_rng_state(_from_text(of_ranks[rank]["cuda"]))
     return stored["client_state"]

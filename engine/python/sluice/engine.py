@@ -18,8 +18,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _client
+from . import _client, ranks
 from ._core import Config, Parameter, RefusedError, Run
+from ._build import VERSION
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
@@ -73,7 +74,9 @@ def initialize(
 
 
 def _read_config(
-    config: Mapping[str, Any] | str | os.PathLike[str], overrides: Mapping[str, Any] | None
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None,
+    world: int,
 ) -> Config:
     if isinstance(config, Mapping):
         text = json.dumps(config)
@@ -94,6 +97,7 @@ def _read_config(
         text,
         of_deepspeed,
         [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()],
+        world,
     )
     for key, reason in resolved.ignored:
         _log.info("%s is ignored: %s", key, reason)
@@ -154,12 +158,17 @@ class Engine:
         overrides: Mapping[str, Any] | None = None,
     ):
         _check_module(model)
-        self._config = _read_config(config, overrides)
+        self._ranks = ranks.join()
+        self._config = _read_config(config, overrides, self._ranks.world)
+        if self._config.uses_gpu:
+            ranks.choose_gpu(self._ranks)
         self._units: list[Unit] = divide(model, units)
         self._managed: dict[int, ManagedParameter] = {
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
         self._frozen_sample = _client.sample(it for it in self._managed.values() if not it.trained)
+        if self._ranks.world > 1:
+            self._require_same()
         self._run = Run(
             self._config,
             [
@@ -172,6 +181,7 @@ class Engine:
                 )
                 for unit in self._units
             ],
+            self._ranks,
         )
         for note in self._run.notes:
             _log.info(note)
@@ -180,7 +190,11 @@ class Engine:
         #: What the module computes with: torch.float32, bfloat16 or float16.
         self.dtype: torch.dtype = _DTYPES[self._config.precision]
         #: Where it computes.
-        self.device = torch.device("cuda" if self._run.on_gpu else "cpu")
+        self.device = (
+            torch.device("cuda", torch.cuda.current_device())
+            if self._run.on_gpu
+            else torch.device("cpu")
+        )
         #: What the last step did; None before the first.
         self.last_step: StepResult | None = None
         self._arrived = [0] * len(self._units)  # gradients that are in p.grad
@@ -200,6 +214,25 @@ class Engine:
         self._take_over()
         self._keeper = Keeper(self._run, model, self._units)
         _engines[model] = weakref.ref(self)
+
+    def _require_same(self) -> None:
+        """What every rank has to have alike, before anything is taken."""
+        keys = json.loads(self._config.json())
+        keys["run"].pop("dir", None)
+        described = [
+            (unit.name, [(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters])
+            for unit in self._units
+        ]
+        ranks.require_same(
+            self._ranks,
+            {
+                "the version of Sluice is another": VERSION,
+                "the configuration is another": _client.digest(json.dumps(keys)),
+                "the module has other parameters": _client.digest(json.dumps(described)),
+                "the module has other values (set the same seed before it is made, or load the same"
+                " weights)": _client.sample(self._managed.values()),
+            },
+        )
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):
@@ -238,9 +271,15 @@ class Engine:
                 *(self._as_computed(it) for it in args),
                 **{key: self._as_computed(it) for key, it in kwargs.items()},
             )
-        except BaseException:
+        except BaseException as error:
             self._keeper.release_all()
+            self._fail(error)
             raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Of several ranks the others are waiting for this one."""
+        if self._ranks.world > 1:
+            self._run.fail(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
 
     def _begin_pass(self) -> None:
         """Before the module's forward, whoever calls it."""
@@ -271,9 +310,9 @@ class Engine:
     ) -> None:
         """Adds the gradient of `loss`, a tensor of one element, to the step's.
 
-        A step's gradient is that of the mean of its micro-batches' losses: `loss` is divided by
-        their number, unless `averages` is False, and multiplied by the loss scale of fp16. Several
-        calls before :meth:`step` add up.
+        A step's gradient is that of the mean of its micro-batches' losses, of all ranks: `loss` is
+        divided by their number (if `averages` is False by that of ranks alone), and multiplied by
+        the loss scale of fp16. Several calls before :meth:`step` add up.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise RefusedError("backward() wants the loss, a tensor of one element")
@@ -284,12 +323,14 @@ class Engine:
             )
         self._begin_backward()
         try:
-            scale = self._run.loss_scale / (self._run.micro_batches if averages else 1)
+            of_rank = self._run.micro_batches if averages else 1
+            scale = self._run.loss_scale / (of_rank * self._ranks.world)
             loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
             for unit, arrived in enumerate(self._arrived):
                 if arrived > 0:
                     self._hand_over(unit)
-        except BaseException:
+        except BaseException as error:
+            self._fail(error)
             self._abandon()
             raise
         finally:
@@ -372,7 +413,8 @@ class Engine:
             while is_last and not self._run.is_complete:
                 self._run.end_micro_batch()
                 self._losses.append(torch.zeros_like(self._losses[0]))
-        except BaseException:
+        except BaseException as error:
+            self._fail(error)
             self._abandon()
             raise
         if not self._run.is_complete:
@@ -427,6 +469,16 @@ class Engine:
     def applied_step(self) -> int:
         """Steps whose update was applied."""
         return self._run.applied_step
+
+    @property
+    def rank(self) -> int:
+        """This process's, of :attr:`world_size`."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """Processes that train together, each on batches of its own."""
+        return self._ranks.world
 
     @property
     def loss_scale(self) -> float:
@@ -577,7 +629,7 @@ class Engine:
             Error: what could not be written; checkpoints before it stay.
         """
         self._keeper.release_all()
-        client = _client.pack(self.module, client_state, self._frozen_sample)
+        client = _client.pack(self.module, client_state, self._frozen_sample, self._ranks)
         return self._run.save(os.fspath(directory), client)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> tuple[str, Any]:
@@ -602,7 +654,7 @@ class Engine:
             lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
         )
         self._keeper.step_taken()
-        return folder, _client.restore(accepted[0], self.module)
+        return folder, _client.restore(accepted[0], self.module, self._ranks.rank)
 
     def close(self) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict()

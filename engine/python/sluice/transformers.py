@@ -21,7 +21,7 @@ import transformers
 
 from ._core import RefusedError
 from ._trainer_config import TrainerConfig
-from .deepspeed import check_one_process, shadow_optimizer, translate
+from .deepspeed import shadow_optimizer, translate
 from .deepspeed.facades import EngineOptimizer, EngineSchedule
 from .engine import Engine, StepResult, initialize
 from .units import UnitPolicy
@@ -266,7 +266,7 @@ class Seq2SeqTrainer(TrainerMixin, transformers.Seq2SeqTrainer):
 
 
 def _check_arguments(args: Any) -> None:
-    check_one_process()
+    _check_one_process()
     instead = {
         "deepspeed": "give its JSON as Trainer(sluice=...)",
         "fsdp": "leave it out",
@@ -285,3 +285,12 @@ def _check_arguments(args: Any) -> None:
         raise RefusedError("several processes train: the package trains in one")
     if args.n_gpu > 1:
         args._n_gpu = 1  # one engine, one GPU
+
+
+def _check_one_process() -> None:
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "1").strip() not in ("", "1"):
+            raise RefusedError(
+                f"{name} is {os.environ[name]}: a Trainer trains in one process. Start"
+                " the script by python itself, or train with sluice.initialize(), which takes several"
+            )

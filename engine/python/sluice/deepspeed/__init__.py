@@ -102,7 +102,6 @@ def initialize(
             raise RefusedError(f"initialize({name}=...) is not supported: leave it out")
     if model is None:
         raise RefusedError("initialize() needs model=, a torch.nn.Module")
-    check_one_process()
     keys = read_config(_one_config(args, config, config_params))
     overrides = _translated(model, optimizer, model_parameters, lr_scheduler, keys)
     engine = DeepSpeedEngine(
@@ -217,18 +216,8 @@ def _number(params: Mapping[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
-def check_one_process() -> None:
-    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "1").strip() not in ("", "1"):
-            raise RefusedError(
-                f"{name} is {os.environ[name]}: the package trains in one process, with one GPU."
-                " Start the script by python itself (sluice train takes several GPUs)"
-            )
-
-
 def init_distributed(*_: Any, **__: Any) -> None:
-    """Nothing: there is one process. RefusedError where the environment says otherwise."""
-    check_one_process()
+    """Nothing: ranks meet when the engine is made."""
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from typing import Any
 
 from .._core import Error, RefusedError
 from ..engine import Engine
+from . import comm
 
 _log = logging.getLogger("sluice")
 _LATEST = "latest"
@@ -46,13 +47,19 @@ def check_client_state(state: Any) -> Any:
 def save(engine: Engine, directory: str, tag: str, client_state: Any, save_latest: bool) -> str:
     """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` changes last."""
     folder = engine.save_checkpoint(os.path.join(directory, tag), client_state)
+    if engine.rank == 0:
+        _tidy(directory, tag, folder, save_latest)
+    comm.barrier()
+    return folder
+
+
+def _tidy(directory: str, tag: str, folder: str, save_latest: bool) -> None:
     for other in sorted(Path(folder).parent.iterdir()):
         if other != Path(folder) and other.is_dir():  # of the same tag, and replaced
             (other / _MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(other, ignore_errors=True)
     if save_latest:
         write_durably(os.path.join(directory, _LATEST), tag)
-    return folder
 
 
 def write_durably(path: str, text: str) -> None:

@@ -1,4 +1,6 @@
-"""``deepspeed.comm``, of one process."""
+"""``deepspeed.comm``: the ranks that a launcher started."""
+
+from .. import ranks
 
 
 def is_initialized() -> bool:
@@ -6,16 +8,17 @@ def is_initialized() -> bool:
 
 
 def get_rank(group: object = None) -> int:
-    return 0
+    return ranks.rank()
 
 
 def get_local_rank() -> int:
-    return 0
+    return ranks.local_rank()
 
 
 def get_world_size(group: object = None) -> int:
-    return 1
+    return ranks.world_size()
 
 
 def barrier(group: object = None) -> None:
-    """Nobody else is to be waited for."""
+    """Waits until all ranks are here."""
+    ranks.join().all_gather("")

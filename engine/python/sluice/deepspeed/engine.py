@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
+from .. import ranks
 from .._core import RefusedError
 from ..engine import Engine, StepResult
-from . import checkpoints
+from . import checkpoints, comm
 from .facades import EngineOptimizer, EngineSchedule
 from .weights import begin_anew
 
@@ -44,15 +45,15 @@ class DeepSpeedEngine:
     def __init__(self, engine: Engine, data: Any = None, collate: Callable | None = None):
         self.engine = engine  #: sluice's own
         self.module = engine.module
+        self.local_rank = ranks.local_rank()
+        self.global_rank = engine.rank
+        self.world_size = engine.world_size
         config = engine.config
         self.config: dict[str, Any] = config
         self.optimizer = EngineOptimizer(engine)
         has_schedule = config["scheduler"]["type"] != "constant"
         self.lr_scheduler = EngineSchedule(engine, self.optimizer) if has_schedule else None
         self.training_dataloader = None if data is None else self.deepspeed_io(data, None, collate)
-        self.local_rank = 0
-        self.global_rank = 0
-        self.world_size = 1
         self._is_boundary: bool | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -192,12 +193,17 @@ class DeepSpeedEngine:
     def deepspeed_io(
         self, dataset: Any, batch_size: int | None = None, collate_fn: Callable | None = None
     ) -> DataLoader:
-        """Micro-batches of a dataset, whose order torch's generator decides."""
+        """Micro-batches of a dataset, whose order torch's generator decides; of several ranks, each
+        has its own (a DistributedSampler)."""
         is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+        sampler = None
+        if self.world_size > 1 and not is_iterable:
+            sampler = DistributedSampler(dataset, self.world_size, self.global_rank)
         return DataLoader(
             dataset,
             batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
-            shuffle=None if is_iterable else True,
+            shuffle=None if is_iterable or sampler else True,
+            sampler=sampler,
             collate_fn=collate_fn,
         )
 
@@ -270,18 +276,23 @@ class DeepSpeedEngine:
         exclude_frozen_parameters: bool = False,
     ) -> bool:
         """The module's state_dict, in what it computes with (fp32 if that is neither bf16 nor
-        fp16), for torch.load; as safetensors if the name ends so."""
+        fp16), for torch.load; as safetensors if the name ends so. All ranks call it, and the first
+        one writes."""
         state = self.module.state_dict()
         if exclude_frozen_parameters:
             frozen = {name for name, it in self.module.named_parameters() if not it.requires_grad}
             state = {name: it for name, it in state.items() if name not in frozen}
-        os.makedirs(save_dir, exist_ok=True)
-        path = os.path.join(save_dir, save_filename)
+        if self.global_rank == 0:
+            self._write_model(state, os.path.join(save_dir, save_filename))
+        comm.barrier()
+        return True
+
+    def _write_model(self, state: Mapping[str, torch.Tensor], path: str) -> None:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         if path.endswith(".safetensors"):
             self._save_safetensors(state, path)
         else:
             torch.save(dict(state), path)
-        return True
 
     def _save_safetensors(self, state: Mapping[str, torch.Tensor], path: str) -> None:
         try:

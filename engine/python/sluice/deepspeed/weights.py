@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
+from .._core import RefusedError
 from ..engine import Engine
 
 
@@ -32,6 +33,11 @@ def _read(path: str) -> dict[str, torch.Tensor]:
 def begin_anew(engine: Engine, changed: Mapping[str, torch.Tensor] | None = None) -> None:
     """From the masters as they are, but for those that have changed: moments are zero again, and
     the step is 0."""
+    if engine.world_size > 1:
+        raise RefusedError(
+            "several ranks cannot begin anew from their own masters: save_16bit_model() or"
+            " engine.save_weights(), and load_state_dict() in the next run"
+        )
     changed = changed or {}
     frozen = {it.name for it in engine._managed.values() if not it.trained}
     state = engine.state_dict() if frozen else {}

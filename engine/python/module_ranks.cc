@@ -1,0 +1,144 @@
+// What ModuleRun does only where there are several ranks.
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/python/module_run.h"
+#include "engine/run/gathered_state.h"
+#include "engine/run/stored_state.h"
+#include "engine/step/cuda_step.h"
+#include "engine/step/train_error.h"
+
+namespace sluice::engine {
+
+// One rank of a host removes what killed runs have left there, before any makes a store.
+Status ModuleRun::open_drives_in_turn() {
+  const bool is_alone = ranks_.is_alone();
+  const bool is_first = is_alone || ranks_.link->rank(ProcessGroup::kNode) == 0;
+  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, /*observer=*/nullptr,
+                                               is_first ? Leftovers::kRemove : Leftovers::kLeave));
+  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
+  return {};
+}
+
+Status ModuleRun::connect_gpus() {
+  if (ranks_.is_alone() || !plan_.cuda) return {};
+  SLUICE_ASSIGN_OR_RETURN(gpu_link_, make_gpu_communicator(*ranks_.link));
+  ranks_.link = gpu_link_.get();
+  cuda_ranks_ = make_cuda_rank_link(ranks_);
+  return {};
+}
+
+void ModuleRun::fail(const std::string& reason) {
+  if (!ranks_.is_alone()) ranks_.link->abort(reason);
+}
+
+void ModuleRun::note_gather(int unit) {
+  constexpr std::uint64_t kPrime = 1099511628211U;  // FNV-1a's
+  order_ = (order_ ^ static_cast<std::uint64_t>(unit + 1)) * kPrime;
+}
+
+void ModuleRun::check_order() {
+  if (ranks_.is_alone()) return;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_.part.world));
+  must(ranks_.link->all_gather_values(order_, std::span(all)));
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](std::uint64_t it) { return it != all.front(); });
+  if (other == all.end()) return;
+  const std::string text =
+      "rank " + std::to_string(other - all.begin()) +
+      " has used the module's units in another order than rank 0, or others: they are gathered from"
+      " all ranks, which have to run the same blocks in the same order, also where they evaluate or"
+      " read parameters. No weight has changed";
+  fail(text);
+  throw TrainError(text);
+}
+
+std::vector<double> ModuleRun::all_of_step(const std::vector<double>& own) const {
+  if (ranks_.is_alone()) return own;
+  std::vector<double> by_rank(own.size() * static_cast<std::size_t>(ranks_.part.world));
+  must(ranks_.link->all_gather(std::as_bytes(std::span(own)),
+                               std::as_writable_bytes(std::span(by_rank))));
+  std::vector<double> all(by_rank.size());
+  for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    const auto number = plan_.sum_order.number_in_step(static_cast<std::int64_t>(i % own.size()),
+                                                       static_cast<int>(i / own.size()));
+    all[static_cast<std::size_t>(number)] = by_rank[i];
+  }
+  return all;
+}
+
+Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
+  if (ranks_.is_alone()) return own;
+  // A code and a text, which may name a path that is no UTF-8.
+  const std::string mine =
+      own.ok() ? "+" + *own
+               : std::to_string(static_cast<int>(own.error().code())) + "-" + own.error().message();
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks_.link->all_gather_text(mine));
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].starts_with('+')) continue;
+    if (static_cast<int>(rank) == ranks_.part.rank) return own;
+    const std::size_t minus = texts[rank].find('-');
+    return Error(static_cast<ErrorCode>(std::stoi(texts[rank].substr(0, minus))),
+                 "rank " + std::to_string(rank) + ": " + texts[rank].substr(minus + 1));
+  }
+  return texts.front().substr(1);
+}
+
+// ---- checkpoints
+
+Status ModuleRun::tell_others(bool saves) {
+  is_told_ = true;
+  if (ranks_.is_alone()) return {};
+  auto told = static_cast<std::byte>(saves);
+  return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
+}
+
+Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
+                                               const CheckpointState& state) {
+  SLUICE_RETURN_IF_ERROR(tell_others(true));
+  SLUICE_RETURN_IF_ERROR(optimizer_->drain());
+  JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
+  return save.lead(folder, state, [this](const auto& append) { return append_own_state(append); });
+}
+
+Result<std::string> ModuleRun::follow_save() {
+  std::byte told{};
+  SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
+  if (told == std::byte{0}) return std::string();  // the first rank says why
+  SLUICE_RETURN_IF_ERROR(optimizer_->drain());
+  JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
+  // What was not saved is for the first rank to report.
+  static_cast<void>(save.follow([this](const auto& append) { return append_own_state(append); }));
+  SLUICE_RETURN_IF_ERROR(ranks_.link->health());
+  return std::string();
+}
+
+Status ModuleRun::append_own_state(const JointSave::Append& append) {
+  const auto take = [&append](const ParameterState& state) {
+    return append({.parameter = state.parameter->name,
+                   .first_element = state.first,
+                   .master = state.master,
+                   .exp_avg = state.exp_avg,
+                   .exp_avg_sq = state.exp_avg_sq});
+  };
+  return own_state().take(take, offload::Calls::kInOrder);
+}
+
+Status ModuleRun::take_gathered_state(const TakeState& take) {
+  const GatheredState::Visit visit = [&](const offload::StateRange& unit) {
+    return take_parameters(model().layout(unit.unit), unit, take);
+  };
+  GatheredState gathered(model(), ranks_, visit);
+  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
+                    model());
+  Status taken = optimizer_->snapshot(
+      units, [&](const offload::StateRange& range) { return gathered.add(range); });
+  return taken.ok() ? gathered.finish() : taken;
+}
+
+}  // namespace sluice::engine

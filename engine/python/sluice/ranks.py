@@ -1,0 +1,96 @@
+"""The ranks of a run: processes that torchrun, DeepSpeed's launcher, mpirun or srun started, each
+with a GPU of its own.
+
+They meet when the first engine is made. All of them run the same script: each makes the same module
+with the same values, and trains on batches of its own (as with a ``DistributedSampler``).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import torch
+
+from ._core import Error, Ranks, RefusedError
+
+_joined: Ranks | None = None
+
+
+def join() -> Ranks:
+    """This process's ranks, from its launcher's variables. Waits for the others, the first time."""
+    global _joined
+    if _joined is None:
+        _joined = Ranks(_environment())
+    return _joined
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return environment
+    # torch.distributed listens where the launcher says, so rank 0 has to choose another port.
+    chosen: list[Any] = [None]
+    if torch.distributed.get_rank() == 0:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            chosen[0] = free.getsockname()[1]
+    torch.distributed.broadcast_object_list(chosen, src=0)
+    environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    environment["MASTER_PORT"] = str(chosen[0])
+    return environment
+
+
+def rank() -> int:
+    """0 before the first engine is made, if torch.distributed does not know."""
+    if _joined is not None:
+        return _joined.rank
+    return _of_launcher("RANK", "OMPI_COMM_WORLD_RANK")
+
+
+def world_size() -> int:
+    if _joined is not None:
+        return _joined.world
+    return max(_of_launcher("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"), 1)
+
+
+def local_rank() -> int:
+    if _joined is not None:
+        return _joined.local_rank
+    return _of_launcher("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+
+def _of_launcher(*variables: str) -> int:
+    for name in variables:
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 0
+
+
+def choose_gpu(ranks: Ranks) -> None:
+    """This rank's own, by its number on its host."""
+    if ranks.world == 1:
+        return
+    gpus = torch.cuda.device_count()
+    if gpus == 1 and ranks.local_world > 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return  # each sees its own
+    if ranks.local_rank >= gpus:
+        raise RefusedError(
+            f"rank {ranks.rank} has no GPU: {ranks.local_world} ranks run on this host, which has"
+            f' {gpus}. Start fewer, or set run.device to "cpu"'
+        )
+    torch.cuda.set_device(ranks.local_rank)
+
+
+def require_same(ranks: Ranks, what: dict[str, str]) -> None:
+    """RefusedError on all ranks where one of them says something else: what is compared, and what
+    of it is told to the user."""
+    for name, value in what.items():
+        said = ranks.all_gather(value)
+        other = next((number for number, it in enumerate(said) if it != said[0]), None)
+        if other is not None:
+            raise RefusedError(f"{name} on rank {other} than on rank 0")
+
+
+__all__ = ["Error", "choose_gpu", "join", "local_rank", "rank", "require_same", "world_size"]

@@ -1,0 +1,279 @@
+"""The package sluice on several ranks, as torchrun starts them: the bits of one, and what happens
+where they disagree or one fails."""
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import torch  # noqa: F401: of what ranks run
+
+import sluice  # noqa: F401: likewise
+from small_modules import (  # noqa: F401: likewise
+    DEVICE,
+    PLACES,
+    batches,
+    initialize,
+    masters,
+    run_config,
+    tower,
+    train,
+)
+
+STEPS = 4
+HERE = str(Path(__file__).resolve().parent)
+
+
+def free_port():
+    with socket.socket() as it:
+        it.bind(("127.0.0.1", 0))
+        return it.getsockname()[1]
+
+
+class Ranks:
+    """Processes that run `code` with RANK and so on; what they print, by rank."""
+
+    def __init__(self, code, world=2, **variables):
+        port = str(free_port())
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-B", "-c", f"from ranks_test import *\n{code}"],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]),
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "LOCAL_RANK": str(rank),
+                    "LOCAL_WORLD_SIZE": str(world),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                    **variables,
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(world)
+        ]
+
+    def wait(self, seconds=90):
+        """Exit codes, and outputs with errors behind them."""
+        deadline = time.monotonic() + seconds
+        try:
+            texts = [
+                "".join(it.communicate(timeout=max(1, deadline - time.monotonic())))
+                for it in self.processes
+            ]
+        finally:
+            for it in self.processes:
+                it.kill()
+        return [it.returncode for it in self.processes], texts
+
+
+def of_steps(first, last, world, rank):
+    """The micro-batches of a rank: one of each step."""
+    return [batches(world, seed=step)[rank] for step in range(first, last)]
+
+
+def start(world, place="cpu", drive=None, stage=3, lanes=2, **more):
+    """An engine of one of `world` ranks; all of them together have `lanes` micro-batches a step."""
+    return initialize(
+        tower(tied=False, dropout=0.0),
+        accumulation=lanes // world,
+        place=place,
+        drive=drive,
+        gradient_clipping=1.0,
+        run={"lanes": lanes},
+        zero_optimization={"stage": stage},
+        **more,
+    )
+
+
+def alone(first, last, load=None, save=None, lanes=2, **options):
+    """Losses and a hash of the masters."""
+    with start(1, lanes=lanes, **options) as engine:
+        if load:
+            engine.load_checkpoint(load)
+        losses = []
+        for step in range(first, last):
+            losses += train(engine, batches(lanes, seed=step))
+        if save:
+            engine.save_checkpoint(save)
+        return losses, masters(engine)
+
+
+def among_ranks(case):
+    """What a rank does for a case of Bits: the same as alone(), for its part of the batches."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    drive = case["drive"]
+    with start(world, case["place"], drive, case["stage"], lanes=max(world, 2)) as engine:
+        if case["load"]:
+            engine.load_checkpoint(case["load"])
+        losses = train(engine, of_steps(case["first"], case["last"], world, rank))
+        if case["save"]:
+            engine.save_checkpoint(case["save"], {"rank": rank})
+        path = Path(drive) / "weights.safetensors"
+        engine.save_weights(path)  # of the first rank
+        weights = hashlib.sha256(path.read_bytes()).hexdigest() if rank == 0 else None
+        print(json.dumps([losses, weights]), flush=True)
+
+
+class Bits(unittest.TestCase):
+    def run_ranks(self, cases, world=2):
+        """Losses and hashes by case."""
+        defaults = {"first": 0, "place": "cpu", "stage": 3, "load": None, "save": None}
+        code = 'for case in json.loads(os.environ["WHAT"]): among_ranks(case)'
+        with tempfile.TemporaryDirectory() as drive:
+            what = json.dumps([{**defaults, **case, "drive": drive} for case in cases])
+            codes, texts = Ranks(code, world, WHAT=what).wait()
+            self.assertEqual(codes, [0] * world, "\n".join(texts))
+            self.assertEqual(os.listdir(drive), ["weights.safetensors"])
+        told = [[json.loads(it) for it in text.splitlines()[: len(cases)]] for text in texts]
+        for by_rank in zip(*told):
+            for losses, _ in by_rank:
+                self.assertEqual(losses, by_rank[0][0])
+        return [tuple(it) for it in told[0]]
+
+    def test_are_those_of_one_rank_in_every_stage_and_place(self):
+        cases = [(place, stage) for stage in (0, 1, 2, 3) for place in ("cpu", "nvme")]
+        cases += [(place, 3) for place in PLACES[2:]]
+        got = self.run_ranks([{"last": STEPS, "place": it[0], "stage": it[1]} for it in cases])
+        expected = alone(0, STEPS)
+        for case, of_case in zip(cases, got, strict=True):
+            self.assertEqual(of_case, expected, case)
+
+    @unittest.skipIf(DEVICE == "cuda", "there may be two")
+    def test_of_three_ranks_with_three_lanes(self):
+        self.assertEqual(self.run_ranks([{"last": 2}], world=3), [alone(0, 2, lanes=3)])
+
+    def test_resume_on_another_number_of_ranks(self):
+        losses, weights = alone(0, STEPS)
+        with tempfile.TemporaryDirectory() as folder:
+            alone(0, 2, save=f"{folder}/one")
+            rest = {"first": 2, "last": STEPS}
+            got = self.run_ranks(
+                [
+                    {"last": 2, "save": f"{folder}/two"},
+                    {**rest, "load": f"{folder}/one", "place": "nvme"},
+                    {**rest, "load": f"{folder}/two", "place": "nvme"},
+                ]
+            )
+            self.assertEqual(got[0][0], losses[:2])
+            self.assertEqual(got[1:], [(losses[2:], weights)] * 2)
+            self.assertEqual(alone(2, STEPS, load=f"{folder}/two"), (losses[2:], weights))
+
+
+class Uses(unittest.TestCase):
+    def check(self, code, *sentences, seconds=60, codes=None):
+        began = time.monotonic()
+        got, texts = Ranks(code).wait(seconds)
+        self.assertLess(time.monotonic() - began, seconds)
+        self.assertEqual(got, codes or [0, 0], "\n".join(texts))
+        for rank, sentence in enumerate(sentences):
+            self.assertRegex(texts[rank], sentence)
+        return texts
+
+    def test_deepspeeds_names_evaluation_and_state_dict(self):
+        with tempfile.TemporaryDirectory() as folder:
+            texts = self.check(
+                f"""
+import sluice.deepspeed as deepspeed
+deepspeed.init_distributed()
+assert deepspeed.comm.get_world_size() == 2
+data = [row for step in range(4) for batch in batches(2, seed=step) for row in batch]
+engine, _, loader, _ = deepspeed.initialize(
+    model=tower(), config=run_config(run={{"lanes": 2}}), training_data=data)
+assert engine.global_rank == deepspeed.comm.get_rank() == int(os.environ["RANK"])
+seen = 0
+for tokens in loader:
+    engine.backward(engine(tokens))
+    engine.step()
+    seen += len(tokens)
+assert seen == len(data) // 2, seen
+engine.save_checkpoint({folder!r}, client_state={{"epoch": 3}})
+engine.save_16bit_model({folder!r})
+path, state = engine.load_checkpoint({folder!r})
+assert state == {{"epoch": 3}}, state
+with torch.no_grad():
+    loss = engine(batches(1, seed=9)[0]).item()
+state = engine.module.state_dict()
+saved = torch.load({folder!r} + "/pytorch_model.bin")
+assert all(torch.equal(saved[name], value) for name, value in state.items())
+print(loss, float(sum(it.double().sum() for it in state.values())))
+print(sorted(os.listdir({folder!r})))
+"""
+            )
+            self.assertEqual(texts[0].splitlines()[:2], texts[1].splitlines()[:2])
+            self.assertIn("['global_step4', 'latest', 'pytorch_model.bin']", texts[0])
+
+    def test_what_ranks_have_to_have_alike_is_compared(self):
+        self.check(
+            """
+rank = int(os.environ["RANK"])
+for module, options, sentence in (
+    (tower(seed=rank), {}, "the module has other values .*on rank 1 than on rank 0"),
+    (tower(), {"gradient_clipping": 1.0 + rank}, "the configuration is another on rank 1"),
+    (tower(blocks=3 + rank), {}, "the module has other parameters on rank 1"),
+):
+    with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, sentence):
+        initialize(module, **options)
+with initialize(tower(), run={"lanes": 2}) as engine:  # and they can go on
+    train(engine, batches(1, seed=rank))
+"""
+        )
+
+    def test_another_order_of_units_is_found_before_any_weight_changes(self):
+        self.check(
+            """
+module = tower(tied=False)
+if int(os.environ["RANK"]) == 1:
+    order = list(reversed(module.blocks))
+    hidden = lambda it: module.norm(torch.nn.Sequential(*order)(module.embedding(it)))
+    module.hidden = hidden
+with initialize(module, run={"lanes": 2}) as engine:
+    train(engine, batches(1))
+""",
+            "rank 1 has used the module's units in another order",
+            "rank 1 has used the module's units in another order|ended|gone",
+            codes=[1, 1],
+        )
+
+    def test_an_exception_on_one_rank_ends_all_with_its_name(self):
+        self.check(
+            """
+with start(2) as engine:
+    train(engine, of_steps(0, 2, 2, engine.rank))
+    if engine.rank == 1:
+        engine.module.blocks[2].register_forward_pre_hook(lambda *_: 1 / 0)
+    train(engine, of_steps(2, 9, 2, engine.rank))
+""",
+            "rank 1.*ZeroDivisionError",
+            "ZeroDivisionError",
+            seconds=30,
+            codes=[1, 1],
+        )
+
+    def test_a_killed_rank_ends_all(self):
+        ranks = Ranks(
+            """
+with start(2) as engine:
+    train(engine, of_steps(0, 2, 2, engine.rank))
+    if engine.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(engine, of_steps(2, 9, 2, engine.rank))
+"""
+        )
+        codes, texts = ranks.wait(30)
+        self.assertEqual(codes, [1, -signal.SIGKILL], texts)
+        self.assertRegex(texts[0], "rank 1 .*(gone|ended|closed|connection)")
+
+
+if __name__ == "__main__":
+    unittest.main()
