@@ -16,6 +16,9 @@ import tempfile
 import time
 
 GIB = 2**30
+# As torchrun has it: --batch is of each of them.
+RANK, LOCAL_RANK, WORLD = (int(os.environ.get(name, value)) for name, value in
+                           (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")))
 GPT2 = {"gpt2-small": (12, 768, 12), "gpt2-large": (36, 1280, 20), "gpt2-xl": (48, 1600, 25)}
 LLAMA_7B = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
             "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096}
@@ -191,6 +194,9 @@ def main():
 
     if not torch.cuda.is_available():
         sys.exit("train_module.py: this machine has no GPU that PyTorch sees")
+    if WORLD > 1 and options.system == "torch":
+        sys.exit("train_module.py: plain PyTorch is measured on one GPU")
+    torch.cuda.set_device(LOCAL_RANK)
     if options.gib:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, options.gib * GIB / total))
@@ -200,7 +206,7 @@ def main():
     parameters = sum(it.numel() for it in model.parameters())
     engine = make_engine(options, model, torch)
     ready = time.time() - began
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1 + RANK)
     seconds, losses, calls, least_free = [], [], [], free_before
     for _ in range(options.steps):
         torch.cuda.synchronize()
@@ -214,9 +220,9 @@ def main():
     if options.profile:
         profile(lambda: one_step(options, engine, generator, vocabulary, torch), torch)
     median = statistics.median(seconds[3:] or seconds)
-    tokens = options.batch * options.seq * options.accumulation
+    tokens = options.batch * options.seq * options.accumulation * WORLD
     print("RESULT", json.dumps({
-        "tag": options.tag, "system": options.system, "model": options.model,
+        "tag": options.tag, "rank": RANK, "gpus": WORLD, "system": options.system, "model": options.model,
         "parameters": parameters, "units": options.units, "params": options.params,
         "state": options.state, "dtype": options.dtype, "batch": options.batch,
         "seq": options.seq, "accumulation": options.accumulation,

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <exception>
 #include <map>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/machine_info.h"
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
@@ -56,6 +58,7 @@ T value_of(Result<T> result) {
 struct ResolvedConfig {
   config::Config config;
   std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
+  bool has_threads = false;                                  // run.cpu_threads was given
 };
 
 // What a script decides by itself: keys with these beginnings mean nothing here.
@@ -94,7 +97,8 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   }
   ResolvedConfig made{.config = std::move(resolved.config)};
   // Threads are LibTorch's here, which this program has set.
-  if (made.config.run.cpu_threads == 0) made.config.run.cpu_threads = at::get_num_threads();
+  made.has_threads = made.config.run.cpu_threads > 0;
+  if (!made.has_threads) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports) {
     if (report.outcome == config::Outcome::kIgnored)
       made.ignored.emplace_back(report.path, report.reason);
@@ -108,7 +112,8 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
 class Ranks {
  public:
   explicit Ranks(const std::map<std::string, std::string>& environment) {
-    const Launch launch = value_of(read_launch(Environment(environment.begin(), environment.end())));
+    const Launch launch =
+        value_of(read_launch(Environment(environment.begin(), environment.end())));
     context_ = launch.context;
     link_ = value_of(meet_ranks(launch));
   }
@@ -136,8 +141,10 @@ std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
   units.reserve(described.size());
   for (const PythonUnit& unit : described)
     units.push_back({.name = unit.first, .parameters = unit.second});
-  auto run = ModuleRun::create(config.config, value_of(ModuleLayout::create(std::move(units))),
-                               ranks.link());
+  auto run = ModuleRun::create(
+      config.config, value_of(ModuleLayout::create(std::move(units))),
+      {.link = ranks.link(),
+       .workers = config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()))});
   if (!run.ok()) ranks.abort(run.error().message());
   return value_of(std::move(run));
 }

@@ -103,16 +103,19 @@ Status check_config(const config::Config& config) {
 }  // namespace
 
 ModuleRun::ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan,
-                     Communicator* link)
+                     const Environment& environment)
     : config_(config),
       layout_(std::move(layout)),
       plan_(std::move(plan)),
       rules_(update_rules(config, plan_.state.settings)),
+      workers_(environment.workers),
       units_(static_cast<std::size_t>(layout_.units())),
-      ranks_{.part = plan_.ranks, .link = link} {}
+      ranks_{.part = plan_.ranks, .link = environment.link} {}
 
 Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given,
-                                                     ModuleLayout layout, Communicator* link) {
+                                                     ModuleLayout layout,
+                                                     const Environment& environment) {
+  Communicator* const link = environment.link;
   SLUICE_RETURN_IF_ERROR(check_config(given));
   const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
   const config::Config config = of_rank(given, local_world);
@@ -125,7 +128,8 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
     add_frozen_lines(*frozen, plan);
   }
   SLUICE_RETURN_IF_ERROR(check_machine(config, plan, local_world));
-  std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan), link));
+  std::unique_ptr<ModuleRun> run(
+      new ModuleRun(config, std::move(layout), std::move(plan), environment));
   run->frozen_plan_ = std::move(frozen);
   SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
   SLUICE_RETURN_IF_ERROR(run->make_parts());
@@ -142,9 +146,14 @@ ModuleRun::~ModuleRun() {
   if (!removed.ok()) log::warning(removed.error().message());
 }
 
+// A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have more.
+int ModuleRun::worker_threads() const {
+  const int ranks = ranks_.is_alone() ? 1 : ranks_.link->world_size(ProcessGroup::kNode);
+  return workers_ > 0 ? std::max(workers_ / ranks, 1) : engine::worker_threads(config_, ranks);
+}
+
 Status ModuleRun::make_parts() {
-  const int threads =
-      worker_threads(config_, ranks_.is_alone() ? 1 : ranks_.link->world_size(ProcessGroup::kNode));
+  const int threads = worker_threads();
   if (plan_.cuda && config_.budget.gpu_gib) {
     const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
     const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);

@@ -50,10 +50,15 @@ namespace sluice::engine {
 class ModuleRun final : public SavedRun {
  public:
   // The memory plan is made here, and nothing is taken where it is refused. Without values:
-  // initialise() or load() comes next. `link`: of several ranks, which must outlive it.
+  // initialise() or load() comes next.
+  struct Environment {
+    Communicator* link = nullptr;  // of several ranks; must outlive it
+    // Threads that update and add, of all ranks of this host; 0: as many as compute.
+    int workers = 0;
+  };
   static Result<std::unique_ptr<ModuleRun>> create(const config::Config& config,
                                                    ModuleLayout layout,
-                                                   Communicator* link = nullptr);
+                                                   const Environment& environment);
   ~ModuleRun() override;  // removes the stores
 
   // The tensors of a unit, in the order in which its parameters were described, of any type of
@@ -137,7 +142,9 @@ class ModuleRun final : public SavedRun {
     std::vector<bool> summed;
   };
 
-  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan, Communicator* link);
+  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan,
+            const Environment& environment);
+  int worker_threads() const;
   Status make_parts();
   Status open_drives_in_turn();
   Status connect_gpus();
@@ -183,6 +190,7 @@ class ModuleRun final : public SavedRun {
   std::optional<MemoryPlan> frozen_plan_;
   const UpdateRules rules_;
   TrainState state_;
+  const int workers_;
   int most_acquired_ = 0;
   std::string client_;       // of the save that goes on
   bool is_told_ = false;     // likewise: the other ranks know that they save

@@ -547,11 +547,6 @@ class Refusing(unittest.TestCase):
             initialize(model)
         with self.assertRaisesRegex(sluice.RefusedError, "cannot be read"):
             deepspeed.initialize(model=tower(), config="/nowhere/ds.json")
-        for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"):
-            with mock.patch.dict(os.environ, {name: "2"}):
-                self.refused(f"{name} is 2")
-                with self.assertRaisesRegex(sluice.RefusedError, name):
-                    deepspeed.init_distributed()
         with mock.patch.dict(os.environ, {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}):
             initialize(tower())[0].destroy()
 

@@ -191,6 +191,7 @@ data = [row for step in range(4) for batch in batches(2, seed=step) for row in b
 engine, _, loader, _ = deepspeed.initialize(
     model=tower(), config=run_config(run={{"lanes": 2}}), training_data=data)
 assert engine.global_rank == deepspeed.comm.get_rank() == int(os.environ["RANK"])
+torch.set_default_device("cpu")  # where samplers draw
 seen = 0
 for tokens in loader:
     engine.backward(engine(tokens))
@@ -226,6 +227,16 @@ for module, options, sentence in (
         initialize(module, **options)
 with initialize(tower(), run={"lanes": 2}) as engine:  # and they can go on
     train(engine, batches(1, seed=rank))
+"""
+        )
+
+    def test_half_of_a_launchers_variables_are_refused(self):
+        self.check(
+            """
+for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+    del os.environ[name]
+with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, "WORLD_SIZE"):
+    initialize(tower())
 """
         )
 
