@@ -22,6 +22,7 @@
 
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
+#include "engine/python/bindings.h"
 #include "engine/python/module_run.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
@@ -31,30 +32,6 @@ namespace py = pybind11;
 
 namespace sluice::engine {
 namespace {
-
-// What the user asked for cannot be had, as it was asked for.
-class RefusedError : public TrainError {
-  using TrainError::TrainError;
-};
-
-void must_be(const Status& status) {
-  if (status.ok()) return;
-  if (status.error().code() == ErrorCode::kInvalidArgument ||
-      status.error().code() == ErrorCode::kUnsupported)
-    throw RefusedError(status.error().message());
-  throw TrainError(status.error().message());
-}
-template <typename T>
-T value_of(Result<T> result) {
-  must_be(result.ok() ? Status() : Status(result.error()));
-  return std::move(result).value();
-}
-
-// A configuration as Python has it: JSON text, of a run file or of DeepSpeed's.
-struct ResolvedConfig {
-  config::Config config;
-  std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
-};
 
 // What a script decides by itself: keys with these beginnings mean nothing here.
 bool is_the_scripts(std::string_view key) {
@@ -307,4 +284,5 @@ PYBIND11_MODULE(_core, module) {
   });
   define_values(module);
   define_run(module);
+  define_spill(module);
 }

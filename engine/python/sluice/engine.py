@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _client
+from . import _client, making
 from ._core import Config, Parameter, RefusedError, Run
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
@@ -159,7 +159,10 @@ class Engine:
         self._managed: dict[int, ManagedParameter] = {
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
-        self._frozen_sample = _client.sample(it for it in self._managed.values() if not it.trained)
+        frozen = [it for it in self._managed.values() if not it.trained]
+        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+            self._frozen_sample = _client.sample(frozen)
+        making.settle(it.parameter for it in self._managed.values())
         self._run = Run(
             self._config,
             [

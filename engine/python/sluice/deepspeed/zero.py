@@ -12,15 +12,17 @@ from torch import nn
 from .. import engine as engines
 from .._core import RefusedError
 from ..engine import Engine
+from ..making import Making, init
 from .weights import begin_anew
 
 _log = logging.getLogger("sluice")
 
 
 class Init:
-    """``with zero.Init():`` around the making of a model.
+    """``with zero.Init(config_dict_or_path=...):`` around the making of a model: :func:`sluice.init`,
+    whose parameters need not fit into memory, where a configuration is given that has NVMe folders;
+    else they are made in RAM.
 
-    Parameters are made in RAM here, as without it; ``initialize()`` places them on their tiers.
     ``dtype`` is what they are made in; other arguments, DeepSpeed's own, do nothing.
     """
 
@@ -28,6 +30,8 @@ class Init:
         self,
         module: nn.Module | None = None,
         *_: Any,
+        config_dict_or_path: Any = None,
+        config: Any = None,
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         **__: Any,
@@ -36,16 +40,27 @@ class Init:
             raise RefusedError("zero.Init(module=...): give the module to initialize() instead")
         self._dtype = dtype if enabled else None
         self._before = torch.get_default_dtype()
+        given = config_dict_or_path if config_dict_or_path is not None else config
+        self._making: Making | None = None
+        if enabled and given is not None:
+            from . import read_config
+
+            self._making = init(read_config(given))
 
     def __enter__(self) -> Init:
         self._before = torch.get_default_dtype()
+        if self._making is not None:
+            self._making.__enter__()
+        else:
+            _log.info("zero.Init without a configuration: parameters are made in RAM")
         if self._dtype is not None:
             torch.set_default_dtype(self._dtype)
-        _log.info("zero.Init: parameters are made in RAM, and placed by initialize()")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         torch.set_default_dtype(self._before)
+        if self._making is not None:
+            self._making.__exit__(kind, error, trace)
 
 
 def _engine_of(parameter: torch.Tensor) -> Engine | None:
