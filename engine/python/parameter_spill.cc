@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
+#include <malloc.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,6 +22,8 @@ namespace sluice::engine {
 namespace {
 
 constexpr std::uint64_t kLeastCacheBytes = 16 * kMiB;
+constexpr std::uint64_t kTrimBytes = 16 * kMiB;
+constexpr std::uint64_t kPageBytes = 4096;
 
 // A storage's context, whether its memory is there or away.
 at::DataPtr pointer_of(void* memory, void* value, c10::DeleterFnPtr end) {
@@ -29,6 +33,25 @@ at::DataPtr pointer_of(void* memory, void* value, c10::DeleterFnPtr end) {
 // Of values, not of numbers: what is not 0 in bits is written.
 bool all_zero(const std::byte* bytes, std::uint64_t count) {
   return count == 0 || (bytes[0] == std::byte{0} && std::memcmp(bytes, bytes + 1, count - 1) == 0);
+}
+
+// A folder's file that is mapped into memory: what was read of it stays there until the kernel wants
+// the room, unless told that it may go. Pages that were written to stay.
+void leave_mapping(const at::DataPtr& memory, std::uint64_t bytes) {
+#ifdef MADV_PAGEOUT
+  const auto first = reinterpret_cast<std::uintptr_t>(memory.get());
+  const std::uint64_t begin = align_up(first, kPageBytes);
+  const std::uint64_t end = align_down(first + bytes, kPageBytes);
+  if (begin < end)
+    static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT));
+#endif
+}
+
+// The C library keeps what is freed between other things, which may add up to the whole module.
+void trim_heap() {
+#ifdef __GLIBC__
+  static_cast<void>(::malloc_trim(0));
+#endif
 }
 
 std::uint64_t cache_of(const config::Config& config) {
@@ -82,6 +105,7 @@ Result<bool> ParameterSpill::adopt(const at::Tensor& tensor) {
   value->storage = &storage;
   value->shape = tensor.sizes().vec();
   value->bytes = storage.nbytes();
+  value->is_mapped = !storage.resizable();
   Lock lock(mutex_);
   void* const memory = storage.mutable_data();
   value->memory = storage.set_data_ptr(pointer_of(memory, value.get(), &end_value));
@@ -150,16 +174,23 @@ Status ParameterSpill::send_away(Lock& lock, Value& value) {
   }
   at::DataPtr old = value.storage->set_data_ptr(pointer_of(nullptr, &value, &end_value));
   static_cast<void>(old.release_context());  // the value, which stays
-  take_memory_away(*value.storage,
-                   name_of(value) +
-                       " is on the drive: it was made within sluice.init(), and values can be used "
-                       "there, within sluice.gathered(parameters), and once the module has an "
-                       "engine");
+  take_memory_away(
+      *value.storage,
+      name_of(value) +
+          " is on a drive: it was made within sluice.init(), and its values can be used "
+          "there, or once the module has an engine");
   remove_resident(value);
   // Who made the memory may want the GIL to free it, and who has that may wait for the mutex.
   at::DataPtr memory = std::move(value.memory);
+  value.memory.clear();  // a moved one still points there
+  if (value.is_mapped) leave_mapping(memory, value.bytes);
+  value.is_mapped = false;
+  freed_bytes_ += value.bytes;
+  const bool trims = freed_bytes_ >= kTrimBytes;
+  if (trims) freed_bytes_ = 0;
   lock.unlock();
   memory.clear();
+  if (trims) trim_heap();
   lock.lock();
   return {};
 }

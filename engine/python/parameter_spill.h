@@ -82,6 +82,7 @@ class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
     std::unique_ptr<SpillFiles::Value> place;
     bool is_changed = true;                // since it was written
     bool is_zero = false;                  // all of it, and so it has no content on the drive
+    bool is_mapped = false;                // its memory may be a file's
     bool is_held = false;                  // its address was handed out
     int users = 0;                         // touch() in progress
     std::list<Value*>::iterator position;  // in resident_
@@ -107,6 +108,7 @@ class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
   std::list<Value*> resident_;  // the one used last at the end
   std::uint64_t resident_bytes_ = 0;
   std::uint64_t held_bytes_ = 0;
+  std::uint64_t freed_bytes_ = 0;  // since the heap was trimmed
   Stats stats_;
 };
 
