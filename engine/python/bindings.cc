@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -218,6 +219,18 @@ void define_run(py::module_& module) {
                              [](const ModuleRun& run) { return run.param_stats().reads; })
       .def("step", &ModuleRun::step, py::arg("losses"), NoGil())
       .def("drain", &ModuleRun::drain, NoGil())
+      .def(
+          "change",
+          [](ModuleRun& run,
+             const std::vector<std::tuple<int, int, at::Tensor, at::Tensor>>& changes) {
+            std::vector<ModuleRun::NewValues> values;
+            values.reserve(changes.size());
+            for (const auto& [unit, parameter, now, before] : changes)
+              values.push_back(
+                  {.unit = unit, .parameter = parameter, .values = now, .before = before});
+            must_be(run.change(values));
+          },
+          py::arg("changes"), NoGil())
       .def(
           "save",
           [](ModuleRun& run, const std::string& directory, const std::string& client) {

@@ -90,6 +90,9 @@ def _read_config(
         of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
     except ValueError:  # with comments, as DeepSpeed's may be
         of_deepspeed = True
+    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):  # of another one, whose names are not this module's
+        text = json.dumps({**keys, "model": {}})
+        _log.info("model is ignored: it is the module that is given")
     resolved = Config(
         text,
         of_deepspeed,
@@ -558,6 +561,22 @@ class Engine:
         for name, buffer in self.module.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
+
+    def _change(self, changes: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]) -> None:
+        """Parameters, their new values, and what they were: masters change where these differ."""
+        self._keeper.release_all()
+        self._run.change([(it.unit, it.index, now, before) for it, now, before in changes])
+        self._keeper.step_taken()
+        if not all(it.trained for it, _, _ in changes):
+            self._frozen_sample = _client.sample(self._frozen())
+
+    def _frozen(self) -> Iterator[ManagedParameter]:
+        """One unit's after the other, in memory."""
+        for number, unit in enumerate(self._units):
+            frozen = [it for it in unit.parameters if not it.trained]
+            if frozen:
+                with self._keeper.holding([number]):
+                    yield from frozen
 
     def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
         """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
