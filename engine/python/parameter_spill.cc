@@ -14,6 +14,7 @@
 
 #include "aio/real_file_system.h"
 #include "aio/units.h"
+#include "engine/budget/memory_ledger.h"
 #include "engine/model/slot_storage.h"
 #include "engine/preflight/machine_facts.h"
 #include "engine/preflight/nvme_folders.h"
@@ -55,11 +56,10 @@ void trim_heap() {
 }
 
 std::uint64_t cache_of(const config::Config& config) {
-  const MachineFacts facts = machine_facts(config);
-  const std::uint64_t room = config.budget.cpu_gib
-                                 ? static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB) / 2
-                                 : host_free(facts).value_or(4 * kGiB) / 4;
-  return std::max(room, kLeastCacheBytes);
+  if (!config.budget.cpu_gib)
+    return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4, kLeastCacheBytes);
+  const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB);
+  return std::max(budget - std::min(budget, kProgramBytes), 2 * kLeastCacheBytes) / 2;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ namespace sluice::engine {
 class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
  public:
   // Null: the configuration names no folder on NVMe. Without `cache_bytes`, half of
-  // budget.cpu_gib, or a quarter of what the machine has free.
+  // what budget.cpu_gib leaves beside the program, or a quarter of what the machine has free.
   static Result<std::shared_ptr<ParameterSpill>> create(const config::Config& config,
                                                         std::optional<std::uint64_t> cache_bytes);
   ~ParameterSpill();

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
 
 import torch
 
@@ -29,14 +28,11 @@ def _read(path: str) -> dict[str, torch.Tensor]:
     return found
 
 
-def begin_anew(engine: Engine, changed: Mapping[str, torch.Tensor] | None = None) -> None:
-    """From the masters as they are, but for those that have changed: moments are zero again, and
-    the step is 0."""
-    changed = changed or {}
+def begin_anew(engine: Engine) -> None:
+    """From the masters as they are: moments are zero again, and the step is 0."""
     frozen = {it.name for it in engine._managed.values() if not it.trained}
     state = engine.state_dict() if frozen else {}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "masters.safetensors")
         engine.save_weights(path)
-        values = {**{name: state[name] for name in frozen}, **_read(path), **changed}
-        engine.load_weights(values)
+        engine.load_weights({**{name: state[name] for name in frozen}, **_read(path)})
