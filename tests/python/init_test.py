@@ -49,7 +49,7 @@ class Odd(nn.Module):
         nn.init.orthogonal_(self.turned)
         self.list = nn.ParameterList([torch.full((4,), 0.5), torch.randn(3, 5)])
         self.of_numpy = nn.Parameter(torch.from_numpy(numpy.arange(6.0, dtype=numpy.float32)))
-        self.scale = float(self.list[1].std()) + self.of_numpy.tolist()[2]
+        self.scale = float(self.list[1].detach().std()) + self.of_numpy.tolist()[2]
         self.register_buffer("mean", self.turned.detach().mean(0))
         self.halves = nn.Linear(8, 8)
         self.halves.weight.data = self.halves.weight.data.to(torch.bfloat16)
@@ -79,6 +79,7 @@ class Making(unittest.TestCase):
         self.drive = self.folder / "drive"
         self.drive.mkdir()
         self.config = run_config(place="nvme", drive=self.drive)
+        self.random = None  # what torch's generator gives behind made()
 
     def made(self, make, **options):
         torch.manual_seed(11)
@@ -90,7 +91,8 @@ class Making(unittest.TestCase):
     def plain(self, make):
         torch.manual_seed(11)
         module = make()
-        self.assertTrue(torch.equal(torch.rand(4), self.random))
+        if self.random is not None:
+            self.assertTrue(torch.equal(torch.rand(4), self.random))
         return module
 
     def same(self, module, expected):
@@ -151,7 +153,8 @@ class Making(unittest.TestCase):
 
                     module = self.made(read)
                     self.same(module, self.plain(read))
-                    self.assertLess(self.making.stats["most_resident_bytes"], 40000)
+                    largest = max(it.nbytes for it in module.parameters())
+                    self.assertLessEqual(self.making.stats["most_resident_bytes"], 2 * largest)
 
     @unittest.skipIf(MISSING, MISSING)
     def test_weights_that_a_folder_has_not_are_made(self):
@@ -217,7 +220,7 @@ class Making(unittest.TestCase):
             with self.assertRaisesRegex(RuntimeError, r"shape \[64, 16\] is on a drive.*init\(\)"):
                 use(weight.detach())
         self.assertEqual((weight.shape, weight.dtype), ((64, 16), torch.float32))
-        self.assertEqual(sum(it.numel() for it in module.parameters()), 9472 // 1)
+        self.assertEqual(sum(it.numel() for it in module.parameters()), 9472)
         with sluice.init(self.config), torch.no_grad():
             weight[0] = 3
         with self.assertRaisesRegex(RuntimeError, "is on a drive"):
@@ -307,8 +310,7 @@ class Making(unittest.TestCase):
                 with sluice.init(config, cache_gib=SMALLEST):
                     module = nn.ModuleList(nn.Linear(64, 64) for _ in range(12))
             with sluice.init(config, cache_gib=SMALLEST):
-                torch.manual_seed(11)
-                module = Tower()
+                module = tower(seed=11)
                 with self.assertRaisesRegex(sluice.Error, sentence):
                     nn.Linear(200, 200)
                 disk.free()
@@ -378,17 +380,17 @@ def stopped_making(config):
 
 
 def llama(folder=None):
-    """A quarter of its blocks are trained."""
+    """A tenth of its blocks are trained."""
     torch.manual_seed(11)
     if folder is None:
         config = transformers.LlamaConfig(
-            vocab_size=50, hidden_size=512, intermediate_size=1408, num_hidden_layers=16,
+            vocab_size=50, hidden_size=256, intermediate_size=704, num_hidden_layers=80,
             num_attention_heads=8, num_key_value_heads=4,
         )  # fmt: skip
         module = transformers.AutoModelForCausalLM.from_config(config)
     else:
         module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    module.model.layers[:12].requires_grad_(False)
+    module.model.layers[:72].requires_grad_(False)
     module.model.embed_tokens.requires_grad_(False)
     return module
 
@@ -398,11 +400,23 @@ def peak_bytes():
     return next(int(it.split()[1]) << 10 for it in lines if it.startswith("VmHWM"))
 
 
+def llama_config(folder):
+    config = run_config(place="nvme", drive=Path(folder) / "drive", bf16={"enabled": True})
+    return {**config, "budget": {"cpu_gib": 0.5 + BUDGET_BYTES / 2**30}}
+
+
+def steps(engine, count, seed):
+    losses = []
+    for tokens in batches(count, seed=seed):
+        engine.backward(engine(tokens, labels=tokens).loss)
+        losses.append(engine.step().loss)
+    return losses
+
+
 def train_llama(folder, how):
     """In a process of its own: reports the losses, and what it takes beside the program."""
     folder = Path(folder)
-    config = run_config(place="nvme", drive=folder / "drive", bf16={"enabled": True})
-    config["budget"] = {"cpu_gib": 0.5 + BUDGET_BYTES / 2**30}
+    config = llama_config(folder)
     warm = transformers.LlamaConfig(vocab_size=50, hidden_size=64, num_hidden_layers=1)
     warm = transformers.AutoModelForCausalLM.from_config(warm).to(torch.bfloat16)
     warm(batches(1)[0], labels=batches(1)[0]).loss.backward()
@@ -412,38 +426,32 @@ def train_llama(folder, how):
     def note(name):
         report[name] = peak_bytes() - base
 
-    def steps(count, seed):
-        losses = []
-        for tokens in batches(count, seed=seed):
-            engine.backward(engine(tokens, labels=tokens).loss)
-            losses.append(engine.step().loss)
-        return losses
-
-    if how == "plain":
-        module = llama()
-    else:
-        with sluice.init(config):
-            module = llama(folder / "model" if how == "read" else None)
-    report["bytes"] = sum(4 * it.numel() for it in module.parameters())
+    with sluice.init(config):
+        module = llama(folder / "model" if how == "read" else None)
     note("made")
-    if how == "plain":
-        module.save_pretrained(folder / "model", max_shard_size="60MB")
     with sluice.initialize(module, config) as engine:
         note("taken over")
-        report["losses"] = steps(5, 1)
+        report["losses"] = steps(engine, 5, 1)
         note("trained")
-        engine.save_checkpoint(folder / how)
-        note("saved")
-        report["after"] = steps(1, 9)
-        engine.load_checkpoint(folder / how)
-        report["again"] = steps(1, 9)
-        note("loaded")
+        if how == "made":
+            engine.save_checkpoint(folder / "run")
+            note("saved")
+            report["after"] = steps(engine, 1, 9)
+            engine.load_checkpoint(folder / "run")
+            report["again"] = steps(engine, 1, 9)
+            note("loaded")
+            engine.load_checkpoint(folder / "run")
         engine.save_weights(folder / f"{how}.safetensors")
         note("exported")
     print(json.dumps(report), flush=True)
 
 
-BUDGET_BYTES = 64 * MIB  # beside the program
+# Beside the program: what the memory plan of this module has, but for 1 MiB.
+BUDGET_BYTES = 72 * MIB
+# What no plan has: what autograd keeps, and libraries for themselves.
+LEEWAY_BYTES = 24 * MIB
+# Of a checkpoint that is written or read, whatever the size of the module.
+STAGING_BYTES = 48 * MIB
 
 
 class Memory(unittest.TestCase):
@@ -460,12 +468,22 @@ class Memory(unittest.TestCase):
     def test_three_times_the_budget_is_made_trained_saved_and_loaded_within_it(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "drive").mkdir()
-            plain, made, read = (self.run_apart(folder, it) for it in ("plain", "made", "read"))
-            for it in (plain, made, read):
-                print({key: value >> 20 for key, value in it.items() if isinstance(value, int)})
-            weights = [(Path(folder) / f"{it}.safetensors").read_bytes() for it in
-                       ("plain", "made", "read")]  # fmt: skip
-        self.assertEqual(weights[1:], [weights[0]] * 2)
+            module = llama()
+            self.assertGreater(sum(it.nbytes for it in module.parameters()), 3 * BUDGET_BYTES)
+            module.save_pretrained(Path(folder) / "model", max_shard_size="60MB")
+            with sluice.initialize(module, llama_config(folder)) as engine:
+                losses = steps(engine, 5, 1)
+                engine.save_weights(Path(folder) / "plain.safetensors")
+            weights = (Path(folder) / "plain.safetensors").read_bytes()
+            for how in ("made", "read"):
+                report = self.run_apart(folder, how)
+                self.assertEqual(report["losses"], losses)
+                self.assertEqual(report.get("after"), report.get("again"))
+                self.assertEqual((Path(folder) / f"{how}.safetensors").read_bytes(), weights)
+                for name in ("made", "taken over", "trained"):
+                    self.assertLess(report[name], BUDGET_BYTES + LEEWAY_BYTES, (how, name))
+                most = BUDGET_BYTES + LEEWAY_BYTES + STAGING_BYTES
+                self.assertLess(report["exported"], most, how)
 
 
 if __name__ == "__main__":
