@@ -28,6 +28,8 @@ reference_packages.use()
 try:
     import transformers
 
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     MISSING = None
 except ImportError as error:
     MISSING = f"{error}: tools/setup --for=test fetches it"
@@ -212,6 +214,43 @@ class Making(unittest.TestCase):
         with sluice.initialize(frozen(self.plain(Tower)), run_config()) as engine:
             engine.load_checkpoint(self.folder / "run")
             self.assertEqual(train(engine, batches(2, seed=4)), expected)
+
+    def test_without_values_is_for_loading(self):
+        with sluice.initialize(tower(), self.config) as engine:
+            train(engine, batches(2))
+            engine.save_checkpoint(self.folder / "run")
+            state = engine.state_dict()
+            expected = train(engine, batches(2, seed=4)), masters(engine)
+        for load in (
+            lambda it: it.load_checkpoint(self.folder / "run"),
+            lambda it: it.load_weights(state),
+        ):
+            with sluice.init(self.config, values=False):
+                module = Tower()
+            self.assertTrue(all(it.is_meta for it in module.parameters()))
+            self.assertIs(module.head.weight, module.embedding.weight)
+            with self.assertRaisesRegex(sluice.Error, "budget.cpu_gib"):
+                sluice.initialize(module, {**self.config, "budget": {"cpu_gib": 0.1}})
+            with sluice.initialize(module, self.config) as engine:
+                for use in (
+                    lambda: train(engine, batches(1)),
+                    lambda: engine.save_weights(self.folder / "none.safetensors"),
+                    lambda: engine.save_checkpoint(self.folder / "none"),
+                    module.state_dict,
+                ):
+                    with self.assertRaisesRegex(sluice.RefusedError, "has no values yet"):
+                        use()
+                load(engine)
+                for name, value in engine.state_dict().items():
+                    self.assertTrue(torch.equal(value, state[name]), name)
+                if engine.global_step > 0:
+                    self.assertEqual((train(engine, batches(2, seed=4)), masters(engine)), expected)
+        with sluice.init(self.config, values=False):
+            module = Tower()
+        module.blocks[0].requires_grad_(False)  # a checkpoint has none of these
+        with sluice.initialize(module, self.config) as engine:
+            with self.assertRaisesRegex(sluice.RefusedError, "does not train"):
+                engine.load_checkpoint(self.folder / "run")
 
     def test_values_outside_of_it_are_an_error_and_never_others(self):
         module = self.made(Tower)

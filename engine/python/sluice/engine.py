@@ -158,6 +158,7 @@ class Engine:
     ):
         _check_module(model)
         self._config = _read_config(config, overrides)
+        self._is_empty = making.give_stand_ins(model)
         self._units: list[Unit] = divide(model, units)
         self._managed: dict[int, ManagedParameter] = {
             id(it.parameter): it for unit in self._units for it in unit.parameters
@@ -248,8 +249,16 @@ class Engine:
             self._keeper.release_all()
             raise
 
+    def _check_values(self) -> None:
+        if self._is_empty:
+            raise RefusedError(
+                "the module was made by sluice.init(values=False), and has no values yet: call"
+                " load_checkpoint() or load_weights()"
+            )
+
     def _begin_pass(self) -> None:
         """Before the module's forward, whoever calls it."""
+        self._check_values()
         if torch.is_autocast_enabled(self.device.type):
             raise RefusedError(
                 "autocast keeps 16-bit copies of parameters from forward to backward, past their"
@@ -486,6 +495,7 @@ class Engine:
 
     def _gather(self, unit: int) -> list[torch.Tensor]:
         """Copies of a unit's parameters, on the CPU."""
+        self._check_values()
         with self._keeper.holding([unit]):
             return [
                 it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters
@@ -557,6 +567,7 @@ class Engine:
         self._run.initialise(
             lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters]
         )
+        self._is_empty = False
         self._keeper.step_taken()
         for name, buffer in self.module.named_buffers():
             if name in state:
@@ -583,6 +594,7 @@ class Engine:
         "bf16" or "fp16"."""
         if dtype not in _DTYPES:
             raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
+        self._check_values()
         self._keeper.release_all()
         self._run.save_weights(os.fspath(path), dtype)
 
@@ -598,6 +610,7 @@ class Engine:
         Raises:
             Error: what could not be written; checkpoints before it stay.
         """
+        self._check_values()
         self._keeper.release_all()
         client = _client.pack(self.module, client_state, self._frozen_sample)
         return self._run.save(os.fspath(directory), client)
@@ -623,6 +636,7 @@ class Engine:
             os.fspath(path),
             lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
         )
+        self._is_empty = False
         self._keeper.step_taken()
         return folder, _client.restore(accepted[0], self.module)
 

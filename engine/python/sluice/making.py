@@ -37,6 +37,7 @@ _ADDRESS = frozenset(
 )
 # What gives a parameter another storage.
 _REPLACES = frozenset("__set__ resize_ resize_as_ set_".split())
+_EMPTY = "_sluice_has_no_values"  # of a parameter
 # transformers reads all tensors of a folder ahead, with threads, unless this is set.
 _NO_READING_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
 
@@ -90,8 +91,9 @@ def settle(tensors: Iterable[torch.Tensor]) -> None:
 class Making:
     """Made by :func:`init`."""
 
-    def __init__(self, config: Any, overrides: Any, cache_gib: float | None):
+    def __init__(self, config: Any, overrides: Any, cache_gib: float | None, values: bool):
         self._config = config
+        self._values = values
         self._overrides = overrides
         self._cache_bytes = None if cache_gib is None else int(cache_gib * 2**30)
         self._stack: ExitStack | None = None
@@ -108,6 +110,10 @@ class Making:
 
         if self._stack is not None:
             raise RefusedError("this sluice.init() is entered twice: make another one")
+        if not self._values:
+            self._stack = ExitStack()
+            self._stack.callback(_drop_values())
+            return self
         self._spill = Spill.create(_read_config(self._config, self._overrides), self._cache_bytes)
         if self._spill is None:
             _log.info(
@@ -123,11 +129,11 @@ class Making:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._stack is None or self._spill is None or self._mode is None:
+        if self._stack is None:
             return
         self._stack.close()
         self._stack = None
-        if kind is not None:  # the module is none
+        if kind is not None or self._spill is None or self._mode is None:
             return
         self._mode.flush()
         self._spill.flush()
@@ -171,6 +177,43 @@ class Making:
         return end
 
 
+def _drop_values() -> Any:
+    """Parameters that this thread makes have a form alone. What ends that."""
+    thread = threading.get_ident()
+
+    def on_registration(_module: nn.Module, _name: str, parameter: Any) -> Any:
+        if threading.get_ident() != thread or not isinstance(parameter, torch.Tensor):
+            return None
+        if getattr(parameter, _EMPTY, False):  # tied
+            return None
+        form = nn.Parameter(
+            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
+        )
+        setattr(form, _EMPTY, True)
+        return form
+
+    return modules.register_module_parameter_registration_hook(on_registration).remove
+
+
+def give_stand_ins(root: nn.Module) -> bool:
+    """Parameters that were made without values become zeros, which have no memory. Whether there
+    are such."""
+    made: dict[int, nn.Parameter] = {}
+    found = False
+    for module in root.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or not getattr(parameter, _EMPTY, False):
+                continue
+            found = True
+            if parameter.is_meta:
+                if id(parameter) not in made:
+                    zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+                    made[id(parameter)] = nn.Parameter(zeros, parameter.requires_grad)
+                    setattr(made[id(parameter)], _EMPTY, True)  # also for another engine
+                module._parameters[name] = made[id(parameter)]
+    return found
+
+
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
     before = os.environ.get(name)
@@ -189,6 +232,7 @@ def init(
     *,
     overrides: Mapping[str, Any] | None = None,
     cache_gib: float | None = None,
+    values: bool = True,
 ) -> Making:
     """Within it modules are made, or read from folders, whose parameters need not fit into memory::
 
@@ -207,11 +251,14 @@ def init(
         config: that of :func:`initialize`.
         overrides: likewise.
         cache_gib: of values in memory, at most, beside what one function of torch needs; else half
-            of ``budget.cpu_gib``, or a quarter of what the machine has free.
+            of what ``budget.cpu_gib`` leaves beside the program, or a quarter of what the machine
+            has free.
+        values: False makes parameters of the device meta, without values, for an engine whose next
+            call is ``load_checkpoint()`` or ``load_weights()``.
 
     Raises:
         Error: a drive is full, or fails; the sentence says where.
         RefusedError: the addresses of more values than that are asked for (``numpy()``,
             ``data_ptr()``).
     """
-    return Making(config, overrides, cache_gib)
+    return Making(config, overrides, cache_gib, values)
