@@ -36,8 +36,8 @@ bool all_zero(const std::byte* bytes, std::uint64_t count) {
   return count == 0 || (bytes[0] == std::byte{0} && std::memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
-// A folder's file that is mapped into memory: what was read of it stays there until the kernel wants
-// the room, unless told that it may go. Pages that were written to stay.
+// A file that is mapped into memory: what was read of it stays there until the kernel wants the
+// room, unless told that it may go. Pages that were written to stay.
 void leave_mapping(const at::DataPtr& memory, std::uint64_t bytes) {
 #ifdef MADV_PAGEOUT
   const auto first = reinterpret_cast<std::uintptr_t>(memory.get());

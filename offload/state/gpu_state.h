@@ -27,8 +27,8 @@ class GpuState final : public TierState {
 
   // Host memory of the two buffers, at most.
   static std::uint64_t max_staging_bytes(StateForm form);
-  // Before and after restore(), snapshot() or amend(): takes the buffers, and gives them back. `pin` may be
-  // empty; if it fails, copies are slower.
+  // Before and after restore(), snapshot() or amend(): takes the buffers, and gives them back.
+  // `pin` may be empty; if it fails, copies are slower.
   Status begin_transfer(int threads, const aio::PinHook& pin);
   void end_transfer();
 

@@ -20,8 +20,8 @@
 // Memory:  memory_plan() says what create() takes, and what restore(), snapshot() and amend() take
 //          while they run, less than 64 MiB; a step allocates nothing.
 // Threads: all methods from one thread, but wait_ready(), is_ready() and stats() from any.
-//          restore(), snapshot() and amend() use all threads of the executor, and call back from them; none
-//          is still working when they return.
+//          restore(), snapshot() and amend() use all threads of the executor, and call back from
+//          them; none is still working when they return.
 // Errors:  a failed update, restore or read of state poisons the offloader: every later call but
 //          remove() returns the first error, and waiters wake with it. Resume from a checkpoint.
 //          kInvalidArgument for a call that makes no sense changes nothing.
