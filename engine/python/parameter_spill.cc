@@ -112,7 +112,7 @@ Result<bool> ParameterSpill::adopt(const at::Tensor& tensor) {
   Value& adopted = *value.release();  // the storage's
   ++stats_.values;
   stats_.value_bytes += adopted.bytes;
-  add_resident(adopted);
+  add_resident_locked(adopted);
   ++adopted.users;  // it may be filled next
   Status room = make_room(lock, 0);
   --adopted.users;
@@ -126,20 +126,20 @@ void ParameterSpill::end_value(void* context) noexcept {
   const std::unique_ptr<Value> value(static_cast<Value*>(context));
   const std::shared_ptr<ParameterSpill> spill = value->spill;
   const Lock lock(spill->mutex_);
-  if (value->memory) spill->remove_resident(*value);
+  if (value->memory) spill->remove_resident_locked(*value);
   if (value->is_held) spill->held_bytes_ -= value->bytes;
   if (value->place) spill->files_->give_back(std::move(value->place));
   --spill->stats_.values;
   spill->stats_.value_bytes -= value->bytes;
 }
 
-void ParameterSpill::add_resident(Value& value) {
+void ParameterSpill::add_resident_locked(Value& value) {
   value.position = resident_.insert(resident_.end(), &value);
   resident_bytes_ += value.bytes;
   stats_.most_resident_bytes = std::max(stats_.most_resident_bytes, resident_bytes_);
 }
 
-void ParameterSpill::remove_resident(Value& value) {
+void ParameterSpill::remove_resident_locked(Value& value) {
   resident_.erase(value.position);
   resident_bytes_ -= value.bytes;
 }
@@ -179,7 +179,7 @@ Status ParameterSpill::send_away(Lock& lock, Value& value) {
       name_of(value) +
           " is on a drive: it was made within sluice.init(), and its values can be used "
           "there, or once the module has an engine");
-  remove_resident(value);
+  remove_resident_locked(value);
   // Who made the memory may want the GIL to free it, and who has that may wait for the mutex.
   at::DataPtr memory = std::move(value.memory);
   value.memory.clear();  // a moved one still points there
@@ -216,7 +216,7 @@ Status ParameterSpill::flush() {
   }
 }
 
-Status ParameterSpill::hold(Lock& lock, Value& value) {
+Status ParameterSpill::hold_locked(Value& value) {
   if (value.is_held) return {};
   if (held_bytes_ + value.bytes > cache_bytes_)
     return Error(ErrorCode::kUnsupported,
@@ -226,7 +226,6 @@ Status ParameterSpill::hold(Lock& lock, Value& value) {
                      format_bytes(held_bytes_ + value.bytes) +
                      ", and sluice.init() keeps at most " + format_bytes(cache_bytes_) +
                      " there. Do that once the module has an engine, or raise cache_gib");
-  static_cast<void>(lock);
   value.is_held = true;
   held_bytes_ += value.bytes;
   return {};
@@ -234,7 +233,7 @@ Status ParameterSpill::hold(Lock& lock, Value& value) {
 
 Status ParameterSpill::bring(Value& value, Use use) {
   Lock lock(mutex_);
-  if (use == Use::kAddress) SLUICE_RETURN_IF_ERROR(hold(lock, value));
+  if (use == Use::kAddress) SLUICE_RETURN_IF_ERROR(hold_locked(value));
   if (value.memory) {
     resident_.splice(resident_.end(), resident_, value.position);
     SLUICE_RETURN_IF_ERROR(make_room(lock, 0));
@@ -256,7 +255,7 @@ Status ParameterSpill::bring(Value& value, Use use) {
     static_cast<void>(pointer.release_context());
     value.memory = std::move(owned);
     give_memory_back(*value.storage, pointer_of(memory, &value, &end_value));
-    add_resident(value);
+    add_resident_locked(value);
   }
   if (use != Use::kRead) value.is_changed = true;
   return {};

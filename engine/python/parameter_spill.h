@@ -95,11 +95,11 @@ class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
   static void end_value(void* value) noexcept;
   static std::string name_of(const Value& value);
   Status bring(Value& value, Use use);
-  Status hold(Lock& lock, Value& value);
+  Status hold_locked(Value& value);
   Status make_room(Lock& lock, std::uint64_t bytes);
   Status send_away(Lock& lock, Value& value);
-  void add_resident(Value& value);
-  void remove_resident(Value& value);
+  void add_resident_locked(Value& value);
+  void remove_resident_locked(Value& value);
 
   const std::uint64_t cache_bytes_;
 

@@ -452,7 +452,9 @@ class Gathering(unittest.TestCase):
                     changed = masters(engine)
                     # Without its moments a step would be AdamW's first, of the whole rate.
                     expected = train_by_torch(reference, plain, batches(4, seed=5))
-                    self.assertTrue(close(small_modules.train(engine, batches(4, seed=5)), expected))
+                    self.assertTrue(
+                        close(small_modules.train(engine, batches(4, seed=5)), expected)
+                    )
                     done = masters(engine)
                     engine.load_checkpoint(drive / "run")
                     self.assertEqual(masters(engine), changed)

@@ -150,6 +150,7 @@ class Making(unittest.TestCase):
                 folder = self.folder / config.model_type
                 expected.save_pretrained(folder, max_shard_size="40KB")
                 for dtype in (torch.float32, torch.bfloat16):
+
                     def read(it=kind, of=folder, kept=dtype):
                         return it.from_pretrained(of, dtype=kept)
 
@@ -415,7 +416,7 @@ def stopped_making(config):
     del module
 
 
-# ---- how much memory it takes ---------------------------------------------------------------------
+# ---- how much memory it takes --------------------------------------------------------------------
 
 
 def llama(folder=None):

@@ -56,9 +56,9 @@ def initialize(
     it as before.
 
     Args:
-        model: any module, with values. Its parameters are the engine's from now on: they are views
-            of memory that is there only while the module runs. Those that require no gradient are
-            frozen: they come and go, and have no state.
+        model: any module, with values or made within :func:`sluice.init`. Its parameters are the
+            engine's from now on: they are views of memory that is there only while the module runs.
+            Those that require no gradient are frozen: they come and go, and have no state.
         config: a run file or a DeepSpeed JSON, as its path or as a dict. Of a run file the sections
             model and data mean nothing here.
         units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
@@ -90,7 +90,8 @@ def _read_config(
         of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
     except ValueError:  # with comments, as DeepSpeed's may be
         of_deepspeed = True
-    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):  # of another one, whose names are not this module's
+    # Of another one, whose parameters have other names.
+    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):
         text = json.dumps({**keys, "model": {}})
         _log.info("model is ignored: it is the module that is given")
     resolved = Config(
@@ -526,6 +527,7 @@ class Engine:
         Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
         gathered at a time.
         """
+        self._check_values()
         units = sorted({self._number_of(it) for it in parameters})
         with self._keeper.holding(units):
             yield

@@ -1,4 +1,4 @@
-"""``sluice.init``: modules that are larger than memory while they are made, or read from a folder."""
+"""``sluice.init``: modules that are larger than memory while they are made or read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("sluice")
 _FORM = frozenset(
     "__get__ __set__ __delete__ __hash__ __len__ _is_view chunk detach detach_ dim element_size"
     " empty_like expand expand_as full_like get_device has_names is_complex is_contiguous"
-    " is_floating_point is_inference is_pinned is_same_size is_signed narrow ndimension nelement"
+    " is_floating_point is_inference is_same_size is_signed narrow ndimension nelement"
     " new_empty new_full new_ones new_zeros numel ones_like permute rand_like randint_like"
     " randn_like register_hook register_post_accumulate_grad_hook requires_grad_ retain_grad"
     " select size split squeeze storage_offset stride swapaxes t transpose unbind unflatten"
@@ -32,8 +32,8 @@ _FORM = frozenset(
 )
 # What hands out an address, which may be used at any time.
 _ADDRESS = frozenset(
-    "__array__ __dlpack__ _typed_storage data_ptr numpy share_memory_ storage untyped_storage"
-    " _make_wrapper_subclass".split()
+    "__array__ __dlpack__ _typed_storage data_ptr numpy share_memory_ storage"
+    " untyped_storage".split()
 )
 # What gives a parameter another storage.
 _REPLACES = frozenset("__set__ resize_ resize_as_ set_".split())

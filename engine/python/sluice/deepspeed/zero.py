@@ -20,9 +20,10 @@ _log = logging.getLogger("sluice")
 
 
 class Init:
-    """``with zero.Init(config_dict_or_path=...):`` around the making of a model: :func:`sluice.init`,
-    whose parameters need not fit into memory, where a configuration is given that has NVMe folders;
-    else they are made in RAM.
+    """``with zero.Init(config_dict_or_path=...):`` around the making of a model.
+
+    It is :func:`sluice.init`: parameters need not fit into memory, where a configuration is given
+    that has NVMe folders. Else they are made in RAM.
 
     ``dtype`` is what they are made in; other arguments, DeepSpeed's own, do nothing.
     """
