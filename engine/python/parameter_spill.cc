@@ -72,7 +72,7 @@ Result<std::shared_ptr<ParameterSpill>> ParameterSpill::create(
   SLUICE_RETURN_IF_ERROR(require_nvme_folders(config, files));
   SLUICE_ASSIGN_OR_RETURN(auto spill, SpillFiles::create(config, std::move(folders)));
   return std::shared_ptr<ParameterSpill>(
-      new ParameterSpill(std::move(spill), cache_bytes.value_or(cache_of(config))));
+      new ParameterSpill(std::move(spill), cache_bytes ? *cache_bytes : cache_of(config)));
 }
 
 ParameterSpill::~ParameterSpill() = default;

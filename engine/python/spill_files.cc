@@ -39,6 +39,11 @@ Result<std::unique_ptr<SpillFiles>> SpillFiles::create(const config::Config& con
       aio::IoQueue::create(*spill->backend_,
                            {.block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes),
                             .queue_depth = static_cast<int>(config.aio.queue_depth)}));
+  if (config.run.io_watchdog_s > 0)
+    spill->watchdog_ = std::make_unique<aio::IoWatchdog>(
+        std::vector<const aio::IoQueue*>{spill->queue_.get()},
+        aio::IoWatchdog::Options{.limit_ns =
+                                     static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
   SLUICE_ASSIGN_OR_RETURN(spill->staging_,
                           aio::PageMemory::map(2 * kChunkBytes, /*huge_pages=*/false));
   spill->halves_[0].memory = spill->staging_.bytes().first(kChunkBytes);

@@ -22,6 +22,7 @@
 
 #include "aio/io_backend.h"
 #include "aio/io_queue.h"
+#include "aio/io_watchdog.h"
 #include "aio/page_memory.h"
 #include "aio/result.h"
 #include "aio/striped_file.h"
@@ -99,6 +100,7 @@ class SpillFiles {
   std::vector<int> weights_;
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> queue_;
+  std::unique_ptr<aio::IoWatchdog> watchdog_;  // null: not wanted
   std::list<Value::File> files_;
   std::uint64_t file_bytes_ = 0;  // of all of them
   std::uint64_t last_number_ = 0;

@@ -167,7 +167,7 @@ class Engine:
         frozen = [it for it in self._managed.values() if not it.trained]
         with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
             self._frozen_sample = _client.sample(frozen)
-        making.settle(it.parameter for it in self._managed.values())
+        making.settle(model)
         self._run = Run(
             self._config,
             [

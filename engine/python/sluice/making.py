@@ -83,9 +83,15 @@ def served(tensors: Iterable[torch.Tensor], changes: bool = False) -> Iterator[N
     mode.flush()
 
 
-def settle(tensors: Iterable[torch.Tensor]) -> None:
-    """What sluice.init() has in memory goes to the drives: an engine needs the room."""
-    flush_spills_of(list(tensors))
+def settle(root: nn.Module) -> None:
+    """What sluice.init() has in memory goes to the drives: an engine needs the room. Buffers that
+    are views of parameters get values of their own."""
+    for module in root.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and is_spilled(buffer):
+                with served([buffer]):
+                    module._buffers[name] = buffer.clone()
+    flush_spills_of(list(root.parameters()))
 
 
 class Making:
