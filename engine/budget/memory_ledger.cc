@@ -21,14 +21,10 @@ using offload::Tier;
 using offload::TierElements;
 using offload::UnitPlacement;
 
-// What is resident before any part of the run exists, and what LibTorch's libraries keep. On the
-// CPU a model of 28,000 parameters trains in 377 MiB (366 after set-up, 384 with 16 threads): half
-// are pages of LibTorch's libraries that loading has relocated or initialisers have written, half
-// are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
-constexpr std::uint64_t kProgramBytes = 512 * kMiB;
-// With CUDA 448 MiB are resident once its context is there, and what the driver and cuBLAS keep on
-// the host as kernels are loaded comes on top, more in some runs than in others: 850 to 970 MiB in
-// total where a run takes 1.8 to 25 GiB, and 1030 where it takes 110 and pins 45 of them.
+// In its place with CUDA: 448 MiB are resident once the context is there, and what the driver and
+// cuBLAS keep on the host as kernels are loaded comes on top, more in some runs than in others: 850
+// to 970 MiB in total where a run takes 1.8 to 25 GiB, and 1030 where it takes 110 and pins 45 of
+// them.
 constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
 // On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;

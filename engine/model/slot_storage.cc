@@ -1,6 +1,6 @@
 #include "engine/model/slot_storage.h"
 
-#include <c10/core/StorageImpl.h>
+#include <utility>
 
 namespace sluice::engine {
 namespace {
@@ -18,6 +18,15 @@ template struct FlagOf<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
 }  // namespace
 
+void take_memory_away(c10::StorageImpl& storage, const std::string& sentence) {
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(sentence);
+}
+
+void give_memory_back(c10::StorageImpl& storage, at::DataPtr memory) {
+  throws(storage) = false;
+  storage.set_data_ptr_noswap(std::move(memory));
+}
+
 SlotStorage::SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Device device)
     : name_(layout.name),
       device_(device),
@@ -31,15 +40,14 @@ SlotStorage::SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Dev
 void SlotStorage::acquire(void* first) {
   TORCH_CHECK(!acquired_, "unit ", name_, " is acquired twice: release it first");
   TORCH_CHECK(first != nullptr, "unit ", name_, " is given no memory");
-  throws(*storage_.unsafeGetStorageImpl()) = false;
-  storage_.set_data_ptr_noswap(at::DataPtr(first, device_));
+  give_memory_back(*storage_.unsafeGetStorageImpl(), at::DataPtr(first, device_));
   acquired_ = true;
 }
 
 void SlotStorage::release() {
   storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device_));
-  storage_.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "a parameter of unit " + name_ + " is used while the unit is released");
+  take_memory_away(*storage_.unsafeGetStorageImpl(),
+                   "a parameter of unit " + name_ + " is used while the unit is released");
   acquired_ = false;
 }
 

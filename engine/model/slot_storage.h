@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 
 #include <string>
 
@@ -14,6 +15,10 @@
 #include "engine/model/unit_views.h"
 
 namespace sluice::engine {
+
+// Until the memory is given back any access to it, by whichever tensor, throws this sentence.
+void take_memory_away(c10::StorageImpl& storage, const std::string& sentence);
+void give_memory_back(c10::StorageImpl& storage, at::DataPtr memory);
 
 class SlotStorage {
  public:

@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
+#include "engine/python/bindings.h"
 #include "engine/python/module_run.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
@@ -35,31 +37,6 @@ namespace py = pybind11;
 
 namespace sluice::engine {
 namespace {
-
-// What the user asked for cannot be had, as it was asked for.
-class RefusedError : public TrainError {
-  using TrainError::TrainError;
-};
-
-void must_be(const Status& status) {
-  if (status.ok()) return;
-  if (status.error().code() == ErrorCode::kInvalidArgument ||
-      status.error().code() == ErrorCode::kUnsupported)
-    throw RefusedError(status.error().message());
-  throw TrainError(status.error().message());
-}
-template <typename T>
-T value_of(Result<T> result) {
-  must_be(result.ok() ? Status() : Status(result.error()));
-  return std::move(result).value();
-}
-
-// A configuration as Python has it: JSON text, of a run file or of DeepSpeed's.
-struct ResolvedConfig {
-  config::Config config;
-  std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
-  bool has_threads = false;                                  // run.cpu_threads was given
-};
 
 // What a script decides by itself: keys with these beginnings mean nothing here.
 bool is_the_scripts(std::string_view key) {
@@ -291,6 +268,18 @@ void define_run(py::module_& module) {
       .def("step", &ModuleRun::step, py::arg("losses"), NoGil())
       .def("drain", &ModuleRun::drain, NoGil())
       .def(
+          "change",
+          [](ModuleRun& run,
+             const std::vector<std::tuple<int, int, at::Tensor, at::Tensor>>& changes) {
+            std::vector<ModuleRun::NewValues> values;
+            values.reserve(changes.size());
+            for (const auto& [unit, parameter, now, before] : changes)
+              values.push_back(
+                  {.unit = unit, .parameter = parameter, .values = now, .before = before});
+            must_be(run.change(values));
+          },
+          py::arg("changes"), NoGil())
+      .def(
           "save",
           [](ModuleRun& run, const std::string& directory, const std::string& client) {
             return value_of(run.save(directory, client));
@@ -356,4 +345,5 @@ PYBIND11_MODULE(_core, module) {
   });
   define_values(module);
   define_run(module);
+  define_spill(module);
 }

@@ -114,6 +114,17 @@ class ModuleRun final : public SavedRun {
   // Returns the checkpoint's folder.
   using Accept = std::function<Status(const std::string& client)>;
   Result<std::string> load(const std::string& path, const Accept& accept);
+  // New values of some parameters, by unit and described parameter, of any type of numbers. Masters
+  // change where `values` differ from `before`, which a unit had when it was acquired; all others,
+  // moments and what the step has so far stay. After kInvalidArgument and kUnsupported nothing has
+  // changed; any other error ends the run.
+  struct NewValues {
+    int unit = 0;
+    int parameter = 0;
+    at::Tensor values;
+    at::Tensor before;
+  };
+  Status change(const std::vector<NewValues>& changes);
   // All masters as one safetensors file, under the module's names, in this type of numbers.
   Status save_weights(const std::string& path, DType dtype);
 
@@ -152,6 +163,8 @@ class ModuleRun final : public SavedRun {
   Status make_views();
   Status initialise_own(const UnitValues& values);
   Status load_frozen(const UnitValues& values);
+  Result<NewValues> checked(const NewValues& change) const;
+  Status change_frozen(const NewValues& change);
   RunState own_state() const;
   Status check_parameters(CheckpointReader& checkpoint) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,

@@ -14,6 +14,7 @@
 #include "engine/device/host.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/python/module_run.h"
+#include "engine/python/parameter_spill.h"
 #include "engine/run/load_parameters.h"
 #include "engine/run/stored_state.h"
 #include "engine/weights/safetensors_writer.h"
@@ -26,11 +27,13 @@ constexpr const char* kUsersData = "python";  // in place of a data order: that 
 // Elements [first, first + to.size()) of a tensor, as fp32.
 Status copy_values(const at::Tensor& tensor, const std::string& name, std::uint64_t first,
                    std::span<float> to) {
-  const at::Tensor values =
-      tensor.reshape(-1)
-          .slice(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + to.size()))
-          .to(at::kCPU, at::kFloat)
-          .contiguous();
+  if (!tensor.is_contiguous())
+    SLUICE_RETURN_IF_ERROR(ParameterSpill::touch({tensor}, ParameterSpill::Use::kRead).status());
+  SLUICE_ASSIGN_OR_RETURN(
+      const at::Tensor part,
+      ParameterSpill::values_of(tensor.reshape(-1).slice(
+          0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(first + to.size()))));
+  const at::Tensor values = part.to(at::kCPU, at::kFloat).contiguous();
   std::memcpy(to.data(), values.const_data_ptr<float>(), to.size_bytes());
   if (std::all_of(to.begin(), to.end(), [](float value) { return std::isfinite(value); }))
     return {};

@@ -28,28 +28,38 @@ std::uint64_t RunState::elements() const {
   return elements;
 }
 
+Status RunState::fill_range(const Fill& fill, const offload::StateRange& range) const {
+  return for_each_parameter(
+      model->layout(range.unit), range.first_element, range.master.size(),
+      [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
+          std::uint64_t count) -> Status {
+        return fill({.parameter = parameter,
+                     .first = first,
+                     .values = {.master = range.master.subspan(offset, count),
+                                .exp_avg = range.m.subspan(offset, count),
+                                .exp_avg_sq = range.v.subspan(offset, count)}});
+      });
+}
+
+Status RunState::amend(std::span<const int> units, const Fill& change) const {
+  UnitBinding binding({params, this->units}, UnitBinding::Access::kUpdate, *model);
+  return optimizer->amend(
+      binding, units, [&](const offload::StateRange& range) { return fill_range(change, range); });
+}
+
 Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& progress,
                      std::int64_t after_step) const {
   const std::uint64_t total = elements();
   std::uint64_t done = 0;
   std::mutex progress_mutex;  // guards done, and the calls
   UnitBinding binding({params, units}, UnitBinding::Access::kReplace, *model);
-  const auto fill_range = [&](const offload::StateRange& range) -> Status {
-    SLUICE_RETURN_IF_ERROR(for_each_parameter(
-        model->layout(range.unit), range.first_element, range.master.size(),
-        [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
-            std::uint64_t count) -> Status {
-          return fill({.parameter = parameter,
-                       .first = first,
-                       .values = {.master = range.master.subspan(offset, count),
-                                  .exp_avg = range.m.subspan(offset, count),
-                                  .exp_avg_sq = range.v.subspan(offset, count)}});
-        }));
+  const auto fill_and_count = [&](const offload::StateRange& range) -> Status {
+    SLUICE_RETURN_IF_ERROR(fill_range(fill, range));
     const std::lock_guard lock(progress_mutex);
     done += range.master.size();
     return progress ? progress(done, total) : Status();
   };
-  return optimizer->restore(binding, fill_range, calls, after_step);
+  return optimizer->restore(binding, fill_and_count, calls, after_step);
 }
 
 Status RunState::take(const TakeState& take, offload::Calls calls) const {

@@ -58,8 +58,12 @@ struct RunState {
   using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
   Status set(const Fill& fill, offload::Calls calls, const Progress& progress,
              std::int64_t after_step = 0) const;
+  // OptimizerOffloader::amend(): the spans have the state of one parameter's elements as it is.
+  Status amend(std::span<const int> units, const Fill& change) const;
   // OptimizerOffloader::snapshot(), of this rank.
   Status take(const TakeState& take, offload::Calls calls) const;
+
+  Status fill_range(const Fill& fill, const offload::StateRange& range) const;
 };
 
 class SavedRun {

@@ -131,4 +131,8 @@ Status CpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, S
   return restore(sub_group, arrays, sweep);
 }
 
+Status CpuState::amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  return restore(sub_group, arrays, sweep);
+}
+
 }  // namespace sluice::offload

@@ -22,6 +22,7 @@ class CpuState final : public TierState {
   Status update(const UnitUpdate& update) override;
   Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
   Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+  Status amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
  private:
   // A sub-group.

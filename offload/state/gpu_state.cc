@@ -208,4 +208,21 @@ Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, S
   return finish_after(all());
 }
 
+// One batch after the other: seldom, and of few units.
+Status GpuState::amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  const Part& part = part_of(sub_group);
+  const auto all = [&]() -> Status {
+    for (std::uint64_t i = 0; i < batches_of(part); ++i) {
+      const Batch batch = batch_of(part, i, arrays.gpu_param);
+      SLUICE_RETURN_IF_ERROR(start_copy(batch, false));
+      SLUICE_RETURN_IF_ERROR(device_.finish());
+      SLUICE_RETURN_IF_ERROR(sweep_batch(sub_group.unit, part, batch, sweep));
+      SLUICE_RETURN_IF_ERROR(start_copy(batch, true));
+      SLUICE_RETURN_IF_ERROR(device_.finish());
+    }
+    return {};
+  };
+  return finish_after(all());
+}
+
 }  // namespace sluice::offload

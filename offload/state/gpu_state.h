@@ -27,8 +27,8 @@ class GpuState final : public TierState {
 
   // Host memory of the two buffers, at most.
   static std::uint64_t max_staging_bytes(StateForm form);
-  // Before and after restore() or snapshot(): takes the buffers, and gives them back. `pin` may be
-  // empty; if it fails, copies are slower.
+  // Before and after restore(), snapshot() or amend(): takes the buffers, and gives them back.
+  // `pin` may be empty; if it fails, copies are slower.
   Status begin_transfer(int threads, const aio::PinHook& pin);
   void end_transfer();
 
@@ -38,6 +38,7 @@ class GpuState final : public TierState {
   Status update(const UnitUpdate& update) override;
   Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
   Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+  Status amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
  private:
   // A sub-group.

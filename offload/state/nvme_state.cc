@@ -204,6 +204,35 @@ Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, 
   return {};
 }
 
+Status NvmeState::begin_amend(std::span<const int> units) {
+  if (announced_) {
+    begin_pass();
+    SLUICE_RETURN_IF_ERROR(abandon_pass());
+  }
+  some_.clear();
+  for (const int unit : units)
+    for (const Part& part : parts_.of(unit)) some_.push_back(part.id);
+  pipeline_->expect(some_);
+  return {};
+}
+
+Status NvmeState::amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
+  for (const Part& part : parts_.of(sub_group)) {
+    SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline_->next());
+    SLUICE_CHECK(loan.record() == part.id, "records come as they were announced");
+    SLUICE_RETURN_IF_ERROR(loan.check(executor_));
+    const std::span<std::byte> payload = loan.image().payload();
+    SLUICE_RETURN_IF_ERROR(sweep.run(
+        {.unit = sub_group.unit,
+         .count = tile_count(part.elements),
+         .at = [&](std::uint64_t index) { return tile_of(part, payload, index, arrays); }}));
+    const auto as_it_is = [](int /*tile*/, std::span<std::byte> /*data*/) {};
+    SLUICE_RETURN_IF_ERROR(loan.work(executor_, as_it_is));  // sealed
+    pipeline_->write(std::move(loan));
+  }
+  return {};
+}
+
 // The pipeline hands out only what can be read; meanwhile its buffers are lent to a writer.
 Status NvmeState::begin_restore() {
   end_pipeline();

@@ -58,6 +58,10 @@ class NvmeState final : public TierState {
   Status update(const UnitUpdate& update) override;
   Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
+  // Before amend() of these units, in ascending order; what was announced is read again later.
+  Status begin_amend(std::span<const int> units);
+  Status amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
+
   // Before and after restore(); nothing may be in progress.
   Status begin_restore();
   Status end_restore();
@@ -92,7 +96,8 @@ class NvmeState final : public TierState {
   const swap::SwapPipeline::Options swap_options_;
   aio::Executor& executor_;
   UnitParts<Part> parts_;
-  std::vector<swap::RecordId> all_;  // a pass
+  std::vector<swap::RecordId> all_;   // a pass
+  std::vector<swap::RecordId> some_;  // of units that are amended
   std::unique_ptr<swap::StateStore> store_;
   std::unique_ptr<aio::PinnedPool> pool_;
   std::unique_ptr<swap::RecordWriter> writer_;  // during a restore

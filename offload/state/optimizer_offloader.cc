@@ -315,6 +315,32 @@ Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls 
   return state_failed ? fail(std::move(error)) : Status(std::move(error));
 }
 
+Status OptimizerOffloader::amend_unit(UnitSource& source, int unit, StateSweep& sweep) {
+  SLUICE_ASSIGN_OR_RETURN(const UnitArrays arrays, begin_unit(source, unit, false));
+  for (const SubGroup& sub_group : options_.placement)
+    if (sub_group.unit == unit)
+      SLUICE_RETURN_IF_ERROR(tier_of(sub_group).amend(sub_group, arrays, sweep));
+  source.ready(unit);
+  return {};
+}
+
+Status OptimizerOffloader::amend(UnitSource& source, std::span<const int> units,
+                                 const Fill& change) {
+  SLUICE_RETURN_IF_ERROR(drain());
+  if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  SLUICE_CHECK(std::is_sorted(units.begin(), units.end()), "units in ascending order");
+  StateSweep sweep(*environment_.executor, change, StateSweep::Direction::kAmend, Calls::kInOrder,
+                   options_.units);
+  Status amended =
+      gpu_ != nullptr ? gpu_->begin_transfer(sweep.threads(), options_.hook) : Status();
+  if (amended.ok() && nvme_ != nullptr) amended = nvme_->begin_amend(units);
+  for (const int unit : units)
+    if (amended.ok()) amended = amend_unit(source, unit, sweep);
+  if (gpu_ != nullptr) gpu_->end_transfer();
+  if (amended.ok()) return {};
+  return fail(std::move(amended).error().with_context("changing the optimizer state"));
+}
+
 // ---- the end ---------------------------------------------------------------------------------
 
 Status OptimizerOffloader::remove() {

@@ -17,11 +17,11 @@
 // gpu:     wait_ready(unit) enqueues the unit's gpu sub-groups on the device tier's stream, once a
 //          step, so call it on the thread that feeds that stream; drain() and the next step()
 //          enqueue those that were not waited for.
-// Memory:  memory_plan() says what create() takes, and what restore() and snapshot() take while
-//          they run, less than 64 MiB; a step allocates nothing.
+// Memory:  memory_plan() says what create() takes, and what restore(), snapshot() and amend() take
+//          while they run, less than 64 MiB; a step allocates nothing.
 // Threads: all methods from one thread, but wait_ready(), is_ready() and stats() from any.
-//          restore() and snapshot() use all threads of the executor, and call back from them; none
-//          is still working when they return.
+//          restore(), snapshot() and amend() use all threads of the executor, and call back from
+//          them; none is still working when they return.
 // Errors:  a failed update, restore or read of state poisons the offloader: every later call but
 //          remove() returns the first error, and waiters wake with it. Resume from a checkpoint.
 //          kInvalidArgument for a call that makes no sense changes nothing.
@@ -116,6 +116,11 @@ class OptimizerOffloader {
   using Take = std::function<Status(const StateRange& range)>;
   Status snapshot(UnitSource& source, const Take& take, Calls calls = Calls::kInOrder);
 
+  // Shows the state of some units, in ascending order, range by range and one call at a time, for
+  // `change` to change it in place; parameters come out through `source`. Drains first. The first
+  // error poisons the offloader.
+  Status amend(UnitSource& source, std::span<const int> units, const Fill& change);
+
   // Starts reading the next step's first records; further calls have no effect until the step.
   // Waits for the previous step. An overflowed step never comes: what was read is kept for the one
   // that does.
@@ -165,6 +170,7 @@ class OptimizerOffloader {
                        const std::function<Status(const SubGroup&, const UnitArrays&)>& visit);
   Status begin_restore(const StateSweep& sweep);
   Status begin_snapshot(const StateSweep& sweep);
+  Status amend_unit(UnitSource& source, int unit, StateSweep& sweep);
   const std::string& unit_name(int unit) const;
 
   const Options options_;

@@ -43,7 +43,7 @@ void StateSweep::work(const Tiles& tiles, CanonicalTile& canonical) noexcept {
                            .master = floats.first(tile.elements),
                            .m = floats.subspan(kTileElements, tile.elements),
                            .v = floats.subspan(2 * kTileElements, tile.elements)};
-    if (direction_ == Direction::kSnapshot) {
+    if (direction_ != Direction::kRestore) {
       unpack_state(tile.arrays, range);
     } else {
       for (const std::span<float> array : {range.master, range.m, range.v})

@@ -1,8 +1,9 @@
-// StateSweep: shows the state of many tiles, in the canonical form, to the caller of restore() or
-// snapshot(), using all threads of an executor.
+// StateSweep: shows the state of many tiles, in the canonical form, to the caller of restore(),
+// snapshot() or amend(), using all threads of an executor.
 //
 // Each thread has a canonical tile of its own: it zeroes it, has it filled and packs it into the
-// tier's form, or unpacks it and has it visited. The visitor says how it may be called:
+// tier's form, or unpacks it and has it visited, or all of this. The visitor says how it may be
+// called:
 // kInOrder   one call at a time, tiles in ascending order; the work around the calls runs in
 //            parallel. On any thread of the executor.
 // kAnyOrder  several calls at once, in any order.
@@ -40,7 +41,11 @@ class StateSweep {
     return static_cast<std::uint64_t>(threads) * 3 * sizeof(float) * kTileElements;
   }
 
-  enum class Direction : std::uint8_t { kRestore, kSnapshot };
+  enum class Direction : std::uint8_t {
+    kRestore,
+    kSnapshot,
+    kAmend,  // a tile is shown as it is, and packed again
+  };
   using Visit = std::function<Status(const StateRange& range)>;
   // All must outlive it. `units`: whose first elements the ranges are counted from. `rounding`: of
   // kRestore, for moments that are stored as bf16 and that it

@@ -37,6 +37,8 @@ class TierState {
   // Likewise; the sweep looks at them.
   virtual Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
                           StateSweep& sweep) = 0;
+  // Likewise, but of the units that are amended alone; the sweep changes them.
+  virtual Status amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) = 0;
 };
 
 // A tier's pieces of state in ascending order, with the part of each unit at hand. `Part` has a

@@ -101,6 +101,63 @@ TEST(StateSweep, SetsAndTakesTheSameBitsWithAnyThreads) {
   }
 }
 
+// Every third master of a unit.
+Status amend(Rig& rig, const std::vector<int>& units) {
+  return rig.offloader().amend(rig.source(), units, [](const StateRange& range) -> Status {
+    for (std::size_t i = 0; i < range.master.size(); ++i)
+      if ((range.first_element + i) % 3 == 0) range.master[i] = 0.25F;
+    return {};
+  });
+}
+
+TEST(StateSweep, AmendsSomeUnitsAndLeavesAllElseAsItIs) {
+  for (const ProblemKind& kind : kProblemKinds) {
+    const Problem problem(kind, many_tiles(), 0);
+    const auto state = initial_state(problem);
+    for (const TierFractions& fractions :
+         {TierFractions{.gpu = 1, .cpu = 0, .nvme = 0},
+          TierFractions{.gpu = 0, .cpu = 1, .nvme = 0}, kAllNvme, kFullMix}) {
+      for (const std::vector<int>& units : {std::vector{1}, std::vector{0, 1}}) {
+        for (const bool prefetched : {false, true}) {
+          const RigOptions options{.fractions = fractions,
+                                   .sub_group_elements = kSubGroup,
+                                   .threads = 3,
+                                   .record_elements = 3 * kTileElements};
+          auto expected = state;
+          for (const int unit : units) {
+            std::vector<float>& master = expected[static_cast<std::size_t>(unit)].master;
+            for (std::size_t i = 0; i < master.size(); i += 3) master[i] = 0.25F;
+          }
+          Rig fresh(problem, options);
+          ASSERT_OK(restore(fresh, expected, Calls::kInOrder));
+          Rig rig(problem, options);
+          ASSERT_OK(restore(rig, state, Calls::kInOrder));
+          if (prefetched) ASSERT_OK(rig.offloader().prefetch());
+          ASSERT_OK(amend(rig, units));
+          EXPECT_TRUE(same(taken(rig, state, Calls::kInOrder), expected));
+          for (int unit = 0; unit < 2; ++unit)
+            EXPECT_EQ(rig.source().param_hash(unit), fresh.source().param_hash(unit));
+        }
+      }
+    }
+  }
+}
+
+TEST(StateSweep, EndsWithTheErrorOfAnAmendment) {
+  const Problem problem(kProblemKinds[0], many_tiles(), 0);
+  Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = 2});
+  ASSERT_OK(restore(rig, initial_state(problem), Calls::kInOrder));
+  const std::vector<int> units{0, 1};
+  const Status failed =
+      rig.offloader().amend(rig.source(), units, [](const StateRange& range) -> Status {
+        if (range.unit == 0) return {};
+        return Error(ErrorCode::kInternal, "no such value");
+      });
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message(), HasSubstr("changing the optimizer state: no such value"));
+  EXPECT_THAT(rig.offloader().drain().error().message(), HasSubstr("no such value"));
+}
+
 TEST(StateSweep, CallsOneAtATimeInOrderWhereThatIsWanted) {
   const Problem problem(kProblemKinds[0], many_tiles(), 0);
   Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = 4});

@@ -13,8 +13,11 @@ from torch.optim import lr_scheduler as schedules
 
 import sluice
 import sluice.deepspeed as deepspeed
-from small_modules import batches, masters, run_config, tower, twin
+import small_modules
+from sluice.deepspeed import weights
+from small_modules import batches, masters, run_config, torch_adamw, tower, twin
 
+gathered = deepspeed.zero.GatheredParameters
 CPU = {"device": "cpu"}
 
 
@@ -72,6 +75,10 @@ def train_by_torch(module, optimizer, micro_batches, accumulation=1, schedule=No
             schedule.step()
         losses.append(total)
     return losses
+
+
+def close(got, expected):
+    return all(abs(one - other) < 1e-5 for one, other in zip(got, expected))
 
 
 class Training(unittest.TestCase):
@@ -400,7 +407,6 @@ class Gathering(unittest.TestCase):
             module.blocks[2].requires_grad_(False)
             expected = twin(module)
             engine, _, _, _ = initialize(module, ds_config(**bits))
-            gathered = deepspeed.zero.GatheredParameters
             weight = module.blocks[1].up.weight
             with gathered(weight), torch.no_grad():
                 self.assertTrue(torch.equal(weight, expected.blocks[1].up.weight.to(weight.dtype)))
@@ -416,19 +422,103 @@ class Gathering(unittest.TestCase):
             engine.destroy()
             reference.destroy()
 
+    def test_after_steps_writes_masters_and_leaves_moments(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for place in ("cpu", "nvme", "mixed"):
+                module = tower()
+                reference = twin(module)
+                plain = torch_adamw(reference)
+                drive = Path(folder) / place
+                drive.mkdir()
+                with sluice.initialize(module, run_config(place=place, drive=drive)) as engine:
+                    expected = train_by_torch(reference, plain, batches(3))
+                    self.assertTrue(close(small_modules.train(engine, batches(3)), expected))
+                    weight = module.blocks[1].up.weight
+                    before = engine.state_dict()
+                    with gathered([weight, module.norm.bias], modifier_rank=0), torch.no_grad():
+                        weight[3] = 0.5
+                        module.norm.bias.add_(1)
+                    with torch.no_grad():
+                        reference.blocks[1].up.weight[3] = 0.5
+                        reference.norm.bias.add_(1)
+                    after = engine.state_dict()
+                    self.assertEqual(
+                        {it for it in after if not torch.equal(after[it], before[it])},
+                        {"blocks.1.up.weight", "norm.bias"},
+                    )
+                    self.assertTrue((after["blocks.1.up.weight"][3] == 0.5).all())
+                    self.assertEqual(engine.global_step, 3)
+                    engine.save_checkpoint(drive / "run")
+                    changed = masters(engine)
+                    # Without its moments a step would be AdamW's first, of the whole rate.
+                    expected = train_by_torch(reference, plain, batches(4, seed=5))
+                    self.assertTrue(
+                        close(small_modules.train(engine, batches(4, seed=5)), expected)
+                    )
+                    done = masters(engine)
+                    engine.load_checkpoint(drive / "run")
+                    self.assertEqual(masters(engine), changed)
+                    small_modules.train(engine, batches(4, seed=5))
+                    self.assertEqual(masters(engine), done)
+
+    def test_in_16_bits_changes_the_masters_of_what_was_changed_alone(self):
+        module = tower()
+        engine, _, _, _ = initialize(module, ds_config(bf16={"enabled": True}))
+        train(engine, batches(3))
+        weight = module.blocks[1].up.weight
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / f"{name}.safetensors" for name in ("before", "after")]
+            engine.engine.save_weights(files[0])
+            with gathered([weight], modifier_rank=0), torch.no_grad():
+                weight[3] = 0.5
+            engine.engine.save_weights(files[1])
+            before, after = (weights._read(str(it)) for it in files)
+            before["blocks.1.up.weight"][3] = 0.5
+            for name, value in after.items():
+                self.assertTrue(torch.equal(value, before[name]), name)
+        self.assertTrue((engine.state_dict()["blocks.1.up.weight"][3] == 0.5).all())
+        self.assertEqual(len(train(engine, batches(2))), 2)
+        engine.destroy()
+
+    def test_frozen_ones_are_what_a_checkpoint_goes_with(self):
+        def frozen():
+            module = tower()
+            module.blocks[2].requires_grad_(False)
+            return module
+
+        with tempfile.TemporaryDirectory() as folder:
+            module = frozen()
+            with sluice.initialize(module, run_config()) as engine:
+                small_modules.train(engine, batches(1))
+                with gathered(module.blocks[2].up.bias, modifier_rank=0), torch.no_grad():
+                    module.blocks[2].up.bias.fill_(0.25)
+                self.assertTrue((engine.state_dict()["blocks.2.up.bias"] == 0.25).all())
+                small_modules.train(engine, batches(1))
+                engine.save_checkpoint(folder)
+                expected = small_modules.train(engine, batches(2, seed=4))
+            with sluice.initialize(frozen(), run_config()) as engine:
+                with self.assertRaisesRegex(sluice.RefusedError, "other frozen parameters"):
+                    engine.load_checkpoint(folder)
+            module = frozen()
+            module.blocks[2].up.bias.data.fill_(0.25)
+            with sluice.initialize(module, run_config()) as engine:
+                engine.load_checkpoint(folder)
+                self.assertEqual(small_modules.train(engine, batches(2, seed=4)), expected)
+
     def test_refuses_what_would_be_lost(self):
         module = tower()
         engine, _, _, _ = initialize(module)
-        gathered = deepspeed.zero.GatheredParameters
         weight = module.blocks[1].up.weight
+        train(engine, batches(1))
         before = masters(engine.engine)
-        for options, sentence in (({}, "modifier_rank=0"), ({"modifier_rank": 0}, "after 1 steps")):
+        for options, factor, sentence in (
+            ({}, 2, "modifier_rank=0"),
+            ({"modifier_rank": 0}, float("nan"), "a value that is not finite"),
+        ):
             with self.assertRaisesRegex(sluice.RefusedError, rf"blocks\.1\.up\.weight.*{sentence}"):
                 with gathered([weight], **options), torch.no_grad():
-                    weight.mul_(2)
+                    weight.mul_(factor)
             self.assertEqual(masters(engine.engine), before)
-            train(engine, batches(1))
-            before = masters(engine.engine)
         with self.assertRaisesRegex(ValueError, "own"), gathered([weight], modifier_rank=0):
             raise ValueError("its own")
         self.assertEqual(len(train(engine, batches(1))), 1)

@@ -335,6 +335,17 @@ class AgainstTorch(unittest.TestCase):
         self.assertEqual((rates[0], rates[-1]), (0, 1e-3))
         self.assertEqual(rates, sorted(rates))
 
+    def test_a_run_files_model_has_no_say_in_which_parameters_groups_match(self):
+        groups = [{"match": "blocks.*", "lr": 0.0}]
+        options = {"optimizer": {"groups": groups}, "model": {"preset": "gpt2-small"}}
+        module = tower()
+        before = twin(module).state_dict()
+        with self.assertLogs("sluice", "INFO") as logs, initialize(module, **options) as engine:
+            train(engine, batches(3))
+            for name, value in engine.state_dict().items():
+                self.assertEqual(torch.equal(value, before[name]), "blocks" in name, name)
+        self.assertIn("model is ignored", "".join(logs.output))
+
     def test_no_blocks_at_all(self):
         class Plain(nn.Module):
             def __init__(self):

@@ -18,6 +18,7 @@ _build.check_torch(torch)
 
 from ._core import Error, NonFiniteGradientError, RefusedError  # noqa: E402
 from .engine import Engine, StepResult, initialize  # noqa: E402
+from .making import init  # noqa: E402
 from .units import UnitPolicy  # noqa: E402
 
 __version__ = _build.VERSION
@@ -28,5 +29,6 @@ __all__ = [
     "RefusedError",
     "StepResult",
     "UnitPolicy",
+    "init",
     "initialize",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._core import Ranks, RefusedError
+from ._core import Ranks, RefusedError, values_of
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
@@ -30,7 +30,8 @@ def sample(parameters: Iterable[ManagedParameter]) -> str:
     for it in parameters:
         any_there = True
         flat = it.parameter.detach().reshape(-1)
-        ends = torch.cat([flat[:_SAMPLED], flat[-_SAMPLED:]]).float().cpu().contiguous()
+        ends = torch.cat([values_of(flat[:_SAMPLED]), values_of(flat[-_SAMPLED:])])
+        ends = ends.float().cpu().contiguous()
         digest.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
         digest.update(ends.numpy().tobytes())
     return digest.hexdigest() if any_there else ""

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _client, ranks
-from ._core import Config, Parameter, RefusedError, Run
+from . import _client, making, ranks
 from ._build import VERSION
+from ._core import Config, Parameter, RefusedError, Run
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
@@ -57,9 +57,9 @@ def initialize(
     it as before.
 
     Args:
-        model: any module, with values. Its parameters are the engine's from now on: they are views
-            of memory that is there only while the module runs. Those that require no gradient are
-            frozen: they come and go, and have no state.
+        model: any module, with values or made within :func:`sluice.init`. Its parameters are the
+            engine's from now on: they are views of memory that is there only while the module runs.
+            Those that require no gradient are frozen: they come and go, and have no state.
         config: a run file or a DeepSpeed JSON, as its path or as a dict. Of a run file the sections
             model and data mean nothing here.
         units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
@@ -93,6 +93,10 @@ def _read_config(
         of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
     except ValueError:  # with comments, as DeepSpeed's may be
         of_deepspeed = True
+    # Of another one, whose parameters have other names.
+    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):
+        text = json.dumps({**keys, "model": {}})
+        _log.info("model is ignored: it is the module that is given")
     resolved = Config(
         text,
         of_deepspeed,
@@ -162,13 +166,17 @@ class Engine:
         self._config = _read_config(config, overrides, self._ranks.world)
         if self._config.uses_gpu:
             ranks.choose_gpu(self._ranks)
+        self._is_empty = making.give_stand_ins(model)
         self._units: list[Unit] = divide(model, units)
         self._managed: dict[int, ManagedParameter] = {
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
-        self._frozen_sample = _client.sample(it for it in self._managed.values() if not it.trained)
+        frozen = [it for it in self._managed.values() if not it.trained]
+        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+            self._frozen_sample = _client.sample(frozen)
         if self._ranks.world > 1:
             self._require_same()
+        making.settle(model)
         self._run = Run(
             self._config,
             [
@@ -230,7 +238,7 @@ class Engine:
                 "the configuration is another": _client.digest(json.dumps(keys)),
                 "the module has other parameters": _client.digest(json.dumps(described)),
                 "the module has other values (set the same seed before it is made, or load the same"
-                " weights)": _client.sample(self._managed.values()),
+                " weights)": "" if self._is_empty else _client.sample(self._managed.values()),
             },
         )
 
@@ -281,8 +289,16 @@ class Engine:
         if self._ranks.world > 1:
             self._run.fail(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
 
+    def _check_values(self) -> None:
+        if self._is_empty:
+            raise RefusedError(
+                "the module was made by sluice.init(values=False), and has no values yet: call"
+                " load_checkpoint() or load_weights()"
+            )
+
     def _begin_pass(self) -> None:
         """Before the module's forward, whoever calls it."""
+        self._check_values()
         if torch.is_autocast_enabled(self.device.type):
             raise RefusedError(
                 "autocast keeps 16-bit copies of parameters from forward to backward, past their"
@@ -532,6 +548,7 @@ class Engine:
 
     def _gather(self, unit: int) -> list[torch.Tensor]:
         """Copies of a unit's parameters, on the CPU."""
+        self._check_values()
         with self._keeper.holding([unit]):
             return [
                 it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters
@@ -562,6 +579,7 @@ class Engine:
         Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
         gathered at a time.
         """
+        self._check_values()
         units = sorted({self._number_of(it) for it in parameters})
         with self._keeper.holding(units):
             yield
@@ -603,16 +621,34 @@ class Engine:
         self._run.initialise(
             lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters]
         )
+        self._is_empty = False
         self._keeper.step_taken()
         for name, buffer in self.module.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
+
+    def _change(self, changes: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]) -> None:
+        """Parameters, their new values, and what they were: masters change where these differ."""
+        self._keeper.release_all()
+        self._run.change([(it.unit, it.index, now, before) for it, now, before in changes])
+        self._keeper.step_taken()
+        if not all(it.trained for it, _, _ in changes):
+            self._frozen_sample = _client.sample(self._frozen())
+
+    def _frozen(self) -> Iterator[ManagedParameter]:
+        """One unit's after the other, in memory."""
+        for number, unit in enumerate(self._units):
+            frozen = [it for it in unit.parameters if not it.trained]
+            if frozen:
+                with self._keeper.holding([number]):
+                    yield from frozen
 
     def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
         """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
         "bf16" or "fp16"."""
         if dtype not in _DTYPES:
             raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
+        self._check_values()
         self._keeper.release_all()
         self._run.save_weights(os.fspath(path), dtype)
 
@@ -628,6 +664,7 @@ class Engine:
         Raises:
             Error: what could not be written; checkpoints before it stay.
         """
+        self._check_values()
         self._keeper.release_all()
         client = _client.pack(self.module, client_state, self._frozen_sample, self._ranks)
         return self._run.save(os.fspath(directory), client)
@@ -653,6 +690,7 @@ class Engine:
             os.fspath(path),
             lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
         )
+        self._is_empty = False
         self._keeper.step_taken()
         return folder, _client.restore(accepted[0], self.module, self._ranks.rank)
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
 
 import torch
 
@@ -30,19 +29,16 @@ def _read(path: str) -> dict[str, torch.Tensor]:
     return found
 
 
-def begin_anew(engine: Engine, changed: Mapping[str, torch.Tensor] | None = None) -> None:
-    """From the masters as they are, but for those that have changed: moments are zero again, and
-    the step is 0."""
+def begin_anew(engine: Engine) -> None:
+    """From the masters as they are: moments are zero again, and the step is 0."""
     if engine.world_size > 1:
         raise RefusedError(
             "several ranks cannot begin anew from their own masters: save_16bit_model() or"
             " engine.save_weights(), and load_state_dict() in the next run"
         )
-    changed = changed or {}
     frozen = {it.name for it in engine._managed.values() if not it.trained}
     state = engine.state_dict() if frozen else {}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "masters.safetensors")
         engine.save_weights(path)
-        values = {**{name: state[name] for name in frozen}, **_read(path), **changed}
-        engine.load_weights(values)
+        engine.load_weights({**{name: state[name] for name in frozen}, **_read(path)})

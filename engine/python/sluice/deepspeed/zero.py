@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -12,15 +13,18 @@ from torch import nn
 from .. import engine as engines
 from .._core import RefusedError
 from ..engine import Engine
-from .weights import begin_anew
+from ..making import Making, init, served
+from ..units import ManagedParameter
 
 _log = logging.getLogger("sluice")
 
 
 class Init:
-    """``with zero.Init():`` around the making of a model.
+    """``with zero.Init(config_dict_or_path=...):`` around the making of a model.
 
-    Parameters are made in RAM here, as without it; ``initialize()`` places them on their tiers.
+    It is :func:`sluice.init`: parameters need not fit into memory, where a configuration is given
+    that has NVMe folders. Else they are made in RAM.
+
     ``dtype`` is what they are made in; other arguments, DeepSpeed's own, do nothing.
     """
 
@@ -28,6 +32,8 @@ class Init:
         self,
         module: nn.Module | None = None,
         *_: Any,
+        config_dict_or_path: Any = None,
+        config: Any = None,
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         **__: Any,
@@ -36,16 +42,27 @@ class Init:
             raise RefusedError("zero.Init(module=...): give the module to initialize() instead")
         self._dtype = dtype if enabled else None
         self._before = torch.get_default_dtype()
+        given = config_dict_or_path if config_dict_or_path is not None else config
+        self._making: Making | None = None
+        if enabled and given is not None:
+            from . import read_config
+
+            self._making = init(read_config(given))
 
     def __enter__(self) -> Init:
         self._before = torch.get_default_dtype()
+        if self._making is not None:
+            self._making.__enter__()
+        else:
+            _log.info("zero.Init without a configuration: parameters are made in RAM")
         if self._dtype is not None:
             torch.set_default_dtype(self._dtype)
-        _log.info("zero.Init: parameters are made in RAM, and placed by initialize()")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         torch.set_default_dtype(self._before)
+        if self._making is not None:
+            self._making.__exit__(kind, error, trace)
 
 
 def _engine_of(parameter: torch.Tensor) -> Engine | None:
@@ -57,13 +74,15 @@ def _engine_of(parameter: torch.Tensor) -> Engine | None:
 
 
 class GatheredParameters:
-    """Within it, parameters of a module that is trained can be read; other tensors are left alone.
+    """Within it, parameters of a module that is trained, or was made within ``zero.Init``, can be
+    read; other tensors are left alone.
 
-    With ``modifier_rank``, what was changed in place is written to the masters, before the first
-    step alone: later a change would need moments that go with it.
+    With ``modifier_rank``, what was changed in place is written to the masters, and to the 16-bit
+    copies that the module computes with. AdamW's moments stay.
 
     Raises:
-        RefusedError: a parameter was changed that must not be: it has its old value again.
+        RefusedError: a parameter was changed that must not be, or to what is not finite: it has its
+            old value again.
     """
 
     def __init__(
@@ -86,12 +105,13 @@ class GatheredParameters:
         found = {id(it): it for it in owners.values() if it is not None}
         if len(found) > 1:
             raise RefusedError("GatheredParameters of several engines at once: one after another")
-        if not found:  # they are where they have always been
+        self._holding = ExitStack()
+        if not found:  # they are where they have always been, or on a drive
+            self._holding.enter_context(served(self._parameters, changes=self._modifies))
             return self
         self._engine = next(iter(found.values()))
         mine = [it for it in self._parameters if owners[id(it)] is not None]
-        self._holding = self._engine.gathered(*mine)
-        self._holding.__enter__()
+        self._holding.enter_context(self._engine.gathered(*mine))
         units = {self._engine._managed[id(it)].unit for it in mine}
         self._before = [
             (it, it.parameter.detach().clone(), it.parameter._version)
@@ -102,26 +122,25 @@ class GatheredParameters:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._engine is None:
+            self._holding.__exit__(kind, error, trace)
             return
-        changed: dict[str, torch.Tensor] = {}
+        changed: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]] = []
         for it, value, version in self._before:
             if it.parameter._version != version or not torch.equal(it.parameter, value):
-                changed[it.name] = it.parameter.detach().clone()
+                changed.append((it, it.parameter.detach().clone(), value))
                 it.parameter.data.copy_(value)
         self._engine._keeper.note_versions()
         self._holding.__exit__(kind, error, trace)
         if kind is None and changed:
             self._write(self._engine, changed)
 
-    def _write(self, engine: Engine, changed: dict[str, torch.Tensor]) -> None:
-        names = ", ".join(list(changed)[:3]) + (", ..." if len(changed) > 3 else "")
+    def _write(
+        self, engine: Engine, changed: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]
+    ) -> None:
         if not self._modifies:
+            names = ", ".join(it.name for it, _, _ in changed[:3])
+            names += ", ..." if len(changed) > 3 else ""
             raise RefusedError(
                 f"{names} changed within GatheredParameters: give modifier_rank=0 to write it back"
             )
-        if engine.global_step > 0:
-            raise RefusedError(
-                f"{names} changed within GatheredParameters after {engine.global_step} steps:"
-                " change parameters before the first one, or begin anew by engine.load_weights()"
-            )
-        begin_anew(engine, changed)
+        engine._change([(it, now.cpu(), before.cpu()) for it, now, before in changed])

@@ -1,0 +1,103 @@
+// ModuleRun: values that a script changes between steps.
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/python/module_run.h"
+#include "offload/state/state_tiles.h"
+
+namespace sluice::engine {
+namespace {
+
+Error refused(const std::string& what) { return Error(ErrorCode::kInvalidArgument, what); }
+
+std::span<const float> floats(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+Result<ModuleRun::NewValues> ModuleRun::checked(const NewValues& change) const {
+  const ModuleUnit& unit = layout_.described(change.unit);
+  const ModuleParameter& parameter = unit.parameters.at(static_cast<std::size_t>(change.parameter));
+  for (const at::Tensor& tensor : {change.values, change.before})
+    if (tensor.sizes() != at::IntArrayRef(parameter.shape))
+      return refused("parameter " + parameter.name + " is given values of another shape");
+  if (at(change.unit).acquired) return refused("unit " + unit.name + " is in use");
+  if (!parameter.trained && !frozen_->trained().on_host(change.unit))
+    return Error(ErrorCode::kUnsupported, "parameter " + parameter.name +
+                                              " is frozen and has no copy on the host: change it "
+                                              "before the module has an engine");
+  const NewValues made{.unit = change.unit,
+                       .parameter = change.parameter,
+                       .values = change.values.to(at::kCPU, at::kFloat).contiguous(),
+                       .before = change.before.to(at::kCPU, at::kFloat).contiguous()};
+  const std::span<const float> values = floats(made.values);
+  if (!std::all_of(values.begin(), values.end(), [](float it) { return std::isfinite(it); }))
+    return refused("parameter " + parameter.name + " is given a value that is not finite");
+  return made;
+}
+
+Status ModuleRun::change(const std::vector<NewValues>& changes) {
+  const at::NoGradGuard no_tape;
+  std::map<const ParameterSpec*, NewValues> trained;
+  std::vector<NewValues> frozen;
+  std::set<int> units;  // of what is trained
+  for (const NewValues& it : changes) {
+    SLUICE_ASSIGN_OR_RETURN(NewValues change, checked(it));
+    const ModuleLayout::Place& place = layout_.place(it.unit, it.parameter);
+    if (!place.trained) {
+      frozen.push_back(std::move(change));
+      continue;
+    }
+    units.insert(it.unit);
+    const auto& parameters = model().layout(it.unit).parameters;
+    trained[&parameters[static_cast<std::size_t>(place.parameter)]] = std::move(change);
+  }
+  const auto amend = [&](const RunState::Spans& of) -> Status {
+    const auto found = trained.find(&of.parameter);
+    if (found == trained.end()) return {};
+    const std::span<float> master = of.values.master;
+    const auto values = floats(found->second.values).subspan(of.first, master.size());
+    const auto before = floats(found->second.before).subspan(of.first, master.size());
+    for (std::size_t i = 0; i < master.size(); ++i)
+      if (std::bit_cast<std::uint32_t>(values[i]) != std::bit_cast<std::uint32_t>(before[i]))
+        master[i] = values[i];
+    return {};
+  };
+  if (!units.empty()) {
+    const std::vector<int> ascending(units.begin(), units.end());
+    SLUICE_RETURN_IF_ERROR(own_state().amend(ascending, amend));
+    parameters_->units().changed();
+  }
+  for (const NewValues& change : frozen) SLUICE_RETURN_IF_ERROR(change_frozen(change));
+  return {};
+}
+
+Status ModuleRun::change_frozen(const NewValues& change) {
+  const UnitLayout& layout = layout_.frozen().layout(change.unit);
+  const auto place =
+      static_cast<std::size_t>(layout_.place(change.unit, change.parameter).parameter);
+  const offload::ParamForm form = frozen_plan_->types.form;
+  {
+    SLUICE_ASSIGN_OR_RETURN(
+        const auto lease,
+        frozen_->trained().acquire(change.unit, offload::ParamOffloader::Access::kUpdate));
+    const std::uint64_t first = layout.parameters[place].first_element *
+                                static_cast<std::uint64_t>(offload::param_bytes_per_element(form));
+    offload::pack_parameters(form, floats(change.values), lease.bytes().subspan(first).data());
+  }
+  frozen_->units().changed();
+  return {};
+}
+
+}  // namespace sluice::engine
