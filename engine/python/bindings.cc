@@ -22,7 +22,9 @@
 
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
+#include "engine/python/family_bindings.h"
 #include "engine/python/module_run.h"
+#include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
@@ -32,28 +34,11 @@ namespace py = pybind11;
 namespace sluice::engine {
 namespace {
 
-// What the user asked for cannot be had, as it was asked for.
-class RefusedError : public TrainError {
-  using TrainError::TrainError;
-};
-
-void must_be(const Status& status) {
-  if (status.ok()) return;
-  if (status.error().code() == ErrorCode::kInvalidArgument ||
-      status.error().code() == ErrorCode::kUnsupported)
-    throw RefusedError(status.error().message());
-  throw TrainError(status.error().message());
-}
-template <typename T>
-T value_of(Result<T> result) {
-  must_be(result.ok() ? Status() : Status(result.error()));
-  return std::move(result).value();
-}
-
 // A configuration as Python has it: JSON text, of a run file or of DeepSpeed's.
 struct ResolvedConfig {
   config::Config config;
   std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
+  bool asks_length = false;  // data.sequence_length, which the units of a family are planned for
 };
 
 // What a script decides by itself: keys with these beginnings mean nothing here.
@@ -93,6 +78,7 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   // Threads are LibTorch's here, which this program has set.
   if (made.config.run.cpu_threads == 0) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports) {
+    made.asks_length |= report.given && report.path == "data.sequence_length";
     if (report.outcome == config::Outcome::kIgnored)
       made.ignored.emplace_back(report.path, report.reason);
     else if (report.given && is_the_scripts(report.path))
@@ -102,6 +88,15 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
 }
 
 using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;
+
+// Of a family's model the units are those that it has, and not described.
+std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
+                                           const std::string& cache_path) {
+  at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
+  const config::Config config = family.configured(asked.config, asked.asks_length);
+  return value_of(ModuleRun::create(config, family.layout(config),
+                                    value_of(family.places(config, cache_path))));
+}
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described) {
@@ -191,6 +186,8 @@ void define_values(py::module_& module) {
 void define_run(py::module_& module) {
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), NoGil())
+      .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("cache_path"),
+           NoGil())
       .def(
           "initialise",
           [](ModuleRun& run, const py::function& values) {
@@ -306,5 +303,7 @@ PYBIND11_MODULE(_core, module) {
     }
   });
   define_values(module);
+  define_family(module);
   define_run(module);
+  define_family_pass(module);
 }

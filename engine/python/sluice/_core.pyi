@@ -1,7 +1,7 @@
 """What bindings.cc makes: the engine for this package."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -32,10 +32,24 @@ class StepOutcome:
     skipped: bool
     warning: str
 
+class Family:
+    def __init__(self, config: str) -> None: ...
+    units: list[tuple[str, list[tuple[str, list[int]]]]]
+    name: str
+    dropout: float
+    context: int
+    vocab: int
+    def logits(
+        self, values: Sequence[Sequence[torch.Tensor]], tokens: torch.Tensor
+    ) -> torch.Tensor: ...
+
 class Run:
+    @overload
     def __init__(
         self, config: Config, units: Sequence[tuple[str, Sequence[Parameter]]]
     ) -> None: ...
+    @overload
+    def __init__(self, config: Config, family: Family, cache_path: str) -> None: ...
     def initialise(self, values: Callable[[int], list[torch.Tensor]]) -> None: ...
     def views(self, unit: int) -> list[torch.Tensor]: ...
     def acquire(self, unit: int) -> None: ...
@@ -65,3 +79,21 @@ class Run:
     def save(self, directory: str, client: str) -> str: ...
     def load(self, path: str, accept: Callable[[str], None]) -> str: ...
     def save_weights(self, path: str, dtype: str) -> None: ...
+
+class MicroBatchPass:
+    loss: torch.Tensor
+
+class FamilyPass:
+    def __init__(self, run: Run, family: Family, padding_row: int) -> None: ...
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        divisor: float,
+        documents: tuple[torch.Tensor, torch.Tensor, int] | None,
+        has_backward: bool,
+        drops: bool,
+        keeps: bool,
+    ) -> MicroBatchPass: ...
+    def backward(self, micro_batch: MicroBatchPass, scale: float) -> None: ...
+    def logits(self, micro_batch: MicroBatchPass) -> torch.Tensor: ...

@@ -1,0 +1,467 @@
+"""The fast way: passes of a module by the engine's own units, where it is of a family that has
+them. Parameters, optimizer and checkpoints are what they are by hooks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
+from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
+from .units import ManagedParameter, Unit, UnitPolicy
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_log = logging.getLogger("sluice")
+_IGNORED = -100
+_BY_HOOKS = 'units="hooks" computes it by PyTorch'
+Documents = tuple[torch.Tensor, torch.Tensor, int]
+
+
+def choose(model: nn.Module, policy: UnitPolicy) -> tuple[Family | None, str]:
+    """The family by whose units a module is computed, or none and why. RefusedError where the
+    policy is "engine" and there is none."""
+    if not isinstance(policy, str) or policy not in ("auto", "engine"):
+        return None, "units= says what is fetched as a whole"
+    try:
+        return family_of(model), ""
+    except NotOfAFamily as error:
+        if policy == "engine":
+            raise RefusedError(f'units="engine" is not possible: {error}') from error
+        return None, str(error)
+
+
+def units_of(model: nn.Module, family: Family) -> list[Unit]:
+    """As the family has them: embedding, blocks, head."""
+    parameters = dict(model.named_parameters())
+    blocks = blocks_of(model)
+    units = []
+    for number, (name, described) in enumerate(family.units):
+        is_block = 0 < number <= len(blocks)
+        unit = Unit(name, blocks[number - 1] if is_block else None)
+        for index, (parameter, _) in enumerate(described):
+            unit.parameters.append(
+                ManagedParameter(parameter, parameters[parameter], number, index, True)
+            )
+        units.append(unit)
+    return units
+
+
+def speeds_path() -> str:
+    """Where a user's measured speeds are kept, as by the command line; empty: nowhere."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(cache):
+        return f"{cache}/sluice/speeds.json"
+    home = os.environ.get("HOME", "")
+    return f"{home}/.cache/sluice/speeds.json" if home else ""
+
+
+class NotByUnits(Exception):
+    """Why a call is not computed by the units; a clause."""
+
+
+class _Loss(torch.autograd.Function):
+    """The engine's backward as autograd's."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, anchor: torch.Tensor, fast: Fast, passed: MicroBatchPass, generation: int
+    ) -> torch.Tensor:
+        ctx.fast, ctx.passed, ctx.generation = fast, passed, generation
+        return passed.loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
+        ctx.fast.run_backward(ctx.passed, float(gradient), ctx.generation)
+        return None, None, None, None
+
+
+class _Logits(torch.autograd.Function):
+    """Values without a gradient, which must not be lost in silence."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
+        raise RefusedError(
+            "a gradient of outputs.logits: the engine's units have that of outputs.loss alone;"
+            f" {_BY_HOOKS}"
+        )
+
+
+class Output(dict):
+    """What a call returns: ``loss``, and ``logits``, which are computed when they are asked for.
+    As transformers' outputs: by attribute, key or place."""
+
+    def __init__(self, loss: torch.Tensor, logits: Callable[[], torch.Tensor] | None):
+        super().__init__(loss=loss)
+        self._make = logits
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("loss", "logits"):
+            return self[name]
+        if name in ("past_key_values", "hidden_states", "attentions", "cross_attentions"):
+            return None
+        raise AttributeError(name)
+
+    def __missing__(self, key: str) -> torch.Tensor:
+        if key != "logits" or self._make is None:
+            raise KeyError(key)
+        self[key] = self._make()
+        self._make = None
+        return self[key]
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (key == "logits" and self._make is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["loss", "logits"] if "logits" in self else ["loss"])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+    def keys(self) -> Any:
+        return list(self)
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def to_tuple(self) -> tuple:
+        return tuple(self.values())
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int) and key in (0, -len(self)):
+            return self["loss"]
+        if isinstance(key, (int, slice)):
+            return self.to_tuple()[key]
+        return super().__getitem__(key)
+
+
+class Fast:
+    """What an engine has where its module's passes are the units'."""
+
+    def __init__(self, engine: Engine, family: Family, must: bool):
+        self._engine = engine
+        self._family = family
+        self._must = must  # otherwise what the units do not compute goes by hooks from there on
+        self._passes = FamilyPass(engine._run, family, padding_row(engine.module))
+        self._anchor = torch.zeros((), device=engine.device, requires_grad=True)
+        self._has_rotary = family.name != "gpt2"
+        self._known: frozenset[int] = frozenset()
+        self._counted = -1  # handles
+        #: Whether an evaluation is asked for logits (a Trainer may not be).
+        self.wants_logits = True
+
+    # ---- the module's own call
+
+    def attach(self) -> None:
+        """The module's own call, by whoever it comes, is the engine's."""
+        module = self._engine.module
+        original = module.forward
+
+        @wraps(original)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            fast = self._engine._fast
+            return original(*args, **kwargs) if fast is not self else fast(*args, **kwargs)
+
+        self._original = original
+        module.forward = forward  # type: ignore[method-assign]
+
+    def detach(self) -> None:
+        self._engine.module.__dict__.pop("forward", None)
+        del self._passes
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        engine = self._engine
+        has_gradient = torch.is_grad_enabled()
+        named = self._named(args, kwargs)
+        is_loss = named.get("labels") is not None
+        if not is_loss and (not has_gradient or not engine.module.training):
+            return self._original(*args, **kwargs)  # inference
+        try:
+            self._check_module()
+            batch = self._batch(named)
+        except NotByUnits as error:
+            return self._otherwise(str(error), has_gradient, args, kwargs)
+        return self._forward(batch, has_gradient)
+
+    def _otherwise(self, reason: str, has_gradient: bool, args: tuple, kwargs: dict) -> Any:
+        if not has_gradient:
+            return self._original(*args, **kwargs)
+        if self._must:
+            raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
+        to_hooks(self._engine, reason)
+        self._engine._begin_pass()
+        return self._engine.module(*args, **kwargs)
+
+    def _check_module(self) -> None:
+        """What may have changed since the family was chosen."""
+        engine = self._engine
+        if self._counted != len(engine._handles):
+            handles = [*engine._handles, *engine._keeper._handles]
+            self._known = frozenset(it.id for it in handles)
+            self._counted = len(engine._handles)
+        hooked = find_hook(engine.module, self._known)
+        if hooked is not None:
+            raise NotByUnits(f"{hooked} has hooks")
+        if self._family.dropout > 0:
+            training = engine.module.training
+            for name, part in engine.module.named_modules():
+                if part.training != training:
+                    raise NotByUnits(f"{name} is in another mode than the module")
+                if isinstance(part, nn.Dropout) and part.p != self._family.dropout:
+                    raise NotByUnits(f"the dropout of {name} was changed")
+
+    def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not args:
+            return dict(kwargs)
+        names = [it for it in _argument_names(self._original) if it != "self"]
+        return {**dict(zip(names, args)), **kwargs}
+
+    def _forward(self, batch: _Batch, has_gradient: bool) -> Output:
+        engine = self._engine
+        module = engine.module
+        engine._keeper.release_all()
+        drops = module.training and self._family.dropout > 0
+        generation = engine._keeper._generation
+        with torch.no_grad():
+            passed = self._passes.forward(
+                batch.tokens,
+                batch.targets,
+                batch.divisor,
+                batch.documents,
+                has_gradient,
+                drops,
+                self._keeps(),
+            )
+
+        def logits() -> torch.Tensor:
+            if engine._fast is not self or engine._keeper._generation != generation:
+                raise RefusedError(
+                    "outputs.logits are computed when they are asked for, and the parameters have"
+                    " changed since: ask before engine.step()"
+                )
+            values = self._passes.logits(passed)
+            return _Logits.apply(self._anchor, values) if has_gradient else values
+
+        if not has_gradient:
+            return Output(passed.loss, logits if self.wants_logits else None)
+        loss = _Loss.apply(self._anchor, self, passed, generation)
+        loss._sluice_pass = (loss.grad_fn, passed, generation)
+        return Output(loss, logits)
+
+    def _keeps(self) -> bool:
+        recompute = self._engine.config["placement"]["recompute"]
+        if recompute != "auto":
+            return not recompute
+        blocks = blocks_of(self._engine.module)
+        return not any(getattr(it, "gradient_checkpointing", False) for it in blocks)
+
+    # ---- backward
+
+    def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
+        """Of `scale` times the loss; past autograd where it is one that a call has returned."""
+        node, passed, generation = getattr(loss, "_sluice_pass", (None, None, 0))
+        if node is not None and loss.grad_fn is node and not loss._backward_hooks:
+            self.run_backward(passed, scale, generation)
+        else:
+            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+
+    def run_backward(self, passed: MicroBatchPass, scale: float, generation: int) -> None:
+        engine = self._engine
+        if engine._fast is not self:
+            raise RefusedError("the loss is of a call before the module went by hooks")
+        engine._keeper.check_in_backward()
+        if generation != engine._keeper._generation:
+            raise RefusedError(
+                "the loss was computed before the parameters changed: a step, or loading, was in"
+                " between"
+            )
+        try:
+            self._passes.backward(passed, scale)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+
+    def refuse_gradient(self, parameter: torch.Tensor) -> None:
+        parameter.grad = None
+        self._engine._keeper.check_in_backward()
+        raise RefusedError(
+            "a loss that was not computed by calling the engine (or its module in training) with"
+            f" labels has a gradient here: {_BY_HOOKS}"
+        )
+
+    # ---- a micro-batch
+
+    def _batch(self, given: dict[str, Any]) -> _Batch:
+        given = {key: value for key, value in given.items() if value is not None}
+        tokens, labels = given.pop("input_ids", None), given.pop("labels", None)
+        mask, positions = given.pop("attention_mask", None), given.pop("position_ids", None)
+        items = given.pop("num_items_in_batch", None)
+        self._check_arguments(given)
+        if tokens is None or labels is None:
+            raise NotByUnits(
+                "the loss is not the model's own: a call has no input_ids and labels"
+            )
+        for name, it in (("input_ids", tokens), ("labels", labels)):
+            if not isinstance(it, torch.Tensor) or it.dim() != 2 or it.dtype != torch.int64:
+                raise NotByUnits(f"{name} is no tensor of int64 numbers by row and position")
+        if labels.shape != tokens.shape or tokens.numel() == 0:
+            raise NotByUnits("labels and input_ids have other shapes")
+        if tokens.shape[1] > self._family.context and not self._has_rotary:
+            raise NotByUnits(f"the context is {self._family.context} tokens")
+        home = labels.device
+        targets = nn.functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
+        counts = targets != _IGNORED
+        seen = None
+        if mask is not None:
+            if not isinstance(mask, torch.Tensor) or mask.shape != tokens.shape:
+                raise NotByUnits("attention_mask is none of padding, by row and position")
+            seen = mask.to(home) != 0
+        facts = _facts(tokens.to(home), targets, counts, seen, positions, self._family.vocab)
+        _check_facts(facts, self._has_rotary)
+        documents = None
+        if seen is not None and facts["padded on the left"]:
+            documents = _documents(seen.cpu(), self._engine.device)
+        count = facts["counted"]
+        divisor = float(count if items is None else items)
+        device = self._engine.device
+        return _Batch(
+            tokens.to(device, non_blocking=True).contiguous(),
+            targets.to(device, non_blocking=True).contiguous(),
+            divisor,
+            documents,
+        )
+
+    def _check_arguments(self, rest: dict[str, Any]) -> None:
+        config = self._engine.module.config
+        for name in ("output_attentions", "output_hidden_states"):
+            if rest.pop(name, False) or getattr(config, name, False):
+                raise NotByUnits(f"{name} is asked for")
+        if not rest.pop("return_dict", getattr(config, "return_dict", True)):
+            raise NotByUnits("return_dict is False")
+        rest.pop("use_cache", None)  # of a whole sequence nothing is continued
+        logits = rest.pop("logits_to_keep", 0)
+        if not (isinstance(logits, int) and logits == 0):
+            raise NotByUnits("logits_to_keep is given")
+        for name in rest:
+            raise NotByUnits(f"{name} is given")
+
+
+class _Batch:
+    def __init__(
+        self,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        divisor: float,
+        documents: Documents | None,
+    ):
+        self.tokens, self.targets = tokens, targets
+        self.divisor, self.documents = divisor, documents
+
+
+def _facts(
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    counts: torch.Tensor,
+    seen: torch.Tensor | None,
+    positions: Any,
+    vocab: int,
+) -> dict[str, int]:
+    """What is to know of a micro-batch, by one wait for the device at most."""
+    outside = ((tokens < 0) | (tokens >= vocab)).any()
+    facts = {
+        "counted": counts.sum(),
+        "tokens outside": outside,
+        "labels outside": (((targets < 0) | (targets >= vocab)) & counts).any(),
+    }
+    if seen is not None:
+        gaps = (seen[:, 1:] != seen[:, :-1]).sum(1) - (~seen[:, 0]).long() > 1
+        facts["with gaps"] = gaps.any()
+        facts["padded on the left"] = (~seen[:, 0]).any()
+        facts["counted but hidden"] = (counts & ~seen).any()
+    if positions is not None:
+        if not isinstance(positions, torch.Tensor):
+            raise NotByUnits("position_ids is no tensor")
+        usual = torch.arange(tokens.shape[1], device=positions.device)
+        facts["moved"] = (positions != usual).any().to(tokens.device)
+    together = torch.stack([it.long() for it in facts.values()]).tolist()
+    return dict(zip(facts, together))
+
+
+def _check_facts(facts: dict[str, int], has_rotary: bool) -> None:
+    if facts["tokens outside"]:
+        raise RefusedError("input_ids has a token outside of the vocabulary")
+    if facts["labels outside"]:
+        raise RefusedError("labels has a token outside of the vocabulary")
+    if facts.get("with gaps"):
+        raise NotByUnits("attention_mask hides tokens between others")
+    if facts.get("counted but hidden"):
+        raise NotByUnits("labels count where attention_mask hides the token (-100 belongs there)")
+    if facts.get("padded on the left") and not has_rotary:
+        raise NotByUnits("rows are padded on the left, and positions are learned")
+    if facts.get("moved"):
+        raise NotByUnits("position_ids are others than 0, 1, 2, ...")
+
+
+def _documents(seen: torch.Tensor, device: torch.device) -> Documents:
+    """Rows that are padded on the left: the padding is a document of its own, which nothing behind
+    it sees. Positions are relative where they are turned."""
+    rows, length = seen.shape
+    first = torch.where(seen.any(1), seen.int().argmax(1), torch.zeros(rows, dtype=torch.int64))
+    at = torch.arange(length).expand(rows, length)
+    positions = torch.where(at < first[:, None], at, at - first[:, None])
+    starts = torch.nonzero(positions.flatten() == 0).flatten()
+    starts = torch.cat([starts, torch.tensor([rows * length])]).to(torch.int32)
+    longest = int(positions.max()) + 1
+    return positions.contiguous().to(device), starts.to(device), longest
+
+
+def _argument_names(forward: Any) -> list[str]:
+    code = getattr(forward, "__wrapped__", forward)
+    while hasattr(code, "__wrapped__"):
+        code = code.__wrapped__
+    code = getattr(code, "__func__", code).__code__
+    return list(code.co_varnames[: code.co_argcount])
+
+
+def to_hooks(engine: Engine, reason: str) -> None:
+    """The engine goes on by hooks, between steps: its state passes through a checkpoint in a
+    temporary folder."""
+    run = engine._run
+    if run.micro_batch > 0 or engine._losses:
+        raise RefusedError(
+            f"the engine's units do not compute this: {reason}. The step has begun, so it cannot go"
+            f" on by hooks either: {_BY_HOOKS} from the beginning"
+        )
+    _log.warning("from here on PyTorch computes the module, by hooks: %s", reason)
+    folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=engine._scratch)
+    try:
+        engine._keeper.release_all()
+        path = run.save(folder, "")
+        del run
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        engine._go_by_hooks(path, reason)
+    except BaseException:
+        _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
