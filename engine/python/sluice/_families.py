@@ -136,8 +136,15 @@ def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
             part._backward_pre_hooks,
         ):
             if hooks and not known.issuperset(hooks):
-                return name or "the module itself"
+                if not all(key in known or _is_harmless(it) for key, it in hooks.items()):
+                    return name or "the module itself"
     return None
+
+
+def _is_harmless(hook: Any) -> bool:
+    """Of transformers' gradient_checkpointing_enable(): it says that a tensor needs a gradient."""
+    name = getattr(hook, "__qualname__", "")
+    return hook.__module__.startswith("transformers.") and "enable_input_require_grads" in name
 
 
 def _read(config: Any) -> Family:

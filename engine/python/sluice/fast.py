@@ -86,18 +86,22 @@ class _Loss(torch.autograd.Function):
 
 
 class _Logits(torch.autograd.Function):
-    """Values without a gradient, which must not be lost in silence."""
+    """Values whose gradient the units do not have, and which must not be lost in silence."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        anchor: torch.Tensor,
+        logits: torch.Tensor,
+        by_hooks: Callable[[torch.Tensor], None],
+    ) -> torch.Tensor:
+        ctx.by_hooks = by_hooks
         return logits.view_as(logits)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        raise RefusedError(
-            "a gradient of outputs.logits: the engine's units have that of outputs.loss alone;"
-            f" {_BY_HOOKS}"
-        )
+        ctx.by_hooks(gradient)
+        return None, None, None
 
 
 class Output(dict):
@@ -200,7 +204,7 @@ class Fast:
             batch = self._batch(named)
         except NotByUnits as error:
             return self._otherwise(str(error), has_gradient, args, kwargs)
-        return self._forward(batch, has_gradient)
+        return self._forward(batch, has_gradient, lambda: self._engine.module(*args, **kwargs))
 
     def _otherwise(self, reason: str, has_gradient: bool, args: tuple, kwargs: dict) -> Any:
         if not has_gradient:
@@ -235,7 +239,9 @@ class Fast:
         names = [it for it in _argument_names(self._original) if it != "self"]
         return {**dict(zip(names, args)), **kwargs}
 
-    def _forward(self, batch: _Batch, has_gradient: bool) -> Output:
+    def _forward(
+        self, batch: _Batch, has_gradient: bool, by_hooks: Callable[[], Any]
+    ) -> Output:
         engine = self._engine
         module = engine.module
         engine._keeper.release_all()
@@ -259,7 +265,11 @@ class Fast:
                     " changed since: ask before engine.step()"
                 )
             values = self._passes.logits(passed)
-            return _Logits.apply(self._anchor, values) if has_gradient else values
+            if not has_gradient:
+                return values
+            return _Logits.apply(
+                self._anchor, values, lambda it: self._logits_backward(it, by_hooks)
+            )
 
         if not has_gradient:
             return Output(passed.loss, logits if self.wants_logits else None)
@@ -298,6 +308,21 @@ class Fast:
             self._passes.backward(passed, scale)
         except ValueError as error:
             raise RefusedError(str(error)) from error
+
+    def _logits_backward(self, gradient: torch.Tensor, by_hooks: Callable[[], Any]) -> None:
+        """A script's own loss: the call is repeated by hooks, whose backward this one becomes."""
+        engine = self._engine
+        if engine._fast is self:
+            engine._keeper.check_in_backward()
+        reason = "outputs.logits have a gradient, and the units have that of outputs.loss alone"
+        if self._must or self._family.dropout > 0 or engine._fast is not self:
+            raise RefusedError(f"{reason}: {_BY_HOOKS}")
+        to_hooks(engine, reason)
+        engine._begin_pass()
+        with torch.enable_grad():
+            logits = by_hooks().logits
+        engine._begin_backward()
+        logits.backward(gradient)
 
     def refuse_gradient(self, parameter: torch.Tensor) -> None:
         parameter.grad = None
@@ -343,7 +368,7 @@ class Fast:
         divisor = float(count if items is None else items)
         device = self._engine.device
         return _Batch(
-            tokens.to(device, non_blocking=True).contiguous(),
+            _own(tokens, device),  # backward reads them again
             targets.to(device, non_blocking=True).contiguous(),
             divisor,
             documents,
@@ -407,9 +432,9 @@ def _facts(
 
 def _check_facts(facts: dict[str, int], has_rotary: bool) -> None:
     if facts["tokens outside"]:
-        raise RefusedError("input_ids has a token outside of the vocabulary")
+        raise IndexError("input_ids has a token outside of the vocabulary")
     if facts["labels outside"]:
-        raise RefusedError("labels has a token outside of the vocabulary")
+        raise IndexError("labels has a token outside of the vocabulary")
     if facts.get("with gaps"):
         raise NotByUnits("attention_mask hides tokens between others")
     if facts.get("counted but hidden"):
@@ -418,6 +443,11 @@ def _check_facts(facts: dict[str, int], has_rotary: bool) -> None:
         raise NotByUnits("rows are padded on the left, and positions are learned")
     if facts.get("moved"):
         raise NotByUnits("position_ids are others than 0, 1, 2, ...")
+
+
+def _own(tokens: torch.Tensor, device: torch.device) -> torch.Tensor:
+    moved = tokens.to(device, non_blocking=True)
+    return moved.clone() if moved is tokens else moved.contiguous()
 
 
 def _documents(seen: torch.Tensor, device: torch.device) -> Documents:
