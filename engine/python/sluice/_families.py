@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,9 +113,8 @@ def _check_parts(model: nn.Module) -> None:
     hooked = find_hook(model, frozenset())
     if hooked is not None:
         raise NotOfAFamily(f"{hooked} has hooks")
-    loss = getattr(type(model.loss_function), "__module__", "")
-    loss = getattr(model.loss_function, "__module__", loss)
-    if not loss.startswith("transformers.") or model.loss_function.__name__ != "ForCausalLMLoss":
+    usual = sys.modules["transformers.loss.loss_utils"].LOSS_MAPPING["ForCausalLM"]
+    if "_loss_function" in model.__dict__ or not usual.__module__.startswith("transformers."):
         raise NotOfAFamily("its loss_function was replaced")
 
 

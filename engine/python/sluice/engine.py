@@ -175,6 +175,7 @@ class Engine:
         self._run.initialise(
             lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
         )
+        self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
         self._begin(None if family is None else Fast(self, family, units == "engine"))
         _engines[model] = weakref.ref(self)
 
@@ -680,6 +681,8 @@ class Engine:
         if isinstance(self._run, Closed):
             return
         self._take_apart()
+        for handle in self._outer_handles:
+            handle.remove()
         _engines.pop(self.module, None)
 
     def __enter__(self) -> Engine:

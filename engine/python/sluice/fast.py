@@ -218,10 +218,10 @@ class Fast:
     def _check_module(self) -> None:
         """What may have changed since the family was chosen."""
         engine = self._engine
-        if self._counted != len(engine._handles):
-            handles = [*engine._handles, *engine._keeper._handles]
+        if self._counted != len(engine._outer_handles):
+            handles = [*engine._handles, *engine._outer_handles, *engine._keeper._handles]
             self._known = frozenset(it.id for it in handles)
-            self._counted = len(engine._handles)
+            self._counted = len(engine._outer_handles)
         hooked = find_hook(engine.module, self._known)
         if hooked is not None:
             raise NotByUnits(f"{hooked} has hooks")
