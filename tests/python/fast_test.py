@@ -255,7 +255,7 @@ class Outputs(Fast):
         self.assertLess((output.logits - expected).abs().max().item(), 1e-5)
         self.assertIs(output[1], output["logits"])
         self.assertIsNone(output.past_key_values)
-        with self.assertRaisesRegex(sluice.RefusedError, 'outputs.logits.*units="hooks"'):
+        with self.assertRaisesRegex(sluice.RefusedError, 'made of outputs.logits.*units="hooks"'):
             engine.backward(output.logits.sum())
         self.assertEqual(engine.way, "engine")
         later = engine(**batch)
@@ -501,11 +501,13 @@ class ByHooks(Fast):
             self.assertAlmostEqual(engine.step().loss, expected.item(), delta=1e-5)
 
     def test_losses_beside_the_modules(self):
-        """By the logits of a call with labels: the call is repeated by hooks."""
+        """By the logits of a call with labels, and by two calls: they are repeated by hooks."""
         data = batches(4)
 
         def loss_of(call, batch):
-            return call(**batch).logits.float().logsumexp(-1).mean()
+            other = {"input_ids": batch["labels"], "labels": batch["input_ids"]}
+            output = call(**other)
+            return call(**batch).loss + output.loss + output.logits.logsumexp(-1).mean()
 
         model = make("tied")
         reference = twin(model)
@@ -518,7 +520,7 @@ class ByHooks(Fast):
             optimizer.step()
             engine.backward(loss_of(engine, batch))
             self.assertAlmostEqual(engine.step().loss, expected.item(), delta=1e-5)
-        self.assertRegex(engine.way_reason, "outputs.logits have a gradient")
+        self.assertRegex(engine.way_reason, "made of outputs.logits, or of several calls")
 
     def test_a_hook_that_comes_later(self):
         engine = self.engine(make("gpt2"), units="auto")

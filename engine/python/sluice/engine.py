@@ -176,6 +176,7 @@ class Engine:
             lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
         )
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
+        self._calls_to_repeat: Fast | None = None  # in the backward in which it gave way to hooks
         self._begin(None if family is None else Fast(self, family, units == "engine"))
         _engines[model] = weakref.ref(self)
 
@@ -305,7 +306,8 @@ class Engine:
         if not torch.is_grad_enabled():
             self._keeper.begin_evaluation()
         elif self._new_micro_batch:
-            _check_not_compiled(self.module)
+            if self._fast is None:
+                _check_not_compiled(self.module)
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
 

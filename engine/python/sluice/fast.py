@@ -73,16 +73,14 @@ class _Loss(torch.autograd.Function):
     """The engine's backward as autograd's."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, anchor: torch.Tensor, fast: Fast, passed: MicroBatchPass, generation: int
-    ) -> torch.Tensor:
-        ctx.fast, ctx.passed, ctx.generation = fast, passed, generation
-        return passed.loss.clone()
+    def forward(ctx: Any, anchor: torch.Tensor, call: _Call) -> torch.Tensor:  # type: ignore[override]
+        ctx.call = call
+        return call.passed.loss.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        ctx.fast.run_backward(ctx.passed, float(gradient), ctx.generation)
-        return None, None, None, None
+        ctx.call.loss_backward(gradient)
+        return None, None
 
 
 class _Logits(torch.autograd.Function):
@@ -90,18 +88,71 @@ class _Logits(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        anchor: torch.Tensor,
-        logits: torch.Tensor,
-        by_hooks: Callable[[torch.Tensor], None],
+        ctx: Any, anchor: torch.Tensor, logits: torch.Tensor, call: _Call
     ) -> torch.Tensor:
-        ctx.by_hooks = by_hooks
+        ctx.call = call
         return logits.view_as(logits)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        ctx.by_hooks(gradient)
+        ctx.call.repeat(gradient, "logits")
         return None, None, None
+
+
+class _Call:
+    """A call in training, between forward and backward."""
+
+    def __init__(self, fast: Fast, passed: MicroBatchPass, by_hooks: Callable[[], Any]):
+        self.passed = passed
+        self._fast = fast
+        self._by_hooks = by_hooks
+        self._engine = fast._engine
+        self.generation = self._engine._keeper._generation
+
+    @property
+    def is_fast(self) -> bool:
+        return self._engine._fast is self._fast
+
+    def logits(self) -> torch.Tensor:
+        if not self.is_fast or self._engine._keeper._generation != self.generation:
+            raise RefusedError(
+                "outputs.logits are computed when they are asked for, and the parameters have"
+                " changed since: ask before engine.step()"
+            )
+        return self._fast._passes.logits(self.passed)
+
+    def loss_backward(self, gradient: torch.Tensor) -> None:
+        if self.is_fast:
+            self._fast.run_backward(self, float(gradient))
+        else:
+            self.repeat(gradient, "loss")
+
+    def repeat(self, gradient: torch.Tensor, name: str) -> None:
+        """The call once more by hooks, whose backward this one becomes."""
+        self._engine._keeper.check_in_backward()
+        if self.is_fast or self._engine._calls_to_repeat is not self._fast:
+            raise RefusedError(f"outputs.{name} is of a call before the module went by hooks")
+        with torch.enable_grad():
+            value = self._by_hooks()[name]
+        value.backward(gradient)
+
+
+def _calls_in(node: Any) -> list[Any]:
+    """The nodes of a graph that are of calls by units."""
+    kinds = (_Loss._backward_cls, _Logits._backward_cls)  # type: ignore[attr-defined]
+    found: list[Any] = []
+    seen = {id(node): node}  # held, so that no other one gets its id
+    left = [node]
+    while left:
+        it = left.pop()
+        if isinstance(it, kinds):
+            found.append(it)
+            continue
+        for after, _ in it.next_functions:
+            if after is not None and id(after) not in seen:
+                seen[id(after)] = after
+                left.append(after)
+    return found
 
 
 class Output(dict):
@@ -200,11 +251,11 @@ class Fast:
         if not is_loss and (not has_gradient or not engine.module.training):
             return self._original(*args, **kwargs)  # inference
         try:
-            self._check_module()
-            batch = self._batch(named)
+            return self._forward(
+                self._batch(named), has_gradient, lambda: engine.module(*args, **kwargs)
+            )
         except NotByUnits as error:
             return self._otherwise(str(error), has_gradient, args, kwargs)
-        return self._forward(batch, has_gradient, lambda: self._engine.module(*args, **kwargs))
 
     def _otherwise(self, reason: str, has_gradient: bool, args: tuple, kwargs: dict) -> Any:
         if not has_gradient:
@@ -246,7 +297,6 @@ class Fast:
         module = engine.module
         engine._keeper.release_all()
         drops = module.training and self._family.dropout > 0
-        generation = engine._keeper._generation
         with torch.no_grad():
             passed = self._passes.forward(
                 batch.tokens,
@@ -257,25 +307,13 @@ class Fast:
                 drops,
                 self._keeps(),
             )
-
-        def logits() -> torch.Tensor:
-            if engine._fast is not self or engine._keeper._generation != generation:
-                raise RefusedError(
-                    "outputs.logits are computed when they are asked for, and the parameters have"
-                    " changed since: ask before engine.step()"
-                )
-            values = self._passes.logits(passed)
-            if not has_gradient:
-                return values
-            return _Logits.apply(
-                self._anchor, values, lambda it: self._logits_backward(it, by_hooks)
-            )
-
+        self._check_module()  # while a GPU computes
+        call = _Call(self, passed, by_hooks)
         if not has_gradient:
-            return Output(passed.loss, logits if self.wants_logits else None)
-        loss = _Loss.apply(self._anchor, self, passed, generation)
-        loss._sluice_pass = (loss.grad_fn, passed, generation)
-        return Output(loss, logits)
+            return Output(passed.loss, call.logits if self.wants_logits else None)
+        loss = _Loss.apply(self._anchor, call)
+        loss._sluice_call = (loss.grad_fn, call)
+        return Output(loss, lambda: _Logits.apply(self._anchor, call.logits(), call))
 
     def _keeps(self) -> bool:
         recompute = self._engine.config["placement"]["recompute"]
@@ -288,41 +326,38 @@ class Fast:
 
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
         """Of `scale` times the loss; past autograd where it is one that a call has returned."""
-        node, passed, generation = getattr(loss, "_sluice_pass", (None, None, 0))
+        node, call = getattr(loss, "_sluice_call", (None, None))
         if node is not None and loss.grad_fn is node and not loss._backward_hooks:
-            self.run_backward(passed, scale, generation)
-        else:
-            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
-
-    def run_backward(self, passed: MicroBatchPass, scale: float, generation: int) -> None:
+            self.run_backward(call, scale)
+            return
         engine = self._engine
-        if engine._fast is not self:
-            raise RefusedError("the loss is of a call before the module went by hooks")
+        calls = _calls_in(loss.grad_fn)
+        is_loss = isinstance(calls[0], _Loss._backward_cls) if len(calls) == 1 else not calls
+        if not is_loss:
+            reason = "a loss is made of outputs.logits, or of several calls"
+            if self._must or self._family.dropout > 0:
+                raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
+            to_hooks(engine, reason)
+            engine._calls_to_repeat = self
+            engine._begin_pass()
+            engine._begin_backward()
+        try:
+            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+        finally:
+            engine._calls_to_repeat = None
+
+    def run_backward(self, call: _Call, scale: float) -> None:
+        engine = self._engine
         engine._keeper.check_in_backward()
-        if generation != engine._keeper._generation:
+        if call.generation != engine._keeper._generation:
             raise RefusedError(
                 "the loss was computed before the parameters changed: a step, or loading, was in"
                 " between"
             )
         try:
-            self._passes.backward(passed, scale)
+            self._passes.backward(call.passed, scale)
         except ValueError as error:
             raise RefusedError(str(error)) from error
-
-    def _logits_backward(self, gradient: torch.Tensor, by_hooks: Callable[[], Any]) -> None:
-        """A script's own loss: the call is repeated by hooks, whose backward this one becomes."""
-        engine = self._engine
-        if engine._fast is self:
-            engine._keeper.check_in_backward()
-        reason = "outputs.logits have a gradient, and the units have that of outputs.loss alone"
-        if self._must or self._family.dropout > 0 or engine._fast is not self:
-            raise RefusedError(f"{reason}: {_BY_HOOKS}")
-        to_hooks(engine, reason)
-        engine._begin_pass()
-        with torch.enable_grad():
-            logits = by_hooks().logits
-        engine._begin_backward()
-        logits.backward(gradient)
 
     def refuse_gradient(self, parameter: torch.Tensor) -> None:
         parameter.grad = None
