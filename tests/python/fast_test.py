@@ -522,6 +522,23 @@ class ByHooks(Fast):
             self.assertAlmostEqual(engine.step().loss, expected.item(), delta=1e-5)
         self.assertRegex(engine.way_reason, "made of outputs.logits, or of several calls")
 
+    def test_logits_with_dropout(self):
+        dropouts = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+        for takes_loss in (False, True):
+            engine = self.engine(make("gpt2", **dropouts), units="auto")
+            losses = []
+            for batch in batches(1) * 6:
+                output = engine(**batch)
+                loss = output.loss
+                logits = output.logits[:, :-1].flatten(0, 1)
+                if not takes_loss:
+                    targets = batch["labels"][:, 1:].flatten()
+                    loss = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.1)
+                engine.backward(loss)
+                losses.append(engine.step().loss)
+            self.assertRegex(engine.way_reason, "in training, with dropout")
+            self.assertLess(losses[-1], losses[0])
+
     def test_a_hook_that_comes_later(self):
         engine = self.engine(make("gpt2"), units="auto")
         train(engine, batches(1))

@@ -176,7 +176,6 @@ class Engine:
             lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
         )
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
-        self._calls_to_repeat: Fast | None = None  # in the backward in which it gave way to hooks
         self._begin(None if family is None else Fast(self, family, units == "engine"))
         _engines[model] = weakref.ref(self)
 
@@ -245,13 +244,13 @@ class Engine:
 
     def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
         """Goes on from there, with the module's own forward."""
-        last = self.last_step
+        last, generation = self.last_step, self._keeper._generation
         self._take_apart()
         self._way_reason = reason
         self._make_run(divide(self.module, "hooks"), None)
         self._run.load(checkpoint, lambda _: None)
-        self.last_step = last
         self._begin(None)
+        self.last_step, self._keeper._generation = last, generation
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):

@@ -113,13 +113,23 @@ class _Call:
     def is_fast(self) -> bool:
         return self._engine._fast is self._fast
 
-    def logits(self) -> torch.Tensor:
-        if not self.is_fast or self._engine._keeper._generation != self.generation:
+    def logits(self, has_gradient: bool) -> torch.Tensor:
+        fast, engine = self._fast, self._engine
+        if engine._keeper._generation != self.generation:
             raise RefusedError(
                 "outputs.logits are computed when they are asked for, and the parameters have"
                 " changed since: ask before engine.step()"
             )
-        return self._fast._passes.logits(self.passed)
+        if not has_gradient and self.is_fast:
+            return fast._passes.logits(self.passed)
+        if self.is_fast and (fast._must or fast._family.dropout == 0):
+            return _Logits.apply(fast._anchor, fast._passes.logits(self.passed), self)
+        # Their gradient could not be had later: dropout would be another one.
+        if self.is_fast:
+            to_hooks(engine, "outputs.logits are asked for in training, with dropout")
+        with torch.set_grad_enabled(has_gradient):
+            engine._begin_pass()
+            return self._by_hooks()["logits"]
 
     def loss_backward(self, gradient: torch.Tensor) -> None:
         if self.is_fast:
@@ -130,11 +140,17 @@ class _Call:
     def repeat(self, gradient: torch.Tensor, name: str) -> None:
         """The call once more by hooks, whose backward this one becomes."""
         self._engine._keeper.check_in_backward()
-        if self.is_fast or self._engine._calls_to_repeat is not self._fast:
-            raise RefusedError(f"outputs.{name} is of a call before the module went by hooks")
+        self.check_generation()
         with torch.enable_grad():
             value = self._by_hooks()[name]
         value.backward(gradient)
+
+    def check_generation(self) -> None:
+        if self._engine._keeper._generation != self.generation:
+            raise RefusedError(
+                "the loss was computed before the parameters changed: a step, or loading, was in"
+                " between"
+            )
 
 
 def _calls_in(node: Any) -> list[Any]:
@@ -310,10 +326,10 @@ class Fast:
         self._check_module()  # while a GPU computes
         call = _Call(self, passed, by_hooks)
         if not has_gradient:
-            return Output(passed.loss, call.logits if self.wants_logits else None)
+            return Output(passed.loss, (lambda: call.logits(False)) if self.wants_logits else None)
         loss = _Loss.apply(self._anchor, call)
         loss._sluice_call = (loss.grad_fn, call)
-        return Output(loss, lambda: _Logits.apply(self._anchor, call.logits(), call))
+        return Output(loss, lambda: call.logits(True))
 
     def _keeps(self) -> bool:
         recompute = self._engine.config["placement"]["recompute"]
@@ -332,28 +348,20 @@ class Fast:
             return
         engine = self._engine
         calls = _calls_in(loss.grad_fn)
-        is_loss = isinstance(calls[0], _Loss._backward_cls) if len(calls) == 1 else not calls
+        kind = _Loss._backward_cls  # type: ignore[attr-defined]
+        is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
         if not is_loss:
             reason = "a loss is made of outputs.logits, or of several calls"
             if self._must or self._family.dropout > 0:
                 raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
             to_hooks(engine, reason)
-            engine._calls_to_repeat = self
             engine._begin_pass()
             engine._begin_backward()
-        try:
-            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
-        finally:
-            engine._calls_to_repeat = None
+        loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
 
     def run_backward(self, call: _Call, scale: float) -> None:
-        engine = self._engine
-        engine._keeper.check_in_backward()
-        if call.generation != engine._keeper._generation:
-            raise RefusedError(
-                "the loss was computed before the parameters changed: a step, or loading, was in"
-                " between"
-            )
+        self._engine._keeper.check_in_backward()
+        call.check_generation()
         try:
             self._passes.backward(call.passed, scale)
         except ValueError as error:
