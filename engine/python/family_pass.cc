@@ -80,6 +80,12 @@ void FamilyPass::prefetch_behind(int unit, bool is_backward, bool has_backward) 
   }
 }
 
+// Of the units whose backward comes next.
+void FamilyPass::prefetch_sums(int unit) {
+  for (int ahead = 1; ahead <= GradientSink::kSumsAhead && unit - ahead >= 0; ++ahead)
+    run_.prefetch_gradient(unit - ahead);
+}
+
 UnitViews FamilyPass::head_views(Held& held) {
   const int head = model_->head_index();
   std::vector<const UnitViews*> lenders;
@@ -172,9 +178,11 @@ void FamilyPass::backward(MicroBatchPass& pass, double scale) {
   const double divisor = pass.batch_.divisor;
   at::Tensor gradient = head_backward(pass, divisor == 0 ? 0 : scale / divisor);
   prefetch_behind(head, /*is_backward=*/true, true);
+  prefetch_sums(head);
   for (int unit = head - 1; unit > 0; --unit) {
     gradient = block_backward(pass, unit, gradient);
     prefetch_behind(unit, /*is_backward=*/true, true);
+    prefetch_sums(unit);
   }
   embedding_backward(pass, std::move(gradient));
 }

@@ -83,6 +83,7 @@ class FamilyPass {
   bool keeps_activations(int unit) const;
   void expect(bool has_backward);
   void prefetch_behind(int unit, bool is_backward, bool has_backward);
+  void prefetch_sums(int unit);
   UnitViews head_views(Held& held);
   at::Tensor head_backward(MicroBatchPass& pass, double scale);
   at::Tensor block_backward(MicroBatchPass& pass, int unit, const at::Tensor& gradient);

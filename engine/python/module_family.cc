@@ -25,6 +25,10 @@ void ModuleRun::close_gradient() {
   must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
 }
 
+void ModuleRun::prefetch_gradient(int unit) {
+  if (micro_batch_ > 0) must(gradients_->prefetch(unit));
+}
+
 // Closes an open unit whose gradient counts for nothing.
 void ModuleRun::put_away(int unit) {
   must(plan_.sums.kept > 0 ? gradients_->keep(unit) : gradients_->finish(unit));

@@ -87,6 +87,8 @@ class ModuleRun final : public SavedRun {
   // complete, and go where its update wants them. One unit at a time, and each once.
   GradientSink::Target open_gradient(int unit);
   void close_gradient();
+  // The unit's sums, of earlier micro-batches, will be opened soon.
+  void prefetch_gradient(int unit);
 
   // Before the first add() of a micro-batch: state begins to come from NVMe for the step's end.
   void begin_backward();

@@ -153,11 +153,17 @@ class Losses(Fast):
     def test_gradient_checkpointing_changes_no_bit(self):
         data = batches(4)
         found = set()
-        for checkpoints in (False, True):
+        for checkpoints, more, keeps in (
+            (False, {}, True),
+            (True, {}, False),
+            (False, {"recompute": True}, False),
+            (True, {"recompute": False}, True),
+        ):
             model = make("llama")
             if checkpoints:
                 model.gradient_checkpointing_enable()
-            engine = self.engine(model)
+            engine = self.engine(model, placement=more)
+            self.assertEqual(engine._fast._keeps(), keeps)
             found.add((*train(engine, data), masters(engine)))
         self.assertEqual(len(found), 1)
 

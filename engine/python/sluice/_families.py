@@ -44,6 +44,7 @@ _HARMLESS = set(
     " summary_activation summary_first_dropout summary_proj_to_labels summary_type"
     " summary_use_proj task_specific_params transformers_version use_cache use_return_dict".split()
 )
+_MUST_BE_OFF = {"use_mrope"}
 # Of modules: what a pass does not read, or what is compared otherwise.
 _OWN = {"training", "gradient_checkpointing", "name_or_path", "padding_idx", "max_seq_len_cached"}
 _SCALARS = (bool, int, float, str, type(None))
@@ -151,7 +152,7 @@ def _read(config: Any) -> Family:
     own = json.loads(config.to_json_string(use_diff=False))
     usual = json.loads(type(config)().to_json_string(use_diff=False))
     for key, value in own.items():
-        if key in _READ or key in _HARMLESS:
+        if key in _READ or key in _HARMLESS or (key in _MUST_BE_OFF and not value):
             continue
         if key not in usual or usual[key] != value:
             raise NotOfAFamily(f"its config has {key}={value!r}, which no family knows")

@@ -334,7 +334,7 @@ class Fast:
     def _keeps(self) -> bool:
         recompute = self._engine.config["placement"]["recompute"]
         if recompute != "auto":
-            return not recompute
+            return recompute == "off"
         blocks = blocks_of(self._engine.module)
         return not any(getattr(it, "gradient_checkpointing", False) for it in blocks)
 
