@@ -1,5 +1,5 @@
-// The engine's errors as those that Python gets: sluice.RefusedError for what the user asked for and
-// cannot have so, sluice.Error for the rest. Thrown by what the bindings call.
+// The engine's errors as those that Python gets: sluice.RefusedError for what the user asked for
+// and cannot have so, sluice.Error for the rest. Thrown by what the bindings call.
 #pragma once
 
 #include <utility>

@@ -133,6 +133,7 @@ class Losses(Fast):
         """Padding's row of the embedding has no gradient for being looked up, in texts either."""
         for name in ("gpt2", "tied", "qwen3"):
             model = make(name)
+            model.resize_token_embeddings(VOCAB + 3)  # as for a token of padding
             reference = twin(model)
             data = batches(3)
             engine = self.engine(model)

@@ -46,7 +46,14 @@ _HARMLESS = set(
 )
 _MUST_BE_OFF = {"use_mrope"}
 # Of modules: what a pass does not read, or what is compared otherwise.
-_OWN = {"training", "gradient_checkpointing", "name_or_path", "padding_idx", "max_seq_len_cached"}
+_OWN = {
+    "training",
+    "gradient_checkpointing",
+    "name_or_path",
+    "padding_idx",
+    "max_seq_len_cached",
+    "vocab_size",
+}
 _SCALARS = (bool, int, float, str, type(None))
 
 
