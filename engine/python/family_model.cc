@@ -69,6 +69,7 @@ ModelLayout FamilyModel::named(const ModelOptions& options) const {
 std::vector<ModuleUnit> FamilyModel::units() const {
   const ModuleLayout layout = ModuleLayout::of_family(named({.shape = shape_}));
   std::vector<ModuleUnit> units;
+  units.reserve(static_cast<std::size_t>(layout.units()));
   for (int unit = 0; unit < layout.units(); ++unit) units.push_back(layout.described(unit));
   return units;
 }

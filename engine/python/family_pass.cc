@@ -155,7 +155,7 @@ at::Tensor FamilyPass::block_backward(MicroBatchPass& pass, int unit, const at::
   return before;
 }
 
-void FamilyPass::embedding_backward(MicroBatchPass& pass, at::Tensor gradient) {
+void FamilyPass::embedding_backward(MicroBatchPass& pass, const at::Tensor& gradient) {
   PassContext at_unit = context(pass, 0);
   Saved nothing;
   const GradientSink::Target target = run_.open_gradient(0);
@@ -184,7 +184,7 @@ void FamilyPass::backward(MicroBatchPass& pass, double scale) {
     prefetch_behind(unit, /*is_backward=*/true, true);
     prefetch_sums(unit);
   }
-  embedding_backward(pass, std::move(gradient));
+  embedding_backward(pass, gradient);
 }
 
 at::Tensor FamilyPass::logits(const MicroBatchPass& pass) {

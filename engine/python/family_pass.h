@@ -87,7 +87,7 @@ class FamilyPass {
   UnitViews head_views(Held& held);
   at::Tensor head_backward(MicroBatchPass& pass, double scale);
   at::Tensor block_backward(MicroBatchPass& pass, int unit, const at::Tensor& gradient);
-  void embedding_backward(MicroBatchPass& pass, at::Tensor gradient);
+  void embedding_backward(MicroBatchPass& pass, const at::Tensor& gradient);
 
   ModuleRun& run_;
   const std::unique_ptr<Model> model_;

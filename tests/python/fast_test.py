@@ -216,9 +216,7 @@ class Losses(Fast):
                 engine.eval()
                 evaluated = engine(**data[0]).loss.item()
                 engine.train()
-            self.assertAlmostEqual(
-                evaluated, reference.eval()(**data[0]).loss.item(), delta=1e-5
-            )
+            self.assertAlmostEqual(evaluated, reference.eval()(**data[0]).loss.item(), delta=1e-5)
             found.append(train(engine, data))
             self.assertGreater(abs(found[-1][0] - evaluated), 1e-4)
         self.assertEqual(found[0], found[1])
@@ -352,14 +350,9 @@ class Failures(Fast):
             engine.backward(loss)
             with self.assertRaisesRegex(sluice.RefusedError, "has been"):
                 engine.backward(loss)
-            places = []
-            make_documents = sluice.fast._documents
-            sluice.fast._documents = lambda *it: places.append(make_documents(*it)) or places[-1]
-            try:
+            with self.caught_documents() as caught:
                 loss = engine(**padded(data[0], left=True)).loss
-            finally:
-                sluice.fast._documents = make_documents
-            places[0][0].resize_(0)  # a block's backward fails with its sums open
+            caught[0][0].resize_(0)  # a block's backward fails with its sums open
             with self.assertRaises(IndexError):
                 engine.backward(loss)
             self.assertIs(engine._fast, fast)
@@ -368,12 +361,27 @@ class Failures(Fast):
 
     @contextlib.contextmanager
     def broken_checks(self):
-        check = sluice.fast._check_facts
-        sluice.fast._check_facts = lambda *_: None
+        check = sluice._micro_batch._check_facts
+        sluice._micro_batch._check_facts = lambda *_: None
         try:
             yield
         finally:
-            sluice.fast._check_facts = check
+            sluice._micro_batch._check_facts = check
+
+    @contextlib.contextmanager
+    def caught_documents(self):
+        make_documents = sluice._micro_batch._documents
+        caught = []
+
+        def catch(*args):
+            caught.append(make_documents(*args))
+            return caught[-1]
+
+        sluice._micro_batch._documents = catch
+        try:
+            yield caught
+        finally:
+            sluice._micro_batch._documents = make_documents
 
     def test_a_stale_loss(self):
         engine = self.engine(make("gpt2"))

@@ -93,7 +93,7 @@ def _check_class(model: nn.Module) -> None:
         raise NotOfAFamily(
             f"{kind.__qualname__} is none of the classes that the engine has units for ({known})"
         )
-    config = model.config
+    config: Any = model.config
     if getattr(config, "_attn_implementation", None) not in _ATTENTION:
         raise NotOfAFamily(f"its attention is {config._attn_implementation}")
 
@@ -114,7 +114,10 @@ def _check_parts(model: nn.Module) -> None:
         if "forward" in part.__dict__ or "__call__" in part.__dict__:
             raise NotOfAFamily(f"the forward of {name} was replaced")
         for method in (kind.forward, kind.__call__):
-            if getattr(method, "__module__", home).split(".", 1)[0] not in ("torch", "transformers"):
+            if getattr(method, "__module__", home).split(".", 1)[0] not in (
+                "torch",
+                "transformers",
+            ):
                 raise NotOfAFamily(f"the forward of {kind.__qualname__} was replaced")
         if getattr(part, "_compiled_call_impl", None) is not None:
             raise NotOfAFamily(f"{name} was compiled")

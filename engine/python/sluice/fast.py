@@ -16,15 +16,14 @@ from torch import nn
 
 from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
 from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
+from ._micro_batch import MicroBatch, NotByUnits, micro_batch
 from .units import ManagedParameter, Unit, UnitPolicy
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 _log = logging.getLogger("sluice")
-_IGNORED = -100
 _BY_HOOKS = 'units="hooks" computes it by PyTorch'
-Documents = tuple[torch.Tensor, torch.Tensor, int]
 
 
 def choose(model: nn.Module, policy: UnitPolicy) -> tuple[Family | None, str]:
@@ -63,10 +62,6 @@ def speeds_path() -> str:
         return f"{cache}/sluice/speeds.json"
     home = os.environ.get("HOME", "")
     return f"{home}/.cache/sluice/speeds.json" if home else ""
-
-
-class NotByUnits(Exception):
-    """Why a call is not computed by the units; a clause."""
 
 
 class _Loss(torch.autograd.Function):
@@ -234,7 +229,6 @@ class Fast:
         self._must = must  # otherwise what the units do not compute goes by hooks from there on
         self._passes = FamilyPass(engine._run, family, padding_row(engine.module))
         self._anchor = torch.zeros((), device=engine.device, requires_grad=True)
-        self._has_rotary = family.name != "gpt2"
         self._known: frozenset[int] = frozenset()
         self._counted = -1  # handles
         #: Whether an evaluation is asked for logits (a Trainer may not be).
@@ -268,7 +262,9 @@ class Fast:
             return self._original(*args, **kwargs)  # inference
         try:
             return self._forward(
-                self._batch(named), has_gradient, lambda: engine.module(*args, **kwargs)
+                micro_batch(named, self._family, self._engine.module.config, self._engine.device),
+                has_gradient,
+                lambda: engine.module(*args, **kwargs),
             )
         except NotByUnits as error:
             return self._otherwise(str(error), has_gradient, args, kwargs)
@@ -307,7 +303,7 @@ class Fast:
         return {**dict(zip(names, args)), **kwargs}
 
     def _forward(
-        self, batch: _Batch, has_gradient: bool, by_hooks: Callable[[], Any]
+        self, batch: MicroBatch, has_gradient: bool, by_hooks: Callable[[], Any]
     ) -> Output:
         engine = self._engine
         module = engine.module
@@ -343,7 +339,7 @@ class Fast:
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
         """Of `scale` times the loss; past autograd where it is one that a call has returned."""
         node, call = getattr(loss, "_sluice_call", (None, None))
-        if node is not None and loss.grad_fn is node and not loss._backward_hooks:
+        if call is not None and loss.grad_fn is node and not loss._backward_hooks:
             self.run_backward(call, scale)
             return
         engine = self._engine
@@ -374,136 +370,6 @@ class Fast:
             "a loss that was not computed by calling the engine (or its module in training) with"
             f" labels has a gradient here: {_BY_HOOKS}"
         )
-
-    # ---- a micro-batch
-
-    def _batch(self, given: dict[str, Any]) -> _Batch:
-        given = {key: value for key, value in given.items() if value is not None}
-        tokens, labels = given.pop("input_ids", None), given.pop("labels", None)
-        mask, positions = given.pop("attention_mask", None), given.pop("position_ids", None)
-        items = given.pop("num_items_in_batch", None)
-        self._check_arguments(given)
-        if tokens is None or labels is None:
-            raise NotByUnits(
-                "the loss is not the model's own: a call has no input_ids and labels"
-            )
-        for name, it in (("input_ids", tokens), ("labels", labels)):
-            if not isinstance(it, torch.Tensor) or it.dim() != 2 or it.dtype != torch.int64:
-                raise NotByUnits(f"{name} is no tensor of int64 numbers by row and position")
-        if labels.shape != tokens.shape or tokens.numel() == 0:
-            raise NotByUnits("labels and input_ids have other shapes")
-        if tokens.shape[1] > self._family.context and not self._has_rotary:
-            raise NotByUnits(f"the context is {self._family.context} tokens")
-        home = labels.device
-        targets = nn.functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
-        counts = targets != _IGNORED
-        seen = None
-        if mask is not None:
-            if not isinstance(mask, torch.Tensor) or mask.shape != tokens.shape:
-                raise NotByUnits("attention_mask is none of padding, by row and position")
-            seen = mask.to(home) != 0
-        facts = _facts(tokens.to(home), targets, counts, seen, positions, self._family.vocab)
-        _check_facts(facts, self._has_rotary)
-        documents = None
-        if seen is not None and facts["padded on the left"]:
-            documents = _documents(seen.cpu(), self._engine.device)
-        count = facts["counted"]
-        divisor = float(count if items is None else items)
-        device = self._engine.device
-        return _Batch(
-            _own(tokens, device),  # backward reads them again
-            targets.to(device, non_blocking=True).contiguous(),
-            divisor,
-            documents,
-        )
-
-    def _check_arguments(self, rest: dict[str, Any]) -> None:
-        config = self._engine.module.config
-        for name in ("output_attentions", "output_hidden_states"):
-            if rest.pop(name, False) or getattr(config, name, False):
-                raise NotByUnits(f"{name} is asked for")
-        if not rest.pop("return_dict", getattr(config, "return_dict", True)):
-            raise NotByUnits("return_dict is False")
-        rest.pop("use_cache", None)  # of a whole sequence nothing is continued
-        logits = rest.pop("logits_to_keep", 0)
-        if not (isinstance(logits, int) and logits == 0):
-            raise NotByUnits("logits_to_keep is given")
-        for name in rest:
-            raise NotByUnits(f"{name} is given")
-
-
-class _Batch:
-    def __init__(
-        self,
-        tokens: torch.Tensor,
-        targets: torch.Tensor,
-        divisor: float,
-        documents: Documents | None,
-    ):
-        self.tokens, self.targets = tokens, targets
-        self.divisor, self.documents = divisor, documents
-
-
-def _facts(
-    tokens: torch.Tensor,
-    targets: torch.Tensor,
-    counts: torch.Tensor,
-    seen: torch.Tensor | None,
-    positions: Any,
-    vocab: int,
-) -> dict[str, int]:
-    """What is to know of a micro-batch, by one wait for the device at most."""
-    outside = ((tokens < 0) | (tokens >= vocab)).any()
-    facts = {
-        "counted": counts.sum(),
-        "tokens outside": outside,
-        "labels outside": (((targets < 0) | (targets >= vocab)) & counts).any(),
-    }
-    if seen is not None:
-        gaps = (seen[:, 1:] != seen[:, :-1]).sum(1) - (~seen[:, 0]).long() > 1
-        facts["with gaps"] = gaps.any()
-        facts["padded on the left"] = (~seen[:, 0]).any()
-        facts["counted but hidden"] = (counts & ~seen).any()
-    if positions is not None:
-        if not isinstance(positions, torch.Tensor):
-            raise NotByUnits("position_ids is no tensor")
-        usual = torch.arange(tokens.shape[1], device=positions.device)
-        facts["moved"] = (positions != usual).any().to(tokens.device)
-    together = torch.stack([it.long() for it in facts.values()]).tolist()
-    return dict(zip(facts, together))
-
-
-def _check_facts(facts: dict[str, int], has_rotary: bool) -> None:
-    if facts["tokens outside"]:
-        raise IndexError("input_ids has a token outside of the vocabulary")
-    if facts["labels outside"]:
-        raise IndexError("labels has a token outside of the vocabulary")
-    if facts.get("with gaps"):
-        raise NotByUnits("attention_mask hides tokens between others")
-    if facts.get("counted but hidden"):
-        raise NotByUnits("labels count where attention_mask hides the token (-100 belongs there)")
-    if facts.get("padded on the left") and not has_rotary:
-        raise NotByUnits("rows are padded on the left, and positions are learned")
-    if facts.get("moved"):
-        raise NotByUnits("position_ids are others than 0, 1, 2, ...")
-
-
-def _own(tokens: torch.Tensor, device: torch.device) -> torch.Tensor:
-    moved = tokens.to(device, non_blocking=True)
-    return moved.clone() if moved is tokens else moved.contiguous()
-
-
-def _documents(seen: torch.Tensor, device: torch.device) -> Documents:
-    """Rows that are padded on the left: the padding is a document of its own, which nothing behind
-    it sees. Positions are relative where they are turned."""
-    rows, length = seen.shape
-    first = torch.where(seen.any(1), seen.int().argmax(1), torch.zeros(rows, dtype=torch.int64))
-    at = torch.arange(length).expand(rows, length)
-    positions = torch.where(at < first[:, None], at, at - first[:, None])
-    starts = torch.nonzero(positions.flatten() == 0).flatten()
-    starts = torch.cat([starts, torch.tensor([rows * length])]).to(torch.int32)
-    longest = int(positions.max()) + 1
-    return positions.contiguous().to(device), starts.to(device), longest
 
 
 def _argument_names(forward: Any) -> list[str]:

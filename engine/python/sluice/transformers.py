@@ -207,7 +207,12 @@ class TrainerMixin(_Trainer):
         return loss
 
     def prediction_step(
-        self, model: torch.nn.Module, inputs: Any, prediction_loss_only: bool, *args: Any, **kwargs: Any
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         fast = None if self.engine is None else self.engine._fast
         if fast is None:
