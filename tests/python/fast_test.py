@@ -555,11 +555,17 @@ class ByHooks(Fast):
             self.assertLess(losses[-1], losses[0])
 
     def test_a_hook_that_comes_later(self):
-        engine = self.engine(make("gpt2"), units="auto")
-        train(engine, batches(1))
-        engine.module.transformer.h[0].register_forward_hook(lambda *_: None)
-        train(engine, batches(1))
-        self.assertRegex(engine.way_reason, "transformer.h.0 has hooks")
+        for change, pattern in (
+            (lambda it: it.h[0].register_forward_hook(lambda *_: None), "h.0 has hooks"),
+            (lambda it: it.h[1].mlp.c_fc.weight.register_hook(lambda _: None), "c_fc.weight has"),
+            (lambda it: setattr(it.h[1].mlp, "act", torch.nn.ReLU()), "h.1.mlp.act was replaced"),
+            (lambda it: setattr(it.drop, "p", 0.5), "dropout of transformer.drop was changed"),
+        ):
+            engine = self.engine(make("gpt2"), units="auto")
+            train(engine, batches(1))
+            change(engine.module.transformer)
+            train(engine, batches(1))
+            self.assertRegex(engine.way_reason, pattern)
 
 
 def run_of(directory, drive):

@@ -64,6 +64,8 @@ def micro_batch(
         documents = _documents(seen.cpu(), device)
     count = facts["counted"]
     divisor = float(count if items is None else items)
+    if divisor == 0 and count > 0:
+        raise NotByUnits("num_items_in_batch is 0")
     return MicroBatch(
         _own(tokens, device),  # backward reads them again
         targets.to(device, non_blocking=True).contiguous(),

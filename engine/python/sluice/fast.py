@@ -247,6 +247,7 @@ class Fast:
             return original(*args, **kwargs) if fast is not self else fast(*args, **kwargs)
 
         self._original = original
+        self._parts = list(module.modules())
         module.forward = forward  # type: ignore[method-assign]
 
     def detach(self) -> None:
@@ -288,13 +289,23 @@ class Fast:
         hooked = find_hook(engine.module, self._known)
         if hooked is not None:
             raise NotByUnits(f"{hooked} has hooks")
-        if self._family.dropout > 0:
-            training = engine.module.training
-            for name, part in engine.module.named_modules():
-                if part.training != training:
-                    raise NotByUnits(f"{name} is in another mode than the module")
-                if isinstance(part, nn.Dropout) and part.p != self._family.dropout:
-                    raise NotByUnits(f"the dropout of {name} was changed")
+        for it in engine._managed.values():
+            own = it.parameter._post_accumulate_grad_hooks  # one is the engine's
+            if it.parameter._backward_hooks or len(own or ()) > 1:
+                raise NotByUnits(f"{it.name} has hooks")
+        training = engine.module.training
+        number = -1
+        for number, (name, part) in enumerate(engine.module.named_modules()):
+            if number >= len(self._parts) or part is not self._parts[number]:
+                raise NotByUnits(f"{name} was replaced")
+            if number > 0 and "forward" in part.__dict__:
+                raise NotByUnits(f"the forward of {name} was replaced")
+            if self._family.dropout > 0 and part.training != training:
+                raise NotByUnits(f"{name} is in another mode than the module")
+            if isinstance(part, nn.Dropout) and part.p != self._family.dropout:
+                raise NotByUnits(f"the dropout of {name} was changed")
+        if number + 1 != len(self._parts):
+            raise NotByUnits("a part of it was taken away")
 
     def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not args:
