@@ -55,10 +55,17 @@ void FamilyPass::expect(bool has_backward) {
   const auto add = [&](int unit, offload::PassDirection direction) {
     if (!run_.keeps(unit, direction)) order.push_back(unit);
   };
-  for (int unit = 0; unit < head; ++unit) order.push_back(unit);
+  // A step's first micro-batch finds new parameters everywhere.
+  const auto add_forward = [&](int unit) {
+    if (run_.micro_batch() == 0)
+      order.push_back(unit);
+    else
+      add(unit, offload::PassDirection::kForward);
+  };
+  for (int unit = 0; unit < head; ++unit) add_forward(unit);
   for (const int lender : model_->layout().lenders(head))
     add(lender, offload::PassDirection::kForward);
-  order.push_back(head);
+  add_forward(head);
   if (has_backward) {
     for (const int lender : model_->layout().lenders(head))
       add(lender, offload::PassDirection::kBackward);

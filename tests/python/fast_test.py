@@ -454,6 +454,11 @@ class ByHooks(Fast):
         self.reason(make("llama", hidden_act="gelu"), "hidden_act")
         self.reason(make("gpt2", resid_pdrop=0.1), "dropouts differ")
 
+    def test_not_another_attention(self):
+        model = make("llama", attn_implementation="flex_attention")
+        self.assertEqual(self.engine(model).way, "engine")
+        self.assertEqual(model.config._attn_implementation, "flex_attention")
+
     def test_the_numbers_are_the_same(self):
         data = batches(3)
         model = make("gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)

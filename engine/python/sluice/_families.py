@@ -222,7 +222,11 @@ def _check_logits(model: nn.Module, family: Family) -> None:
     length = min(family.context, 12)
     tokens = (torch.arange(length)[None] * 7919 % family.vocab).to(first.device)
     modes = [(part, part.training) for part in model.modules() if part.training]
+    config: Any = model.config
+    attention = config._attn_implementation
     try:
+        if attention not in ("eager", "sdpa"):  # what may want a GPU, or a compiler
+            config._attn_implementation = "sdpa"
         for part, _ in modes:
             part.training = False
         with torch.no_grad():
@@ -231,6 +235,8 @@ def _check_logits(model: nn.Module, family: Family) -> None:
     except Exception as error:
         raise NotOfAFamily(f"a few tokens could not be compared: {error}") from error
     finally:
+        if config._attn_implementation != attention:
+            config._attn_implementation = attention
         for part, training in modes:
             part.training = training
     off = (found.double() - expected).square().mean().sqrt().item()
