@@ -28,7 +28,9 @@
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
 #include "engine/python/bindings.h"
+#include "engine/python/family_bindings.h"
 #include "engine/python/module_run.h"
+#include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
@@ -77,6 +79,7 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   made.has_threads = made.config.run.cpu_threads > 0;
   if (!made.has_threads) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports) {
+    made.asks_length |= report.given && report.path == "data.sequence_length";
     if (report.outcome == config::Outcome::kIgnored)
       made.ignored.emplace_back(report.path, report.reason);
     else if (report.given && is_the_scripts(report.path))
@@ -111,6 +114,21 @@ class Ranks {
 
 using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;
 
+// Of threads that change no bit, of all ranks of this host; 0: as many as compute.
+int workers_of(const ResolvedConfig& config) {
+  return config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()));
+}
+
+// Of a family's model the units are those that it has, and not described.
+std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
+                                           const std::string& cache_path) {
+  at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
+  const config::Config config = family.configured(asked.config, asked.asks_length);
+  return value_of(ModuleRun::create(
+      config, family.layout(config),
+      {.places = value_of(family.places(config, cache_path)), .workers = workers_of(asked)}));
+}
+
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
@@ -118,10 +136,8 @@ std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
   units.reserve(described.size());
   for (const PythonUnit& unit : described)
     units.push_back({.name = unit.first, .parameters = unit.second});
-  auto run = ModuleRun::create(
-      config.config, value_of(ModuleLayout::create(std::move(units))),
-      {.link = ranks.link(),
-       .workers = config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()))});
+  auto run = ModuleRun::create(config.config, value_of(ModuleLayout::create(std::move(units))),
+                               {.link = ranks.link(), .workers = workers_of(config)});
   if (!run.ok()) ranks.abort(run.error().message());
   return value_of(std::move(run));
 }
@@ -216,6 +232,8 @@ void define_run(py::module_& module) {
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
            py::keep_alive<1, 4>(), NoGil())
+      .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("cache_path"),
+           NoGil())
       .def(
           "initialise",
           [](ModuleRun& run, const py::function& values) {
@@ -344,6 +362,8 @@ PYBIND11_MODULE(_core, module) {
     }
   });
   define_values(module);
+  define_family(module);
   define_run(module);
   define_spill(module);
+  define_family_pass(module);
 }

@@ -108,4 +108,26 @@ Result<ModuleLayout> ModuleLayout::create(std::vector<ModuleUnit> units) {
                       layout_of(frozen));
 }
 
+ModuleLayout ModuleLayout::of_family(ModelLayout model) {
+  std::vector<ModuleUnit> described;
+  std::vector<std::vector<Place>> places;
+  std::vector<UnitLayout> nothing;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
+    ModuleUnit own{.name = layout.name, .parameters = {}};
+    std::vector<Place> of_unit;
+    for (const ParameterSpec& parameter : layout.parameters) {
+      of_unit.push_back({.trained = true, .parameter = static_cast<int>(of_unit.size())});
+      own.parameters.push_back({.name = parameter.name, .shape = parameter.shape});
+    }
+    described.push_back(std::move(own));
+    places.push_back(std::move(of_unit));
+    nothing.push_back({.name = layout.name});
+  }
+  ModuleLayout layout(std::move(described), std::move(places), std::move(model),
+                      layout_of(nothing));
+  layout.is_family_ = true;
+  return layout;
+}
+
 }  // namespace sluice::engine

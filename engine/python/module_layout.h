@@ -5,6 +5,7 @@
 //
 // In both the first unit, of the embedding's role, is what is outside of all blocks: it is acquired
 // beside any of them, so it has a slot of its own. The last one is empty: the loss is the module's.
+// Unless it is of a family's model.
 //
 // Threads: values. Errors: kInvalidArgument, with the parameter's name.
 #pragma once
@@ -40,6 +41,9 @@ class ModuleLayout {
   // `units`: those outside of all blocks first, then the blocks, in the order in which they are
   // expected to be used.
   static Result<ModuleLayout> create(std::vector<ModuleUnit> units);
+  // Of a module whose passes are those of a family's model, which has the module's names of
+  // parameters: its units are the model's, head and all, and nothing is frozen.
+  static ModuleLayout of_family(ModelLayout model);
 
   int units() const { return static_cast<int>(described_.size()); }  // those that were described
   const ModuleUnit& described(int unit) const { return described_[index(unit)]; }
@@ -49,6 +53,7 @@ class ModuleLayout {
   const ModelLayout& trained() const { return trained_; }
   const ModelLayout& frozen() const { return frozen_; }
   bool has_frozen() const { return frozen_.parameter_elements() > 0; }
+  bool is_family() const { return is_family_; }
 
  private:
   ModuleLayout(std::vector<ModuleUnit> described, std::vector<std::vector<Place>> places,
@@ -63,6 +68,7 @@ class ModuleLayout {
   std::vector<std::vector<Place>> places_;  // by unit and described parameter
   ModelLayout trained_;
   ModelLayout frozen_;
+  bool is_family_ = false;
 };
 
 }  // namespace sluice::engine

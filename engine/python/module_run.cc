@@ -22,15 +22,18 @@ namespace {
 constexpr ParameterNames kModuleNames = {};
 
 Result<MemoryPlan> plan_trained(const config::Config& config, const ModuleLayout& layout,
-                                const offload::RankPart& ranks) {
+                                const ModulePlaces& places, const offload::RankPart& ranks) {
   return plan_memory(config, layout.trained(),
                      {.purpose = RunPurpose::kTraining,
                       .on_gpu = uses_cuda(config),
+                      .places = places.places,
+                      .block_slots = places.block_slots,
                       // Passes come micro-batch by micro-batch.
                       .wave_micro_batches = 1,
                       .ranks = ranks,
                       .names = &kModuleNames,
-                      .keeps_sums = true});
+                      .keeps_sums = !layout.is_family(),
+                      .nvme_weights = places.nvme_weights});
 }
 
 // Nothing but parameters that come and go; each rank has all of them.
@@ -121,7 +124,7 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   const config::Config config = of_rank(given, local_world);
   const offload::RankPart part =
       link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, part));
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, environment.places, part));
   std::optional<MemoryPlan> frozen;
   if (layout.has_frozen()) {
     SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout, part));
@@ -227,9 +230,10 @@ RunState ModuleRun::own_state() const {
 void ModuleRun::acquire(int unit) {
   if (at(unit).acquired) return;
   if (has_trained(unit)) {
+    check_ends(unit);
     must(optimizer_->wait_ready(unit));
     note_gather(unit);
-    must(parameters_->units().acquire(unit).status());
+    at(unit).slot = must(parameters_->units().acquire(unit));
   }
   if (has_frozen(unit)) {
     const Status there = frozen_->units().acquire(unit).status();
@@ -303,6 +307,7 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
                     parameters.size(), " parameters, and was given ", gradients.size(),
                     " gradients");
   TORCH_CHECK_VALUE(!is_complete(), "the step has all of its ", micro_batches(), " micro-batches");
+  TORCH_CHECK_VALUE(!layout_.is_family(), "gradients of a family's model come from its own passes");
   if (at(unit).ended)
     throw TrainError("the gradient of unit " + described.name +
                      " comes in more parts than in the micro-batches before: it was complete");
@@ -379,10 +384,11 @@ void ModuleRun::abandon_step() {
   // The last step's update may still need its gradients; where it has failed, so will all to come.
   if (!optimizer_->drain().ok()) return;
   // None of them counts as complete any more.
+  if (open_unit_ >= 0) put_away(std::exchange(open_unit_, -1));
   for (int unit = model().units() - 1; unit >= 0; --unit) {
     gradients_->open(unit);
     gradients_->target(unit, 0);
-    must(gradients_->keep(unit));
+    put_away(unit);
     if (unit < layout_.units()) at(unit).begun = at(unit).ended = false;
   }
   is_touched_ = false;

@@ -47,11 +47,19 @@
 
 namespace sluice::engine {
 
+// What a planner chose for what a configuration leaves open, as PlanOptions has it.
+struct ModulePlaces {
+  std::vector<offload::UnitPlacement> places;  // by unit; empty: in memory
+  int block_slots = 0;
+  std::vector<int> nvme_weights;
+};
+
 class ModuleRun final : public SavedRun {
  public:
   // The memory plan is made here, and nothing is taken where it is refused. Without values:
   // initialise() or load() comes next.
   struct Environment {
+    ModulePlaces places = {};
     Communicator* link = nullptr;  // of several ranks; must outlive it
     // Threads that update and add, of all ranks of this host; 0: as many as compute.
     int workers = 0;
@@ -80,6 +88,21 @@ class ModuleRun final : public SavedRun {
   void prefetch(int unit);
   // The units that the coming passes acquire, in their order; `trains`: of a micro-batch. A hint.
   void expect(const std::vector<int>& passes, bool trains);
+
+  // ---- of a family's model (family_pass.h)
+  // Of an acquired unit, shaped as its slots are.
+  const UnitViews& slot_views(int unit) const { return *at(unit).slot; }
+  // Whether a pass in this direction finds the unit where the one before left it, on the GPU.
+  bool keeps(int unit, offload::PassDirection direction) const {
+    return parameters_->units().keeps(unit, direction);
+  }
+  int prefetch_units() const { return plan_.fetching.prefetch_units; }
+  // The sums of a unit, for all that the micro-batch that goes on adds to it; then they are
+  // complete, and go where its update wants them. One unit at a time, and each once.
+  GradientSink::Target open_gradient(int unit);
+  void close_gradient();
+  // The unit's sums, of earlier micro-batches, will be opened soon.
+  void prefetch_gradient(int unit);
 
   // Before the first add() of a micro-batch: state begins to come from NVMe for the step's end.
   void begin_backward();
@@ -145,7 +168,8 @@ class ModuleRun final : public SavedRun {
 
  private:
   struct Unit {
-    std::vector<at::Tensor> views;  // empty until the state is there
+    std::vector<at::Tensor> views;    // empty until the state is there
+    const UnitViews* slot = nullptr;  // of what is trained, once it was acquired
     bool acquired = false;
     bool begun = false;  // has a target in this micro-batch
     bool ended = false;  // and all that comes in it
@@ -192,6 +216,8 @@ class ModuleRun final : public SavedRun {
   const UnitViews& begin(int unit);
   void complete(int unit, const UnitViews& sums);
   void end(int unit);
+  void put_away(int unit);
+  void check_ends(int unit) const;
   bool in_last_micro_batch() const { return micro_batch_ + 1 == micro_batches(); }
 
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
@@ -212,6 +238,7 @@ class ModuleRun final : public SavedRun {
   std::vector<Unit> units_;
   std::int64_t micro_batch_ = 0;
   bool is_touched_ = false;  // something was added since the last step
+  int open_unit_ = -1;       // by open_gradient()
   std::vector<offload::AdamwScalars> scalars_;
 
   std::unique_ptr<Communicator> gpu_link_;

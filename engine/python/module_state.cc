@@ -87,6 +87,14 @@ class DescribedValues {
   std::vector<at::Tensor> tensors_;
 };
 
+// Without the rows that only a slot has.
+at::Tensor as_described(const at::Tensor& view, const std::vector<std::int64_t>& shape) {
+  std::int64_t numbers = 1;
+  for (const std::int64_t size : shape) numbers *= size;
+  const bool is_padded = view.numel() > numbers;
+  return (is_padded ? view.narrow(0, 0, shape.front()) : view).view(shape);
+}
+
 int unit_of(const ModelLayout& model, const ParameterSpec& parameter) {
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::vector<ParameterSpec>& of_unit = model.layout(unit).parameters;
@@ -161,7 +169,7 @@ Status ModuleRun::make_views() {
       const ModuleLayout::Place& place = layout_.place(unit, static_cast<int>(i));
       const UnitViews* const views = place.trained ? trained : frozen;
       SLUICE_CHECK(views != nullptr, "a unit has the parameters that are described");
-      at(unit).views.push_back((*views)[place.parameter].view(parameters[i].shape));
+      at(unit).views.push_back(as_described((*views)[place.parameter], parameters[i].shape));
     }
     if (trained != nullptr) parameters_->units().release(unit);
     if (frozen != nullptr) frozen_->units().release(unit);

@@ -195,6 +195,23 @@ class Examples(unittest.TestCase):
             self.assertTrue(torch.equal(state[own], value), name)
             self.assertGreater(value.abs().sum(), 0)
 
+    def test_llama_pretraining(self):
+        engine, losses = self.run_example(
+            "llama_pretraining",
+            "--text",
+            self.text,
+            "--output_dir",
+            self.folder / "llama",
+            "--nvme",
+            self.folder,
+        )
+        self.addCleanup(engine.close)
+        self.assertEqual(engine.way, "engine")
+        self.assertLess(losses[-1], losses[0] - 1)
+        self.assertIn("perplexity", self.said)
+        self.assertTrue((self.folder / "llama/model/model.safetensors").exists())
+        self.assertTrue((self.folder / "llama/checkpoints").is_dir())
+
     def test_accelerate_loop(self):
         options = ("--text", self.text, "--output_dir", self.folder / "b", "--epochs", 2)
         model, losses = self.run_example("accelerate_loop", *options)

@@ -208,9 +208,11 @@ class Models(unittest.TestCase):
         optimizer = torch_adamw(reference)
         with (
             tempfile.TemporaryDirectory() as drive,
-            sluice.initialize(model, run_config(accumulation, place, drive)) as engine,
+            sluice.initialize(
+                model, run_config(accumulation, place, drive), units="hooks"
+            ) as engine,
         ):
-            self.assertEqual(len(engine.units), MODELS[name][4])
+            self.assertEqual((engine.way, len(engine.units)), ("hooks", MODELS[name][4]))
             for step in range(steps):
                 expected = 0.0
                 optimizer.zero_grad()

@@ -8,7 +8,8 @@ std::optional<at::Tensor> joined_rows(const UnitViews& views, int first, int cou
   std::int64_t end = begin.storage_offset() + begin.numel();
   for (int i = first + 1; i < first + count; ++i) {
     const at::Tensor& next = views[i];
-    if (next.storage_offset() != end || next.sizes().slice(1) != begin.sizes().slice(1))
+    if (!next.is_alias_of(begin) || next.storage_offset() != end ||
+        next.sizes().slice(1) != begin.sizes().slice(1))
       return std::nullopt;
     end += next.numel();
     shape.front() += next.size(0);

@@ -20,7 +20,8 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _client, making, ranks
 from ._build import VERSION
-from ._core import Config, Parameter, RefusedError, Run
+from ._core import Config, Family, Parameter, RefusedError, Run
+from .fast import Fast, choose, speeds_path, units_of
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
@@ -62,7 +63,8 @@ def initialize(
             Those that require no gradient are frozen: they come and go, and have no state.
         config: a run file or a DeepSpeed JSON, as its path or as a dict. Of a run file the sections
             model and data mean nothing here.
-        units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
+        units: which modules are fetched as a whole, and who computes them:
+            :data:`sluice.UnitPolicy`.
         overrides: keys of the configuration with dots, which win: ``{"run.seed": 7}``.
 
     Raises:
@@ -76,7 +78,8 @@ def initialize(
 def _read_config(
     config: Mapping[str, Any] | str | os.PathLike[str],
     overrides: Mapping[str, Any] | None,
-    world: int,
+    world: int = 1,
+    family: Family | None = None,
 ) -> Config:
     if isinstance(config, Mapping):
         text = json.dumps(config)
@@ -97,14 +100,23 @@ def _read_config(
     if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):
         text = json.dumps({**keys, "model": {}})
         _log.info("model is ignored: it is the module that is given")
+    overrides = dict(overrides or {})
+    asks_length = "data.sequence_length" in overrides or '"sequence_length"' in text
+    used: set[str] = set()
+    if family is not None:
+        used = {"data.sequence_length", "placement.recompute"}
+        if asks_length:  # which is checked against the model's
+            used.add("model.context")
+            overrides["model.context"] = family.context
     resolved = Config(
         text,
         of_deepspeed,
-        [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()],
+        [f"{key}={json.dumps(value)}" for key, value in overrides.items()],
         world,
     )
     for key, reason in resolved.ignored:
-        _log.info("%s is ignored: %s", key, reason)
+        if key not in used:
+            _log.info("%s is ignored: %s", key, reason)
     if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
         resolved.run_dir = os.path.join(
             os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
@@ -162,12 +174,26 @@ class Engine:
         overrides: Mapping[str, Any] | None = None,
     ):
         _check_module(model)
+        #: The module that is trained.
+        self.module = model
+        self._is_empty = making.give_stand_ins(model)
+        divided = divide(model, units)
         self._ranks = ranks.join()
-        self._config = _read_config(config, overrides, self._ranks.world)
+        family, self._way_reason = choose(model, units, self._ranks.world)
+        self._config = _read_config(config, overrides, self._ranks.world, family)
         if self._config.uses_gpu:
             ranks.choose_gpu(self._ranks)
-        self._is_empty = making.give_stand_ins(model)
-        self._units: list[Unit] = divide(model, units)
+        self._scratch = os.path.dirname(self._config.run_dir) or None
+        self._make_run(divided if family is None else units_of(model, family), family)
+        self._run.initialise(
+            lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
+        )
+        self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
+        self._begin(None if family is None else Fast(self, family, units == "engine"))
+        _engines[model] = weakref.ref(self)
+
+    def _make_run(self, units: list[Unit], family: Family | None) -> None:
+        self._units: list[Unit] = units
         self._managed: dict[int, ManagedParameter] = {
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
@@ -176,25 +202,26 @@ class Engine:
             self._frozen_sample = _client.sample(frozen)
         if self._ranks.world > 1:
             self._require_same()
-        making.settle(model)
-        self._run = Run(
-            self._config,
-            [
-                (
-                    unit.name,
-                    [
-                        Parameter(it.name, list(it.parameter.shape), it.trained)
-                        for it in unit.parameters
-                    ],
-                )
-                for unit in self._units
-            ],
-            self._ranks,
-        )
+        making.settle(self.module)
+        if family is not None:
+            self._run = Run(self._config, family, speeds_path())
+        else:
+            self._run = Run(
+                self._config,
+                [
+                    (
+                        unit.name,
+                        [
+                            Parameter(it.name, list(it.parameter.shape), it.trained)
+                            for it in unit.parameters
+                        ],
+                    )
+                    for unit in self._units
+                ],
+                self._ranks,
+            )
         for note in self._run.notes:
             _log.info(note)
-        #: The module that is trained.
-        self.module = model
         #: What the module computes with: torch.float32, bfloat16 or float16.
         self.dtype: torch.dtype = _DTYPES[self._config.precision]
         #: Where it computes.
@@ -216,12 +243,37 @@ class Engine:
         self._new_micro_batch = True
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
         self._handles: list[RemovableHandle] = []
-        self._run.initialise(
-            lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
-        )
+
+    def _begin(self, fast: Fast | None) -> None:
         self._take_over()
-        self._keeper = Keeper(self._run, model, self._units)
-        _engines[model] = weakref.ref(self)
+        self._keeper = Keeper(self._run, self.module, self._units)
+        self._fast = fast
+        if fast is not None:
+            fast.attach()
+        if self.way == "engine":
+            _log.info("the engine's own units compute %s", type(self.module).__name__)
+        else:
+            _log.info("PyTorch computes the module, by hooks: %s", self._way_reason)
+
+    def _take_apart(self) -> None:
+        """What holds the run, which goes with it; the module's parameters are gone."""
+        if self._fast is not None:
+            self._fast.detach()
+            self._fast = None
+        self._keeper.close()
+        for handle in self._handles:
+            handle.remove()
+        self._run = cast(Run, Closed())
+
+    def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
+        """Goes on from there, with the module's own forward."""
+        last, generation = self.last_step, self._keeper._generation
+        self._take_apart()
+        self._way_reason = reason
+        self._make_run(divide(self.module, "hooks"), None)
+        self._run.load(checkpoint, lambda _: None)
+        self._begin(None)
+        self.last_step, self._keeper._generation = last, generation
 
     def _require_same(self) -> None:
         """What every rank has to have alike, before anything is taken."""
@@ -274,8 +326,9 @@ class Engine:
         in place.
         """
         self._begin_pass()
+        call = self.module if self._fast is None else self._fast
         try:
-            return self.module(
+            return call(
                 *(self._as_computed(it) for it in args),
                 **{key: self._as_computed(it) for key, it in kwargs.items()},
             )
@@ -308,7 +361,8 @@ class Engine:
         if not torch.is_grad_enabled():
             self._keeper.begin_evaluation()
         elif self._new_micro_batch:
-            _check_not_compiled(self.module)
+            if self._fast is None:
+                _check_not_compiled(self.module)
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
 
@@ -341,7 +395,10 @@ class Engine:
         try:
             of_rank = self._run.micro_batches if averages else 1
             scale = self._run.loss_scale / (of_rank * self._ranks.world)
-            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+            if self._fast is None:
+                loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+            else:
+                self._fast.backward(loss, scale, retain_graph)
             for unit, arrived in enumerate(self._arrived):
                 if arrived > 0:
                     self._hand_over(unit)
@@ -364,6 +421,10 @@ class Engine:
             self._abandon()
         if len(self._losses) > self._run.micro_batch:  # there was one before in this micro-batch
             self._learns_parts = False
+        if self._fast is not None:
+            self._keeper.release_all()
+            self._keeper.in_backward = True
+            return
         self._run.begin_backward()
         self._keeper.begin_backward()
 
@@ -384,6 +445,8 @@ class Engine:
         self._run.abandon_step()
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
+        if self._fast is not None:
+            self._fast.refuse_gradient(parameter)
         if not self._keeper.in_backward:
             parameter.grad = None
             self._keeper.check_in_backward()
@@ -475,6 +538,16 @@ class Engine:
             raise RefusedError(what)
 
     # ---- what a loop asks for
+
+    @property
+    def way(self) -> str:
+        """ "engine" where its own units compute the module's passes, "hooks" where PyTorch does."""
+        return "hooks" if self._fast is None else "engine"
+
+    @property
+    def way_reason(self) -> str:
+        """Why it is hooks; empty where it is not."""
+        return self._way_reason
 
     @property
     def config(self) -> dict[str, Any]:
@@ -699,11 +772,10 @@ class Engine:
         before."""
         if isinstance(self._run, Closed):
             return
-        self._keeper.close()
-        for handle in self._handles:
+        self._take_apart()
+        for handle in self._outer_handles:
             handle.remove()
         _engines.pop(self.module, None)
-        self._run = cast(Run, Closed())
 
     def __enter__(self) -> Engine:
         return self

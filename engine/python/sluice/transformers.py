@@ -195,7 +195,7 @@ class TrainerMixin(_Trainer):
             )
 
         handle = engine.module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
-        engine._handles.append(handle)
+        engine._outer_handles.append(handle)
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
         self._running.backward(loss, averages=False)  # the Trainer has divided it
@@ -205,6 +205,23 @@ class TrainerMixin(_Trainer):
             loss = super().training_step(model, *args, **kwargs)
             self._running.step(is_last=self.accelerator.sync_gradients)
         return loss
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        fast = None if self.engine is None else self.engine._fast
+        if fast is None:
+            return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
+        fast.wants_logits = not prediction_loss_only
+        try:
+            return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
+        finally:
+            fast.wants_logits = True
 
     @contextmanager
     def _forgets_where_it_fails(self) -> Any:

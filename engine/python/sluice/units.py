@@ -12,12 +12,15 @@ from torch import nn
 
 from ._core import RefusedError
 
-#: "auto": the elements of the outermost ``nn.ModuleList`` and ``nn.Sequential``; patterns of names
-#: (fnmatch) and classes of modules; or a function of a module's name and itself that says whether
-#: it is a unit.
+#: "hooks": the elements of the outermost ``nn.ModuleList`` and ``nn.Sequential``, computed by
+#: PyTorch. "engine": the engine's own units compute the module, as those of a family that they are
+#: written for (GPT-2, Llama, Mistral, Qwen2 and Qwen3 of transformers). "auto": "engine" where that
+#: is possible, else "hooks". Or which modules are units of hooks: patterns of names (fnmatch) and
+#: classes of modules, or a function of a module's name and itself that says whether it is one.
 UnitPolicy = Union[str, Sequence[Union[str, type]], Callable[[str, nn.Module], bool]]
 
 OUTSIDE = "outside of blocks"
+_WHOLE = ("auto", "engine", "hooks")
 
 
 @dataclass
@@ -85,12 +88,12 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
     """Modules that are units of their own, each once. RefusedError where a policy finds none."""
     if callable(policy) and not isinstance(policy, type):
         is_unit = policy
-    elif policy == "auto":
+    elif isinstance(policy, str) and policy in _WHOLE:
         is_unit = _auto(root)
     elif isinstance(policy, str):
         raise RefusedError(
-            f'units="{policy}" is no policy: it is "auto", a list of names or classes, or a'
-            " function"
+            f'units="{policy}" is no policy: it is "auto", "engine", "hooks", a list of names or'
+            " classes, or a function"
         )
     elif isinstance(policy, Sequence):
         is_unit = _by_patterns(list(policy))
@@ -100,7 +103,7 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
     for name, module in _walk(root, "", is_unit):
         if _has_parameters(module):
             blocks.setdefault(id(module), (name, module))
-    if not blocks and policy != "auto":
+    if not blocks and not (isinstance(policy, str) and policy in _WHOLE):
         raise RefusedError(
             f"units={policy!r} finds no module with parameters in {type(root).__name__}"
         )
@@ -154,7 +157,8 @@ def _check_parameter(name: str, parameter: nn.Parameter) -> None:
 
 
 def owners(root: nn.Module, units: list[Unit]) -> list[tuple[nn.Module, list[int]]]:
-    """Modules whose forward needs units, with these.
+    """Modules whose forward needs units, with these. Where a family's units are those (the head is
+    one), outside of blocks only what has parameters of its own.
 
     A block, and what it consists of as far as it has parameters of its own (so that a part of a
     block may be called by itself); outside of blocks every module with anything of unit 0 in it.
@@ -186,6 +190,10 @@ def owners(root: nn.Module, units: list[Unit]) -> list[tuple[nn.Module, list[int
                 needs[id(module)] = (module, known[1] | wanted)
     for module in root.modules():
         if id(module) in inside or isinstance(module, (nn.ParameterList, nn.ParameterDict)):
+            continue
+        if units[-1].module is None and len(units) > 1:
+            if own(module):
+                needs[id(module)] = (module, own(module))
             continue
         parts = [part for part in module.modules() if id(part) not in inside]
         if any(0 in own(part) for part in parts):

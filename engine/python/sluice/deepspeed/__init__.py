@@ -28,6 +28,7 @@ from torch import nn
 from .. import __version__
 from .._core import RefusedError
 from ..engine import initialize as initialize_engine
+from ..units import UnitPolicy
 from . import comm, translate, zero
 from .engine import DeepSpeedEngine
 from .facades import EngineOptimizer, EngineSchedule, shadow_optimizer
@@ -78,6 +79,8 @@ def initialize(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     mesh_param: Any = None,
     config_params: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    *,
+    units: UnitPolicy = "auto",
     **unknown: Any,
 ) -> tuple[DeepSpeedEngine, EngineOptimizer, Any, Any]:
     """As DeepSpeed's: (engine, optimizer, dataloader, lr_scheduler).
@@ -93,6 +96,7 @@ def initialize(
         lr_scheduler: a schedule of that optimizer (or a function of an optimizer), where the
             configuration has none: :func:`sluice.deepspeed.translate.schedule_keys` says which.
         config: a path, or a dict; also a run file.
+        units: :data:`sluice.UnitPolicy`.
 
     Raises:
         RefusedError: something in it is not supported, by its name.
@@ -105,7 +109,7 @@ def initialize(
     keys = read_config(_one_config(args, config, config_params))
     overrides = _translated(model, optimizer, model_parameters, lr_scheduler, keys)
     engine = DeepSpeedEngine(
-        initialize_engine(model, keys, overrides=overrides), training_data, collate_fn
+        initialize_engine(model, keys, units=units, overrides=overrides), training_data, collate_fn
     )
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 

@@ -1,0 +1,147 @@
+#include "engine/python/family_model.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "aio/check.h"
+#include "aio/log.h"
+#include "engine/budget/configured_model.h"
+#include "engine/device/gpu.h"
+#include "engine/families/families.h"
+#include "engine/families/make_model.h"
+#include "engine/plan/run_plan.h"
+
+namespace sluice::engine {
+namespace {
+
+// A family's name of a parameter as a module with a head has it.
+std::string module_name(const ParameterNames& names, const std::string& name) {
+  return name == names.head ? name : std::string(names.prefix) + name;
+}
+
+std::int64_t unix_s_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+bool is_same(const ModelShape& one, const ModelShape& other) {
+  return one.layers == other.layers && one.hidden == other.hidden && one.heads == other.heads &&
+         one.context_tokens == other.context_tokens && one.vocab == other.vocab &&
+         one.dropout == other.dropout && one.ffn() == other.ffn() && one.family == other.family &&
+         one.numbers == other.numbers;
+}
+
+}  // namespace
+
+Result<FamilyModel> FamilyModel::read(const std::string& text) {
+  SLUICE_ASSIGN_OR_RETURN(HuggingFaceModel model, read_hugging_face_config(text));
+  SLUICE_RETURN_IF_ERROR(validate(model.shape));
+  if (!model.notes.empty()) return Error(ErrorCode::kInvalidArgument, model.notes.front());
+  FamilyModel family(std::move(model.shape));
+  if (!is_same(family.configured({}, /*asks_length=*/true).model.shape(), family.shape_))
+    return Error(ErrorCode::kInvalidArgument,
+                 "its sizes are none that a configuration of the engine can say");
+  return family;
+}
+
+ModelLayout FamilyModel::named(const ModelOptions& options) const {
+  const ParameterNames& names = family_of(shape_).parameter_names(shape_);
+  const auto whole = std::make_shared<const ModelLayout>(model_layout(options));
+  const ModelLayout& layout = *whole;
+  std::vector<ModelLayout::Unit> units;
+  for (int unit = 0; unit < layout.units(); ++unit) {
+    UnitLayout own = layout.layout(unit);
+    for (ParameterSpec& parameter : own.parameters)
+      parameter.name = module_name(names, parameter.name);
+    // Kept by the layout that has it.
+    units.push_back({.kind = std::shared_ptr<const UnitKind>(whole, &layout.kind(unit)),
+                     .layout = std::move(own),
+                     .borrowed = layout.borrowed(unit)});
+  }
+  return {{.hidden = layout.hidden(), .vocab = layout.vocab()}, std::move(units)};
+}
+
+std::vector<ModuleUnit> FamilyModel::units() const {
+  const ModuleLayout layout = ModuleLayout::of_family(named({.shape = shape_}));
+  std::vector<ModuleUnit> units;
+  units.reserve(static_cast<std::size_t>(layout.units()));
+  for (int unit = 0; unit < layout.units(); ++unit) units.push_back(layout.described(unit));
+  return units;
+}
+
+config::Config FamilyModel::configured(config::Config config, bool asks_length) const {
+  config::Model& model = config.model;
+  model.path.clear();
+  model.init_from.clear();
+  model.preset = config::kCustomPreset;
+  model.family = shape_.family;
+  model.layers = shape_.layers;
+  model.hidden = shape_.hidden;
+  model.heads = shape_.heads;
+  model.context_tokens = shape_.context_tokens;
+  model.vocab = shape_.vocab;
+  model.dropout = shape_.dropout;
+  model.ffn_multiplier = static_cast<double>(shape_.ffn()) / static_cast<double>(shape_.hidden);
+  model.numbers.clear();
+  for (const auto& [name, value] : shape_.numbers) model.numbers[name] = value;
+  if (!asks_length) {
+    constexpr std::int64_t kMostUnasked = 4096;
+    config.data.sequence_tokens =
+        uses_cuda(config) ? std::min(shape_.context_tokens, kMostUnasked) : 1;
+  }
+  // Micro-batch by micro-batch, whose inputs of units stay where they are.
+  config.placement.wave_micro_batches = 1;
+  config.placement.boundaries_to_cpu = Tristate::kOff;
+  config.placement.boundaries_to_nvme = Tristate::kOff;
+  return config;
+}
+
+ModelOptions FamilyModel::options(const config::Config& config) const {
+  return configured_model(config, uses_cuda(config));
+}
+
+ModuleLayout FamilyModel::layout(const config::Config& config) const {
+  return ModuleLayout::of_family(named(options(config)));
+}
+
+Result<ModulePlaces> FamilyModel::places(const config::Config& config,
+                                         const std::string& cache_path) const {
+  if (!uses_cuda(config)) return ModulePlaces();
+  config::Config asked = config;
+  asked.optimizer.groups.clear();  // by the module's names, and of no weight here
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan,
+                          plan_run(asked, {.cache_path = cache_path, .unix_s = unix_s_now()}));
+  if (!plan.placement.fits)
+    log::warning("the planner finds no placement that fits: it takes the one that lacks least");
+  return ModulePlaces{.places = std::move(plan.placement.places),
+                      .block_slots = plan.input.step.slots(),
+                      .nvme_weights = plan.stripes.chosen()};
+}
+
+at::Tensor FamilyModel::logits(const std::vector<std::vector<at::Tensor>>& values,
+                               const at::Tensor& tokens) const {
+  const at::NoGradGuard no_tape;
+  const std::unique_ptr<Model> model = make_model({.shape = shape_});
+  TORCH_CHECK_VALUE(static_cast<int>(values.size()) == model->units(), "the model has ",
+                    model->units(), " units, and values are given of ", values.size());
+  std::vector<UnitViews> views(values.size());
+  for (std::size_t unit = 0; unit < values.size(); ++unit)
+    for (const at::Tensor& value : values[unit]) views[unit].append(value);
+  at::Tensor flow = tokens;
+  for (int unit = 0; unit < model->head_index(); ++unit)
+    flow = model->unit(unit).forward({.unit = unit, .training = false},
+                                     views[static_cast<std::size_t>(unit)], flow, nullptr);
+  std::vector<const UnitViews*> lenders;
+  for (const int lender : model->layout().lenders(model->head_index()))
+    lenders.push_back(&views[static_cast<std::size_t>(lender)]);
+  return model->head().logits(
+      with_borrowed(model->layout(), model->head_index(), views.back(), lenders), flow,
+      tokens.size(1));
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,250 @@
+"""Whether a module is one that the engine computes by units of its own: exactly a class of
+transformers that a family has, as transformers makes it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ._core import Error, Family, is_spilled
+
+# By model_type: the class, and the module that has its blocks.
+CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "ministral": "MinistralForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+# All of them compute causal attention, and differ in rounding.
+_ATTENTION = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
+# Keys of configs that the families read, or whose value is checked below.
+_READ = set(
+    "activation_function add_cross_attention architectures attention_bias attention_dropout"
+    " attn_pdrop dtype embd_pdrop head_dim hidden_act hidden_size intermediate_size is_causal"
+    " layer_norm_epsilon layer_types max_position_embeddings max_window_layers mlp_bias model_type"
+    " n_embd n_head n_inner n_layer n_positions num_attention_heads num_hidden_layers"
+    " num_key_value_heads original_max_position_embeddings partial_rotary_factor"
+    " quantization_config reorder_and_upcast_attn resid_pdrop rms_norm_eps rope_parameters"
+    " rope_scaling rope_theta scale_attn_by_inverse_layer_idx scale_attn_weights sliding_window"
+    " tie_word_embeddings torch_dtype use_sliding_window vocab_size".split()
+)
+# Those that change nothing of a causal language model's loss.
+_HARMLESS = set(
+    "_name_or_path attn_implementation bos_token_id chunk_size_feed_forward eos_token_id id2label"
+    " initializer_range keys_to_ignore_at_inference label2id n_ctx name_or_path num_labels"
+    " output_attentions output_hidden_states pad_token_id pretraining_tp problem_type return_dict"
+    " summary_activation summary_first_dropout summary_proj_to_labels summary_type"
+    " summary_use_proj task_specific_params transformers_version use_cache use_return_dict".split()
+)
+_MUST_BE_OFF = {"use_mrope"}
+# Of modules: what a pass does not read, or what is compared otherwise.
+_OWN = {
+    "training",
+    "gradient_checkpointing",
+    "name_or_path",
+    "padding_idx",
+    "max_seq_len_cached",
+    "vocab_size",
+}
+_SCALARS = (bool, int, float, str, type(None))
+
+
+class NotOfAFamily(Exception):
+    """Why a module is none; a clause."""
+
+
+def blocks_of(model: nn.Module) -> nn.ModuleList:
+    base = model.get_submodule(model.base_model_prefix)  # type: ignore[arg-type]
+    return base.h if hasattr(base, "h") else base.layers  # type: ignore[return-value]
+
+
+def padding_row(model: nn.Module) -> int:
+    """Of the embedding: the token whose row gets no gradient for being looked up; -1: none."""
+    row = model.get_input_embeddings().padding_idx  # type: ignore[operator]
+    return -1 if row is None else int(row)
+
+
+def family_of(model: nn.Module) -> Family:
+    """Raises NotOfAFamily."""
+    _check_class(model)
+    _check_parts(model)
+    family = _read(model.config)
+    _check_parameters(model, family)
+    _check_twin(model)
+    # Those of sluice.init() are on the drives, or have no values yet.
+    if not any(is_spilled(it) or 0 in it.stride() for it in model.parameters()):
+        _check_logits(model, family)
+    return family
+
+
+def _check_class(model: nn.Module) -> None:
+    kind = type(model)
+    of = getattr(getattr(model, "config", None), "model_type", None)
+    wanted = CLASSES.get(of) if isinstance(of, str) else None
+    where = f"transformers.models.{of}.modeling_{of}"
+    if wanted is None or kind.__name__ != wanted or kind.__module__ != where:
+        known = ", ".join(CLASSES.values())
+        raise NotOfAFamily(
+            f"{kind.__qualname__} is none of the classes that the engine has units for ({known})"
+        )
+    config: Any = model.config
+    if getattr(config, "_attn_implementation", None) not in _ATTENTION:
+        raise NotOfAFamily(f"its attention is {config._attn_implementation}")
+
+
+def named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, part in model.named_modules():
+        yield name or "the module itself", part
+
+
+def _check_parts(model: nn.Module) -> None:
+    if not callable(getattr(model, "forward", None)):
+        raise NotOfAFamily("it has no forward")
+    for name, part in named(model):
+        kind = type(part)
+        home = kind.__module__.split(".", 1)[0]
+        if home not in ("torch", "transformers"):
+            raise NotOfAFamily(f"{name} is a {kind.__module__}.{kind.__qualname__}")
+        if "forward" in part.__dict__ or "__call__" in part.__dict__:
+            raise NotOfAFamily(f"the forward of {name} was replaced")
+        for method in (kind.forward, kind.__call__):
+            if getattr(method, "__module__", home).split(".", 1)[0] not in (
+                "torch",
+                "transformers",
+            ):
+                raise NotOfAFamily(f"the forward of {kind.__qualname__} was replaced")
+        if getattr(part, "_compiled_call_impl", None) is not None:
+            raise NotOfAFamily(f"{name} was compiled")
+    hooked = find_hook(model, frozenset())
+    if hooked is not None:
+        raise NotOfAFamily(f"{hooked} has hooks")
+    usual = sys.modules["transformers.loss.loss_utils"].LOSS_MAPPING["ForCausalLM"]
+    if "_loss_function" in model.__dict__ or not usual.__module__.startswith("transformers."):
+        raise NotOfAFamily("its loss_function was replaced")
+
+
+def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
+    """The name of the first module or parameter with hooks of others."""
+    of_torch = torch.nn.modules.module
+    if (
+        of_torch._global_forward_hooks
+        or of_torch._global_forward_pre_hooks
+        or of_torch._global_backward_hooks
+        or of_torch._global_backward_pre_hooks
+    ):
+        return "every module (register_module_forward_hook() and its like)"
+    for name, part in model.named_modules():
+        for hooks in (
+            part._forward_hooks,
+            part._forward_pre_hooks,
+            part._backward_hooks,
+            part._backward_pre_hooks,
+        ):
+            if hooks and not known.issuperset(hooks):
+                if not all(key in known or _is_harmless(it) for key, it in hooks.items()):
+                    return name or "the module itself"
+    return None
+
+
+def _is_harmless(hook: Any) -> bool:
+    """Of transformers' gradient_checkpointing_enable(): it says that a tensor needs a gradient."""
+    name = getattr(hook, "__qualname__", "")
+    return hook.__module__.startswith("transformers.") and "enable_input_require_grads" in name
+
+
+def _read(config: Any) -> Family:
+    own = json.loads(config.to_json_string(use_diff=False))
+    usual = json.loads(type(config)().to_json_string(use_diff=False))
+    for key, value in own.items():
+        if key in _READ or key in _HARMLESS or (key in _MUST_BE_OFF and not value):
+            continue
+        if key not in usual or usual[key] != value:
+            raise NotOfAFamily(f"its config has {key}={value!r}, which no family knows")
+    try:
+        return Family(json.dumps(own))
+    except Error as error:
+        raise NotOfAFamily(str(error)) from error
+
+
+def _check_parameters(model: nn.Module, family: Family) -> None:
+    wanted = {name: tuple(shape) for _, unit in family.units for name, shape in unit}
+    for name, parameter in model.named_parameters():
+        if wanted.pop(name, None) != tuple(parameter.shape):
+            raise NotOfAFamily(f"the family has no parameter {name} of its shape")
+        if not parameter.requires_grad:
+            raise NotOfAFamily(f"{name} is frozen")
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise NotOfAFamily(f"{name} has hooks")
+    if wanted:
+        raise NotOfAFamily(f"it has no parameter {next(iter(wanted))}")
+
+
+def _scalars(part: nn.Module) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in part.__dict__.items()
+        if isinstance(value, _SCALARS) and not key.startswith("_") and key not in _OWN
+    }
+
+
+def _check_twin(model: nn.Module) -> None:
+    """Beside one that is made of its config: the same parts, with the same numbers."""
+    try:
+        with torch.device("meta"):
+            twin = type(model)(copy.deepcopy(model.config))
+    except Exception as error:
+        raise NotOfAFamily(f"none can be made of its config: {error}") from error
+    parts = dict(named(model))
+    for name, other in named(twin):
+        part = parts.pop(name, None)
+        if type(part) is not type(other):
+            raise NotOfAFamily(f"{name} is a {type(part).__qualname__}")
+        assert part is not None
+        own = part.__dict__
+        for key, value in _scalars(other).items():
+            if own.get(key, value) != value:
+                raise NotOfAFamily(f"{key} of {name} is {own[key]!r}, and {value!r} by its config")
+    if parts:
+        raise NotOfAFamily(f"it has a part {next(iter(parts))} more than its config says")
+
+
+def _check_logits(model: nn.Module, family: Family) -> None:
+    """A few tokens through both."""
+    parameters = dict(model.named_parameters())
+    values = [[parameters[name].detach() for name, _ in unit] for _, unit in family.units]
+    first = values[0][0]
+    length = min(family.context, 12)
+    tokens = (torch.arange(length)[None] * 7919 % family.vocab).to(first.device)
+    modes = [(part, part.training) for part in model.modules() if part.training]
+    config: Any = model.config
+    attention = config._attn_implementation
+    try:
+        if attention not in ("eager", "sdpa"):  # what may want a GPU, or a compiler
+            config._attn_implementation = "sdpa"
+        for part, _ in modes:
+            part.training = False
+        with torch.no_grad():
+            expected = model(input_ids=tokens, use_cache=False).logits.double()
+            found = family.logits([[it.contiguous() for it in unit] for unit in values], tokens)
+    except Exception as error:
+        raise NotOfAFamily(f"a few tokens could not be compared: {error}") from error
+    finally:
+        if config._attn_implementation != attention:
+            config._attn_implementation = attention
+        for part, training in modes:
+            part.training = training
+    off = (found.double() - expected).square().mean().sqrt().item()
+    scale = expected.square().mean().sqrt().item()
+    share = 1e-3 if first.dtype in (torch.float32, torch.float64) else 0.1
+    if not off <= share * scale + 1e-6:
+        raise NotOfAFamily(
+            f"its logits of a few tokens differ from the family's by {off:.2g}, of {scale:.2g}"
+        )

@@ -1,0 +1,419 @@
+"""The fast way: passes of a module by the engine's own units, where it is of a family that has
+them. Parameters, optimizer and checkpoints are what they are by hooks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
+from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
+from ._micro_batch import MicroBatch, NotByUnits, micro_batch
+from .units import ManagedParameter, Unit, UnitPolicy
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_log = logging.getLogger("sluice")
+_BY_HOOKS = 'units="hooks" computes it by PyTorch'
+
+
+def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | None, str]:
+    """The family by whose units a module is computed, or none and why. RefusedError where the
+    policy is "engine" and there is none."""
+    if not isinstance(policy, str) or policy not in ("auto", "engine"):
+        return None, "units= says what is fetched as a whole"
+    try:
+        if world > 1:
+            raise NotOfAFamily("several ranks train (sluice train has them by its units)")
+        return family_of(model), ""
+    except NotOfAFamily as error:
+        if policy == "engine":
+            raise RefusedError(f'units="engine" is not possible: {error}') from error
+        return None, str(error)
+
+
+def units_of(model: nn.Module, family: Family) -> list[Unit]:
+    """As the family has them: embedding, blocks, head."""
+    parameters = dict(model.named_parameters())
+    blocks = blocks_of(model)
+    units = []
+    for number, (name, described) in enumerate(family.units):
+        is_block = 0 < number <= len(blocks)
+        unit = Unit(name, blocks[number - 1] if is_block else None)
+        for index, (parameter, _) in enumerate(described):
+            unit.parameters.append(
+                ManagedParameter(parameter, parameters[parameter], number, index, True)
+            )
+        units.append(unit)
+    return units
+
+
+def speeds_path() -> str:
+    """Where a user's measured speeds are kept, as by the command line; empty: nowhere."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(cache):
+        return f"{cache}/sluice/speeds.json"
+    home = os.environ.get("HOME", "")
+    return f"{home}/.cache/sluice/speeds.json" if home else ""
+
+
+class _Loss(torch.autograd.Function):
+    """The engine's backward as autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, call: _Call) -> torch.Tensor:  # type: ignore[override]
+        ctx.call = call
+        return call.passed.loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
+        ctx.call.loss_backward(gradient)
+        return None, None
+
+
+class _Logits(torch.autograd.Function):
+    """Values whose gradient the units do not have, and which must not be lost in silence."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, anchor: torch.Tensor, logits: torch.Tensor, call: _Call
+    ) -> torch.Tensor:
+        ctx.call = call
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
+        ctx.call.repeat(gradient, "logits")
+        return None, None, None
+
+
+class _Call:
+    """A call in training, between forward and backward."""
+
+    def __init__(self, fast: Fast, passed: MicroBatchPass, by_hooks: Callable[[], Any]):
+        self.passed = passed
+        self._fast = fast
+        self._by_hooks = by_hooks
+        self._engine = fast._engine
+        self.generation = self._engine._keeper._generation
+
+    @property
+    def is_fast(self) -> bool:
+        return self._engine._fast is self._fast
+
+    def logits(self, has_gradient: bool) -> torch.Tensor:
+        fast, engine = self._fast, self._engine
+        if engine._keeper._generation != self.generation:
+            raise RefusedError(
+                "outputs.logits are computed when they are asked for, and the parameters have"
+                " changed since: ask before engine.step()"
+            )
+        if not has_gradient and self.is_fast:
+            return fast._passes.logits(self.passed)
+        if self.is_fast and (fast._must or fast._family.dropout == 0):
+            return _Logits.apply(fast._anchor, fast._passes.logits(self.passed), self)
+        # Their gradient could not be had later: dropout would be another one.
+        if self.is_fast:
+            to_hooks(engine, "outputs.logits are asked for in training, with dropout")
+        with torch.set_grad_enabled(has_gradient):
+            engine._begin_pass()
+            return self._by_hooks()["logits"]
+
+    def loss_backward(self, gradient: torch.Tensor) -> None:
+        if self.is_fast:
+            self._fast.run_backward(self, float(gradient))
+        else:
+            self.repeat(gradient, "loss")
+
+    def repeat(self, gradient: torch.Tensor, name: str) -> None:
+        """The call once more by hooks, whose backward this one becomes."""
+        self._engine._keeper.check_in_backward()
+        self.check_generation()
+        with torch.enable_grad():
+            value = self._by_hooks()[name]
+        value.backward(gradient)
+
+    def check_generation(self) -> None:
+        if self._engine._keeper._generation != self.generation:
+            raise RefusedError(
+                "the loss was computed before the parameters changed: a step, or loading, was in"
+                " between"
+            )
+
+
+def _calls_in(node: Any) -> list[Any]:
+    """The nodes of a graph that are of calls by units."""
+    kinds = (_Loss._backward_cls, _Logits._backward_cls)  # type: ignore[attr-defined]
+    found: list[Any] = []
+    seen = {id(node): node}  # held, so that no other one gets its id
+    left = [node]
+    while left:
+        it = left.pop()
+        if isinstance(it, kinds):
+            found.append(it)
+            continue
+        for after, _ in it.next_functions:
+            if after is not None and id(after) not in seen:
+                seen[id(after)] = after
+                left.append(after)
+    return found
+
+
+class Output(dict):
+    """What a call returns: ``loss``, and ``logits``, which are computed when they are asked for.
+    As transformers' outputs: by attribute, key or place."""
+
+    def __init__(self, loss: torch.Tensor, logits: Callable[[], torch.Tensor] | None):
+        super().__init__(loss=loss)
+        self._make = logits
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("loss", "logits"):
+            return self[name]
+        if name in ("past_key_values", "hidden_states", "attentions", "cross_attentions"):
+            return None
+        raise AttributeError(name)
+
+    def __missing__(self, key: str) -> torch.Tensor:
+        if key != "logits" or self._make is None:
+            raise KeyError(key)
+        self[key] = self._make()
+        self._make = None
+        return self[key]
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (key == "logits" and self._make is not None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["loss", "logits"] if "logits" in self else ["loss"])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self else default
+
+    def keys(self) -> Any:
+        return list(self)
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def to_tuple(self) -> tuple:
+        return tuple(self.values())
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int) and key in (0, -len(self)):
+            return self["loss"]
+        if isinstance(key, (int, slice)):
+            return self.to_tuple()[key]
+        return super().__getitem__(key)
+
+
+class Fast:
+    """What an engine has where its module's passes are the units'."""
+
+    def __init__(self, engine: Engine, family: Family, must: bool):
+        self._engine = engine
+        self._family = family
+        self._must = must  # otherwise what the units do not compute goes by hooks from there on
+        self._passes = FamilyPass(engine._run, family, padding_row(engine.module))
+        self._anchor = torch.zeros((), device=engine.device, requires_grad=True)
+        self._known: frozenset[int] = frozenset()
+        self._counted = -1  # handles
+        #: Whether an evaluation is asked for logits (a Trainer may not be).
+        self.wants_logits = True
+
+    # ---- the module's own call
+
+    def attach(self) -> None:
+        """The module's own call, by whoever it comes, is the engine's."""
+        module = self._engine.module
+        original = module.forward
+
+        @wraps(original)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            fast = self._engine._fast
+            return original(*args, **kwargs) if fast is not self else fast(*args, **kwargs)
+
+        self._original = original
+        self._parts = list(module.modules())
+        module.forward = forward  # type: ignore[method-assign]
+
+    def detach(self) -> None:
+        self._engine.module.__dict__.pop("forward", None)
+        del self._passes
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        engine = self._engine
+        has_gradient = torch.is_grad_enabled()
+        named = self._named(args, kwargs)
+        is_loss = named.get("labels") is not None
+        if not is_loss and (not has_gradient or not engine.module.training):
+            return self._original(*args, **kwargs)  # inference
+        try:
+            return self._forward(
+                micro_batch(named, self._family, self._engine.module.config, self._engine.device),
+                has_gradient,
+                lambda: engine.module(*args, **kwargs),
+            )
+        except NotByUnits as error:
+            return self._otherwise(str(error), has_gradient, args, kwargs)
+
+    def _otherwise(self, reason: str, has_gradient: bool, args: tuple, kwargs: dict) -> Any:
+        if not has_gradient:
+            return self._original(*args, **kwargs)
+        if self._must:
+            raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
+        to_hooks(self._engine, reason)
+        self._engine._begin_pass()
+        return self._engine.module(*args, **kwargs)
+
+    def _check_module(self) -> None:
+        """What may have changed since the family was chosen."""
+        engine = self._engine
+        if self._counted != len(engine._outer_handles):
+            handles = [*engine._handles, *engine._outer_handles, *engine._keeper._handles]
+            self._known = frozenset(it.id for it in handles)
+            self._counted = len(engine._outer_handles)
+        hooked = find_hook(engine.module, self._known)
+        if hooked is not None:
+            raise NotByUnits(f"{hooked} has hooks")
+        for it in engine._managed.values():
+            own = it.parameter._post_accumulate_grad_hooks  # one is the engine's
+            if it.parameter._backward_hooks or len(own or ()) > 1:
+                raise NotByUnits(f"{it.name} has hooks")
+        training = engine.module.training
+        number = -1
+        for number, (name, part) in enumerate(engine.module.named_modules()):
+            if number >= len(self._parts) or part is not self._parts[number]:
+                raise NotByUnits(f"{name} was replaced")
+            if number > 0 and "forward" in part.__dict__:
+                raise NotByUnits(f"the forward of {name} was replaced")
+            if self._family.dropout > 0 and part.training != training:
+                raise NotByUnits(f"{name} is in another mode than the module")
+            if isinstance(part, nn.Dropout) and part.p != self._family.dropout:
+                raise NotByUnits(f"the dropout of {name} was changed")
+        if number + 1 != len(self._parts):
+            raise NotByUnits("a part of it was taken away")
+
+    def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not args:
+            return dict(kwargs)
+        names = [it for it in _argument_names(self._original) if it != "self"]
+        return {**dict(zip(names, args)), **kwargs}
+
+    def _forward(
+        self, batch: MicroBatch, has_gradient: bool, by_hooks: Callable[[], Any]
+    ) -> Output:
+        engine = self._engine
+        module = engine.module
+        engine._keeper.release_all()
+        drops = module.training and self._family.dropout > 0
+        with torch.no_grad():
+            passed = self._passes.forward(
+                batch.tokens,
+                batch.targets,
+                batch.divisor,
+                batch.documents,
+                has_gradient,
+                drops,
+                self._keeps(),
+            )
+        self._check_module()  # while a GPU computes
+        call = _Call(self, passed, by_hooks)
+        if not has_gradient:
+            return Output(passed.loss, (lambda: call.logits(False)) if self.wants_logits else None)
+        loss = _Loss.apply(self._anchor, call)
+        loss._sluice_call = (loss.grad_fn, call)
+        return Output(loss, lambda: call.logits(True))
+
+    def _keeps(self) -> bool:
+        recompute = self._engine.config["placement"]["recompute"]
+        if recompute != "auto":
+            return recompute == "off"
+        blocks = blocks_of(self._engine.module)
+        return not any(getattr(it, "gradient_checkpointing", False) for it in blocks)
+
+    # ---- backward
+
+    def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
+        """Of `scale` times the loss; past autograd where it is one that a call has returned."""
+        node, call = getattr(loss, "_sluice_call", (None, None))
+        if call is not None and loss.grad_fn is node and not loss._backward_hooks:
+            self.run_backward(call, scale)
+            return
+        engine = self._engine
+        calls = _calls_in(loss.grad_fn)
+        kind = _Loss._backward_cls  # type: ignore[attr-defined]
+        is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
+        if not is_loss:
+            reason = "a loss is made of outputs.logits, or of several calls"
+            if self._must or self._family.dropout > 0:
+                raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
+            to_hooks(engine, reason)
+            engine._begin_pass()
+            engine._begin_backward()
+        loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+
+    def run_backward(self, call: _Call, scale: float) -> None:
+        self._engine._keeper.check_in_backward()
+        call.check_generation()
+        try:
+            self._passes.backward(call.passed, scale)
+        except ValueError as error:
+            raise RefusedError(str(error)) from error
+
+    def refuse_gradient(self, parameter: torch.Tensor) -> None:
+        parameter.grad = None
+        self._engine._keeper.check_in_backward()
+        raise RefusedError(
+            "a loss that was not computed by calling the engine (or its module in training) with"
+            f" labels has a gradient here: {_BY_HOOKS}"
+        )
+
+
+def _argument_names(forward: Any) -> list[str]:
+    code = getattr(forward, "__wrapped__", forward)
+    while hasattr(code, "__wrapped__"):
+        code = code.__wrapped__
+    code = getattr(code, "__func__", code).__code__
+    return list(code.co_varnames[: code.co_argcount])
+
+
+def to_hooks(engine: Engine, reason: str) -> None:
+    """The engine goes on by hooks, between steps: its state passes through a checkpoint in a
+    temporary folder."""
+    run = engine._run
+    if run.micro_batch > 0 or engine._losses:
+        raise RefusedError(
+            f"the engine's units do not compute this: {reason}. The step has begun, so it cannot go"
+            f" on by hooks either: {_BY_HOOKS} from the beginning"
+        )
+    _log.warning("from here on PyTorch computes the module, by hooks: %s", reason)
+    folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=engine._scratch)
+    try:
+        engine._keeper.release_all()
+        path = run.save(folder, "")
+        del run
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        engine._go_by_hooks(path, reason)
+    except BaseException:
+        _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
