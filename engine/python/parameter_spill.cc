@@ -43,8 +43,9 @@ void leave_mapping(const at::DataPtr& memory, std::uint64_t bytes) {
   const auto first = reinterpret_cast<std::uintptr_t>(memory.get());
   const std::uint64_t begin = align_up(first, kPageBytes);
   const std::uint64_t end = align_down(first + bytes, kPageBytes);
-  if (begin < end)
-    static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT));
+  if (begin >= end) return;
+  auto* const pages = static_cast<std::byte*>(memory.get()) + (begin - first);
+  static_cast<void>(::madvise(pages, end - begin, MADV_PAGEOUT));
 #endif
 }
 
