@@ -25,12 +25,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/file_system.h"
 #include "engine/config/config.h"
+#include "engine/observe/io_trace.h"
+#include "engine/observe/trace_log.h"
 #include "engine/python/module_layout.h"
+#include "engine/python/module_plan.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/run_resources.h"
@@ -44,7 +48,8 @@ class ModuleRun final : public SavedRun {
   // The memory plan is made here, and nothing is taken where it is refused. Without values:
   // initialise() or load() comes next.
   static Result<std::unique_ptr<ModuleRun>> create(const config::Config& config,
-                                                   ModuleLayout layout);
+                                                   ModuleLayout layout,
+                                                   const ModulePlanOptions& options = {});
   ~ModuleRun() override;  // removes the stores
 
   // The tensors of a unit, in the order in which its parameters were described, of any type of
@@ -88,10 +93,22 @@ class ModuleRun final : public SavedRun {
   // Every update applied, everything on its way written.
   void drain();
 
+  // The directory is this run's until it goes, or takes another: for checkpoints and what else it
+  // keeps there. kBusy: it is another's.
+  Status own_directory(const std::string& directory);
   // DIR/checkpoints/step-N (engine/checkpoint/FORMAT.md), as a training run's; the directory
-  // belongs to this run from then on. `client`: a text that comes back from load(). Returns the
-  // checkpoint's folder.
-  Result<std::string> save(const std::string& directory, const std::string& client);
+  // belongs to this run from then on. Returns the checkpoint's folder.
+  struct SaveOptions {
+    std::string directory;
+    std::string client;       // a text that comes back from load()
+    bool background = false;  // from a copy of the state, which takes 12 bytes a parameter
+    std::optional<double> loss;
+  };
+  Result<std::string> save(const SaveOptions& options);
+  // What became of each save, once, in order; those that go on are left out, and wait_for_saves()
+  // waits for them. Of one in the foreground save() has returned the error as well.
+  std::vector<SavedCheckpoint> finished_saves();
+  void wait_for_saves();
   // A checkpoint's folder, or a directory, of which it is the newest; `accept` gets what save() was
   // given. Nothing has changed where that returns an error, or anything is found that keeps this
   // run from going on there; only a checkpoint that turns out to be damaged leaves it half set.
@@ -101,10 +118,30 @@ class ModuleRun final : public SavedRun {
   // All masters as one safetensors file, under the module's names, in this type of numbers.
   Status save_weights(const std::string& path, DType dtype);
 
+  // Where the planner was asked: what it predicted, and what it took for granted.
+  std::optional<double> predicted_step_s() const { return predicted_step_s_; }
+  const std::string& prediction() const { return prediction_; }  // as prediction_json()
+  const std::vector<std::string>& assumptions() const { return assumptions_; }
+
   const TrainState& train_state() const { return state_; }
   const config::Config& config() const { return config_; }
   const ModuleLayout& layout() const { return layout_; }
   offload::ParamStats param_stats() const { return parameters_->stats(); }
+
+  // Since create(), and now: the bytes of a step's metrics.
+  struct Figures {
+    std::uint64_t nvme_read_bytes = 0;
+    std::uint64_t nvme_write_bytes = 0;
+    std::uint64_t h2d_bytes = 0;
+    std::uint64_t d2h_bytes = 0;
+    std::uint64_t gpu_peak_bytes = 0;
+    std::uint64_t pinned_bytes = 0;
+    std::uint64_t resident_bytes = 0;
+  };
+  Figures figures() const;
+  aio::IoQueue& file_queue() { return *drives_.saves; }  // for small files of its own
+  // Start it before the first step of it.
+  TraceLog& trace() { return trace_; }
 
   using SavedRun::take_state;
   Status take_state(const TakeState& take, offload::Calls calls) override;
@@ -130,7 +167,7 @@ class ModuleRun final : public SavedRun {
   Status check_parameters(CheckpointReader& checkpoint) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
-  Status own_directory(const std::string& directory);
+  Status make_checkpoints(bool background);
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
@@ -144,6 +181,9 @@ class ModuleRun final : public SavedRun {
   const ModuleLayout layout_;
   const MemoryPlan plan_;
   std::optional<MemoryPlan> frozen_plan_;
+  std::optional<double> predicted_step_s_;
+  std::string prediction_;
+  std::vector<std::string> assumptions_;
   const UpdateRules rules_;
   TrainState state_;
   int most_acquired_ = 0;
@@ -154,6 +194,8 @@ class ModuleRun final : public SavedRun {
   bool is_touched_ = false;  // something was added since the last step
   std::vector<offload::AdamwScalars> scalars_;
 
+  TraceLog trace_;
+  IoTrace io_trace_{trace_};
   RunDrives drives_;
   std::unique_ptr<aio::Executor> update_executor_;
   std::unique_ptr<aio::Executor> gradient_executor_;
@@ -167,6 +209,8 @@ class ModuleRun final : public SavedRun {
   std::string directory_;  // of its checkpoints, once it has one
   std::unique_ptr<aio::FileLock> lock_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
+  bool saves_in_background_ = false;          // checkpoints_
+  std::vector<SavedCheckpoint> ended_saves_;  // that nobody asked for yet
 };
 
 }  // namespace sluice::engine

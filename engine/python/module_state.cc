@@ -10,6 +10,7 @@
 
 #include "aio/check.h"
 #include "aio/log.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/config/stored_config.h"
 #include "engine/device/host.h"
 #include "engine/exchange/stored_shape.h"
@@ -185,7 +186,9 @@ CheckpointState ModuleRun::checkpoint_state() const {
 
 Status ModuleRun::own_directory(const std::string& directory) {
   const std::string path = std::filesystem::absolute(directory).lexically_normal().string();
-  if (checkpoints_ && directory_ == path) return {};
+  if (lock_ && directory_ == path) return {};
+  wait_for_saves();
+  checkpoints_.reset();
   aio::FileSystem& files = drives_.saves->backend().files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
@@ -197,12 +200,22 @@ Status ModuleRun::own_directory(const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());
   for (const std::string& name : leftovers)
     log::info("cleared up after a save that was interrupted: " + folder.path() + "/" + name);
+  lock_ = *std::move(lock);
+  directory_ = path;
+  return {};
+}
+
+Status ModuleRun::make_checkpoints(bool background) {
+  if (checkpoints_ && saves_in_background_ == background) return {};
+  wait_for_saves();
+  checkpoints_.reset();
   SLUICE_ASSIGN_OR_RETURN(
       checkpoints_,
       RunCheckpoints::create(
           *this, *drives_.saves,
-          {.directory = path,
+          {.directory = directory_,
            .keep_last = static_cast<int>(config_.run.keep_last_checkpoints),
+           .background = background,
            .check_directory = [this]() -> Status {
              SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(directory_ + "/lock"));
              if (there) return {};
@@ -210,27 +223,41 @@ Status ModuleRun::own_directory(const std::string& directory) {
                  ErrorCode::kNotFound,
                  directory_ + " is no longer there: was its drive unmounted, or was it moved?");
            }}));
-  lock_ = *std::move(lock);
-  directory_ = path;
+  saves_in_background_ = background;
   return {};
 }
 
-Result<std::string> ModuleRun::save(const std::string& directory, const std::string& client) {
+Result<std::string> ModuleRun::save(const SaveOptions& options) {
   if (micro_batch_ > 0 || is_touched_)
     return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
                                                   " micro-batches of one have ended");
-  SLUICE_RETURN_IF_ERROR(own_directory(directory));
-  client_ = client;
-  const Status saving = checkpoints_->save({});
+  SLUICE_RETURN_IF_ERROR(own_directory(options.directory));
+  SLUICE_RETURN_IF_ERROR(make_checkpoints(options.background));
+  client_ = options.client;
+  const Status saving = checkpoints_->save({.loss = options.loss});
   client_.clear();
   SLUICE_RETURN_IF_ERROR(saving);
-  const std::vector<SavedCheckpoint> saved = checkpoints_->finished();
-  SLUICE_CHECK(saved.size() == 1, "a save in the foreground has ended");
-  SLUICE_RETURN_IF_ERROR(saved.front().status);
-  if (!saved.front().pruned.ok()) log::warning(saved.front().pruned.error().message());
-  return saved.front().path;
+  if (options.background)
+    return RunCheckpoints::folder_of(directory_) + "/" + checkpoint_name(state_.global_step);
+  wait_for_saves();
+  const SavedCheckpoint& saved = ended_saves_.back();
+  SLUICE_RETURN_IF_ERROR(saved.status);
+  return saved.path;
+}
+
+void ModuleRun::wait_for_saves() {
+  if (!checkpoints_) return;
+  checkpoints_->wait();
+  for (SavedCheckpoint& saved : checkpoints_->finished()) ended_saves_.push_back(std::move(saved));
+}
+
+std::vector<SavedCheckpoint> ModuleRun::finished_saves() {
+  if (checkpoints_)
+    for (SavedCheckpoint& saved : checkpoints_->finished())
+      ended_saves_.push_back(std::move(saved));
+  return std::exchange(ended_saves_, {});
 }
 
 Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::string& path,

@@ -1,4 +1,4 @@
-"""What bindings.cc makes: the engine for this package."""
+"""What bindings.cc and tools/python/ make: the engine for this package."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +19,8 @@ class Config:
     accumulation: int
     micro_batch: int
     run_dir: str
+    given_run_dir: str
+    saves_in_background: bool
     def json(self) -> str: ...
 
 class Parameter:
@@ -32,9 +34,22 @@ class StepOutcome:
     skipped: bool
     warning: str
 
+class SavedCheckpoint:
+    step: int
+    path: str
+    bytes: int
+    stopped_s: float
+    took_s: float
+    removed: list[str]
+    error: str | None
+
 class Run:
     def __init__(
-        self, config: Config, units: Sequence[tuple[str, Sequence[Parameter]]]
+        self,
+        config: Config,
+        units: Sequence[tuple[str, Sequence[Parameter]]],
+        speeds: str = ...,
+        unix_s: int = ...,
     ) -> None: ...
     def initialise(self, values: Callable[[int], list[torch.Tensor]]) -> None: ...
     def views(self, unit: int) -> list[torch.Tensor]: ...
@@ -62,6 +77,99 @@ class Run:
     nvme_reads: int
     def step(self, losses: Sequence[float]) -> StepOutcome: ...
     def drain(self) -> None: ...
-    def save(self, directory: str, client: str) -> str: ...
+    predicted_step_s: float | None
+    assumptions: list[str]
+    def own_directory(self, directory: str) -> None: ...
+    def start_trace(self, steps: str) -> int: ...
+    def begin_traced_step(self, step: int, now_ns: int) -> None: ...
+    def add_span(self, phase: int, begin_ns: int, end_ns: int) -> None: ...
+    def save(
+        self,
+        directory: str,
+        client: str,
+        background: bool = ...,
+        loss: float | None = ...,
+    ) -> str: ...
+    def wait_for_saves(self) -> None: ...
+    def finished_saves(self) -> list[SavedCheckpoint]: ...
     def load(self, path: str, accept: Callable[[str], None]) -> str: ...
     def save_weights(self, path: str, dtype: str) -> None: ...
+
+class ConfigOptions:
+    def __init__(
+        self, file: str, text: str, deepspeed: str, overrides: Sequence[str]
+    ) -> None: ...
+
+class PlanTexts:
+    fits: bool
+    text: str
+    json: str
+    reason: str
+    warnings: list[str]
+    assumptions: list[str]
+
+class ProbeTexts:
+    text: str
+    json: str
+    warning: str
+
+def plan(
+    config: ConfigOptions, machine: dict[str, float], gpus: int, hosts: int, refresh: bool
+) -> PlanTexts: ...
+def plan_module(
+    config: Config, units: Sequence[tuple[str, Sequence[Parameter]]], refresh: bool
+) -> PlanTexts: ...
+def probe(config: ConfigOptions, is_given: bool, refresh: bool) -> ProbeTexts: ...
+def speeds_path() -> str: ...
+def read_metrics(path: str) -> list[dict[str, Any]]: ...
+
+class Training:
+    def __init__(self, config: ConfigOptions, more: dict[str, Any]) -> None: ...
+    def next(self) -> dict[str, Any] | None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def said(self) -> str: ...
+    missing: list[str]
+    has_ended: bool
+    folder: str
+    steps: int
+    begun_after: int
+    tokens_per_step: int
+    predicted_step_s: float | None
+
+class Record:
+    def __init__(self, run: Run, config: Config, directory: str) -> None: ...
+    def step(
+        self,
+        outcome: StepOutcome,
+        step: int,
+        tokens: int,
+        begin_ns: int,
+        end_ns: int,
+        forward_s: float,
+        backward_s: float,
+        update_s: float,
+    ) -> None: ...
+    def checkpoint(self, saved: SavedCheckpoint) -> None: ...
+    def end(self, how: str, reason: str = ...) -> None: ...
+    def write_trace(self) -> None: ...
+    last: dict[str, Any]
+    def missing(self) -> list[str]: ...
+
+def load_weights(
+    path: str, checkpoint: str, dtype: torch.dtype | None
+) -> dict[str, torch.Tensor]: ...
+def save_weights(
+    weights: Sequence[tuple[str, torch.Tensor]], path: str, max_shard_bytes: int
+) -> None: ...
+def export_checkpoint(
+    from_: str,
+    to: str,
+    checkpoint: str,
+    dtype: str,
+    max_shard_bytes: int,
+    tokenizer: str,
+    merged: bool,
+    base: str,
+) -> str: ...
+def is_of_a_run(path: str) -> bool: ...

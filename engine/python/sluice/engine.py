@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +19,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _client
+from . import _client, _core, _forks
 from ._core import Config, Parameter, RefusedError, Run
+from ._records import Record, parse_trace, timed
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
@@ -51,6 +53,8 @@ def initialize(
     *,
     units: UnitPolicy = "auto",
     overrides: Mapping[str, Any] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    trace: tuple[int, int] | str | None = None,
 ) -> Engine:
     """An engine that trains `model`, which stays the module that it is: call it, evaluate it, save
     it as before.
@@ -63,17 +67,25 @@ def initialize(
             model and data mean nothing here.
         units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
         overrides: keys of the configuration with dots, which win: ``{"run.seed": 7}``.
+        run_dir: the run's folder (run.dir): gets metrics.jsonl, events.jsonl and config.json, which
+            `sluice report` and `sluice diff` read, and checkpoints. Without one nothing is written
+            but what is asked for.
+        trace: steps of a timeline in the folder's trace.json: (first, last).
 
     Raises:
         RefusedError: the module or the configuration cannot be trained so; the sentence says what
             to change.
         Error: memory, a drive or a file could not be had.
     """
-    return Engine(model, config, units=units, overrides=overrides)
+    return Engine(
+        model, config, units=units, overrides=overrides, run_dir=run_dir, trace=trace
+    )
 
 
 def _read_config(
-    config: Mapping[str, Any] | str | os.PathLike[str], overrides: Mapping[str, Any] | None
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None,
+    run_dir: str | os.PathLike[str] | None = None,
 ) -> Config:
     if isinstance(config, Mapping):
         text = json.dumps(config)
@@ -97,11 +109,22 @@ def _read_config(
     )
     for key, reason in resolved.ignored:
         _log.info("%s is ignored: %s", key, reason)
+    if run_dir is not None:
+        resolved.run_dir = os.fspath(run_dir)
+    if resolved.run_dir:
+        resolved.run_dir = resolved.given_run_dir = os.path.abspath(resolved.run_dir)
     if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
         resolved.run_dir = os.path.join(
             os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
         )
     return resolved
+
+
+def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
+    return [
+        (unit.name, [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters])
+        for unit in units
+    ]
 
 
 def _check_module(module: nn.Module) -> None:
@@ -152,28 +175,20 @@ class Engine:
         *,
         units: UnitPolicy = "auto",
         overrides: Mapping[str, Any] | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        trace: tuple[int, int] | str | None = None,
     ):
         _check_module(model)
-        self._config = _read_config(config, overrides)
+        self._config = _read_config(config, overrides, run_dir)
         self._units: list[Unit] = divide(model, units)
         self._managed: dict[int, ManagedParameter] = {
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
         self._frozen_sample = _client.sample(it for it in self._managed.values() if not it.trained)
         self._run = Run(
-            self._config,
-            [
-                (
-                    unit.name,
-                    [
-                        Parameter(it.name, list(it.parameter.shape), it.trained)
-                        for it in unit.parameters
-                    ],
-                )
-                for unit in self._units
-            ],
+            self._config, parameters_of(self._units), _core.speeds_path(), int(time.time())
         )
-        for note in self._run.notes:
+        for note in [*self._run.notes, *self._run.assumptions]:
             _log.info(note)
         #: The module that is trained.
         self.module = model
@@ -192,6 +207,7 @@ class Engine:
         self._learns_parts = self._run.on_gpu
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         self._new_micro_batch = True
+        self._record = Record(self, self._config.given_run_dir, parse_trace(trace))
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
         self._handles: list[RemovableHandle] = []
         self._run.initialise(
@@ -200,6 +216,7 @@ class Engine:
         self._take_over()
         self._keeper = Keeper(self._run, model, self._units)
         _engines[model] = weakref.ref(self)
+        _forks.watch(self)
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):
@@ -254,6 +271,7 @@ class Engine:
             self._keeper.begin_evaluation()
         elif self._new_micro_batch:
             _check_not_compiled(self.module)
+            self._record.begin_micro_batch()
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
 
@@ -266,6 +284,7 @@ class Engine:
             return value.to(self.dtype)
         return value
 
+    @timed("backward")
     def backward(
         self, loss: torch.Tensor, retain_graph: bool = False, *, averages: bool = True
     ) -> None:
@@ -324,6 +343,7 @@ class Engine:
         self._is_single = [False] * len(self._units)
         self._losses.clear()
         self._new_micro_batch = True
+        self._record.forget_step()
         self._run.abandon_step()
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
@@ -382,7 +402,7 @@ class Engine:
         self._losses.clear()
         self._keeper.release_all()
         try:
-            outcome = self._run.step(losses)
+            outcome = self._record.take_step(losses)
         finally:  # also where Ctrl-C came meanwhile
             self._keeper.step_taken()
         if outcome.warning:
@@ -462,6 +482,16 @@ class Engine:
     def units(self) -> list[str]:
         """The names of what is fetched as a whole; the first is all that is outside of blocks."""
         return [unit.name for unit in self._units]
+
+    @property
+    def run_dir(self) -> str | None:
+        """The run's folder, if it has one."""
+        return self._record.directory or None
+
+    @property
+    def predicted_step_s(self) -> float | None:
+        """Where something was left to the planner ("auto"): what it predicts of a step."""
+        return self._run.predicted_step_s
 
     @property
     def memory(self) -> dict[str, Any]:
@@ -566,26 +596,61 @@ class Engine:
 
     # ---- checkpoints
 
-    def save_checkpoint(self, directory: str | os.PathLike[str], client_state: Any = None) -> str:
+    def save_checkpoint(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        client_state: Any = None,
+        *,
+        background: bool | None = None,
+    ) -> str:
         """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
         which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
         DIR/checkpoints/step-N.
 
         Frozen parameters are not in it: they are the module's, as it was when the engine was made.
 
-        Raises:
-            Error: what could not be written; checkpoints before it stay.
-        """
-        self._keeper.release_all()
-        client = _client.pack(self.module, client_state, self._frozen_sample)
-        return self._run.save(os.fspath(directory), client)
+        Args:
+            directory: DIR; else the run's folder.
+            background: returns once the state is copied, 12 bytes a parameter, and writes it while
+                training goes on; None: as run.checkpoint_background says, where that is true.
+                Durable after :meth:`wait`, :meth:`close` or the next save.
 
-    def load_checkpoint(self, path: str | os.PathLike[str]) -> tuple[str, Any]:
+        Raises:
+            Error: what could not be written, now or by the background save before this one;
+                checkpoints before it stay.
+        """
+        if directory is None:
+            if not self._record.directory:
+                raise RefusedError("save_checkpoint() needs a directory: the engine has no run_dir")
+            directory = self._record.directory
+        self._keeper.release_all()
+        self.wait()
+        client = _client.pack(self.module, client_state, self._frozen_sample)
+        in_background = self._config.saves_in_background if background is None else background
+        loss = self.last_step.loss if self.last_step is not None else None
+        try:
+            return self._run.save(os.fspath(directory), client, in_background, loss)
+        finally:
+            self._record.note_saves()
+            if not in_background:  # what failed is being raised
+                self._record.forget_failed()
+
+    def wait(self) -> None:
+        """Until no checkpoint is being written.
+
+        Raises:
+            Error: one since the last call was not saved.
+        """
+        self._run.wait_for_saves()
+        self._record.note_saves()
+        self._record.raise_failed()
+
+    def load_checkpoint(self, path: str | os.PathLike[str] | None = None) -> tuple[str, Any]:
         """Goes on where a checkpoint was made, with the bits of a run that never stopped.
 
         Args:
             path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`:
-                its newest.
+                its newest; else the run's folder.
 
         Returns:
             The checkpoint's folder and the client_state that was saved.
@@ -594,32 +659,62 @@ class Engine:
             RefusedError: it is of another module or configuration. Nothing has changed.
             Error: it cannot be read, or is damaged.
         """
+        if path is None:
+            if not self._record.directory:
+                raise RefusedError("load_checkpoint() needs a path: the engine has no run_dir")
+            path = self._record.directory
         self._abandon()
         self._keeper.release_all()
+        self.wait()
         accepted: list[dict[str, Any]] = []
         folder = self._run.load(
             os.fspath(path),
             lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
         )
         self._keeper.step_taken()
+        self._record.begin_anew()
         return folder, _client.restore(accepted[0], self.module)
 
     def close(self) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
-        before."""
-        if isinstance(self._run, Closed):
+        before.
+
+        Raises:
+            Error: a checkpoint that was written in the background was not saved. The engine is
+                closed.
+        """
+        self._close("completed", "")
+
+    def _close(self, how: str, reason: str) -> None:
+        if isinstance(self._run, (Closed, _forks.Forked)):
             return
+        self._run.wait_for_saves()
+        self._record.note_saves()
+        self._record.close(how, reason)
         self._keeper.close()
         for handle in self._handles:
             handle.remove()
         _engines.pop(self.module, None)
-        self._run = cast(Run, Closed())
+        self._run = self._record._run = cast(Run, Closed())
+        if how == "completed":
+            self._record.raise_failed()
+
+    def _leave_to_parent(self) -> None:
+        _forks.keep_forever(self._run)
+        self._record.leave_to_parent()
+        self._run = self._keeper._run = self._record._run = cast(Run, _forks.Forked("the engine"))
+        _engines.pop(self.module, None)
 
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, KeyboardInterrupt):
+            self._close("interrupted", "")
+        else:
+            self._close("failed", str(error) or type(error).__name__)
 
 
 @atexit.register
