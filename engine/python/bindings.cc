@@ -46,7 +46,7 @@ bool is_the_scripts(std::string_view key) {
                                       "placement.wave_",
                                       "placement.recompute",
                                       "placement.boundaries_"};
-  if (key == "data.sequence_tokens") return false;  // the planner's
+  if (key == "data.sequence_length") return false;  // the planner's
   return std::any_of(kBeginnings.begin(), kBeginnings.end(),
                      [key](std::string_view it) { return key.starts_with(it); });
 }

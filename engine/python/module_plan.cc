@@ -76,8 +76,8 @@ bool has_choice(const config::Config& config) {
   return open && (uses_cuda(config) || !nvme_folders(config).empty());
 }
 
-// A block of a transformer has about 12 h^2 parameters, and keeps about 34 h bytes of a token in 16
-// bits (Korthikanti et al. 2022, without the attention's matrix). What is outside of blocks is taken
+// A block of a transformer has about 12 h^2 parameters, and keeps about 34 h bytes of a token in
+// 16 bits (Korthikanti et al. 2022, without the attention's matrix). What is outside of blocks is taken
 // for an embedding and its head, whose logits are kept in 16 bits and in fp32.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout) {
   constexpr double kBlockFactor = 12;
@@ -122,7 +122,7 @@ Beside beside_of(const config::Config& config, const ModuleLayout& layout,
                            std::to_string(config.data.sequence_tokens) + " tokens";
   made.assumptions = {
       "a micro-batch is taken to have " + rows +
-          " (train_micro_batch_size_per_gpu and data.sequence_tokens), each of which is multiplied "
+          " (train_micro_batch_size_per_gpu and data.sequence_length), each of which is multiplied "
           "with every parameter once",
       "autograd is taken to keep " + format_bytes(kept) +
           " between forward and backward, as a transformer without checkpointing would; so much " +

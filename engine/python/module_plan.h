@@ -1,9 +1,9 @@
-// ModulePlan: where the parameters and the state of a described module lie, before anything of it is
-// taken. What the configuration states is obeyed; where it leaves a choice ("auto", and a GPU or
+// ModulePlan: where the parameters and the state of a described module lie, before anything of it
+// is taken. What the configuration states is obeyed; where it leaves a choice ("auto", and a GPU or
 // drives to choose), the planner decides as for `sluice train`, from the probe's measurements and
 // from assumptions about what only the module's code knows. Those are kept as sentences:
 //
-//   the tokens of a row    data.sequence_tokens
+//   the tokens of a row    data.sequence_length
 //   operations             each parameter is multiplied once for each token
 //   what autograd keeps    as a transformer's blocks of that size would, without checkpointing
 //

@@ -157,7 +157,7 @@ class BackgroundSaves(Folder):
     def test_have_the_bytes_of_those_in_the_foreground(self):
         data = batches(4)
         for name, background in (("front", False), ("back", True)):
-            with self.initialize(name) as engine:
+            with self.initialize(name, run={"keep_last": 0}) as engine:
                 for tokens in data:
                     train(engine, [tokens])
                     engine.save_checkpoint(client_state={"at": name}, background=background)
@@ -322,7 +322,11 @@ class Forks(Folder):
             if child == 0:
                 code = 3
                 with contextlib.suppress(BaseException):
-                    for work in (lambda: engine(batches(1)[0]), engine.step, engine.save_checkpoint):
+                    for work in (
+                        lambda: engine(batches(1)[0]),
+                        engine.step,
+                        lambda: engine.save_checkpoint("b"),
+                    ):
                         try:
                             work()
                             code = 1

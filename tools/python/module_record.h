@@ -2,8 +2,8 @@
 // metrics.jsonl, events.jsonl and, if one is asked for, trace.json, as `sluice train` writes them;
 // `sluice report`, `diff` and `ls` read them.
 //
-// Begins with the step that comes next: after step 0, or after that of a checkpoint that was loaded;
-// metrics of later steps, which are about to be run again, are moved to metrics-cut.jsonl.
+// Begins with the step that comes next: after step 0, or after that of a checkpoint that was
+// loaded; metrics of later steps, which are about to be run again, are moved to metrics-cut.jsonl.
 //
 // Threads: one. Errors: begin()'s as values. What cannot be written later waits in memory, with a
 // warning, and ends nothing.

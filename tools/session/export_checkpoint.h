@@ -1,5 +1,5 @@
-// A checkpoint as a Hugging Face folder, as `sluice export` and sluice.save() have it: which base and
-// which tokenizer go with it.
+// A checkpoint as a Hugging Face folder, as `sluice export` and sluice.save() have it: which base
+// and which tokenizer go with it.
 //
 // Threads: one. Errors: those of engine/exchange/export_model.h.
 #pragma once

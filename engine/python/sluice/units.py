@@ -72,6 +72,12 @@ def _auto(root: nn.Module) -> Callable[[str, nn.Module], bool]:
 
 
 def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], bool]:
+    for it in wanted:
+        if not isinstance(it, (str, type)):
+            raise RefusedError(
+                f"units={it!r} is no policy: each is a name, which may have *, or a class of modules"
+            )
+
     def is_unit(name: str, module: nn.Module) -> bool:
         return any(
             fnmatch.fnmatchcase(name, it) if isinstance(it, str) else isinstance(module, it)
