@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,8 +94,8 @@ class ModuleRun final : public SavedRun {
   // Every update applied, everything on its way written.
   void drain();
 
-  // The directory is this run's until it goes, or takes another: for checkpoints and what else it
-  // keeps there. kBusy: it is another's.
+  // The directory is this run's until it goes: for what it keeps there beside checkpoints. kBusy: it
+  // is another's.
   Status own_directory(const std::string& directory);
   // DIR/checkpoints/step-N (engine/checkpoint/FORMAT.md), as a training run's; the directory
   // belongs to this run from then on. Returns the checkpoint's folder.
@@ -167,7 +168,8 @@ class ModuleRun final : public SavedRun {
   Status check_parameters(CheckpointReader& checkpoint) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
-  Status make_checkpoints(bool background);
+  Status lock_directory(const std::string& path);
+  Status save_into(const std::string& directory, bool background);
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
@@ -207,7 +209,8 @@ class ModuleRun final : public SavedRun {
   std::unique_ptr<UnitBinding> update_units_;
 
   std::string directory_;  // of its checkpoints, once it has one
-  std::unique_ptr<aio::FileLock> lock_;
+  std::string home_;       // own_directory()
+  std::map<std::string, std::unique_ptr<aio::FileLock>> locks_;  // of the two
   std::unique_ptr<RunCheckpoints> checkpoints_;
   bool saves_in_background_ = false;          // checkpoints_
   std::vector<SavedCheckpoint> ended_saves_;  // that nobody asked for yet

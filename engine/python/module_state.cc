@@ -96,6 +96,10 @@ int unit_of(const ModelLayout& model, const ParameterSpec& parameter) {
   return 0;
 }
 
+std::string absolute_path(const std::string& directory) {
+  return std::filesystem::absolute(directory).lexically_normal().string();
+}
+
 std::string current_folder() {
   std::error_code error;
   return std::filesystem::current_path(error).string();
@@ -184,11 +188,8 @@ CheckpointState ModuleRun::checkpoint_state() const {
           .program_version = SLUICE_VERSION};
 }
 
-Status ModuleRun::own_directory(const std::string& directory) {
-  const std::string path = std::filesystem::absolute(directory).lexically_normal().string();
-  if (lock_ && directory_ == path) return {};
-  wait_for_saves();
-  checkpoints_.reset();
+Status ModuleRun::lock_directory(const std::string& path) {
+  if (locks_.contains(path)) return {};
   aio::FileSystem& files = drives_.saves->backend().files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
@@ -200,28 +201,38 @@ Status ModuleRun::own_directory(const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());
   for (const std::string& name : leftovers)
     log::info("cleared up after a save that was interrupted: " + folder.path() + "/" + name);
-  lock_ = *std::move(lock);
-  directory_ = path;
+  locks_[path] = *std::move(lock);
   return {};
 }
 
-Status ModuleRun::make_checkpoints(bool background) {
-  if (checkpoints_ && saves_in_background_ == background) return {};
+Status ModuleRun::own_directory(const std::string& directory) {
+  const std::string path = absolute_path(directory);
+  SLUICE_RETURN_IF_ERROR(lock_directory(path));
+  home_ = path;
+  return {};
+}
+
+// Checkpoints go there from now on.
+Status ModuleRun::save_into(const std::string& directory, bool background) {
+  const std::string path = absolute_path(directory);
+  if (checkpoints_ && directory_ == path && saves_in_background_ == background) return {};
+  SLUICE_RETURN_IF_ERROR(lock_directory(path));
   wait_for_saves();
   checkpoints_.reset();
+  if (directory_ != path && directory_ != home_) locks_.erase(directory_);
+  directory_ = path;
   SLUICE_ASSIGN_OR_RETURN(
       checkpoints_,
       RunCheckpoints::create(
           *this, *drives_.saves,
-          {.directory = directory_,
+          {.directory = path,
            .keep_last = static_cast<int>(config_.run.keep_last_checkpoints),
            .background = background,
-           .check_directory = [this]() -> Status {
-             SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(directory_ + "/lock"));
+           .check_directory = [path, &lock = *locks_.at(path)]() -> Status {
+             SLUICE_ASSIGN_OR_RETURN(const bool there, lock.is_at(path + "/lock"));
              if (there) return {};
-             return Error(
-                 ErrorCode::kNotFound,
-                 directory_ + " is no longer there: was its drive unmounted, or was it moved?");
+             return Error(ErrorCode::kNotFound,
+                          path + " is no longer there: was its drive unmounted, or was it moved?");
            }}));
   saves_in_background_ = background;
   return {};
@@ -233,8 +244,7 @@ Result<std::string> ModuleRun::save(const SaveOptions& options) {
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
                                                   " micro-batches of one have ended");
-  SLUICE_RETURN_IF_ERROR(own_directory(options.directory));
-  SLUICE_RETURN_IF_ERROR(make_checkpoints(options.background));
+  SLUICE_RETURN_IF_ERROR(save_into(options.directory, options.background));
   client_ = options.client;
   const Status saving = checkpoints_->save({.loss = options.loss});
   client_.clear();

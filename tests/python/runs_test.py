@@ -1,5 +1,5 @@
-"""Runs of configurations, plans, probes, metrics and weights from Python: what the command line does,
-in a script."""
+"""Runs of configurations, plans, probes, metrics and weights from Python: what the command line
+does, in a script."""
 
 import contextlib
 import io
@@ -16,8 +16,10 @@ import tempfile
 import textwrap
 import threading
 import time
+import types
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -91,7 +93,9 @@ class Runs(Folder):
         )
         self.assertIn("tokens/s", told.stdout)
         self.assertEqual(results(mine), results(sluice.metrics("b")))
-        same = subprocess.run([SLUICE, "diff", "a", "b"], capture_output=True, text=True, check=False)
+        same = subprocess.run(
+            [SLUICE, "diff", "a", "b"], capture_output=True, text=True, check=False
+        )
         self.assertEqual(same.returncode, 0, same.stdout + same.stderr)
         events = [json.loads(line) for line in Path("a/events.jsonl").read_text().splitlines()]
         self.assertEqual([events[0]["event"], events[-1]["how"]], ["begin", "completed"])
@@ -131,7 +135,10 @@ class Runs(Folder):
             """
         )
         process = subprocess.Popen(
-            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.addCleanup(process.kill)
         for line in process.stdout:
@@ -224,17 +231,43 @@ class Runs(Folder):
         self.assertEqual(next(steps)["step"], 2)
         steps.close()
 
+    def test_a_bar_where_tqdm_is_installed(self):
+        bars = []
+
+        class Bar:
+            def __init__(self, **options):
+                self.options, self.updates, self.texts, self.closed = options, 0, [], False
+                bars.append(self)
+
+            def set_postfix(self, texts, refresh):
+                self.texts.append(texts)
+
+            def update(self):
+                self.updates += 1
+
+            def close(self):
+                self.closed = True
+
+        auto = types.ModuleType("tqdm.auto")
+        auto.tqdm = Bar
+        with mock.patch.dict(sys.modules, {"tqdm": types.ModuleType("tqdm"), "tqdm.auto": auto}):
+            for metrics in sluice.Run("run.json", out="a"):
+                if metrics["step"] == 4:
+                    break
+            sluice.Run("run.json", out="a", resume=True).train()
+            with initialize(tower(), accumulation=2) as engine:
+                train(engine, sluice.progress(batches(6), engine))
+        self.assertEqual([it.updates for it in bars], [4, 2, 3])
+        self.assertEqual([it.options["total"] for it in bars], [6, 6, 3])
+        self.assertEqual([it.options["initial"] for it in bars], [0, 4, 0])
+        self.assertTrue(all(it.closed for it in bars))
+        self.assertIn("loss", bars[2].texts[0])
+
     def test_a_line_now_and_then_where_there_is_no_bar(self):
         shown = io.StringIO()
-        with contextlib.redirect_stderr(shown):
-            # As if tqdm were not there.
-            kept = {name: sys.modules.get(name) for name in ("tqdm", "tqdm.auto")}
-            sys.modules.update(dict.fromkeys(kept))
-            try:
-                sluice.Run("run.json", out="a", steps=2).train()
-            finally:
-                for name, module in kept.items():
-                    sys.modules.pop(name) if module is None else sys.modules.update({name: module})
+        no_tqdm = dict.fromkeys(("tqdm", "tqdm.auto"))
+        with contextlib.redirect_stderr(shown), mock.patch.dict(sys.modules, no_tqdm):
+            sluice.Run("run.json", out="a", steps=2).train()
         self.assertRegex(shown.getvalue(), r"step 1/2  loss 4\.\d+  lr 0\.003  tok_s ")
         self.assertIn("step 2/2", shown.getvalue())
 

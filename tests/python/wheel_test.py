@@ -1,5 +1,5 @@
-"""The wheel: built as a user builds it, installed into an environment that has torch and nothing else
-of ours, and used where there is no compiler.
+"""The wheel: built as a user builds it, installed into an environment that has torch and nothing
+else of ours, and used where there is no compiler.
 
 Compiles into build-wheel/, whose objects ccache has where build/ was made of the same sources.
 """
@@ -28,7 +28,8 @@ EXAMPLE = textwrap.dedent(
     import sluice, sluice.deepspeed
     assert sluice.__file__.startswith(PREFIX), sluice.__file__
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    with sluice.initialize(module, {"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}) as engine:
+    config = {"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
+    with sluice.initialize(module, config) as engine:
         losses = []
         for _ in range(20):
             loss = engine(torch.ones(4, 8)).square().mean()
@@ -55,11 +56,12 @@ class Wheel(unittest.TestCase):
     def test_trains_where_there_is_no_compiler(self):
         site = tool_packages.folder_with(["scikit_build_core", "pathspec", "packaging"])
         environment = {**os.environ, "PYTHONPATH": str(site), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "2")
         with tempfile.TemporaryDirectory(prefix="sluice-wheel-") as folder:
             path = Path(folder)
             pip = [sys.executable, "-m", "pip"]
             run(
-                [*pip, "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", path, ROOT],
+                [*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", path, ROOT],
                 env=environment,
                 cwd=path,
             )

@@ -26,8 +26,8 @@ class Forked:
 
     def __getattr__(self, name: str) -> object:
         raise RefusedError(
-            f"{self._what} was made before this process was forked, and belongs to the one that made"
-            " it: make it in the process that uses it (multiprocessing: the start method"
+            f"{self._what} was made before this process was forked, and belongs to the one that"
+            " made it: make it in the process that uses it (multiprocessing: the start method"
             ' "spawn", or make it behind the fork)'
         )
 

@@ -1,5 +1,5 @@
-"""What an engine keeps in its run's folder: configuration, metrics, events, a trace; and what became
-of checkpoints that are written in the background."""
+"""What an engine keeps in its run's folder: configuration, metrics, events, a trace; and what
+became of checkpoints that are written in the background."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _tensors(args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
 
 
 def count_tokens(args: tuple, kwargs: dict[str, Any]) -> int:
-    """Of a micro-batch: elements of input_ids, or of the first tensor of whole numbers in rows; rows
-    where there is none."""
+    """Of a micro-batch: elements of input_ids, or of the first tensor of whole numbers in rows;
+    rows where there is none."""
     named = kwargs.get("input_ids")
     if isinstance(named, torch.Tensor):
         return named.numel()

@@ -35,8 +35,8 @@ class Run:
         out: the run's folder (run.dir).
         deepspeed: a DeepSpeed configuration beside the run file.
         steps, epochs: of the whole run (run.steps, run.epochs).
-        resume: True continues from the newest checkpoint in the folder; a name, from that one; where
-            there is none yet, it begins.
+        resume: True continues from the newest checkpoint in the folder; a name, from that one;
+            where there is none yet, it begins.
         set_aside_later: with a name, sets the checkpoints after that one aside.
         overwrite: replaces the run in a folder that is not empty.
         init_from: begins with the weights of a safetensors file or folder.
@@ -193,8 +193,8 @@ class Run:
 def metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The steps of a run, as its metrics.jsonl has them, for `pandas.DataFrame(...)`.
 
-    Every dict has the same keys, with None where a step has nothing; a number that was not finite is
-    nan. `sluice metrics --keys` documents them.
+    Every dict has the same keys, with None where a step has nothing; a number that was not finite
+    is nan. `sluice metrics --keys` documents them.
 
     Args:
         folder: a run's folder, or a metrics.jsonl. A run that still trains has what it has.

@@ -62,8 +62,8 @@ def save(
     """Writes weights for other programs.
 
     Args:
-        what: a dict of tensors, a module, or an :class:`Engine` (its masters): becomes a safetensors
-            file. Or a run's folder, or one checkpoint of it: becomes a folder for Hugging Face's
+        what: a dict of tensors, a module, or an :class:`Engine` (its masters): becomes a
+            safetensors file. Or a run's folder, or one checkpoint of it: becomes a folder for Hugging Face's
             libraries, as `sluice export` makes it.
         path: the file, which is replaced; or the folder, which must not be there, or be empty.
         dtype: "fp32", "bf16" or "fp16"; else that of the tensors, and fp32 of masters.

@@ -122,7 +122,10 @@ def _read_config(
 
 def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
     return [
-        (unit.name, [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters])
+        (
+            unit.name,
+            [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters],
+        )
         for unit in units
     ]
 

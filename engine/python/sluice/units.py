@@ -75,7 +75,8 @@ def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], boo
     for it in wanted:
         if not isinstance(it, (str, type)):
             raise RefusedError(
-                f"units={it!r} is no policy: each is a name, which may have *, or a class of modules"
+                f"units={it!r} is no policy: each is a name, which may have *, or a class of"
+                " modules"
             )
 
     def is_unit(name: str, module: nn.Module) -> bool:

@@ -45,7 +45,9 @@ def check_client_state(state: Any) -> Any:
 
 def save(engine: Engine, directory: str, tag: str, client_state: Any, save_latest: bool) -> str:
     """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` changes last."""
-    folder = engine.save_checkpoint(os.path.join(directory, tag), client_state)
+    folder = engine.save_checkpoint(
+        os.path.join(directory, tag), client_state, background=False  # `latest` names it next
+    )
     for other in sorted(Path(folder).parent.iterdir()):
         if other != Path(folder) and other.is_dir():  # of the same tag, and replaced
             (other / _MANIFEST).unlink(missing_ok=True)
