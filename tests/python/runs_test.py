@@ -154,6 +154,27 @@ class Runs(Folder):
         events = [json.loads(line) for line in Path("a/events.jsonl").read_text().splitlines()]
         self.assertEqual(events[-1]["how"], "interrupted")
 
+    def test_may_be_stopped_by_another_thread(self):
+        run = self.run_of("a", steps=100000)
+        stopper = threading.Timer(0.3, run.stop)
+        stopper.start()
+        steps = list(run)
+        stopper.join()
+        self.assertGreater(len(steps), 0)
+        self.assertEqual(os.listdir("a/checkpoints"), [f"step-{steps[-1]['step']:09}"])
+        self.assertEqual(results(sluice.metrics("a")), results(steps))
+
+    def test_a_program_that_ends_in_the_middle_has_saved(self):
+        script = (
+            "import sluice; run = sluice.Run('run.json', out='a', progress=False);"
+            "steps = iter(run); [next(steps) for _ in range(3)]"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(os.listdir("a/checkpoints"), ["step-000000003"])
+
     def test_other_threads_run_while_a_step_does(self):
         turns = 0
         ended = threading.Event()
@@ -315,6 +336,8 @@ class Plans(Folder):
         self.assertGreater(plan.step_s, 0)
         self.assertEqual(plan["parameters"], sum(it.numel() for it in module.parameters()))
         self.assertEqual([it["unit"] for it in plan.units][1], "blocks.0")
+        with torch.device("meta"):  # nothing of it need be there
+            self.assertEqual(sluice.plan(config, model=Tower()).memory, plan.memory)
         with sluice.initialize(module, config) as engine:
             state = dict(engine.memory["host"])["optimizer state in memory"]
         self.assertEqual(plan.memory["cpu"]["parts"]["optimizer state in memory"], state)

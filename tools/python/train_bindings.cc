@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -71,7 +72,7 @@ class PythonTraining {
   }
   ~PythonTraining() {
     const py::gil_scoped_release no_gil;
-    if (started_ && !ended_) end_record("failed", "the run was dropped in the middle of a step");
+    if (started_ && !ended_) end_record("interrupted", "");
     started_.reset();
     events_.reset();
   }
@@ -81,6 +82,7 @@ class PythonTraining {
   // The next step; nothing once all are done, or it was stopped. A signal that came meanwhile is
   // raised once the step is saved and the run has ended.
   std::optional<engine::StepMetrics> next() {
+    const std::lock_guard lock(mutex_);
     if (ended_) return std::nullopt;
     bool interrupted = false;
     bool done = false;
@@ -102,6 +104,7 @@ class PythonTraining {
 
   // As Ctrl-C does between two steps: the last one is saved, where checkpoints are wanted.
   void stop() {
+    const std::lock_guard lock(mutex_);
     if (ended_) return;
     must_be(guarded([&]() -> Status {
       const bool is_early = started_->session->has_steps();
@@ -112,13 +115,20 @@ class PythonTraining {
 
   // Gives memory, drives and the folder back.
   void close() {
+    const std::lock_guard lock(mutex_);
     started_.reset();
     events_.reset();
   }
 
   // What was said since the last call: lines for people.
-  std::string said() { return take(says_); }
-  const std::vector<std::string>& missing() const { return missing_; }
+  std::string said() {
+    const std::lock_guard lock(mutex_);
+    return take(says_);
+  }
+  std::vector<std::string> missing() const {
+    const std::lock_guard lock(mutex_);
+    return missing_;
+  }
   bool has_ended() const { return ended_; }
 
   std::string folder() const { return folder_; }
@@ -203,6 +213,8 @@ class PythonTraining {
     return text;
   }
 
+  // Who waits for it has given up the GIL, which its holder may need.
+  mutable std::mutex mutex_;
   const TrainRequest request_;
   PythonSignals signals_;
   std::ostringstream says_;
@@ -259,8 +271,8 @@ void define_training(py::module_& module) {
            })
       .def("stop", &PythonTraining::stop, engine::NoGil())
       .def("close", &PythonTraining::close, engine::NoGil())
-      .def("said", &PythonTraining::said)
-      .def_property_readonly("missing", &PythonTraining::missing)
+      .def("said", &PythonTraining::said, engine::NoGil())
+      .def("missing", &PythonTraining::missing, engine::NoGil())
       .def_property_readonly("has_ended", &PythonTraining::has_ended)
       .def_property_readonly("folder", &PythonTraining::folder)
       .def_property_readonly("steps", &PythonTraining::steps)

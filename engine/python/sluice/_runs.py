@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ from ._plans import Source, config_options
 from ._progress import Progress
 
 _log = logging.getLogger("sluice")
+_runs: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
 class Run:
@@ -97,7 +100,7 @@ class Run:
             more["trace"] = trace if isinstance(trace, str) else f"{trace[0]}:{trace[1]}"
         self._training: _core.Training | None = None  # where what follows raises
         self._training = _core.Training(config_options(config, deepspeed, overrides), more)
-        self._say()
+        self._say(self._training)
         #: The run's folder.
         self.folder: str = self._training.folder
         #: Of the whole run.
@@ -110,6 +113,7 @@ class Run:
         self.predicted_step_s: float | None = self._training.predicted_step_s
         self._step = self._training.begun_after
         _forks.watch(self)
+        _runs.add(self)
         self._bar = Progress(self.steps, self._step, shown=progress)
 
     @property
@@ -131,14 +135,15 @@ class Run:
         return self.metrics
 
     def _next(self) -> dict[str, Any] | None:
-        if self._training is None:
+        training = self._training
+        if training is None:
             return None
         try:
-            metrics = self._training.next()
+            metrics = training.next()
         except BaseException:
             self._finish()
             raise
-        self._say()
+        self._say(training)
         if metrics is None:
             self._finish()
             return None
@@ -163,13 +168,14 @@ class Run:
         if self._training is not None:
             _forks.keep_forever(self._training)
             self._training = cast("_core.Training", _forks.Forked("the run"))
+            _runs.discard(self)
 
     def _finish(self) -> None:
         training, self._training = self._training, None
         if training is None:
             return
         self._bar.close()
-        missing = list(training.missing)
+        missing = training.missing()
         try:
             self._say(training)
         finally:
@@ -177,9 +183,8 @@ class Run:
         if missing:
             raise Error("; ".join(missing))
 
-    def _say(self, training: _core.Training | None = None) -> None:
-        text = (training or self._training).said()  # type: ignore[union-attr]
-        for line in text.splitlines():
+    def _say(self, training: _core.Training) -> None:
+        for line in training.said().splitlines():
             if line.strip():
                 _log.info(line)
 
@@ -188,6 +193,13 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+@atexit.register
+def _stop_runs() -> None:
+    """What they have done is not to be lost."""
+    for run in list(_runs):
+        run.stop()
 
 
 def metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
