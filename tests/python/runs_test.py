@@ -337,7 +337,8 @@ class Plans(Folder):
         self.assertEqual(plan["parameters"], sum(it.numel() for it in module.parameters()))
         self.assertEqual([it["unit"] for it in plan.units][1], "blocks.0")
         with torch.device("meta"):  # nothing of it need be there
-            self.assertEqual(sluice.plan(config, model=Tower()).memory, plan.memory)
+            parts = sluice.plan(config, model=Tower()).memory["cpu"]["parts"]
+        self.assertEqual(parts, plan.memory["cpu"]["parts"])
         with sluice.initialize(module, config) as engine:
             state = dict(engine.memory["host"])["optimizer state in memory"]
         self.assertEqual(plan.memory["cpu"]["parts"]["optimizer state in memory"], state)
