@@ -38,7 +38,6 @@ bool is_the_scripts(std::string_view key) {
                                       "run.checkpoint_minutes",
                                       "run.checkpoint_at_end",
                                       "run.epochs",
-                                      "run.log_every",
                                       "run.resume",
                                       "run.later_checkpoints",
                                       "run.hash_units",
@@ -67,6 +66,8 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   // Threads are LibTorch's here, which this program has set.
   if (made.config.run.cpu_threads == 0) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports) {
+    if (report.given && (report.path == "steps_per_print" || report.path == "run.log_every"))
+      made.steps_per_print = resolved.config.run.log_every_steps;
     if (report.outcome == config::Outcome::kIgnored)
       made.ignored.emplace_back(report.path, report.reason);
     else if (report.given && is_the_scripts(report.path))
@@ -150,6 +151,7 @@ void define_values(py::module_& module) {
           "run_dir", [](const ResolvedConfig& it) { return it.config.run.dir; },
           [](ResolvedConfig& it, const std::string& dir) { it.config.run.dir = dir; })
       .def_readwrite("given_run_dir", &ResolvedConfig::given_run_dir)
+      .def_readonly("steps_per_print", &ResolvedConfig::steps_per_print)
       .def_property_readonly("saves_in_background",
                              [](const ResolvedConfig& it) {
                                return it.config.run.checkpoint_background == Tristate::kOn;

@@ -9,6 +9,7 @@
 // The above has to come first.
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ struct ResolvedConfig {
   std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
   config::Resolved resolved;                                 // as the text has it
   std::string given_run_dir;                                 // empty: nobody named one
+  std::int64_t steps_per_print = 0;                          // likewise
 };
 
 using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;

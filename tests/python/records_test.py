@@ -120,6 +120,14 @@ class Records(Folder):
                 raise error("of the script")
             self.assertEqual(self.events(name)[-1]["how"], name)
 
+    def test_lines_are_logged_as_often_as_is_asked_for(self):
+        for key in ({"steps_per_print": 2}, {"run": {"log_every": 2}}):
+            with self.assertLogs("sluice", "INFO") as logs, initialize(tower(), **key) as engine:
+                train(engine, batches(5))
+            said = [it for it in logs.output if "loss" in it or "ignored" in it]
+            self.assertEqual(len(said), 2, said)
+            self.assertRegex(said[0], r"step 2: loss \d")
+
     def test_are_not_made_where_nobody_asked(self):
         here = os.getcwd()
         os.chdir(self.path)

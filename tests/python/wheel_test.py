@@ -1,7 +1,7 @@
 """The wheel: built as a user builds it, installed into an environment that has torch and nothing
 else of ours, and used where there is no compiler.
 
-Compiles into build-wheel/, whose objects ccache has where build/ was made of the same sources.
+Compiles into build-wheel/, or into SLUICE_WHEEL_BUILD, which a build of the same kind may be.
 """
 
 import os
@@ -60,8 +60,10 @@ class Wheel(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="sluice-wheel-") as folder:
             path = Path(folder)
             pip = [sys.executable, "-m", "pip"]
+            build = os.environ.get("SLUICE_WHEEL_BUILD")
+            where = [f"-Cbuild-dir={build}"] if build else []
             run(
-                [*pip, "wheel", "--no-build-isolation", "--no-deps", "-w", path, ROOT],
+                [*pip, "wheel", "--no-build-isolation", "--no-deps", *where, "-w", path, ROOT],
                 env=environment,
                 cwd=path,
             )

@@ -1,13 +1,14 @@
 #include "tools/python/tool_bindings.h"
 // The above has to come first.
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/observe/metrics_log.h"
 #include "engine/plan/report/plan_report.h"

@@ -21,6 +21,7 @@ class Config:
     run_dir: str
     given_run_dir: str
     saves_in_background: bool
+    steps_per_print: int
     def json(self) -> str: ...
 
 class Parameter:

@@ -210,6 +210,7 @@ class Engine:
         self._learns_parts = self._run.on_gpu
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         self._new_micro_batch = True
+        self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
         self._record = Record(self, self._config.given_run_dir, parse_trace(trace))
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
         self._handles: list[RemovableHandle] = []
@@ -419,6 +420,14 @@ class Engine:
             skipped=outcome.skipped,
             warning=outcome.warning,
         )
+        if self._steps_per_print and self.last_step.step % self._steps_per_print == 0:
+            _log.info(
+                "step %d: loss %g, lr %g, norm %g",
+                self.last_step.step,
+                outcome.loss,
+                outcome.learning_rate,
+                outcome.grad_norm,
+            )
         return self.last_step
 
     def _check_parameters(self) -> None:

@@ -43,6 +43,7 @@ class DeepSpeedEngine:
 
     def __init__(self, engine: Engine, data: Any = None, collate: Callable | None = None):
         self.engine = engine  #: sluice's own
+        engine._steps_per_print = 0  # said here, as DeepSpeed words it
         self.module = engine.module
         config = engine.config
         self.config: dict[str, Any] = config
