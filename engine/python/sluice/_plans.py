@@ -13,7 +13,7 @@ from torch import nn
 
 from . import _core
 from ._core import RefusedError
-from .engine import _read_config, parameters_of
+from ._setup import _read_config, parameters_of
 from .units import UnitPolicy, divide
 
 _log = logging.getLogger("sluice")

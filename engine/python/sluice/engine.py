@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,18 +17,15 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from . import _client, _core, _forks
-from ._core import Config, Parameter, RefusedError, Run
+from ._checkpoints import Checkpoints
+from ._core import RefusedError, Run
 from ._records import Record, parse_trace, timed
+from ._setup import _check_module, _check_not_compiled, _engines, _read_config, parameters_of
+from ._values import _DTYPES, Values, _refuse_load
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
 _log = logging.getLogger("sluice")
-_numbers = itertools.count()
-# Of a run file, beside DeepSpeed's keys.
-_SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
-# By their modules; those that are not closed.
-_engines: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Engine]] = weakref.WeakKeyDictionary()
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -82,83 +76,7 @@ def initialize(
     )
 
 
-def _read_config(
-    config: Mapping[str, Any] | str | os.PathLike[str],
-    overrides: Mapping[str, Any] | None,
-    run_dir: str | os.PathLike[str] | None = None,
-) -> Config:
-    if isinstance(config, Mapping):
-        text = json.dumps(config)
-    else:
-        path = Path(config)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise RefusedError(
-                f"the configuration {path} cannot be read: {error.strerror}"
-            ) from error
-    try:
-        keys = json.loads(text)
-        of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
-    except ValueError:  # with comments, as DeepSpeed's may be
-        of_deepspeed = True
-    resolved = Config(
-        text,
-        of_deepspeed,
-        [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()],
-    )
-    for key, reason in resolved.ignored:
-        _log.info("%s is ignored: %s", key, reason)
-    if run_dir is not None:
-        resolved.run_dir = os.fspath(run_dir)
-    if resolved.run_dir:
-        resolved.run_dir = resolved.given_run_dir = os.path.abspath(resolved.run_dir)
-    if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
-        resolved.run_dir = os.path.join(
-            os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
-        )
-    return resolved
-
-
-def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
-    return [
-        (
-            unit.name,
-            [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters],
-        )
-        for unit in units
-    ]
-
-
-def _check_module(module: nn.Module) -> None:
-    if not isinstance(module, nn.Module):
-        raise RefusedError(f"model is a {type(module).__name__}, and no torch.nn.Module")
-    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise RefusedError(
-            f"model is wrapped by {type(module).__name__}: give the module inside of it"
-            " (model.module)"
-        )
-    if hasattr(module, "_orig_mod"):
-        raise RefusedError(
-            "model was made by torch.compile, and a compiled module keeps addresses of its"
-            " parameters: give the module itself, and compile its blocks' forward (block.forward ="
-            " torch.compile(block.forward))"
-        )
-    if module in _engines and _engines[module]() is not None:
-        raise RefusedError("model already has an engine: close() that one first")
-    _check_not_compiled(module)
-
-
-def _check_not_compiled(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if getattr(part, "_compiled_call_impl", None) is not None:
-            raise RefusedError(
-                f"{name or 'the module'} was compiled by Module.compile(), past the engine's hooks:"
-                " compile its forward instead (module.forward = torch.compile(module.forward))"
-            )
-
-
-class Engine:
+class Engine(Values, Checkpoints):
     """A module in training. Made by :func:`initialize`.
 
     A step has ``gradient_accumulation_steps`` micro-batches, each of which ends with :meth:`step`::
@@ -518,175 +436,6 @@ class Engine:
     def eval(self) -> Engine:
         return self.train(False)
 
-    # ---- values
-
-    def _gather(self, unit: int) -> list[torch.Tensor]:
-        """Copies of a unit's parameters, on the CPU."""
-        with self._keeper.holding([unit]):
-            return [
-                it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters
-            ]
-
-    def _gather_into(
-        self, module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
-    ) -> None:
-        """Behind a module's own part of state_dict(): copies in place of views that are empty by
-        then."""
-        if self._gathered is None or self._gathered[0]() is not state:
-            self._gathered = (weakref.ref(state), {})
-        copies = self._gathered[1]
-        for name, parameter in module._parameters.items():
-            known = self._managed.get(id(parameter)) if parameter is not None else None
-            if known is None or prefix + name not in state:
-                continue
-            if id(parameter) not in copies:
-                for it, copy in zip(self._units[known.unit].parameters, self._gather(known.unit)):
-                    copies[id(it.parameter)] = copy
-            state[prefix + name] = copies[id(parameter)]
-
-    @contextmanager
-    def gathered(self, *parameters: nn.Parameter) -> Iterator[None]:
-        """Within it these parameters of the module can be read, and those that are fetched with
-        them.
-
-        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
-        gathered at a time.
-        """
-        units = sorted({self._number_of(it) for it in parameters})
-        with self._keeper.holding(units):
-            yield
-
-    def _number_of(self, parameter: nn.Parameter) -> int:
-        known = self._managed.get(id(parameter))
-        if known is None:
-            raise RefusedError("gathered() wants parameters of the module that is trained")
-        return known.unit
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
-        one tensor."""
-        return self.module.state_dict()
-
-    def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
-        the step is 0.
-
-        Names of parameters that are tied, or that `state` has beyond those of the module, are not
-        needed.
-        """
-        names: dict[int, set[str]] = {}
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), set()).add(name)
-        values: dict[int, torch.Tensor] = {}
-        for it in self._managed.values():
-            found = sorted(names.get(id(it.parameter), set()) & state.keys())
-            if not found:
-                raise RefusedError(f"the weights have no {it.name}")
-            if state[found[0]].shape != it.parameter.shape:
-                raise RefusedError(
-                    f"{found[0]} has the shape {tuple(state[found[0]].shape)} in the weights, and "
-                    f"{tuple(it.parameter.shape)} in the module"
-                )
-            values[id(it.parameter)] = state[found[0]]
-        self._abandon()
-        self._keeper.release_all()
-        self._run.initialise(
-            lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters]
-        )
-        self._keeper.step_taken()
-        for name, buffer in self.module.named_buffers():
-            if name in state:
-                buffer.copy_(state[name])
-
-    def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
-        """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
-        "bf16" or "fp16"."""
-        if dtype not in _DTYPES:
-            raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
-        self._keeper.release_all()
-        self._run.save_weights(os.fspath(path), dtype)
-
-    # ---- checkpoints
-
-    def save_checkpoint(
-        self,
-        directory: str | os.PathLike[str] | None = None,
-        client_state: Any = None,
-        *,
-        background: bool | None = None,
-    ) -> str:
-        """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
-        which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
-        DIR/checkpoints/step-N.
-
-        Frozen parameters are not in it: they are the module's, as it was when the engine was made.
-
-        Args:
-            directory: DIR; else the run's folder.
-            background: returns once the state is copied, 12 bytes a parameter, and writes it while
-                training goes on; None: as run.checkpoint_background says, where that is true.
-                Durable after :meth:`wait`, :meth:`close` or the next save.
-
-        Raises:
-            Error: what could not be written, now or by the background save before this one;
-                checkpoints before it stay.
-        """
-        if directory is None:
-            if not self._record.directory:
-                raise RefusedError("save_checkpoint() needs a directory: the engine has no run_dir")
-            directory = self._record.directory
-        self._keeper.release_all()
-        self.wait()
-        client = _client.pack(self.module, client_state, self._frozen_sample)
-        in_background = self._config.saves_in_background if background is None else background
-        loss = self.last_step.loss if self.last_step is not None else None
-        try:
-            return self._run.save(os.fspath(directory), client, in_background, loss)
-        finally:
-            self._record.note_saves()
-            if not in_background:  # what failed is being raised
-                self._record.forget_failed()
-
-    def wait(self) -> None:
-        """Until no checkpoint is being written.
-
-        Raises:
-            Error: one since the last call was not saved.
-        """
-        self._run.wait_for_saves()
-        self._record.note_saves()
-        self._record.raise_failed()
-
-    def load_checkpoint(self, path: str | os.PathLike[str] | None = None) -> tuple[str, Any]:
-        """Goes on where a checkpoint was made, with the bits of a run that never stopped.
-
-        Args:
-            path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`:
-                its newest; else the run's folder.
-
-        Returns:
-            The checkpoint's folder and the client_state that was saved.
-
-        Raises:
-            RefusedError: it is of another module or configuration. Nothing has changed.
-            Error: it cannot be read, or is damaged.
-        """
-        if path is None:
-            if not self._record.directory:
-                raise RefusedError("load_checkpoint() needs a path: the engine has no run_dir")
-            path = self._record.directory
-        self._abandon()
-        self._keeper.release_all()
-        self.wait()
-        accepted: list[dict[str, Any]] = []
-        folder = self._run.load(
-            os.fspath(path),
-            lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
-        )
-        self._keeper.step_taken()
-        self._record.begin_anew()
-        return folder, _client.restore(accepted[0], self.module)
-
     def close(self) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
         before.
@@ -736,9 +485,3 @@ def _close_engines() -> None:
         engine = reference()
         if engine is not None:
             engine.close()
-
-
-def _refuse_load(module: nn.Module, *_: Any) -> None:
-    raise RefusedError(
-        "the engine has the module's parameters: load them by engine.load_weights(state_dict)"
-    )
