@@ -129,7 +129,8 @@ def plan(
     Args:
         config: a run file, as its path or as a dict; of a module also DeepSpeed's JSON.
         model: the module that is to be trained, in place of the configuration's model. Nothing
-            happens to it, and it may be on the device meta. What only its code knows is assumed: :attr:`Plan.assumptions`.
+            happens to it, and it may be on the device meta. What only its code knows is assumed:
+            :attr:`Plan.assumptions`.
         units: as :func:`sluice.initialize` has it.
         deepspeed: a DeepSpeed configuration beside the run file, as `--deepspeed`.
         overrides: keys with dots, which win: ``{"run.seed": 7}``.

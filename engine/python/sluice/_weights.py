@@ -63,8 +63,8 @@ def save(
 
     Args:
         what: a dict of tensors, a module, or an :class:`Engine` (its masters): becomes a
-            safetensors file. Or a run's folder, or one checkpoint of it: becomes a folder for Hugging Face's
-            libraries, as `sluice export` makes it.
+            safetensors file. Or a run's folder, or one checkpoint of it: becomes a folder for
+            Hugging Face's libraries, as `sluice export` makes it.
         path: the file, which is replaced; or the folder, which must not be there, or be empty.
         dtype: "fp32", "bf16" or "fp16"; else that of the tensors, and fp32 of masters.
         max_shard_bytes: splits what is larger; 0 never does. Of a folder 5 GB unless given.
