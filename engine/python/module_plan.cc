@@ -77,8 +77,8 @@ bool has_choice(const config::Config& config) {
 }
 
 // A block of a transformer has about 12 h^2 parameters, and keeps about 34 h bytes of a token in
-// 16 bits (Korthikanti et al. 2022, without the attention's matrix). What is outside of blocks is taken
-// for an embedding and its head, whose logits are kept in 16 bits and in fp32.
+// 16 bits (Korthikanti et al. 2022, without the attention's matrix). What is outside of blocks is
+// taken for an embedding and its head, whose logits are kept in 16 bits and in fp32.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout) {
   constexpr double kBlockFactor = 12;
   constexpr double kBytesOfToken = 34;

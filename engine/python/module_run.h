@@ -94,8 +94,8 @@ class ModuleRun final : public SavedRun {
   // Every update applied, everything on its way written.
   void drain();
 
-  // The directory is this run's until it goes: for what it keeps there beside checkpoints. kBusy: it
-  // is another's.
+  // The directory is this run's until it goes: for what it keeps there beside checkpoints. kBusy:
+  // it is another's.
   Status own_directory(const std::string& directory);
   // DIR/checkpoints/step-N (engine/checkpoint/FORMAT.md), as a training run's; the directory
   // belongs to this run from then on. Returns the checkpoint's folder.

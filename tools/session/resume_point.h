@@ -45,8 +45,8 @@ Error with_older_one(Error error, const RunFolder& folder,
                      const engine::CheckpointEntry& checkpoint, const ResumeCommand& command);
 
 // Sets aside what is in the way, and tells `says` where. Before anything is moved, and even where
-// nothing is, `cut` gets the file for the lines of metrics that the run leaves behind; empty: the usual
-// place.
+// nothing is, `cut` gets the file for the lines of metrics that the run leaves behind; empty: the
+// usual place.
 Status make_way(const RunFolder& folder, const ResumePoint& point, std::ostream& says,
                 const std::function<Status(const std::string& cut_path)>& cut);
 
