@@ -113,6 +113,16 @@ class Records(Folder):
         ):
             self.initialize("a")
 
+    def test_are_not_begun_by_an_engine_that_is_refused(self):
+        module = tower()
+        with torch.no_grad():
+            module.norm.weight[0] = float("nan")
+        with self.assertRaisesRegex(sluice.RefusedError, "not finite"):
+            self.initialize("a", module)
+        self.assertEqual(len(module._forward_hooks) + len(module._forward_pre_hooks), 0)
+        with self.initialize("a") as engine:  # the folder is free
+            train(engine, batches(1))
+
     def test_say_how_a_run_ended(self):
         for name, error in (("failed", ZeroDivisionError), ("interrupted", KeyboardInterrupt)):
             with self.assertRaises(error), self.initialize(name) as engine:

@@ -92,11 +92,15 @@ class Record:
         if trace:
             self._last_traced = self._run.start_trace(trace)
         self._run.own_directory(directory)
+
+    def watch(self) -> None:
+        """Once nothing can be refused any longer."""
+        if not self.directory:
+            return
+        module = self._engine.module
         self._handles = [
-            engine.module.register_forward_pre_hook(
-                self._before_forward, prepend=True, with_kwargs=True
-            ),
-            engine.module.register_forward_hook(self._behind_forward, always_call=True),
+            module.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
+            module.register_forward_hook(self._behind_forward, always_call=True),
         ]
 
     # ---- a step
@@ -133,8 +137,10 @@ class Record:
         began = time.monotonic_ns()
         try:
             outcome = self._run.step(losses)
-        finally:
-            self.add("update", began)
+        except BaseException:
+            self.forget_step()
+            raise
+        self.add("update", began)
         self.note_saves()
         if self._kept is None:
             return outcome

@@ -9,6 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _client, _core, _forks
 from ._checkpoints import Checkpoints
-from ._core import RefusedError, Run
+from ._core import Error, RefusedError, Run
 from ._records import Record, parse_trace, timed
 from ._setup import _check_module, _check_not_compiled, _engines, _read_config, parameters_of
 from ._values import _DTYPES, Values, _refuse_load
@@ -137,6 +138,7 @@ class Engine(Values, Checkpoints):
         )
         self._take_over()
         self._keeper = Keeper(self._run, model, self._units)
+        self._record.watch()
         _engines[model] = weakref.ref(self)
         _forks.watch(self)
 
@@ -484,4 +486,5 @@ def _close_engines() -> None:
     for reference in list(_engines.values()):
         engine = reference()
         if engine is not None:
-            engine.close()
+            with suppress(Error):  # of a checkpoint: it was said
+                engine.close()
