@@ -75,7 +75,7 @@ class Record:
     def __init__(self, engine: Engine, directory: str, trace: str):
         if trace and not directory:
             raise RefusedError("a trace is written into the run's folder: give run_dir as well")
-        self._engine = engine
+        self._module = engine.module  # not the engine, which would outlive its failure to be made
         self._run = engine._run
         self._config = engine._config
         self.directory = directory
@@ -97,10 +97,11 @@ class Record:
         """Once nothing can be refused any longer."""
         if not self.directory:
             return
-        module = self._engine.module
         self._handles = [
-            module.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
-            module.register_forward_hook(self._behind_forward, always_call=True),
+            self._module.register_forward_pre_hook(
+                self._before_forward, prepend=True, with_kwargs=True
+            ),
+            self._module.register_forward_hook(self._behind_forward, always_call=True),
         ]
 
     # ---- a step
