@@ -20,10 +20,10 @@
 #include "engine/families/families.h"
 #include "engine/observe/text_table.h"
 #include "engine/run/training_run.h"
-#include "tools/cli/run_setup.h"
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
 #include "tools/measure/synthetic_tokens.h"
+#include "tools/session/run_setup.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::bench {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "aio/result.h"
-#include "tools/cli/config_options.h"
+#include "tools/session/config_options.h"
 
 namespace sluice::bench {
 

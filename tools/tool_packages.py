@@ -21,8 +21,10 @@ from toolbox import Failure, cache_folder, lock, say
 # Installed without their dependencies, which only serve downloads from Hugging Face; packaging is
 # what safetensors.torch imports.
 PINNED = {"tokenizers": "0.22.2", "safetensors": "0.7.0", "packaging": "25.0"}
-# Wanted by few: added when a tool first needs one. markupsafe is what jinja2 imports.
-ON_DEMAND = {"pyarrow": "21.0.0", "jinja2": "3.1.6", "markupsafe": "3.0.3"}
+# Wanted by few: added when a tool first needs one. markupsafe is what jinja2 imports, pathspec what
+# scikit_build_core does.
+ON_DEMAND = {"pyarrow": "21.0.0", "jinja2": "3.1.6", "markupsafe": "3.0.3",
+             "scikit_build_core": "1.1.2", "pathspec": "1.1.1"}
 
 
 def folder():
@@ -104,6 +106,14 @@ def _add(venv, modules):
         if wanted:
             say(f"fetching {', '.join(wanted)} into {venv}")
             _install(venv, wanted)
+
+
+def folder_with(modules):
+    """Where another Python of this version finds `modules`, which are fetched where they are not."""
+    venv = provide()
+    if _missing(venv, modules):
+        _add(venv, modules)
+    return site_packages(venv)
 
 
 def need(modules, what):

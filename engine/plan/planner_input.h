@@ -23,6 +23,9 @@ struct PlannerQuestion {
   // Of a run over several ranks the input is the first one's, whose shards are the largest; budget
   // is a rank's, and `machine` says what a whole host does.
   offload::RankGroup ranks = {};
+  // As RunSpec has them.
+  const ParameterNames* names = nullptr;
+  bool keeps_sums = false;
 };
 
 Result<offload::PlannerInput> planner_input(const PlannerQuestion& question);

@@ -67,21 +67,33 @@ struct Question {
   const DescribedMachine& machine;
   bool on_gpu = false;
   offload::RankGroup ranks = {};
+  const DescribedModel* described = nullptr;
 };
 
 bool is_described(const DescribedMachine& machine) {
   return machine.describes_gpu() || machine.describes_host() || machine.describes_drives();
 }
 
+// Of the question's model with `config`, which may differ from its own.
+Result<offload::PlannerInput> input_of(const Question& question, const config::Config& config,
+                                       const ProbeReport& machine, const TierBytes& budget,
+                                       std::int64_t wave_micro_batches) {
+  const DescribedModel* const described = question.described;
+  return planner_input({.config = config,
+                        .model = question.model,
+                        .machine = machine,
+                        .on_gpu = question.on_gpu,
+                        .budget = budget,
+                        .wave_micro_batches = wave_micro_batches,
+                        .ranks = question.ranks,
+                        .names = described != nullptr ? &described->names : nullptr,
+                        .keeps_sums = described != nullptr});
+}
+
 Status place_in_waves_of(std::int64_t micro_batches, const Question& question,
                          const TierBytes& budget, RunPlan& plan) {
-  SLUICE_ASSIGN_OR_RETURN(plan.input, planner_input({.config = question.config,
-                                                     .model = question.model,
-                                                     .machine = plan.machine,
-                                                     .on_gpu = question.on_gpu,
-                                                     .budget = budget,
-                                                     .wave_micro_batches = micro_batches,
-                                                     .ranks = question.ranks}));
+  SLUICE_ASSIGN_OR_RETURN(plan.input,
+                          input_of(question, question.config, plan.machine, budget, micro_batches));
   SLUICE_ASSIGN_OR_RETURN(plan.placement, offload::plan_placement(plan.input));
   return {};
 }
@@ -97,7 +109,9 @@ bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan&
 // In waves of all of a step's micro-batches, a half, a quarter, ..., one; the best. Fewer waves
 // take less traffic, and more memory for activations.
 Status place(const Question& question, RunPlan& plan) {
-  const TierBytes budget = budget_of(question.config, question.machine, plan);
+  const DescribedModel* const described = question.described;
+  TierBytes budget = budget_of(question.config, question.machine, plan);
+  if (described != nullptr) budget = budget.beyond(described->beside);
   const std::int64_t all = question.config.batch.accumulation;
   const std::int64_t asked = question.config.placement.wave_micro_batches;
   std::int64_t wave = asked > 0 ? std::min(asked, all) : all;
@@ -115,6 +129,8 @@ Status place(const Question& question, RunPlan& plan) {
                                        .block_slots = plan.input.step.slots(),
                                        .wave_micro_batches = plan.input.step.waves.of_a_wave,
                                        .ranks = {.rank = 0, .world = question.ranks.world},
+                                       .names = described != nullptr ? &described->names : nullptr,
+                                       .keeps_sums = described != nullptr,
                                        .nvme_weights = plan.stripes.chosen()}));
   return {};
 }
@@ -147,14 +163,9 @@ Status hint_at_a_drive(const Question& question, RunPlan& plan) {
   config.budget.nvme_paths = {"nvme"};
   TierBytes budget = plan.input.budget;
   budget.nvme = kSmallDriveBytes;
-  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
-                          planner_input({.config = config,
-                                         .model = question.model,
-                                         .machine = plan.machine,
-                                         .on_gpu = question.on_gpu,
-                                         .budget = budget,
-                                         .wave_micro_batches = plan.input.step.waves.of_a_wave,
-                                         .ranks = question.ranks}));
+  SLUICE_ASSIGN_OR_RETURN(
+      const offload::PlannerInput input,
+      input_of(question, config, plan.machine, budget, plan.input.step.waves.of_a_wave));
   using Change = offload::FitHint::Change;
   for (const offload::FitHint& hint : offload::fit_hints(input)) {
     if (hint.change != Change::kMoreNvme) continue;
@@ -170,13 +181,8 @@ Status hint_at_a_drive(const Question& question, RunPlan& plan) {
 
 Result<offload::PlannerInput> input_with(const Question& question, const config::Config& config,
                                          const RunPlan& plan) {
-  return planner_input({.config = config,
-                        .model = question.model,
-                        .machine = plan.machine,
-                        .on_gpu = question.on_gpu,
-                        .budget = plan.input.budget,
-                        .wave_micro_batches = plan.input.step.waves.of_a_wave,
-                        .ranks = question.ranks});
+  return input_of(question, config, plan.machine, plan.input.budget,
+                  plan.input.step.waves.of_a_wave);
 }
 
 // Whether it fits with another shape of the batch.
@@ -239,6 +245,7 @@ Status hint_at_a_smaller_batch(const Question& question, RunPlan& plan) {
     hints.push_back({.change = Change::kSmallerMicroBatch, .micro_batch = micro});
     return {};
   }
+  if (question.described != nullptr) return {};  // its sequences are not the plan's to shorten
   constexpr std::int64_t kShortest = 64;
   config::Config config = question.config;
   while ((config.data.sequence_tokens /= 2) >= kShortest) {
@@ -263,6 +270,18 @@ config::Config with_described_drive(config::Config config, const DescribedMachin
 void deal_threads(const offload::RankGroup& ranks, config::Config& config) {
   if (ranks.local_world == 1 || config.run.cpu_threads > 0) return;
   config.run.cpu_threads = std::max(compute_threads(config) / ranks.local_world, 1);
+}
+
+// Of a model that this program cannot run.
+void estimate_described(const config::Config& config, const ModelLayout& model,
+                        ProbeReport& machine) {
+  machine.units =
+      estimate_units(model,
+                     {.micro_batch = config.batch.micro,
+                      .tokens = config.data.sequence_tokens,
+                      .number_bytes = config.precision == config::Precision::kFp32 ? 4 : 2},
+                     rates_for_estimates(config, machine));
+  machine.units_when.estimated = true;
 }
 
 void set_link(const PlanRunOptions& options, bool on_gpu, ProbeReport& machine) {
@@ -293,8 +312,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   plan.ranks = options.ranks;
   if (!options.machine.describes_gpu()) SLUICE_RETURN_IF_ERROR(check_device(config));
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
-  SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
-  const ModelLayout model = configured_layout(config, on_gpu);
+  if (options.described == nullptr) SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
+  if (options.described != nullptr) config.placement.wave_micro_batches = 1;
+  const ModelLayout model =
+      options.described != nullptr ? options.described->layout : configured_layout(config, on_gpu);
   plan.parameters = model.parameter_elements();
   plan.trained = model.trained_elements();
   plan.trains_adapters = model.has_frozen();
@@ -311,8 +332,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                                              .refresh = options.refresh,
                                              .unix_s = options.unix_s,
                                              .disturbed_max_age_s = options.disturbed_max_age_s,
+                                             .units = options.described == nullptr,
                                              .local_ranks = options.ranks.local_world,
                                              .on_progress = options.on_progress}));
+    if (options.described != nullptr) estimate_described(config, model, plan.machine);
   }
   set_link(options, on_gpu, plan.machine);
   aio::RealFileSystem here;
@@ -323,7 +346,8 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                           .model = model,
                           .machine = options.machine,
                           .on_gpu = on_gpu,
-                          .ranks = options.ranks};
+                          .ranks = options.ranks,
+                          .described = options.described};
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));

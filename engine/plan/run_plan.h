@@ -53,6 +53,15 @@ struct DescribedMachine {
   bool describes_gpu() const { return gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s; }
 };
 
+// A model that no family describes, whose passes somebody else computes (engine/python). Its units
+// are not timed: their times are estimated from operations. A wave is one micro-batch.
+struct DescribedModel {
+  const ModelLayout& layout;
+  const ParameterNames& names;
+  // What else takes of the tiers: what is frozen, and what autograd may keep, which no plan knows.
+  offload::TierBytes beside = {};
+};
+
 struct PlanRunOptions {
   std::string cache_path;  // of the probe; empty: nothing is kept
   bool refresh = false;
@@ -67,6 +76,7 @@ struct PlanRunOptions {
   // As measured between these ranks; unset: as described, or else assumed (described_machine.h).
   std::optional<MeasuredLink> link;
   bool with_growth = false;
+  const DescribedModel* described = nullptr;  // in place of the configuration's model
 };
 
 // Of the GPU's budget, left to the allocator: its rounding, and the holes between blocks.

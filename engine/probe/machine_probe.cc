@@ -264,18 +264,6 @@ class MachineProbe {
             .deterministic = config_.run.deterministic};
   }
 
-  // For an estimate. The cores' products are not measured: a modest rate is assumed.
-  EstimateRates rates() const {
-    constexpr double kFlopsPerThread = 2e10;
-    constexpr double kLeastCopy = 1e9;
-    if (gpu_) {
-      return {.matmul_flops_per_s = report_.speeds.gpu_matmul_flops_per_s,
-              .copy_bytes_per_s = report_.speeds.gpu_copy_bytes_per_s};
-    }
-    return {.matmul_flops_per_s = kFlopsPerThread * compute_threads(config_),
-            .copy_bytes_per_s = std::max(report_.speeds.host_copy_bytes_per_s, kLeastCopy)};
-  }
-
   Status units() {
     const std::string name = "the model's units";
     const auto tell = step(name);
@@ -300,7 +288,8 @@ class MachineProbe {
                 (gpu_ ? " of the GPU, and " : " of RAM, and ") +
                 format_bytes(*options.memory_limit_bytes) +
                 " may be taken; their times are estimated from operations");
-      report_.units = estimate_units(model.layout(), subject.pass, rates());
+      report_.units =
+          estimate_units(model.layout(), subject.pass, rates_for_estimates(config_, report_));
       report_.units_when = {.unix_s = options_.unix_s, .estimated = true};
       return {};
     }
@@ -352,6 +341,17 @@ Status forget_measurements(const config::Config& config, const ProbeReport& repo
   const aio::IoWatchdog watchdog({queue.get()}, watchdog_options(config));
   return SpeedsCache(*queue, {.path = report.cache_path, .unix_s = now_unix_s})
       .forget(report.measured);
+}
+
+EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report) {
+  constexpr double kFlopsPerThread = 2e10;
+  constexpr double kLeastCopy = 1e9;
+  if (!report.gpu.empty()) {
+    return {.matmul_flops_per_s = report.speeds.gpu_matmul_flops_per_s,
+            .copy_bytes_per_s = report.speeds.gpu_copy_bytes_per_s};
+  }
+  return {.matmul_flops_per_s = kFlopsPerThread * compute_threads(config),
+          .copy_bytes_per_s = std::max(report.speeds.host_copy_bytes_per_s, kLeastCopy)};
 }
 
 Result<ProbeReport> probe_machine(const config::Config& config,

@@ -47,6 +47,10 @@ struct MachineProbeOptions {
 Status forget_measurements(const config::Config& config, const ProbeReport& report,
                            std::int64_t now_unix_s);
 
+// Of what was probed, for estimate_units(). The cores' products are not measured: a modest rate is
+// assumed.
+EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report);
+
 Result<ProbeReport> probe_machine(const config::Config& config, const MachineProbeOptions& options);
 
 }  // namespace sluice::engine

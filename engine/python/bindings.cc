@@ -1,11 +1,10 @@
 // sluice._core: ModuleRun for Python. The package's own files (sluice/) are all that uses it.
 //
 // Every call that may wait gives up the GIL. Errors are sluice.Error, with the engine's sentence.
-#include <Python.h>
+#include "engine/python/bindings.h"
 // The above has to come first.
 #include <ATen/Parallel.h>
 #include <pybind11/functional.h>
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
@@ -33,7 +32,6 @@
 #include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
-#include "engine/step/train_error.h"
 
 namespace py = pybind11;
 
@@ -45,18 +43,18 @@ bool is_the_scripts(std::string_view key) {
   constexpr std::array kBeginnings = {"model.",
                                       "data.",
                                       "run.eval_",
-                                      "run.checkpoint_",
+                                      "run.checkpoint_every",
+                                      "run.checkpoint_minutes",
+                                      "run.checkpoint_at_end",
                                       "run.epochs",
-                                      "run.log_every",
                                       "run.resume",
                                       "run.later_checkpoints",
                                       "run.hash_units",
-                                      "run.dir",
-                                      "steps_per_print",
                                       "wall_clock_breakdown",
                                       "placement.wave_",
                                       "placement.recompute",
                                       "placement.boundaries_"};
+  if (key == "data.sequence_length") return false;  // the planner's
   return std::any_of(kBeginnings.begin(), kBeginnings.end(),
                      [key](std::string_view it) { return key.starts_with(it); });
 }
@@ -74,17 +72,20 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
     sources.answers.gpu = gpu_kind(resolved.config);
     resolved = value_of(config::resolve(sources));
   }
-  ResolvedConfig made{.config = std::move(resolved.config)};
+  ResolvedConfig made{.config = resolved.config};
   // Threads are LibTorch's here, which this program has set.
   made.has_threads = made.config.run.cpu_threads > 0;
   if (!made.has_threads) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports) {
     made.asks_length |= report.given && report.path == "data.sequence_length";
+    if (report.given && (report.path == "steps_per_print" || report.path == "run.log_every"))
+      made.steps_per_print = resolved.config.run.log_every_steps;
     if (report.outcome == config::Outcome::kIgnored)
       made.ignored.emplace_back(report.path, report.reason);
     else if (report.given && is_the_scripts(report.path))
       made.ignored.emplace_back(report.path, "a script decides that itself");
   }
+  made.resolved = std::move(resolved);
   return made;
 }
 
@@ -112,8 +113,6 @@ class Ranks {
   std::unique_ptr<Communicator> link_;
 };
 
-using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;
-
 // Of threads that change no bit, of all ranks of this host; 0: as many as compute.
 int workers_of(const ResolvedConfig& config) {
   return config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()));
@@ -124,20 +123,20 @@ std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const Fa
                                            const std::string& cache_path) {
   at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
   const config::Config config = family.configured(asked.config, asked.asks_length);
-  return value_of(ModuleRun::create(
-      config, family.layout(config),
-      {.places = value_of(family.places(config, cache_path)), .workers = workers_of(asked)}));
+  return value_of(
+      ModuleRun::create(config, family.layout(config),
+                        {.plan = {.places = value_of(family.places(config, cache_path))},
+                         .workers = workers_of(asked)}));
 }
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
-                                    const std::vector<PythonUnit>& described, const Ranks& ranks) {
+                                    const std::vector<PythonUnit>& described, const Ranks& ranks,
+                                    const std::string& speeds, std::int64_t unix_s) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
-  std::vector<ModuleUnit> units;
-  units.reserve(described.size());
-  for (const PythonUnit& unit : described)
-    units.push_back({.name = unit.first, .parameters = unit.second});
-  auto run = ModuleRun::create(config.config, value_of(ModuleLayout::create(std::move(units))),
-                               {.link = ranks.link(), .workers = workers_of(config)});
+  auto run = ModuleRun::create(config.config, layout_of(described),
+                               {.plan = {.cache_path = speeds, .unix_s = unix_s},
+                                .link = ranks.link(),
+                                .workers = workers_of(config)});
   if (!run.ok()) ranks.abort(run.error().message());
   return value_of(std::move(run));
 }
@@ -183,7 +182,15 @@ class PythonValues {
   std::exception_ptr raised_;
 };
 
-using NoGil = py::call_guard<py::gil_scoped_release>;
+// Of what the script's thread did.
+void add_span(ModuleRun& run, std::size_t phase, std::int64_t begin_ns, std::int64_t end_ns) {
+  constexpr std::array kNames = {"forward", "backward", "update"};
+  if (phase < kNames.size())
+    run.trace().add({.track = TraceTrack::kCompute,
+                     .name = kNames[phase],
+                     .begin_ns = begin_ns,
+                     .end_ns = end_ns});
+}
 
 void define_values(py::module_& module) {
   py::class_<ResolvedConfig>(module, "Config")
@@ -201,6 +208,12 @@ void define_values(py::module_& module) {
       .def_property(
           "run_dir", [](const ResolvedConfig& it) { return it.config.run.dir; },
           [](ResolvedConfig& it, const std::string& dir) { it.config.run.dir = dir; })
+      .def_readwrite("given_run_dir", &ResolvedConfig::given_run_dir)
+      .def_readonly("steps_per_print", &ResolvedConfig::steps_per_print)
+      .def_property_readonly("saves_in_background",
+                             [](const ResolvedConfig& it) {
+                               return it.config.run.checkpoint_background == Tristate::kOn;
+                             })
       .def("json", [](const ResolvedConfig& it) { return config::to_json(it.config); });
 
   py::class_<ModuleParameter>(module, "Parameter")
@@ -216,6 +229,22 @@ void define_values(py::module_& module) {
       .def_readonly("loss_scale", &StepOutcome::loss_scale)
       .def_readonly("skipped", &StepOutcome::skipped)
       .def_readonly("warning", &StepOutcome::warning);
+
+  py::class_<SavedCheckpoint>(module, "SavedCheckpoint")
+      .def_readonly("step", &SavedCheckpoint::step)
+      .def_readonly("path", &SavedCheckpoint::path)
+      .def_readonly("bytes", &SavedCheckpoint::bytes)
+      .def_property_readonly(
+          "stopped_s",
+          [](const SavedCheckpoint& it) { return 1e-9 * static_cast<double>(it.stopped_ns); })
+      .def_property_readonly(
+          "took_s",
+          [](const SavedCheckpoint& it) { return 1e-9 * static_cast<double>(it.took_ns); })
+      .def_readonly("removed", &SavedCheckpoint::removed)
+      .def_property_readonly("error", [](const SavedCheckpoint& it) -> std::optional<std::string> {
+        if (it.status.ok()) return std::nullopt;
+        return it.status.error().message();
+      });
 }
 
 void define_run(py::module_& module) {
@@ -231,7 +260,7 @@ void define_run(py::module_& module) {
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
-           py::keep_alive<1, 4>(), NoGil())
+           py::arg("speeds") = "", py::arg("unix_s") = 0, py::keep_alive<1, 4>(), NoGil())
       .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("cache_path"),
            NoGil())
       .def(
@@ -299,10 +328,31 @@ void define_run(py::module_& module) {
           py::arg("changes"), NoGil())
       .def(
           "save",
-          [](ModuleRun& run, const std::string& directory, const std::string& client) {
-            return value_of(run.save(directory, client));
+          [](ModuleRun& run, const std::string& directory, const std::string& client,
+             bool background, std::optional<double> loss) {
+            return value_of(run.save({directory, client, background, loss}));
           },
-          py::arg("directory"), py::arg("client"), NoGil())
+          py::arg("directory"), py::arg("client"), py::arg("background") = false,
+          py::arg("loss") = py::none(), NoGil())
+      .def(
+          "own_directory",
+          [](ModuleRun& run, const std::string& directory) {
+            must_be(run.own_directory(directory));
+          },
+          NoGil())
+      .def("start_trace",
+           [](ModuleRun& run, const std::string& steps) {
+             const TraceLog::Options options = value_of(TraceLog::parse_steps(steps));
+             run.trace().start(options);
+             return options.last_step;
+           })
+      .def("begin_traced_step", [](ModuleRun& run, std::int64_t step,
+                                   std::int64_t now_ns) { run.trace().begin_step(step, now_ns); })
+      .def("add_span", &add_span)
+      .def("wait_for_saves", &ModuleRun::wait_for_saves, NoGil())
+      .def("finished_saves", &ModuleRun::finished_saves, NoGil())
+      .def_property_readonly("predicted_step_s", &ModuleRun::predicted_step_s)
+      .def_property_readonly("assumptions", &ModuleRun::assumptions)
       .def(
           "load",
           [](ModuleRun& run, const std::string& path, const py::function& accept) {
@@ -338,13 +388,16 @@ void define_run(py::module_& module) {
 }
 
 }  // namespace
-}  // namespace sluice::engine
 
-PYBIND11_MODULE(_core, module) {
-  using namespace sluice::engine;  // NOLINT(google-build-using-namespace)
-  module.doc() = "Sluice's engine, for the package sluice";
-  module.attr("torch_version") = TORCH_VERSION;
-  module.attr("version") = SLUICE_VERSION;
+ModuleLayout layout_of(const std::vector<PythonUnit>& described) {
+  std::vector<ModuleUnit> units;
+  units.reserve(described.size());
+  for (const PythonUnit& unit : described)
+    units.push_back({.name = unit.first, .parameters = unit.second});
+  return value_of(ModuleLayout::create(std::move(units)));
+}
+
+void define_errors(py::module_& module) {
   static py::exception<TrainError> error(module, "Error", PyExc_RuntimeError);
   static py::exception<RefusedError> refused(module, "RefusedError", error.ptr());
   static py::exception<NonFiniteGradient> non_finite(module, "NonFiniteGradientError", error.ptr());
@@ -361,9 +414,14 @@ PYBIND11_MODULE(_core, module) {
       py::set_error(error, it.what());
     }
   });
+}
+
+void define_module_runs(py::module_& module) {
   define_values(module);
   define_family(module);
   define_run(module);
   define_spill(module);
   define_family_pass(module);
 }
+
+}  // namespace sluice::engine

@@ -19,7 +19,7 @@ Status ModuleRun::open_drives_in_turn() {
   const bool is_alone = ranks_.is_alone();
   const bool is_first = is_alone || ranks_.link->rank(ProcessGroup::kNode) == 0;
   if (!is_first) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, /*observer=*/nullptr,
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, &io_trace_,
                                                is_first ? Leftovers::kRemove : Leftovers::kLeave));
   if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
   return {};

@@ -11,57 +11,14 @@
 #include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "engine/device/gpu.h"
+#include "engine/observe/process_memory.h"
 #include "engine/preflight/preflight.h"
+#include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
 #include "offload/step_program.h"
 
 namespace sluice::engine {
 namespace {
-
-// Names are the module's own, everywhere.
-constexpr ParameterNames kModuleNames = {};
-
-Result<MemoryPlan> plan_trained(const config::Config& config, const ModuleLayout& layout,
-                                const ModulePlaces& places, const offload::RankPart& ranks) {
-  return plan_memory(config, layout.trained(),
-                     {.purpose = RunPurpose::kTraining,
-                      .on_gpu = uses_cuda(config),
-                      .places = places.places,
-                      .block_slots = places.block_slots,
-                      // Passes come micro-batch by micro-batch.
-                      .wave_micro_batches = 1,
-                      .ranks = ranks,
-                      .names = &kModuleNames,
-                      .keeps_sums = !layout.is_family(),
-                      .nvme_weights = places.nvme_weights});
-}
-
-// Nothing but parameters that come and go; each rank has all of them.
-Result<MemoryPlan> plan_frozen(const config::Config& config, const ModuleLayout& layout,
-                               const offload::RankPart& ranks) {
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(config, layout.frozen(),
-                                                       {.purpose = RunPurpose::kEvaluation,
-                                                        .on_gpu = uses_cuda(config),
-                                                        .names = &kModuleNames}));
-  plan.params.options.store.run += "-frozen";
-  if (ranks.world > 1) plan.params.options.store.run += "-" + std::to_string(ranks.rank);
-  plan.params.options.store.label = "frozen parameters";
-  return plan;
-}
-
-// What is frozen takes its part of the same tiers.
-void add_frozen_lines(const MemoryPlan& frozen, MemoryPlan& plan) {
-  const auto add = [](const std::vector<MemoryLine>& from, std::vector<MemoryLine>& to) {
-    for (MemoryLine line : from) {
-      if (line.use != MemoryUse::kParameters || line.bytes == 0) continue;
-      line.what = "frozen " + line.what;
-      to.push_back(std::move(line));
-    }
-  };
-  add(frozen.host, plan.host);
-  add(frozen.gpu, plan.gpu);
-  add(frozen.nvme, plan.nvme);
-}
 
 // Whether units share slots of the GPU.
 bool has_slots(const MemoryPlan& plan, const ModelLayout& model) {
@@ -124,16 +81,20 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   const config::Config config = of_rank(given, local_world);
   const offload::RankPart part =
       link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, environment.places, part));
-  std::optional<MemoryPlan> frozen;
-  if (layout.has_frozen()) {
-    SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout, part));
-    add_frozen_lines(*frozen, plan);
-  }
-  SLUICE_RETURN_IF_ERROR(check_machine(config, plan, local_world));
+  ModulePlanOptions options = environment.plan;
+  options.ranks = part;
+  SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(config, layout, options));
+  if (config.run.checkpoint_background == Tristate::kOn && part.world == 1)
+    plan.trained.host.push_back(
+        {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy,
+         RunCheckpoints::image_bytes(layout.trained(), stored_moments(plan.trained.types))});
+  SLUICE_RETURN_IF_ERROR(check_machine(config, plan.trained, local_world));
   std::unique_ptr<ModuleRun> run(
-      new ModuleRun(config, std::move(layout), std::move(plan), environment));
-  run->frozen_plan_ = std::move(frozen);
+      new ModuleRun(config, std::move(layout), std::move(plan.trained), environment));
+  run->frozen_plan_ = std::move(plan.frozen);
+  run->predicted_step_s_ = plan.predicted_step_s;
+  run->prediction_ = std::move(plan.prediction);
+  run->assumptions_ = std::move(plan.assumptions);
   SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
   SLUICE_RETURN_IF_ERROR(run->make_parts());
   return run;
@@ -166,19 +127,19 @@ Status ModuleRun::make_parts() {
   SLUICE_RETURN_IF_ERROR(connect_gpus());
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(
-      parameters_,
-      ModelParameters::create(
-          plan_, model(), {.drives = &drives_, .ranks = ranks_, .cuda_ranks = cuda_ranks_.get()}));
+  SLUICE_ASSIGN_OR_RETURN(parameters_, ModelParameters::create(plan_, model(),
+                                                               {.drives = &drives_,
+                                                                .trace = &trace_,
+                                                                .ranks = ranks_,
+                                                                .cuda_ranks = cuda_ranks_.get()}));
   if (frozen_plan_) {
     SLUICE_ASSIGN_OR_RETURN(
         frozen_, ModelParameters::create(*frozen_plan_, layout_.frozen(), {.drives = &drives_}));
   }
   SLUICE_RETURN_IF_ERROR(make_optimizer());
   if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_,
-                            make_cuda_gradient_sink(model(), sink_options(plan_), cuda_ranks_.get(),
-                                                    /*trace=*/nullptr));
+    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
+                                                                cuda_ranks_.get(), &trace_));
   } else {
     SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
                                                                 {.type = plan_.types.gradient,
@@ -435,6 +396,24 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
                          .number = state_.applied_step}));
   parameters_->units().changed();
   return outcome;
+}
+
+ModuleRun::Figures ModuleRun::figures() const {
+  const offload::ParamStats params = parameters_->stats();
+  const offload::ParamStats frozen = frozen_ ? frozen_->stats() : offload::ParamStats{};
+  const swap::SwapStats state = optimizer_->stats();
+  const auto asked = process_memory();
+  const ProcessMemory memory = asked.ok() ? *asked : ProcessMemory();
+  return {.nvme_read_bytes = params.bytes_read + frozen.bytes_read + state.bytes_read,
+          .nvme_write_bytes = params.bytes_written + frozen.bytes_written + state.bytes_written,
+          .h2d_bytes = parameters_->units().copied_bytes() +
+                       (frozen_ ? frozen_->units().copied_bytes() : 0) +
+                       gradients_->fetched_bytes(),
+          .d2h_bytes = gradients_->copied_bytes(),
+          .gpu_peak_bytes = plan_.cuda ? cuda_peak_bytes() : 0,
+          .pinned_bytes =
+              std::max(memory.pinned_bytes, plan_.cuda ? cuda_pinned_bytes() : std::uint64_t{0}),
+          .resident_bytes = memory.resident_bytes};
 }
 
 void ModuleRun::drain() {

@@ -30,14 +30,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/file_system.h"
 #include "engine/comm/communicator.h"
 #include "engine/config/config.h"
+#include "engine/observe/io_trace.h"
+#include "engine/observe/trace_log.h"
 #include "engine/python/module_layout.h"
+#include "engine/python/module_plan.h"
 #include "engine/run/joint_save.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_checkpoints.h"
@@ -47,19 +52,12 @@
 
 namespace sluice::engine {
 
-// What a planner chose for what a configuration leaves open, as PlanOptions has it.
-struct ModulePlaces {
-  std::vector<offload::UnitPlacement> places;  // by unit; empty: in memory
-  int block_slots = 0;
-  std::vector<int> nvme_weights;
-};
-
 class ModuleRun final : public SavedRun {
  public:
   // The memory plan is made here, and nothing is taken where it is refused. Without values:
   // initialise() or load() comes next.
   struct Environment {
-    ModulePlaces places = {};
+    ModulePlanOptions plan = {};
     Communicator* link = nullptr;  // of several ranks; must outlive it
     // Threads that update and add, of all ranks of this host; 0: as many as compute.
     int workers = 0;
@@ -127,10 +125,22 @@ class ModuleRun final : public SavedRun {
   // Every update applied, everything on its way written.
   void drain();
 
+  // The directory is this run's until it goes: for what it keeps there beside checkpoints. kBusy:
+  // it is another's.
+  Status own_directory(const std::string& directory);
   // DIR/checkpoints/step-N (engine/checkpoint/FORMAT.md), as a training run's; the directory
-  // belongs to this run from then on. `client`: a text that comes back from load(). Returns the
-  // checkpoint's folder.
-  Result<std::string> save(const std::string& directory, const std::string& client);
+  // belongs to this run from then on. Returns the checkpoint's folder.
+  struct SaveOptions {
+    std::string directory;
+    std::string client;       // a text that comes back from load()
+    bool background = false;  // from a copy of the state, which takes 12 bytes a parameter
+    std::optional<double> loss;
+  };
+  Result<std::string> save(const SaveOptions& options);
+  // What became of each save, once, in order; those that go on are left out, and wait_for_saves()
+  // waits for them. Of one in the foreground save() has returned the error as well.
+  std::vector<SavedCheckpoint> finished_saves();
+  void wait_for_saves();
   // A checkpoint's folder, or a directory, of which it is the newest; `accept` gets what save() was
   // given. Nothing has changed where that returns an error, or anything is found that keeps this
   // run from going on there; only a checkpoint that turns out to be damaged leaves it half set.
@@ -151,10 +161,30 @@ class ModuleRun final : public SavedRun {
   // All masters as one safetensors file, under the module's names, in this type of numbers.
   Status save_weights(const std::string& path, DType dtype);
 
+  // Where the planner was asked: what it predicted, and what it took for granted.
+  std::optional<double> predicted_step_s() const { return predicted_step_s_; }
+  const std::string& prediction() const { return prediction_; }  // as prediction_json()
+  const std::vector<std::string>& assumptions() const { return assumptions_; }
+
   const TrainState& train_state() const { return state_; }
   const config::Config& config() const { return config_; }
   const ModuleLayout& layout() const { return layout_; }
   offload::ParamStats param_stats() const { return parameters_->stats(); }
+
+  // Since create(), and now: the bytes of a step's metrics.
+  struct Figures {
+    std::uint64_t nvme_read_bytes = 0;
+    std::uint64_t nvme_write_bytes = 0;
+    std::uint64_t h2d_bytes = 0;
+    std::uint64_t d2h_bytes = 0;
+    std::uint64_t gpu_peak_bytes = 0;
+    std::uint64_t pinned_bytes = 0;
+    std::uint64_t resident_bytes = 0;
+  };
+  Figures figures() const;
+  aio::IoQueue& file_queue() { return *drives_.saves; }  // for small files of its own
+  // Start it before the first step of it.
+  TraceLog& trace() { return trace_; }
 
   using SavedRun::take_state;
   Status take_state(const TakeState& take, offload::Calls calls) override;
@@ -193,8 +223,7 @@ class ModuleRun final : public SavedRun {
   Status check_parameters(CheckpointReader& checkpoint) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
-  Status own_directory(const std::string& directory);
-  Result<std::string> save_as_first(const std::string& directory, const std::string& client);
+  Result<std::string> save_as_first(const SaveOptions& options);
   Result<std::string> load_own(const std::string& path, const Accept& accept);
 
   // ---- several ranks (module_ranks.cc)
@@ -211,6 +240,8 @@ class ModuleRun final : public SavedRun {
   void note_gather(int unit);
   void check_order();
 
+  Status lock_directory(const std::string& path);
+  Status save_into(const std::string& directory, bool background);
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
@@ -227,6 +258,9 @@ class ModuleRun final : public SavedRun {
   const ModuleLayout layout_;
   const MemoryPlan plan_;
   std::optional<MemoryPlan> frozen_plan_;
+  std::optional<double> predicted_step_s_;
+  std::string prediction_;
+  std::vector<std::string> assumptions_;
   const UpdateRules rules_;
   TrainState state_;
   const int workers_;
@@ -244,6 +278,8 @@ class ModuleRun final : public SavedRun {
   std::unique_ptr<Communicator> gpu_link_;
   RankLink ranks_;
   std::shared_ptr<CudaRankLink> cuda_ranks_;
+  TraceLog trace_;
+  IoTrace io_trace_{trace_};
   RunDrives drives_;
   std::unique_ptr<aio::Executor> update_executor_;
   std::unique_ptr<aio::Executor> gradient_executor_;
@@ -255,8 +291,11 @@ class ModuleRun final : public SavedRun {
   std::unique_ptr<UnitBinding> update_units_;
 
   std::string directory_;  // of its checkpoints, once it has one
-  std::unique_ptr<aio::FileLock> lock_;
+  std::string home_;       // own_directory()
+  std::map<std::string, std::unique_ptr<aio::FileLock>> locks_;  // of the two
   std::unique_ptr<RunCheckpoints> checkpoints_;
+  bool saves_in_background_ = false;          // checkpoints_
+  std::vector<SavedCheckpoint> ended_saves_;  // that nobody asked for yet
 };
 
 }  // namespace sluice::engine

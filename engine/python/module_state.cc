@@ -10,6 +10,7 @@
 
 #include "aio/check.h"
 #include "aio/log.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/config/stored_config.h"
 #include "engine/device/host.h"
 #include "engine/exchange/stored_shape.h"
@@ -104,6 +105,10 @@ int unit_of(const ModelLayout& model, const ParameterSpec& parameter) {
   }
   SLUICE_CHECK(false, "a parameter of the model");
   return 0;
+}
+
+std::string absolute_path(const std::string& directory) {
+  return std::filesystem::absolute(directory).lexically_normal().string();
 }
 
 std::string current_folder() {
@@ -203,9 +208,8 @@ CheckpointState ModuleRun::checkpoint_state() const {
           .program_version = SLUICE_VERSION};
 }
 
-Status ModuleRun::own_directory(const std::string& directory) {
-  const std::string path = std::filesystem::absolute(directory).lexically_normal().string();
-  if (checkpoints_ && directory_ == path) return {};
+Status ModuleRun::lock_directory(const std::string& path) {
+  if (locks_.contains(path)) return {};
   aio::FileSystem& files = drives_.saves->backend().files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
@@ -217,49 +221,82 @@ Status ModuleRun::own_directory(const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());
   for (const std::string& name : leftovers)
     log::info("cleared up after a save that was interrupted: " + folder.path() + "/" + name);
+  locks_[path] = *std::move(lock);
+  return {};
+}
+
+Status ModuleRun::own_directory(const std::string& directory) {
+  const std::string path = absolute_path(directory);
+  SLUICE_RETURN_IF_ERROR(lock_directory(path));
+  home_ = path;
+  return {};
+}
+
+// Checkpoints go there from now on.
+Status ModuleRun::save_into(const std::string& directory, bool background) {
+  const std::string path = absolute_path(directory);
+  if (checkpoints_ && directory_ == path && saves_in_background_ == background) return {};
+  SLUICE_RETURN_IF_ERROR(lock_directory(path));
+  wait_for_saves();
+  checkpoints_.reset();
+  if (directory_ != path && directory_ != home_) locks_.erase(directory_);
+  directory_ = path;
   SLUICE_ASSIGN_OR_RETURN(
       checkpoints_,
       RunCheckpoints::create(
           *this, *drives_.saves,
           {.directory = path,
            .keep_last = static_cast<int>(config_.run.keep_last_checkpoints),
-           .check_directory = [this]() -> Status {
-             SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(directory_ + "/lock"));
+           .background = background,
+           .check_directory = [path, &lock = *locks_.at(path)]() -> Status {
+             SLUICE_ASSIGN_OR_RETURN(const bool there, lock.is_at(path + "/lock"));
              if (there) return {};
-             return Error(
-                 ErrorCode::kNotFound,
-                 directory_ + " is no longer there: was its drive unmounted, or was it moved?");
+             return Error(ErrorCode::kNotFound,
+                          path + " is no longer there: was its drive unmounted, or was it moved?");
            }}));
-  lock_ = *std::move(lock);
-  directory_ = path;
+  saves_in_background_ = background;
   return {};
 }
 
-Result<std::string> ModuleRun::save(const std::string& directory, const std::string& client) {
+Result<std::string> ModuleRun::save(const SaveOptions& options) {
   if (micro_batch_ > 0 || is_touched_)
     return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
                                                   " micro-batches of one have ended");
-  return agree(is_first() ? save_as_first(directory, client) : follow_save());
+  return agree(is_first() ? save_as_first(options) : follow_save());
 }
 
-Result<std::string> ModuleRun::save_as_first(const std::string& directory,
-                                             const std::string& client) {
+Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
   is_told_ = false;
-  Status saving = own_directory(directory);
+  const bool in_background = options.background && ranks_.is_alone();
+  Status saving = save_into(options.directory, in_background);
   if (saving.ok()) {
-    client_ = client;
-    saving = checkpoints_->save({});
+    client_ = options.client;
+    saving = checkpoints_->save({.loss = options.loss});
     client_.clear();
   }
   if (!is_told_) SLUICE_RETURN_IF_ERROR(tell_others(false));
   SLUICE_RETURN_IF_ERROR(saving);
-  const std::vector<SavedCheckpoint> saved = checkpoints_->finished();
-  SLUICE_CHECK(saved.size() == 1, "a save in the foreground has ended");
-  SLUICE_RETURN_IF_ERROR(saved.front().status);
-  if (!saved.front().pruned.ok()) log::warning(saved.front().pruned.error().message());
-  return saved.front().path;
+  if (in_background)
+    return RunCheckpoints::folder_of(directory_) + "/" + checkpoint_name(state_.global_step);
+  wait_for_saves();
+  const SavedCheckpoint& saved = ended_saves_.back();
+  SLUICE_RETURN_IF_ERROR(saved.status);
+  return saved.path;
+}
+
+void ModuleRun::wait_for_saves() {
+  if (!checkpoints_) return;
+  checkpoints_->wait();
+  for (SavedCheckpoint& saved : checkpoints_->finished()) ended_saves_.push_back(std::move(saved));
+}
+
+std::vector<SavedCheckpoint> ModuleRun::finished_saves() {
+  if (checkpoints_)
+    for (SavedCheckpoint& saved : checkpoints_->finished())
+      ended_saves_.push_back(std::move(saved));
+  return std::exchange(ended_saves_, {});
 }
 
 Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::string& path,

@@ -61,7 +61,9 @@ struct PlacementRules {
 };
 
 struct PlannerInput {
-  std::vector<UnitCost> units;  // embedding, blocks, head; the ends are always resident
+  // Embedding, blocks, head; the ends are always resident. A unit may be without parameters, as the
+  // ends of a module that is only described.
+  std::vector<UnitCost> units;
   MachineSpeeds speeds;
   StepModelOptions step;
   PlacementRules rules;

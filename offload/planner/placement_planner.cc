@@ -13,9 +13,6 @@ Error invalid(const char* what) { return Error(ErrorCode::kInvalidArgument, what
 Status check_input(const PlannerInput& input) {
   if (input.ledger == nullptr) return invalid("a placement's bytes are counted by a ledger");
   if (input.units.empty()) return invalid("a model without units cannot be placed");
-  if (std::any_of(input.units.begin(), input.units.end(),
-                  [](const UnitCost& unit) { return unit.streamed_elements() == 0; }))
-    return invalid("each unit of a model has parameters");
   if (std::all_of(input.units.begin(), input.units.end(),
                   [](const UnitCost& unit) { return unit.elements == 0; }))
     return invalid("a model of which nothing is trained needs no placement");

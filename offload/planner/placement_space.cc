@@ -116,7 +116,8 @@ std::vector<std::size_t> PlacementSpace::gpu_order(const PlacementKnobs& knobs,
   if (knobs.gpu_even && !blocks.empty()) {
     const std::uint64_t in_blocks =
         elements_ - input_.units.front().elements - (count > 1 ? input_.units.back().elements : 0);
-    const double share = static_cast<double>(left) / static_cast<double>(in_blocks);
+    const double share =
+        in_blocks > 0 ? static_cast<double>(left) / static_cast<double>(in_blocks) : 0;
     const auto some = static_cast<int>(share * static_cast<double>(blocks.size()));
     for (const int index : choose(blocks, some, Spread::kEven))
       order.push_back(static_cast<std::size_t>(index));

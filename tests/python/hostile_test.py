@@ -377,6 +377,11 @@ class Refusals(unittest.TestCase):
         self.refused(
             "finds no module", lambda: sluice.initialize(tower(), config, units=["layers.*"])
         )
+        for units in ([["blocks.0"]], [{"blocks.*"}], {"blocks.*": 1}, 3, [lambda it: it]):
+            self.refused(
+                "units=.* is no policy",
+                lambda it=units: sluice.initialize(tower(), config, units=it),
+            )
         module = tower()
         with sluice.initialize(module, config):
             self.refused("already has an engine", lambda: sluice.initialize(module, config))

@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     MISSING = f"{error}: tools/setup --for=test fetches it"
 
-VOCAB, STEPS = 64, 20
+VOCAB, STEPS, FEW_STEPS = 64, 20, 5
 # At 0.01 PyTorch's own AdamW is 1e-4 away from itself at T5's third step, with foreach and without:
 # parameters whose gradient is rounding alone take whole steps.
 ADAMW["lr"] = 3e-4
@@ -225,37 +225,37 @@ class Models(unittest.TestCase):
                 optimizer.step()
                 self.assertAlmostEqual(done.loss, expected, delta=1e-5, msg=f"{name}, step {step}")
 
+    def check_pairs(self, name, plain, checkpointed, reentrant):
+        """With and without checkpointing, each with 1 and 3 micro-batches; two of the four for
+        longer."""
+        self.check(name, plain)
+        self.check(name, checkpointed, reentrant=reentrant)
+        self.check(name, checkpointed, steps=FEW_STEPS)
+        self.check(name, plain, reentrant=reentrant, steps=FEW_STEPS)
+
     def test_gpt2(self):
-        self.check("gpt2", 1)
-        self.check("gpt2", 3, reentrant=False)
+        self.check_pairs("gpt2", plain=1, checkpointed=3, reentrant=False)
 
     def test_llama(self):
-        self.check("llama", 3)
-        self.check("llama", 1, reentrant=True)
+        self.check_pairs("llama", plain=3, checkpointed=1, reentrant=True)
 
     def test_bert(self):
-        self.check("bert", 3)
-        self.check("bert", 1, reentrant=False)
+        self.check_pairs("bert", plain=3, checkpointed=1, reentrant=False)
 
     def test_distilbert(self):
-        self.check("distilbert", 1)
-        self.check("distilbert", 3, reentrant=False)
+        self.check_pairs("distilbert", plain=1, checkpointed=3, reentrant=False)
 
     def test_t5(self):
-        self.check("t5", 3)
-        self.check("t5", 1, reentrant=False)
+        self.check_pairs("t5", plain=3, checkpointed=1, reentrant=False)
 
     def test_blenderbot(self):
-        self.check("blenderbot", 1)
-        self.check("blenderbot", 3, reentrant=True)
+        self.check_pairs("blenderbot", plain=1, checkpointed=3, reentrant=True)
 
     def test_vit(self):
-        self.check("vit", 3)
-        self.check("vit", 1, reentrant=False)
+        self.check_pairs("vit", plain=3, checkpointed=1, reentrant=False)
 
     def test_mixtral(self):
-        self.check("mixtral", 1)
-        self.check("mixtral", 3, reentrant=False)
+        self.check_pairs("mixtral", plain=1, checkpointed=3, reentrant=False)
 
     def test_from_nvme(self):
         self.check("t5", 1, reentrant=False, place="nvme", steps=4)

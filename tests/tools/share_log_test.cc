@@ -1,4 +1,4 @@
-#include "tools/cli/share_log.h"
+#include "tools/session/share_log.h"
 
 #include <gtest/gtest.h>
 

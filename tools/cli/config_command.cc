@@ -5,7 +5,7 @@
 #include "engine/config/key_table.h"
 #include "engine/config/report.h"
 #include "tools/cli/command.h"
-#include "tools/cli/config_options.h"
+#include "tools/session/config_options.h"
 
 namespace sluice::tools {
 namespace {

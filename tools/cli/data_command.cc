@@ -15,13 +15,13 @@
 #include "engine/exchange/tokenizer_checks.h"
 #include "engine/samples/run_samples.h"
 #include "tools/cli/command.h"
-#include "tools/cli/config_options.h"
 #include "tools/cli/data_report.h"
 #include "tools/cli/data_samples.h"
-#include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
-#include "tools/cli/show_share.h"
 #include "tools/cli/text_tokens.h"
+#include "tools/session/config_options.h"
+#include "tools/session/open_queue.h"
+#include "tools/session/show_share.h"
 
 namespace sluice::tools {
 namespace {

@@ -13,14 +13,14 @@
 #include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/base_fingerprint.h"
 #include "engine/exchange/stored_shape.h"
-#include "tools/cli/checkpoint_argument.h"
 #include "tools/cli/command.h"
-#include "tools/cli/config_options.h"
 #include "tools/cli/document_report.h"
-#include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
-#include "tools/cli/run_setup.h"
-#include "tools/cli/run_tokenizer.h"
+#include "tools/session/checkpoint_argument.h"
+#include "tools/session/config_options.h"
+#include "tools/session/open_queue.h"
+#include "tools/session/run_setup.h"
+#include "tools/session/run_tokenizer.h"
 
 namespace sluice::tools {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "engine/exchange/import_model.h"
 #include "tools/cli/command.h"
-#include "tools/cli/open_queue.h"
-#include "tools/cli/show_share.h"
+#include "tools/session/open_queue.h"
+#include "tools/session/show_share.h"
 
 namespace sluice::tools {
 namespace {

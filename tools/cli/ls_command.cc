@@ -10,7 +10,7 @@
 #include "engine/checkpoint/verify_checkpoint.h"
 #include "engine/observe/text_table.h"
 #include "tools/cli/command.h"
-#include "tools/cli/open_queue.h"
+#include "tools/session/open_queue.h"
 
 namespace sluice::tools {
 namespace {

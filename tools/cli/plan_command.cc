@@ -13,10 +13,10 @@
 #include "engine/preflight/preflight.h"
 #include "engine/run/training_run.h"
 #include "tools/cli/command.h"
-#include "tools/cli/config_options.h"
 #include "tools/cli/option_checks.h"
-#include "tools/cli/plan_here.h"
-#include "tools/cli/run_tokenizer.h"
+#include "tools/session/config_options.h"
+#include "tools/session/plan_here.h"
+#include "tools/session/run_tokenizer.h"
 #include "tools/support/output_file.h"
 
 namespace sluice::tools {

@@ -8,8 +8,8 @@
 #include "aio/terminal_line.h"
 #include "engine/probe/machine_probe.h"
 #include "tools/cli/command.h"
-#include "tools/cli/config_options.h"
-#include "tools/cli/speeds_path.h"
+#include "tools/session/config_options.h"
+#include "tools/session/speeds_path.h"
 
 namespace sluice::tools {
 namespace {
@@ -20,19 +20,11 @@ struct ProbeOptions {
   bool json = false;
 };
 
-// Without a configuration the machine can still be measured; only units need a model.
-Result<config::Resolved> resolve_or_default(const ConfigOptions& options) {
-  if (!options.file.empty() || !options.deepspeed.empty()) return resolve(options);
-  config::Sources sources;
-  sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
-                       "train_micro_batch_size_per_gpu=1"};
-  for (const std::string& override : overrides_of(options)) sources.overrides.push_back(override);
-  SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
-  return config::resolve(sources);
-}
-
 Result<int> run(const ProbeOptions& options, aio::IoWatchdog& watchdog) {
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve_or_default(options.config));
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved,
+                          options.config.file.empty() && options.config.deepspeed.empty()
+                              ? resolve_for_probe(options.config)
+                              : resolve(options.config));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
                                       std::chrono::system_clock::now().time_since_epoch())

@@ -11,10 +11,10 @@
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/observe/event_log.h"
 #include "tools/cli/command.h"
-#include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
 #include "tools/report/report_data.h"
 #include "tools/report/report_page.h"
+#include "tools/session/open_queue.h"
 #include "tools/support/output_file.h"
 #include "tools/support/version.h"
 

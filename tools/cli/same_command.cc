@@ -1,22 +1,10 @@
 #include "tools/cli/same_command.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <string_view>
+
+#include "tools/support/command_line.h"
 
 namespace sluice::tools {
-
-std::string shell_word(const std::string& word) {
-  const auto plain = [](char c) {
-    constexpr std::string_view kMarks = "_@%+=:,./-";
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           kMarks.find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 namespace {
 

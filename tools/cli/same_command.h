@@ -15,7 +15,4 @@ namespace sluice::tools {
 // `without` names options, "--resume".
 std::string same_command(const CLI::App& command, const std::set<std::string>& without);
 
-// As a shell needs it: as it is, or between single quotes.
-std::string shell_word(const std::string& word);
-
 }  // namespace sluice::tools

@@ -14,8 +14,8 @@
 #include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
-#include "tools/cli/open_queue.h"
 #include "tools/cli/scrub_run.h"
+#include "tools/session/open_queue.h"
 #include "tools/support/progress_line.h"
 
 namespace sluice::tools {

@@ -28,7 +28,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "tools/cli/same_command.h"
+#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {

@@ -16,9 +16,9 @@
 #include "aio/log.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
-#include "tools/cli/error_text.h"
-#include "tools/cli/run_setup.h"
 #include "tools/cli/start_ranks.h"
+#include "tools/session/error_text.h"
+#include "tools/session/run_setup.h"
 
 namespace sluice::tools {
 namespace {
@@ -106,21 +106,22 @@ bool is_said_by_others(const Error& error, const Status& known, int rank) {
 
 }  // namespace
 
-Status hand_out(engine::Communicator& link, const config::Config& config, const RunFolder& folder,
-                const std::optional<engine::CheckpointEntry>& from,
-                const std::optional<engine::TraceLog::Options>& trace) {
+Status hand_out(engine::Communicator& link, const StartedRun& run) {
+  const config::Config& config = run.wanted.resolved.config;
+  const std::optional<engine::CheckpointEntry>& from = run.from.checkpoint;
+  const std::optional<engine::TraceLog::Options>& trace = run.wanted.trace;
   json content = {{"config", config::to_json(config)}, {"on_gpu", engine::uses_cuda(config)}};
   if (from) {
     content["checkpoint"] = from->path;
     content["step"] = from->step;
   }
   if (trace) content["trace"] = {trace->first_step, trace->last_step};
-  SLUICE_ASSIGN_OR_RETURN(const RunFolder::Mark mark, folder.leave_mark());
+  SLUICE_ASSIGN_OR_RETURN(const RunFolder::Mark mark, run.folder.leave_mark());
   content["seen_at"] = mark.path;
   content["seen"] = mark.content;
   SLUICE_RETURN_IF_ERROR(link.all_gather_text(content.dump()).status());
   Status seen = see_folder(link, mark.path, mark.content);
-  SLUICE_RETURN_IF_ERROR(folder.remove_mark());
+  SLUICE_RETURN_IF_ERROR(run.folder.remove_mark());
   return seen;
 }
 

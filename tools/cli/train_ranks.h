@@ -4,17 +4,13 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "aio/io_watchdog.h"
 #include "aio/result.h"
-#include "engine/checkpoint/checkpoint_entry.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/rank_context.h"
-#include "engine/config/config.h"
-#include "engine/observe/trace_log.h"
-#include "tools/cli/run_folder.h"
+#include "tools/session/train_start.h"
 
 namespace sluice::tools {
 
@@ -22,11 +18,9 @@ namespace sluice::tools {
 // alone, that of its local rank; none, where there are fewer.
 void see_own_gpu(const engine::RankContext& context);
 
-// Of the first rank, once it knows what will be trained: hands it to the others. `from`: the
-// checkpoint that the run continues from. kInvalidArgument where one does not see the folder.
-Status hand_out(engine::Communicator& link, const config::Config& config, const RunFolder& folder,
-                const std::optional<engine::CheckpointEntry>& from,
-                const std::optional<engine::TraceLog::Options>& trace);
+// Of the first rank, once it knows what will be trained: hands it to the others.
+// kInvalidArgument where one does not see the folder.
+Status hand_out(engine::Communicator& link, const StartedRun& run);
 
 // All that another rank does, until the first one ends. Signals that a terminal or a launcher sends
 // to all ranks are the first one's to answer.

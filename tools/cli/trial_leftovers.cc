@@ -6,7 +6,7 @@
 
 #include "aio/log.h"
 #include "swap/store_inventory.h"
-#include "tools/cli/open_queue.h"
+#include "tools/session/open_queue.h"
 
 namespace sluice::tools {
 

@@ -6,6 +6,9 @@
         engine.backward(loss)
         engine.step()
 
+    for metrics in sluice.Run("run.json", out="runs/a"):  # a model that Sluice knows
+        ...
+
 Parameters and AdamW's state live in RAM, on NVMe or on a GPU, as the configuration places them, and
 come to where they are used unit by unit. Where anything lies changes no bit of the result.
 """
@@ -17,6 +20,10 @@ from . import _build
 _build.check_torch(torch)
 
 from ._core import Error, NonFiniteGradientError, RefusedError  # noqa: E402
+from ._plans import Plan, Probe, plan, probe  # noqa: E402
+from ._progress import progress  # noqa: E402
+from ._runs import Run, metrics  # noqa: E402
+from ._weights import load, save  # noqa: E402
 from .engine import Engine, StepResult, initialize  # noqa: E402
 from .making import init  # noqa: E402
 from .units import UnitPolicy  # noqa: E402
@@ -26,9 +33,18 @@ __all__ = [
     "Engine",
     "Error",
     "NonFiniteGradientError",
+    "Plan",
+    "Probe",
     "RefusedError",
+    "Run",
     "StepResult",
     "UnitPolicy",
     "init",
     "initialize",
+    "load",
+    "metrics",
+    "plan",
+    "probe",
+    "progress",
+    "save",
 ]

@@ -1,4 +1,4 @@
-"""What bindings.cc makes: the engine for this package."""
+"""What bindings.cc and tools/python/ make: the engine for this package."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -22,6 +22,9 @@ class Config:
     accumulation: int
     micro_batch: int
     run_dir: str
+    given_run_dir: str
+    saves_in_background: bool
+    steps_per_print: int
     def json(self) -> str: ...
 
 class Parameter:
@@ -43,6 +46,7 @@ class Ranks:
     local_world: int
     def abort(self, reason: str) -> None: ...
     def all_gather(self, text: str) -> list[str]: ...
+
 class Family:
     def __init__(self, config: str) -> None: ...
     units: list[tuple[str, list[tuple[str, list[int]]]]]
@@ -54,10 +58,24 @@ class Family:
         self, values: Sequence[Sequence[torch.Tensor]], tokens: torch.Tensor
     ) -> torch.Tensor: ...
 
+class SavedCheckpoint:
+    step: int
+    path: str
+    bytes: int
+    stopped_s: float
+    took_s: float
+    removed: list[str]
+    error: str | None
+
 class Run:
     @overload
     def __init__(
-        self, config: Config, units: Sequence[tuple[str, Sequence[Parameter]]], ranks: Ranks
+        self,
+        config: Config,
+        units: Sequence[tuple[str, Sequence[Parameter]]],
+        ranks: Ranks,
+        speeds: str = ...,
+        unix_s: int = ...,
     ) -> None: ...
     @overload
     def __init__(self, config: Config, family: Family, cache_path: str) -> None: ...
@@ -129,3 +147,99 @@ class FamilyPass:
     ) -> MicroBatchPass: ...
     def backward(self, micro_batch: MicroBatchPass, scale: float) -> None: ...
     def logits(self, micro_batch: MicroBatchPass) -> torch.Tensor: ...
+    predicted_step_s: float | None
+    assumptions: list[str]
+    def own_directory(self, directory: str) -> None: ...
+    def start_trace(self, steps: str) -> int: ...
+    def begin_traced_step(self, step: int, now_ns: int) -> None: ...
+    def add_span(self, phase: int, begin_ns: int, end_ns: int) -> None: ...
+    def save(
+        self,
+        directory: str,
+        client: str,
+        background: bool = ...,
+        loss: float | None = ...,
+    ) -> str: ...
+    def wait_for_saves(self) -> None: ...
+    def finished_saves(self) -> list[SavedCheckpoint]: ...
+    def load(self, path: str, accept: Callable[[str], None]) -> str: ...
+    def save_weights(self, path: str, dtype: str) -> None: ...
+
+class ConfigOptions:
+    def __init__(
+        self, file: str, text: str, deepspeed: str, overrides: Sequence[str]
+    ) -> None: ...
+
+class PlanTexts:
+    fits: bool
+    text: str
+    json: str
+    reason: str
+    warnings: list[str]
+    assumptions: list[str]
+
+class ProbeTexts:
+    text: str
+    json: str
+    warning: str
+
+def plan(
+    config: ConfigOptions, machine: dict[str, float], gpus: int, hosts: int, refresh: bool
+) -> PlanTexts: ...
+def plan_module(
+    config: Config, units: Sequence[tuple[str, Sequence[Parameter]]], refresh: bool
+) -> PlanTexts: ...
+def probe(config: ConfigOptions, is_given: bool, refresh: bool) -> ProbeTexts: ...
+def speeds_path() -> str: ...
+def read_metrics(path: str) -> list[dict[str, Any]]: ...
+
+class Training:
+    def __init__(self, config: ConfigOptions, more: dict[str, Any]) -> None: ...
+    def next(self) -> dict[str, Any] | None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+    def said(self) -> str: ...
+    def missing(self) -> list[str]: ...
+    has_ended: bool
+    folder: str
+    steps: int
+    begun_after: int
+    tokens_per_step: int
+    predicted_step_s: float | None
+
+class Record:
+    def __init__(self, run: Run, config: Config, directory: str) -> None: ...
+    def step(
+        self,
+        outcome: StepOutcome,
+        step: int,
+        tokens: int,
+        begin_ns: int,
+        end_ns: int,
+        forward_s: float,
+        backward_s: float,
+        update_s: float,
+    ) -> None: ...
+    def checkpoint(self, saved: SavedCheckpoint) -> None: ...
+    def end(self, how: str, reason: str = ...) -> None: ...
+    def write_trace(self) -> None: ...
+    last: dict[str, Any]
+    def missing(self) -> list[str]: ...
+
+def load_weights(
+    path: str, checkpoint: str, dtype: torch.dtype | None
+) -> dict[str, torch.Tensor]: ...
+def save_weights(
+    weights: Sequence[tuple[str, torch.Tensor]], path: str, max_shard_bytes: int
+) -> None: ...
+def export_checkpoint(
+    from_: str,
+    to: str,
+    checkpoint: str,
+    dtype: str,
+    max_shard_bytes: int,
+    tokenizer: str,
+    merged: bool,
+    base: str,
+) -> str: ...
+def is_of_a_run(path: str) -> bool: ...

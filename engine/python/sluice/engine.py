@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import logging
 import os
+import time
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _client, making, ranks
+from . import _client, _core, _forks, making, ranks
 from ._build import VERSION
-from ._core import Config, Family, Parameter, RefusedError, Run
-from .fast import Fast, choose, speeds_path, units_of
+from ._checkpoints import Checkpoints
+from ._core import Error, Family, RefusedError, Run
+from ._records import Record, parse_trace, timed
+from ._setup import _check_module, _check_not_compiled, _engines, _read_config, parameters_of
+from ._values import _DTYPES, Values, _refuse_load
+from .fast import Fast, choose, units_of
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
 _log = logging.getLogger("sluice")
-_numbers = itertools.count()
-# Of a run file, beside DeepSpeed's keys.
-_SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
-# By their modules; those that are not closed.
-_engines: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Engine]] = weakref.WeakKeyDictionary()
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,8 @@ def initialize(
     *,
     units: UnitPolicy = "auto",
     overrides: Mapping[str, Any] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    trace: tuple[int, int] | str | None = None,
 ) -> Engine:
     """An engine that trains `model`, which stays the module that it is: call it, evaluate it, save
     it as before.
@@ -66,93 +65,20 @@ def initialize(
         units: which modules are fetched as a whole, and who computes them:
             :data:`sluice.UnitPolicy`.
         overrides: keys of the configuration with dots, which win: ``{"run.seed": 7}``.
+        run_dir: the run's folder (run.dir): gets metrics.jsonl, events.jsonl and config.json, which
+            `sluice report` and `sluice diff` read, and checkpoints. Without one nothing is written
+            but what is asked for.
+        trace: steps of a timeline in the folder's trace.json: (first, last).
 
     Raises:
         RefusedError: the module or the configuration cannot be trained so; the sentence says what
             to change.
         Error: memory, a drive or a file could not be had.
     """
-    return Engine(model, config, units=units, overrides=overrides)
+    return Engine(model, config, units=units, overrides=overrides, run_dir=run_dir, trace=trace)
 
 
-def _read_config(
-    config: Mapping[str, Any] | str | os.PathLike[str],
-    overrides: Mapping[str, Any] | None,
-    world: int = 1,
-    family: Family | None = None,
-) -> Config:
-    if isinstance(config, Mapping):
-        text = json.dumps(config)
-    else:
-        path = Path(config)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise RefusedError(
-                f"the configuration {path} cannot be read: {error.strerror}"
-            ) from error
-    try:
-        keys = json.loads(text)
-        of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
-    except ValueError:  # with comments, as DeepSpeed's may be
-        of_deepspeed = True
-    # Of another one, whose parameters have other names.
-    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):
-        text = json.dumps({**keys, "model": {}})
-        _log.info("model is ignored: it is the module that is given")
-    overrides = dict(overrides or {})
-    asks_length = "data.sequence_length" in overrides or '"sequence_length"' in text
-    used: set[str] = set()
-    if family is not None:
-        used = {"data.sequence_length", "placement.recompute"}
-        if asks_length:  # which is checked against the model's
-            used.add("model.context")
-            overrides["model.context"] = family.context
-    resolved = Config(
-        text,
-        of_deepspeed,
-        [f"{key}={json.dumps(value)}" for key, value in overrides.items()],
-        world,
-    )
-    for key, reason in resolved.ignored:
-        if key not in used:
-            _log.info("%s is ignored: %s", key, reason)
-    if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
-        resolved.run_dir = os.path.join(
-            os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
-        )
-    return resolved
-
-
-def _check_module(module: nn.Module) -> None:
-    if not isinstance(module, nn.Module):
-        raise RefusedError(f"model is a {type(module).__name__}, and no torch.nn.Module")
-    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        raise RefusedError(
-            f"model is wrapped by {type(module).__name__}: give the module inside of it"
-            " (model.module)"
-        )
-    if hasattr(module, "_orig_mod"):
-        raise RefusedError(
-            "model was made by torch.compile, and a compiled module keeps addresses of its"
-            " parameters: give the module itself, and compile its blocks' forward (block.forward ="
-            " torch.compile(block.forward))"
-        )
-    if module in _engines and _engines[module]() is not None:
-        raise RefusedError("model already has an engine: close() that one first")
-    _check_not_compiled(module)
-
-
-def _check_not_compiled(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if getattr(part, "_compiled_call_impl", None) is not None:
-            raise RefusedError(
-                f"{name or 'the module'} was compiled by Module.compile(), past the engine's hooks:"
-                " compile its forward instead (module.forward = torch.compile(module.forward))"
-            )
-
-
-class Engine:
+class Engine(Values, Checkpoints):
     """A module in training. Made by :func:`initialize`.
 
     A step has ``gradient_accumulation_steps`` micro-batches, each of which ends with :meth:`step`::
@@ -172,6 +98,8 @@ class Engine:
         *,
         units: UnitPolicy = "auto",
         overrides: Mapping[str, Any] | None = None,
+        run_dir: str | os.PathLike[str] | None = None,
+        trace: tuple[int, int] | str | None = None,
     ):
         _check_module(model)
         #: The module that is trained.
@@ -180,17 +108,21 @@ class Engine:
         divided = divide(model, units)
         self._ranks = ranks.join()
         family, self._way_reason = choose(model, units, self._ranks.world)
-        self._config = _read_config(config, overrides, self._ranks.world, family)
+        self._config = _read_config(config, overrides, run_dir, self._ranks.world, family)
         if self._config.uses_gpu:
             ranks.choose_gpu(self._ranks)
         self._scratch = os.path.dirname(self._config.run_dir) or None
         self._make_run(divided if family is None else units_of(model, family), family)
+        self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
+        self._record = Record(self, self._config.given_run_dir, parse_trace(trace))
         self._run.initialise(
             lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
         )
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
         self._begin(None if family is None else Fast(self, family, units == "engine"))
+        self._record.watch()
         _engines[model] = weakref.ref(self)
+        _forks.watch(self)
 
     def _make_run(self, units: list[Unit], family: Family | None) -> None:
         self._units: list[Unit] = units
@@ -204,23 +136,16 @@ class Engine:
             self._require_same()
         making.settle(self.module)
         if family is not None:
-            self._run = Run(self._config, family, speeds_path())
+            self._run = Run(self._config, family, _core.speeds_path())
         else:
             self._run = Run(
                 self._config,
-                [
-                    (
-                        unit.name,
-                        [
-                            Parameter(it.name, list(it.parameter.shape), it.trained)
-                            for it in unit.parameters
-                        ],
-                    )
-                    for unit in self._units
-                ],
+                parameters_of(self._units),
                 self._ranks,
+                _core.speeds_path(),
+                int(time.time()),
             )
-        for note in self._run.notes:
+        for note in [*self._run.notes, *self._run.assumptions]:
             _log.info(note)
         #: What the module computes with: torch.float32, bfloat16 or float16.
         self.dtype: torch.dtype = _DTYPES[self._config.precision]
@@ -268,9 +193,11 @@ class Engine:
     def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
         """Goes on from there, with the module's own forward."""
         last, generation = self.last_step, self._keeper._generation
+        self._record.let_go()
         self._take_apart()
         self._way_reason = reason
         self._make_run(divide(self.module, "hooks"), None)
+        self._record.follow(self._run)
         self._run.load(checkpoint, lambda _: None)
         self._begin(None)
         self.last_step, self._keeper._generation = last, generation
@@ -363,6 +290,7 @@ class Engine:
         elif self._new_micro_batch:
             if self._fast is None:
                 _check_not_compiled(self.module)
+            self._record.begin_micro_batch()
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
 
@@ -375,6 +303,7 @@ class Engine:
             return value.to(self.dtype)
         return value
 
+    @timed("backward")
     def backward(
         self, loss: torch.Tensor, retain_graph: bool = False, *, averages: bool = True
     ) -> None:
@@ -442,6 +371,7 @@ class Engine:
         self._is_single = [False] * len(self._units)
         self._losses.clear()
         self._new_micro_batch = True
+        self._record.forget_step()
         self._run.abandon_step()
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
@@ -503,7 +433,7 @@ class Engine:
         self._losses.clear()
         self._keeper.release_all()
         try:
-            outcome = self._run.step(losses)
+            outcome = self._record.take_step(losses)
         finally:  # also where Ctrl-C came meanwhile
             self._keeper.step_taken()
         if outcome.warning:
@@ -517,6 +447,14 @@ class Engine:
             skipped=outcome.skipped,
             warning=outcome.warning,
         )
+        if self._steps_per_print and self.last_step.step % self._steps_per_print == 0:
+            _log.info(
+                "step %d: loss %g, lr %g, norm %g",
+                self.last_step.step,
+                outcome.loss,
+                outcome.learning_rate,
+                outcome.grad_norm,
+            )
         return self.last_step
 
     def _check_parameters(self) -> None:
@@ -605,6 +543,16 @@ class Engine:
         return [unit.name for unit in self._units]
 
     @property
+    def run_dir(self) -> str | None:
+        """The run's folder, if it has one."""
+        return self._record.directory or None
+
+    @property
+    def predicted_step_s(self) -> float | None:
+        """Where something was left to the planner ("auto"): what it predicts of a step."""
+        return self._run.predicted_step_s
+
+    @property
     def memory(self) -> dict[str, Any]:
         """Bytes by tier ("host", "gpu", "nvme") and purpose, as the plan has them; without what
         autograd keeps."""
@@ -617,171 +565,46 @@ class Engine:
     def eval(self) -> Engine:
         return self.train(False)
 
-    # ---- values
-
-    def _gather(self, unit: int) -> list[torch.Tensor]:
-        """Copies of a unit's parameters, on the CPU."""
-        self._check_values()
-        with self._keeper.holding([unit]):
-            return [
-                it.parameter.detach().to("cpu", copy=True) for it in self._units[unit].parameters
-            ]
-
-    def _gather_into(
-        self, module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
-    ) -> None:
-        """Behind a module's own part of state_dict(): copies in place of views that are empty by
-        then."""
-        if self._gathered is None or self._gathered[0]() is not state:
-            self._gathered = (weakref.ref(state), {})
-        copies = self._gathered[1]
-        for name, parameter in module._parameters.items():
-            known = self._managed.get(id(parameter)) if parameter is not None else None
-            if known is None or prefix + name not in state:
-                continue
-            if id(parameter) not in copies:
-                for it, copy in zip(self._units[known.unit].parameters, self._gather(known.unit)):
-                    copies[id(it.parameter)] = copy
-            state[prefix + name] = copies[id(parameter)]
-
-    @contextmanager
-    def gathered(self, *parameters: nn.Parameter) -> Iterator[None]:
-        """Within it these parameters of the module can be read, and those that are fetched with
-        them.
-
-        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
-        gathered at a time.
-        """
-        self._check_values()
-        units = sorted({self._number_of(it) for it in parameters})
-        with self._keeper.holding(units):
-            yield
-
-    def _number_of(self, parameter: nn.Parameter) -> int:
-        known = self._managed.get(id(parameter))
-        if known is None:
-            raise RefusedError("gathered() wants parameters of the module that is trained")
-        return known.unit
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
-        one tensor."""
-        return self.module.state_dict()
-
-    def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
-        the step is 0.
-
-        Names of parameters that are tied, or that `state` has beyond those of the module, are not
-        needed.
-        """
-        names: dict[int, set[str]] = {}
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), set()).add(name)
-        values: dict[int, torch.Tensor] = {}
-        for it in self._managed.values():
-            found = sorted(names.get(id(it.parameter), set()) & state.keys())
-            if not found:
-                raise RefusedError(f"the weights have no {it.name}")
-            if state[found[0]].shape != it.parameter.shape:
-                raise RefusedError(
-                    f"{found[0]} has the shape {tuple(state[found[0]].shape)} in the weights, and "
-                    f"{tuple(it.parameter.shape)} in the module"
-                )
-            values[id(it.parameter)] = state[found[0]]
-        self._abandon()
-        self._keeper.release_all()
-        self._run.initialise(
-            lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters]
-        )
-        self._is_empty = False
-        self._keeper.step_taken()
-        for name, buffer in self.module.named_buffers():
-            if name in state:
-                buffer.copy_(state[name])
-
-    def _change(self, changes: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]) -> None:
-        """Parameters, their new values, and what they were: masters change where these differ."""
-        self._keeper.release_all()
-        self._run.change([(it.unit, it.index, now, before) for it, now, before in changes])
-        self._keeper.step_taken()
-        if not all(it.trained for it, _, _ in changes):
-            self._frozen_sample = _client.sample(self._frozen())
-
-    def _frozen(self) -> Iterator[ManagedParameter]:
-        """One unit's after the other, in memory."""
-        for number, unit in enumerate(self._units):
-            frozen = [it for it in unit.parameters if not it.trained]
-            if frozen:
-                with self._keeper.holding([number]):
-                    yield from frozen
-
-    def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
-        """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
-        "bf16" or "fp16"."""
-        if dtype not in _DTYPES:
-            raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
-        self._check_values()
-        self._keeper.release_all()
-        self._run.save_weights(os.fspath(path), dtype)
-
-    # ---- checkpoints
-
-    def save_checkpoint(self, directory: str | os.PathLike[str], client_state: Any = None) -> str:
-        """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
-        which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
-        DIR/checkpoints/step-N.
-
-        Frozen parameters are not in it: they are the module's, as it was when the engine was made.
-
-        Raises:
-            Error: what could not be written; checkpoints before it stay.
-        """
-        self._check_values()
-        self._keeper.release_all()
-        client = _client.pack(self.module, client_state, self._frozen_sample, self._ranks)
-        return self._run.save(os.fspath(directory), client)
-
-    def load_checkpoint(self, path: str | os.PathLike[str]) -> tuple[str, Any]:
-        """Goes on where a checkpoint was made, with the bits of a run that never stopped.
-
-        Args:
-            path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`:
-                its newest.
-
-        Returns:
-            The checkpoint's folder and the client_state that was saved.
-
-        Raises:
-            RefusedError: it is of another module or configuration. Nothing has changed.
-            Error: it cannot be read, or is damaged.
-        """
-        self._abandon()
-        self._keeper.release_all()
-        accepted: list[dict[str, Any]] = []
-        folder = self._run.load(
-            os.fspath(path),
-            lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
-        )
-        self._is_empty = False
-        self._keeper.step_taken()
-        return folder, _client.restore(accepted[0], self.module, self._ranks.rank)
-
     def close(self) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
-        before."""
-        if isinstance(self._run, Closed):
+        before.
+
+        Raises:
+            Error: a checkpoint that was written in the background was not saved. The engine is
+                closed.
+        """
+        self._close("completed", "")
+
+    def _close(self, how: str, reason: str) -> None:
+        if isinstance(self._run, (Closed, _forks.Forked)):
             return
+        self._run.wait_for_saves()
+        self._record.note_saves()
+        self._record.close(how, reason)
         self._take_apart()
         for handle in self._outer_handles:
             handle.remove()
+        _engines.pop(self.module, None)
+        self._record._run = self._run
+        if how == "completed":
+            self._record.raise_failed()
+
+    def _leave_to_parent(self) -> None:
+        _forks.keep_forever(self._run)
+        self._record.leave_to_parent()
+        self._run = self._keeper._run = self._record._run = cast(Run, _forks.Forked("the engine"))
         _engines.pop(self.module, None)
 
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, KeyboardInterrupt):
+            self._close("interrupted", "")
+        else:
+            self._close("failed", str(error) or type(error).__name__)
 
 
 @atexit.register
@@ -790,10 +613,5 @@ def _close_engines() -> None:
     for reference in list(_engines.values()):
         engine = reference()
         if engine is not None:
-            engine.close()
-
-
-def _refuse_load(module: nn.Module, *_: Any) -> None:
-    raise RefusedError(
-        "the engine has the module's parameters: load them by engine.load_weights(state_dict)"
-    )
+            with suppress(Error):  # of a checkpoint: it was said
+                engine.close()

@@ -4,7 +4,6 @@ them. Parameters, optimizer and checkpoints are what they are by hooks."""
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -55,15 +54,6 @@ def units_of(model: nn.Module, family: Family) -> list[Unit]:
             )
         units.append(unit)
     return units
-
-
-def speeds_path() -> str:
-    """Where a user's measured speeds are kept, as by the command line; empty: nowhere."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(cache):
-        return f"{cache}/sluice/speeds.json"
-    home = os.environ.get("HOME", "")
-    return f"{home}/.cache/sluice/speeds.json" if home else ""
 
 
 class _Loss(torch.autograd.Function):

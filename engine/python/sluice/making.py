@@ -112,7 +112,7 @@ class Making:
         return {} if self._spill is None else self._spill.stats
 
     def __enter__(self) -> Making:
-        from .engine import _read_config
+        from ._setup import _read_config
 
         if self._stack is not None:
             raise RefusedError("this sluice.init() is entered twice: make another one")

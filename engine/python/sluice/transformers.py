@@ -246,7 +246,7 @@ class TrainerMixin(_Trainer):
     # ---- checkpoints
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        self._running.save_checkpoint(os.path.join(output_dir, _FOLDER))
+        self._running.save_checkpoint(os.path.join(output_dir, _FOLDER), background=False)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Before there is an engine: only whether it can be resumed."""

@@ -75,6 +75,13 @@ def _auto(root: nn.Module) -> Callable[[str, nn.Module], bool]:
 
 
 def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], bool]:
+    for it in wanted:
+        if not isinstance(it, (str, type)):
+            raise RefusedError(
+                f"units={it!r} is no policy: each is a name, which may have *, or a class of"
+                " modules"
+            )
+
     def is_unit(name: str, module: nn.Module) -> bool:
         return any(
             fnmatch.fnmatchcase(name, it) if isinstance(it, str) else isinstance(module, it)
@@ -110,9 +117,10 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
     return list(blocks.values())
 
 
-def divide(root: nn.Module, policy: UnitPolicy) -> list[Unit]:
+def divide(root: nn.Module, policy: UnitPolicy, *, has_values: bool = True) -> list[Unit]:
     """All parameters of a module as units. A parameter of two blocks, or of a block and something
-    outside, is outside: it is there whenever any of them is."""
+    outside, is outside: it is there whenever any of them is. Without `has_values` they may be on
+    the device meta."""
     blocks = find_blocks(root, policy)
     units = [Unit(OUTSIDE, None)] + [Unit(name, module) for name, module in blocks]
     homes: dict[int, set[int]] = {}
@@ -129,7 +137,7 @@ def divide(root: nn.Module, policy: UnitPolicy) -> list[Unit]:
     for name, parameter in root.named_parameters():
         home = homes[id(parameter)]
         number = home.pop() if len(home) == 1 else 0
-        _check_parameter(name, parameter)
+        _check_parameter(name, parameter, has_values)
         of_unit = units[number].parameters
         of_unit.append(
             ManagedParameter(name, parameter, number, len(of_unit), parameter.requires_grad)
@@ -137,8 +145,8 @@ def divide(root: nn.Module, policy: UnitPolicy) -> list[Unit]:
     return units
 
 
-def _check_parameter(name: str, parameter: nn.Parameter) -> None:
-    if parameter.is_meta:
+def _check_parameter(name: str, parameter: nn.Parameter, has_values: bool) -> None:
+    if parameter.is_meta and has_values:
         raise RefusedError(
             f"parameter {name} is on the device meta, without values: make or load the module on"
             " the CPU"

@@ -46,7 +46,9 @@ def check_client_state(state: Any) -> Any:
 
 def save(engine: Engine, directory: str, tag: str, client_state: Any, save_latest: bool) -> str:
     """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` changes last."""
-    folder = engine.save_checkpoint(os.path.join(directory, tag), client_state)
+    folder = engine.save_checkpoint(
+        os.path.join(directory, tag), client_state, background=False  # `latest` names it next
+    )
     if engine.rank == 0:
         _tidy(directory, tag, folder, save_latest)
     comm.barrier()

@@ -44,6 +44,7 @@ class DeepSpeedEngine:
 
     def __init__(self, engine: Engine, data: Any = None, collate: Callable | None = None):
         self.engine = engine  #: sluice's own
+        engine._steps_per_print = 0  # said here, as DeepSpeed words it
         self.module = engine.module
         self.local_rank = ranks.local_rank()
         self.global_rank = engine.rank

@@ -1,0 +1,52 @@
+"""What a forked process must not touch: threads, queues and pinned memory of the engine stay behind
+in the process that made them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from typing import Any, Protocol
+
+from ._core import RefusedError
+
+
+class _Living(Protocol):
+    def _leave_to_parent(self) -> None: ...
+
+
+_living: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Forked:
+    """In place of what the engine has, in a forked process."""
+
+    def __init__(self, what: str):
+        self.__dict__["_what"] = what
+
+    def __getattr__(self, name: str) -> object:
+        raise RefusedError(
+            f"{self._what} was made before this process was forked, and belongs to the one that"
+            " made it: make it in the process that uses it (multiprocessing: the start method"
+            ' "spawn", or make it behind the fork)'
+        )
+
+
+def watch(it: _Living) -> None:
+    """Has it told, in a process that is forked from this one."""
+    _living.add(it)
+
+
+def keep_forever(native: object) -> None:
+    """Its end would wait for threads that the fork has left behind, and remove files that are the
+    parent's."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
+
+
+def _behind_fork() -> None:
+    for it in list(_living):
+        it._leave_to_parent()
+    _living.clear()
+
+
+os.register_at_fork(after_in_child=_behind_fork)

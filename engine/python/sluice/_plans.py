@@ -1,0 +1,200 @@
+"""What a run takes and how long its steps will be, and what this machine does: as `sluice plan` and
+`sluice probe` have them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from . import _core
+from ._core import RefusedError
+from ._setup import _read_config, parameters_of
+from .units import UnitPolicy, divide
+
+_log = logging.getLogger("sluice")
+
+Source = Mapping[str, Any] | str | os.PathLike[str]
+
+
+class Report(Mapping[str, Any]):
+    """Numbers by name, in bytes, seconds and tokens; :func:`str` gives the command line's table."""
+
+    def __init__(self, values: dict[str, Any], text: str):
+        self._values = values
+        self._text = text
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<sluice.{type(self).__name__}: {', '.join(self._values)}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # a notebook's
+        printer.text(self._text)
+
+
+class Plan(Report):
+    """Where a run's parameters, state and activations lie, and the step that is predicted."""
+
+    @property
+    def fits(self) -> bool:
+        return self["fits"]
+
+    @property
+    def step_s(self) -> float | None:
+        """Predicted; None where it does not fit."""
+        return self._predicted("step_s")
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self._predicted("tokens_per_s")
+
+    @property
+    def bottleneck(self) -> str | None:
+        """The resource that is busy for most of the step."""
+        return self._predicted("bottleneck")
+
+    @property
+    def memory(self) -> dict[str, dict[str, Any]]:
+        """By tier ("gpu", "cpu", "nvme"): bytes, budget_bytes and parts."""
+        return self["tiers"]
+
+    @property
+    def units(self) -> list[dict[str, Any]]:
+        """Where each unit's state, parameters and activations lie."""
+        return self["units"]
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Of a module's plan: what it takes for granted, since only the module's code knows it."""
+        return self.get("assumptions", [])
+
+    def _predicted(self, key: str) -> Any:
+        return self["prediction"][key] if "prediction" in self else None
+
+
+class Probe(Report):
+    """What this machine's memory, drives, GPU and a model's units do."""
+
+
+def overrides_of(overrides: Mapping[str, Any] | None) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
+
+
+def config_options(
+    config: Source | None,
+    deepspeed: str | os.PathLike[str] | None,
+    overrides: Mapping[str, Any] | None,
+) -> _core.ConfigOptions:
+    is_dict = isinstance(config, Mapping)
+    try:
+        text = json.dumps(config) if is_dict else ""
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"the configuration cannot be written as JSON: {error}") from error
+    file = "" if config is None or is_dict else os.fspath(config)  # type: ignore[arg-type]
+    return _core.ConfigOptions(
+        file, text, os.fspath(deepspeed) if deepspeed is not None else "", overrides_of(overrides)
+    )
+
+
+def plan(
+    config: Source | None = None,
+    *,
+    model: nn.Module | None = None,
+    units: UnitPolicy = "auto",
+    deepspeed: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    machine: Mapping[str, float] | None = None,
+    gpus: int = 1,
+    hosts: int = 1,
+    refresh: bool = False,
+) -> Plan:
+    """The plan of a configuration, as `sluice plan` makes it; or of a module with `model`, as
+    :func:`sluice.initialize` would train it. Measures this machine the first time, in seconds.
+
+    Args:
+        config: a run file, as its path or as a dict; of a module also DeepSpeed's JSON.
+        model: the module that is to be trained, in place of the configuration's model. Nothing
+            happens to it, and it may be on the device meta. What only its code knows is assumed:
+            :attr:`Plan.assumptions`.
+        units: as :func:`sluice.initialize` has it.
+        deepspeed: a DeepSpeed configuration beside the run file, as `--deepspeed`.
+        overrides: keys with dots, which win: ``{"run.seed": 7}``.
+        machine: another machine than this one: ``{"gpu_gib": 24, "bus_gb_per_s": 22, "tflops":
+            100}``; the names are those of `sluice plan --help`.
+        gpus, hosts: ranks to plan for.
+        refresh: measures anew what is kept.
+
+    Raises:
+        RefusedError: it does not fit, and the sentence names the nearest setting that does (the
+            exception's ``plan`` has the table); or the configuration cannot be used.
+    """
+    if model is not None:
+        if deepspeed is not None or machine or gpus != 1 or hosts != 1:
+            raise RefusedError(
+                "a module is planned for this machine and one rank, with one configuration:"
+                " deepspeed, machine, gpus and hosts are for configurations"
+            )
+        if config is None:
+            raise RefusedError("plan() needs config=, a configuration")
+        described = parameters_of(divide(model, units, has_values=False))
+        found = _core.plan_module(_read_config(config, overrides), described, refresh)
+    else:
+        found = _core.plan(
+            config_options(config, deepspeed, overrides), dict(machine or {}), gpus, hosts, refresh
+        )
+    for warning in found.warnings:
+        _log.warning(warning)
+    values = json.loads(found.json)
+    text = found.text
+    if found.assumptions:
+        values["assumptions"] = list(found.assumptions)
+        text += "\n" + "".join(f"assumed: {it}\n" for it in found.assumptions)
+    made = Plan(values, text)
+    if not found.fits:
+        refused = RefusedError(found.reason)
+        refused.plan = made  # type: ignore[attr-defined]
+        raise refused
+    return made
+
+
+def probe(
+    config: Source | None = None,
+    *,
+    path: str | os.PathLike[str] | list[str] | None = None,
+    deepspeed: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    refresh: bool = False,
+) -> Probe:
+    """What this machine does, as `sluice probe` measures it: seconds the first time; kept for 30
+    days where the command line keeps it as well.
+
+    Args:
+        config: a run file, whose drives and whose model's units are measured; without one, `path`
+            and the units of GPT-2 small.
+        path: a folder on a drive, or several: budget.nvme_paths.
+        refresh: measures anew what is kept.
+    """
+    keys = dict(overrides or {})
+    if path is not None:
+        paths = path if isinstance(path, list) else [path]
+        keys["budget.nvme_paths"] = [os.fspath(it) for it in paths]
+    is_given = config is not None or deepspeed is not None
+    found = _core.probe(config_options(config, deepspeed, keys), is_given, refresh)
+    if found.warning:
+        _log.warning(found.warning)
+    return Probe(json.loads(found.json), found.text)

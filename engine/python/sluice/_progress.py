@@ -1,0 +1,86 @@
+"""How far something has come: tqdm's bar where that is installed, in notebooks too, and a line now
+and then where it is not."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+T = TypeVar("T")
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+class Progress:
+    """Of `total` steps, `initial` of which are done."""
+
+    def __init__(self, total: int | None, initial: int = 0, shown: bool = True):
+        self._total = total
+        self._done = initial
+        self._bar: Any = None
+        self._shown = shown
+        self._last_line = -math.inf
+        if not shown:
+            return
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            return
+        self._bar = tqdm(total=total, initial=initial, unit="step", dynamic_ncols=True)
+
+    def advance(self, **values: float) -> None:
+        """One step more."""
+        self._done += 1
+        if not self._shown:
+            return
+        texts = {name: _number(value) for name, value in values.items()}
+        if self._bar is not None:
+            self._bar.set_postfix(texts, refresh=False)
+            self._bar.update()
+            return
+        now = time.monotonic()
+        if now - self._last_line < _SECONDS_BETWEEN_LINES and self._done != self._total:
+            return
+        self._last_line = now
+        of = f"/{self._total}" if self._total is not None else ""
+        what = "  ".join(f"{name} {text}" for name, text in texts.items())
+        print(f"step {self._done}{of}  {what}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._shown = False
+
+
+def progress(batches: Iterable[T], engine: Engine, *, total: int | None = None) -> Iterator[T]:
+    """`batches`, with a bar of the engine's steps::
+
+        for batch in sluice.progress(batches, engine):
+            engine.backward(engine(**batch).loss)
+            engine.step()
+
+    Args:
+        total: steps; else as many as `batches` has, if that is known, by the micro-batches of one.
+    """
+    if total is None and isinstance(batches, Sized):
+        total = len(batches) // engine.micro_batches
+    bar = Progress(total)
+    seen = engine.last_step
+    try:
+        for batch in batches:
+            yield batch
+            last = engine.last_step
+            if last is not None and last is not seen:
+                seen = last
+                bar.advance(loss=last.loss, lr=last.learning_rate, norm=last.grad_norm)
+    finally:
+        bar.close()

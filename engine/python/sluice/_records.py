@@ -1,0 +1,242 @@
+"""What an engine keeps in its run's folder: configuration, metrics, events, a trace; and what
+became of checkpoints that are written in the background."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from . import _core, _forks
+from ._core import Error, RefusedError
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_log = logging.getLogger("sluice")
+_F = TypeVar("_F", bound=Callable[..., Any])
+_PHASES = ("forward", "backward", "update")
+
+
+def timed(phase: str) -> Callable[[_F], _F]:
+    """For methods of an engine: their time is the step's."""
+
+    def decorate(method: _F) -> _F:
+        @functools.wraps(method)
+        def call(self: Engine, *args: Any, **kwargs: Any) -> Any:
+            began = time.monotonic_ns()
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                self._record.add(phase, began)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def parse_trace(trace: tuple[int, int] | str | None) -> str:
+    if trace is None or isinstance(trace, str):
+        return trace or ""
+    return f"{trace[0]}:{trace[1]}"
+
+
+def _tensors(args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from _tensors((), value)
+
+
+def count_tokens(args: tuple, kwargs: dict[str, Any]) -> int:
+    """Of a micro-batch: elements of input_ids, or of the first tensor of whole numbers in rows;
+    rows where there is none."""
+    named = kwargs.get("input_ids")
+    if isinstance(named, torch.Tensor):
+        return named.numel()
+    first: torch.Tensor | None = None
+    for tensor in _tensors(args, kwargs):
+        is_whole = not tensor.is_floating_point() and not tensor.is_complex()
+        if is_whole and tensor.dtype != torch.bool and tensor.dim() >= 2:
+            return tensor.numel()
+        first = tensor if first is None else first
+    return first.shape[0] if first is not None and first.dim() > 0 else 0
+
+
+class Record:
+    """Of an engine; keeps nothing where it has no folder."""
+
+    def __init__(self, engine: Engine, directory: str, trace: str):
+        if trace and not directory:
+            raise RefusedError("a trace is written into the run's folder: give run_dir as well")
+        self._module = engine.module  # not the engine, which would outlive its failure to be made
+        self._run = engine._run
+        self._config = engine._config
+        self.directory = directory
+        self._keeps = bool(directory) and engine.rank == 0
+        self._kept: _core.Record | None = None
+        self._handles: list[RemovableHandle] = []
+        self._began = 0  # of the step; 0: it has not begun
+        self._forward_began = 0
+        self._ns = dict.fromkeys(_PHASES, 0)
+        self._tokens = 0
+        self._last_traced = 0
+        self._failed: list[str] = []
+        if not self._keeps:
+            return
+        if trace:
+            self._last_traced = self._run.start_trace(trace)
+        self._run.own_directory(directory)
+
+    def watch(self) -> None:
+        """Once nothing can be refused any longer."""
+        if not self._keeps:
+            return
+        self._handles = [
+            self._module.register_forward_pre_hook(
+                self._before_forward, prepend=True, with_kwargs=True
+            ),
+            self._module.register_forward_hook(self._behind_forward, always_call=True),
+        ]
+
+    # ---- a step
+
+    def begin_micro_batch(self) -> None:
+        """Begins the record where it has not, so that nothing is computed in vain."""
+        if not self._keeps:
+            return
+        if self._kept is None:
+            self._kept = _core.Record(self._run, self._config, self.directory)
+        if self._began == 0:
+            self._began = time.monotonic_ns()
+            if self._last_traced:
+                self._run.begin_traced_step(self._run.global_step + 1, self._began)
+
+    def _before_forward(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._forward_began = time.monotonic_ns()
+        if torch.is_grad_enabled():
+            self._tokens += count_tokens(args, kwargs)
+
+    def _behind_forward(self, module: Any, args: tuple, output: Any) -> None:
+        if torch.is_grad_enabled():
+            self.add("forward", self._forward_began)
+
+    def add(self, phase: str, began: int) -> None:
+        if not self._keeps:
+            return
+        now = time.monotonic_ns()
+        self._ns[phase] += now - began
+        if self._last_traced:
+            self._run.add_span(_PHASES.index(phase), began, now)
+
+    def take_step(self, losses: list[float]) -> _core.StepOutcome:
+        began = time.monotonic_ns()
+        try:
+            outcome = self._run.step(losses)
+        except BaseException:
+            self.forget_step()
+            raise
+        self.add("update", began)
+        self.note_saves()
+        if self._kept is None:
+            return outcome
+        step = self._run.global_step
+        seconds = {phase: 1e-9 * ns for phase, ns in self._ns.items()}
+        self._kept.step(
+            outcome,
+            step,
+            self._tokens,
+            self._began or began,
+            time.monotonic_ns(),
+            seconds["forward"],
+            seconds["backward"],
+            seconds["update"],
+        )
+        self.forget_step()
+        if self._last_traced and step >= self._last_traced:
+            self._write_trace()
+        return outcome
+
+    def forget_step(self) -> None:
+        self._began = 0
+        self._tokens = 0
+        self._ns = dict.fromkeys(_PHASES, 0)
+
+    def _write_trace(self) -> None:
+        self._last_traced = 0
+        if self._kept is None:
+            return
+        try:
+            self._kept.write_trace()
+            _log.info("trace: %s/trace.json (open it in ui.perfetto.dev)", self.directory)
+        except Error as error:
+            _log.warning("the trace was not written: %s", error)
+
+    # ---- checkpoints
+
+    def note_saves(self) -> None:
+        """Of those that have ended meanwhile: what failed is a warning now, and an exception of the
+        next call that is about checkpoints."""
+        for saved in self._run.finished_saves():
+            if self._kept is not None:
+                self._kept.checkpoint(saved)
+            if saved.error is None:
+                _log.info("saved %s; training stood still for %.2f s", saved.path, saved.stopped_s)
+                continue
+            text = f"the checkpoint of step {saved.step} was not saved: {saved.error}"
+            _log.warning(text)
+            self._failed.append(text)
+
+    def raise_failed(self) -> None:
+        failed, self._failed = self._failed, []
+        if failed:
+            raise Error("; ".join(failed))
+
+    def forget_failed(self) -> None:
+        self._failed = []
+
+    # ---- ends
+
+    def let_go(self) -> None:
+        """Another run takes over from this one."""
+        self._end("interrupted", "")
+        self._run = cast(_core.Run, None)
+
+    def follow(self, run: _core.Run) -> None:
+        self._run = run
+        if self._keeps:
+            run.own_directory(self.directory)
+
+    def begin_anew(self) -> None:
+        """A checkpoint was loaded: what is recorded begins behind its step."""
+        self.forget_step()
+        self._end("interrupted", "")
+
+    def close(self, how: str = "completed", reason: str = "") -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._last_traced:
+            self._write_trace()
+        self._end(how, reason)
+
+    def leave_to_parent(self) -> None:
+        if self._kept is not None:
+            _forks.keep_forever(self._kept)
+        self._kept = None
+        self._keeps = False
+        self.directory = ""
+
+    def _end(self, how: str, reason: str) -> None:
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        kept.end(how, reason)
+        for sentence in kept.missing():
+            _log.warning(sentence)

@@ -1,0 +1,119 @@
+"""Before an engine is made: its configuration, and what it refuses of a module."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ._core import Config, Family, Parameter, RefusedError
+from .units import Unit
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_log = logging.getLogger("sluice")
+_numbers = itertools.count()
+# Of a run file, beside DeepSpeed's keys.
+_SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
+# By their modules; those that are not closed.
+_engines: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Engine]] = weakref.WeakKeyDictionary()
+
+
+def _read_config(
+    config: Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None,
+    run_dir: str | os.PathLike[str] | None = None,
+    world: int = 1,
+    family: Family | None = None,
+) -> Config:
+    if isinstance(config, Mapping):
+        text = json.dumps(config)
+    else:
+        path = Path(config)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise RefusedError(
+                f"the configuration {path} cannot be read: {error.strerror}"
+            ) from error
+    try:
+        keys = json.loads(text)
+        of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
+    except ValueError:  # with comments, as DeepSpeed's may be
+        of_deepspeed = True
+    # Of another one, whose parameters have other names.
+    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):
+        text = json.dumps({**keys, "model": {}})
+        _log.info("model is ignored: it is the module that is given")
+    overrides = dict(overrides or {})
+    asks_length = "data.sequence_length" in overrides or '"sequence_length"' in text
+    used: set[str] = set()
+    if family is not None:
+        used = {"data.sequence_length", "placement.recompute"}
+        if asks_length:  # which is checked against the model's
+            used.add("model.context")
+            overrides["model.context"] = family.context
+    resolved = Config(
+        text,
+        of_deepspeed,
+        [f"{key}={json.dumps(value)}" for key, value in overrides.items()],
+        world,
+    )
+    for key, reason in resolved.ignored:
+        if key not in used:
+            _log.info("%s is ignored: %s", key, reason)
+    if run_dir is not None:
+        resolved.run_dir = os.fspath(run_dir)
+    if resolved.run_dir:
+        resolved.run_dir = resolved.given_run_dir = os.path.abspath(resolved.run_dir)
+    if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
+        resolved.run_dir = os.path.join(
+            os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
+        )
+    return resolved
+
+
+def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
+    return [
+        (
+            unit.name,
+            [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters],
+        )
+        for unit in units
+    ]
+
+
+def _check_module(module: nn.Module) -> None:
+    if not isinstance(module, nn.Module):
+        raise RefusedError(f"model is a {type(module).__name__}, and no torch.nn.Module")
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise RefusedError(
+            f"model is wrapped by {type(module).__name__}: give the module inside of it"
+            " (model.module)"
+        )
+    if hasattr(module, "_orig_mod"):
+        raise RefusedError(
+            "model was made by torch.compile, and a compiled module keeps addresses of its"
+            " parameters: give the module itself, and compile its blocks' forward (block.forward ="
+            " torch.compile(block.forward))"
+        )
+    if module in _engines and _engines[module]() is not None:
+        raise RefusedError("model already has an engine: close() that one first")
+    _check_not_compiled(module)
+
+
+def _check_not_compiled(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if getattr(part, "_compiled_call_impl", None) is not None:
+            raise RefusedError(
+                f"{name or 'the module'} was compiled by Module.compile(), past the engine's hooks:"
+                " compile its forward instead (module.forward = torch.compile(module.forward))"
+            )

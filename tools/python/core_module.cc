@@ -1,0 +1,21 @@
+// sluice._core: the engine for Python. The package's own files (engine/python/sluice/) are all that
+// uses it.
+//
+// Every call that may wait gives up the GIL. Errors are sluice.Error, with the engine's sentence.
+#include "engine/python/bindings.h"
+// The above has to come first.
+#include <torch/version.h>
+
+#include "tools/python/tool_bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Sluice's engine, for the package sluice";
+  module.attr("torch_version") = TORCH_VERSION;
+  module.attr("version") = SLUICE_VERSION;
+  sluice::engine::define_errors(module);
+  sluice::engine::define_module_runs(module);
+  sluice::tools::define_plans(module);
+  sluice::tools::define_training(module);
+  sluice::tools::define_module_records(module);
+  sluice::tools::define_weights(module);
+}

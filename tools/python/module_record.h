@@ -1,0 +1,69 @@
+// ModuleRecord: what a module's run keeps in its folder beside checkpoints: config.json,
+// metrics.jsonl, events.jsonl and, if one is asked for, trace.json, as `sluice train` writes them;
+// `sluice report`, `diff` and `ls` read them.
+//
+// Begins with the step that comes next: after step 0, or after that of a checkpoint that was
+// loaded; metrics of later steps, which are about to be run again, are moved to metrics-cut.jsonl.
+//
+// Threads: one. Errors: begin()'s as values. What cannot be written later waits in memory, with a
+// warning, and ends nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "aio/result.h"
+#include "engine/config/resolve.h"
+#include "engine/observe/metrics_log.h"
+#include "engine/observe/trace_log.h"
+#include "engine/python/module_run.h"
+#include "tools/session/run_events.h"
+
+namespace sluice::tools {
+
+// What Python knows of a step that was taken.
+struct ModuleStep {
+  engine::StepOutcome outcome;
+  std::int64_t step = 0;
+  std::uint64_t tokens = 0;
+  std::int64_t begin_ns = 0;  // of the monotonic clock
+  std::int64_t end_ns = 0;
+  double forward_s = 0;
+  double backward_s = 0;
+  double update_s = 0;  // that the script waited for
+};
+
+class ModuleRecord {
+ public:
+  // `directory`: run.own_directory() was called for it. `run` must outlive it. kAlreadyExists: the
+  // run begins at step 0, and the folder has the metrics of another one.
+  static Result<std::unique_ptr<ModuleRecord>> begin(engine::ModuleRun& run,
+                                                     const config::Resolved& resolved,
+                                                     const std::string& directory);
+
+  void step(const ModuleStep& step);
+  void checkpoint(const engine::SavedCheckpoint& saved) { events_.checkpoint(saved); }
+  void end(const std::string& how, const std::string& reason);
+  Status write_trace();
+
+  // The last step's.
+  const engine::StepMetrics& last() const { return last_; }
+  // Sentences: what should be on the disk, and is not.
+  std::vector<std::string> missing() const;
+
+ private:
+  ModuleRecord(engine::ModuleRun& run, std::string directory)
+      : run_(run), directory_(std::move(directory)), before_(run.figures()) {}
+
+  engine::ModuleRun& run_;
+  const std::string directory_;
+  RunEvents events_;
+  std::unique_ptr<engine::MetricsLog> log_;
+  engine::ModuleRun::Figures before_;
+  std::uint64_t tokens_seen_ = 0;
+  engine::StepMetrics last_;
+};
+
+}  // namespace sluice::tools

@@ -1,0 +1,93 @@
+#include "tools/session/checkpoint_argument.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/checkpoint_names.h"
+#include "engine/exchange/adapter_weights.h"
+
+namespace sluice::tools {
+namespace {
+
+std::string without_last_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+CheckpointArgument argument_of(const std::string& checkpoint) {
+  return {.path = checkpoint, .run_directory = engine::run_directory_of(checkpoint)};
+}
+
+Result<bool> is_checkpoint(aio::FileSystem& files, const std::string& directory) {
+  if (engine::parse_folder_name(engine::last_name(directory))) return true;
+  return files.exists(directory + "/" + std::string(engine::kManifestName));
+}
+
+// The newest, if it is complete; otherwise an error that says what to type for an older one.
+Result<std::optional<engine::CheckpointEntry>> newest_of(
+    const engine::CheckpointFolder& checkpoints) {
+  SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());
+  if (!newest || newest->complete()) return newest;
+  SLUICE_ASSIGN_OR_RETURN(const auto before, checkpoints.before(newest->step));
+  return engine::why_not(*newest).with_suffix(before ? "; the one before it is " + before->name +
+                                                           ": give --checkpoint " + before->name
+                                                     : "; there is no older one that is complete");
+}
+
+// Where a folder without checkpoints is of another kind.
+Status check_is_run(aio::FileSystem& files, const std::string& folder) {
+  const auto names = files.list(folder);
+  if (!names.ok()) return {};
+  const auto has = [&](std::string_view name) {
+    return std::find(names->begin(), names->end(), name) != names->end();
+  };
+  if (has(engine::kCheckpointsFolder)) return {};
+  if (has(engine::kPeftConfigName))
+    return Error(ErrorCode::kNotFound,
+                 folder +
+                     " holds an adapter, and is no run's directory: sluice eval --adapter takes "
+                     "it, and sluice train continues it (recipe.lora.adapter)");
+  if (has("model.safetensors") || has("model.safetensors.index.json"))
+    return Error(ErrorCode::kNotFound,
+                 folder + " is a model's folder, and no run's directory: sluice import " + folder +
+                     " RUN makes one of it");
+  return {};
+}
+
+}  // namespace
+
+Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
+                                           const std::string& name) {
+  const std::string clean = without_last_slash(directory);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(clean));
+  if (!there) {
+    return Error(ErrorCode::kNotFound, "there is no " + clean +
+                                           ": name a run's directory (sluice train --out), or "
+                                           "the folder of one of its checkpoints");
+  }
+  SLUICE_ASSIGN_OR_RETURN(const bool is_one, is_checkpoint(queue.backend().files(), clean));
+  if (is_one) {
+    if (!name.empty())
+      return Error(ErrorCode::kInvalidArgument,
+                   clean + " is one checkpoint, so --checkpoint " + name +
+                       " has no meaning: leave it out, or name the run's directory");
+    return argument_of(clean);
+  }
+  const engine::CheckpointFolder checkpoints(queue,
+                                             clean + "/" + std::string(engine::kCheckpointsFolder));
+  if (!name.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto entry, checkpoints.find(name));
+    return argument_of(entry.path);
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto newest, newest_of(checkpoints));
+  if (newest) return argument_of(newest->path);
+  SLUICE_RETURN_IF_ERROR(check_is_run(queue.backend().files(), clean));
+  return Error(ErrorCode::kNotFound,
+               "there is no checkpoint in " + checkpoints.path() +
+                   " yet: sluice train writes them as run.checkpoint_every and "
+                   "run.checkpoint_minutes say, and at its end");
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,174 @@
+#include "tools/session/config_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <span>
+
+#include "aio/real_file_system.h"
+#include "engine/config/stored_config.h"
+#include "engine/exchange/adapter_weights.h"
+#include "engine/families/families.h"
+
+#ifdef SLUICE_HAS_ENGINE
+#include "engine/run/config_answers.h"
+#endif
+
+namespace sluice::tools {
+
+void add_config_options(CLI::App& command, ConfigOptions& options) {
+  command.add_option(
+      "CONFIG", options.file,
+      "The run's JSON file; configs/ has examples. Relative paths in it are resolved "
+      "against the working folder, those in a run's DIR/config.json against DIR");
+  add_override_options(command, options);
+}
+
+void add_override_options(CLI::App& command, ConfigOptions& options) {
+  command.add_option("--deepspeed", options.deepspeed,
+                     "A DeepSpeed configuration, unchanged; its keys win over the run file's");
+  command
+      .add_option("--set", options.overrides,
+                  "Overrides one key: --set run.steps=100; again for another")
+      ->allow_extra_args(false);
+  if (const CLI::App* const program = command.get_parent(); program != nullptr)
+    options.io_watchdog = program->get_option_no_throw("--io-watchdog");
+}
+
+std::vector<std::string> overrides_of(const ConfigOptions& options) {
+  std::vector<std::string> overrides = options.overrides;
+  if (options.io_watchdog != nullptr && options.io_watchdog->count() > 0)
+    overrides.push_back("run.io_watchdog=" + options.io_watchdog->results().back());
+  return overrides;
+}
+
+Result<std::string> run_directory_of(const ConfigOptions& options) {
+  const std::filesystem::path file(options.file);
+  if (file.filename() != "config.json") return std::string();
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  aio::RealFileSystem files;
+  for (const char* const name : {"/lock", "/metrics.jsonl", "/checkpoints"}) {
+    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(folder + name));
+    if (there) return folder;
+  }
+  return std::string();
+}
+
+// The model in model.path. What is wrong otherwise is said by whoever resolves the sources.
+Status answer_model(config::Sources& sources) {
+  config::Sources asking = sources;
+  asking.leaves_folders_open = true;
+  const auto resolved = config::resolve(asking);
+  if (!resolved.ok() || !resolved->questions.model) return {};
+  const std::string& folder = resolved->config.model.path;
+  auto read = config::read_source(folder + "/config.json");
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
+    aio::RealFileSystem files;
+    SLUICE_ASSIGN_OR_RETURN(const bool adapter, files.exists(folder + "/adapter_config.json"));
+    return Error(
+        ErrorCode::kNotFound,
+        "model.path: there is no " + folder +
+            "/config.json: name a folder of a model as transformers' save_pretrained() "
+            "leaves it" +
+            (adapter ? ", and this one, which holds an adapter, as recipe.lora.adapter" : ""));
+  }
+  if (!read.ok()) return std::move(read).error().with_context("model.path");
+  sources.answers.model = *std::move(read);
+  return {};
+}
+
+// The recipe of the adapters in recipe.lora.adapter.
+Status answer_adapter(config::Sources& sources) {
+  config::Sources asking = sources;
+  asking.leaves_folders_open = true;
+  const auto resolved = config::resolve(asking);
+  if (!resolved.ok() || !resolved->questions.adapter) return {};
+  constexpr const char* kKey = "recipe.lora.adapter";
+  const auto read = config::read_source(resolved->config.lora.adapter + "/" +
+                                        std::string(engine::kPeftConfigName));
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
+    // A run that is resumed has no need of it; one that begins is refused later.
+    if (resolved->config.lora.rank > 0) return {};
+    return engine::no_adapter(resolved->config.lora.adapter).with_context(kKey);
+  }
+  if (!read.ok()) return Error(read.error()).with_context(kKey);
+  auto adapter = engine::parse_peft_config(read->text);
+  if (!adapter.ok()) return std::move(adapter).error().with_context(read->name).with_context(kKey);
+  const engine::ModelFamily* const family = engine::find_family(resolved->config.model.family);
+  const auto known =
+      family == nullptr ? std::span<const std::string_view>() : family->adapter_targets();
+  std::vector<std::string>& targets = adapter->recipe.targets;
+  const bool are_plain = std::all_of(targets.begin(), targets.end(), [&](const auto& target) {
+    return std::find(known.begin(), known.end(), target) != known.end();
+  });
+  if (!are_plain) targets.clear();
+  sources.answers.adapter = adapter->recipe;
+  return {};
+}
+
+Status answer_folders(config::Sources& sources) {
+  SLUICE_RETURN_IF_ERROR(answer_model(sources));
+  return answer_adapter(sources);
+}
+
+#ifdef SLUICE_HAS_ENGINE
+Status answer_questions(LookAtData data, config::Sources& sources) {
+  SLUICE_RETURN_IF_ERROR(answer_folders(sources));
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
+  if (resolved.questions.gpu) sources.answers.gpu = engine::gpu_kind(resolved.config);
+  if (!resolved.questions.samples_per_epoch || data == LookAtData::kNo) return {};
+  const auto samples = engine::samples_per_epoch(resolved.config);
+  if (samples.ok())
+    sources.answers.samples_per_epoch = *samples;
+  else if (data == LookAtData::kYes)
+    return samples.error();
+  return {};
+}
+#else
+Status answer_questions(LookAtData /*data*/, config::Sources& sources) {
+  return answer_folders(sources);
+}
+#endif
+
+Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data) {
+  if (options.file.empty() && options.text.empty() && options.deepspeed.empty()) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "no configuration was given: name a run file (configs/demo.json, say), or a "
+                 "DeepSpeed file with --deepspeed");
+  }
+  config::Sources sources;
+  if (!options.file.empty()) {
+    auto read = config::read_source(options.file);
+    if (!read.ok()) return std::move(read).error().with_context("CONFIG");
+    SLUICE_ASSIGN_OR_RETURN(const std::string run, run_directory_of(options));
+    sources.run_file =
+        run.empty() ? *std::move(read) : config::in_run_folder(*std::move(read), run);
+  }
+  if (!options.text.empty()) sources.run_file = config::Source{"the configuration", options.text};
+  if (!options.deepspeed.empty()) {
+    auto read = config::read_source(options.deepspeed);
+    if (!read.ok()) return std::move(read).error().with_context("--deepspeed");
+    sources.deepspeed = *std::move(read);
+  }
+  sources.overrides = overrides_of(options);
+  sources.world_size = options.world_size;
+  sources.answers.means_default_model = true;
+  SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
+  return sources;
+}
+
+Result<config::Resolved> resolve_for_probe(const ConfigOptions& options) {
+  config::Sources sources;
+  sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
+                       "train_micro_batch_size_per_gpu=1"};
+  for (const std::string& override : overrides_of(options)) sources.overrides.push_back(override);
+  SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
+  return config::resolve(sources);
+}
+
+Result<config::Resolved> resolve(const ConfigOptions& options, LookAtData data) {
+  SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options, data));
+  return config::resolve(sources);
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,83 @@
+#include "tools/session/export_checkpoint.h"
+
+#include <utility>
+#include <vector>
+
+#include "aio/log.h"
+#include "engine/config/stored_config.h"
+#include "tools/session/checkpoint_argument.h"
+#include "tools/session/run_tokenizer.h"
+
+namespace sluice::tools {
+namespace {
+
+// The base of adapters: as it is named, or where the run has it.
+Result<std::string> base_of(const ExportRequest& request, const engine::CheckpointState& state) {
+  if (!state.run.adapters) {
+    if (request.base.empty()) return std::string();
+    return Error(ErrorCode::kInvalidArgument,
+                 "--base: the checkpoint holds a whole model, and no adapters beside one");
+  }
+  if (!request.base.empty() && !request.merged)
+    return Error(ErrorCode::kInvalidArgument,
+                 "--base names the weights that --merged adds the adapters to: give both, or leave "
+                 "it out");
+  if (!request.base.empty()) return request.base;
+  const auto config = config::resolve_stored(state.configuration);
+  const std::string found = config.ok() ? config->model.init_from : std::string();
+  if (found.empty() && request.merged)
+    return Error(ErrorCode::kInvalidArgument,
+                 "where the weights are that the adapters were trained beside is not known: name "
+                 "them with --base FOLDER");
+  return found;
+}
+
+// The run's token files, as its checkpoint has them. A configuration of another version, which can
+// no longer be read, costs the tokenizer but not the weights.
+std::vector<std::string> token_files(const engine::CheckpointState& state) {
+  const auto config = config::resolve_stored(state.configuration);
+  return config.ok() ? config->data.train : std::vector<std::string>();
+}
+
+}  // namespace
+
+Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRequest& request) {
+  engine::ExportOptions wanted{
+      .folder = request.to, .dtype = request.dtype, .max_shard_bytes = request.max_shard_bytes};
+  SLUICE_RETURN_IF_ERROR(engine::check_empty(queue.backend().files(), request.to));
+  SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
+                          find_checkpoint(queue, request.from, request.checkpoint));
+  SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
+                          engine::CheckpointReader::open(queue, from.path, {.moments = false}));
+  SLUICE_ASSIGN_OR_RETURN(
+      wanted.tokenizer, chosen_tokenizer(queue, {.name = request.tokenizer,
+                                                 .run_directory = from.run_directory,
+                                                 .token_files = token_files(checkpoint->state())}));
+  wanted.merged = request.merged;
+  SLUICE_ASSIGN_OR_RETURN(wanted.base, base_of(request, checkpoint->state()));
+  wanted.run_directory = from.run_directory;
+  const auto& adapters = checkpoint->state().run.adapters;
+  if (request.merged && adapters && adapters->base_bits < engine::StoredAdapters{}.base_bits)
+    log::info("the adapters were trained beside this model in " +
+              std::to_string(adapters->base_bits) +
+              " bits, and are merged into its own numbers: what is written differs from what was "
+              "trained by what that rounded");
+  wanted.progress = request.progress;
+  SLUICE_ASSIGN_OR_RETURN(const engine::Exported files,
+                          engine::export_model(queue, *checkpoint, wanted));
+  return ExportedCheckpoint{.files = files,
+                            .path = from.path,
+                            .base = wanted.base,
+                            .is_adapter = adapters && !request.merged,
+                            .tokenizer = wanted.tokenizer};
+}
+
+void warn_of_exported(const engine::TokenizerFiles& tokenizer) {
+  if (tokenizer.kind == engine::TokenizerFiles::Kind::kUnknown)
+    log::warning("the folder has no tokenizer, because its tokenizer is not known: " +
+                 tokenizer.note + ". To have one in it, name it with --tokenizer FILE (or bytes)");
+  if (tokenizer.special.ends.empty())
+    log::warning("which token ends a text is not known: generation continues to its limit");
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,86 @@
+#include "tools/session/plan_here.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "aio/log.h"
+#include "aio/terminal_line.h"
+#include "engine/probe/link_probe.h"
+#include "engine/probe/machine_probe.h"
+#include "engine/run/run_data.h"
+#include "tools/session/speeds_path.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr std::int64_t kSeriesSeconds = 3600;
+
+std::int64_t unix_s_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOptions& options) {
+  TerminalLine line;
+  const auto show = [&](const std::string& what, double fraction) {
+    if (line.due())
+      line.show("measuring " + what + ": " + std::to_string(std::lround(100 * fraction)) + "%");
+  };
+  SLUICE_ASSIGN_OR_RETURN(
+      engine::RunPlan plan,
+      engine::plan_run(config, {.cache_path = speeds_path(),
+                                .refresh = options.refresh,
+                                .unix_s = unix_s_now(),
+                                .disturbed_max_age_s = options.of_a_series ? kSeriesSeconds : 0,
+                                .machine = options.machine,
+                                .with_what_ifs = options.with_what_ifs,
+                                .on_progress = show,
+                                .ranks = options.ranks,
+                                .link = options.link,
+                                .with_growth = options.with_growth}));
+  line.clear();
+  const std::string busy = engine::busy_warning(plan.machine);
+  if (!busy.empty()) log::warning(busy);
+  return plan;
+}
+
+Result<engine::MeasuredLink> measured_link(engine::Communicator& link,
+                                           const config::Config& config) {
+  return engine::probe_link(link, config, {.cache_path = speeds_path(), .unix_s = unix_s_now()});
+}
+
+void judge_plan(const config::Config& config, const engine::ProbeReport& machine) {
+  const auto& all = {machine.host_when, machine.drives_when, machine.gpu_when, machine.units_when,
+                     machine.link_when};
+  const bool from_file = std::any_of(all.begin(), all.end(),
+                                     [](const engine::ProbedWhen& when) { return when.cached; });
+  if (!from_file) {
+    log::warning(
+        "the steps took longer or shorter than planned, although the plan was made of what was "
+        "measured "
+        "just now: something else may use this machine, or the plan does not know this case well; "
+        "sluice tune measures whole steps");
+    return;
+  }
+  const std::string text =
+      "the steps took longer or shorter than planned: what the plan was made of was measured "
+      "earlier, ";
+  const Status forgotten = engine::forget_measurements(config, machine, unix_s_now());
+  log::warning(forgotten.ok() ? text + "and is measured again next time"
+                              : text + "and stays in " + machine.cache_path + " (" +
+                                    forgotten.error().message() +
+                                    "): sluice probe --refresh measures it again");
+}
+
+void warn_of_data(const config::Config& config) {
+  if (config.data.train.empty()) return;
+  const Status checked = engine::RunData::check(config);
+  if (!checked.ok())
+    log::warning("sluice train would refuse the data: " + checked.error().message());
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,135 @@
+#include "tools/session/run_events.h"
+
+#include <nlohmann/json.hpp>
+
+#include "aio/log.h"
+#include "aio/machine_info.h"
+#include "tools/support/version.h"
+
+namespace sluice::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using engine::EventLog;
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json tiers_json(const std::vector<TierUse>& tiers) {
+  Json json = Json::object();
+  for (const TierUse& tier : tiers) {
+    Json one = {{"bytes", tier.bytes}, {"parts", Json::object()}};
+    if (tier.budget_bytes) one["budget_bytes"] = *tier.budget_bytes;
+    for (const engine::MemoryLine& line : tier.lines)
+      if (line.bytes > 0) one["parts"][line.what] = line.bytes;
+    json[tier.tier] = std::move(one);
+  }
+  return json;
+}
+
+// Defaults are left out: config.json has them.
+Json config_json(const config::Resolved& resolved) {
+  Json json = Json::array();
+  for (const config::KeyReport& key : resolved.reports) {
+    if (key.outcome == config::Outcome::kDefault && !key.was_auto) continue;
+    const bool derived = key.outcome == config::Outcome::kDerived || key.was_auto;
+    json.push_back({{"path", key.path},
+                    {"value", key.value},
+                    {"outcome", key.outcome == config::Outcome::kIgnored ? "ignored"
+                                : derived                                ? "derived"
+                                                                         : "given"},
+                    {"reason", key.reason},
+                    {"source", key.source}});
+  }
+  return json;
+}
+
+Json machine_json(const PlannedStep* planned) {
+  const aio::MachineInfo machine = aio::machine_info();
+  Json json = {{"cpu", machine.cpu},
+               {"cores", machine.cores},
+               {"ram_bytes", machine.ram_bytes},
+               {"kernel", machine.kernel}};
+  if (planned != nullptr && !planned->machine.gpu.empty()) json["gpu"] = planned->machine.gpu;
+  return json;
+}
+
+double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
+
+RunEvents::RunEvents() {
+  log::set_listener([heard = heard_](log::Level level, std::string_view text) {
+    if (level != log::Level::kInfo) heard->hear(text);
+  });
+}
+
+RunEvents::~RunEvents() { log::set_listener({}); }
+
+void RunEvents::Heard::hear(std::string_view warning) {
+  constexpr std::size_t kMostEarly = 100;
+  const std::lock_guard lock(mutex);
+  if (has_begun)
+    log.note("warning", step, EventLog::member("text", warning));
+  else if (early.size() < kMostEarly)
+    early.emplace_back(warning);
+}
+
+// `object`: whose members the event has.
+void RunEvents::note(std::string_view kind, std::int64_t step, const std::string& object) {
+  heard_->log.note(kind, step, std::string_view(object).substr(1, object.size() - 2));
+}
+
+void RunEvents::begin(const std::string& path, const Begin& begin) {
+  const std::int64_t step = begin.step;
+  Json json = {{"schema", engine::kEventsSchema}};
+  if (begin.steps > 0) json["steps"] = begin.steps;
+  if (begin.tokens_per_step > 0) json["tokens_per_step"] = begin.tokens_per_step;
+  json.update({{"ranks", begin.ranks},
+               {"build", version_text("sluice")},
+               {"machine", machine_json(begin.planned)},
+               {"model",
+                {{"family", begin.family},
+                 {"parameters", begin.parameters},
+                 {"trained_parameters", begin.trained_parameters}}},
+               {"tiers", tiers_json(begin.tiers)}});
+  if (begin.planned != nullptr)
+    json["plan"] = Json::parse(begin.planned->prediction, nullptr, /*allow_exceptions=*/false);
+  json["config"] = config_json(begin.resolved);
+  {
+    const std::lock_guard lock(heard_->mutex);
+    heard_->step = step;
+    note("begin", step, text_of(json));
+    heard_->has_begun = true;
+    for (const std::string& text : heard_->early)
+      heard_->log.note("warning", step, EventLog::member("text", text));
+    heard_->early.clear();
+  }
+  Status there = heard_->log.open(path);
+  if (there.ok()) there = heard_->log.flush();
+  if (!there.ok()) log::warning("events wait in memory: " + there.error().message());
+}
+
+void RunEvents::after_step(std::int64_t step) {
+  heard_->step = step;
+  static_cast<void>(heard_->log.flush());  // it waits for the next one
+}
+
+void RunEvents::checkpoint(const engine::SavedCheckpoint& saved) {
+  const Json json = saved.status.ok() ? Json{{"bytes", saved.bytes},
+                                             {"stopped_s", seconds(saved.stopped_ns)},
+                                             {"took_s", seconds(saved.took_ns)}}
+                                      : Json{{"failed", saved.status.error().message()}};
+  note("checkpoint", saved.step, text_of(json));
+  static_cast<void>(heard_->log.flush());
+}
+
+void RunEvents::end(std::string_view how, std::string_view reason) {
+  Json json = {{"how", how}};
+  if (!reason.empty()) json["reason"] = reason;
+  note("end", heard_->step, text_of(json));
+  static_cast<void>(heard_->log.flush());
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,374 @@
+#include "tools/session/run_setup.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include "aio/clock.h"
+#include "aio/log.h"
+#include "aio/machine_info.h"
+#include "aio/real_file_system.h"
+#include "aio/terminal_line.h"
+#include "aio/units.h"
+#include "engine/budget/configured_model.h"
+#include "engine/budget/save_plan.h"
+#include "engine/device/gpu.h"
+#include "engine/device/host.h"
+#include "engine/families/families.h"
+#include "engine/observe/text_table.h"
+#include "engine/plan/rank_places.h"
+#include "engine/plan/report/plan_report.h"
+#include "engine/preflight/nvme_folders.h"
+#include "engine/preflight/preflight.h"
+#include "engine/preflight/shared_file_systems.h"
+#include "engine/run/run_checkpoints.h"
+#include "engine/run/state_image.h"
+#include "engine/run/stored_state.h"
+#include "tools/session/plan_here.h"
+
+namespace sluice::tools {
+namespace {
+
+struct CheckedPlan {
+  engine::MemoryPlan memory;
+  bool saves_in_background = false;  // their copy of the state is a line of the memory then
+  std::optional<double> predicted_step_s;
+  std::optional<std::uint64_t> gpu_room_bytes;
+  std::optional<std::uint64_t> host_room_bytes;
+  std::optional<std::uint64_t> nvme_room_bytes;
+};
+
+// Saves in the background need a copy: it counts where it is asked for, or where there is room for
+// it.
+void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
+                          const engine::MachineFacts& facts, CheckedPlan& checked) {
+  engine::MemoryPlan& plan = checked.memory;
+  const config::Run& run = config.run;
+  if (plan.purpose != engine::RunPurpose::kTraining ||
+      run.checkpoint_background == Tristate::kOff ||
+      (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
+       !run.checkpoint_at_end))
+    return;
+  const std::uint64_t bytes =
+      engine::RunCheckpoints::image_bytes(model, engine::stored_moments(plan.types));
+  const auto room = engine::host_room(config.budget, facts);
+  const bool fits = room && plan.host_bytes() + bytes <= *room;
+  const bool wants_on_the_way =
+      run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
+  checked.saves_in_background =
+      run.checkpoint_background == Tristate::kOn || (wants_on_the_way && fits);
+  if (checked.saves_in_background)
+    plan.host.push_back(
+        {"checkpoint, copy of the state", engine::MemoryUse::kCheckpointCopy, bytes});
+}
+
+std::string folder_of(const std::string& file) {
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// When the run saves, reported before its memory is taken.
+engine::SavePlan saves_of(const config::Config& config,
+                          const std::optional<engine::CheckpointEntry>& from, const RunFiles& files,
+                          const CheckedPlan& plan, std::ostream& says) {
+  if (config.run.dir.empty()) return {};
+  const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
+  constexpr std::uint64_t kMetricsBytesAStep = 600;
+  constexpr std::uint64_t kHashBytes = 64;  // of a unit
+  const std::int64_t first_step = from ? from->step + 1 : 1;
+  const auto steps =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.steps - first_step + 1, 0));
+  std::vector<engine::PathBytes> others = plan.memory.nvme_paths();
+  others.push_back(
+      {config.run.dir,
+       steps *
+           (kMetricsBytesAStep +
+            (config.run.hash_units ? kHashBytes * static_cast<std::uint64_t>(model.units()) : 0))});
+  if (!files.weights.empty()) {
+    others.push_back({folder_of(files.weights),
+                      model.trained_elements() * engine::element_bytes(files.weight_dtype)});
+  }
+  aio::RealFileSystem file_system;
+  const engine::SharedRoom room =
+      engine::room_beside(file_system, config.run.dir, others, engine::device_number_of);
+  engine::SavePlan saves = engine::plan_saves(
+      config.run, {.folder = config.run.dir,
+                   .checkpoint_bytes = engine::StateImage::bytes_for(
+                       model.trained_elements(), engine::stored_moments(plan.memory.types)),
+                   .free_bytes = room.free_bytes,
+                   .other_bytes = room.other_bytes,
+                   .complete_checkpoints = files.complete_checkpoints,
+                   .first_step = first_step,
+                   .step_s = plan.predicted_step_s});
+  saves.background = plan.saves_in_background;
+  if (saves.warning) log::warning(*saves.warning);
+  says << saves.schedule << "\n";
+  return saves;
+}
+
+// Whether a run is worth the seconds of a probe: if something is left to the plan, or a GPU
+// computes.
+bool is_planned(const config::Config& config) {
+  return engine::uses_cuda(config) ||
+         config.zero.offload_param.device == config::OffloadDevice::kAuto ||
+         (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
+          !config.placement.optimizer_fractions);
+}
+
+offload::RankGroup rank_group(const engine::Communicator* link) {
+  if (link == nullptr) return {};
+  return {.world = link->world_size(),
+          .local_world = link->world_size(engine::ProcessGroup::kNode)};
+}
+
+// Of the first rank, or the only one.
+Result<engine::RunPlan> fitting_plan(const config::Config& config,
+                                     const std::optional<engine::MeasuredLink>& link,
+                                     const SetUpOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(engine::RunPlan plan,
+                          plan_here(config, {.machine = {},
+                                             .of_a_series = options.of_a_series,
+                                             .ranks = rank_group(options.link),
+                                             .link = link}));
+  if (!plan.placement.fits) {
+    for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
+      log::warning(warning);
+    *options.says << engine::memory_table(plan);
+    return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
+  }
+  *options.says << engine::plan_summary(plan) << "\n";
+  if (options.planned != nullptr)
+    *options.planned =
+        PlannedStep{plan.placement.prediction.step_s, plan.machine, engine::prediction_json(plan)};
+  return plan;
+}
+
+Result<CheckedPlan> literal_memory(const config::Config& config, const engine::ModelLayout& model,
+                                   const engine::PlanOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan memory, engine::plan_memory(config, model, options));
+  return CheckedPlan{.memory = std::move(memory)};
+}
+
+// The first rank's plan, of which the others take the places.
+Result<CheckedPlan> planned_memory(const config::Config& config, const engine::ModelLayout& model,
+                                   const offload::RankPart& ranks, const SetUpOptions& options) {
+  CheckedPlan checked;
+  std::optional<engine::RankPlaces> own;
+  std::optional<engine::MeasuredLink> link;
+  if (options.link != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(link, measured_link(*options.link, config));
+  }
+  if (ranks.rank == 0) {
+    SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, link, options));
+    checked = {.memory = plan.memory,
+               .predicted_step_s = plan.placement.prediction.step_s,
+               .nvme_room_bytes = plan.input.budget.nvme};
+    own = engine::RankPlaces::of(plan);
+  }
+  if (options.link == nullptr) return checked;
+  SLUICE_ASSIGN_OR_RETURN(const auto places, engine::share_places(*options.link, own));
+  if (own) return checked;
+  SLUICE_ASSIGN_OR_RETURN(const auto of_rank,
+                          places.options(model, ranks, engine::uses_cuda(config)));
+  return literal_memory(config, model, of_rank);
+}
+
+// " (44.0M in adapters)"; empty: all are trained.
+std::string trained_share(const engine::ModelLayout& model) {
+  if (!model.has_frozen()) return {};
+  return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
+}
+
+// What one of several ranks of this host may take of it.
+void divide_host(int ranks, config::Budget& budget, engine::MachineFacts& facts) {
+  const auto share = [ranks](std::optional<std::uint64_t>& bytes) {
+    if (bytes) *bytes /= static_cast<std::uint64_t>(ranks);
+  };
+  share(facts.available_bytes);
+  share(facts.cgroup_bytes);
+  if (budget.cpu_gib) *budget.cpu_gib /= ranks;
+}
+
+// What is on the drives, of all of them: they share the room there.
+engine::MemoryPlan of_host(engine::MemoryPlan plan, int ranks) {
+  for (engine::MemoryLine& line : plan.nvme) {
+    line.bytes *= static_cast<std::uint64_t>(ranks);
+    for (engine::PathBytes& path : line.paths) path.bytes *= static_cast<std::uint64_t>(ranks);
+  }
+  return plan;
+}
+
+void note_ranks(const config::Config& config, const offload::RankPart& ranks, int of_host) {
+  if (ranks.world == 1) return;
+  if (of_host > 1)
+    log::info(
+        std::to_string(of_host) +
+        " ranks share this host: memory and what is advised about it are of one of them, which "
+        "may take as large a part of what the host has, or of the budget; NVMe is that of all");
+  const int threads = engine::compute_threads(config);
+  const auto cores = static_cast<int>(std::ceil(aio::usable_cores()));
+  if (of_host > 1 && threads > 1 && threads * of_host > cores)
+    log::warning(std::to_string(of_host) + " ranks compute with " + std::to_string(threads) +
+                 " threads each on " + std::to_string(cores) +
+                 " cores, as the run has so far or run.cpu_threads says, and wait for each other: "
+                 "with --set run.cpu_threads=" +
+                 std::to_string(std::max(cores / of_host, 1)) +
+                 " they are faster, and results may differ in their last bits");
+  if (config.run.checkpoint_background == Tristate::kOn)
+    log::warning("run.checkpoint_background has no effect: several ranks save in the foreground");
+}
+
+Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose purpose,
+                                 const SetUpOptions& options = {}) {
+  config::Config config = given;  // of this rank, as the facts
+  aio::RealFileSystem files;
+  SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
+  const engine::ModelShape shape = config.model.shape();
+  SLUICE_RETURN_IF_ERROR(engine::validate(shape));
+  SLUICE_RETURN_IF_ERROR(engine::check_device(config));
+  const bool on_gpu = engine::uses_cuda(config);
+  const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
+  engine::MachineFacts facts = engine::machine_facts(config);
+  const int host_ranks =
+      options.link != nullptr ? options.link->world_size(engine::ProcessGroup::kNode) : 1;
+  divide_host(host_ranks, config.budget, facts);
+  const offload::RankPart ranks =
+      options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
+                              : offload::RankPart();
+  note_ranks(config, ranks, host_ranks);
+  const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
+  SLUICE_ASSIGN_OR_RETURN(
+      CheckedPlan plan,
+      planned ? planned_memory(given, model, ranks, options)
+              : literal_memory(config, model,
+                               {.purpose = purpose,
+                                .on_gpu = on_gpu,
+                                .gpu_room_bytes = engine::gpu_room(config.budget, facts),
+                                .ranks = ranks}));
+  // Ranks save in the foreground: they gather for it what a copy would be of.
+  if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
+  *options.says << shape.family << " model of "
+                << engine::compact(static_cast<double>(model.parameter_elements())) << " parameters"
+                << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden
+                << ", " << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
+  const engine::PreflightReport report =
+      engine::preflight(config, of_host(plan.memory, host_ranks), facts, files);
+  *options.says << report.table;
+  for (const std::string& note : report.notes) log::info(note);
+  for (const std::string& warning : report.warnings) log::warning(warning);
+  SLUICE_RETURN_IF_ERROR(report.verdict);
+  plan.gpu_room_bytes = engine::gpu_room(config.budget, facts);
+  plan.host_room_bytes = engine::host_room(config.budget, facts);
+  if (!plan.nvme_room_bytes && config.budget.nvme_gib)
+    plan.nvme_room_bytes = static_cast<std::uint64_t>(*config.budget.nvme_gib * kGiB);
+  return plan;
+}
+
+std::vector<TierUse> tiers_of(const CheckedPlan& plan) {
+  const engine::MemoryPlan& memory = plan.memory;
+  std::vector<TierUse> tiers;
+  const auto add = [&](const char* tier, const std::vector<engine::MemoryLine>& lines,
+                       std::uint64_t bytes, const std::optional<std::uint64_t>& budget_bytes) {
+    if (bytes > 0) tiers.push_back({tier, lines, bytes, budget_bytes});
+  };
+  add("gpu", memory.gpu, memory.gpu_bytes(), plan.gpu_room_bytes);
+  add("cpu", memory.host, memory.host_bytes(), plan.host_room_bytes);
+  add("nvme", memory.nvme, memory.nvme_bytes(), plan.nvme_room_bytes);
+  return tiers;
+}
+
+void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
+  const auto text = [](std::int64_t ns) {
+    return engine::decimals(static_cast<double>(ns) / 1e9, 1) + " s";
+  };
+  log::info("set up in " + text(memory_ns + state_ns) + ": memory and files " + text(memory_ns) +
+            ", weights and optimizer state " + text(state_ns));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
+    const SetUpOptions& options) {
+  const auto go_on = [&]() -> Status {
+    if (options.stop && options.stop()) return Error(ErrorCode::kCancelled, "interrupted");
+    return options.link == nullptr ? Status() : options.link->health();
+  };
+  TerminalLine line;
+  const auto shown = [&](const char* what) {
+    return [&go_on, show = show_share(line, what)](std::uint64_t done, std::uint64_t total) {
+      show(done, total);
+      return go_on();
+    };
+  };
+  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
+                          checked_plan(config, engine::RunPurpose::kTraining, options));
+  if (options.tiers != nullptr) *options.tiers = tiers_of(plan);
+  SLUICE_RETURN_IF_ERROR(go_on());
+  const engine::SavePlan saves = saves_of(config, from, options.files, plan, *options.says);
+  if (options.saves != nullptr) *options.saves = saves;
+  const SteadyClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan.memory, options.link));
+  const std::int64_t made_ns = clock.now_ns();
+  const auto begin = [&](const Status& own) -> Status {
+    // Who is interrupted does not wait for the others.
+    if (!own.ok() && own.error().code() == ErrorCode::kCancelled) return own;
+    SLUICE_RETURN_IF_ERROR(run->begin_together(own));
+    if (options.has_begun != nullptr) *options.has_begun = true;
+    return {};
+  };
+  if (!from) {
+    SLUICE_RETURN_IF_ERROR(begin(run->initialise(shown("setting the weights"))));
+    line.clear();
+    say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
+    return run;
+  }
+  if (options.reads_checkpoint != nullptr) *options.reads_checkpoint = true;
+  const auto resume = [&]() -> Status {
+    SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
+                            engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
+    return run->resume(*checkpoint, shown("reading the checkpoint"));
+  };
+  SLUICE_RETURN_IF_ERROR(begin(resume()));
+  line.clear();
+  say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
+  *options.says << "continuing from " << from->path << ", after step " << from->step << "\n";
+  return run;
+}
+
+Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config,
+                                                                 const std::string& checkpoint) {
+  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
+                          checked_plan(config, engine::RunPurpose::kEvaluation));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan.memory));
+  TerminalLine line;
+  const auto progress = show_share(line, "reading the weights");
+  if (checkpoint.empty()) {
+    SLUICE_RETURN_IF_ERROR(run->load(progress));
+    return run;
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto reader,
+      engine::CheckpointReader::open(*run->drives().reads, checkpoint, {.moments = false}));
+  SLUICE_RETURN_IF_ERROR(run->load(*reader, progress));
+  return run;
+}
+
+Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
+                                                                 const std::string& checkpoint) {
+  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
+                          checked_plan(config, engine::RunPurpose::kGeneration));
+  SLUICE_ASSIGN_OR_RETURN(auto run, engine::GenerationRun::create(config, plan.memory));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto reader,
+      engine::CheckpointReader::open(*run->drives().reads, checkpoint, {.moments = false}));
+  TerminalLine line;
+  SLUICE_RETURN_IF_ERROR(run->load(*reader, show_share(line, "reading the weights")));
+  return run;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,105 @@
+#include "tools/session/train_checks.h"
+
+#include <filesystem>
+
+#include "engine/run/run_checkpoints.h"
+#include "tools/support/output_file.h"
+
+namespace sluice::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEnding = ".safetensors";
+
+// A run's checkpoints beside the run file, of a run other than this one.
+bool lies_in_another_run(const std::string& config_file, const std::string& directory) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(config_file, error).parent_path();
+  return fs::is_directory(engine::RunCheckpoints::folder_of(folder.string()), error) &&
+         !fs::equivalent(folder, directory, error);
+}
+
+}  // namespace
+
+Status check_weights_output(const WantedWeights& wanted, const config::Config& config) {
+  if (wanted.path.empty()) return {};
+  if (!wanted.path.ends_with(kEnding))
+    return Error(ErrorCode::kInvalidArgument,
+                 "--save-weights " + wanted.path + ": the name must end in " + kEnding);
+  return check_output_file({.option = "--save-weights",
+                            .path = wanted.path,
+                            .replaces = wanted.replaces,
+                            .made_folder = config.run.dir});
+}
+
+Status check_init_from(const config::Config& config) {
+  const std::string& path = config.model.init_from;
+  std::error_code error;
+  if (path.empty()) return {};
+  const auto status = fs::status(path, error);
+  const std::string key = path == config.model.path ? "model.path" : "model.init_from";
+  if (!fs::exists(status))
+    return Error(ErrorCode::kNotFound,
+                 key + ": there is no file or folder " + path +
+                     (config.lora.rank == 0 ? ""
+                                            : ", beside which adapters are trained: --set " + key +
+                                                  "=FOLDER says where it is now"));
+  if (fs::is_regular_file(status) || fs::is_directory(status)) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               key + ": " + path + " is neither a regular file nor a folder");
+}
+
+Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,
+                          std::int64_t steps) {
+  if (trace.first_step > done && trace.last_step <= steps) return {};
+  const std::string wanted =
+      "--trace " + std::to_string(trace.first_step) + ":" + std::to_string(trace.last_step);
+  return Error(ErrorCode::kInvalidArgument,
+               done >= steps ? wanted + ": all " + std::to_string(steps) +
+                                   " steps are done, and none is left to trace"
+                             : wanted + ": the steps that will be run are " +
+                                   std::to_string(done + 1) + " to " + std::to_string(steps));
+}
+
+namespace {
+
+// A line about what is trained; empty: the model itself.
+std::string adapters_text(const config::Config& config, const ResumePoint& from) {
+  const config::Lora& lora = config.lora;
+  if (lora.rank == 0) return {};
+  std::string targets;
+  for (const std::string& target : lora.targets) targets += (targets.empty() ? "" : ", ") + target;
+  const std::string begin = from.checkpoint        ? ", from " + from.checkpoint->path
+                            : lora.adapter.empty() ? std::string(", drawn at random")
+                                                   : ", from " + lora.adapter;
+  return "adapters of rank " + std::to_string(lora.rank) + " beside " + targets + begin +
+         "; the model itself stays as it is\n";
+}
+
+}  // namespace
+
+std::string weights_text(const config::Config& config, const ResumePoint& from,
+                         const std::string& config_file) {
+  const bool has_adapters = config.lora.rank > 0;  // then no checkpoint has the weights
+  if (from.checkpoint && !has_adapters && from.stored.run.imported())
+    return "weights: from " + from.checkpoint->path +
+           ", which was imported; their optimizer state begins at zero\n";
+  if (from.checkpoint && !has_adapters)
+    return "weights: from " + from.checkpoint->path + ", with their optimizer state, after step " +
+           std::to_string(from.checkpoint->step) + "\n";
+  if (!config.model.init_from.empty())
+    return "weights: from " + config.model.init_from + " (model.init_from)\n" +
+           adapters_text(config, from);
+  std::string text = "weights: random, drawn with seed " + std::to_string(config.model.init_seed) +
+                     " (model.init_seed)\n" + adapters_text(config, from);
+  if (!config_file.empty() && lies_in_another_run(config_file, config.run.dir)) {
+    const std::string folder = fs::path(config_file).parent_path().string();
+    text += "the weights of the run in " + (folder.empty() ? "." : folder) +
+            " are not used: --resume=" + (folder.empty() ? "" : folder + "/") +
+            "checkpoints/NAME begins with those of a checkpoint (sluice ls lists them)\n";
+  }
+  return text;
+}
+
+}  // namespace sluice::tools

@@ -1,0 +1,80 @@
+#include "tools/session/train_end.h"
+
+#include <ostream>
+#include <set>
+#include <utility>
+
+#include "aio/drive_names.h"
+#include "engine/step/train_error.h"
+#include "tools/session/error_text.h"
+
+namespace sluice::tools {
+namespace {
+
+void write_trace(const StartedRun& started, const AfterTraining& after,
+                 std::vector<std::string>& missing) {
+  const std::int64_t first_step = started.wanted.trace->first_step;
+  if (started.run->trainer().state().global_step < first_step) {
+    after.notes << "no trace was written: the run ended before step " << first_step << "\n";
+    return;
+  }
+  const std::string path = started.folder.file("trace.json");
+  if (const Status written = started.run->write_trace(path); written.ok()) {
+    after.results << "trace: " << path
+                  << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+  } else {
+    missing.push_back("the trace was not written: " + written.error().message());
+  }
+}
+
+// For a run that broke off in a step: which drives its state was on, and where it can continue.
+// `repeats`: continuing from there leads to the same failure.
+std::string after_a_failure(const RunFolder& folder, const config::Config& config, bool repeats) {
+  std::set<std::string> drives;
+  for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
+    for (const std::string& path : paths) drives.insert(path + " on " + aio::describe_drive(path));
+  std::string text;
+  for (const std::string& drive : drives)
+    text += (text.empty() ? ". Its state was in " : ", ") + drive;
+  if (repeats) text.clear();
+  const auto newest = folder.newest();
+  if (!newest.ok())
+    return text + ". Which checkpoint is the newest cannot be determined now (" +
+           newest.error().message() + ")" +
+           (repeats ? "" : ": --resume continues from it once it can be read");
+  if (!*newest) return text + ". There is no checkpoint yet";
+  return text + ". The newest checkpoint is " + (*newest)->path +
+         (repeats ? "" : ": --resume continues from there");
+}
+
+}  // namespace
+
+void write_last_files(const StartedRun& started, const AfterTraining& after,
+                      std::vector<std::string>& missing) {
+  if (started.wanted.trace) write_trace(started, after, missing);
+  if (after.weights.empty()) return;
+  if (const Status saved = started.run->save_weights(after.weights, started.wanted.weight_dtype);
+      saved.ok())
+    after.results << "weights: " << after.weights << "\n";
+  else
+    missing.push_back("the weights were not saved: " + saved.error().message());
+}
+
+Status say_where_it_continues(const StartedRun& started, const std::function<Status()>& steps) {
+  const auto failed = [&](Error error, bool repeats) {
+    started.session->finish_saves();
+    return std::move(error).with_suffix(
+        after_a_failure(started.folder, started.run->config(), repeats));
+  };
+  try {
+    Status done = steps();
+    if (done.ok()) return done;
+    return failed(done.error(), false);
+  } catch (const engine::NonFiniteGradient& error) {
+    return failed(error_of(error), true);
+  } catch (const std::exception& error) {
+    return failed(error_of(error), false);
+  }
+}
+
+}  // namespace sluice::tools

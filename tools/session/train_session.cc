@@ -1,0 +1,283 @@
+#include "tools/session/train_session.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <iomanip>
+#include <ostream>
+#include <sstream>
+#include <utility>
+
+#include "aio/clock.h"
+#include "aio/drive_names.h"
+#include "aio/log.h"
+#include "aio/units.h"
+#include "engine/step/train_error.h"
+
+namespace sluice::tools {
+namespace {
+
+constexpr int kCalmSteps = 10;  // without a line that waits
+
+using engine::StepMetrics;
+using engine::TrainingRun;
+
+void count_traffic(const TrainingRun::Traffic& before, const TrainingRun::Traffic& now,
+                   StepMetrics& metrics) {
+  metrics.nvme_read_bytes = now.nvme_read_bytes - before.nvme_read_bytes;
+  metrics.nvme_write_bytes = now.nvme_write_bytes - before.nvme_write_bytes;
+  metrics.h2d_bytes = now.h2d_bytes - before.h2d_bytes;
+  metrics.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
+}
+
+// Lines of schema 1 do not say; steps were as large as they are now, then.
+std::uint64_t tokens_before(const engine::MetricsLog& log, TrainingRun& run) {
+  if (log.last_kept() && log.last_kept()->tokens_seen) return *log.last_kept()->tokens_seen;
+  return static_cast<std::uint64_t>(run.trainer().state().global_step) * run.tokens_per_step();
+}
+
+std::string seconds(std::int64_t ns) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2) << static_cast<double>(ns) * 1e-9 << " s";
+  return text.str();
+}
+
+std::string describe(const engine::SavedCheckpoint& saved) {
+  std::string text = "saved " + saved.path + " (" + format_bytes(saved.bytes) +
+                     "; training stood still for " + seconds(saved.stopped_ns);
+  if (saved.took_ns > saved.stopped_ns) text += ", on the disk after " + seconds(saved.took_ns);
+  for (std::size_t i = 0; i < saved.removed.size(); ++i)
+    text += (i == 0 ? "; run.keep_last removed " : ", ") + saved.removed[i];
+  return text + ")";
+}
+
+// After "because"; of several ranks the error says which one, and where.
+std::string why_not_saved(const engine::SavedCheckpoint& saved, bool has_other_ranks) {
+  const Error& error = saved.status.error();
+  if (saved.directory_lost) return "the run's folder was not where it was";
+  if (has_other_ranks) return "of " + error.message();
+  if (error.error_number() == EFBIG) return "the limit on a file's size was reached (ulimit -f)";
+  return error.code() == ErrorCode::kNoSpace ? "the disk was full" : "the disk was read-only";
+}
+
+void warn_unless_pruned(const Status& pruned) {
+  if (!pruned.ok()) log::warning("older checkpoints stay: " + pruned.error().message());
+}
+
+}  // namespace
+
+TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps)
+    : parts_(parts),
+      steps_(steps),
+      progress_(
+          {.total_steps = steps,
+           .plain_every_steps = std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1),
+           .breakdown = parts.run->config().wall_clock_breakdown}),
+      tokens_seen_(tokens_before(*parts.log, *parts.run)),
+      save_clock_(saves, steps, SteadyClock().now_ns()) {}
+
+Result<TrainSession::End> TrainSession::train(const Stop& stop) {
+  bool interrupted = stop();
+  if (!interrupted) begin();
+  while (has_steps() && !interrupted) {
+    bool asked = false;
+    SLUICE_RETURN_IF_ERROR(take_step([&] { return asked = stop(); }));
+    interrupted = asked;
+  }
+  return finish(interrupted);
+}
+
+void TrainSession::begin() {
+  if (parts_.checkpoints != nullptr && has_steps()) warn_unless_pruned(parts_.checkpoints->prune());
+}
+
+bool TrainSession::has_steps() const { return parts_.run->trainer().state().global_step < steps_; }
+
+Status TrainSession::take_step(const Stop& stop) {
+  const std::int64_t step = parts_.run->trainer().state().global_step + 1;
+  one_step(step);
+  if (saves_after(step, stop())) SLUICE_RETURN_IF_ERROR(save());
+  return report_saves();
+}
+
+Status TrainSession::save_last() {
+  if (parts_.checkpoints == nullptr || taken_steps_ == 0 || saved_step_ == last_.step) return {};
+  SLUICE_RETURN_IF_ERROR(save());
+  return report_saves();
+}
+
+Result<TrainSession::End> TrainSession::finish(bool interrupted) {
+  if (parts_.checkpoints != nullptr) parts_.checkpoints->wait();
+  SLUICE_RETURN_IF_ERROR(report_saves());
+  const Status flushed = parts_.log->flush();  // a removed checkpoint may have made room
+  if (flushed.ok()) calm_steps_ = kCalmSteps;
+  report_metrics(flushed);
+  parts_.run->trainer().drain();
+  return interrupted ? End::kInterrupted : End::kCompleted;
+}
+
+void TrainSession::finish_saves() {
+  if (parts_.checkpoints == nullptr) return;
+  parts_.checkpoints->wait();
+  const Status told = report_saves();
+  if (!told.ok()) log::warning(told.error().message());
+}
+
+void TrainSession::print_totals(std::ostream& out) {
+  progress_.clear();
+  out << totals_.closing_table();
+}
+
+void TrainSession::one_step(std::int64_t step) {
+  const SteadyClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  parts_.run->trace().begin_step(step, begin_ns);
+  const TrainingRun::Traffic before = parts_.run->traffic();
+  const engine::StepOutcome outcome = parts_.run->step();
+  if (!outcome.warning.empty()) {
+    progress_.clear();
+    log::warning(outcome.warning);
+  }
+  tokens_seen_ += parts_.run->tokens_per_step();
+  StepMetrics metrics = metrics_of(step, outcome, clock.now_ns() - begin_ns);
+  count_traffic(before, parts_.run->traffic(), metrics);
+  if (!outcome.skipped) metrics.unit_hashes = parts_.run->trainer().unit_hashes();
+  scores_ = {.loss = metrics.loss};
+  if (evaluates_after(step)) {
+    progress_.clear();
+    metrics.val_loss = scores_.validation_loss = parts_.run->evaluate();
+    *parts_.says << "step " << step << "  validation loss " << *metrics.val_loss << "\n";
+  }
+  totals_.add(metrics);
+  if (parts_.shows_progress) progress_.update(metrics);
+  report_metrics(parts_.log->append(metrics));
+  parts_.events->after_step(step);
+  ++taken_steps_;
+  if (outcome.skipped) ++skipped_steps_;
+  last_ = std::move(metrics);
+}
+
+// With an adapting scale, a run that continues for a few steps may find all of them too large.
+bool TrainSession::applied_nothing() const {
+  const bool adapts = parts_.run->config().fp16.static_loss_scale == 0;
+  return taken_steps_ > 0 && skipped_steps_ == taken_steps_ &&
+         (!adapts || parts_.run->trainer().state().applied_step == 0);
+}
+
+// Once when lines begin to wait, and once when they no longer do: a full disk accepts a line now
+// and then, where a failed save has left some room.
+void TrainSession::report_metrics(const Status& written) {
+  if (parts_.log->lost_lines() > 0) {
+    log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
+                                              parts_.log->path() +
+                                              ": those of later steps are lost");
+  }
+  if (!written.ok()) {
+    calm_steps_ = 0;
+    if (std::exchange(metrics_wait_, true)) return;
+    progress_.clear();
+    log::warning("metrics wait in memory, and training continues: " + written.error().message());
+  } else if (metrics_wait_ && ++calm_steps_ >= kCalmSteps) {
+    metrics_wait_ = false;
+    progress_.clear();
+    log::warning(parts_.log->path() + " can be written again, and has the steps that waited");
+  }
+}
+
+std::vector<std::string> TrainSession::missing() const {
+  std::vector<std::string> sentences;
+  if (failed_saves_ > 0) {
+    sentences.push_back((failed_saves_ == 1 ? std::string("1 checkpoint is")
+                                            : std::to_string(failed_saves_) + " checkpoints are") +
+                        " missing, because " + why_not_saved_);
+  }
+  const std::int64_t steps = parts_.log->waiting_lines() + parts_.log->lost_lines();
+  if (steps > 0) {
+    sentences.push_back("the metrics of " +
+                        (steps == 1 ? std::string("1 step") : std::to_string(steps) + " steps") +
+                        " are missing in " + parts_.log->path() +
+                        ", because they could not be written");
+  }
+  if (const std::int64_t events = parts_.events->lost_events(); events > 0) {
+    sentences.push_back(std::to_string(events) +
+                        " events are missing in events.jsonl, because they could not be written");
+  }
+  return sentences;
+}
+
+bool TrainSession::evaluates_after(std::int64_t step) const {
+  const std::int64_t every = parts_.run->config().run.eval_every_steps;
+  return parts_.run->has_validation() && (step == steps_ || (every > 0 && step % every == 0));
+}
+
+bool TrainSession::saves_after(std::int64_t step, bool interrupted) const {
+  return parts_.checkpoints != nullptr &&
+         (interrupted || save_clock_.is_due(step, SteadyClock().now_ns()));
+}
+
+Status TrainSession::save() {
+  progress_.clear();
+  SLUICE_RETURN_IF_ERROR(parts_.checkpoints->save(scores_));
+  save_clock_.save_began();
+  saved_step_ = last_.step;
+  return {};
+}
+
+Status TrainSession::report_saves() {
+  if (parts_.checkpoints == nullptr) return {};
+  for (const engine::SavedCheckpoint& saved : parts_.checkpoints->finished()) {
+    progress_.clear();
+    save_clock_.save_ended(SteadyClock().now_ns());
+    parts_.events->checkpoint(saved);
+    if (saved.status.ok()) {
+      *parts_.says << describe(saved) << "\n";
+      warn_unless_pruned(saved.pruned);
+      continue;
+    }
+    SLUICE_RETURN_IF_ERROR(report_failure(saved));
+  }
+  return {};
+}
+
+// A disk that accepts nothing more, or a folder that is gone, costs the checkpoint; any other
+// failure ends the run.
+Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
+  Error error = saved.status.error();
+  const std::string name = "the checkpoint of step " + std::to_string(saved.step);
+  const bool is_full = error.code() == ErrorCode::kNoSpace;
+  if (!is_full && error.code() != ErrorCode::kReadOnly && !saved.directory_lost) {
+    return std::move(error).with_context(name + ", " + saved.path + " on " +
+                                         aio::describe_drive(saved.path));
+  }
+  ++failed_saves_;
+  why_not_saved_ = why_not_saved(saved, parts_.run->has_other_ranks());
+  log::warning(name + " was not saved: " + error.message() + ". Training continues");
+  return {};
+}
+
+StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
+                                     std::int64_t took_ns) const {
+  const auto ms = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-6; };
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.tokens_seen = tokens_seen_;
+  metrics.unix_s = engine::unix_seconds();
+  metrics.loss = outcome.loss;
+  metrics.lr = outcome.learning_rate;
+  metrics.grad_norm = outcome.grad_norm;
+  metrics.loss_scale = outcome.loss_scale;
+  metrics.skipped = outcome.skipped;
+  metrics.step_ms = ms(took_ns);
+  metrics.tokens_per_s =
+      static_cast<double>(parts_.run->tokens_per_step()) / (static_cast<double>(took_ns) * 1e-9);
+  metrics.forward_ms = ms(outcome.times.forward_ns);
+  metrics.backward_ms = ms(outcome.times.backward_ns);
+  metrics.update_ms = ms(outcome.times.update_ns);
+  metrics.update_exposed_ms = ms(outcome.times.update_exposed_ns);
+  const engine::TrainingRun::Memory memory = parts_.run->memory();
+  metrics.gpu_peak_bytes = memory.gpu_peak_bytes;
+  metrics.host_pinned_bytes = memory.pinned_bytes;
+  metrics.host_rss_bytes = memory.resident_bytes;
+  return metrics;
+}
+
+}  // namespace sluice::tools
