@@ -63,7 +63,7 @@ bool is_the_scripts(std::string_view key) {
                                       "run.eval_",
                                       "run.checkpoint_",
                                       "run.epochs",
-                                      "run.log_every",
+                                      "run.log_",
                                       "run.resume",
                                       "run.later_checkpoints",
                                       "run.hash_units",

@@ -8,6 +8,7 @@
 #include "engine/exchange/export_model.h"
 #include "tools/cli/checkpoint_argument.h"
 #include "tools/cli/command.h"
+#include "tools/cli/command_model.h"
 #include "tools/cli/open_queue.h"
 #include "tools/cli/run_tokenizer.h"
 #include "tools/cli/show_share.h"
@@ -133,7 +134,8 @@ Command add_export_command(CLI::App& sluice) {
       ->required();
   command->add_option("--checkpoint", options->checkpoint,
                       "Of a run's directory: step-000000012, or 12; else the newest");
-  command->add_option("--dtype", options->dtype, "Of the weights: fp32 (default), bf16, fp16");
+  command->add_option("--dtype", options->dtype, "Of the weights: fp32 (default), bf16, fp16")
+      ->check(choices(kWeightDTypes));
   command->add_option("--max-shard-size", options->max_shard_size,
                       "Splits larger weights into several files (default 5G); 0: never");
   command->add_option("--tokenizer", options->tokenizer,

@@ -19,10 +19,13 @@
 #include "engine/run/training_run.h"
 #include "tools/cli/change_notice.h"
 #include "tools/cli/command.h"
+#include "tools/cli/command_model.h"
 #include "tools/cli/config_options.h"
 #include "tools/cli/error_text.h"
+#include "tools/cli/monitors.h"
 #include "tools/cli/open_queue.h"
 #include "tools/cli/option_checks.h"
+#include "tools/cli/output_form.h"
 #include "tools/cli/plan_here.h"
 #include "tools/cli/rank_options.h"
 #include "tools/cli/resume_point.h"
@@ -63,6 +66,9 @@ struct TrainOptions {
   std::string init_from;
   bool any_tokenizer = false;
   RankOptions ranks;
+  std::string log_every;
+  OutputOptions output;
+  std::unique_ptr<OutputForm> form;  // until all is said
 };
 
 // --out DIR and the like are other names for keys.
@@ -73,6 +79,7 @@ void add_overrides(const TrainOptions& options, ConfigOptions& config) {
   if (!options.out.empty()) add("run.dir", options.out);
   if (!options.steps.empty()) add("run.steps", options.steps);
   if (!options.epochs.empty()) add("run.epochs", options.epochs);
+  if (!options.log_every.empty()) add("run.log_every", options.log_every);
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
   if (!options.resume.empty()) add("run.resume", options.resume);
   if (options.set_aside_later) add("run.later_checkpoints", "set_aside");
@@ -315,9 +322,11 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
     return resume_command(app, name, more);
   };
   RunEvents events;
+  events.set_listener([form = options.form.get()](std::string_view line) { form->event(line); });
   SLUICE_ASSIGN_OR_RETURN(Wanted wanted, check(options, context, watchdog));
   const config::Config& config = wanted.resolved.config;
-  const Interrupt interrupt(kTrainInterruptNotice);
+  const bool as_json = options.form->kind() == OutputForm::Kind::kJsonLines;
+  const Interrupt interrupt(as_json ? nullptr : kTrainInterruptNotice);
   fail_writes_without_reader();
   SLUICE_ASSIGN_OR_RETURN(const RunFolder folder,
                           RunFolder::open(config.run.dir, wanted.entry, watchdog));
@@ -340,10 +349,13 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                                              .tiers = made->tiers,
                                              .planned = planned ? &*planned : nullptr,
                                              .ranks = context.world});
+  Monitors monitors(config, folder.path());
   TrainSession session({.run = made->run.get(),
                         .log = log.get(),
                         .checkpoints = made->checkpoints.get(),
-                        .events = &events},
+                        .events = &events,
+                        .monitors = &monitors,
+                        .form = options.form.get()},
                        made->saves, config.run.steps);
   if (planned) session.compare_with_plan(planned->step_s);
   const TrainWork work{.session = session,
@@ -351,6 +363,8 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                        .folder = folder,
                        .run = *made->run,
                        .events = events,
+                       .monitors = monitors,
+                       .form = *options.form,
                        .trace = wanted.trace,
                        .weights = options.save_weights,
                        .weight_dtype = wanted.weight_dtype,
@@ -365,10 +379,11 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   return at_work(ended);
 }
 
-Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
+Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, launch_of_this_process());
   SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));
   if (ended) return *ended;
+  options.form = std::make_unique<OutputForm>(options.output.kind());
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
   SLUICE_ASSIGN_OR_RETURN(const auto link, meet(launch, listener));
@@ -443,10 +458,17 @@ Command add_train_command(CLI::App& sluice) {
   auto* const save = command->add_option("--save-weights", options->save_weights,
                                          "Writes the final weights to this .safetensors file");
   command->add_option("--dtype", options->dtype, "Of the saved weights: fp32 (default), bf16, fp16")
+      ->check(choices(kWeightDTypes))
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
   add_rank_options(*command, options->ranks);
+  command
+      ->add_option("--log-every", options->log_every,
+                   "Steps between lines of progress (run.log_every)")
+      ->type_name("N")
+      ->check(at_least(1));
+  add_output_options(*command, options->output);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {

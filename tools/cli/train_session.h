@@ -14,6 +14,8 @@
 #include "engine/observe/train_progress.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/training_run.h"
+#include "tools/cli/monitors.h"
+#include "tools/cli/output_form.h"
 #include "tools/cli/run_events.h"
 #include "tools/support/interrupt.h"
 
@@ -27,6 +29,8 @@ class TrainSession {
     engine::MetricsLog* log = nullptr;
     engine::RunCheckpoints* checkpoints = nullptr;
     RunEvents* events = nullptr;
+    Monitors* monitors = nullptr;
+    const OutputForm* form = nullptr;
   };
   // `steps`: of the whole run, those before a resumed one included.
   TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps);

@@ -89,8 +89,11 @@ bool is_saved(const TrainWork& work) {
 Result<int> train_and_finish(const TrainWork& work) {
   const auto ended = train(work);
   if (!ended.ok()) work.events.end("failed", ended.error().message());
+  work.form.work_is_done();
+  if (!ended.ok()) work.monitors.finish(work.interrupt);
   SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, ended);
   work.events.end(end == TrainSession::End::kCompleted ? "completed" : "interrupted");
+  work.monitors.finish(work.interrupt);
   TrainSession& session = work.session;
   session.print_totals();
   if (work.planned != nullptr && session.far_from_plan())

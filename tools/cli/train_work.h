@@ -9,6 +9,8 @@
 #include "engine/observe/trace_log.h"
 #include "engine/run/training_run.h"
 #include "engine/weights/dtype.h"
+#include "tools/cli/monitors.h"
+#include "tools/cli/output_form.h"
 #include "tools/cli/run_events.h"
 #include "tools/cli/run_folder.h"
 #include "tools/cli/run_setup.h"
@@ -23,6 +25,8 @@ struct TrainWork {
   const RunFolder& folder;
   engine::TrainingRun& run;
   RunEvents& events;
+  Monitors& monitors;
+  OutputForm& form;
   std::optional<engine::TraceLog::Options> trace;  // DIR/trace.json is written
   std::string weights;                             // the file of the final weights; empty: none
   engine::DType weight_dtype = engine::DType::kF32;

@@ -1,4 +1,4 @@
-// MetricsFile: a run's metrics.jsonl for people to look at. Unlike engine::read_metrics(), which a
+// MetricsFile: a run's metrics.jsonl, all parts of it, for people to look at. Unlike engine::read_metrics(), which a
 // run that goes on relies on, it takes what can be taken: lines that cannot be read are counted and
 // named, keys may be missing, steps may be missing, come twice or in any order.
 //
