@@ -51,7 +51,7 @@ def parse_options(words):
     parser.add_argument("--wandb-offline", action="store_true",
                         help="without its server: into a folder")
     parser.add_argument("--wandb-dir", metavar="DIR",
-                        help="where its files lie (default: RUN/wandb)")
+                        help="its files lie in DIR/wandb (default: RUN)")
     parser.add_argument("--wandb-team", metavar="TEAM", help="whose project it is")
     parser.add_argument("--wandb-group", metavar="GROUP", help="a group of runs")
     parser.add_argument("--mlflow", metavar="URI", help="a run of MLflow: a tracking URI")
@@ -67,8 +67,8 @@ def parse_options(words):
         if getattr(options, name) and not options.wandb:
             parser.error(f"--{name.replace('_', '-')} is of no use without --wandb")
     if options.wandb and not options.wandb_dir:
-        folder = options.run if os.path.isdir(options.run) else os.path.dirname(options.run) or "."
-        options.wandb_dir = os.path.join(folder, "wandb")
+        is_file = os.path.isfile(options.run)
+        options.wandb_dir = os.path.dirname(options.run) if is_file else options.run
     return options
 
 
@@ -84,6 +84,7 @@ class Logger:
         self.outputs = outputs
         self.failed = False
         self._identity = None
+        self._first = None  # record of the run
         self._is_open = False
         self._any_records = False
 
@@ -108,8 +109,8 @@ class Logger:
         except Exception:  # it has failed already, and said why
             pass
 
-    def _open(self, first):
-        identity = self.run.identity(first)
+    def _open(self):
+        identity = self.run.identity(self._first)
         if self._is_open and identity == self._identity:
             return
         self._identity, self._is_open = identity, True
@@ -123,9 +124,12 @@ class Logger:
         while True:
             records, restarted = self.run.read_steps()
             if restarted:
+                self._first = None
                 self.each(lambda output: output.begin_pass())
+            if records and self._first is None:
+                self._first = records[0]
             if records or self.run.events:
-                self._open(records[0] if records else None)
+                self._open()
             any_records = any_records or bool(records)
             self._any_records = self._any_records and not restarted or bool(records)
             self._take(records)
@@ -159,7 +163,8 @@ class Logger:
     def finish(self):
         rest = self.run.rest()
         if rest:
-            self._open(rest[0])
+            self._first = self._first or rest[0]
+            self._open()
             self._take(rest)
         ending = self.run.ending()
         if ending and self._is_open:
@@ -213,3 +218,8 @@ def main(words=None):
         return EXIT_FAILURE
     except KeyboardInterrupt:
         return 130
+
+
+def script():
+    """Where it is installed with a package."""
+    sys.exit(main())

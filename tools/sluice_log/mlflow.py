@@ -39,9 +39,9 @@ class MlflowRun(Output):
         found = self._client.get_experiment_by_name(name)
         return found.experiment_id if found else self._client.create_experiment(name)
 
-    def open(self, identity, parameters):
+    def open(self, identity, parameters, has_all_before=True):
         self.state = self._find(identity)
-        super().open(identity, parameters)
+        super().open(identity, parameters, has_all_before)
 
     def _find(self, identity):
         word = str(identity).replace("'", " ")

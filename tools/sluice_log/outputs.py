@@ -54,8 +54,9 @@ class Output:
     def events_seen(self):
         return self.state.get("events", 0)
 
-    def open(self, identity, parameters):
-        """Goes on with the run if it is the one that is there, else begins."""
+    def open(self, identity, parameters, has_all_before=True):
+        """Goes on with the run if it is the one that is there, else begins. `has_all_before`: the
+        run's first records come next, and those that are written already are to be passed over."""
         if not self.state:
             self._take_folder()
             self.state = self._load()
@@ -66,6 +67,7 @@ class Output:
             self._begin(parameters)
             self._save()
         self.begin_pass()
+        self._seeks = self._seeks and has_all_before
 
     def _take_folder(self):
         if self.folder is None:

@@ -114,14 +114,14 @@ class Run:
         if self.folder is not None:
             try:
                 text = (self.folder / "config.json").read_text(encoding="utf-8")
-                _flatten(json.loads(text), "", found)
+                flatten(json.loads(text), "", found)
             except (OSError, ValueError, RecursionError):
                 pass
         for event in reversed(self.events):
             if event["event"] == "begin":
                 for key in ("model", "machine", "ranks", "build", "tokens_per_step"):
                     if key in event:
-                        _flatten(event[key], f"run.{key}", found)
+                        flatten(event[key], f"run.{key}", found)
                 break
         return found
 
@@ -166,12 +166,12 @@ def _is_locked(path):
         return None
 
 
-def _flatten(value, path, found, depth=0):
+def flatten(value, path, found, depth=0):
     if len(found) >= MOST_PARAMETERS:
         return
     if isinstance(value, dict) and value and depth < 16:
         for key, inner in value.items():
-            _flatten(inner, f"{path}.{key}" if path else str(key), found, depth + 1)
+            flatten(inner, f"{path}.{key}" if path else str(key), found, depth + 1)
         return
     if isinstance(value, float) and not math.isfinite(value):
         value = str(value)

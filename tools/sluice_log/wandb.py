@@ -4,7 +4,8 @@ Its history only grows: steps that are trained again are there again, with a lar
 Charts are against "step"; "progress/tokens" is there to choose instead.
 """
 
-import os
+import uuid
+from pathlib import Path
 
 from .outputs import Failure, Output, missing
 
@@ -13,7 +14,7 @@ class WandbRun(Output):
     kind = "Weights & Biases"
 
     def __init__(self, project, folder=None, team=None, group=None, name=None, offline=False):
-        super().__init__(folder or "wandb")
+        super().__init__(Path(folder or ".") / "wandb")
         try:
             import wandb
         except ImportError as error:
@@ -25,7 +26,7 @@ class WandbRun(Output):
         self._code = 0
 
     def _begin(self, parameters):
-        self.state.update(run=self._wandb.util.generate_id(), sequence=0, life=1)
+        self.state.update(run=uuid.uuid4().hex[:8], sequence=0, life=1)
         self._init(parameters)
 
     def _resume(self):
@@ -39,7 +40,7 @@ class WandbRun(Output):
         settings = self._wandb.Settings(console="off", silent=True)
         try:
             self._run = self._wandb.init(
-                id=self.state["run"], resume="allow", dir=str(self.folder), config=parameters,
+                id=self.state["run"], resume="allow", dir=str(self.folder.parent), config=parameters,
                 mode="offline" if self._offline else None, settings=settings, **self._settings)
         except Exception as error:  # its own, of its server and of the network
             raise Failure(f"{self.kind} refuses: {error}. Log in (wandb login), or write to a "
@@ -88,7 +89,3 @@ class WandbRun(Output):
         if self._run is not None:
             self._run.finish(exit_code=self._code)
             self._run = None
-
-
-def default_folder(run_folder):
-    return os.path.join(run_folder, "wandb")

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _client
 from ._core import Config, Parameter, RefusedError, Run
+from ._monitors import Monitors
 from .keeper import Closed, Keeper
 from .units import ManagedParameter, Unit, UnitPolicy, divide
 
@@ -199,6 +200,7 @@ class Engine:
         )
         self._take_over()
         self._keeper = Keeper(self._run, model, self._units)
+        self._monitors = Monitors(self.config, None)
         _engines[model] = weakref.ref(self)
 
     def _take_over(self) -> None:
@@ -253,6 +255,7 @@ class Engine:
         if not torch.is_grad_enabled():
             self._keeper.begin_evaluation()
         elif self._new_micro_batch:
+            self._monitors.begin_step()
             _check_not_compiled(self.module)
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
@@ -395,6 +398,16 @@ class Engine:
             loss_scale=outcome.loss_scale,
             skipped=outcome.skipped,
             warning=outcome.warning,
+        )
+        self._monitors.step(
+            {
+                "step": self.last_step.step,
+                "loss": outcome.loss,
+                "lr": outcome.learning_rate,
+                "grad_norm": outcome.grad_norm,
+                "loss_scale": outcome.loss_scale,
+                "skipped": outcome.skipped,
+            }
         )
         return self.last_step
 
@@ -609,6 +622,7 @@ class Engine:
         before."""
         if isinstance(self._run, Closed):
             return
+        self._monitors.close()
         self._keeper.close()
         for handle in self._handles:
             handle.remove()
