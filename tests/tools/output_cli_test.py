@@ -23,7 +23,7 @@ from sluice_program import HAS_ENGINE, SLUICE, Program, Training
 ROOT = Path(__file__).resolve().parents[2]
 # Completes a command line of bash: COMP_WORDS are as bash cuts them, at "=", too.
 DRIVER = r"""
-source script
+source ./script
 complete_line() {
   COMP_WORDS=("$@")
   COMP_CWORD=$(($# - 1))
@@ -35,20 +35,24 @@ complete_line "$@"
 
 
 class Shells(Program):
+    @classmethod
+    def setUpClass(cls):
+        def said(*words):
+            return subprocess.run([SLUICE, *words], check=True, capture_output=True, text=True,
+                                  timeout=60).stdout
+        cls.shown = {shell: said("completion", shell) for shell in ("bash", "zsh", "fish")}
+        cls.commands = [name.removeprefix("sluice-") for name in said("man", "--names").split()[1:]]
+
     def setUp(self):
         super().setUp()
-        self.shown = {shell: self.sluice("completion", shell).stdout
-                      for shell in ("bash", "zsh", "fish")}
         self.write("script", self.shown["bash"])
         self.write("driver", DRIVER)
-        self.commands = [name.removeprefix("sluice-") for name in self.sluice(
-            "man", "--names").stdout.split()[1:]]
 
     def complete(self, *words):
         result = subprocess.run(["bash", "--norc", "driver", *words], cwd=self.path, check=True,
                                 capture_output=True, text=True, timeout=60)
         self.assertEqual(result.stderr, "")
-        return result.stdout.split()
+        return result.stdout.split("\n")[:-1] if result.stdout.strip() else []
 
     def test_shells_take_their_scripts(self):
         for shell in self.shown:
@@ -79,7 +83,8 @@ class Shells(Program):
         self.assertEqual(self.complete("sluice", "config", "--set", "run.steps", "=", "1"), [])
         (self.path / "run files").mkdir()
         self.write("run.json", "{}")
-        self.assertEqual(self.complete("sluice", "config", "run"), ["run", "files", "run.json"])
+        self.assertEqual(sorted(self.complete("sluice", "config", "run")),
+                         ["run files", "run.json"])
         self.assertEqual(self.complete("sluice", "config", "run.json", "--deepspeed", "run.j"),
                          ["run.json"])
         if HAS_ENGINE:
@@ -90,7 +95,7 @@ class Shells(Program):
         pages = {}
         for command in self.commands:
             said = self.sluice(command, "--help").stdout
-            options = set(re.findall(r"^ +(?:-\w,)?(--[a-z][a-z-]*)", said, re.MULTILINE))
+            options = set(re.findall(r"^  (?:-\w,)?(--[a-z][a-z-]*)", said, re.MULTILINE))
             self.assertGreater(len(options), 0)
             self.assertLessEqual(options, set(self.complete("sluice", command, "--")))
             pages[command] = self.sluice("man", command).stdout
@@ -126,12 +131,13 @@ class Shells(Program):
         self.assertIn("--tensorboard", help_text)
 
 
+def events_of(run):
+    text = (run / "events.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Outputs(Training):
-    def events(self, name):
-        text = (self.path / name / "events.jsonl").read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
-
     def test_quiet_shows_the_summary_and_what_is_wrong(self):
         plain = self.sluice("train", "run.json", "--out", "a")
         quiet = self.sluice("train", "run.json", "--out", "b", "--quiet")
@@ -157,7 +163,7 @@ class Outputs(Training):
                           for line in steps], self.metrics("a"))
         kinds = [line["event"] for line in lines]
         self.assertEqual([line for line in lines if line["event"] in ("begin", "checkpoint", "end")],
-                         [event for event in self.events("a") if event["event"] != "warning"])
+                         [event for event in events_of(self.path / "a") if event["event"] != "warning"])
         self.assertLess(kinds.index("begin"), kinds.index("step"))
         self.assertIn("host memory", " ".join(line.get("text", "") for line in lines))
         refused = self.sluice("train", "run.json", "--out", "a", "--json-lines", code=2)
@@ -211,7 +217,7 @@ class Outputs(Training):
         shown = self.on_a_terminal(*words, "--out", "a")
         # After its carriage return a line begins anew; one that ends with a newline stays.
         stay = [line.split("\r")[-1].replace("\x1b[K", "") for line in
-                shown.replace("\r\n", "\n").splitlines()]
+                shown.replace("\r\n", "\n").split("\n")]
         self.assertEqual([line.split("/")[0] for line in stay if re.match(r"step \d+/7 ", line)],
                          ["step 1", "step 3", "step 6", "step 7"])
         self.assertIn("\r\x1b[Kstep 2/7 ", shown)
@@ -221,6 +227,9 @@ class Outputs(Training):
         self.assertNotRegex(plain, r"\x1b\[[\d;]*m")
         self.assertNotIn("\x1b", self.on_a_terminal(*words[:-4], "--out", "c", "--quiet"))
 
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class LogFiles(Training):
     def test_parts_of_log_files_are_read_resumed_and_cut(self):
         parts = ["--set", "run.log_part_mib=0.002", "--set", "run.checkpoint_every=5", "--set",
                  "run.keep_last=0"]
@@ -275,7 +284,8 @@ class Outputs(Training):
         self.assertIn("the metrics go nowhere else from here on, and training continues: sluice-log "
                       "ended with exit code 1: sluice-log: CSV: ", shown.stderr)
         self.assertEqual(len(self.metrics("a")), 4)
-        warnings = [event["text"] for event in self.events("a") if event["event"] == "warning"]
+        warnings = [event["text"] for event in events_of(self.path / "a")
+                    if event["event"] == "warning"]
         self.assertEqual(len([text for text in warnings if "nowhere else" in text]), 1)
 
     def test_a_run_that_is_killed_leaves_no_logger(self):
@@ -289,7 +299,7 @@ class Outputs(Training):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.1)
         process.kill()
-        process.wait()
+        process.communicate()
         folder = str(self.path / "a")
         while any(folder in line or "a --follow" in line for line in loggers(self.path)):
             self.assertLess(time.monotonic(), end)

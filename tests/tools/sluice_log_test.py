@@ -337,6 +337,11 @@ class Files(RunFolder):
         self.steps(1, 1)
         (self.path / "file").write_text("")
         self.assertIn("CSV: file/x cannot be made", self.log("--csv", "file/x", code=1))
+        (self.path / "theirs").mkdir()
+        (self.path / "theirs/metrics.csv").write_text("mine")
+        self.assertIn("theirs/metrics.csv was not written by sluice-log",
+                      self.log("--csv", "theirs", code=1))
+        self.assertEqual((self.path / "theirs/metrics.csv").read_text(), "mine")
         (self.path / "csv").mkdir()
         with open_folder(self.path / "csv") as held:
             fcntl.flock(held, fcntl.LOCK_EX)

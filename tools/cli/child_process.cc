@@ -116,8 +116,12 @@ bool ChildProcess::runs() {
   return false;
 }
 
-void ChildProcess::leave() {
+void ChildProcess::end_input() {
   if (socket_ >= 0) close(std::exchange(socket_, -1));
+}
+
+void ChildProcess::leave() {
+  end_input();
   process_ = -1;
 }
 

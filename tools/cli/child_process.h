@@ -43,7 +43,9 @@ class ChildProcess {
 
   // Whether it has not ended yet; does not wait.
   bool runs();
-  // Closes the socket, and lets it go on by itself.
+  // Closes the socket: a child that reads its input sees its end. Nothing can be asked afterwards.
+  void end_input();
+  // Likewise, and lets it go on by itself.
   void leave();
 
   int process() const { return process_; }  // -1: it has ended

@@ -46,7 +46,7 @@ bool is_of_a_number(const std::string& type) {
   return std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes);
 }
 
-OptionModel model_of(CLI::Option& option) {
+OptionModel option_model(CLI::Option& option) {
   OptionModel model{.description = option.get_description()};
   for (const std::string& name : option.get_snames()) model.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) model.names.push_back("--" + name);
@@ -77,7 +77,7 @@ CommandModel model_of(CLI::App& app) {
                      .commands = {}};
   for (CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
-    OptionModel one = model_of(*option);
+    OptionModel one = option_model(*option);
     (one.is_positional ? model.positionals : model.options).push_back(std::move(one));
   }
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))

@@ -44,13 +44,16 @@ std::string find_program() {
 }
 
 std::vector<std::string> words_of(const config::Config& config, const std::string& run_dir) {
-  std::vector<std::string> words = {run_dir, "--follow", "--beside"};
+  std::error_code ignored;
+  std::vector<std::string> words = {fs::absolute(run_dir, ignored).string(), "--follow",
+                                    "--beside"};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) words.push_back(std::string(option) + "=" + value);
   };
   // DeepSpeed's folders.
   const auto folder = [&](const config::Monitors::Files& files, const char* own) {
-    const fs::path base = files.output_path.empty() ? fs::path(run_dir) / own : files.output_path;
+    const fs::path base =
+        files.output_path.empty() ? fs::path(run_dir) / own : fs::path(files.output_path);
     return (base / files.job_name).string();
   };
   const config::Monitors& monitors = config.monitors;
@@ -118,6 +121,7 @@ void Monitors::look() {
 
 void Monitors::finish(const Interrupt& interrupt) {
   if (!child_) return;
+  child_->end_input();
   const bool was_interrupted = interrupt.requested();
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (child_->runs() && std::chrono::steady_clock::now() < deadline &&

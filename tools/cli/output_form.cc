@@ -21,6 +21,7 @@ namespace sluice::tools {
 namespace {
 
 constexpr std::string_view kErrorPrefix = "sluice: ";  // as main() prints errors
+constexpr std::string_view kRankPrefix = "rank ";      // as other ranks' warnings begin
 constexpr std::string_view kWarningEvent = R"({"event":"warning")";
 constexpr std::size_t kMostOfALine = std::size_t{1} << 20;
 
@@ -108,7 +109,8 @@ OutputForm::OutputForm(Kind kind) : kind_(kind) {
   if (kind == Kind::kQuiet) {
     log::show_from(log::Level::kWarning);
     const auto errors_only = [](const std::string& line, std::streambuf& before) {
-      if (line.starts_with(kErrorPrefix)) std::ostream(&before) << line << "\n" << std::flush;
+      if (line.starts_with(kErrorPrefix) || line.starts_with(kRankPrefix))
+        std::ostream(&before) << line << "\n" << std::flush;
     };
     out_ = std::make_unique<Lines>(std::cout, [](const auto&, auto&) {});
     err_ = std::make_unique<Lines>(std::cerr, errors_only);

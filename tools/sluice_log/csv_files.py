@@ -15,6 +15,7 @@ class CsvFiles(Output):
     """The state has how long each file is, so that what is behind that can be cut off."""
 
     kind = "CSV"
+    files = ("metrics.csv", "events.csv", "config.csv")
 
     def __init__(self, folder):
         super().__init__(folder)

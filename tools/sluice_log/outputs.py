@@ -35,6 +35,7 @@ class Output:
     """
 
     kind = "output"
+    files = ()  # patterns of what it writes; a folder that has some and no state is somebody else's
 
     def __init__(self, folder):
         self.folder = Path(folder) if folder is not None else None
@@ -63,7 +64,10 @@ class Output:
         is_same = (self.state.get("identity") == identity
                    and self.state.get("version") == VERSION)
         if not is_same or not self._resume():
-            self.state = {"format": "sluice-log", "version": VERSION, "identity": identity}
+            self.state = {"format": "sluice-log", "version": 0}
+            if self.folder is not None:
+                self._save()  # from here on what is in the folder is ours
+            self.state.update(version=VERSION, identity=identity)
             self._begin(parameters)
             self._save()
         self.begin_pass()
@@ -86,6 +90,10 @@ class Output:
             pass  # a file system without locks
 
     def _load(self):
+        path = next((path for pattern in self.files for path in self.folder.glob(pattern)), None)
+        if path is not None and not (self.folder / STATE).exists():
+            raise Failure(f"{self.kind}: {path} was not written by sluice-log: name a folder of its "
+                          f"own, {self.folder / 'NAME'} say")
         try:
             found = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):

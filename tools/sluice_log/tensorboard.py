@@ -18,6 +18,7 @@ MOST_WARNINGS = 1000
 
 class TensorBoard(Output):
     kind = "TensorBoard"
+    files = ("events.out.tfevents.*",)
 
     def __init__(self, folder):
         super().__init__(folder)

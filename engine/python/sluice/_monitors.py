@@ -35,8 +35,12 @@ class Monitors:
         try:
             import sluice_log  # noqa: F401
         except ImportError as error:
-            _log.warning("%s: nothing is written, since sluice_log, which comes with this package,"
-                         " cannot be imported: %s", ", ".join(wanted), error)
+            _log.warning(
+                "%s: nothing is written, since sluice_log, which comes with this package,"
+                " cannot be imported: %s",
+                ", ".join(wanted),
+                error,
+            )
             return
         for name in wanted:
             self._guarded(name, lambda name=name: self._outputs.append(self._made(name)))
@@ -49,11 +53,16 @@ class Monitors:
         if name == "wandb":
             from sluice_log.wandb import WandbRun
 
-            return WandbRun(keys["project"], folder=self._run_dir, team=keys["team"] or None,
-                            group=keys["group"] or None)
+            return WandbRun(
+                keys["project"],
+                folder=self._run_dir,
+                team=keys["team"] or None,
+                group=keys["group"] or None,
+            )
         folder = os.path.join(
             keys["output_path"] or os.path.join(self._run_dir, name.removesuffix("_monitor")),
-            keys["job_name"])
+            keys["job_name"],
+        )
         if name == "tensorboard":
             from sluice_log.tensorboard import TensorBoard
 
@@ -67,8 +76,11 @@ class Monitors:
             work()
             return True
         except Exception as error:  # of packages, disks and servers: none of them ends training
-            _log.warning("%s: nothing is written from here on, and training goes on: %s", name,
-                         error or type(error).__name__)
+            _log.warning(
+                "%s: nothing is written from here on, and training goes on: %s",
+                name,
+                error or type(error).__name__,
+            )
             return False
 
     def begin_step(self) -> None:

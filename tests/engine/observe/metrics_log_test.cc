@@ -385,7 +385,7 @@ TEST_F(MetricsPartsTest, BeginsAPartBeforeALineThatWouldNotFit) {
   EXPECT_EQ(parts.front(), part(static_cast<int>(parts.size()) - 1));
   for (const std::string& one : parts) {
     EXPECT_LE(std::filesystem::file_size(one), kPartBytes);
-    EXPECT_GT(std::filesystem::file_size(one), kPartBytes / 2) << one;
+    EXPECT_TRUE(one == path_ || std::filesystem::file_size(one) > kPartBytes / 2) << one;
   }
   expect_steps(100);
   EXPECT_FALSE(std::filesystem::exists(path_ + ".new"));
@@ -400,7 +400,9 @@ TEST_F(MetricsPartsTest, AResumeCutsAcrossPartsAndGoesOn) {
       ASSERT_OK(log);
       EXPECT_EQ((*log)->cut_lines(), 100 - last);
       EXPECT_EQ((*log)->last_kept().has_value(), last > 0);
-      if (last > 0) EXPECT_EQ((*log)->last_kept()->step, last);
+      if ((*log)->last_kept()) {
+        EXPECT_EQ((*log)->last_kept()->step, last);
+      }
     }
     EXPECT_TRUE(std::filesystem::exists(path_)) << last;
     expect_steps(last);
@@ -410,7 +412,7 @@ TEST_F(MetricsPartsTest, AResumeCutsAcrossPartsAndGoesOn) {
     EXPECT_EQ(cut->front(), metrics_of(last + 1));
     EXPECT_EQ(cut->back(), metrics_of(100));
     std::filesystem::remove(cut_path);
-    EXPECT_EQ(log_parts(path_).size() == 1, last <= 1);
+    EXPECT_EQ(log_parts(path_).size() > 1, last > 8) << last;
     write_parts(last + 1, 100);
     expect_steps(100);
   }
