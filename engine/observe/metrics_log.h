@@ -78,8 +78,8 @@ class MetricsLog {
 // With its end, as append() writes it.
 std::string metrics_line(const StepMetrics& metrics);
 
-// Every whole line of all parts, of this schema or an older one; a torn last one is left out. Keys that this
-// version does not know are skipped.
+// Every whole line of all parts, of this schema or an older one; a torn last one is left out. Keys
+// that this version does not know are skipped.
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path);
 
 }  // namespace sluice::engine

@@ -55,7 +55,9 @@ std::string options_of(const std::vector<OptionModel>& options) {
               (option.is_positional ? slanted(option.names[i]) : bold(option.names[i]));
     text += (option.is_positional ? "" : value_of(option)) + "\n";
     text += lines_of(option.description);
-    if (!option.choices.empty()) {
+    const bool are_named = !option.choices.empty() &&
+                           option.description.find(option.choices.back()) != std::string::npos;
+    if (!option.choices.empty() && !are_named) {
       text += "One of";
       for (std::size_t i = 0; i < option.choices.size(); ++i)
         text += (i > 0 ? ", " : " ") + bold(option.choices[i]);

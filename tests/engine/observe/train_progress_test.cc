@@ -102,8 +102,8 @@ TEST(TrainProgress, LeavesLinesOnATerminalAndRewritesOneBelowThemCutToItsWidth) 
     TrainProgress progress({.total_steps = 50, .plain_every_steps = 25, .out = out.get()});
     for (int step = 1; step <= 50; ++step) progress.update(metrics_of(step));
   }
-  // Lines that stay are whole; between them, cut to the width, is the one that is rewritten, at most
-  // ten times a second. The terminal makes "\r\n" of "\n".
+  // Lines that stay are whole; between them, cut to the width, is the one that is rewritten, at
+  // most ten times a second. The terminal makes "\r\n" of "\n".
   const auto line = [](int step) {
     return "step " + std::to_string(step) + "/50  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s";
   };
