@@ -138,7 +138,12 @@ std::string describe_metrics() {
   return "metrics.jsonl: a JSON object a step, on a line of its own; schema " +
          std::to_string(kMetricsSchema) + "\n" + table(kMetricKeys) +
          "\nevents.jsonl: what happened between steps, likewise; schema " +
-         std::to_string(kEventsSchema) + "\n" + table(kEventKeys);
+         std::to_string(kEventsSchema) + "\n" + table(kEventKeys) +
+         "\nWith run.log_part_mib older lines are in metrics.jsonl.1, .2 and so on, the highest "
+         "number being the\noldest part; of events.jsonl likewise.\n\n"
+         "sluice train --json-lines: JSON objects with \"event\": step, with the keys of "
+         "metrics.jsonl; begin,\ncheckpoint and end, with those of events.jsonl; info, warning, "
+         "error and text, with unix_s and text\n";
 }
 
 std::string metrics_json() {

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <streambuf>
@@ -21,7 +23,8 @@ namespace sluice::tools {
 namespace {
 
 constexpr std::string_view kErrorPrefix = "sluice: ";  // as main() prints errors
-constexpr std::string_view kRankPrefix = "rank ";      // as other ranks' warnings begin
+// Errors, other ranks' warnings, and LibTorch's warnings and errors.
+constexpr std::string_view kOfWhatIsWrong[] = {kErrorPrefix, "rank ", "[W", "[E"};
 constexpr std::string_view kWarningEvent = R"({"event":"warning")";
 constexpr std::size_t kMostOfALine = std::size_t{1} << 20;
 
@@ -108,12 +111,13 @@ OutputForm::OutputForm(Kind kind) : kind_(kind) {
   TerminalLine::hide_all();
   if (kind == Kind::kQuiet) {
     log::show_from(log::Level::kWarning);
-    const auto errors_only = [](const std::string& line, std::streambuf& before) {
-      if (line.starts_with(kErrorPrefix) || line.starts_with(kRankPrefix))
+    const auto wrong_only = [](const std::string& line, std::streambuf& before) {
+      const auto begins = [&](std::string_view with) { return line.starts_with(with); };
+      if (std::any_of(std::begin(kOfWhatIsWrong), std::end(kOfWhatIsWrong), begins))
         std::ostream(&before) << line << "\n" << std::flush;
     };
     out_ = std::make_unique<Lines>(std::cout, [](const auto&, auto&) {});
-    err_ = std::make_unique<Lines>(std::cerr, errors_only);
+    err_ = std::make_unique<Lines>(std::cerr, wrong_only);
     return;
   }
   const auto as_json = [](const std::string& line, std::streambuf&) { write_said(line); };

@@ -3,6 +3,7 @@
 import argparse
 import os
 import select
+import signal
 import sys
 import time
 
@@ -84,7 +85,6 @@ class Logger:
         self.outputs = outputs
         self.failed = False
         self._identity = None
-        self._first = None  # record of the run
         self._is_open = False
         self._any_records = False
 
@@ -110,8 +110,8 @@ class Logger:
             pass
 
     def _open(self):
-        identity = self.run.identity(self._first)
-        if self._is_open and identity == self._identity:
+        identity = self.run.identity()
+        if self._is_open and self._identity in (None, identity):
             return
         self._identity, self._is_open = identity, True
         parameters = self.run.parameters()
@@ -124,10 +124,7 @@ class Logger:
         while True:
             records, restarted = self.run.read_steps()
             if restarted:
-                self._first = None
                 self.each(lambda output: output.begin_pass())
-            if records and self._first is None:
-                self._first = records[0]
             if records or self.run.events:
                 self._open()
             any_records = any_records or bool(records)
@@ -163,7 +160,6 @@ class Logger:
     def finish(self):
         rest = self.run.rest()
         if rest:
-            self._first = self._first or rest[0]
             self._open()
             self._take(rest)
         ending = self.run.ending()
@@ -201,6 +197,7 @@ def main(words=None):
         options = parse_options(words)
         if options.beside:
             os.nice(10)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # outputs are closed, too
         run = Run(options.run)
         if not options.follow:
             run.check_there()

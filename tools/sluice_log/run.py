@@ -99,12 +99,12 @@ class Run:
                 self.bad_lines += 1
         return records
 
-    def identity(self, first):
-        """Tells this run from another one that was put in its place; `first`: its first record."""
-        begins = [event for event in self.events if event["event"] == "begin"]
-        if begins:
-            return f"began {begins[0].get('unix_s')}"
-        return f"first step {first.unix_s}" if first is not None and first.unix_s else None
+    def identity(self):
+        """Tells this run from another one that was put in its place; None: there are no events."""
+        for event in self.events:
+            if event["event"] == "begin":
+                return f"began {event.get('unix_s')}"
+        return None
 
     # ---- what it was told
 
