@@ -36,6 +36,7 @@ std::string short_text(const std::string& text) {
 
 std::vector<std::string> names_of(const std::vector<CommandModel>& commands) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const CommandModel& command : commands) names.push_back(command.name);
   return names;
 }
@@ -178,7 +179,7 @@ std::string zsh_text(const std::string& text) {
 }
 
 std::string zsh_value(const OptionModel& option) {
-  const std::string name = ":" + zsh_text(option.value_name) + ":";
+  std::string name = ":" + zsh_text(option.value_name) + ":";
   switch (option.value) {
     case ValueKind::kNone:
       return "";
@@ -205,7 +206,7 @@ std::string zsh_specs(const CommandModel& command) {
       if (option.value == ValueKind::kInline)
         spec += "=-";
       else if (option.value != ValueKind::kNone && name.starts_with("--"))
-        spec += "=";
+        spec += '=';
       text += " \\\n        " +
               quoted(spec + "[" + zsh_text(option.description) + "]" + zsh_value(option));
     }
@@ -230,8 +231,7 @@ std::string zsh_script(const CommandModel& program) {
   }
   text += "    esac\n  else\n    compadd -S = -- " + joined(keys) + "\n  fi\n}\n\n";
   text += "_sluice() {\n  local context state line\n  typeset -A opt_args\n  _arguments -C";
-  CommandModel before = program;
-  text += zsh_specs(before);
+  text += zsh_specs(program);
   text += " \\\n        '1: :->command' \\\n        '*:: :->rest'\n  case $state in\n";
   text += "    command)\n      local -a commands\n      commands=(\n";
   for (const CommandModel& command : program.commands)

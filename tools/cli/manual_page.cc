@@ -101,7 +101,7 @@ std::string manual_page(const CommandModel& program, const CommandModel* command
   if (!shown.commands.empty()) text += " " + slanted("COMMAND");
   for (const OptionModel& positional : shown.positionals)
     text += " " + slanted(positional.names.front()) + (positional.repeats ? " ..." : "");
-  text += "\n";
+  text += '\n';
   if (!shown.positionals.empty()) text += ".SH ARGUMENTS\n" + options_of(shown.positionals);
   if (!shown.commands.empty()) {
     text += ".SH COMMANDS\n";
