@@ -93,9 +93,9 @@ Result<int> train_and_finish(const TrainWork& work) {
   if (!ended.ok()) work.monitors.finish(work.interrupt);
   SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, ended);
   work.events.end(end == TrainSession::End::kCompleted ? "completed" : "interrupted");
-  work.monitors.finish(work.interrupt);
   TrainSession& session = work.session;
   session.print_totals();
+  work.monitors.finish(work.interrupt);
   if (work.planned != nullptr && session.far_from_plan())
     judge_plan(work.run.config(), work.planned->machine);
   std::vector<std::string> missing = session.missing();
