@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "aio/log_style.h"
+
 namespace sluice::log {
 namespace {
 
@@ -19,11 +21,11 @@ struct State {
   Sink sink;                                // guarded by mutex
   Sink listener;                            // guarded by mutex
   std::set<std::string, std::less<>> said;  // guarded by mutex
+  std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> terminal =
+      std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   std::shared_ptr<spdlog::logger> logger;
 
-  State()
-      : logger(std::make_shared<spdlog::logger>(
-            "sluice", std::make_shared<spdlog::sinks::stderr_color_sink_mt>())) {
+  State() : logger(std::make_shared<spdlog::logger>("sluice", terminal)) {
     logger->set_pattern("%^[%H:%M:%S %l]%$ %v");
   }
 };
@@ -80,6 +82,9 @@ void warning_once(std::string_view key, std::string_view message) {
 void info_once(std::string_view key, std::string_view message) {
   if (first_time(key)) info(message);
 }
+
+void show_from(Level least) { state().logger->set_level(to_spdlog(least)); }
+void show_without_colours() { state().terminal->set_color_mode(spdlog::color_mode::never); }
 
 void set_sink(Sink sink) {
   const std::lock_guard lock(state().mutex);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 namespace sluice {
@@ -12,6 +13,8 @@ namespace {
 constexpr auto kInterval = std::chrono::milliseconds(100);
 constexpr std::size_t kUsualWidth = 80;
 constexpr std::size_t kNarrowest = 20;  // what a terminal may report; less is taken for a mistake
+
+std::atomic<bool> all_hidden = false;
 
 // A line that wraps cannot be rewritten in place.
 std::size_t terminal_width(int descriptor) {
@@ -22,7 +25,10 @@ std::size_t terminal_width(int descriptor) {
 
 }  // namespace
 
-TerminalLine::TerminalLine(std::FILE* out) : out_(out), is_terminal_(isatty(fileno(out)) == 1) {}
+TerminalLine::TerminalLine(std::FILE* out)
+    : out_(out), is_terminal_(!all_hidden && isatty(fileno(out)) == 1) {}
+
+void TerminalLine::hide_all() { all_hidden = true; }
 
 bool TerminalLine::due() const {
   return is_terminal_ && (!shown_ || std::chrono::steady_clock::now() - last_ >= kInterval);

@@ -18,6 +18,9 @@ class TerminalLine {
   TerminalLine(const TerminalLine&) = delete;
   TerminalLine& operator=(const TerminalLine&) = delete;
 
+  // From here on none of them shows itself: for main.
+  static void hide_all();
+
   bool is_terminal() const { return is_terminal_; }
   // Whether show() would show anything now: it does at most ten times a second, and this spares the
   // caller from composing text in vain.

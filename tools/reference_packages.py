@@ -1,7 +1,7 @@
 """PyPI packages that checks need or compare Sluice with, beside the torch wheel's environment.
 
-They lie in a folder of their own in the user's cache folder, shared by all clones: what the engine is
-built with stays as it is. tools/setup --for=test makes it; a test adds it with use(), and skips
+They lie in folders of their own in the user's cache folder, shared by all clones: what the engine is
+built with stays as it is. tools/setup --for=test makes them; a test adds one with use(), and skips
 where it does not exist.
 """
 
@@ -17,16 +17,21 @@ from toolbox import Failure, cache_folder, say
 PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1", "clang-tidy": "23.1.4"}
 # Without what they ask for: that is there, or would be a torch of its own.
 PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2"}
+# What sluice-log writes with: 50 MB to fetch.
+MONITORS = {"wandb": "0.31.0", "mlflow-skinny": "3.17.2"}
+MONITORS_ALONE = {"tensorboard": "2.21.0", "absl-py": "2.5.1"}
+# By the folder's name; a change of one leaves the other as it is.
+GROUPS = {"reference": (PINNED, PINNED_ALONE), "monitors": (MONITORS, MONITORS_ALONE)}
 
 
-def folder():
+def folder(group="reference"):
     version = f"py{sys.version_info.major}.{sys.version_info.minor}"
-    key = hashlib.sha256(json.dumps([PINNED, PINNED_ALONE]).encode()).hexdigest()[:8]
-    return cache_folder() / f"reference-{key}-{version}"
+    key = hashlib.sha256(json.dumps([*GROUPS[group]]).encode()).hexdigest()[:8]
+    return cache_folder() / f"{group}-{key}-{version}"
 
 
-def is_complete():
-    return (folder() / ".complete").exists()
+def is_complete(group="reference"):
+    return (folder(group) / ".complete").exists()
 
 
 def clang_tidy():
@@ -34,27 +39,28 @@ def clang_tidy():
     return folder() / "clang_tidy/data/bin/clang-tidy"
 
 
-def use():
+def use(group="reference"):
     """Makes the packages importable; they come after what this Python has itself."""
-    if is_complete():
-        sys.path.append(str(folder()))
+    if is_complete(group):
+        sys.path.append(str(folder(group)))
 
 
-def make(python):
+def make(python, group="reference"):
     """Fills the folder by `python`, the torch wheel's; the stamp is the last thing written."""
-    shutil.rmtree(folder(), ignore_errors=True)
+    where = folder(group)
+    shutil.rmtree(where, ignore_errors=True)
     lists = [[f"{name}=={version}" for name, version in pinned.items()]
-             for pinned in (PINNED, PINNED_ALONE)]
+             for pinned in GROUPS[group]]
     every = ", ".join(word for words in lists for word in words)
-    say(f"fetching {every} into {folder()}")
+    say(f"fetching {every} into {where}")
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
     environment.pop("PYTHONPATH", None)
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", "--only-binary",
-               ":all:", "--target", str(folder())]
+               ":all:", "--target", str(where)]
     for wanted in ([*lists[0]], ["--no-deps", *lists[1]]):
         if subprocess.run([*command, *wanted], env=environment, stdout=subprocess.DEVNULL,
                           check=False).returncode != 0:
-            shutil.rmtree(folder(), ignore_errors=True)
+            shutil.rmtree(where, ignore_errors=True)
             raise Failure(f"pip could not install {every}, which checks need; is the network up? "
                           "Its messages above say why. Run this again, or leave out --for=test")
-    (folder() / ".complete").write_text(every + "\n", encoding="ascii")
+    (where / ".complete").write_text(every + "\n", encoding="ascii")

@@ -179,6 +179,7 @@ struct Run {
   std::int64_t eval_every_steps = 0;  // 0: only at the end
   std::int64_t eval_batches = 0;
   std::int64_t log_every_steps = 0;
+  double log_part_mib = 0;                   // of metrics.jsonl and events.jsonl; 0: one part each
   std::int64_t checkpoint_every_steps = 0;   // 0: only at the end
   std::optional<double> checkpoint_minutes;  // 0: never by time; unset: by the room on the disk
   bool checkpoint_at_end = false;            // and when the run is interrupted
@@ -190,6 +191,11 @@ struct Run {
   LaterCheckpoints later_checkpoints = LaterCheckpoints::kRefuse;
   NonFiniteStep non_finite_step = NonFiniteStep::kStop;
   std::int64_t max_skipped_steps = 0;  // in a row, before a run that skips them stops
+
+  std::uint64_t log_part_bytes() const {
+    constexpr double kBytesPerMib = 1 << 20;
+    return static_cast<std::uint64_t>(log_part_mib * kBytesPerMib);
+  }
 };
 
 // Unset: what the machine has free, less a margin.
@@ -222,6 +228,26 @@ struct Placement {
   std::optional<PathWeights> nvme_weights;           // unset: by speed, where that is measured
 };
 
+// Where else the metrics of a run go, by sluice-log beside it (tools/cli/monitors.h).
+struct Monitors {
+  struct Files {
+    bool enabled = false;
+    std::string output_path;  // empty: in run.dir
+    std::string job_name;
+  };
+  struct Wandb {
+    bool enabled = false;
+    std::string project;
+    std::string team;  // empty, like the next: none
+    std::string group;
+  };
+  Files tensorboard;
+  Files csv;
+  Wandb wandb;
+
+  bool any() const { return tensorboard.enabled || csv.enabled || wandb.enabled; }
+};
+
 struct Config {
   std::int64_t world_size = 1;  // of the launch, not of the file
   BatchSizes batch;
@@ -237,6 +263,7 @@ struct Config {
   std::int64_t steps_per_print = 0;
   bool wall_clock_breakdown = false;
   bool cpu_checkpointing = false;
+  Monitors monitors;
   Model model;
   Lora lora;
   Data data;

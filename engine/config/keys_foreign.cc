@@ -4,7 +4,8 @@ namespace sluice::config {
 namespace {
 
 constexpr std::string_view kMetrics =
-    "every step's numbers are in metrics.jsonl in the run's folder, for any tool to read";
+    "every step's numbers are in metrics.jsonl in the run's folder, which sluice-log gives to "
+    "TensorBoard, Weights & Biases, MLflow and CSV files";
 constexpr std::string_view kCollectives =
     "it tunes how ranks exchange data, and the loop chooses that itself";
 constexpr std::string_view kTrace = "a run's trace shows where its time went, a track per resource";
@@ -61,10 +62,7 @@ constexpr Key kKeys[] = {
     ignored("comms_logger", kTrace),
     ignored("autotuning", "sluice tune searches, and is no part of the run's file"),
     ignored("elasticity", "a checkpoint resumes at any world size, so no batch must fit them all"),
-    ignored("tensorboard", kMetrics),
-    ignored("wandb", kMetrics),
     ignored("comet", kMetrics),
-    ignored("csv_monitor", kMetrics),
     ignored("monitor_config", kMetrics, KeySource::kOlder),
     ignored("checkpoint", kCheckpoint),
     ignored("nebula", kCheckpoint),

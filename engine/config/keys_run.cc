@@ -122,7 +122,15 @@ constexpr Key kRows[] = {
      .range = kPositive,
      .unit = "steps",
      .auto_rule = "steps_per_print",
-     .meaning = "steps between lines of progress"},
+     .meaning = "steps between lines of progress; on a terminal one that is rewritten is below "
+                "them"},
+    {.path = "run.log_part_mib",
+     .field = SLUICE_FIELD(run.log_part_mib),
+     .default_json = "0.0",
+     .range = {.minimum = 0, .maximum = 1 << 20},
+     .unit = "MiB",
+     .meaning = "size at which metrics.jsonl, and events.jsonl, is renamed to .1 (an older .1 to "
+                ".2, and so on) and begun anew; readers take all parts; 0: never"},
     {.path = "run.checkpoint_every",
      .field = SLUICE_FIELD(run.checkpoint_every_steps),
      .default_json = "0",

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/observe/log_parts.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -31,14 +33,16 @@ EventLog::~EventLog() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-Status EventLog::open(const std::string& path) {
+Status EventLog::open(const std::string& path, std::uint64_t part_bytes) {
   path_ = path;
+  part_bytes_ = part_bytes;
   // Opening a pipe would wait for its reader.
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
   if (descriptor_ < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0)
     return Error::from_errno(errno, {.operation = "look at", .path = path});
+  size_bytes_ = static_cast<std::uint64_t>(info.st_size);
   char last = '\n';
   if (info.st_size > 0 && ::pread(descriptor_, &last, 1, info.st_size - 1) != 1) last = '\n';
   if (last != '\n') {
@@ -53,6 +57,7 @@ void EventLog::note(std::string_view kind, std::int64_t step, std::string_view m
                      ",\"step\":" + std::to_string(step);
   if (!members.empty()) line.append(",").append(members);
   line += "}\n";
+  if (listener_) listener_(line);
   const std::lock_guard lock(mutex_);
   if (waiting_.size() + line.size() > kMostWaitingBytes)
     ++lost_events_;
@@ -71,6 +76,9 @@ Status EventLog::flush() {
     const std::lock_guard lock(mutex_);
     lines.swap(waiting_);
   }
+  if (part_bytes_ > 0 && !in_line_ && size_bytes_ > 0 && !lines.empty() &&
+      size_bytes_ + lines.size() > part_bytes_)
+    begin_part();
   std::size_t done = 0;
   Status status;
   while (done < lines.size() && status.ok()) {
@@ -81,11 +89,21 @@ Status EventLog::flush() {
     else
       status = Error::from_errno(written < 0 ? errno : EIO, {.operation = "write", .path = path_});
   }
+  size_bytes_ += done;
+  if (done > 0) in_line_ = lines[done - 1] != '\n';
   if (done < lines.size()) {
     const std::lock_guard lock(mutex_);
     waiting_.insert(0, lines, done);
   }
   return status;
+}
+
+// Where that fails the file goes on growing: events are for people, and refuse nothing.
+void EventLog::begin_part() {
+  const auto begun = begin_log_part(path_, descriptor_, O_APPEND);
+  if (!begun.ok()) return;
+  ::close(std::exchange(descriptor_, *begun));
+  size_bytes_ = 0;
 }
 
 std::int64_t EventLog::lost_events() const {

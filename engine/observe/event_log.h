@@ -7,15 +7,18 @@
 //
 // Events are for people who look at the run later. So none of them refuses a run or ends it: what
 // cannot be written waits in memory, at most kMostWaitingBytes of it; beyond that it is lost, and
-// counted. Lines are only added, never cut. One that a kill tore is ended by the next life.
+// counted. Lines are only added, never cut. One that a kill tore is ended by the next life. There
+// may be several parts (log_parts.h).
 //
 // Threads: note() from any, and never blocks on the disk; the rest from one.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "aio/result.h"
 
@@ -30,8 +33,9 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  // Events wait until then. Nothing but the file's end is touched.
-  Status open(const std::string& path);
+  // Events wait until then. Nothing but the file's end is touched. `part_bytes`: no part is larger,
+  // unless what is written at once is; 0: there is one.
+  Status open(const std::string& path, std::uint64_t part_bytes = 0);
 
   // `members`: what the event has besides its kind, the time and the step: `"a":1,"b":2`, or
   // nothing. JSON, which is not checked.
@@ -41,6 +45,10 @@ class EventLog {
 
   // Writes what waits, if anything does. Not ok: it goes on waiting.
   Status flush();
+  // From here on gets each line as well, with its end, as it is noted; from any thread.
+  void set_listener(std::function<void(std::string_view line)> listener) {
+    listener_ = std::move(listener);
+  }
 
   static constexpr std::size_t kMostWaitingBytes = std::size_t{1} << 20;
   std::int64_t lost_events() const;
@@ -48,6 +56,12 @@ class EventLog {
  private:
   int descriptor_ = -1;
   std::string path_;
+  std::uint64_t part_bytes_ = 0;
+  std::uint64_t size_bytes_ = 0;  // of the file
+  bool in_line_ = false;          // the file ends with a part of a line, whose rest waits
+  std::function<void(std::string_view)> listener_;
+
+  void begin_part();
 
   mutable std::mutex mutex_;
   std::string waiting_;           // guarded by mutex_

@@ -78,6 +78,27 @@ constexpr std::array kEventKeys = {
     MetricKey{"reason", "", "end, if it failed", "what ended the run"},
 };
 
+constexpr std::string_view kMore =
+    "## Parts\n\n"
+    "With `run.log_part_mib` neither file grows beyond that size: it is renamed to "
+    "`metrics.jsonl.1` "
+    "(or `events.jsonl.1`),\nand a new one is begun. What had that name before is then `.2`, and "
+    "so "
+    "on, so the highest number is the oldest part; lines\nare never divided, and a number may be "
+    "missing. `sluice report`, `sluice diff`, `sluice-log` and a resume read all parts.\n"
+    "Where steps are run again, their lines go to `metrics-cut.jsonl`, from whichever part they "
+    "were "
+    "in.\n\n"
+    "## sluice train --json-lines\n\n"
+    "Standard output has JSON objects, one a line, and nothing else; standard error stays empty "
+    "but "
+    "for what a launcher\nof ranks, or a mistake in the command line, says.\n\n"
+    "| `event` | keys |\n|---|---|\n"
+    "| `step` | those of the step's line of metrics.jsonl |\n"
+    "| `begin`, `checkpoint`, `end` | those of the event in events.jsonl |\n"
+    "| `info`, `warning`, `error` | `unix_s`, `text` |\n"
+    "| `text` | `unix_s`, `text`: a line of what would be shown otherwise, tables too |\n";
+
 std::string table(std::span<const MetricKey> keys) {
   std::string text;
   std::size_t widest = 0;
@@ -117,7 +138,12 @@ std::string describe_metrics() {
   return "metrics.jsonl: a JSON object a step, on a line of its own; schema " +
          std::to_string(kMetricsSchema) + "\n" + table(kMetricKeys) +
          "\nevents.jsonl: what happened between steps, likewise; schema " +
-         std::to_string(kEventsSchema) + "\n" + table(kEventKeys);
+         std::to_string(kEventsSchema) + "\n" + table(kEventKeys) +
+         "\nWith run.log_part_mib older lines are in metrics.jsonl.1, .2 and so on, the highest "
+         "number being the\noldest part; of events.jsonl likewise.\n\n"
+         "sluice train --json-lines: JSON objects with \"event\": step, with the keys of "
+         "metrics.jsonl; begin,\ncheckpoint and end, with those of events.jsonl; info, warning, "
+         "error and text, with unix_s and text\n";
 }
 
 std::string metrics_json() {
@@ -142,7 +168,7 @@ std::string metrics_page() {
          "ends, "
          "without an `end`, it was killed\nor still goes on. Lines are only added: those of steps "
          "that were run again stay.\n\n" +
-         rows(kEventKeys);
+         rows(kEventKeys) + "\n" + std::string(kMore);
 }
 
 }  // namespace sluice::engine

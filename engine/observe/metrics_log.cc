@@ -17,8 +17,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
+#include "aio/log.h"
 #include "engine/observe/cut_lines.h"
+#include "engine/observe/log_parts.h"
 
 namespace sluice::engine {
 namespace {
@@ -34,20 +37,6 @@ std::string hash_text(const UnitHashes& hashes) {
 template <typename Value>
 constexpr bool kMayBeMissing = std::is_same_v<Value, std::optional<double>> ||
                                std::is_same_v<Value, std::optional<std::uint64_t>>;
-
-std::string line_of(const StepMetrics& metrics) {
-  nlohmann::ordered_json line = {{"schema", kMetricsSchema}};
-  for_each_metric(metrics, [&](const char* name, const auto& value) {
-    if constexpr (kMayBeMissing<std::remove_cvref_t<decltype(value)>>) {
-      if (value) line[name] = *value;
-    } else if constexpr (std::is_same_v<decltype(value), const std::vector<UnitHashes>&>) {
-      for (const UnitHashes& hashes : value) line[name][hashes.unit] = hash_text(hashes);
-    } else {
-      line[name] = value;
-    }
-  });
-  return line.dump() + "\n";  // what is not finite becomes null
-}
 
 bool take(const nlohmann::ordered_json& json, bool& value) {
   if (!json.is_boolean()) return false;
@@ -112,7 +101,7 @@ Line parse_line(const std::string& text) {
 }
 
 // Calls visit(metrics, offset past the line) for each whole line until it returns false.
-Status scan(const std::string& path,
+Status scan(const std::string& path, bool may_be_torn,
             const std::function<bool(const StepMetrics&, std::uint64_t)>& visit) {
   // Opening a pipe would wait for its writer.
   struct stat info {};
@@ -131,7 +120,7 @@ Status scan(const std::string& path,
                                                  " was written by a newer version of Sluice");
     }
     if (!metrics) {
-      if (!ended) return {};
+      if (!ended && may_be_torn) return {};
       return Error(ErrorCode::kCorrupt, path + ": line " + std::to_string(number) +
                                             " is not a step's metrics; move the file away, or "
                                             "remove the line");
@@ -140,6 +129,57 @@ Status scan(const std::string& path,
     if (!visit(*metrics, offset)) return {};
   }
   if (file.bad()) return Error::from_errno(EIO, {.operation = "read", .path = path});
+  return {};
+}
+
+// Where a file of several parts is cut.
+struct CutPlace {
+  std::vector<std::string> parts;  // the oldest first
+  std::size_t part = 0;            // the last one with lines that stay, or the first
+  std::uint64_t kept_bytes = 0;    // of it
+  std::optional<StepMetrics> last_kept;
+};
+
+Result<CutPlace> find_cut(std::vector<std::string> parts, std::int64_t last_step) {
+  CutPlace place{.parts = std::move(parts), .last_kept = {}};
+  bool goes_on = true;
+  for (std::size_t i = 0; i < place.parts.size() && goes_on; ++i) {
+    const bool is_newest = i + 1 == place.parts.size();
+    SLUICE_RETURN_IF_ERROR(
+        scan(place.parts[i], is_newest, [&](const StepMetrics& metrics, std::uint64_t end) {
+          goes_on = metrics.step <= last_step;
+          if (!goes_on) return false;
+          place.part = i;
+          place.kept_bytes = end;
+          place.last_kept = metrics;
+          return true;
+        }));
+  }
+  return place;
+}
+
+// All lines behind the place. After an error the other file is as it was.
+Result<std::int64_t> keep_cut_lines(const CutPlace& place, const std::string& to) {
+  struct stat before {};
+  const bool was_there = ::stat(to.c_str(), &before) == 0;
+  std::int64_t lines = 0;
+  for (std::size_t i = place.part; i < place.parts.size(); ++i) {
+    auto kept = keep_lines(place.parts[i], i == place.part ? place.kept_bytes : 0, to);
+    if (!kept.ok() && lines > 0) {
+      const int undone = was_there ? ::truncate(to.c_str(), before.st_size) : ::unlink(to.c_str());
+      if (undone != 0) return std::move(kept).error().with_suffix("; " + to + " has some of them");
+    }
+    if (!kept.ok()) return std::move(kept).error();
+    lines += *kept;
+  }
+  return lines;
+}
+
+// The newest first, so that what a crash leaves is a beginning.
+Status remove_parts_behind(const CutPlace& place) {
+  for (std::size_t i = place.parts.size(); i-- > place.part + 1;)
+    if (::unlink(place.parts[i].c_str()) != 0)
+      return Error::from_errno(errno, {.operation = "remove", .path = place.parts[i]});
   return {};
 }
 
@@ -153,24 +193,29 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::create(const std::string& path) 
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
                                                        std::int64_t last_step,
-                                                       const std::string& cut_path) {
-  if (::access(path.c_str(), F_OK) != 0 && errno == ENOENT) return create(path);
-  std::uint64_t kept_bytes = 0;
-  std::optional<StepMetrics> last_kept;
-  SLUICE_RETURN_IF_ERROR(scan(path, [&](const StepMetrics& metrics, std::uint64_t end) {
-    if (metrics.step > last_step) return false;
-    kept_bytes = end;
-    last_kept = metrics;
-    return true;
-  }));
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
+                                                       const std::string& cut_path,
+                                                       std::uint64_t part_bytes) {
+  std::vector<std::string> parts = log_parts(path);
+  if (parts.empty()) {
+    auto made = create(path);
+    if (made.ok()) (*made)->part_bytes_ = (*made)->begin_part_bytes_ = part_bytes;
+    return made;
+  }
+  SLUICE_ASSIGN_OR_RETURN(CutPlace place, find_cut(std::move(parts), last_step));
+  const std::string& part = place.parts[place.part];
+  const std::uint64_t kept_bytes = place.kept_bytes;
+  const int descriptor = ::open(part.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = part});
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, descriptor, kept_bytes));
-  log->last_kept_ = std::move(last_kept);
+  log->part_bytes_ = log->begin_part_bytes_ = part_bytes;
+  log->last_kept_ = std::move(place.last_kept);
   log->cut_path_ = cut_path.empty() ? cut_lines_path(path) : cut_path;
-  SLUICE_ASSIGN_OR_RETURN(log->cut_lines_, keep_lines(path, kept_bytes, log->cut_path_));
+  SLUICE_ASSIGN_OR_RETURN(log->cut_lines_, keep_cut_lines(place, log->cut_path_));
+  SLUICE_RETURN_IF_ERROR(remove_parts_behind(place));
   if (::ftruncate(descriptor, static_cast<off_t>(kept_bytes)) != 0)
-    return Error::from_errno(errno, {.operation = "truncate", .path = path});
+    return Error::from_errno(errno, {.operation = "truncate", .path = part});
+  if (part != path && ::rename(part.c_str(), path.c_str()) != 0)
+    return Error::from_errno(errno, {.operation = "rename", .path = part});
   // A last line may be whole except for its newline.
   char last = '\n';
   if (kept_bytes > 0 && ::pread(descriptor, &last, 1, static_cast<off_t>(kept_bytes - 1)) != 1)
@@ -189,7 +234,10 @@ MetricsLog::~MetricsLog() {
 }
 
 Status MetricsLog::append(const StepMetrics& metrics) {
-  const std::string line = line_of(metrics);
+  const std::string line = metrics_line(metrics);
+  if (part_bytes_ > 0 && waiting_.empty() && size_bytes_ > 0 &&
+      size_bytes_ + line.size() > begin_part_bytes_)
+    begin_part();
   Status flushed;
   if (waiting_.size() + line.size() > kMostWaitingBytes) flushed = flush();
   if (!flushed.ok()) {
@@ -199,6 +247,21 @@ Status MetricsLog::append(const StepMetrics& metrics) {
   waiting_ += line;
   ++waiting_lines_;
   return flush();
+}
+
+void MetricsLog::begin_part() {
+  const auto begun = begin_log_part(path_, descriptor_);
+  if (!begun.ok()) {
+    begin_part_bytes_ = size_bytes_ + part_bytes_ / 8 + 1;
+    log::warning_once("metrics.jsonl grows",
+                      "metrics.jsonl grows beyond run.log_part_mib, and is "
+                      "tried again later: " +
+                          begun.error().message());
+    return;
+  }
+  ::close(std::exchange(descriptor_, *begun));
+  size_bytes_ = 0;
+  begin_part_bytes_ = part_bytes_;
 }
 
 Status MetricsLog::flush() {
@@ -236,12 +299,30 @@ std::size_t MetricsLog::take_written(std::size_t bytes) {
   return whole;
 }
 
+std::string metrics_line(const StepMetrics& metrics) {
+  nlohmann::ordered_json line = {{"schema", kMetricsSchema}};
+  for_each_metric(metrics, [&](const char* name, const auto& value) {
+    if constexpr (kMayBeMissing<std::remove_cvref_t<decltype(value)>>) {
+      if (value) line[name] = *value;
+    } else if constexpr (std::is_same_v<decltype(value), const std::vector<UnitHashes>&>) {
+      for (const UnitHashes& hashes : value) line[name][hashes.unit] = hash_text(hashes);
+    } else {
+      line[name] = value;
+    }
+  });
+  return line.dump() + "\n";  // what is not finite becomes null
+}
+
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path) {
   std::vector<StepMetrics> all;
-  SLUICE_RETURN_IF_ERROR(scan(path, [&](const StepMetrics& metrics, std::uint64_t /*end*/) {
-    all.push_back(metrics);
-    return true;
-  }));
+  SLUICE_RETURN_IF_ERROR(visit_log_parts(
+      path, [&] { all.clear(); },
+      [&](const std::string& part) {
+        return scan(part, part == path, [&](const StepMetrics& metrics, std::uint64_t /*end*/) {
+          all.push_back(metrics);
+          return true;
+        });
+      }));
   return all;
 }
 

@@ -1,4 +1,4 @@
-// MetricsLog: metrics.jsonl, one JSON object per step.
+// MetricsLog: metrics.jsonl, one JSON object per step, in one part or in several (log_parts.h).
 //
 // A line is handed to the kernel whole before append() returns, so a run that is killed has the
 // lines of all its steps, with at most the last one torn. A number that is not finite is null.
@@ -27,10 +27,12 @@ class MetricsLog {
  public:
   // Continues after step `last_step` of the file, or begins a new one where there is none. A torn
   // last line is cut off; the lines of later steps, which are about to be run again, are moved to
-  // the end of `cut_path` (empty: cut_lines_path() of engine/observe/cut_lines.h). kCorrupt names
-  // the line that is neither metrics nor torn; then nothing is cut.
+  // the end of `cut_path` (empty: cut_lines_path() of engine/observe/cut_lines.h), those of other
+  // parts, too. kCorrupt names the line that is neither metrics nor torn; then nothing is cut.
+  // `part_bytes`: no part is larger, unless a line is; 0: there is one.
   static Result<std::unique_ptr<MetricsLog>> resume(const std::string& path, std::int64_t last_step,
-                                                    const std::string& cut_path = {});
+                                                    const std::string& cut_path = {},
+                                                    std::uint64_t part_bytes = 0);
   ~MetricsLog();  // tries once more to write what waits
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
@@ -58,11 +60,14 @@ class MetricsLog {
   // A new file; what bears the name already is kAlreadyExists.
   static Result<std::unique_ptr<MetricsLog>> create(const std::string& path);
   std::size_t take_written(std::size_t bytes);
+  void begin_part();
 
   std::string path_;
   int descriptor_;
   std::uint64_t size_bytes_;  // of the whole lines in the file
-  std::string waiting_;       // whole lines
+  std::uint64_t part_bytes_ = 0;
+  std::uint64_t begin_part_bytes_ = 0;  // beyond this size: part_bytes_, or later after a failure
+  std::string waiting_;                 // whole lines
   std::int64_t waiting_lines_ = 0;
   std::int64_t lost_lines_ = 0;
   std::optional<StepMetrics> last_kept_;
@@ -70,8 +75,11 @@ class MetricsLog {
   std::string cut_path_;
 };
 
-// Every whole line, of this schema or an older one; a torn last one is left out. Keys that this
-// version does not know are skipped.
+// With its end, as append() writes it.
+std::string metrics_line(const StepMetrics& metrics);
+
+// Every whole line of all parts, of this schema or an older one; a torn last one is left out. Keys
+// that this version does not know are skipped.
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path);
 
 }  // namespace sluice::engine

@@ -9,7 +9,7 @@ namespace sluice::engine {
 namespace {
 
 constexpr std::int64_t kMeanSteps = 20;  // the newest counts for a twentieth
-constexpr double kMsPerSecond = 1000;
+constexpr double kMsInSecond = 1000;
 
 std::string scientific(double value) {
   std::array<char, 32> text{};
@@ -38,13 +38,14 @@ void TrainProgress::update(const StepMetrics& metrics) {
   average(forward_ms_, metrics.forward_ms);
   average(backward_ms_, metrics.backward_ms);
   average(update_exposed_ms_, metrics.update_exposed_ms);
-  if (line_.is_terminal()) {
+  if (options_.silent) return;
+  const bool stays = steps_ == 1 || metrics.step == options_.total_steps ||
+                     metrics.step % std::max<std::int64_t>(options_.plain_every_steps, 1) == 0;
+  if (!stays) {
     if (line_.due()) line_.show(text());
     return;
   }
-  const bool shown = steps_ == 1 || metrics.step == options_.total_steps ||
-                     metrics.step % std::max<std::int64_t>(options_.plain_every_steps, 1) == 0;
-  if (!shown) return;
+  line_.clear();
   std::fprintf(options_.out, "%s\n", text().c_str());
   std::fflush(options_.out);
 }
@@ -55,10 +56,10 @@ std::string TrainProgress::text() const {
   std::string text = "step " + std::to_string(last_.step) + "/" +
                      std::to_string(options_.total_steps) + "  loss " + decimals(last_.loss, 4);
   text += "  lr " + scientific(last_.lr) + "  norm " + decimals(last_.grad_norm, 2) + "  " +
-          compact(tokens_per_s_) + " tok/s  ETA " + duration(left * step_ms_ / kMsPerSecond);
+          compact(tokens_per_s_) + " tok/s  ETA " + duration(left * step_ms_ / kMsInSecond);
   const auto tier = [&](const char* name, double in_bytes, double out_bytes) {
     if (in_bytes + out_bytes <= 0 || step_ms_ <= 0) return;
-    const double gb_per_s = 1 / (step_ms_ / kMsPerSecond) / 1e9;
+    const double gb_per_s = 1 / (step_ms_ / kMsInSecond) / 1e9;
     text += std::string("  ") + name + " " + decimals(in_bytes * gb_per_s, 2) + " + " +
             decimals(out_bytes * gb_per_s, 2) + " GB/s";
   };

@@ -1,5 +1,5 @@
-// TrainProgress: how far training has come. On a terminal, one line that is rewritten in place;
-// elsewhere a plain line every few steps.
+// TrainProgress: how far training has come: a plain line every few steps, and on a terminal, below
+// them, one that is rewritten in place.
 //
 //   step 120/2000  loss 3.2140  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:20  NVMe 1.20 + 1.10
 //   GB/s
@@ -20,8 +20,9 @@ class TrainProgress {
  public:
   struct Options {
     std::int64_t total_steps = 0;
-    std::int64_t plain_every_steps = 10;  // off a terminal; the first and the last always
+    std::int64_t plain_every_steps = 10;  // the first and the last always
     bool breakdown = false;               // where a step's time went, too
+    bool silent = false;                  // nothing is shown
     std::FILE* out = stderr;              // must outlive the progress
   };
   explicit TrainProgress(const Options& options);

@@ -72,6 +72,7 @@ class DeepSpeedFiles(SluiceRuns):
                     "--set", f'data.train=["{self.path / "train.bin"}"]',
                     "--set", "data.dtype=uint16", "--set", "run.device=cpu",
                     "--set", "run.cpu_threads=1", *WITHOUT_AMP,
+                    "--set", f'tensorboard.output_path={self.path / "events"}',
                     "--set", f'budget.nvme_paths=["{self.path / "nvme"}"]')
                 steps = self.metrics(file.stem)
                 self.assertEqual(len(steps), 3)

@@ -428,7 +428,7 @@ class Refusals(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ds.json"
             path.write_text(
-                '{"train_micro_batch_size_per_gpu": 2, // as DeepSpeed reads it\n "wandb":'
+                '{"train_micro_batch_size_per_gpu": 2, // as DeepSpeed reads it\n "comet":'
                 ' {"enabled": true}}'
             )
             with (
@@ -436,7 +436,7 @@ class Refusals(unittest.TestCase):
                 sluice.initialize(tower(), path) as engine,
             ):
                 self.assertEqual(engine.micro_batches, 1)
-            self.assertIn("wandb", " ".join(logs.output))
+            self.assertIn("comet", " ".join(logs.output))
 
     def test_of_what_is_done_to_a_module_in_training(self):
         module = tower()

@@ -96,6 +96,7 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("config", "--keys", "--json"), ("config", "--keys", "--verbose"),
             ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
             ("scrub", "--run", "--remove-leftovers"), ("data", "--config", "--dtype"),
+            ("train", "--quiet", "--json-lines"), ("man", "--names", "COMMAND"),
             ("eval", "--json", "--csv"), ("metrics", "--json", "--markdown"), ("eval", "--by-document", "--batches")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
@@ -122,6 +123,8 @@ COMMANDS = {
     "ls": (5, [DIRECTORIES + good("no_manifest")], [flag("--verify"), flag("--json")]),
     "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
     "metrics": (1, [], [flag("--keys"), flag("--json"), flag("--markdown")]),
+    "completion": (1, [good("bash", "zsh", "fish") + bad("ksh", "", "BASH", "bash fish")], []),
+    "man": (1, [], [flag("--names")]),
     "report": (4, [DIRECTORIES + good("run0/metrics.jsonl", "no_manifest")],
                [flag("--out", good("page.html") * 3 + bad("", "absent/p.html", "folder",
                                                           "pipe", "text.bin/x")),
@@ -156,6 +159,8 @@ if HAS_ENGINE:
                    flag("--init-from", WEIGHTS),
                    flag("--trace", good("1:1") +
                         bad("5:9", "2:1", "x", "", "-1:2", "1:", ":", "0:1")),
+                   flag("--quiet"), flag("--json-lines"),
+                   flag("--log-every", good("1", "3") + COUNTS_BAD),
                    SET, DEEPSPEED]),
         "eval": (4, [CONFIGS],
                  [flag("--weights", WEIGHTS), flag("--data", DATA + good("chat.bin") * 3),
@@ -375,6 +380,11 @@ def unmarked(case, folder, result):
         done = STEP if out.name == "run0" and resumes(given) else 0
         expect("--steps", lambda: json.loads(lines[-1])["step"] == max(
             int(given["--steps"][-1]), done))
+        if "--quiet" in given:
+            return missing + ["--quiet"] * bool(result.stderr) + ["the end's table"] * (
+                "tokens/s" not in result.stdout and done < int(json.loads(lines[-1])["step"]))
+        expect("--log-every", lambda: json.loads((out / "config.json").read_text())["run"][
+            "log_every"] == int(given["--log-every"][-1]))
         expect("--epochs", lambda: " steps: run.epochs " in result.stderr)
         expect("--out", lambda: (out / "config.json").exists())
         expect("--io-watchdog", lambda: json.loads((out / "config.json").read_text())["run"][
@@ -402,6 +412,11 @@ def unmarked(case, folder, result):
         shown = json.loads(re.search(r'id="sluice-data">(.*?)</script>', page)[1])
         expect("--drive-tbw", lambda: shown["drive_tbw"] == float(given["--drive-tbw"][-1]))
         expect("--out", lambda: len(shown["runs"]) == 1)
+    if case.command == "completion":
+        missing += ["SHELL"] * (f"sluice completion {case.words[-1]}\n" not in result.stdout)
+    if case.command == "man":
+        expect("--names", lambda: "\nsluice-config\n" in result.stdout)
+        missing += ["a page"] * ("--names" not in given and ".SH OPTIONS" not in result.stdout)
     if case.command == "metrics":
         expect("--markdown", lambda: result.stdout.startswith("# "))
         expect("--keys", lambda: len(result.stdout) > 3000)
@@ -497,6 +512,15 @@ def judge(case, folder, before, result):
     return None
 
 
+def in_text(case, result):
+    """What --json-lines says as the other forms say it: on standard error."""
+    if "--json-lines" not in case.flags or not result.stdout.startswith("{"):
+        return
+    for line in result.stdout.splitlines():
+        said = json.loads(line)
+        result.stderr += "sluice: " * (said["event"] == "error") + said.get("text", "") + "\n"
+
+
 def run_case(number, seed, root, shows=False):
     """(outcome, complaint or None) of a case, which depends on its number and the seed alone."""
     case = draw_case(random.Random(seed * 1_000_003 + number))
@@ -512,6 +536,7 @@ def run_case(number, seed, root, shows=False):
     except ValueError:  # a NUL in a word
         return "not run", None
     try:
+        in_text(case, result)
         complaint = judge(case, folder, before, result)
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)

@@ -98,12 +98,31 @@ Error ChildProcess::ended() {
   while (process_ >= 0 && (reaped = waitpid(process_, &status, 0)) < 0 && errno == EINTR) {
   }
   process_ = -1;
-  if (reaped > 0) {
-    ending_ = how_it_ended(status);
-    ended_by_signal_ = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  }
+  if (reaped > 0) note_ending(status);
   return Error(ErrorCode::kIo, program_ + " ended " + ending_ + (ending_.empty() ? "" : " ") +
                                    "instead of answering; above it says why");
+}
+
+void ChildProcess::note_ending(int status) {
+  ending_ = how_it_ended(status);
+  ended_by_signal_ = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+bool ChildProcess::runs() {
+  int status = 0;
+  if (process_ < 0 || waitpid(process_, &status, WNOHANG) != process_) return process_ >= 0;
+  process_ = -1;
+  note_ending(status);
+  return false;
+}
+
+void ChildProcess::end_input() {
+  if (socket_ >= 0) close(std::exchange(socket_, -1));
+}
+
+void ChildProcess::leave() {
+  end_input();
+  process_ = -1;
 }
 
 void ChildProcess::stop(double patience_s) {

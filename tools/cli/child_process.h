@@ -41,6 +41,13 @@ class ChildProcess {
   // afterwards.
   void stop(double patience_s);
 
+  // Whether it has not ended yet; does not wait.
+  bool runs();
+  // Closes the socket: a child that reads its input sees its end. Nothing can be asked afterwards.
+  void end_input();
+  // Likewise, and lets it go on by itself.
+  void leave();
+
   int process() const { return process_; }  // -1: it has ended
   // "by signal 9 (Killed)", "with exit code 1", where it ended by itself; else empty.
   const std::string& ending() const { return ending_; }
@@ -50,6 +57,7 @@ class ChildProcess {
   ChildProcess(std::string program, int socket, int process)
       : program_(std::move(program)), socket_(socket), process_(process) {}
   Error ended();
+  void note_ending(int status);
   Status send_line(const std::string& line);
 
   std::string program_;

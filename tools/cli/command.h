@@ -28,6 +28,7 @@ using Command = std::function<Result<int>(aio::IoWatchdog& watchdog)>;
 // longer the user's mistake, whatever its code. Prints it, and turns it into exit code 1.
 int at_work(const Result<int>& ended);
 
+Command add_completion_command(CLI::App& sluice);
 Command add_config_command(CLI::App& sluice);
 Command add_data_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
@@ -36,6 +37,7 @@ Command add_export_command(CLI::App& sluice);
 Command add_generate_command(CLI::App& sluice);  // only with LibTorch
 Command add_import_command(CLI::App& sluice);
 Command add_ls_command(CLI::App& sluice);
+Command add_man_command(CLI::App& sluice);
 Command add_metrics_command(CLI::App& sluice);
 Command add_plan_command(CLI::App& sluice);
 Command add_probe_command(CLI::App& sluice);  // only with LibTorch

@@ -4,6 +4,7 @@
 
 #include "aio/units.h"
 #include "tools/cli/command.h"
+#include "tools/cli/command_model.h"
 #include "tools/session/export_checkpoint.h"
 #include "tools/session/open_queue.h"
 #include "tools/session/show_share.h"
@@ -66,7 +67,8 @@ Command add_export_command(CLI::App& sluice) {
       ->required();
   command->add_option("--checkpoint", options->checkpoint,
                       "Of a run's directory: step-000000012, or 12; else the newest");
-  command->add_option("--dtype", options->dtype_name, "Of the weights: fp32 (default), bf16, fp16");
+  command->add_option("--dtype", options->dtype_name, "Of the weights: fp32 (default), bf16, fp16")
+      ->check(choices(kWeightDTypes));
   command->add_option("--max-shard-size", options->max_shard_size,
                       "Splits larger weights into several files (default 5G); 0: never");
   command->add_option("--tokenizer", options->tokenizer,

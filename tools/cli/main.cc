@@ -1,11 +1,13 @@
 // sluice: trains transformers larger than GPU memory.
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <map>
 #include <string>
 
 #include "aio/io_watchdog.h"
+#include "aio/log_style.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_checks.h"
 #include "tools/support/command_line.h"
@@ -53,12 +55,14 @@ int run(int argc, const char* const* argv) {
   commands["trial"] = sluice::tools::add_trial_command(app);
   commands["tune"] = sluice::tools::add_tune_command(app);
 #endif
+  commands["completion"] = sluice::tools::add_completion_command(app);
   commands["config"] = sluice::tools::add_config_command(app);
   commands["data"] = sluice::tools::add_data_command(app);
   commands["diff"] = sluice::tools::add_diff_command(app);
   commands["export"] = sluice::tools::add_export_command(app);
   commands["import"] = sluice::tools::add_import_command(app);
   commands["ls"] = sluice::tools::add_ls_command(app);
+  commands["man"] = sluice::tools::add_man_command(app);
   commands["metrics"] = sluice::tools::add_metrics_command(app);
   commands["report"] = sluice::tools::add_report_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
@@ -89,6 +93,8 @@ int at_work(const Result<int>& ended) {
 int main(int argc, char** argv) {
   const sluice::tools::SignalThread signals;
   sluice::tools::fail_writes_beyond_limits();
+  const char* const no_color = std::getenv("NO_COLOR");  // https://no-color.org
+  if (no_color != nullptr && *no_color != '\0') sluice::log::show_without_colours();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {

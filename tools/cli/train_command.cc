@@ -1,13 +1,18 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "aio/io_watchdog.h"
 #include "engine/comm/launched_ranks.h"
 #include "tools/cli/command.h"
+#include "tools/cli/command_model.h"
+#include "tools/cli/monitors.h"
 #include "tools/cli/option_checks.h"
+#include "tools/cli/output_form.h"
 #include "tools/cli/rank_options.h"
 #include "tools/cli/same_command.h"
 #include "tools/cli/start_ranks.h"
@@ -16,6 +21,7 @@
 #include "tools/session/error_text.h"
 #include "tools/session/run_tokenizer.h"
 #include "tools/session/train_start.h"
+#include "tools/session/weight_dtype.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
@@ -27,6 +33,8 @@ constexpr const char* kTrainInterruptNotice =
 
 struct TrainOptions : TrainRequest {
   RankOptions ranks;
+  OutputOptions output;
+  std::unique_ptr<OutputForm> form;  // until all is said
 };
 
 // What was typed, with a different --resume; an option in `more` replaces the same one.
@@ -53,8 +61,12 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
     return resume_command(app, name, more);
   };
   RunEvents events;
+  OutputForm& form = *options.form;
+  events.set_listener([&form](std::string_view line) { form.event(line); });
   SLUICE_ASSIGN_OR_RETURN(WantedRun wanted, check_training(options, context, watchdog));
-  const Interrupt interrupt(kTrainInterruptNotice);
+  const bool as_json = form.kind() == OutputForm::Kind::kJsonLines;
+  const Interrupt interrupt(as_json ? nullptr : kTrainInterruptNotice);
+  std::optional<Monitors> monitors;
   fail_writes_without_reader();
   auto begun = begin_training(options, std::move(wanted),
                               {.context = context,
@@ -67,15 +79,23 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                                .stop = [&interrupt] { return interrupt.requested(); },
                                .command = command,
                                .says = std::cerr,
-                               .events = events});
+                               .events = events,
+                               .shows_progress = form.shows_progress(),
+                               .after_step = [&](const engine::StepMetrics& metrics) {
+                                 form.step(engine::metrics_line(metrics));
+                                 if (monitors) monitors->look();
+                               }});
   if (!begun.ok() && begun.error().code() == ErrorCode::kCancelled && interrupt.requested()) {
     std::cerr << "interrupted before the first step: nothing was changed\n";
     return kInterruptedExitCode;
   }
   SLUICE_ASSIGN_OR_RETURN(const auto started, std::move(begun));
+  monitors.emplace(started->wanted.resolved.config, started->folder.path());
   const TrainWork work{.started = *started,
                        .interrupt = interrupt,
                        .events = events,
+                       .monitors = *monitors,
+                       .form = form,
                        .weights = options.save_weights,
                        .again = begin_again(app, started->wanted.entry, started->from)};
   const Result<int> ended = train_and_finish(work);
@@ -92,6 +112,7 @@ Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWa
                           engine::read_launch(engine::own_environment()));
   SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));
   if (ended) return *ended;
+  options.form = std::make_unique<OutputForm>(options.output.kind());
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
   SLUICE_ASSIGN_OR_RETURN(const auto link, engine::meet_ranks(launch, listener));
@@ -166,10 +187,17 @@ Command add_train_command(CLI::App& sluice) {
   auto* const save = command->add_option("--save-weights", options->save_weights,
                                          "Writes the final weights to this .safetensors file");
   command->add_option("--dtype", options->dtype, "Of the saved weights: fp32 (default), bf16, fp16")
+      ->check(choices(kWeightDTypes))
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
   add_rank_options(*command, options->ranks);
+  command
+      ->add_option("--log-every", options->log_every,
+                   "Steps between lines of progress (run.log_every)")
+      ->type_name("N")
+      ->check(at_least(1));
+  add_output_options(*command, options->output);
   command->add_option("--trace", options->trace,
                       "FIRST:LAST: a timeline of these steps, a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {

@@ -33,10 +33,15 @@ Result<int> train_and_finish(const TrainWork& work) {
   const StartedRun& started = work.started;
   const auto ended = train(work);
   if (!ended.ok()) work.events.end("failed", ended.error().message());
+  work.form.work_is_done();
+  if (!ended.ok()) work.monitors.finish(work.interrupt);
+  work.form.work_is_done();
+  if (!ended.ok()) work.monitors.finish(work.interrupt);
   SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, ended);
   work.events.end(end == TrainSession::End::kCompleted ? "completed" : "interrupted");
   TrainSession& session = *started.session;
   session.print_totals(std::cout);
+  work.monitors.finish(work.interrupt);
   if (started.planned && session.far_from_plan())
     judge_plan(started.run->config(), started.planned->machine);
   std::vector<std::string> missing = session.missing();

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "aio/result.h"
+#include "tools/cli/monitors.h"
+#include "tools/cli/output_form.h"
 #include "tools/session/run_events.h"
 #include "tools/session/train_start.h"
 #include "tools/support/interrupt.h"
@@ -15,6 +17,8 @@ struct TrainWork {
   const StartedRun& started;
   const Interrupt& interrupt;
   RunEvents& events;
+  Monitors& monitors;
+  OutputForm& form;
   std::string weights;  // the file of the final weights; empty: none
   std::string again;    // the command that begins again where the run began
 };

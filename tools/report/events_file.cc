@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/observe/log_parts.h"
 #include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
@@ -119,10 +120,20 @@ class Reader {
 
 Result<EventsFile> read_events_file(const std::string& path) {
   Reader reader;
-  const auto read = read_lines(path, [&](const TextLine& line) { reader.take(line); });
-  if (!read.ok()) return read.error();
+  std::int64_t too_long = 0;
+  const auto begin = [&] {
+    reader = {};
+    too_long = 0;
+  };
+  SLUICE_RETURN_IF_ERROR(
+      engine::visit_log_parts(path, begin, [&](const std::string& part) -> Status {
+        SLUICE_ASSIGN_OR_RETURN(const std::int64_t lines,
+                                read_lines(part, [&](const TextLine& line) { reader.take(line); }));
+        too_long += lines;
+        return {};
+      }));
   EventsFile file = reader.finish();
-  file.bad_lines += *read;
+  file.bad_lines += too_long;
   return file;
 }
 

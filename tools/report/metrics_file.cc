@@ -7,6 +7,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "engine/observe/log_parts.h"
 #include "engine/observe/step_metrics.h"
 #include "tools/report/text_lines.h"
 
@@ -164,9 +165,14 @@ void StepList::add(std::int64_t step) {
 
 Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_buckets) {
   MetricsFile file{.series = StepSeries(metric_columns().size(), most_buckets)};
-  Derived derived;
+  std::optional<Derived> derived;
   std::optional<std::int64_t> last;
-  const auto read = read_lines(path, [&](const TextLine& text) {
+  const auto begin = [&] {
+    file = {.series = StepSeries(metric_columns().size(), most_buckets)};
+    derived.emplace();
+    last.reset();
+  };
+  const auto take = [&](const TextLine& text) {
     auto line = parse(text.text);
     if (!line && !text.ended) {
       file.has_torn_end = true;
@@ -179,13 +185,17 @@ Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_
     if (last && *line->step <= *last) ++file.out_of_order;
     if (last) add_gap(file, *last, *line->step);
     last = std::max(last.value_or(0), *line->step);
-    derived.complete(*line);
+    derived->complete(*line);
     // The norm of a gradient that overflowed is none.
     if (line->skipped) line->values[metric_column("grad_norm")] = kUnknown;
     add_line(file, *line);
-  });
-  if (!read.ok()) return read.error();
-  file.bad_lines += *read;
+  };
+  SLUICE_RETURN_IF_ERROR(
+      engine::visit_log_parts(path, begin, [&](const std::string& part) -> Status {
+        SLUICE_ASSIGN_OR_RETURN(const std::int64_t too_long, read_lines(part, take));
+        file.bad_lines += too_long;
+        return {};
+      }));
   return file;
 }
 

@@ -1,6 +1,7 @@
-// MetricsFile: a run's metrics.jsonl for people to look at. Unlike engine::read_metrics(), which a
-// run that goes on relies on, it takes what can be taken: lines that cannot be read are counted and
-// named, keys may be missing, steps may be missing, come twice or in any order.
+// MetricsFile: a run's metrics.jsonl, all parts of it, for people to look at. Unlike
+// engine::read_metrics(), which a run that goes on relies on, it takes what can be taken: lines
+// that cannot be read are counted and named, keys may be missing, steps may be missing, come twice
+// or in any order.
 //
 // Memory: that of a StepSeries; lists are bounded, and say how many they left out.
 // Errors: only where the file cannot be read.

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/observe/log_parts.h"
 #include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
@@ -23,6 +24,8 @@ bool exists(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
 }
+
+bool has_log(const std::string& path) { return !engine::log_parts(path).empty(); }
 
 std::string shortened(std::string text) {
   if (text.size() <= kMostValue) return text;
@@ -86,7 +89,7 @@ void note_metrics(const MetricsFile& metrics, std::vector<std::string>& notices)
 }
 
 void read_events(const std::string& path, RunRecord& record) {
-  if (!exists(path)) {
+  if (!has_log(path)) {
     record.notices.emplace_back(
         "there is no events.jsonl (Sluice did not write one before schema 2 of the metrics): what "
         "was planned, the machine and past checkpoints are not known");
@@ -128,14 +131,14 @@ Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !exists(path)) return Error(ErrorCode::kNotFound, "there is no " + path);
   const std::string metrics_path = is_folder ? path + "/metrics.jsonl" : path;
-  if (is_folder && !exists(metrics_path) && !exists(path + "/config.json"))
+  if (is_folder && !has_log(metrics_path) && !exists(path + "/config.json"))
     return Error(ErrorCode::kNotFound, path +
                                            " is not a run's directory (sluice train --out): it has "
                                            "neither metrics.jsonl nor config.json");
   RunRecord record{.name = name_of(path),
                    .path = path,
                    .metrics = {.series = StepSeries(metric_columns().size(), most_buckets)}};
-  if (exists(metrics_path)) {
+  if (has_log(metrics_path)) {
     SLUICE_ASSIGN_OR_RETURN(record.metrics, read_metrics_file(metrics_path, most_buckets));
   }
   if (!is_folder && record.metrics.lines == 0)

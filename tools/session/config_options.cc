@@ -9,6 +9,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
 #include "engine/families/families.h"
+#include "tools/cli/command_model.h"
 
 #ifdef SLUICE_HAS_ENGINE
 #include "engine/run/config_answers.h"
@@ -30,6 +31,7 @@ void add_override_options(CLI::App& command, ConfigOptions& options) {
   command
       .add_option("--set", options.overrides,
                   "Overrides one key: --set run.steps=100; again for another")
+      ->check(configuration_key())
       ->allow_extra_args(false);
   if (const CLI::App* const program = command.get_parent(); program != nullptr)
     options.io_watchdog = program->get_option_no_throw("--io-watchdog");

@@ -106,7 +106,7 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
       heard_->log.note("warning", step, EventLog::member("text", text));
     heard_->early.clear();
   }
-  Status there = heard_->log.open(path);
+  Status there = heard_->log.open(path, begin.resolved.config.run.log_part_bytes());
   if (there.ok()) there = heard_->log.flush();
   if (!there.ok()) log::warning("events wait in memory: " + there.error().message());
 }

@@ -6,10 +6,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "aio/result.h"
@@ -41,6 +43,11 @@ class RunEvents {
   };
   // A life of the run begins in `path`. What cannot be written is a warning.
   void begin(const std::string& path, const Begin& begin);
+
+  // Before begin(): gets each event's line, too.
+  void set_listener(std::function<void(std::string_view line)> listener) {
+    heard_->log.set_listener(std::move(listener));
+  }
 
   void after_step(std::int64_t step);
   void checkpoint(const engine::SavedCheckpoint& saved);

@@ -9,6 +9,7 @@
 #include "aio/small_file.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/exchange/kept_tokenizer.h"
+#include "engine/observe/log_parts.h"
 #include "engine/run/run_checkpoints.h"
 
 namespace sluice::tools {
@@ -113,6 +114,9 @@ Status RunFolder::clear() const {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(file(name)));
     if (there) SLUICE_RETURN_IF_ERROR(files.remove(file(name)));
   }
+  for (const char* name : {"metrics.jsonl", "events.jsonl"})
+    for (const std::string& part : engine::log_parts(file(name)))
+      SLUICE_RETURN_IF_ERROR(files.remove(part));
   return {};
 }
 

@@ -3,7 +3,7 @@
 //   DIR/config.json     resolved, as engine/config/stored_config.h has it: the run is where it lies
 //   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/kept_tokenizer.h
 //   DIR/base_model.json the model that the run began with, if any: engine/exchange/base_model.h
-//   DIR/metrics.jsonl   a line a step
+//   DIR/metrics.jsonl   a line a step; with run.log_part_mib also .1, .2: older parts of it
 //   DIR/metrics-cut.jsonl   lines of steps that were run again
 //   DIR/events.jsonl    what happened between steps: engine/observe/METRICS.md documents both
 //   DIR/trace.json      with --trace

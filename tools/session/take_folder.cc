@@ -68,7 +68,8 @@ Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
   std::unique_ptr<engine::MetricsLog> log;
   SLUICE_RETURN_IF_ERROR(
       make_way(folder, life.from, life.says, [&](const std::string& cut_path) -> Status {
-        auto opened = engine::MetricsLog::resume(folder.file("metrics.jsonl"), last_step, cut_path);
+        auto opened = engine::MetricsLog::resume(folder.file("metrics.jsonl"), last_step, cut_path,
+                                                 life.resolved.config.run.log_part_bytes());
         if (!opened.ok() && !cut_path.empty())
           static_cast<void>(folder.queue().backend().files().remove(cut_path));
         if (!opened.ok()) return std::move(opened).error();

@@ -71,7 +71,8 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
       progress_(
           {.total_steps = steps,
            .plain_every_steps = std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1),
-           .breakdown = parts.run->config().wall_clock_breakdown}),
+           .breakdown = parts.run->config().wall_clock_breakdown,
+           .silent = !parts.shows_progress}),
       tokens_seen_(tokens_before(*parts.log, *parts.run)),
       save_clock_(saves, steps, SteadyClock().now_ns()) {}
 
@@ -151,6 +152,7 @@ void TrainSession::one_step(std::int64_t step) {
   if (parts_.shows_progress) progress_.update(metrics);
   report_metrics(parts_.log->append(metrics));
   parts_.events->after_step(step);
+  if (parts_.after_step) parts_.after_step(metrics);
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
   last_ = std::move(metrics);

@@ -34,6 +34,7 @@ class TrainSession {
     RunEvents* events = nullptr;
     std::ostream* says = nullptr;  // what was evaluated and saved
     bool shows_progress = true;    // as lines on standard error
+    std::function<void(const engine::StepMetrics&)> after_step = {};
   };
   // `steps`: of the whole run, those before a resumed one included.
   TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps);

@@ -32,6 +32,7 @@ void add_overrides(const TrainRequest& options, ConfigOptions& config) {
   if (!options.out.empty()) add("run.dir", options.out);
   if (!options.steps.empty()) add("run.steps", options.steps);
   if (!options.epochs.empty()) add("run.epochs", options.epochs);
+  if (!options.log_every.empty()) add("run.log_every", options.log_every);
   if (!options.init_from.empty()) add("model.init_from", options.init_from);
   if (!options.resume.empty()) add("run.resume", options.resume);
   if (options.set_aside_later) add("run.later_checkpoints", "set_aside");
@@ -267,7 +268,8 @@ Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, 
                                                          .checkpoints = made->checkpoints.get(),
                                                          .events = &around.events,
                                                          .says = &around.says,
-                                                         .shows_progress = around.shows_progress},
+                                                         .shows_progress = around.shows_progress,
+                                                         .after_step = around.after_step},
                                      made->saves, run.config().run.steps);
   if (made->planned) made->session->compare_with_plan(made->planned->step_s);
   return made;

@@ -41,6 +41,7 @@ struct TrainRequest {
   std::string out;
   std::string steps;  // as they are given: the keys' own checks apply
   std::string epochs;
+  std::string log_every;
   bool overwrite = false;
   std::string resume;
   bool set_aside_later = false;
@@ -76,6 +77,7 @@ struct TrainSurroundings {
   std::ostream& says;     // what the run is about to do, and has done
   RunEvents& events;      // from before check_training() on, whose warnings it hears
   bool shows_progress = true;
+  std::function<void(const engine::StepMetrics&)> after_step = {};
 };
 
 // Its parts refer to each other, so it stays where it is. `events` of the surroundings goes on

@@ -8,6 +8,8 @@
 
 namespace sluice::tools {
 
+inline constexpr const char* kWeightDTypes = "fp32|bf16|fp16";
+
 inline Result<engine::DType> weight_dtype(const std::string& text) {
   if (text == "fp32") return engine::DType::kF32;
   if (text == "bf16") return engine::DType::kBF16;

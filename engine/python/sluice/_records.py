@@ -107,6 +107,11 @@ class Record:
 
     # ---- a step
 
+    @property
+    def last(self) -> dict[str, Any]:
+        """What is known of the last step; empty where nothing is kept."""
+        return {} if self._kept is None else self._kept.last
+
     def begin_micro_batch(self) -> None:
         """Begins the record where it has not, so that nothing is computed in vain."""
         if not self._keeps:

@@ -21,6 +21,7 @@ from . import _client, _core, _forks, making, ranks
 from ._build import VERSION
 from ._checkpoints import Checkpoints
 from ._core import Error, Family, RefusedError, Run
+from ._monitors import Monitors
 from ._records import Record, parse_trace, timed
 from ._setup import _check_module, _check_not_compiled, _engines, _read_config, parameters_of
 from ._values import _DTYPES, Values, _refuse_load
@@ -115,6 +116,10 @@ class Engine(Values, Checkpoints):
         self._make_run(divided if family is None else units_of(model, family), family)
         self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
         self._record = Record(self, self._config.given_run_dir, parse_trace(trace))
+        is_first = self._ranks.rank == 0
+        self._monitors = Monitors(
+            self.config if is_first else {}, self._config.given_run_dir or None
+        )
         self._run.initialise(
             lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
         )
@@ -290,6 +295,7 @@ class Engine(Values, Checkpoints):
         elif self._new_micro_batch:
             if self._fast is None:
                 _check_not_compiled(self.module)
+            self._monitors.begin_step()
             self._record.begin_micro_batch()
             self._keeper.begin_micro_batch()
             self._new_micro_batch = False
@@ -447,6 +453,17 @@ class Engine(Values, Checkpoints):
             skipped=outcome.skipped,
             warning=outcome.warning,
         )
+        self._monitors.step(
+            self._record.last
+            or {
+                "step": self.last_step.step,
+                "loss": outcome.loss,
+                "lr": outcome.learning_rate,
+                "grad_norm": outcome.grad_norm,
+                "loss_scale": outcome.loss_scale,
+                "skipped": outcome.skipped,
+            }
+        )
         if self._steps_per_print and self.last_step.step % self._steps_per_print == 0:
             _log.info(
                 "step %d: loss %g, lr %g, norm %g",
@@ -581,6 +598,7 @@ class Engine(Values, Checkpoints):
         self._run.wait_for_saves()
         self._record.note_saves()
         self._record.close(how, reason)
+        self._monitors.close()
         self._take_apart()
         for handle in self._outer_handles:
             handle.remove()

@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/observe/log_parts.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {
@@ -82,6 +84,32 @@ TEST_F(EventLogTest, FailsWhereTheFileCannotBeMade) {
   EventLog log;
   EXPECT_FALSE(log.open(folder_.file("absent/events.jsonl")).ok());
   log.note("end", 1, {});  // goes nowhere, and hurts nobody
+}
+
+TEST_F(EventLogTest, BeginsAPartWhereWhatIsWrittenWouldNotFit) {
+  constexpr std::uint64_t kPartBytes = 400;
+  std::vector<std::string> heard;
+  for (int life = 0; life < 2; ++life) {
+    EventLog log;
+    log.set_listener([&](std::string_view line) { heard.emplace_back(line); });
+    ASSERT_OK(log.open(path_, kPartBytes));
+    for (int i = 0; i < 20; ++i) {
+      log.note("warning", 20 * life + i, EventLog::member("text", "some text"));
+      ASSERT_OK(log.flush());
+    }
+  }
+  const auto parts = log_parts(path_);
+  EXPECT_GT(parts.size(), 5U);
+  std::string all;
+  for (const std::string& part : parts) {
+    EXPECT_LE(std::filesystem::file_size(part), kPartBytes);
+    std::ifstream in(part, std::ios::binary);
+    all.append(std::istreambuf_iterator<char>(in), {});
+  }
+  std::string expected;
+  for (const std::string& line : heard) expected += line;
+  EXPECT_EQ(all, expected);
+  EXPECT_EQ(heard.size(), 40U);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/observe/log_parts.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {
@@ -361,6 +362,119 @@ TEST_F(MetricsLogTest, HasEveryAcknowledgedStepAfterAKill) {
     last = static_cast<std::int64_t>(all->size());
     expect_steps(last);
   }
+}
+
+class MetricsPartsTest : public MetricsLogTest {
+ protected:
+  static constexpr std::uint64_t kPartBytes = 4096;  // some eight lines
+
+  void write_parts(std::int64_t first, std::int64_t last) const {
+    const auto log = MetricsLog::resume(path_, first - 1, {}, kPartBytes);
+    ASSERT_OK(log);
+    for (std::int64_t step = first; step <= last; ++step)
+      ASSERT_OK((*log)->append(metrics_of(step)));
+  }
+  std::string part(int number) const { return path_ + "." + std::to_string(number); }
+};
+
+TEST_F(MetricsPartsTest, BeginsAPartBeforeALineThatWouldNotFit) {
+  write_parts(1, 100);
+  const auto parts = log_parts(path_);
+  ASSERT_GT(parts.size(), 5U);
+  EXPECT_EQ(parts.back(), path_);
+  EXPECT_EQ(parts.front(), part(static_cast<int>(parts.size()) - 1));
+  for (const std::string& one : parts) {
+    EXPECT_LE(std::filesystem::file_size(one), kPartBytes);
+    EXPECT_TRUE(one == path_ || std::filesystem::file_size(one) > kPartBytes / 2) << one;
+  }
+  expect_steps(100);
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".new"));
+}
+
+TEST_F(MetricsPartsTest, AResumeCutsAcrossPartsAndGoesOn) {
+  const std::string cut_path = folder_.file("cut.jsonl");
+  write_parts(1, 100);
+  for (const std::int64_t last : {99, 60, 31, 8, 1, 0}) {
+    {
+      const auto log = MetricsLog::resume(path_, last, cut_path, kPartBytes);
+      ASSERT_OK(log);
+      EXPECT_EQ((*log)->cut_lines(), 100 - last);
+      EXPECT_EQ((*log)->last_kept().has_value(), last > 0);
+      if ((*log)->last_kept()) {
+        EXPECT_EQ((*log)->last_kept()->step, last);
+      }
+    }
+    EXPECT_TRUE(std::filesystem::exists(path_)) << last;
+    expect_steps(last);
+    const auto cut = read_metrics(cut_path);
+    ASSERT_OK(cut);
+    ASSERT_EQ(static_cast<std::int64_t>(cut->size()), 100 - last);
+    EXPECT_EQ(cut->front(), metrics_of(last + 1));
+    EXPECT_EQ(cut->back(), metrics_of(100));
+    std::filesystem::remove(cut_path);
+    EXPECT_EQ(log_parts(path_).size() > 1, last > 8) << last;
+    write_parts(last + 1, 100);
+    expect_steps(100);
+  }
+}
+
+// Wherever a crash came: between two renames of parts, or while parts were cut.
+TEST_F(MetricsPartsTest, GoesOnWhereANumberOrTheFileItselfIsMissing) {
+  write_parts(1, 40);
+  const std::size_t parts = log_parts(path_).size();
+  ASSERT_GE(parts, 4U);
+  // Between the renames of part 2 and of part 1.
+  for (int number = static_cast<int>(parts) - 1; number >= 2; --number)
+    std::filesystem::rename(part(number), part(number + 1));
+  expect_steps(40);
+  // Behind that of the file itself.
+  std::filesystem::rename(part(1), part(2));
+  std::filesystem::rename(path_, part(1));
+  expect_steps(40);
+  write_parts(31, 60);
+  expect_steps(60);
+  EXPECT_TRUE(std::filesystem::exists(path_));
+}
+
+TEST_F(MetricsPartsTest, RefusesWhatIsTornBeforeTheLastPartAndCutsNothing) {
+  write_parts(1, 40);
+  std::filesystem::resize_file(part(2), std::filesystem::file_size(part(2)) - 20);
+  EXPECT_THAT(read_metrics(path_).error().message(), HasSubstr("metrics.jsonl.2: line "));
+  EXPECT_EQ(MetricsLog::resume(path_, 1'000).error().code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(log_parts(path_).front(), part(static_cast<int>(log_parts(path_).size()) - 1));
+}
+
+TEST_F(MetricsPartsTest, GrowsOnWhereNoPartCanBeBegun) {
+  write_parts(1, 5);
+  // A folder of this name cannot be replaced by a file.
+  std::filesystem::create_directory(path_ + ".new");
+  std::filesystem::create_directory(path_ + ".new/x");
+  write_parts(6, 40);
+  EXPECT_EQ(log_parts(path_).size(), 1U);
+  expect_steps(40);
+  std::filesystem::remove_all(path_ + ".new");
+  write_parts(41, 60);
+  EXPECT_GT(log_parts(path_).size(), 1U);
+  expect_steps(60);
+}
+
+TEST_F(MetricsPartsTest, AReaderTakesAllAgainWherePartsWereRenamedMeanwhile) {
+  write_parts(1, 20);
+  int begun = 0;
+  std::vector<std::string> read;
+  ASSERT_OK(visit_log_parts(
+      path_,
+      [&] {
+        ++begun;
+        read.clear();
+      },
+      [&](const std::string& one) -> Status {
+        if (begun == 1 && read.empty()) write_parts(21, 40);
+        read.push_back(one);
+        return {};
+      }));
+  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(read, log_parts(path_));
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ TEST(TrainProgress, PrintsPlainLinesEveryFewStepsWhereThereIsNoTerminal) {
   EXPECT_EQ(shown.back(), '\n');
 }
 
-TEST(TrainProgress, RewritesOneLineOfATerminalCutToItsWidth) {
+TEST(TrainProgress, LeavesLinesOnATerminalAndRewritesOneBelowThemCutToItsWidth) {
   const int master = posix_openpt(O_RDWR | O_NOCTTY);
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
     GTEST_SKIP() << "this machine has no pseudo terminals";
@@ -99,20 +99,40 @@ TEST(TrainProgress, RewritesOneLineOfATerminalCutToItsWidth) {
   const winsize size{.ws_row = 10, .ws_col = 40};
   ASSERT_EQ(ioctl(master, TIOCSWINSZ, &size), 0);
   {
-    TrainProgress progress({.total_steps = 50, .out = out.get()});
+    TrainProgress progress({.total_steps = 50, .plain_every_steps = 25, .out = out.get()});
     for (int step = 1; step <= 50; ++step) progress.update(metrics_of(step));
   }
-  const std::string expected =
-      "\r\033[K" + std::string("step 1/50  loss 3.2500  lr 3.00e-04  no") + "\r\033[K";
+  // Lines that stay are whole; between them, cut to the width, is the one that is rewritten, at
+  // most ten times a second. The terminal makes "\r\n" of "\n".
+  const auto line = [](int step) {
+    return "step " + std::to_string(step) + "/50  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s";
+  };
+  const std::string rewritten = "\r\033[K" + line(2).substr(0, 39) + "\r\033[K";
   std::string shown;
-  while (shown.size() < expected.size()) {  // a terminal may hand it over in parts
-    std::array<char, 4096> text{};
+  while (shown.find("step 50/50") == std::string::npos || shown.back() != '\n') {
+    std::array<char, 4096> text{};  // a terminal may hand it over in parts
     const ssize_t length = read(master, text.data(), text.size());
     ASSERT_GT(length, 0) << shown;
     shown.append(text.data(), static_cast<std::size_t>(length));
   }
   close(master);
-  EXPECT_EQ(shown, expected);
+  EXPECT_TRUE(shown.starts_with(line(1))) << shown;
+  const std::size_t first = shown.find("\r\n");
+  const std::size_t middle = shown.find(line(25));
+  const std::size_t last = shown.find(line(50));
+  ASSERT_NE(middle, std::string::npos) << shown;
+  ASSERT_NE(last, std::string::npos) << shown;
+  EXPECT_EQ(shown.substr(first + 2, middle - first - 2), rewritten);
+  EXPECT_THAT(shown.substr(middle, last - middle),
+              Not(HasSubstr("step 49/50  loss 3.2500  lr 3.00e-04  norm")));
+}
+
+TEST(TrainProgress, IsSilentWhereItIsAskedTo) {
+  const OwnedFile out(std::tmpfile());
+  TrainProgress progress({.total_steps = 2, .silent = true, .out = out.get()});
+  for (int step = 1; step <= 2; ++step) progress.update(metrics_of(step));
+  EXPECT_EQ(std::ftell(out.get()), 0);
+  EXPECT_THAT(progress.text(), HasSubstr("step 2/2"));
 }
 
 }  // namespace

@@ -76,6 +76,24 @@ TEST_F(ReportFiles, TakesLinesThatARunWrote) {
   EXPECT_EQ(run["drives"]["write_bytes"], 3000);
 }
 
+TEST_F(ReportFiles, TakesAllPartsFromTheOldestOn) {
+  put("config.json", "{}");
+  put("metrics.jsonl.12", step(1));
+  put("metrics.jsonl.2", step(2) + step(3));
+  put("metrics.jsonl.1", step(4));
+  put("metrics.jsonl.x", step(9));
+  put("events.jsonl.1", R"({"event":"warning","unix_s":1,"step":1,"text":"old"})"
+                        "\n");
+  put("events.jsonl", R"({"event":"warning","unix_s":2,"step":2,"text":"new"})"
+                      "\n");
+  EXPECT_EQ(data()["series"]["last"], nlohmann::json({1, 2, 3, 4}));
+  put("metrics.jsonl", step(5));
+  const auto run = data();
+  EXPECT_EQ(run["series"]["last"], nlohmann::json({1, 2, 3, 4, 5}));
+  ASSERT_EQ(run["events"].size(), 2U);
+  EXPECT_EQ(run["events"][0]["text"], "old");
+}
+
 TEST_F(ReportFiles, DerivesTokensOfOlderLines) {
   const auto file = metrics(step(1, ",\"tokens_per_s\":400,\"step_ms\":500") +
                             step(2, ",\"tokens_per_s\":400,\"step_ms\":500"));

@@ -1,0 +1,222 @@
+"""The program sluice-log. See --help."""
+
+import argparse
+import os
+import select
+import signal
+import sys
+import time
+
+from .outputs import Failure, make_outputs
+from .records import plain_text
+from .run import Run
+
+HELP = """\
+Writes the metrics, events and configuration of a run of Sluice to TensorBoard, Weights & Biases,
+MLflow or CSV files, by their own Python packages. What is written is remembered there: the same
+command again adds what is new. Steps that were trained again after a resume replace the earlier ones
+in TensorBoard and CSV files; in Weights & Biases and MLflow, whose histories only grow, they are
+there again with a larger progress/life.
+"""
+
+EXAMPLES = """\
+examples:
+  sluice-log runs/a --tensorboard out/tb
+  sluice-log runs/a --csv out/a --follow                  # until the run ends
+  sluice-log runs/a --wandb my-project --wandb-offline    # wandb sync sends it later
+  sluice-log runs/a --mlflow http://localhost:5000
+"""
+
+POLL_S = 0.5
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        print(f"sluice-log: {message}; sluice-log --help explains every option", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+
+
+def parse_options(words):
+    parser = Parser(prog="sluice-log", description=HELP, epilog=EXAMPLES, allow_abbrev=False,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", metavar="RUN",
+                        help="a run's directory (sluice train --out), or a metrics.jsonl")
+    parser.add_argument("--follow", action="store_true",
+                        help="go on while the run does, and end with it")
+    parser.add_argument("--tensorboard", metavar="DIR",
+                        help="event files against steps, and in DIR/by_tokens against tokens")
+    parser.add_argument("--csv", metavar="DIR", help="metrics.csv, events.csv and config.csv")
+    parser.add_argument("--wandb", metavar="PROJECT", help="a run of Weights & Biases")
+    parser.add_argument("--wandb-offline", action="store_true",
+                        help="without its server: into a folder")
+    parser.add_argument("--wandb-dir", metavar="DIR",
+                        help="its files lie in DIR/wandb (default: RUN)")
+    parser.add_argument("--wandb-team", metavar="TEAM", help="whose project it is")
+    parser.add_argument("--wandb-group", metavar="GROUP", help="a group of runs")
+    parser.add_argument("--mlflow", metavar="URI", help="a run of MLflow: a tracking URI")
+    parser.add_argument("--mlflow-experiment", metavar="NAME", default="sluice",
+                        help="its experiment (default: sluice)")
+    parser.add_argument("--name", help="the run's name in Weights & Biases and MLflow")
+    # By `sluice train`: ends soon after its standard input does.
+    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if not (options.tensorboard or options.csv or options.wandb or options.mlflow):
+        parser.error("nothing is to be written: name --tensorboard, --csv, --wandb or --mlflow")
+    for name in ("wandb_offline", "wandb_dir", "wandb_team", "wandb_group"):
+        if getattr(options, name) and not options.wandb:
+            parser.error(f"--{name.replace('_', '-')} is of no use without --wandb")
+    if options.wandb and not options.wandb_dir:
+        is_file = os.path.isfile(options.run)
+        options.wandb_dir = os.path.dirname(options.run) if is_file else options.run
+    return options
+
+
+def say(sentence):
+    print(f"sluice-log: {sentence}", file=sys.stderr, flush=True)
+
+
+class Logger:
+    """Carries what a run writes to its outputs. One that fails is left out from there on."""
+
+    def __init__(self, run, outputs):
+        self.run = run
+        self.outputs = outputs
+        self.failed = False
+        self._identity = None
+        self._is_open = False
+        self._any_records = False
+
+    def each(self, work):
+        for output in list(self.outputs):
+            try:
+                work(output)
+            except Failure as failure:
+                self._drop(output, str(failure))
+            except OSError as error:
+                where = f" {error.filename}" if error.filename else ""
+                self._drop(output, f"{output.kind} cannot be written:{where} {error.strerror or error}")
+            except Exception as error:  # of packages that are not ours: one output, not all
+                self._drop(output, f"{output.kind} failed: {type(error).__name__}: {error}")
+
+    def _drop(self, output, sentence):
+        say(plain_text(sentence))
+        self.failed = True
+        self.outputs.remove(output)
+        try:
+            output.close()
+        except Exception:  # it has failed already, and said why
+            pass
+
+    def _open(self):
+        identity = self.run.identity()
+        if self._is_open and self._identity in (None, identity):
+            return
+        self._identity, self._is_open = identity, True
+        parameters = self.run.parameters()
+        self.each(lambda output: output.open(identity, parameters))
+
+    def round(self):
+        """What there is by now. Returns whether anything was new."""
+        news = self.run.read_events()
+        any_records = False
+        while True:
+            records, restarted = self.run.read_steps()
+            if restarted:
+                self.each(lambda output: output.begin_pass())
+            if records or self.run.events:
+                self._open()
+            any_records = any_records or bool(records)
+            self._any_records = self._any_records and not restarted or bool(records)
+            self._take(records)
+            if self.run.metrics.at_end:
+                break
+        again = []
+        self.each(lambda output: output.end_pass(
+            self.run.events, self._any_records) and again.append(output))
+        if again:
+            self._once_more(again)
+        if self._is_open:
+            self.each(lambda output: output.note(self.run.events))
+        return news or any_records
+
+    def _take(self, records, only=None):
+        if records:
+            self.each(lambda output: only is not None and output not in only or output.take(
+                output.fresh(records)))
+
+    def _once_more(self, again):
+        """From the first record on, for those whose last one is gone."""
+        reader = Run(self.run.path)
+        while True:
+            records, _ = reader.read_steps()
+            self._take(records, only=again)
+            if reader.metrics.at_end:
+                break
+        reader.metrics.close()
+        self.each(lambda output: output.end_pass(self.run.events, self._any_records))
+
+    def finish(self):
+        rest = self.run.rest()
+        if rest:
+            self._open()
+            self._take(rest)
+        ending = self.run.ending()
+        if ending and self._is_open:
+            self.each(lambda output: output.end(*ending))
+        self.each(lambda output: output.close())
+        left_out = self.run.bad_lines + self.run.metrics.too_long
+        if left_out:
+            say(f"{left_out} line{'s' if left_out > 1 else ''} of {self.run.path} cannot be read, "
+                "and are left out")
+
+
+def is_input_closed():
+    """Of --beside: the run's program is gone, or wants this to end."""
+    ready, _, _ = select.select([0], [], [], 0)
+    return bool(ready) and not os.read(0, 4096)
+
+
+def follow(logger, run, options):
+    while logger.outputs:
+        is_last = options.beside and is_input_closed()
+        ended_before = run.ending() is not None
+        news = logger.round()
+        # Steps come before the end; one more look after it has been seen.
+        if is_last or (not news and (ended_before or run.ending() is not None)):
+            return
+        if not news and run.is_left(say):
+            say(f"{run.path}: the run has ended without saying so")
+            return
+        time.sleep(POLL_S)
+
+
+def main(words=None):
+    try:
+        options = parse_options(words)
+        if options.beside:
+            os.nice(10)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # outputs are closed, too
+        run = Run(options.run)
+        if not options.follow:
+            run.check_there()
+        logger = Logger(run, make_outputs(options))
+        try:
+            if options.follow:
+                follow(logger, run, options)
+            else:
+                logger.round()
+        finally:
+            logger.finish()
+        return EXIT_FAILURE if logger.failed else 0
+    except Failure as failure:
+        say(str(failure))
+        return EXIT_FAILURE
+    except KeyboardInterrupt:
+        return 130
+
+
+def script():
+    """Where it is installed with a package."""
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""A run of MLflow, by its tracking URI: a folder, a database or a server.
+
+MLflow keeps every value of a metric: steps that are trained again are there again, later and with a
+larger progress/life. What was written is in tags of the run, so it is found again from anywhere.
+"""
+
+import json
+import time
+
+from .outputs import Failure, Output, missing
+
+MOST_METRICS = 900  # of a batch; the server takes 1000
+MOST_PARAMETERS = 90
+STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+
+class MlflowRun(Output):
+    kind = "MLflow"
+
+    def __init__(self, uri, experiment="sluice", name=None):
+        super().__init__(None)
+        try:
+            from mlflow.entities import Metric, Param
+            from mlflow.exceptions import MlflowException
+            from mlflow.tracking import MlflowClient
+        except ImportError as error:
+            raise missing(self.kind, "mlflow-skinny", error) from error
+        self._metric, self._param, self._exception = Metric, Param, MlflowException
+        self._name = name
+        self._uri = uri
+        try:
+            self._client = MlflowClient(uri)
+            self._experiment = self._experiment_id(experiment)
+        except MlflowException as error:
+            raise Failure(f"{self.kind}: {uri} cannot be used: {error}") from error
+        self._run = None
+
+    def _experiment_id(self, name):
+        found = self._client.get_experiment_by_name(name)
+        return found.experiment_id if found else self._client.create_experiment(name)
+
+    def open(self, identity, parameters, has_all_before=True):
+        self.state = self._find(identity)
+        super().open(identity, parameters, has_all_before)
+
+    def _find(self, identity):
+        word = str(identity).replace("'", " ")
+        runs = self._client.search_runs([self._experiment],
+                                        f"tags.`sluice.identity` = '{word}'", max_results=1)
+        if not runs:
+            return {"identity": None, "version": 0}
+        self._run = runs[0].info.run_id
+        return json.loads(runs[0].data.tags.get("sluice.state", "{}"))
+
+    def _load(self):
+        return {}
+
+    def _save(self):
+        self._client.set_tag(self._run, "sluice.state", json.dumps(self.state))
+
+    def _begin(self, parameters):
+        tags = {"sluice.identity": str(self.state["identity"]).replace("'", " "),
+                "mlflow.source.name": "sluice"}
+        made = self._client.create_run(self._experiment, tags=tags, run_name=self._name)
+        self._run = made.info.run_id
+        self.state["life"] = 1
+        params = [self._param(_key(key), str(value)[:500]) for key, value in parameters.items()]
+        for i in range(0, len(params), MOST_PARAMETERS):
+            self._client.log_batch(self._run, params=params[i:i + MOST_PARAMETERS])
+
+    def _resume(self):
+        self._client.update_run(self._run, status="RUNNING")
+        pending = self.state.pop("pending", None)
+        self._there = self._already(pending) if pending else set()
+        return True
+
+    def _already(self, keys):
+        """What a batch that was not acknowledged has left."""
+        return {(key, it.step, it.timestamp) for key in keys
+                for it in self._client.get_metric_history(self._run, key)}
+
+    def _rewind(self, step):
+        self.state["life"] += 1
+
+    def _write(self, records):
+        metrics = []
+        for record in records:
+            values = dict(record.values)
+            values["progress/life"] = float(self.state["life"])
+            if record.tokens is not None:
+                values["progress/tokens"] = float(record.tokens)
+            at_ms = int(1000 * (time.time() if record.unix_s is None else record.unix_s))
+            metrics += [self._metric(name, value, at_ms, record.step)
+                        for name, value in values.items()]
+        self._log(metrics)
+
+    def _log(self, metrics):
+        there = getattr(self, "_there", set())
+        metrics = [it for it in metrics if (it.key, it.step, it.timestamp) not in there]
+        self.state["pending"] = sorted({it.key for it in metrics})
+        self._save()
+        for i in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(self._run, metrics=metrics[i:i + MOST_METRICS])
+        self.state.pop("pending")
+
+    def _note(self, events):
+        metrics = []
+        for event in events:
+            at_ms = int(1000 * event["unix_s"]) if isinstance(
+                event.get("unix_s"), (int, float)) else int(1000 * time.time())
+            if event["event"] == "checkpoint":
+                metrics += [self._metric(f"checkpoint/{key}", float(event[key]), at_ms,
+                                         event["step"])
+                            for key in ("bytes", "stopped_s", "took_s")
+                            if isinstance(event.get(key), (int, float))]
+            text = event.get("text") or event.get("failed")
+            if text:
+                self._client.set_tag(self._run, f"sluice.last_{event['event']}", str(text)[:500])
+        if metrics:
+            self._log(metrics)
+
+    def _end(self, how, reason):
+        if reason:
+            self._client.set_tag(self._run, "sluice.reason", reason[:500])
+        self._client.set_terminated(self._run, STATUS.get(how, "FAILED"))
+
+
+def _key(text):
+    kept = "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in text)
+    return kept[:250] or "_"
