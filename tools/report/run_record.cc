@@ -45,6 +45,8 @@ void flatten(const Json& json, const std::string& path, int depth, RunRecord& re
                                  : json.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 
+}  // namespace
+
 void read_config(const std::string& path, RunRecord& record) {
   if (!exists(path)) {
     record.notices.emplace_back("there is no config.json");
@@ -115,27 +117,26 @@ void read_trace(const std::string& path, RunRecord& record) {
     record.notices.emplace_back("trace.json cannot be read, or holds no step");
 }
 
-std::string name_of(const std::string& path) {
+std::string run_name(const std::string& path) {
   const std::filesystem::path clean = std::filesystem::path(path).lexically_normal();
   const std::string name = (clean.has_filename() ? clean : clean.parent_path()).filename().string();
   return name.empty() || name == "." || name == ".." ? path : name;
 }
-
-}  // namespace
 
 Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !exists(path)) return Error(ErrorCode::kNotFound, "there is no " + path);
   const std::string metrics_path = is_folder ? path + "/metrics.jsonl" : path;
-  if (is_folder && !exists(metrics_path) && !exists(path + "/config.json"))
+  const bool has_metrics = exists(metrics_parts(metrics_path).front());
+  if (is_folder && !has_metrics && !exists(path + "/config.json"))
     return Error(ErrorCode::kNotFound, path +
                                            " is not a run's directory (sluice train --out): it has "
                                            "neither metrics.jsonl nor config.json");
-  RunRecord record{.name = name_of(path),
+  RunRecord record{.name = run_name(path),
                    .path = path,
                    .metrics = {.series = StepSeries(metric_columns().size(), most_buckets)}};
-  if (exists(metrics_path)) {
+  if (has_metrics) {
     SLUICE_ASSIGN_OR_RETURN(record.metrics, read_metrics_file(metrics_path, most_buckets));
   }
   if (!is_folder && record.metrics.lines == 0)
