@@ -174,7 +174,7 @@ std::string holds_the_step(const RunView& view) {
     text = "other " + share_text(view.parts[3]);
   else
     text = "compute " + share_text(compute);
-  return text + (planned.empty() ? "" : " (plan: " + planned + ")");
+  return text + (planned.empty() ? "" : ", plan " + planned);
 }
 
 }  // namespace sluice::watch

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "tools/report/metrics_file.h"
@@ -101,6 +102,16 @@ class Painter {
     const auto& buckets = series.buckets();
     if (buckets.empty()) return;
     range_ = {.first = buckets.front().first_step, .last = buckets.back().last_step};
+    // While steps come, with some room for them: a curve that does not move is not sent again.
+    if (!is_over(view.phase)) {
+      const auto span = static_cast<std::uint64_t>(range_.last - range_.first);
+      const auto unit =
+          static_cast<std::int64_t>(std::max(std::bit_ceil(span) / 16, std::uint64_t{1}));
+      const std::int64_t end = (range_.last / unit + 1) * unit;
+      range_.last = view.facts.total_steps && *view.facts.total_steps > range_.last
+                        ? std::min(end, *view.facts.total_steps)
+                        : end;
+    }
     range_.first = range_.last - ((range_.last - range_.first) >> options.zoom);
   }
 
@@ -266,7 +277,7 @@ class Painter {
       return;
     }
     const int half = area.columns / 2;
-    (this->*left)({area.row, 0, area.rows, half - 2});
+    (this->*left)({area.row, 0, area.rows, half - 1});
     (this->*right)({area.row, half, area.rows, area.columns - half});
   }
 
@@ -372,15 +383,13 @@ class Painter {
     int used = 0;
     if (view_.written_bytes > 0 || view_.read_bytes > 0) {
       line(area, used, "drives",
-           "R " + rate_text(view_.nvme_read_bytes) + ", W " +
-               rate_text(view_.nvme_write_bytes));
+           "R " + rate_text(view_.nvme_read_bytes) + ", W " + rate_text(view_.nvme_write_bytes));
       line(area, used, "written",
-           traffic_text(view_.written_bytes) + ", " + traffic_text(view_.written_a_day) +
-               " a day");
+           traffic_text(view_.written_bytes) + ", " + traffic_text(view_.written_a_day) + " a day");
     }
     if (view_.h2d_bytes.value_or(0) > 0 || view_.d2h_bytes.value_or(0) > 0)
       line(area, used, "bus",
-           "to GPU " + rate_text(view_.h2d_bytes) + ", back " + rate_text(view_.d2h_bytes));
+           "up " + rate_text(view_.h2d_bytes) + ", down " + rate_text(view_.d2h_bytes));
     return used;
   }
 

@@ -146,7 +146,7 @@ void Terminal::show(const Frame& frame) {
       const std::array<wchar_t, 2> text = {static_cast<wchar_t>(cell.character), 0};
       cchar_t shown{};
       if (setcchar(&shown, text.data(), attributes(cell.style),
-                     with_colours_ ? pair_of(cell.style) : short{0}, nullptr) == OK)
+                   with_colours_ ? pair_of(cell.style) : short{0}, nullptr) == OK)
         mvwadd_wch(stdscr, row, column, &shown);
     }
   }
