@@ -221,6 +221,7 @@ class Watch(Base):
         run.train(3)
         piped = subprocess.Popen([SLUICE, "watch", str(run.folder), "--every", "0.2"], text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self.addCleanup(piped.stdout.close)
         self.assertRegex(piped.stdout.readline(), r"\Ademo: training, step 3 of 50, loss 1\.333, 1\.00k tokens/s")
         for terminal in ("dumb", "no-such-terminal"):
             with self.on_terminal(run.folder, columns=200, TERM=terminal) as screen:
@@ -310,14 +311,15 @@ class Server:
             return b""
 
     def cpu_s(self):
-        fields = open(f"/proc/{self.process.pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class WatchPages(Base):
     def test_sends_what_is_new_and_says_how_the_run_fares(self):
         run = self.made_up()
-        run.train(20)
+        run.train(21)
         with Server(run.folder) as server:
             status, page, headers = server.get("/")
             self.assertEqual(status, 200)
@@ -326,13 +328,13 @@ class WatchPages(Base):
                 self.assertIn(header, headers)
             self.assertNotRegex(page, r"(?i)(src|href)\s*=\s*[\"']?https?:")
             first = server.data()["runs"][0]
-            self.assertEqual(first["new"]["series"]["last"], list(range(1, 21)))
+            self.assertEqual(first["new"]["series"]["last"], list(range(1, 22)))
             self.assertEqual(first["live"]["kind"], "training")
             run.train(2)
             deadline = time.monotonic() + WAIT_S
             while (then := server.data(first["at"])["runs"][0])["new"] is None and time.monotonic() < deadline:
                 time.sleep(0.1)
-            self.assertIn(21, then["new"]["series"]["last"])
+            self.assertIn(22, then["new"]["series"]["last"])
             self.assertLessEqual(len(then["new"]["series"]["last"]), 3)
             self.assertNotIn("config", then["new"])
             self.assertLess(len(json.dumps(then)), len(json.dumps(first)) / 2)
@@ -404,11 +406,11 @@ class WatchPages(Base):
         host = b"Host: localhost\r\n"
         with Server(run.folder) as server:
             for path in ("/../secret", "/..%2fsecret", "/%2e%2e/secret", "/./metrics.jsonl", "/lock", "//etc/passwd",
-                         "/data/../../secret", "/%00", "/" + "a" * 8000):
+                         "/data/../../secret", "/" + "a" * 8000):
                 status, body, _ = server.get(path)
                 self.assertIn(status, (400, 404, 414, 431), path)
                 self.assertNotIn("swordfish", body)
-            for request in (b"", b"\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00" * 99,
+            for request in (b"", b"\r\n", b"GET /%00/../secret HTTP/1.1\r\n" + host + b"\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00" * 99,
                             b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
                             b"POST /data HTTP/1.1\r\n" + host + b"Content-Length: 99999999999\r\n\r\n" + b"x" * 99999,
                             b"GET /data HTTP/1.1\r\n" + host + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
@@ -462,7 +464,7 @@ class WatchPages(Base):
                 reader.join()
             self.assertGreaterEqual(min(asked), 3)
             print(f"{spent_s / took_s:.2%} of a core for twenty readers, {spent_s:.2f} s of {took_s:.1f} s")
-            self.assertLess(spent_s / took_s, 0.05)
+            self.assertLess(spent_s / took_s, 0.03)
             # Nothing of it is in the run's process or folder: no connection, and no file that it opened to write.
             for number in os.listdir(f"/proc/{server.process.pid}/fd"):
                 with contextlib.suppress(OSError):
@@ -505,7 +507,6 @@ class WatchRuns(Training):
             text = screen.wait_for("out  completed  step 20/20 (100%)", "validation", "checkpoint  step 20")
             last = self.metrics("out")[-1]
             self.assertIn(f"loss {last['loss']:.4g}", text)
-            self.assertFalse((self.path / "out/lock").exists())
             killed = subprocess.Popen([SLUICE, "train", "run.json", "--out", "out", "--overwrite", "--steps", "100000"],
                                       cwd=self.path, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.DEVNULL)

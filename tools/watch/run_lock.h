@@ -14,8 +14,7 @@ namespace sluice::watch {
 
 enum class RunLock : std::uint8_t { kUnknown, kFree, kHeld };
 
-// `folder`: the run's. Where there is no lock file, nobody trains (kFree): it lasts as long as a
-// run does.
+// `folder`: the run's. Where there is no lock file, nobody trains there (kFree).
 RunLock run_lock(const std::string& folder);
 
 // Whether `locks`, the text of /proc/locks, has a flock() of this inode.
