@@ -181,12 +181,11 @@ std::vector<std::string> metrics_parts(const std::string& path) {
   constexpr int kMostParts = 1000;
   std::vector<std::string> parts;
   std::error_code ignored;
-  for (int i = 1; i <= kMostParts; ++i) {
+  // A crash while parts are renamed leaves a number without one.
+  for (int i = kMostParts; i > 0; --i) {
     std::string part = path + "." + std::to_string(i);
-    if (!std::filesystem::exists(part, ignored)) break;
-    parts.push_back(std::move(part));
+    if (std::filesystem::is_regular_file(part, ignored)) parts.push_back(std::move(part));
   }
-  std::reverse(parts.begin(), parts.end());
   if (std::filesystem::exists(path, ignored) || parts.empty()) parts.push_back(path);
   return parts;
 }

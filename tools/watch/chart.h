@@ -1,5 +1,5 @@
-// Chart: numbers over steps as characters: dots of Braille (2 x 4 a character), or '*' and 'o' where
-// a terminal has ASCII alone.
+// Chart: numbers over steps as characters: dots of Braille (2 x 4 a character), or '*' and 'o'
+// where a terminal has ASCII alone.
 //
 // No packaged library draws charts on a terminal in both Debian 12 and Ubuntu 24.04, so these few
 // lines do.

@@ -1,5 +1,5 @@
-// The metrics of runs as Prometheus scrapes them: text format 0.0.4, each family with HELP and TYPE,
-// in base units (seconds, bytes). What a line of metrics.jsonl has is named after its key and
+// The metrics of runs as Prometheus scrapes them: text format 0.0.4, each family with HELP and
+// TYPE, in base units (seconds, bytes). What a line of metrics.jsonl has is named after its key and
 // explained by engine/observe/metric_keys.cc, so that a key that comes is here, too.
 //
 // Threads: pure functions.

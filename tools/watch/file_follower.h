@@ -1,8 +1,8 @@
 // FileFollower: a file of lines that another program adds to, line by line as they are completed.
 //
-// What may happen to it meanwhile: it is not there yet; its last line is half-written; it is renamed
-// to FILE.1 and begun anew (what was there before to FILE.2, and so on); it is cut, overwritten or
-// replaced: then restart() is called, and everything comes again.
+// What may happen to it meanwhile: it is not there yet; its last line is half-written; it is
+// renamed to FILE.1 and begun anew (what was there before to FILE.2, and so on); it is cut,
+// overwritten or replaced: then restart() is called, and everything comes again.
 //
 // The file is opened for reading, briefly, at each poll, and nothing else.
 //

@@ -41,6 +41,9 @@ RunPhase phase_of(const RunSigns& signs, double now_unix_s) {
     return is_another ? RunPhase::kStarting : *signs.end;
   }
   const double quiet_s = now_unix_s - signs.newest_unix_s;
+  // A run takes its lock before it writes anything.
+  if (signs.lock == RunLock::kFree && !signs.has_begun && signs.last_step == 0)
+    return RunPhase::kStopped;
   if (signs.lock == RunLock::kFree && quiet_s > std::max(kLeastGraceS, 3 * signs.interval_s))
     return signs.has_begun ? RunPhase::kCrashed : RunPhase::kStopped;
   if (signs.lock == RunLock::kUnknown && quiet_s > std::max(kSilentS, 20 * signs.interval_s))

@@ -1,5 +1,5 @@
-// RunView: a run at a moment, as numbers and sentences to be shown. Plain data; what is not known is
-// missing. Texts are as the run's files have them: whoever shows them sees to what they hold.
+// RunView: a run at a moment, as numbers and sentences to be shown. Plain data; what is not known
+// is missing. Texts are as the run's files have them: whoever shows them sees to what they hold.
 #pragma once
 
 #include <array>
@@ -18,8 +18,7 @@ struct TierView {
   std::string name;  // "gpu", "cpu", "nvme"
   std::optional<double> planned_bytes;
   std::optional<double> budget_bytes;
-  std::optional<double>
-      used_bytes;  // measured: the most so far of a GPU, what is resident of hosts
+  std::optional<double> used_bytes;  // the most so far of a GPU, what is resident of hosts
 };
 
 struct Happening {
@@ -29,7 +28,7 @@ struct Happening {
   std::string text;
 };
 
-// What a life of a run said about itself when it began, and what happened since the run's beginning.
+// What a life of a run said about itself when it began, and what happened since the run began.
 struct RunFacts {
   std::optional<std::int64_t> total_steps;
   std::optional<std::int64_t> ranks;

@@ -35,19 +35,23 @@ class RunWatcher {
 
   std::shared_ptr<const Sight> sight() const;
 
-  // Calls visit(number of the sight, followers) while none of them looks.
+  // Calls visit(number of the sight, followers) while none of them looks. False: one of them has
+  // been looking for kPatience, since a file does not answer.
   template <typename Visit>
-  auto with_runs(const Visit& visit) const {
-    const std::lock_guard lock(runs_mutex_);
-    return visit(number_, runs_);
+  bool with_runs(const Visit& visit) const {
+    const std::unique_lock lock(runs_mutex_, kPatience);
+    if (lock) visit(number_, runs_);
+    return lock.owns_lock();
   }
 
  private:
+  static constexpr std::chrono::seconds kPatience{2};
+
   void look();
   void work();
 
   const std::chrono::milliseconds every_;
-  mutable std::mutex runs_mutex_;
+  mutable std::timed_mutex runs_mutex_;
   std::vector<std::unique_ptr<RunFollower>> runs_;  // guarded by runs_mutex_, like the next
   std::uint64_t number_ = 0;
 

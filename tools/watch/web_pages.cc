@@ -17,6 +17,7 @@ namespace {
 constexpr std::size_t kMostKeptAnswers = 64;
 constexpr std::size_t kMostCursors = 64;
 constexpr std::size_t kMostCursorBytes = 200;
+constexpr const char* kNoAnswer = "the runs' files do not answer; ask again later";
 
 std::string digest_of(std::string_view text) {
   data::Sha256 digest;
@@ -68,7 +69,7 @@ WebPages::WebPages(const RunWatcher& watcher, Options options)
   // Without a point: the page asks for them, and stays the same as long as the server runs.
   std::vector<report::RunRecord> empty;
   std::vector<std::string> names;
-  watcher_.with_runs([&](std::uint64_t /*number*/, const auto& runs) {
+  static_cast<void>(watcher_.with_runs([&](std::uint64_t /*number*/, const auto& runs) {
     for (const auto& run : runs) {
       names.push_back(run->record().name);
       empty.push_back(
@@ -76,8 +77,7 @@ WebPages::WebPages(const RunWatcher& watcher, Options options)
            .path = run->record().path,
            .metrics = {.series = report::StepSeries(report::metric_columns().size(), 1)}});
     }
-    return 0;
-  });
+  }));
   const report::LivePage made = report::live_page(
       title_of(names), report::report_json(empty, {.made_unix_s = options_.now_unix_s(),
                                                    .made_by = options_.made_by,
@@ -117,7 +117,7 @@ WebReply WebPages::data(const std::string& cursors) {
   }
   std::string body = "{\"every_ms\":" + std::to_string(options_.every_ms) +
                      ",\"now_unix_s\":" + json_number(options_.now_unix_s()) + ",\"runs\":[";
-  watcher_.with_runs([&](std::uint64_t sight, const auto& runs) {
+  const bool had = watcher_.with_runs([&](std::uint64_t sight, const auto& runs) {
     if (sight != std::exchange(answered_, sight)) {
       increments_.clear();
       metrics_text_.clear();
@@ -138,23 +138,23 @@ WebReply WebPages::data(const std::string& cursors) {
               "\",\"left_s\":" + json_number(view.left_s.value_or(std::nan(""))) +
               "},\"new\":" + known->second + "}";
     }
-    return 0;
   });
+  if (!had) return refusal(503, kNoAnswer);
   return {.type = "application/json", .body = body + "]}\n", .headers = {}};
 }
 
 WebReply WebPages::metrics() {
-  watcher_.with_runs([&](std::uint64_t sight, const auto& runs) {
+  const bool had = watcher_.with_runs([&](std::uint64_t sight, const auto& runs) {
     if (sight != std::exchange(answered_, sight)) {
       increments_.clear();
       metrics_text_.clear();
     }
-    if (!metrics_text_.empty()) return 0;
+    if (!metrics_text_.empty()) return;
     std::vector<const RunFollower*> all;
     for (const auto& run : runs) all.push_back(run.get());
     metrics_text_ = exposition(all);
-    return 0;
   });
+  if (!had) return refusal(503, kNoAnswer);
   return {.type = kExpositionType, .body = metrics_text_, .headers = {}};
 }
 

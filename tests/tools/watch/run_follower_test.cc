@@ -57,6 +57,9 @@ TEST_F(FollowedRun, ConcludesWhatTheRunIsAt) {
   EXPECT_EQ(polled().phase, RunPhase::kWaiting);
   add("config.json", R"({"run": {"eval_every": 10, "checkpoint_every": 5, "steps": 20}})");
   EXPECT_EQ(polled().phase, RunPhase::kStarting);
+  lock_ = RunLock::kFree;
+  EXPECT_EQ(polled().phase, RunPhase::kStopped);
+  lock_ = RunLock::kHeld;
   add("events.jsonl", event("begin", 0, now_s_, ",\"steps\":20"));
   EXPECT_EQ(polled().phase, RunPhase::kStarting);
   const double began_s = now_s_;

@@ -21,9 +21,9 @@ class Run {
   // What a live page gets while the run goes on replaces what it had.
   update(raw) {
     Object.assign(this, raw);
-    this.steps = raw.series.last;
+    this.steps = this.series.last;
     this.points = this.steps.length;
-    this.thinned = raw.series.width > 1;
+    this.thinned = this.series.width > 1;
     this.cache = new Map();
     this.begins = this.events.filter(event => event.event === "begin");
     this.begin = { ...(this.begins.at(-1) || {}) };
