@@ -198,6 +198,25 @@ class Watch(Base):
                 self.assertEqual(screen.flags(), before)
                 self.assertGreater(screen.raw.rfind(SHOW_CURSOR), screen.raw.rfind(b"\x1b[?25l"))
 
+    def test_stops_and_goes_on_in_a_shell(self):
+        run = self.made_up()
+        run.train(3)
+        with TerminalScreen(["bash", "--norc", "-i"], TERM="xterm-256color", PS1="shell: ") as screen:
+            screen.wait_for("shell:")
+            before = screen.flags()
+            screen.press(f"{SLUICE} watch --every 0.2 {run.folder}\n")
+            screen.wait_for("held by")
+            screen.press("\x1a")
+            screen.wait_for("Stopped")
+            self.assertEqual(screen.flags()[3], before[3])
+            screen.press("fg\n")
+            run.train(1)
+            screen.wait_for("step 4/50")
+            screen.press("q")
+            screen.read(0.5)
+            screen.press("exit\n")
+            self.assertEqual(screen.end(), 0)
+
     def test_sends_little_and_no_colours_where_none_are_wanted(self):
         run = self.made_up(steps=1000)
         run.train(300)

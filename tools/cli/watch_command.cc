@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -236,7 +237,7 @@ Status check_token(const std::string& token) {
 Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
   SLUICE_RETURN_IF_ERROR(check_token(options.token));
   SLUICE_ASSIGN_OR_RETURN(const watch::WebAddress wanted, watch::parse_address(options.web));
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<watch::WebServer> server,
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<watch::WebServer> server,
                           watch::WebServer::listen(wanted));
   const watch::WebAddress& address = server->address();
   std::string token = options.token;
@@ -265,6 +266,7 @@ Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
     server->sweep();
     std::this_thread::sleep_for(milliseconds(200));
   }
+  server.reset();  // before what it answers with
   return 0;
 }
 

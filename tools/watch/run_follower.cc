@@ -233,7 +233,6 @@ void RunFollower::show() {
     const auto& cell = bucket.cells[val];
     if (cell.count == 0) continue;
     view.val_loss = cell.mean();
-    view.val_step = bucket.last_step;
     view.least_val_loss = std::min(view.least_val_loss.value_or(cell.least), cell.least);
   }
   view.lines = record_.metrics.lines;

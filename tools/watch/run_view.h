@@ -77,7 +77,6 @@ struct RunView {
   std::optional<StepLine> last;
   std::optional<double> val_loss;  // the last one, and the least
   std::optional<double> least_val_loss;
-  std::int64_t val_step = 0;
   std::optional<double> left_s;
   double since_last_s = 0;  // since the last line
   std::int64_t lines = 0;

@@ -309,8 +309,7 @@ class Painter {
     int used = 0;
     if (view_.val_loss)
       line(area, used, "validation",
-           number_text(view_.val_loss) + ", least " + number_text(view_.least_val_loss) +
-               ", step " + std::to_string(view_.val_step));
+           number_text(view_.val_loss) + ", least " + number_text(view_.least_val_loss));
     line(area, used, "rate, norm", value_text(view_, "lr") + ", " + value_text(view_, "grad_norm"));
     if (view_.skipped > 0 || view_.not_finite > 0)
       line(area, used, "skipped",
