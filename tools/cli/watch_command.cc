@@ -22,6 +22,7 @@
 #include "tools/support/version.h"
 #include "tools/watch/run_watcher.h"
 #include "tools/watch/screen.h"
+#include "tools/watch/sentences.h"
 #include "tools/watch/terminal.h"
 #include "tools/watch/web_server.h"
 

@@ -163,18 +163,4 @@ std::optional<double> StepLine::value(std::string_view column) const {
   return values[at];
 }
 
-std::string holds_the_step(const RunView& view) {
-  if (!view.step_ms) return {};
-  const double compute = view.parts[0] + view.parts[1];
-  const std::string& planned = view.facts.bottleneck;
-  std::string text;
-  if (view.parts[2] > compute && view.parts[2] > view.parts[3])
-    text = "updates " + share_text(view.parts[2]);
-  else if (view.parts[3] > compute)
-    text = "other " + share_text(view.parts[3]);
-  else
-    text = "compute " + share_text(compute);
-  return text + (planned.empty() ? "" : ", plan " + planned);
-}
-
 }  // namespace sluice::watch

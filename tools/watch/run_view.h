@@ -102,7 +102,5 @@ struct RunView {
 
 inline constexpr std::array<const char*, 4> kPartNames = {"forward", "backward", "update wait",
                                                           "other"};
-// What takes most of a step, and what was planned to: "compute 91%, plan NVMe read".
-std::string holds_the_step(const RunView& view);
 
 }  // namespace sluice::watch

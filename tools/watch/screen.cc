@@ -8,6 +8,7 @@
 #include "tools/report/metrics_file.h"
 #include "tools/watch/chart.h"
 #include "tools/watch/numbers.h"
+#include "tools/watch/sentences.h"
 
 namespace sluice::watch {
 namespace {
@@ -41,37 +42,8 @@ Style style_of(RunPhase phase) {
   }
 }
 
-std::string phase_sentence(const RunView& view) {
-  switch (view.phase) {
-    case RunPhase::kWaiting:
-      return "there is no run here yet: " + view.path;
-    case RunPhase::kCrashed:
-      return "it ended without saying so, and nobody trains here: killed, or its machine stopped";
-    case RunPhase::kStopped:
-      return "nobody trains here, and no end was recorded";
-    case RunPhase::kSilent:
-      return "nothing new for " + duration_text(view.since_last_s) +
-             ", and whether it still runs cannot be seen from here";
-    case RunPhase::kFailed:
-    case RunPhase::kInterrupted:
-      return view.facts.end_reason;
-    default:
-      return {};
-  }
-}
-
 std::string value_text(const RunView& view, const char* column) {
   return number_text(view.last ? view.last->value(column) : std::nullopt);
-}
-
-std::string steps_text(const RunView& view) {
-  if (!view.last)
-    return view.facts.total_steps ? "0/" + std::to_string(*view.facts.total_steps) : "";
-  std::string text = std::to_string(view.last->step);
-  if (!view.facts.total_steps || *view.facts.total_steps <= 0) return text;
-  const double share =
-      static_cast<double>(view.last->step) / static_cast<double>(*view.facts.total_steps);
-  return text + "/" + std::to_string(*view.facts.total_steps) + " (" + share_text(share) + ")";
 }
 
 struct Spec {
@@ -460,22 +432,6 @@ Frame draw_screen(const RunView& view, const report::StepSeries& series, int row
   Frame frame(rows, columns);
   Painter(view, series, options, frame).paint();
   return frame;
-}
-
-std::string plain_line(const RunView& view) {
-  std::string text = printable(view.name) + ": " + phase_word(view.phase);
-  const auto add = [&](const std::string& more) { text += ", " + more; };
-  if (view.last) {
-    add("step " + std::to_string(view.last->step) +
-        (view.facts.total_steps ? " of " + std::to_string(*view.facts.total_steps) : ""));
-    add("loss " + number_text(view.last->value("loss")));
-    if (view.val_loss) add("validation " + number_text(view.val_loss));
-    add(count_text(view.tokens_per_s) + " tokens/s");
-    if (view.left_s) add(duration_text(view.left_s) + " left");
-  }
-  const std::string sentence = phase_sentence(view);
-  if (!sentence.empty()) text += ": " + printable(sentence);
-  return text;
 }
 
 }  // namespace sluice::watch

@@ -1,5 +1,4 @@
-// The screen of `sluice watch`: a RunView laid out for a terminal of any size; and its one line,
-// where there is no terminal.
+// The screen of `sluice watch`: a RunView laid out for a terminal of any size.
 //
 // Threads: pure functions.
 #pragma once
@@ -32,8 +31,5 @@ inline constexpr int kMostZoom = 10;
 
 Frame draw_screen(const RunView& view, const report::StepSeries& series, int rows, int columns,
                   const ScreenOptions& options);
-
-// "demo: training, step 120 of 2000, loss 3.214, ...", without a line feed.
-std::string plain_line(const RunView& view);
 
 }  // namespace sluice::watch

@@ -11,6 +11,7 @@
 #include "tools/report/metrics_file.h"
 #include "tools/watch/chart.h"
 #include "tools/watch/numbers.h"
+#include "tools/watch/sentences.h"
 
 namespace sluice::watch {
 namespace {

@@ -37,7 +37,7 @@ function take(run, reply) {
     const { keep_points: points, keep_events: events, ...rest } = added;
     rest.series = joinedSeries(points ? run.series : { last: [], columns: {} }, added.series, points);
     rest.events = (events ? run.events.slice(0, events) : []).concat(added.events);
-    const isNew = rest.config !== undefined || added.events.length > 0;
+    const isNew = rest.config !== undefined || added.events.some(event => event?.event === "begin");
     waiting = true;
     waitingFacts ||= isNew;
     run.live = reply.live;
