@@ -1,6 +1,6 @@
 // Terminal: the terminal of standard output, drawn on by ncurses, which sends only what has
-// changed. It is as it was when the object ends, and when a signal that ends the process comes: those that
-// are taken elsewhere (tools/support/interrupt.h) leave the end to the object's owner.
+// changed. It is as it was when the object ends, and when a signal that ends the process comes:
+// those that are taken elsewhere (tools/support/interrupt.h) leave the end to the object's owner.
 //
 // One at a time.
 //
