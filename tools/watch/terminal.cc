@@ -4,13 +4,16 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <clocale>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 // Last: it has macros of common names.
 #define NCURSES_NOMACROS 1
@@ -45,8 +48,11 @@ void keep_for_restoring() {
     std::array<char, 8> wanted{};
     std::strncpy(wanted.data(), name, wanted.size() - 1);
     const char* const text = ::tigetstr(wanted.data());
-    if (text == nullptr || text == reinterpret_cast<const char*>(-1)) continue;  // NOLINT(*-cast)
-    const std::size_t bytes = std::strlen(text);
+    // -1: the terminal has another kind of capability by that name.
+    if (text == nullptr || reinterpret_cast<std::intptr_t>(text) == -1)  // NOLINT(*-cast)
+      continue;
+    const std::string_view whole(text);
+    const std::size_t bytes = std::min(whole.find("$<"), whole.size());  // the delay that follows
     if (restore.bytes + bytes > restore.text.size()) continue;
     std::memcpy(restore.text.data() + restore.bytes, text, bytes);
     restore.bytes += bytes;
