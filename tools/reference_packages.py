@@ -16,7 +16,9 @@ from toolbox import Failure, cache_folder, say
 
 PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1", "clang-tidy": "23.1.4"}
 # Without what they ask for: that is there, or would be a torch of its own.
-PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2"}
+# pyte is a terminal, whose characters wcwidth measures; prometheus-client reads what Prometheus does.
+PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2", "pyte": "0.8.2",
+                "wcwidth": "0.2.13", "prometheus-client": "0.22.1"}
 # What sluice-log writes with: 50 MB to fetch.
 MONITORS = {"wandb": "0.31.0", "mlflow-skinny": "3.17.2"}
 MONITORS_ALONE = {"tensorboard": "2.21.0", "absl-py": "2.5.1"}

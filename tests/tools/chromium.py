@@ -54,22 +54,23 @@ class Browser:
                 raise RuntimeError(f"{method}: {reply['error']}")
             return reply["result"]
 
-    def page(self, url, width=1280, height=900, scale=1, dark=False):
+    def page(self, url, width=1280, height=900, scale=1, dark=False, offline=True):
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        return Page(self, session, url, (width, height, scale), dark)
+        return Page(self, session, url, (width, height, scale), dark, offline)
 
 
 class Page:
     """A page that has loaded and says that it is ready."""
 
-    def __init__(self, browser, session, url, size, dark):
+    def __init__(self, browser, session, url, size, dark, offline):
         self._browser = browser
         self._session = session
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call("Network.emulateNetworkConditions", offline=True, latency=0,
-                  downloadThroughput=0, uploadThroughput=0)
+        self.call("Network.emulateNetworkConditions", offline=offline, latency=0,
+                  downloadThroughput=0 if offline else -1, uploadThroughput=0 if offline else -1)
+        self._home = None if offline else url  # what it may ask for
         width, height, scale = size
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=scale, mobile=False)
@@ -122,7 +123,7 @@ class Page:
             elif method == "Page.javascriptDialogOpening":
                 found.append(f"dialog: {told['message']}")
             elif method == "Network.requestWillBeSent" and not told["request"]["url"].startswith(
-                    ("file:", "data:", "blob:")):
+                    ("file:", "data:", "blob:", *([self._home] if self._home else []))):
                 found.append(f"asked for {told['request']['url']}")
         return found
 

@@ -97,13 +97,14 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("config", "--keys", "--set"), ("config", "--keys", "--deepspeed"),
             ("scrub", "--run", "--remove-leftovers"), ("data", "--config", "--dtype"),
             ("train", "--quiet", "--json-lines"), ("man", "--names", "COMMAND"),
-            ("eval", "--json", "--csv"), ("metrics", "--json", "--markdown"), ("eval", "--by-document", "--batches")]
+            ("eval", "--json", "--csv"), ("metrics", "--json", "--markdown"), ("watch", "--web", "--plain"),
+            ("eval", "--by-document", "--batches")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
           ("plan", "--link-gb-per-s", "--gpus"), ("plan", "--network-gb-per-s", "--nodes"),
           ("plan", "--link-latency-us", "--gpus"), ("plan", "--nodes", "--gpus"),
           ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
-          ("tune", "--force", "--out"), ("data", "--set", "--config"),
+          ("tune", "--force", "--out"), ("watch", "--token", "--web"), ("data", "--set", "--config"),
           ("eval", "--csv", "--by-document")]
 WATCHDOG = good("5", "0") + bad("-1", "nan", "abc", "", "1e9")  # before the command
 MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
@@ -130,6 +131,11 @@ COMMANDS = {
                                                           "pipe", "text.bin/x")),
                 flag("--drive-tbw", good("600", "0.5") + NUMBERS_BAD + bad("0")),
                 flag("--force")]),
+    # Neither waits for a run nor serves a page here: it would not end by itself.
+    "watch": (2, [good("--no-wait"), DIRECTORIES], [
+        flag("--every", good("0.1", "2") + NUMBERS_BAD + bad("0", "4000")), flag("--plain"),
+        flag("--web", bad("", "8080", ":1", "127.0.0.1:", "no.invalid:1", "127.0.0.1:65536", "::1:1")),
+        flag("--token", bad("", "short", "0123456789abcdef"))]),
     "scrub": (4, [good("run0", "run0/", "nvme", ".", "empty", "no_manifest") + NO_FILES +
                   bad("run.json", f"damaged/checkpoints/{NAME}")],
               [flag("--run", bad("absent", "", "run0")), flag("--remove"),

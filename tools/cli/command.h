@@ -46,6 +46,7 @@ Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);
 Command add_trial_command(CLI::App& sluice);  // like the next: only with LibTorch
 Command add_tune_command(CLI::App& sluice);
+Command add_watch_command(CLI::App& sluice);
 
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitDamaged = 1;

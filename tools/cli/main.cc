@@ -66,6 +66,7 @@ int run(int argc, const char* const* argv) {
   commands["metrics"] = sluice::tools::add_metrics_command(app);
   commands["report"] = sluice::tools::add_report_command(app);
   commands["scrub"] = sluice::tools::add_scrub_command(app);
+  commands["watch"] = sluice::tools::add_watch_command(app);
 
   const auto parsed = sluice::tools::parse_words(app, argc, argv);
   if (parsed.ok() && !*parsed) return 0;

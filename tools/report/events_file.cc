@@ -1,5 +1,6 @@
 #include "tools/report/events_file.h"
 
+#include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -84,6 +85,8 @@ class Reader {
       ++file_.bad_lines;
       return;
     }
+    latest_.push_back(text_of(json));
+    if (latest_.size() > EventsFile::kMostLatest) latest_.pop_front();
     if (++of_kind_[json["event"].get<std::string>()] > EventsFile::kMostOfAKind) {
       ++file_.left_out;
       return;
@@ -95,6 +98,7 @@ class Reader {
 
   EventsFile finish() {
     for (const Json& event : events_) file_.events.push_back(text_of(event));
+    file_.latest.assign(latest_.begin(), latest_.end());
     file_.has_torn_end = torn_ > 0;
     return std::move(file_);
   }
@@ -111,6 +115,7 @@ class Reader {
 
   EventsFile file_;
   std::vector<Json> events_;
+  std::deque<std::string> latest_;
   std::optional<std::size_t> last_begin_;
   std::map<std::string, std::size_t> of_kind_;
   std::int64_t torn_ = 0;

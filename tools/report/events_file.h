@@ -2,7 +2,8 @@
 // each as JSON. Of several lives of the run only the last one's `begin` keeps its configuration and
 // tiers; what changed from one life to the next is said in `changes`.
 //
-// Memory: kMostOfAKind of each kind, of at most kMostEventBytes each (a `begin`: kMostBeginBytes).
+// Memory: kMostOfAKind of each kind, of at most kMostEventBytes each (a `begin`: kMostBeginBytes),
+//         and the last kMostLatest.
 // Errors: only where the file cannot be read.
 #pragma once
 
@@ -19,7 +20,10 @@ struct EventsFile {
   static constexpr std::size_t kMostEventBytes = std::size_t{8} << 10;
   static constexpr std::size_t kMostBeginBytes = std::size_t{128} << 10;
 
+  static constexpr std::size_t kMostLatest = 100;
+
   std::vector<std::string> events;  // JSON objects, in the order of the file
+  std::vector<std::string> latest;  // the last ones of the file, those left out above among them
   std::int64_t left_out = 0;        // beyond kMostOfAKind
   std::int64_t bad_lines = 0;
   bool has_torn_end = false;

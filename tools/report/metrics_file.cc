@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,7 +10,6 @@
 
 #include "engine/observe/log_parts.h"
 #include "engine/observe/step_metrics.h"
-#include "tools/report/text_lines.h"
 
 namespace sluice::report {
 namespace {
@@ -92,27 +92,20 @@ std::optional<Line> parse(std::string_view text) {
 }
 
 // What lines of schema 1 do not say follows from what they say.
-class Derived {
- public:
-  void complete(Line& line) {
-    const double step_s = line.values[step_ms_] / 1e3;
-    if (std::isfinite(step_s) && step_s > 0) trained_s_ += step_s;
-    line.values[trained_column_] = trained_s_;
-    const double own = line.values[tokens_per_s_] * step_s;
-    if (std::isfinite(line.values[tokens_seen_]))
-      tokens_ = line.values[tokens_seen_];
-    else if (std::isfinite(own))
-      line.values[tokens_seen_] = tokens_ += std::round(own);
-  }
-
- private:
-  const std::size_t step_ms_ = metric_column("step_ms");
-  const std::size_t tokens_per_s_ = metric_column("tokens_per_s");
-  const std::size_t tokens_seen_ = metric_column("tokens_seen");
-  const std::size_t trained_column_ = metric_column("trained_s");
-  double trained_s_ = 0;
-  double tokens_ = 0;
-};
+void complete(Line& line, double& trained_s, double& tokens) {
+  static const std::size_t kStepMs = metric_column("step_ms");
+  static const std::size_t kTokensPerS = metric_column("tokens_per_s");
+  static const std::size_t kTokensSeen = metric_column("tokens_seen");
+  static const std::size_t kTrained = metric_column("trained_s");
+  const double step_s = line.values[kStepMs] / 1e3;
+  if (std::isfinite(step_s) && step_s > 0) trained_s += step_s;
+  line.values[kTrained] = trained_s;
+  const double own = line.values[kTokensPerS] * step_s;
+  if (std::isfinite(line.values[kTokensSeen]))
+    tokens = line.values[kTokensSeen];
+  else if (std::isfinite(own))
+    line.values[kTokensSeen] = tokens += std::round(own);
+}
 
 void add_gap(MetricsFile& file, std::int64_t after, std::int64_t step) {
   if (step <= after + 1) return;
@@ -163,40 +156,45 @@ void StepList::add(std::int64_t step) {
   if (steps.size() < kMost) steps.push_back(step);
 }
 
+void MetricsReader::take(const TextLine& text) {
+  auto line = parse(text.text);
+  if (!line && !text.ended) {
+    file_.has_torn_end = true;
+    return;
+  }
+  if (!line) {
+    if (file_.bad_lines++ == 0) file_.first_bad_line = text.number;
+    return;
+  }
+  if (last_ && *line->step <= *last_) ++file_.out_of_order;
+  if (last_) add_gap(file_, *last_, *line->step);
+  last_ = std::max(last_.value_or(0), *line->step);
+  complete(*line, trained_s_, tokens_);
+  // The norm of a gradient that overflowed is none.
+  if (line->skipped) line->values[metric_column("grad_norm")] = kUnknown;
+  const auto& buckets = file_.series.buckets();
+  if (!buckets.empty() && *line->step / file_.series.width() < buckets.back().index) ++rewrites_;
+  add_line(file_, *line);
+  if (visit_) visit_({.step = *line->step, .values = line->values, .skipped = line->skipped});
+}
+
+std::vector<std::string> metrics_parts(const std::string& path) {
+  std::vector<std::string> parts = engine::log_parts(path);
+  if (parts.empty()) parts.push_back(path);
+  return parts;
+}
+
 Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_buckets) {
-  MetricsFile file{.series = StepSeries(metric_columns().size(), most_buckets)};
-  std::optional<Derived> derived;
-  std::optional<std::int64_t> last;
-  const auto begin = [&] {
-    file = {.series = StepSeries(metric_columns().size(), most_buckets)};
-    derived.emplace();
-    last.reset();
-  };
-  const auto take = [&](const TextLine& text) {
-    auto line = parse(text.text);
-    if (!line && !text.ended) {
-      file.has_torn_end = true;
-      return;
-    }
-    if (!line) {
-      if (file.bad_lines++ == 0) file.first_bad_line = text.number;
-      return;
-    }
-    if (last && *line->step <= *last) ++file.out_of_order;
-    if (last) add_gap(file, *last, *line->step);
-    last = std::max(last.value_or(0), *line->step);
-    derived->complete(*line);
-    // The norm of a gradient that overflowed is none.
-    if (line->skipped) line->values[metric_column("grad_norm")] = kUnknown;
-    add_line(file, *line);
-  };
-  SLUICE_RETURN_IF_ERROR(
-      engine::visit_log_parts(path, begin, [&](const std::string& part) -> Status {
-        SLUICE_ASSIGN_OR_RETURN(const std::int64_t too_long, read_lines(part, take));
-        file.bad_lines += too_long;
+  std::optional<MetricsReader> reader;
+  SLUICE_RETURN_IF_ERROR(engine::visit_log_parts(
+      path, [&] { reader.emplace(most_buckets); },
+      [&](const std::string& part) -> Status {
+        SLUICE_ASSIGN_OR_RETURN(const std::int64_t too_long,
+                                read_lines(part, [&](const TextLine& text) { reader->take(text); }));
+        reader->add_unreadable(too_long);
         return {};
       }));
-  return file;
+  return reader->file();
 }
 
 }  // namespace sluice::report

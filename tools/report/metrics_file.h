@@ -8,12 +8,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "aio/result.h"
 #include "tools/report/step_series.h"
+#include "tools/report/text_lines.h"
 
 namespace sluice::report {
 
@@ -51,6 +56,38 @@ struct MetricsFile {
   double nvme_write_bytes = 0;
 };
 
+// Line by line, for who follows a file that grows.
+class MetricsReader {
+ public:
+  struct Step {
+    std::int64_t step = 0;
+    std::span<const double> values;  // by column; what is not known is not finite
+    bool skipped = false;
+  };
+  explicit MetricsReader(std::size_t most_buckets, std::function<void(const Step&)> visit = {})
+      : file_{.series = StepSeries(metric_columns().size(), most_buckets)},
+        visit_(std::move(visit)) {}
+
+  void take(const TextLine& text);
+  void add_unreadable(std::int64_t lines) { file_.bad_lines += lines; }
+
+  const MetricsFile& file() const { return file_; }
+  // How often a line fell before the series' last bucket: then what came before has changed, too.
+  std::int64_t rewrites() const { return rewrites_; }
+
+ private:
+  MetricsFile file_;
+  std::function<void(const Step&)> visit_;
+  std::optional<std::int64_t> last_;
+  double trained_s_ = 0;
+  double tokens_ = 0;
+  std::int64_t rewrites_ = 0;
+};
+
+// The file's earlier parts, `path`.2, `path`.1, ..., and itself: what is there, oldest first.
+std::vector<std::string> metrics_parts(const std::string& path);
+
+// All parts.
 Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_buckets);
 
 }  // namespace sluice::report

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "tools/report/json_text.h"
 
@@ -10,6 +11,7 @@ namespace sluice::report {
 namespace {
 
 using Bucket = StepSeries::Bucket;
+using Buckets = std::span<const Bucket>;
 using Cell = StepSeries::Cell;
 
 constexpr std::size_t kMostBuckets = 1200;
@@ -64,8 +66,7 @@ void append_list_of(std::string& out, const StepList& list) {
   append_steps(members.key("steps"), list.steps);
 }
 
-void append_column(std::string& out, const std::vector<Bucket>& buckets, std::size_t column,
-                   int digits) {
+void append_column(std::string& out, Buckets buckets, std::size_t column, int digits) {
   const auto cells = [&](const std::function<double(const Cell&)>& value) {
     return [=](std::string& to, const Bucket& bucket) {
       const Cell& cell = bucket.cells[column];
@@ -100,7 +101,7 @@ bool counts_up(const std::string& name) {
   return name == "tokens_seen" || name == "unix_s" || name == "trained_s";
 }
 
-void append_columns(std::string& out, const std::vector<Bucket>& buckets) {
+void append_columns(std::string& out, Buckets buckets) {
   Members columns(out);
   const std::vector<std::string>& names = metric_columns();
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -112,8 +113,9 @@ void append_columns(std::string& out, const std::vector<Bucket>& buckets) {
   }
 }
 
-void append_series(std::string& out, const StepSeries& series) {
-  const std::vector<Bucket>& buckets = series.buckets();
+// The points from the `from`th on.
+void append_series(std::string& out, const StepSeries& series, std::size_t from = 0) {
+  const Buckets buckets = Buckets(series.buckets()).subspan(from);
   const auto steps = [&](std::int64_t Bucket::*member) {
     return [member](std::string& to, const Bucket& it) { to += std::to_string(it.*member); };
   };
@@ -149,22 +151,28 @@ void append_trace(std::string& out, const TraceFile& trace) {
               });
 }
 
-void append_run(std::string& out, const RunRecord& run) {
-  Members members(out);
-  members.text("name", run.name);
-  members.text("path", run.path);
+// What changes with every step, but for the series.
+void append_counts(Members& members, const RunRecord& run) {
   append_list(members.key("notices"), run.notices, append_string);
   members.number("lines", run.metrics.lines);
-  append_series(members.key("series"), run.metrics.series);
   append_list_of(members.key("skipped"), run.metrics.skipped);
   append_list_of(members.key("not_finite"), run.metrics.not_finite_loss);
   append_list(members.key("gaps"), run.metrics.gaps, [](std::string& to, const StepGap& gap) {
     append_steps(to, {gap.first, gap.last});
   });
   append_drives(members.key("drives"), run);
-  if (run.trace) append_trace(members.key("trace"), *run.trace);
-  append_list(members.key("events"), run.events.events,
+}
+
+void append_events(std::string& out, std::span<const std::string> events) {
+  append_list(out, events,
               [](std::string& to, const std::string& event) { to += script_safe(event); });
+}
+
+// What hardly ever changes.
+void append_facts(Members& members, const RunRecord& run) {
+  members.text("name", run.name);
+  members.text("path", run.path);
+  if (run.trace) append_trace(members.key("trace"), *run.trace);
   append_list(members.key("config"), run.config, [](std::string& to, const auto& key_and_value) {
     to += '[';
     append_string(to, key_and_value.first);
@@ -178,6 +186,14 @@ void append_run(std::string& out, const RunRecord& run) {
                 one.number("bytes", static_cast<double>(checkpoint.bytes));
                 one.text("state", checkpoint.state);
               });
+}
+
+void append_run(std::string& out, const RunRecord& run) {
+  Members members(out);
+  append_facts(members, run);
+  append_counts(members, run);
+  append_series(members.key("series"), run.metrics.series);
+  append_events(members.key("events"), run.events.events);
 }
 
 }  // namespace
@@ -200,6 +216,21 @@ std::string report_json(const std::vector<RunRecord>& runs, const ReportOptions&
     else
       members.key("drive_tbw") += "null";
     append_list(members.key("runs"), runs, append_run);
+  }
+  return out;
+}
+
+std::string increment_json(const RunRecord& run, const Increment& from) {
+  std::string out;
+  {
+    Members members(out);
+    if (from.with_facts) append_facts(members, run);
+    append_counts(members, run);
+    members.number("keep_points", static_cast<std::int64_t>(from.points));
+    append_series(members.key("series"), run.metrics.series, from.points);
+    members.number("keep_events", static_cast<std::int64_t>(from.events));
+    append_events(members.key("events"),
+                  std::span<const std::string>(run.events.events).subspan(from.events));
   }
   return out;
 }

@@ -40,4 +40,14 @@ std::size_t buckets_for(std::size_t runs);
 // script_safe().
 std::string report_json(const std::vector<RunRecord>& runs, const ReportOptions& options);
 
+// What a page lacks that has an earlier state of the run: "keep_points" and "keep_events" say how
+// many of those it has still hold, and "series" and "events" have what follows them. Name, path,
+// trace, configuration and checkpoints only `with_facts`. script_safe().
+struct Increment {
+  std::size_t points = 0;  // at most as many as there are, like the next
+  std::size_t events = 0;
+  bool with_facts = true;
+};
+std::string increment_json(const RunRecord& run, const Increment& from);
+
 }  // namespace sluice::report

@@ -11,6 +11,7 @@ namespace sluice::report {
 namespace {
 
 constexpr std::string_view kLicence = "uplot/LICENSE";
+constexpr std::string_view kLiveScript = "page/live.js";
 
 // All parts whose names end so, in their order.
 std::string parts(std::string_view ending) {
@@ -40,31 +41,30 @@ std::string base64_of(const std::string& hex) {
 }
 
 // uPlot, its licence before it, and the page's own scripts in a scope of theirs.
-std::string script() {
+std::string script(bool live) {
   std::string own;
   std::string library;
   for (const PagePart& part : page_parts()) {
     if (part.name == kLicence) library.append("/*!\n").append(part.text).append("*/\n");
-    if (!part.name.ends_with(".js")) continue;
+    if (!part.name.ends_with(".js") || (part.name == kLiveScript && !live)) continue;
     (part.name.starts_with("uplot/") ? library : own).append(part.text).append("\n");
   }
   return "\n" + library + "(() => {\n\"use strict\";\n" + own + "})();\n";
 }
 
-std::string policy(const std::string& script_text) {
+std::string policy(const std::string& script_text, bool live) {
   data::Sha256 digest;
   digest.update(script_text);
   return "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'sha256-" +
-         base64_of(digest.finish()) + "'; base-uri 'none'; form-action 'none'";
+         base64_of(digest.finish()) + "'; base-uri 'none'; form-action 'none'" +
+         (live ? "; connect-src 'self'" : "");
 }
 
-}  // namespace
-
-std::string report_page(const std::string& title, const std::string& json) {
-  const std::string script_text = script();
+std::string page(const std::string& title, const std::string& json, const std::string& script_text,
+                 const std::string& policy_text) {
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
          "<meta http-equiv=\"Content-Security-Policy\" content=\"" +
-         policy(script_text) +
+         policy_text +
          "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
          "<meta name=\"color-scheme\" content=\"light dark\">\n<title>" +
          html_escaped(title) + "</title>\n<style>\n" + parts(".css") +
@@ -78,6 +78,20 @@ std::string report_page(const std::string& title, const std::string& json) {
          "</pre></details></footer>\n"
          "<script type=\"application/json\" id=\"sluice-data\">" +
          json + "</script>\n<script>" + script_text + "</script>\n</body>\n</html>\n";
+}
+
+}  // namespace
+
+std::string report_page(const std::string& title, const std::string& json) {
+  const std::string script_text = script(false);
+  return page(title, json, script_text, policy(script_text, false));
+}
+
+LivePage live_page(const std::string& title, const std::string& json) {
+  const std::string script_text = script(true);
+  const std::string policy_text = policy(script_text, true);
+  return {.html = page(title, json, script_text, policy_text),
+          .policy = policy_text + "; frame-ancestors 'none'"};
 }
 
 }  // namespace sluice::report

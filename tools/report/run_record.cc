@@ -48,6 +48,8 @@ void flatten(const Json& json, const std::string& path, int depth, RunRecord& re
                                  : json.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 
+}  // namespace
+
 void read_config(const std::string& path, RunRecord& record) {
   if (!exists(path)) {
     record.notices.emplace_back("there is no config.json");
@@ -118,13 +120,11 @@ void read_trace(const std::string& path, RunRecord& record) {
     record.notices.emplace_back("trace.json cannot be read, or holds no step");
 }
 
-std::string name_of(const std::string& path) {
+std::string run_name(const std::string& path) {
   const std::filesystem::path clean = std::filesystem::path(path).lexically_normal();
   const std::string name = (clean.has_filename() ? clean : clean.parent_path()).filename().string();
   return name.empty() || name == "." || name == ".." ? path : name;
 }
-
-}  // namespace
 
 Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   std::error_code ignored;
@@ -135,7 +135,7 @@ Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
     return Error(ErrorCode::kNotFound, path +
                                            " is not a run's directory (sluice train --out): it has "
                                            "neither metrics.jsonl nor config.json");
-  RunRecord record{.name = name_of(path),
+  RunRecord record{.name = run_name(path),
                    .path = path,
                    .metrics = {.series = StepSeries(metric_columns().size(), most_buckets)}};
   if (has_log(metrics_path)) {

@@ -34,6 +34,16 @@ struct RunRecord {
   std::vector<std::string> notices;  // sentences: what is missing or damaged
 };
 
+// The name of a run in the folder `path`.
+std::string run_name(const std::string& path);
+
+// The parts of read_run(), for who follows a run: configuration, events and trace of its folder, as
+// far as they are there; and what is to be said of the metrics.
+void read_config(const std::string& path, RunRecord& record);
+void read_events(const std::string& path, RunRecord& record);
+void read_trace(const std::string& path, RunRecord& record);
+void note_metrics(const MetricsFile& metrics, std::vector<std::string>& notices);
+
 // `path`: a run's folder, or a metrics.jsonl. Checkpoints are left to the caller.
 Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets);
 

@@ -28,6 +28,35 @@ class OpenFile {
 
 }  // namespace
 
+void LineSplitter::end_line(std::string_view rest, bool ended) {
+  if (passes_over_ || begun_.size() + rest.size() > kMostLineBytes) {
+    ++too_long_;
+  } else if (!begun_.empty() || !rest.empty()) {
+    begun_.append(rest);
+    visit_({.number = number_, .text = begun_, .ended = ended});
+  }
+  begun_.clear();
+  passes_over_ = false;
+  ++number_;
+}
+
+void LineSplitter::feed(std::string_view text) {
+  for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
+    end_line(text.substr(0, end), true);
+    text.remove_prefix(end + 1);
+  }
+  if (begun_.size() + text.size() > kMostLineBytes) {
+    begun_.clear();
+    passes_over_ = true;
+  } else if (!passes_over_) {
+    begun_.append(text);
+  }
+}
+
+void LineSplitter::finish() {
+  if (has_begun()) end_line({}, false);
+}
+
 Result<std::int64_t> read_lines(const std::string& path,
                                 const std::function<void(const TextLine&)>& visit) {
   const OpenFile file(path);
@@ -39,40 +68,16 @@ Result<std::int64_t> read_lines(const std::string& path,
     return Error(ErrorCode::kInvalidArgument, path + " is not a regular file");
 
   std::vector<char> block(std::size_t{1} << 20);
-  std::string begun;  // of a line whose end has not been seen
-  std::int64_t number = 1;
-  std::int64_t too_long = 0;
-  bool passes_over = false;
-  const auto end_line = [&](std::string_view rest, bool ended) {
-    if (passes_over || begun.size() + rest.size() > kMostLineBytes) {
-      ++too_long;
-    } else if (!begun.empty() || !rest.empty()) {
-      begun.append(rest);
-      visit({.number = number, .text = begun, .ended = ended});
-    }
-    begun.clear();
-    passes_over = false;
-    ++number;
-  };
+  LineSplitter lines(visit);
   while (true) {
     const ssize_t got = ::read(file.descriptor(), block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error::from_errno(errno, {.operation = "read", .path = path});
     if (got == 0) break;
-    std::string_view text(block.data(), static_cast<std::size_t>(got));
-    for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
-      end_line(text.substr(0, end), true);
-      text.remove_prefix(end + 1);
-    }
-    if (begun.size() + text.size() > kMostLineBytes) {
-      begun.clear();
-      passes_over = true;
-    } else if (!passes_over) {
-      begun.append(text);
-    }
+    lines.feed({block.data(), static_cast<std::size_t>(got)});
   }
-  if (!begun.empty() || passes_over) end_line({}, false);
-  return too_long;
+  lines.finish();
+  return lines.too_long();
 }
 
 }  // namespace sluice::report

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "aio/result.h"
 
@@ -22,8 +23,30 @@ struct TextLine {
   bool ended = true;        // by a newline, and not by the end of the file
 };
 
-// Calls visit() for each line that is not empty. Returns how many were passed over because they
-// were longer than kMostLineBytes.
+// Cuts what comes in pieces into lines, and calls visit() for each that is not empty.
+class LineSplitter {
+ public:
+  using Visit = std::function<void(const TextLine&)>;
+  explicit LineSplitter(Visit visit) : visit_(std::move(visit)) {}
+
+  void feed(std::string_view text);
+  // What was begun is a line, whose end is missing; another file may follow.
+  void finish();
+
+  bool has_begun() const { return !begun_.empty() || passes_over_; }
+  std::int64_t too_long() const { return too_long_; }  // lines passed over: above kMostLineBytes
+
+ private:
+  void end_line(std::string_view rest, bool ended);
+
+  Visit visit_;
+  std::string begun_;  // of a line whose end has not been seen
+  std::int64_t number_ = 1;
+  std::int64_t too_long_ = 0;
+  bool passes_over_ = false;
+};
+
+// All lines of a file. Returns how many were passed over.
 Result<std::int64_t> read_lines(const std::string& path,
                                 const std::function<void(const TextLine&)>& visit);
 

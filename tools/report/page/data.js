@@ -14,12 +14,16 @@ const members = value => value !== null && typeof value === "object" && !Array.i
 
 class Run {
   constructor(raw, index) {
-    Object.assign(this, raw);
     this.index = index;
     this.visible = true;
-    this.steps = raw.series.last;
+    this.update(raw);
+  }
+  // What a live page gets while the run goes on replaces what it had.
+  update(raw) {
+    Object.assign(this, raw);
+    this.steps = this.series.last;
     this.points = this.steps.length;
-    this.thinned = raw.series.width > 1;
+    this.thinned = this.series.width > 1;
     this.cache = new Map();
     this.begins = this.events.filter(event => event.event === "begin");
     this.begin = { ...(this.begins.at(-1) || {}) };
@@ -29,7 +33,7 @@ class Run {
     this.plan = this.begins.map(event => members(event.plan)).filter(plan => plan.step_s > 0).at(-1) || null;
     if (this.plan) this.plan.busy_s = members(this.plan.busy_s);
     const last = this.events.findLast(event => event.event === "begin" || event.event === "end");
-    this.state = !last ? "state unknown" : last.event === "end" ? String(last.how) : "no end recorded: going on, or killed";
+    this.state = this.live ? this.live.text : !last ? "state unknown" : last.event === "end" ? String(last.how) : "no end recorded: going on, or killed";
   }
   get css() { return color("run-" + (this.index % 8 + 1)); }
 

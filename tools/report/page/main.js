@@ -70,19 +70,28 @@ function living(build) {
   const box = make("div.two");
   const show = () => box.replaceChildren(...build.map(part => guarded("A part of this section", part)).filter(Boolean));
   onTheme.push(show);
+  onData.push(show);
   show();
   return { box, show };
 }
 
+// Contents that are made again when there is something new.
+function kept(kind, what, build, list = onData) {
+  const box = make(kind);
+  const show = () => box.replaceChildren(...[guarded(what, build)].flat().filter(Boolean));
+  list.push(show);
+  show();
+  return box;
+}
+
 function buildPage() {
   app.append(make("header", null, make("h1", null, runs.length === 1 ? runs[0].name : `${runs.length} runs`),
-    runs.length === 1 ? stateTag(runs[0]) : chips(), make("span.grow"),
-    make("span.quiet.small", null, `made ${clock(report.made_unix_s)} by ${report.made_by}`)));
+    runs.length === 1 ? kept("span", "The state", () => stateTag(runs[0])) : chips(), make("span.grow"),
+    make("span.quiet.small", { id: "made" }, `made ${clock(report.made_unix_s)} by ${report.made_by}`)));
   app.append(controls());
-  const notices = noticesBox();
-  if (notices) app.append(notices);
-  if (runs.length === 1) app.append(make("div.cards", null, guarded("The summary", () => cardsOf(runs[0]))));
-  else app.append(make("div.panel", { style: { marginTop: "14px" } }, guarded("The summary", summaryTable)));
+  app.append(kept("div", "What could not be read", noticesBox));
+  if (runs.length === 1) app.append(kept("div.cards", "The summary", () => cardsOf(runs[0])));
+  else app.append(make("div.panel", { style: { marginTop: "14px" } }, kept("div", "The summary", summaryTable)));
 
   section("Learning", grid(learningSpecs));
   section("On the way", grid([timelineSpec]));
@@ -93,14 +102,18 @@ function buildPage() {
     plan.show();
   } }, runs.map((run, i) => make("option", { value: i }, run.name))))) : null;
   section("Where the time goes", grid(speedSpecs), make("div", { style: { height: "12px" } }), choice, grid([phasesSpec]), make("div", { style: { height: "12px" } }), plan.box);
-  section("Memory", grid(memorySpecs), make("div", { style: { height: "12px" } }), guarded("Memory as planned", tiersPanel));
+  section("Memory", grid(memorySpecs), make("div", { style: { height: "12px" } }), kept("div", "Memory as planned", tiersPanel));
   const drives = grid(driveSpecs);
   const drivesHeading = section("Drives and buses", drives);
   section("Events", guarded("What happened", happeningsPanel));
-  section("Configuration", guarded("The configuration", configPanel));
-  section("Machine and versions", guarded("The machine", machinePanel));
-  showAll();
-  drivesHeading.hidden = driveSpecs.every(spec => spec.chart.box.hidden);
+  section("Configuration", kept("div", "The configuration", configPanel, onFacts));
+  section("Machine and versions", kept("div", "The machine", machinePanel));
+  const showCharts = () => {
+    showAll();
+    drivesHeading.hidden = driveSpecs.every(spec => spec.chart.box.hidden);
+  };
+  onData.push(showCharts);
+  showCharts();
 }
 
 function printed(on) {
@@ -114,5 +127,8 @@ buildPage();
 window.addEventListener("beforeprint", () => printed(true));
 window.addEventListener("afterprint", () => printed(false));
 // For whoever checks the page from outside: which charts there are and whether they drew.
-root.dataset.charts = charts.filter(chart => !chart.box.hidden).map(chart => chart.spec.id).join(" ");
+const nameCharts = () => { root.dataset.charts = charts.filter(chart => !chart.box.hidden).map(chart => chart.spec.id).join(" "); };
+onData.push(nameCharts);
+nameCharts();
 root.dataset.ready = "1";
+if (typeof startLive === "function") startLive();

@@ -1,8 +1,8 @@
 // Tables and figures beside the charts.
 
 function stateTag(run) {
-  const kinds = { completed: "good", interrupted: "warn", failed: "bad" };
-  return make("span.tag." + (kinds[run.state] || "quiet"), null, run.state);
+  const kinds = { completed: "good", interrupted: "warn", failed: "bad", crashed: "bad" };
+  return make("span.tag." + (kinds[run.live?.kind || run.state] || "quiet"), null, run.state);
 }
 
 function driveDays(run) {
@@ -40,6 +40,7 @@ function cardsOf(run) {
     add("Written to drives", drive(wear.all), `${drive(wear.perStep)} a step, ${drive(wear.perDay)} a day`);
     if (report.drive_tbw) add("Drives' endurance", enduranceText(run), `${share(wear.all / (report.drive_tbw * 1e12))} of ${drive(report.drive_tbw * 1e12)} by this run`);
   }
+  if (isNumber(run.live?.left_s)) add("Time left", duration(run.live.left_s), "at the speed of the last steps");
   if (run.skipped.count) add("Skipped steps", number(run.skipped.count), "gradients overflowed");
   if (run.not_finite.count) add("Loss not finite", number(run.not_finite.count), "steps");
   if (run.drives.again_lines) add("Run again", number(run.drives.again_lines) + " steps", "after interruptions");
@@ -96,6 +97,7 @@ function happeningsPanel() {
     return button;
   }));
   onTheme.push(show);
+  onData.push(show);
   show();
   return make("div.panel.long", null, tools, body, make("p.print.small", null, "Of long tables the first 60 rows are printed."));
 }

@@ -190,14 +190,16 @@ function happenings(run) {
   for (const [first, last] of run.gaps) list.push({ step: first, kind: "bad", text: `no metrics of steps ${number(first)} to ${number(last)}` });
   return list.map((it, i) => ({ ...it, i })).sort((a, b) => a.step - b.step || a.i - b.i); // events in the order of their file
 }
-const happeningsOf = new Map(runs.map(run => {
+const happeningsOf = new Map();
+function noteHappenings(run) {
   try {
-    return [run, happenings(run)];
+    happeningsOf.set(run, happenings(run));
   } catch (error) {
     console.error("events", error);
-    return [run, []];
+    happeningsOf.set(run, []);
   }
-}));
+}
+runs.forEach(noteHappenings);
 
 const shortName = name => name.length > 9 ? name.slice(0, 8) + "…" : name;
 

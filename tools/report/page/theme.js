@@ -5,6 +5,8 @@ const darkByDefault = window.matchMedia("(prefers-color-scheme: dark)");
 let chosenTheme = "auto"; // or "light", "dark"
 let printing = false;
 const onTheme = [];
+const onData = []; // of a live page: what shows numbers, and what shows configuration and machine
+const onFacts = [];
 
 function color(name) {
   return getComputedStyle(root).getPropertyValue("--" + name).trim();

@@ -1,0 +1,20 @@
+// The metrics of runs as Prometheus scrapes them: text format 0.0.4, each family with HELP and
+// TYPE, in base units (seconds, bytes). What a line of metrics.jsonl has is named after its key and
+// explained by engine/observe/metric_keys.cc, so that a key that comes is here, too.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "tools/watch/run_follower.h"
+
+namespace sluice::watch {
+
+inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; charset=utf-8";
+
+// The label `run` is a run's name.
+std::string exposition(std::span<const RunFollower* const> runs);
+
+}  // namespace sluice::watch

@@ -1,0 +1,133 @@
+#include "tools/watch/file_follower.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "tools/report/metrics_file.h"
+
+namespace sluice::watch {
+namespace {
+
+constexpr std::size_t kBefore = 64;
+constexpr std::size_t kBlock = std::size_t{256} << 10;
+
+}  // namespace
+
+class FileFollower::OpenFile {
+ public:
+  explicit OpenFile(const std::string& path)
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+    error_ = descriptor_ < 0 ? errno : 0;
+    if (descriptor_ >= 0 && ::fstat(descriptor_, &info_) != 0) error_ = errno;
+  }
+  ~OpenFile() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  bool is_missing() const { return error_ == ENOENT || error_ == ENOTDIR; }
+  Status status() const {
+    if (error_ != 0) return Error::from_errno(error_, {.operation = "open", .path = path_});
+    if (!S_ISREG(info_.st_mode))
+      return Error(ErrorCode::kInvalidArgument, path_ + " is not a regular file");
+    return {};
+  }
+  Identity identity() const { return {.device = info_.st_dev, .inode = info_.st_ino}; }
+  std::int64_t size_bytes() const { return info_.st_size; }
+  Result<std::size_t> read_at(std::int64_t offset_bytes, char* into, std::size_t bytes) const {
+    for (;;) {
+      const ssize_t got = ::pread(descriptor_, into, bytes, offset_bytes);
+      if (got >= 0) return static_cast<std::size_t>(got);
+      if (errno != EINTR) return Error::from_errno(errno, {.operation = "read", .path = path_});
+    }
+  }
+
+ private:
+  std::string path_;
+  int descriptor_;
+  int error_ = 0;
+  struct stat info_ {};
+};
+
+FileFollower::FileFollower(std::string path, Sink sink)
+    : path_(std::move(path)), sink_(std::move(sink)), lines_(sink_.line) {}
+
+// Whether `file` is the one that was read last, with what was read of it.
+bool FileFollower::continues(const OpenFile& file) const {
+  if (!identity_ || file.identity() != *identity_ || file.size_bytes() < offset_bytes_)
+    return false;
+  std::string there(before_.size(), '\0');
+  const auto got = file.read_at(offset_bytes_ - static_cast<std::int64_t>(there.size()),
+                                there.data(), there.size());
+  return got.ok() && *got == there.size() && there == before_;
+}
+
+Status FileFollower::read_rest(const OpenFile& file) {
+  identity_ = file.identity();
+  std::vector<char> block(kBlock);
+  for (;;) {
+    SLUICE_ASSIGN_OR_RETURN(const std::size_t got,
+                            file.read_at(offset_bytes_, block.data(), block.size()));
+    if (got == 0) return {};
+    const std::string_view text(block.data(), got);
+    offset_bytes_ += static_cast<std::int64_t>(got);
+    before_.append(text.substr(got - std::min(got, kBefore)));
+    before_.erase(0, before_.size() - std::min(before_.size(), kBefore));
+    has_read_ = true;
+    lines_.feed(text);
+  }
+}
+
+// Earlier parts, from the oldest on.
+Status FileFollower::read_parts() {
+  for (const std::string& part : report::metrics_parts(path_)) {
+    if (part == path_) continue;
+    const OpenFile file(part);
+    SLUICE_RETURN_IF_ERROR(file.status());
+    offset_bytes_ = 0;
+    before_.clear();
+    SLUICE_RETURN_IF_ERROR(read_rest(file));
+    lines_.finish();
+  }
+  return {};
+}
+
+void FileFollower::begin_anew() {
+  identity_.reset();
+  offset_bytes_ = 0;
+  before_.clear();
+  lines_ = report::LineSplitter(sink_.line);
+  if (std::exchange(has_read_, false)) sink_.restart();
+}
+
+Status FileFollower::poll() {
+  const OpenFile file(path_);
+  if (!file.is_missing()) SLUICE_RETURN_IF_ERROR(file.status());
+  if (!file.is_missing() && continues(file)) return read_rest(file);
+  if (identity_) {
+    const OpenFile moved(path_ + ".1");
+    if (moved.status().ok() && continues(moved)) {
+      SLUICE_RETURN_IF_ERROR(read_rest(moved));
+      if (file.is_missing()) return {};  // it is about to be begun
+      lines_.finish();
+      offset_bytes_ = 0;
+      before_.clear();
+      return read_rest(file);
+    }
+  }
+  begin_anew();
+  SLUICE_RETURN_IF_ERROR(read_parts());
+  if (file.is_missing()) return {};
+  offset_bytes_ = 0;
+  before_.clear();
+  return read_rest(file);
+}
+
+}  // namespace sluice::watch

@@ -1,0 +1,131 @@
+#include "tools/watch/frame.h"
+
+#include <algorithm>
+#include <cwchar>
+
+namespace sluice::watch {
+namespace {
+
+constexpr char32_t kReplaced = U'?';
+
+// Takes the first character off; what is no UTF-8 is kReplaced, byte by byte.
+char32_t take_character(std::string_view& text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  std::size_t more = 0;
+  char32_t code = lead;
+  if (lead >= 0xf0 && lead < 0xf5) {
+    more = 3;
+    code = lead & 0x07U;
+  } else if (lead >= 0xe0 && lead < 0xf0) {
+    more = 2;
+    code = lead & 0x0fU;
+  } else if (lead >= 0xc2 && lead < 0xe0) {
+    more = 1;
+    code = lead & 0x1fU;
+  } else if (lead >= 0x80) {
+    text.remove_prefix(1);
+    return kReplaced;
+  }
+  for (std::size_t i = 1; i <= more; ++i) {
+    if (i >= text.size() || (byte(i) & 0xc0U) != 0x80U) {
+      text.remove_prefix(1);
+      return kReplaced;
+    }
+    code = code << 6U | (byte(i) & 0x3fU);
+  }
+  text.remove_prefix(more + 1);
+  return code;
+}
+
+// 1 or 2; what would take none, or is not printed in this locale, is replaced.
+int width_of(char32_t& character) {
+  if (character >= 0x20 && character < 0x7f) return 1;
+  const int width = ::wcwidth(static_cast<wchar_t>(character));
+  if (width >= 1) return width;
+  character = kReplaced;
+  return 1;
+}
+
+void append_utf8(std::string& out, char32_t code) {
+  const auto add = [&](char32_t byte) { out += static_cast<char>(byte); };
+  if (code < 0x80) {
+    add(code);
+  } else if (code < 0x800) {
+    add(0xc0 | code >> 6U);
+    add(0x80 | (code & 0x3fU));
+  } else {
+    if (code < 0x10000) {
+      add(0xe0 | code >> 12U);
+    } else {
+      add(0xf0 | code >> 18U);
+      add(0x80 | (code >> 12U & 0x3fU));
+    }
+    add(0x80 | (code >> 6U & 0x3fU));
+    add(0x80 | (code & 0x3fU));
+  }
+}
+
+}  // namespace
+
+Frame::Frame(int rows, int columns)
+    : rows_(std::max(rows, 0)),
+      columns_(std::max(columns, 0)),
+      cells_(static_cast<std::size_t>(rows_),
+             std::vector<Cell>(static_cast<std::size_t>(columns_))) {}
+
+void Frame::set(int row, int column, char32_t character, Style style) {
+  if (row < 0 || row >= rows_ || column < 0 || column >= columns_) return;
+  cells_[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)] = {.character = character,
+                                                                             .style = style};
+}
+
+int Frame::put(int row, int column, std::string_view text, Style style, int width) {
+  const int end = width < 0 ? columns_ : std::min(columns_, column + width);
+  while (!text.empty()) {
+    char32_t character = take_character(text);
+    const int wide = width_of(character);
+    if (column + wide > end) break;
+    set(row, column, character, style);
+    if (wide == 2) set(row, column + 1, 0, style);
+    column += wide;
+  }
+  return column;
+}
+
+void Frame::put_right(int row, int end, std::string_view text, Style style) {
+  put(row, std::max(0, end - text_columns(text)), text, style);
+}
+
+std::string Frame::text() const {
+  std::string all;
+  for (const auto& row : cells_) {
+    std::string line;
+    for (const Cell& cell : row)
+      if (cell.character != 0) append_utf8(line, cell.character);
+    line.resize(line.find_last_not_of(' ') + 1);
+    all += line + "\n";
+  }
+  return all;
+}
+
+int text_columns(std::string_view text) {
+  int columns = 0;
+  while (!text.empty()) {
+    char32_t character = take_character(text);
+    columns += width_of(character);
+  }
+  return columns;
+}
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    char32_t character = take_character(text);
+    width_of(character);
+    append_utf8(shown, character);
+  }
+  return shown;
+}
+
+}  // namespace sluice::watch

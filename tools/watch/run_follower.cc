@@ -1,0 +1,290 @@
+#include "tools/watch/run_follower.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+namespace sluice::watch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kRecent = 256;
+constexpr std::size_t kMeanOf = 20;
+
+double seconds_of(const struct timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// "1.2.3" as numbers; what is anything else gives fewer.
+std::vector<std::int64_t> numbers_of(std::string_view text) {
+  std::vector<std::int64_t> numbers;
+  constexpr std::size_t kMost = 8;
+  while (!text.empty() && numbers.size() < kMost) {
+    const std::string_view word = text.substr(0, text.find('.'));
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc{} || end != word.data() + word.size() || value < 0) return {};
+    numbers.push_back(value);
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+  }
+  return numbers;
+}
+
+bool begins_with(const std::vector<std::string>& list, const std::vector<std::string>& start) {
+  return list.size() >= start.size() && std::equal(start.begin(), start.end(), list.begin());
+}
+
+}  // namespace
+
+RunFollower::RunFollower(Options options)
+    : options_(std::move(options)),
+      record_{.name = options_.name.empty() ? report::run_name(options_.path) : options_.name,
+              .path = options_.path,
+              .metrics = {.series = report::StepSeries(report::metric_columns().size(),
+                                                       options_.most_buckets)}},
+      metrics_(options_.most_buckets, [this](const auto& step) { take_step(step); }),
+      file_(options_.path + "/metrics.jsonl",
+            {.restart =
+                 [this] {
+                   metrics_ = report::MetricsReader(options_.most_buckets,
+                                                    [this](const auto& step) { take_step(step); });
+                   recent_.clear();
+                   ++series_epoch_;
+                 },
+             .line = [this](const report::TextLine& line) { metrics_.take(line); }}) {}
+
+void RunFollower::take_step(const report::MetricsReader::Step& step) {
+  recent_.push_back({.step = step.step,
+                     .skipped = step.skipped,
+                     .values = {step.values.begin(), step.values.end()}});
+  if (recent_.size() > kRecent) recent_.pop_front();
+}
+
+bool RunFollower::changed(const std::string& name, Stamp& stamp) {
+  struct stat info {};
+  Stamp now;
+  if (::stat((options_.path + "/" + name).c_str(), &info) == 0) {
+    now = {.inode = static_cast<std::int64_t>(info.st_ino),
+           .size = info.st_size,
+           .changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec};
+    if (S_ISREG(info.st_mode)) newest_unix_s_ = std::max(newest_unix_s_, seconds_of(info.st_mtim));
+    is_there_ = true;
+  }
+  return std::exchange(stamp, now) != now;
+}
+
+// Not where it is a link out of the folder.
+bool RunFollower::may_be_read(const std::string& name) {
+  std::error_code error;
+  const fs::path path = fs::path(options_.path) / name;
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return true;
+  const fs::path target = fs::canonical(path, error);
+  if (error) return true;  // it leads nowhere
+  const fs::path folder = fs::canonical(options_.path, error);
+  if (!error && target.parent_path() == folder) return true;
+  file_notices_.push_back(name + " is a link that leads out of the run's folder: it is not read");
+  return false;
+}
+
+void RunFollower::read_facts() {
+  const std::string folder = options_.path + "/";
+  std::array<bool, 4> is_new{};
+  constexpr std::array<const char*, 4> kNames = {"events.jsonl", "config.json", "trace.json",
+                                                 "metrics-cut.jsonl"};
+  for (std::size_t i = 0; i < kNames.size(); ++i) is_new[i] = changed(kNames[i], stamps_[i]);
+  if (std::none_of(is_new.begin(), is_new.end(), [](bool it) { return it; })) return;
+  // Read anew as a whole: what is wrong with one file stays said while another changes.
+  report::RunRecord now{.name = record_.name, .path = record_.path, .metrics = record_.metrics};
+  const std::vector<std::string> notices_before = std::exchange(file_notices_, {});
+  const bool has_trace = fs::exists(folder + kNames[2]);
+  if (stamps_[0] != Stamp{} && may_be_read(kNames[0])) report::read_events(folder + kNames[0], now);
+  if (stamps_[1] != Stamp{} && may_be_read(kNames[1])) report::read_config(folder + kNames[1], now);
+  if (has_trace && may_be_read(kNames[2])) report::read_trace(folder + kNames[2], now);
+  if (stamps_[3] != Stamp{} && may_be_read(kNames[3]))
+    if (auto cut = report::read_metrics_file(folder + kNames[3], 1); cut.ok())
+      now.cut = *std::move(cut);
+  // A last line that is being written is none yet.
+  if (now.events.has_torn_end) stamps_[0].size = -1;
+  file_notices_.insert(file_notices_.end(), now.notices.begin(), now.notices.end());
+  if (!begins_with(now.events.events, record_.events.events)) ++events_epoch_;
+  const bool is_noticed = file_notices_ != notices_before;
+  if (is_noticed || is_new[1] || is_new[2] || is_new[3]) ++facts_version_;
+  record_ = std::move(now);
+  facts_ = facts_of(record_);
+}
+
+void RunFollower::follow_metrics() {
+  const std::string error_before = std::exchange(metrics_error_, {});
+  struct stat info {};
+  if (::stat((options_.path + "/metrics.jsonl").c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    is_there_ = true;
+    newest_unix_s_ = std::max(newest_unix_s_, seconds_of(info.st_mtim));
+  }
+  const std::size_t notices = file_notices_.size();
+  if (!may_be_read("metrics.jsonl")) {
+    metrics_error_ = file_notices_.back();
+    file_notices_.resize(notices);
+    facts_version_ += metrics_error_ != error_before ? 1 : 0;
+    return;
+  }
+  const std::int64_t rewrites = metrics_.rewrites();
+  const std::int64_t epoch = series_epoch_;
+  const Status read = file_.poll();
+  if (!read.ok()) metrics_error_ = "the metrics cannot be read now: " + read.error().message();
+  facts_version_ += metrics_error_ != error_before ? 1 : 0;
+  const bool is_other = series_epoch_ != epoch;
+  if (!is_other && metrics_.rewrites() != rewrites) ++series_epoch_;
+  if (is_other || metrics_.file().lines != record_.metrics.lines ||
+      metrics_.file().bad_lines != record_.metrics.bad_lines)
+    record_.metrics = metrics_.file();
+}
+
+void RunFollower::poll() {
+  is_there_ = false;
+  newest_unix_s_ = 0;
+  std::error_code ignored;
+  if (fs::is_regular_file(options_.path + "/lock", ignored)) is_there_ = true;
+  read_facts();
+  follow_metrics();
+  show();
+}
+
+RunSigns RunFollower::signs() const {
+  RunSigns signs{.is_there = is_there_,
+                 .lock = options_.lock(options_.path),
+                 .end = facts_.end,
+                 .end_unix_s = facts_.end_unix_s,
+                 .has_begun = facts_.begins > 0,
+                 .begin_step = facts_.begin_step,
+                 .newest_unix_s = newest_unix_s_,
+                 .total_steps = facts_.total_steps.value_or(0),
+                 .eval_every = facts_.eval_every,
+                 .checkpoint_every = facts_.checkpoint_every,
+                 .last_saved = std::max(facts_.last_attempt.value_or(0), facts_.begin_step)};
+  if (!recent_.empty()) {
+    signs.last_step = recent_.back().step;
+    signs.last_step_unix_s = recent_.back().value("unix_s").value_or(0);
+  }
+  return signs;
+}
+
+// What was measured, over the last steps of this life.
+void RunFollower::show() {
+  RunView view{.name = record_.name, .path = record_.path, .facts = facts_};
+  RunSigns seen = signs();
+  const double now_s = options_.now_unix_s();
+  std::vector<const StepLine*> lines;
+  for (auto line = recent_.rbegin(); line != recent_.rend() && lines.size() < kMeanOf; ++line) {
+    const auto time = line->value("unix_s");
+    if (time && *time < facts_.begin_unix_s) break;
+    lines.push_back(&*line);
+  }
+  if (lines.empty() && !recent_.empty()) lines.push_back(&recent_.back());
+  const auto mean = [&](const char* column) -> std::optional<double> {
+    double sum = 0;
+    std::int64_t count = 0;
+    for (const StepLine* const line : lines)
+      if (const auto value = line->value(column)) sum += *value, ++count;
+    return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
+  };
+  view.mean_of = static_cast<std::int64_t>(lines.size());
+  view.tokens_per_s = mean("tokens_per_s");
+  view.step_ms = mean("step_ms");
+  view.nvme_read_bytes = mean("nvme_read_bytes");
+  view.nvme_write_bytes = mean("nvme_write_bytes");
+  view.h2d_bytes = mean("h2d_bytes");
+  view.d2h_bytes = mean("d2h_bytes");
+  if (view.step_ms.value_or(0) > 0) {
+    const std::array<std::optional<double>, 3> parts = {mean("forward_ms"), mean("backward_ms"),
+                                                        mean("update_exposed_ms")};
+    double rest = 1;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      view.parts[i] = std::clamp(parts[i].value_or(0) / *view.step_ms, 0.0, 1.0);
+      rest -= view.parts[i];
+    }
+    view.parts[3] = std::max(0.0, rest);
+    if (view.nvme_write_bytes)
+      view.written_a_day = *view.nvme_write_bytes / *view.step_ms * 1e3 * 86400;
+  }
+  // From line to line, so with evaluations and checkpoints.
+  if (lines.size() > 1) {
+    const auto newest = lines.front()->value("unix_s");
+    const auto oldest = lines.back()->value("unix_s");
+    const std::int64_t steps = lines.front()->step - lines.back()->step;
+    if (newest && oldest && steps > 0 && *newest > *oldest)
+      seen.interval_s = (*newest - *oldest) / static_cast<double>(steps);
+  }
+  if (seen.interval_s == 0 && view.step_ms) seen.interval_s = *view.step_ms / 1e3;
+  view.phase = phase_of(seen, now_s);
+  if (!recent_.empty()) {
+    view.last = recent_.back();
+    if (seen.last_step_unix_s > 0) view.since_last_s = std::max(0.0, now_s - seen.last_step_unix_s);
+  }
+  if (!is_over(view.phase) && seen.total_steps > seen.last_step && seen.interval_s > 0 &&
+      !recent_.empty())
+    view.left_s = static_cast<double>(seen.total_steps - seen.last_step) * seen.interval_s;
+  const std::size_t val = report::metric_column("val_loss");
+  for (const auto& bucket : record_.metrics.series.buckets()) {
+    const auto& cell = bucket.cells[val];
+    if (cell.count == 0) continue;
+    view.val_loss = cell.mean();
+    view.least_val_loss = std::min(view.least_val_loss.value_or(cell.least), cell.least);
+  }
+  view.lines = record_.metrics.lines;
+  view.skipped = record_.metrics.skipped.count;
+  view.not_finite = record_.metrics.not_finite_loss.count;
+  view.written_bytes =
+      record_.metrics.nvme_write_bytes + (record_.cut ? record_.cut->nvme_write_bytes : 0);
+  view.read_bytes = record_.metrics.nvme_read_bytes;
+  view.tiers = facts_.tiers;
+  for (TierView& tier : view.tiers) {
+    if (tier.name == "gpu" && view.last) tier.used_bytes = view.last->value("gpu_peak_bytes");
+    if (tier.name == "cpu" && view.last) tier.used_bytes = view.last->value("host_rss_bytes");
+  }
+  record_.notices = file_notices_;
+  if (!metrics_error_.empty()) record_.notices.push_back(metrics_error_);
+  report::MetricsFile told = record_.metrics;
+  if (is_there_ && (told.lines > 0 || told.bad_lines > 0 || is_over(view.phase))) {
+    told.has_torn_end = is_over(view.phase) && file_.has_torn_end();
+    report::note_metrics(told, record_.notices);
+  }
+  view.notices = record_.notices;
+  view_ = std::move(view);
+}
+
+std::string RunFollower::cursor() const {
+  const auto& series = record_.metrics.series;
+  const std::int64_t last = series.buckets().empty() ? -1 : series.buckets().back().index;
+  std::string text;
+  for (const std::int64_t one :
+       {series_epoch_, series.width(), last + 1, static_cast<std::int64_t>(series.buckets().size()),
+        events_epoch_, static_cast<std::int64_t>(record_.events.events.size()), facts_version_,
+        record_.metrics.lines + record_.metrics.bad_lines})
+    text += (text.empty() ? "" : ".") + std::to_string(one);
+  return text;
+}
+
+std::string RunFollower::increment(const std::string& cursor) const {
+  if (cursor == this->cursor()) return "null";
+  const std::vector<std::int64_t> had = numbers_of(cursor);
+  report::Increment from;
+  if (had.size() == 8) {
+    const auto& buckets = record_.metrics.series.buckets();
+    const auto points = static_cast<std::size_t>(had[3]);
+    // The last point may have grown since.
+    if (had[0] == series_epoch_ && had[1] == record_.metrics.series.width() && points > 0 &&
+        points <= buckets.size() && buckets[points - 1].index + 1 == had[2])
+      from.points = points - 1;
+    if (had[4] == events_epoch_ && static_cast<std::size_t>(had[5]) <= record_.events.events.size())
+      from.events = static_cast<std::size_t>(had[5]);
+    from.with_facts = had[6] != facts_version_;
+  }
+  return report::increment_json(record_, from);
+}
+
+}  // namespace sluice::watch

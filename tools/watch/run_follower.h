@@ -1,0 +1,78 @@
+// RunFollower: a run's folder, followed while the run goes on, or before there is one. Reads files
+// and nothing else, so a run cannot notice it; what follows from them is told in RunView.
+//
+// A file that is a link out of the folder is not read: a view may be served to others.
+//
+// Memory:  that of a report::RunRecord.
+// Threads: one at a time.
+// Errors:  none: what cannot be read is among the view's notices, and the next poll tries again.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "tools/report/report_data.h"
+#include "tools/report/run_record.h"
+#include "tools/watch/file_follower.h"
+#include "tools/watch/run_view.h"
+
+namespace sluice::watch {
+
+class RunFollower {
+ public:
+  struct Options {
+    std::string path;  // of the folder
+    std::string name;  // empty: the folder's
+    std::size_t most_buckets = 1200;
+    std::function<double()> now_unix_s;
+    std::function<RunLock(const std::string&)> lock = run_lock;
+  };
+  explicit RunFollower(Options options);
+
+  void poll();
+
+  // Of the last poll.
+  const report::RunRecord& record() const { return record_; }
+  const RunView& view() const { return view_; }
+
+  // What somebody has of the run who got an increment: opaque text of digits and dots; "0" is
+  // nothing. increment() gives the rest, and null where there is none.
+  std::string cursor() const;
+  std::string increment(const std::string& cursor) const;
+
+ private:
+  // Of a file that is read as a whole whenever it has changed.
+  struct Stamp {
+    std::int64_t inode = 0, size = 0, changed_ns = 0;
+    friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+  bool changed(const std::string& name, Stamp& stamp);
+  bool may_be_read(const std::string& name);
+  void read_facts();
+  void follow_metrics();
+  void take_step(const report::MetricsReader::Step& step);
+  RunSigns signs() const;
+  void show();
+
+  Options options_;
+  report::RunRecord record_;
+  report::MetricsReader metrics_;
+  FileFollower file_;
+  std::deque<StepLine> recent_;
+  RunFacts facts_;
+  std::array<Stamp, 4> stamps_;  // events, config, trace, metrics-cut
+  std::vector<std::string> file_notices_;
+  std::string metrics_error_;
+  double newest_unix_s_ = 0;
+  bool is_there_ = false;
+
+  std::int64_t series_epoch_ = 1;  // rises where points that were there have changed
+  std::int64_t events_epoch_ = 1;
+  std::int64_t facts_version_ = 1;
+  RunView view_;
+};
+
+}  // namespace sluice::watch

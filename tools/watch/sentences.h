@@ -1,0 +1,23 @@
+// A RunView in words, for the screen and for where there is none.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "tools/watch/run_view.h"
+
+namespace sluice::watch {
+
+// Why a run is what it is, where that is not clear by itself; else empty. As the run has it.
+std::string phase_sentence(const RunView& view);
+
+std::string steps_text(const RunView& view);  // "120/2000 (6%)"
+
+// What takes most of a step, and what was planned to: "compute 91%, plan NVMe read".
+std::string holds_the_step(const RunView& view);
+
+// "demo: training, step 120 of 2000, loss 3.214, ...", without a line feed. printable().
+std::string plain_line(const RunView& view);
+
+}  // namespace sluice::watch

@@ -1,0 +1,73 @@
+// WebServer: WebPages over HTTP, by libmicrohttpd on one thread of its own.
+//
+// Bounds: kMostConnections at a time, others wait; a request's head has to fit into kMostHeadBytes,
+// and come within kHeadS; who asks for nothing for kIdleS is let go.
+//
+// Threads: one at a time; sweep() every second or so.
+// Errors:  name the address.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "aio/result.h"
+#include "tools/watch/web_pages.h"
+
+struct MHD_Daemon;
+struct MHD_Connection;
+
+namespace sluice::watch {
+
+struct WebAddress {
+  std::string host = "127.0.0.1";  // as it was given, without brackets
+  std::uint16_t port = 0;          // 0: any that is free
+
+  bool is_loopback() const;
+  std::string text() const;  // "127.0.0.1:8080", "[::1]:8080"
+};
+
+// "127.0.0.1:8080", "[::1]:8080", "localhost:8080", "0.0.0.0:8080". A sentence where it is none.
+Result<WebAddress> parse_address(const std::string& text);
+
+class WebServer {
+ public:
+  static constexpr unsigned kMostConnections = 128;
+  static constexpr std::size_t kMostHeadBytes = std::size_t{16} << 10;
+  static constexpr std::chrono::seconds kHeadS{10};
+  static constexpr std::chrono::seconds kIdleS{60};
+
+  // The socket first: WebPages are told of its port.
+  static Result<std::unique_ptr<WebServer>> listen(const WebAddress& address);
+  ~WebServer();
+  WebServer(const WebServer&) = delete;
+  WebServer& operator=(const WebServer&) = delete;
+
+  const WebAddress& address() const { return address_; }
+  // `pages` must outlive the server.
+  Status serve(WebPages& pages);
+  // Lets those go that are too slow.
+  void sweep();
+
+ private:
+  struct Calls;  // libmicrohttpd's
+  struct Visitor {
+    std::chrono::steady_clock::time_point since;
+    bool has_asked = false;
+  };
+
+  WebServer() = default;
+  int answer(MHD_Connection* connection, const char* path, const char* method);
+
+  WebAddress address_;
+  int socket_ = -1;
+  WebPages* pages_ = nullptr;
+  MHD_Daemon* daemon_ = nullptr;
+  std::mutex mutex_;
+  std::map<int, Visitor> visitors_;  // by descriptor; guarded by mutex_
+};
+
+}  // namespace sluice::watch
