@@ -11,7 +11,6 @@
 #include "aio/clock.h"
 #include "aio/terminal_line.h"
 #include "bench/bench_program.h"
-#include "bench/gpu_recorder.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
 #include "bench/trace_file.h"
@@ -21,6 +20,7 @@
 #include "engine/observe/text_table.h"
 #include "engine/run/training_run.h"
 #include "tools/cli/run_setup.h"
+#include "tools/measure/gpu_recorder.h"
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
 #include "tools/measure/synthetic_tokens.h"
@@ -124,9 +124,9 @@ class Program {
       for (int step = 0; step < kRecordedSteps; ++step) static_cast<void>(run.step());
       run.trainer().drain();
     };
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<GpuEvent> events,
-                            record_gpu(steps, options().profile));
-    report_.profile = profile_of(events, kRecordedSteps);
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<tools::GpuEvent> events,
+                            tools::record_gpu(steps, options().profile));
+    report_.profile = tools::profile_of(events, kRecordedSteps);
     return {};
   }
 

@@ -12,14 +12,15 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::array<std::string_view, 8> kElsewhere = {"zero_optimization.",
+constexpr std::array<std::string_view, 9> kElsewhere = {"zero_optimization.",
                                                         "placement.",
                                                         "aio.",
                                                         "budget.",
                                                         "run.",
                                                         "activation_checkpointing.",
                                                         "steps_per_print",
-                                                        "wall_clock_breakdown"};
+                                                        "wall_clock_breakdown",
+                                                        "flops_profiler."};
 constexpr std::array<std::string_view, 5> kOfTheRun = {
     "run.device", "run.deterministic", "run.seed", "run.non_finite", "run.max_skipped"};
 

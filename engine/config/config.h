@@ -222,6 +222,16 @@ struct Placement {
   std::optional<PathWeights> nvme_weights;           // unset: by speed, where that is measured
 };
 
+// A profile of one step: what its units compute, and how long it takes.
+struct FlopsProfiler {
+  bool enabled = false;
+  std::int64_t step = 1;
+  std::int64_t module_depth = -1;  // 0: the model, 1: kinds of units, 2 and -1: units
+  std::int64_t top_modules = 1;    // of the summary by depth
+  bool detailed = true;
+  std::string output_file;  // empty: standard output
+};
+
 struct Config {
   std::int64_t world_size = 1;  // of the launch, not of the file
   BatchSizes batch;
@@ -236,6 +246,7 @@ struct Config {
   Aio aio;
   std::int64_t steps_per_print = 0;
   bool wall_clock_breakdown = false;
+  FlopsProfiler flops_profiler;
   bool cpu_checkpointing = false;
   Model model;
   Lora lora;

@@ -14,16 +14,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPathKeys[] = {
-    "/data/train",        "/data/validation",
-    "/budget/nvme_paths", "/zero_optimization/offload_param/nvme_path",
-    "/model/init_from",   "/zero_optimization/offload_optimizer/nvme_path",
-    "/model/path",        "/recipe/lora/adapter",
+    "/data/train",
+    "/data/validation",
+    "/budget/nvme_paths",
+    "/zero_optimization/offload_param/nvme_path",
+    "/model/init_from",
+    "/zero_optimization/offload_optimizer/nvme_path",
+    "/model/path",
+    "/recipe/lora/adapter",
+    "/flops_profiler/output_file",
 };
 
 std::vector<std::string*> paths_of(Config& config) {
-  std::vector<std::string*> paths = {&config.model.path, &config.model.init_from,
-                                     &config.lora.adapter, &config.zero.offload_param.nvme_path,
-                                     &config.zero.offload_optimizer.nvme_path};
+  std::vector<std::string*> paths = {&config.model.path,
+                                     &config.model.init_from,
+                                     &config.lora.adapter,
+                                     &config.zero.offload_param.nvme_path,
+                                     &config.zero.offload_optimizer.nvme_path,
+                                     &config.flops_profiler.output_file};
   for (auto* list : {&config.data.train, &config.data.validation, &config.budget.nvme_paths})
     for (std::string& path : *list) paths.push_back(&path);
   std::erase_if(paths, [](const std::string* path) { return path->empty(); });

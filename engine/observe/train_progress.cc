@@ -38,6 +38,9 @@ void TrainProgress::update(const StepMetrics& metrics) {
   average(forward_ms_, metrics.forward_ms);
   average(backward_ms_, metrics.backward_ms);
   average(update_exposed_ms_, metrics.update_exposed_ms);
+  average(recompute_ms_, metrics.recompute_ms.value_or(0));
+  average(await_params_ms_, metrics.await_params_ms.value_or(0));
+  average(await_inputs_ms_, metrics.await_inputs_ms.value_or(0));
   if (line_.is_terminal()) {
     if (line_.due()) line_.show(text());
     return;
@@ -68,6 +71,9 @@ std::string TrainProgress::text() const {
     text += "  forward " + decimals(forward_ms_, 1) + " + backward " + decimals(backward_ms_, 1) +
             " + wait for updates " + decimals(update_exposed_ms_, 1) + " of " +
             decimals(step_ms_, 1) + " ms";
+    if (last_.recompute_ms)
+      text += ", of these recompute " + decimals(recompute_ms_, 1) + ", waiting for parameters " +
+              decimals(await_params_ms_, 1) + " and inputs " + decimals(await_inputs_ms_, 1);
   }
   if (skipped_ > 0) text += "  skipped " + std::to_string(skipped_);
   return text;

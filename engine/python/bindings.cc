@@ -70,6 +70,7 @@ bool is_the_scripts(std::string_view key) {
                                       "run.dir",
                                       "steps_per_print",
                                       "wall_clock_breakdown",
+                                      "flops_profiler.",
                                       "placement.wave_",
                                       "placement.recompute",
                                       "placement.boundaries_"};

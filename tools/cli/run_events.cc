@@ -4,6 +4,7 @@
 
 #include "aio/log.h"
 #include "aio/machine_info.h"
+#include "engine/profile/step_flops.h"
 #include "tools/support/version.h"
 
 namespace sluice::tools {
@@ -51,8 +52,16 @@ Json machine_json(const PlannedStep* planned) {
                {"cores", machine.cores},
                {"ram_bytes", machine.ram_bytes},
                {"kernel", machine.kernel}};
-  if (planned != nullptr && !planned->machine.gpu.empty()) json["gpu"] = planned->machine.gpu;
+  if (planned == nullptr || planned->machine.gpu.empty()) return json;
+  json["gpu"] = planned->machine.gpu;
+  json["product_flops_per_s"] = planned->machine.speeds.gpu_matmul_flops_per_s;
   return json;
+}
+
+Json flops_json(engine::TrainingRun& run) {
+  const engine::Flops flops =
+      engine::flops_of_token(run.model(), run.config().data.sequence_tokens);
+  return {{"forward", flops.forward}, {"backward", flops.backward}, {"recompute", flops.recompute}};
 }
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
@@ -93,10 +102,16 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
                {"model",
                 {{"family", run.config().model.family},
                  {"parameters", run.model().parameter_elements()},
-                 {"trained_parameters", run.model().trained_elements()}}},
+                 {"trained_parameters", run.model().trained_elements()},
+                 {"flops_per_token", flops_json(run)}}},
                {"tiers", tiers_json(begin.tiers)}};
-  if (begin.planned != nullptr)
-    json["plan"] = Json::parse(begin.planned->prediction, nullptr, /*allow_exceptions=*/false);
+  if (begin.planned != nullptr) {
+    const auto parsed = [](const std::string& text) {
+      return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    };
+    json["plan"] = parsed(begin.planned->prediction);
+    json["what_if"] = parsed(begin.planned->what_if);
+  }
   json["config"] = config_json(begin.resolved);
   {
     const std::lock_guard lock(heard_->mutex);

@@ -223,6 +223,7 @@ Status check_steps(const Wanted& wanted, const RunFolder& folder, const ResumePo
   if (done >= steps) {
     std::cerr << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
+  SLUICE_RETURN_IF_ERROR(check_flops_profile(config, done));
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
   if (std::filesystem::exists(folder.file("trace.json")))
@@ -291,6 +292,7 @@ Result<SetUp> set_up(const Wanted& wanted, const RunFolder& folder, const Resume
                                    .weights = weights,
                                    .weight_dtype = wanted.weight_dtype},
                          .planned = &made.planned,
+                         .with_what_ifs = true,
                          .tiers = &made.tiers,
                          .saves = &made.saves,
                          .interrupt = &interrupt,
@@ -343,9 +345,13 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   TrainSession session({.run = made->run.get(),
                         .log = log.get(),
                         .checkpoints = made->checkpoints.get(),
-                        .events = &events},
+                        .events = &events,
+                        .ranks = context.world},
                        made->saves, config.run.steps);
-  if (planned) session.compare_with_plan(planned->step_s);
+  if (planned) {
+    session.compare_with_plan(planned->step_s);
+    session.compare_with_limit(planned->machine.speeds.gpu_matmul_flops_per_s);
+  }
   const TrainWork work{.session = session,
                        .interrupt = interrupt,
                        .folder = folder,
