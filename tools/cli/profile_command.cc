@@ -1,10 +1,12 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "aio/clock.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "aio/terminal_line.h"
@@ -74,18 +76,22 @@ class Profiling {
     }
     report_.plan = &plan;
     SLUICE_ASSIGN_OR_RETURN(const SyntheticTokens tokens, use_synthetic_tokens(config_));
-    SLUICE_ASSIGN_OR_RETURN(const auto made,
-                            set_up_run(config_, std::nullopt, {.interrupt = &interrupt_}));
-    return at_work(profile(*made));
+    const auto made = set_up_run(config_, std::nullopt, {.interrupt = &interrupt_});
+    if (!made.ok() && made.error().code() == ErrorCode::kCancelled && interrupt_.requested())
+      return interrupted();
+    if (!made.ok()) return made.error();
+    return at_work(profile(**made));
   }
 
  private:
+  static int interrupted() {
+    std::cerr << "interrupted before a step was measured\n";
+    return kInterruptedExitCode;
+  }
+
   Result<int> profile(engine::TrainingRun& run) {
     measure(run);
-    if (report_.profile.passes.steps() == 0) {
-      std::cerr << "interrupted before a step was measured\n";
-      return kInterruptedExitCode;
-    }
+    if (report_.profile.passes.steps() == 0) return interrupted();
     if (!report_.interrupted) SLUICE_RETURN_IF_ERROR(record(run));
     SLUICE_RETURN_IF_ERROR(tell());
     return report_.interrupted ? kInterruptedExitCode : 0;
@@ -136,8 +142,11 @@ class Profiling {
 
   Status record(engine::TrainingRun& run) {
     const auto steps = [&] {
+      const SteadyClock clock;
+      const std::int64_t begin_ns = clock.now_ns();
       for (int step = 0; step < kRecordedSteps; ++step) static_cast<void>(run.step());
       run.trainer().drain();
+      report_.recorded_s = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     };
     report_.recorded_steps = kRecordedSteps;
     if (!run.plan().cuda) {
@@ -180,6 +189,9 @@ Result<int> run(const ProfileOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_files(options));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(options.config));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
+  // Its recorder says on standard error that there is no GPU; nobody has asked.
+  if (!engine::uses_cuda(resolved.config))
+    setenv("KINETO_LOG_LEVEL", "99", 0);  // NOLINT(concurrency-mt-unsafe): at the start
   return Profiling(options, std::move(resolved.config), watchdog).run();
 }
 

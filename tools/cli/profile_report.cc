@@ -137,9 +137,9 @@ std::string ProfileReport::text(bool units) const {
       engine::unit_table(profile, units ? engine::UnitRows::kUnits : engine::UnitRows::kKinds);
   if (kernels) text += "\n" + kernels->table(kShown);
   if (!operators.empty())
-    text +=
-        "\n" + operator_table(operators,
-                              {.steps = recorded_steps, .shown = kShown, .step_s = profile.step_s});
+    text += "\n" + operator_table(operators, {.steps = recorded_steps,
+                                              .shown = kShown,
+                                              .step_s = recorded_s / std::max(recorded_steps, 1)});
   if (const std::string flows = flow_table(*this); !flows.empty()) text += "\n" + flows;
   const Holder held = holder();
   text += "\nheld by " + held.what + ": " + percent(held.seconds / profile.step_s) +

@@ -25,6 +25,7 @@ struct ProfileReport {
   std::optional<GpuProfile> kernels;
   std::vector<GpuProfile::Kernel> operators;  // of the CPU, by their own time
   int recorded_steps = 0;
+  double recorded_s = 0;  // in all: recording takes time as well
   bool interrupted = false;
 
   // `units`: each unit in a row, instead of their kinds.
