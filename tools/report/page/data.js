@@ -33,8 +33,8 @@ class Run {
     // Of forward and backward, and of large products on all GPUs.
     const flops = members(this.begin.model.flops_per_token);
     this.flopsPerToken = isNumber(flops.forward) && isNumber(flops.backward) ? flops.forward + flops.backward : undefined;
-    const limit = this.begin.machine.product_flops_per_s * (isNumber(this.begin.ranks) ? this.begin.ranks : 1) / 1e12;
-    this.limitTflops = limit > 0 ? limit : undefined;
+    const limit = this.begin.machine.product_flops_per_s;
+    this.limitTflops = isNumber(limit) && limit > 0 ? limit * (isNumber(this.begin.ranks) ? this.begin.ranks : 1) / 1e12 : undefined;
     const last = this.events.findLast(event => event.event === "begin" || event.event === "end");
     this.state = !last ? "state unknown" : last.event === "end" ? String(last.how) : "no end recorded: going on, or killed";
   }
