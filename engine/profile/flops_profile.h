@@ -2,8 +2,8 @@
 // unit, and its tables: those that users of DeepSpeed's flops_profiler know, with its words where
 // they mean the same.
 //
-// A head makes forward and backward in one pass ("loss"). Where its latency is to be divided, forward
-// has the part of it that it has of the operations.
+// A head makes forward and backward in one pass ("loss"). Where its latency is to be divided,
+// forward has the part of it that it has of the operations.
 //
 // Threads: pure functions.
 #pragma once

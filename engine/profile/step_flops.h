@@ -1,9 +1,10 @@
 // What the units of a model compute for a token, as numbers.
 //
-// Operations are those of products, two for each multiplication and addition, and of attention those
-// that its mask leaves: what is computed. Multiply-accumulates (MACs) are counted as DeepSpeed's and
-// other profilers count them: of forward, and of attention with all keys, as if nothing were masked,
-// so that the two can be compared. Of a windowed block they count the window alone.
+// Operations are those of products, two for each multiplication and addition, and of attention
+// those that its mask leaves: what is computed. Multiply-accumulates (MACs) are counted as
+// DeepSpeed's and other profilers count them: of forward, and of attention with all keys, as if
+// nothing were masked, so that the two can be compared. Of a windowed block they count the window
+// alone.
 //
 // Threads: pure functions.
 #pragma once

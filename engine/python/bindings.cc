@@ -58,22 +58,11 @@ struct ResolvedConfig {
 
 // What a script decides by itself: keys with these beginnings mean nothing here.
 bool is_the_scripts(std::string_view key) {
-  constexpr std::array kBeginnings = {"model.",
-                                      "data.",
-                                      "run.eval_",
-                                      "run.checkpoint_",
-                                      "run.epochs",
-                                      "run.log_every",
-                                      "run.resume",
-                                      "run.later_checkpoints",
-                                      "run.hash_units",
-                                      "run.dir",
-                                      "steps_per_print",
-                                      "wall_clock_breakdown",
-                                      "flops_profiler.",
-                                      "placement.wave_",
-                                      "placement.recompute",
-                                      "placement.boundaries_"};
+  constexpr std::array kBeginnings = {
+      "model.",          "data.",           "run.eval_",           "run.checkpoint_",
+      "run.epochs",      "run.log_every",   "run.resume",          "run.later_checkpoints",
+      "run.hash_units",  "run.dir",         "steps_per_print",     "wall_clock_breakdown",
+      "flops_profiler.", "placement.wave_", "placement.recompute", "placement.boundaries_"};
   return std::any_of(kBeginnings.begin(), kBeginnings.end(),
                      [key](std::string_view it) { return key.starts_with(it); });
 }

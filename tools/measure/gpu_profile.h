@@ -41,8 +41,8 @@ std::string short_kernel_name(const std::string& demangled);
 // Of `steps` steps; events in any order.
 GpuProfile profile_of(std::span<const GpuEvent> events, int steps);
 
-// Of one thread's calls, in any order, of which some call others: each name's own time, without that
-// of what it called; the one that took the most first.
+// Of one thread's calls, in any order, of which some call others: each name's own time, without
+// that of what it called; the one that took the most first.
 std::vector<GpuProfile::Kernel> self_times(std::span<const GpuEvent> calls);
 
 // For a step, this many operators of the CPU and one row for the rest.

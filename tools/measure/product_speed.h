@@ -1,4 +1,5 @@
-// How fast this machine's CPU multiplies large matrices: the limit of what a step can compute there.
+// How fast this machine's CPU multiplies large matrices: the limit of what a step can compute
+// there.
 #pragma once
 
 #include "offload/element_types.h"

@@ -164,8 +164,8 @@ TEST(TraceCuda, ShowsCopiesThatRunWhileComputeGoesOn) {
   EXPECT_GT(overlapping, 0);
 }
 
-// Of the steps since they were asked for: every phase of every unit and micro-batch, in the order in
-// which they were computed, and no longer than the step in all.
+// Of the steps since they were asked for: every phase of every unit and micro-batch, in the order
+// in which they were computed, and no longer than the step in all.
 TEST(Phases, AreThoseOfEveryUnitAndMicroBatch) {
   for (const std::string wave : {"0", "2"}) {
     const SmallRun small({"gradient_accumulation_steps=4", "placement.wave_micro_batches=" + wave,
