@@ -73,7 +73,9 @@ std::string RunTotals::closing_table() const {
   if (teraflops_ > 0 && seconds > 0) {
     const double tflops_per_s = teraflops_ / seconds;
     result.push_back(
-        {"TFLOP/s", decimals(tflops_per_s, tflops_per_s < 0.01 ? 6 : tflops_per_s < 10 ? 3 : 1) +
+        {"TFLOP/s", decimals(tflops_per_s, tflops_per_s < 0.01 ? 6
+                                           : tflops_per_s < 10 ? 3
+                                                               : 1) +
                         (limit_tflops_per_s_ > 0
                              ? " (" + decimals(100 * tflops_per_s / limit_tflops_per_s_, 0) +
                                    "% of large products)"

@@ -111,6 +111,7 @@ Part part_of(const FlopsProfile& profile, int index) {
 
 std::vector<Part> all_units(const FlopsProfile& profile) {
   std::vector<Part> parts;
+  parts.reserve(profile.units.size());
   for (int unit = 0; unit < static_cast<int>(profile.units.size()); ++unit)
     parts.push_back(part_of(profile, unit));
   return parts;

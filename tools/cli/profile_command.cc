@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,9 +76,11 @@ class Profiling {
       return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config_, plan));
     }
     report_.plan = &plan;
+    // From here on there is something to end well; planning ends at once.
+    const Interrupt& interrupt = interrupt_.emplace(kInterruptNotice);
     SLUICE_ASSIGN_OR_RETURN(const SyntheticTokens tokens, use_synthetic_tokens(config_));
-    const auto made = set_up_run(config_, std::nullopt, {.interrupt = &interrupt_});
-    if (!made.ok() && made.error().code() == ErrorCode::kCancelled && interrupt_.requested())
+    const auto made = set_up_run(config_, std::nullopt, {.interrupt = &interrupt});
+    if (!made.ok() && made.error().code() == ErrorCode::kCancelled && interrupt.requested())
       return interrupted();
     if (!made.ok()) return made.error();
     return at_work(profile(**made));
@@ -107,7 +110,7 @@ class Profiling {
     engine::PassTotals passes(run.model().units());
     run.trainer().measure_phases(true);
     const StepMeasurement measured =
-        measure_steps(run, {.warmup = options_.warmup, .steps = options_.steps}, interrupt_,
+        measure_steps(run, {.warmup = options_.warmup, .steps = options_.steps}, *interrupt_,
                       [&](std::string_view phase, int done, int total, double seconds) {
                         line.show(std::string(phase) + " " + std::to_string(done) + " of " +
                                   std::to_string(total) + ": " + engine::duration(seconds));
@@ -181,7 +184,7 @@ class Profiling {
   const ProfileOptions& options_;
   config::Config config_;
   aio::IoWatchdog& watchdog_;
-  const Interrupt interrupt_{kInterruptNotice};
+  std::optional<Interrupt> interrupt_;
   ProfileReport report_;
 };
 
