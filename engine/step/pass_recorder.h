@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "engine/device/phase_clock.h"
