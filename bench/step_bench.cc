@@ -11,7 +11,6 @@
 #include "aio/clock.h"
 #include "aio/terminal_line.h"
 #include "bench/bench_program.h"
-#include "bench/gpu_recorder.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
 #include "bench/trace_file.h"
@@ -124,9 +123,9 @@ class Program {
       for (int step = 0; step < kRecordedSteps; ++step) static_cast<void>(run.step());
       run.trainer().drain();
     };
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<GpuEvent> events,
-                            record_gpu(steps, options().profile));
-    report_.profile = profile_of(events, kRecordedSteps);
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<tools::GpuEvent> events,
+                            tools::record_gpu(steps, options().profile));
+    report_.profile = tools::profile_of(events, kRecordedSteps);
     return {};
   }
 

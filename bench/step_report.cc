@@ -16,6 +16,7 @@ namespace {
 
 using engine::decimals;
 using engine::TextRow;
+using tools::GpuProfile;
 using tools::MeasuredStep;
 using tools::MemoryUse;
 using tools::quantile;

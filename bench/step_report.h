@@ -6,10 +6,10 @@
 #include <string>
 
 #include "aio/machine_info.h"
-#include "bench/gpu_profile.h"
 #include "bench/step_options.h"
 #include "engine/config/config.h"
 #include "offload/step_program.h"
+#include "tools/measure/gpu_profile.h"
 #include "tools/measure/step_measure.h"
 
 namespace sluice::bench {
@@ -30,7 +30,7 @@ struct StepReport {
   std::optional<offload::Waves> waves;  // once a plan is made
   tools::MemoryUse before;  // once a GPU has its context, and before the run took anything
   tools::StepMeasurement measured;
-  std::optional<GpuProfile> profile;
+  std::optional<tools::GpuProfile> profile;
   std::optional<std::string> out_of_memory;  // what was asked for, and of whom
 
   // Only with measured steps.

@@ -12,7 +12,7 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::array<std::string_view, 11> kElsewhere = {"zero_optimization.",
+constexpr std::array<std::string_view, 12> kElsewhere = {"zero_optimization.",
                                                          "placement.",
                                                          "aio.",
                                                          "budget.",
@@ -20,6 +20,7 @@ constexpr std::array<std::string_view, 11> kElsewhere = {"zero_optimization.",
                                                          "activation_checkpointing.",
                                                          "steps_per_print",
                                                          "wall_clock_breakdown",
+                                                         "flops_profiler.",
                                                          "tensorboard.",
                                                          "csv_monitor.",
                                                          "wandb."};

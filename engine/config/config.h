@@ -248,6 +248,16 @@ struct Monitors {
   bool any() const { return tensorboard.enabled || csv.enabled || wandb.enabled; }
 };
 
+// A profile of one step: what its units compute, and how long it takes.
+struct FlopsProfiler {
+  bool enabled = false;
+  std::int64_t step = 1;
+  std::int64_t module_depth = -1;  // 0: the model, 1: kinds of units, 2 and -1: units
+  std::int64_t top_modules = 1;    // of the summary by depth
+  bool detailed = true;
+  std::string output_file;  // empty: standard output
+};
+
 struct Config {
   std::int64_t world_size = 1;  // of the launch, not of the file
   BatchSizes batch;
@@ -262,6 +272,7 @@ struct Config {
   Aio aio;
   std::int64_t steps_per_print = 0;
   bool wall_clock_breakdown = false;
+  FlopsProfiler flops_profiler;
   bool cpu_checkpointing = false;
   Monitors monitors;
   Model model;

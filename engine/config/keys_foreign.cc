@@ -58,7 +58,6 @@ constexpr Key kKeys[] = {
     ignored("log_level", "the command line sets how much is said"),
     ignored("graph_harvesting", "the loop captures CUDA graphs by itself where they pay"),
     ignored("timers", kTrace),
-    ignored("flops_profiler", kTrace),
     ignored("comms_logger", kTrace),
     ignored("autotuning", "sluice tune searches, and is no part of the run's file"),
     ignored("elasticity", "a checkpoint resumes at any world size, so no batch must fit them all"),

@@ -24,6 +24,7 @@ constexpr const char* kPathKeys[] = {
     "/recipe/lora/adapter",
     "/tensorboard/output_path",
     "/csv_monitor/output_path",
+    "/flops_profiler/output_file",
 };
 
 std::vector<std::string*> paths_of(Config& config) {
@@ -33,7 +34,8 @@ std::vector<std::string*> paths_of(Config& config) {
                                      &config.zero.offload_param.nvme_path,
                                      &config.zero.offload_optimizer.nvme_path,
                                      &config.monitors.tensorboard.output_path,
-                                     &config.monitors.csv.output_path};
+                                     &config.monitors.csv.output_path,
+                                     &config.flops_profiler.output_file};
   for (auto* list : {&config.data.train, &config.data.validation, &config.budget.nvme_paths})
     for (std::string& path : *list) paths.push_back(&path);
   std::erase_if(paths, [](const std::string* path) { return path->empty(); });

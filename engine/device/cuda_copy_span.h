@@ -1,12 +1,12 @@
 // CudaCopySpan: a copy in the trace, from here to the end of the block, timed as its stream reaches
 // either end. Enqueues nothing while no trace is active.
 //
-//   const CudaCopySpan span({.trace = trace, .track = TraceTrack::kH2d, .name = "h.0",
-//                            .bytes = bytes}, stream);
+//   const CudaCopySpan span({.trace = trace, .track = TraceTrack::kH2d, .phase = "parameters",
+//                            .name = "h.0", .bytes = bytes}, stream);
 //   cudaMemcpyAsync(..., stream);
 //   loaded.record(stream);  // inside: waiting for the copy is not waiting for the span
 //
-// The name and the trace must outlive the stream's work.
+// Names and the trace must outlive the stream's work.
 //
 // Threads: the one that enqueues.
 #pragma once
@@ -26,6 +26,7 @@ class CudaCopySpan {
   struct Copy {
     TraceLog* trace = nullptr;  // null: not traced
     TraceTrack track = TraceTrack::kH2d;
+    const char* phase = nullptr;  // what of the unit is copied
     const char* name = "";
     std::uint64_t bytes = 0;
   };
@@ -35,6 +36,7 @@ class CudaCopySpan {
     pending_ = std::make_unique<Pending>();
     pending_->trace = copy.trace;
     pending_->span.track = copy.track;
+    pending_->span.phase = copy.phase;
     pending_->span.name = copy.name;
     pending_->span.args[0] = {"bytes", static_cast<std::int64_t>(copy.bytes)};
     if (cudaLaunchHostFunc(stream, &CudaCopySpan::begin, pending_.get()) != cudaSuccess)

@@ -13,9 +13,11 @@ namespace {
 
 constexpr std::string_view kAlways = "always";
 constexpr std::string_view kSinceTwo = "always since schema 2";
+constexpr std::string_view kSinceThree = "always since schema 3";
+constexpr std::string_view kBrokenDown = "with wall_clock_breakdown, since schema 3";
 
 constexpr std::array kMetricKeys = {
-    MetricKey{"schema", "", kSinceTwo, "2; files without it are of schema 1"},
+    MetricKey{"schema", "", kSinceTwo, "3; files without it are of schema 1"},
     MetricKey{"step", "", kAlways, "the step's number in the run; the first is 1"},
     MetricKey{"tokens_seen", "tokens", kSinceTwo,
               "of the run so far with this step, all ranks', those of skipped steps too"},
@@ -29,12 +31,21 @@ constexpr std::array kMetricKeys = {
     MetricKey{"loss_scale", "", kAlways, "what the loss was multiplied by; 1 but for fp16"},
     MetricKey{"skipped", "", kAlways, "true: the gradients overflowed, and nothing was updated"},
     MetricKey{"tokens_per_s", "tokens/s", kAlways, "the step's tokens, all ranks', over its time"},
+    MetricKey{"tflops_per_s", "TFLOP/s", kSinceThree,
+              "products of forward and backward, all ranks', over the step's time; what is "
+              "recomputed does not count"},
     MetricKey{"step_ms", "ms", kAlways, "the whole step, without evaluation and checkpoints"},
     MetricKey{"forward_ms", "ms", kAlways,
               "of it, forward with the head, without waiting for updates"},
     MetricKey{"backward_ms", "ms", kAlways, "of it, backward with recomputing"},
     MetricKey{"update_ms", "ms", kAlways, "the optimizer, under compute or not"},
     MetricKey{"update_exposed_ms", "ms", kAlways, "of it, what compute waited for"},
+    MetricKey{"recompute_ms", "ms", kBrokenDown,
+              "of backward, computing again what forward did not keep"},
+    MetricKey{"await_params_ms", "ms", kBrokenDown,
+              "of both passes, waiting for parameters: a copy, a gather or a drive"},
+    MetricKey{"await_inputs_ms", "ms", kBrokenDown,
+              "of both passes, waiting for what units were given, on its way out or back"},
     MetricKey{"nvme_read_bytes", "bytes", kAlways, "read from the drives during the step"},
     MetricKey{"nvme_write_bytes", "bytes", kAlways, "written to the drives during the step"},
     MetricKey{"h2d_bytes", "bytes", kAlways, "copied from the host to GPUs"},
@@ -61,12 +72,19 @@ constexpr std::array kEventKeys = {
     MetricKey{"tokens_per_step", "tokens", kBegin, "of all ranks, likewise"},
     MetricKey{"ranks", "", kBegin, "how many train together"},
     MetricKey{"build", "", kBegin, "version and commit, LibTorch's and CUDA's versions"},
-    MetricKey{"machine", "", kBegin, "cpu, cores, ram_bytes, kernel, gpu"},
-    MetricKey{"model", "", kBegin, "family, parameters, trained_parameters"},
+    MetricKey{"machine", "", kBegin,
+              "cpu, cores, ram_bytes, kernel, gpu; product_flops_per_s: the speed of large "
+              "products on one GPU, as the probe measured it"},
+    MetricKey{"model", "", kBegin,
+              "family, parameters, trained_parameters; flops_per_token: forward, backward and "
+              "recompute, of which the last need not be done for all units"},
     MetricKey{"tiers", "", kBegin,
               "for gpu, cpu and nvme: planned bytes, budget_bytes where it is known, and parts"},
     MetricKey{"plan", "", "begin, where the planner was asked",
               "the predicted step, as \"prediction\" of sluice plan --json has it"},
+    MetricKey{"what_if", "", "begin, where the planner was asked",
+              "what would make it faster, as sluice plan --json has it: with, step_s, "
+              "tokens_per_s_ratio"},
     MetricKey{"config", "", kBegin,
               "keys that were given or derived: path, value, outcome, reason, source"},
     MetricKey{"bytes", "bytes", kCheckpoint, "its size"},

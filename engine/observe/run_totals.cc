@@ -25,6 +25,7 @@ void RunTotals::add(const StepMetrics& metrics) {
   ++steps_;
   skipped_ += metrics.skipped ? 1 : 0;
   tokens_ += metrics.tokens_per_s * metrics.step_ms / kMsPerSecond;
+  teraflops_ += metrics.tflops_per_s.value_or(0) * metrics.step_ms / kMsPerSecond;
   if (metrics.val_loss) val_loss_ = metrics.val_loss;
   sum_.step_ms += metrics.step_ms;
   sum_.forward_ms += metrics.forward_ms;
@@ -69,6 +70,17 @@ std::string RunTotals::closing_table() const {
     result.push_back({"loss", decimals(first_.loss, 4) + " -> " + decimals(last_.loss, 4)});
   if (val_loss_) result.push_back({"validation loss", decimals(*val_loss_, 4)});
   result.push_back({"tokens/s", compact(seconds > 0 ? tokens_ / seconds : 0)});
+  if (teraflops_ > 0 && seconds > 0) {
+    const double tflops_per_s = teraflops_ / seconds;
+    result.push_back(
+        {"TFLOP/s", decimals(tflops_per_s, tflops_per_s < 0.01 ? 6
+                                           : tflops_per_s < 10 ? 3
+                                                               : 1) +
+                        (limit_tflops_per_s_ > 0
+                             ? " (" + decimals(100 * tflops_per_s / limit_tflops_per_s_, 0) +
+                                   "% of large products)"
+                             : "")});
+  }
   if (const auto ratio = step_over_plan()) {
     result.push_back({"step as planned", milliseconds(planned_step_ms_)});
     result.push_back({"step, median", milliseconds(median_step_ms()) + " (" +

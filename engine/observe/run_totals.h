@@ -19,6 +19,8 @@ class RunTotals {
   void add(const StepMetrics& metrics);
   // What the plan predicted for a step: the table then compares the two.
   void compare_with_plan(double step_s) { planned_step_ms_ = 1e3 * step_s; }
+  // What large products reach on all GPUs together, as measured: the table then has its share.
+  void compare_with_limit(double flops_per_s) { limit_tflops_per_s_ = 1e-12 * flops_per_s; }
   // The median step over the plan's. Ignores the first step, which warms up; nothing until there
   // are kLeastCompared others.
   std::optional<double> step_over_plan() const;
@@ -43,7 +45,9 @@ class RunTotals {
   double median_step_ms() const;
 
   double tokens_ = 0;
+  double teraflops_ = 0;
   double planned_step_ms_ = 0;         // 0: there is no plan
+  double limit_tflops_per_s_ = 0;      // 0: unknown
   std::vector<double> later_step_ms_;  // of all but the first
   std::optional<double> val_loss_;
 };

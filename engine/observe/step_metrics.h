@@ -20,8 +20,9 @@ struct UnitHashes {
 };
 
 // Of the lines that this version writes. It rises when a key comes or goes or means something else.
-// 1: lines without "schema", "unix_s" and "tokens_seen".
-inline constexpr std::int64_t kMetricsSchema = 2;
+// 1: lines without "schema", "unix_s" and "tokens_seen". 2: without "tflops_per_s" and what
+// wall_clock_breakdown adds.
+inline constexpr std::int64_t kMetricsSchema = 3;
 
 struct StepMetrics {
   std::int64_t step = 0;                     // the first is 1
@@ -33,11 +34,16 @@ struct StepMetrics {
   double loss_scale = 1;
   bool skipped = false;  // the gradients overflowed: nothing was updated
   double tokens_per_s = 0;
+  std::optional<double> tflops_per_s;  // nothing here: of an older schema
   double step_ms = 0;
   double forward_ms = 0;
   double backward_ms = 0;
   double update_ms = 0;          // in the background or not
   double update_exposed_ms = 0;  // of it, what compute waited for
+  // With wall_clock_breakdown. Of backward; and of both passes, what compute waited for.
+  std::optional<double> recompute_ms;
+  std::optional<double> await_params_ms;
+  std::optional<double> await_inputs_ms;
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_write_bytes = 0;
   std::uint64_t h2d_bytes = 0;
@@ -63,11 +69,15 @@ void for_each_metric(Metrics& metrics, Visit visit) {
   visit("loss_scale", metrics.loss_scale);
   visit("skipped", metrics.skipped);
   visit("tokens_per_s", metrics.tokens_per_s);
+  visit("tflops_per_s", metrics.tflops_per_s);
   visit("step_ms", metrics.step_ms);
   visit("forward_ms", metrics.forward_ms);
   visit("backward_ms", metrics.backward_ms);
   visit("update_ms", metrics.update_ms);
   visit("update_exposed_ms", metrics.update_exposed_ms);
+  visit("recompute_ms", metrics.recompute_ms);
+  visit("await_params_ms", metrics.await_params_ms);
+  visit("await_inputs_ms", metrics.await_inputs_ms);
   visit("nvme_read_bytes", metrics.nvme_read_bytes);
   visit("nvme_write_bytes", metrics.nvme_write_bytes);
   visit("h2d_bytes", metrics.h2d_bytes);

@@ -14,8 +14,8 @@ struct PlacedSpan {
   std::size_t lane = 0;
 };
 
-// Of one track, ordered by beginning, the longer one first. Only compute is nested (a unit inside a
-// pass); on the other tracks spans of one lane never touch.
+// Of one track, ordered by beginning, the longer one first. Nested: spans may lie inside each
+// other; else those of one lane never touch.
 std::vector<PlacedSpan> place_in_lanes(std::vector<TraceSpan> spans, bool nested);
 
 }  // namespace sluice::engine

@@ -16,7 +16,12 @@ namespace {
 constexpr int kLanesOfTrack =
     10'000;  // thread numbers of one track; more than there is ever IO in flight
 constexpr std::array<const char*, kTraceTracks> kTrackNames = {
-    "compute", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write", "link"};
+    "run", "compute", "waits", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write", "link"};
+
+// That not every run has.
+constexpr bool is_optional(TraceTrack track) {
+  return track == TraceTrack::kRun || track == TraceTrack::kWaits || track == TraceTrack::kLink;
+}
 
 std::string json_text(const char* text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -68,16 +73,25 @@ std::string microseconds(std::int64_t ns) {
   return text.data();
 }
 
-void write_span(Events& events, const PlacedSpan& placed, std::int64_t origin_ns) {
+void write_span(Events& events, const PlacedSpan& placed, const TraceProcess& process) {
   const TraceSpan& span = placed.span;
   std::string args;
-  for (const TraceArg& arg : span.args) {
-    if (arg.key == nullptr) continue;
-    args += (args.empty() ? "" : ",") + json_text(arg.key) + ":" + std::to_string(arg.value);
+  const auto add = [&args](const char* key, const std::string& value) {
+    args += (args.empty() ? "" : ",") + json_text(key) + ":" + value;
+  };
+  if (span.phase != nullptr) {
+    add("phase", json_text(span.phase));
+    add("unit", json_text(span.name));
   }
+  for (const TraceArg& arg : span.args)
+    if (arg.key != nullptr) add(arg.key, std::to_string(arg.value));
+  if (process.of_several) add("rank", std::to_string(process.number));
+  const std::string name =
+      span.phase != nullptr ? span.phase + std::string(" ") + span.name : span.name;
+  const std::int64_t origin_ns = process.origin_ns;
   const auto track = static_cast<std::size_t>(span.track);
   events.add("X", ",\"tid\":" + std::to_string(thread_of(track, placed.lane)) + ",\"name\":" +
-                      json_text(span.name) + ",\"cat\":" + json_text(kTrackNames[track]) +
+                      json_text(name.c_str()) + ",\"cat\":" + json_text(kTrackNames[track]) +
                       ",\"ts\":" + microseconds(span.begin_ns - origin_ns) + ",\"dur\":" +
                       microseconds(span.end_ns - span.begin_ns) + ",\"args\":{" + args + "}");
 }
@@ -168,10 +182,9 @@ std::string TraceLog::events(const TraceProcess& process) const {
     const auto placed = place_in_lanes(std::move(tracks[track]), nested);
     std::size_t lanes = 0;
     for (const PlacedSpan& span : placed) lanes = std::max(lanes, span.lane + 1);
-    // One rank has no link.
-    if (placed.empty() && static_cast<TraceTrack>(track) == TraceTrack::kLink) continue;
+    if (placed.empty() && is_optional(static_cast<TraceTrack>(track))) continue;
     write_track(events, track, lanes);
-    for (const PlacedSpan& span : placed) write_span(events, span, process.origin_ns);
+    for (const PlacedSpan& span : placed) write_span(events, span, process);
   }
   return events.take();
 }

@@ -28,27 +28,40 @@
 
 namespace sluice::engine {
 
-enum class TraceTrack : std::uint8_t { kCompute, kH2d, kD2h, kAdamw, kNvmeRead, kNvmeWrite, kLink };
-inline constexpr std::size_t kTraceTracks = 7;
+enum class TraceTrack : std::uint8_t {
+  kRun,  // steps, validation, checkpoints
+  kCompute,
+  kWaits,  // what compute waits for
+  kH2d,
+  kD2h,
+  kAdamw,
+  kNvmeRead,
+  kNvmeWrite,
+  kLink,
+};
+inline constexpr std::size_t kTraceTracks = 9;
 
 struct TraceArg {
   const char* key = nullptr;  // nullptr: none
   std::int64_t value = 0;
 };
 
-// Names and keys are strings that live as long as the program: nothing is copied.
+// Names and keys are strings that live as long as the program: nothing is copied. With a phase the
+// file has "PHASE NAME" as the name, and both as arguments, "phase" and "unit".
 struct TraceSpan {
   TraceTrack track = TraceTrack::kCompute;
   const char* name = "";
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
-  std::array<TraceArg, 2> args{};
+  std::array<TraceArg, 3> args{};
+  const char* phase = nullptr;
 };
 
 // One rank of a trace, as its file has it.
 struct TraceProcess {
   int number = 0;
   std::string name = "sluice";
+  bool of_several = false;     // then each of its spans has its number, as "rank"
   std::int64_t origin_ns = 0;  // of the file's times, by this rank's clock
 };
 
@@ -120,11 +133,13 @@ class TraceLog {
 // A span from here to the end of the block.
 class TraceScope {
  public:
-  TraceScope(TraceLog& log, const Clock& clock, TraceTrack track, const char* name)
+  TraceScope(TraceLog& log, const Clock& clock, TraceTrack track, const char* name,
+             const TraceArg& arg = {})
       : log_(log.active() ? &log : nullptr), clock_(clock) {
     if (log_ == nullptr) return;
     span_.track = track;
     span_.name = name;
+    span_.args[0] = arg;
     span_.begin_ns = clock_.now_ns();
   }
   ~TraceScope() {

@@ -38,6 +38,9 @@ void TrainProgress::update(const StepMetrics& metrics) {
   average(forward_ms_, metrics.forward_ms);
   average(backward_ms_, metrics.backward_ms);
   average(update_exposed_ms_, metrics.update_exposed_ms);
+  average(recompute_ms_, metrics.recompute_ms.value_or(0));
+  average(await_params_ms_, metrics.await_params_ms.value_or(0));
+  average(await_inputs_ms_, metrics.await_inputs_ms.value_or(0));
   if (options_.silent) return;
   const bool stays = steps_ == 1 || metrics.step == options_.total_steps ||
                      metrics.step % std::max<std::int64_t>(options_.plain_every_steps, 1) == 0;
@@ -69,6 +72,9 @@ std::string TrainProgress::text() const {
     text += "  forward " + decimals(forward_ms_, 1) + " + backward " + decimals(backward_ms_, 1) +
             " + wait for updates " + decimals(update_exposed_ms_, 1) + " of " +
             decimals(step_ms_, 1) + " ms";
+    if (last_.recompute_ms)
+      text += ", of these recompute " + decimals(recompute_ms_, 1) + ", waiting for parameters " +
+              decimals(await_params_ms_, 1) + " and inputs " + decimals(await_inputs_ms_, 1);
   }
   if (skipped_ > 0) text += "  skipped " + std::to_string(skipped_);
   return text;

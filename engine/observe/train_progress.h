@@ -52,6 +52,9 @@ class TrainProgress {
   double forward_ms_ = 0;
   double backward_ms_ = 0;
   double update_exposed_ms_ = 0;
+  double recompute_ms_ = 0;  // like the next two, where they are measured
+  double await_params_ms_ = 0;
+  double await_inputs_ms_ = 0;
 };
 
 }  // namespace sluice::engine

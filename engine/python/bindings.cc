@@ -51,6 +51,7 @@ bool is_the_scripts(std::string_view key) {
                                       "run.later_checkpoints",
                                       "run.hash_units",
                                       "wall_clock_breakdown",
+                                      "flops_profiler.",
                                       "placement.wave_",
                                       "placement.recompute",
                                       "placement.boundaries_"};

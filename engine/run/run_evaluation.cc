@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "aio/clock.h"
 #include "engine/device/gpu.h"
 #include "engine/observe/process_memory.h"
 #include "engine/run/training_run.h"
@@ -24,6 +25,9 @@ double TrainingRun::evaluate() {
 
 // All ranks pass as often, since all gather the parameters.
 double TrainingRun::evaluate_all() {
+  const SteadyClock clock;
+  const TraceScope traced(trace_, clock, TraceTrack::kRun, "validation",
+                          {"step", trainer_->state().global_step});
   const std::uint64_t of_a_pass =
       evaluation_group() * static_cast<std::uint64_t>(ranks_.part.world);
   LossSum loss;

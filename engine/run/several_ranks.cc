@@ -179,6 +179,10 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
     times.backward_ns = std::max(times.backward_ns, of_rank.times.backward_ns);
     times.update_ns = std::max(times.update_ns, of_rank.times.update_ns);
     times.update_exposed_ns = std::max(times.update_exposed_ns, of_rank.times.update_exposed_ns);
+    if (times.passes && of_rank.times.passes) {
+      for (std::size_t phase = 0; phase < kPassPhases; ++phase)
+        (*times.passes)[phase] = std::max((*times.passes)[phase], (*of_rank.times.passes)[phase]);
+    }
   }
   return {};
 }
@@ -226,7 +230,10 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
       origin_ns = std::min(origin_ns, it.first_ns - ahead_ns(it));
     if (&it != all.data()) others.dropped_spans += it.dropped_spans;
   }
-  own = {.number = rank, .name = "rank " + std::to_string(rank), .origin_ns = origin_ns};
+  own = {.number = rank,
+         .name = "rank " + std::to_string(rank),
+         .of_several = true,
+         .origin_ns = origin_ns};
   if (origin_ns != TraceLog::kNever) own.origin_ns += ahead_ns(mine);
   std::string text = rank == 0 ? std::string() : trace_.events(own);
   std::vector<std::uint64_t> sizes(all.size());

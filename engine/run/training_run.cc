@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "aio/clock.h"
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
@@ -170,6 +171,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                      .clock = run->clock_.get(),
                      .trace = &run->trace_},
       state);
+  run->trainer_->measure_phases(config.wall_clock_breakdown);
   return run;
 }
 
@@ -322,6 +324,9 @@ StepOutcome TrainingRun::step() {
 }
 
 StepOutcome TrainingRun::one_step() {
+  const auto step = static_cast<std::int64_t>(trainer_->state().global_step) + 1;
+  const SteadyClock clock;
+  const TraceScope traced(trace_, clock, TraceTrack::kRun, "step", {"step", step});
   const auto rows = static_cast<std::uint64_t>(config_.batch.micro);
   const auto micro_batches = static_cast<std::uint64_t>(config_.batch.accumulation);
   std::vector<std::uint64_t> firsts;
@@ -330,6 +335,9 @@ StepOutcome TrainingRun::one_step() {
     const auto number =
         static_cast<std::uint64_t>(plan_.sum_order.number_in_step(m, ranks_.part.rank));
     firsts.push_back(trainer_->state().samples_drawn + number * rows);
+  }
+  if (config_.flops_profiler.enabled) {  // on every rank
+    trainer_->measure_phases(config_.wall_clock_breakdown || step == config_.flops_profiler.step);
   }
   StepOutcome outcome =
       trainer_->step(data_->training_batch(std::move(firsts), compute_device(plan_)));

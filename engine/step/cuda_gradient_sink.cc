@@ -96,6 +96,7 @@ class CudaGradientSink final : public GradientSink {
     const std::uint64_t bytes = kept_bytes(index);
     const CudaCopySpan span({.trace = trace_,
                              .track = TraceTrack::kD2h,
+                             .phase = "sum of gradients",
                              .name = model_.layout(index).name.c_str(),
                              .bytes = bytes},
                             copies_.stream());
@@ -290,6 +291,7 @@ class CudaGradientSink final : public GradientSink {
     const std::uint64_t bytes = kept_bytes(index);
     const CudaCopySpan span({.trace = trace_,
                              .track = TraceTrack::kH2d,
+                             .phase = "sum of gradients",
                              .name = model_.layout(index).name.c_str(),
                              .bytes = bytes},
                             fetches_.stream());
@@ -346,6 +348,7 @@ class CudaGradientSink final : public GradientSink {
     filled_.block(copies_);
     const CudaCopySpan span({.trace = trace_,
                              .track = TraceTrack::kD2h,
+                             .phase = "gradient",
                              .name = model_.layout(index).name.c_str(),
                              .bytes = bytes},
                             copies_.stream());

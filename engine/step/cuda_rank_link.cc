@@ -42,9 +42,12 @@ CudaRankLink::~CudaRankLink() { static_cast<void>(cudaStreamSynchronize(stream_.
 Status CudaRankLink::gather(std::span<const std::byte> piece, std::byte* place,
                             const Traced& traced) {
   const std::uint64_t bytes = piece.size() * world_of(ranks_);
-  const CudaCopySpan span(
-      {.trace = traced.log, .track = TraceTrack::kLink, .name = traced.name, .bytes = bytes},
-      stream_.stream());
+  const CudaCopySpan span({.trace = traced.log,
+                           .track = TraceTrack::kLink,
+                           .phase = "gather",
+                           .name = traced.name,
+                           .bytes = bytes},
+                          stream_.stream());
   return ranks_.link->all_gather(piece, {place, bytes}, {.stream = stream_.stream()});
 }
 
@@ -67,6 +70,7 @@ Result<float*> CudaRankLink::reduce(std::span<float* const> roots, std::uint64_t
   const c10::cuda::CUDAStreamGuard guard(stream_);
   const CudaCopySpan span({.trace = traced.log,
                            .track = TraceTrack::kLink,
+                           .phase = "reduce",
                            .name = traced.name,
                            .bytes = exchanges * elements * sizeof(float)},
                           stream_.stream());

@@ -42,7 +42,7 @@ class CudaUnitInputStore final : public UnitInputStore {
         slots_(static_cast<std::size_t>(plan_.ring().slots())) {
     if (pool_ != nullptr) host_ = pool_->acquire();
     for (int unit = 0; unit < model.units(); ++unit) {
-      names_.push_back(model.layout(unit).name + " input");
+      names_.push_back(model.layout(unit).name);
       host_places_.push_back(in_ram_);
       if (plan_.ring().moves(unit) && unit > 0 && !spilled_.has(unit)) ++in_ram_;
       if (!spilled_.has(unit)) continue;
@@ -236,6 +236,7 @@ class CudaUnitInputStore final : public UnitInputStore {
   CudaCopySpan::Copy copy(TraceTrack track, int unit, std::uint64_t bytes) const {
     return {.trace = trace_,
             .track = track,
+            .phase = "unit input",
             .name = names_[static_cast<std::size_t>(unit)].c_str(),
             .bytes = bytes};
   }

@@ -291,9 +291,12 @@ class CudaUnitParameters final : public UnitParameters {
     std::byte* const to = shard_of(slot, unit);
     std::uint64_t bytes = 0;
     for (const offload::ElementRange& range : ranges) bytes += range.elements * width();
-    const CudaCopySpan span(
-        {.trace = trace_, .track = TraceTrack::kH2d, .name = layout.name.c_str(), .bytes = bytes},
-        copies_.stream());
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kH2d,
+                             .phase = "parameters",
+                             .name = layout.name.c_str(),
+                             .bytes = bytes},
+                            copies_.stream());
     for (const offload::ElementRange& range : ranges) {
       const auto part = from.subspan(range.first * width(), range.elements * width());
       const cudaError_t copied =
@@ -314,9 +317,12 @@ class CudaUnitParameters final : public UnitParameters {
 
   Status copy_packed_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const std::string& name = model_.layout(unit).name;
-    const CudaCopySpan span(
-        {.trace = trace_, .track = TraceTrack::kH2d, .name = name.c_str(), .bytes = from.size()},
-        copies_.stream());
+    const CudaCopySpan span({.trace = trace_,
+                             .track = TraceTrack::kH2d,
+                             .phase = "parameters",
+                             .name = name.c_str(),
+                             .bytes = from.size()},
+                            copies_.stream());
     const cudaError_t copied = cudaMemcpyAsync(shard_of(slot, unit), from.data(), from.size(),
                                                cudaMemcpyHostToDevice, copies_.stream());
     if (copied != cudaSuccess) {

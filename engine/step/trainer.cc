@@ -35,7 +35,8 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
       program_(offload::training_step(program_units(parts.model->layout()), options.overlap_update,
                                       options.waves.count())),
       state_(state),
-      saved_(static_cast<std::size_t>(parts.model->units())) {
+      saved_(static_cast<std::size_t>(parts.model->units())),
+      recorder_(*parts.clock, forward_mark(options.waves.count()) + 1) {
   if (options.hash_widths)
     update_units_.hash_units(*options.hash_widths, /*by_itself=*/options.ranks.is_alone());
 }
@@ -43,36 +44,29 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
 // The update's source is a member.
 Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
 
-// For as long as it lives, as the device gets to it.
-class Trainer::SpanScope {
- public:
-  SpanScope(Trainer& trainer, int unit) {
-    if (!trainer.parts_.trace->active()) return;
-    clock_ = trainer.parts_.clock;
-    span_ = &trainer.spans_.emplace_back();
-    span_->name = trainer.parts_.model->layout(unit).name.c_str();
-    clock_->stamp(&span_->begin_ns);
-  }
-  ~SpanScope() {
-    if (span_ != nullptr) clock_->stamp(&span_->end_ns);
-  }
-  SpanScope(const SpanScope&) = delete;
-  SpanScope& operator=(const SpanScope&) = delete;
+// What the device does from here on, as it gets to it.
+void Trainer::record(PassPhase phase, int unit, std::int64_t micro_batch) {
+  recorder_.next(
+      {.phase = phase,
+       .unit = unit,
+       .wave = wave_,
+       .micro_batch = micro_batch < 0 ? -1 : static_cast<std::int64_t>(first_) + micro_batch});
+}
 
- private:
-  PhaseClock* clock_ = nullptr;
-  UnitSpan* span_ = nullptr;
-};
-
-// Once the device is done with the step.
-void Trainer::trace_units() {
-  for (const UnitSpan& span : spans_) {
-    parts_.trace->add({.track = TraceTrack::kCompute,
-                       .name = span.name,
-                       .begin_ns = span.begin_ns,
-                       .end_ns = span.end_ns});
+// Once the device is done with the step. A wait of less than a microsecond was none.
+void Trainer::trace_passes() {
+  constexpr std::int64_t kNoWaitNs = 1000;
+  for (const PassSpan& span : recorder_.spans()) {
+    if (is_wait(span.phase) && span.end_ns - span.begin_ns < kNoWaitNs) continue;
+    TraceSpan traced{.track = is_wait(span.phase) ? TraceTrack::kWaits : TraceTrack::kCompute,
+                     .name = parts_.model->layout(span.unit).name.c_str(),
+                     .begin_ns = span.begin_ns,
+                     .end_ns = span.end_ns,
+                     .args = {{{"wave", span.wave}}},
+                     .phase = phase_name(span.phase)};
+    if (span.micro_batch >= 0) traced.args[1] = {"micro_batch", span.micro_batch};
+    parts_.trace->add(traced);
   }
-  spans_.clear();
 }
 
 PassContext Trainer::context(int unit, std::size_t micro_batch) const {
@@ -100,7 +94,13 @@ std::int64_t Trainer::wait_for_update(int unit) {
   }
   const std::int64_t begin_ns = now_ns();
   must(parts_.optimizer->wait_ready(unit));
-  return now_ns() - begin_ns;
+  const std::int64_t end_ns = now_ns();
+  parts_.trace->add({.track = TraceTrack::kWaits,
+                     .name = parts_.model->layout(unit).name.c_str(),
+                     .begin_ns = begin_ns,
+                     .end_ns = end_ns,
+                     .phase = "await update"});
+  return end_ns - begin_ns;
 }
 
 // The order in which the host's parameters will be wanted, up to the next step's update. What the
@@ -141,18 +141,24 @@ void Trainer::begin_wave(int wave) {
 }
 
 void Trainer::forward(int unit, const UnitViews& views) {
+  record(PassPhase::kAwaitInputs, unit);
   parts_.unit_inputs->keep(unit, flow_);
   if (keeps_activations(unit)) {
     saved_[static_cast<std::size_t>(unit)].clear();
     saved_[static_cast<std::size_t>(unit)].resize(flow_.size());
   }
-  for (std::size_t m = 0; m < flow_.size(); ++m) flow_[m] = run_unit(unit, m, views, flow_[m]);
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    record(PassPhase::kForward, unit, static_cast<std::int64_t>(m));
+    flow_[m] = run_unit(unit, m, views, flow_[m]);
+  }
 }
 
 // Forward and backward in one, so that the logits need not be kept.
 void Trainer::head(int unit, const UnitViews& views) {
+  record(PassPhase::kGradient, unit);
   parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
+    record(PassPhase::kLoss, unit, static_cast<std::int64_t>(m));
     const auto of_step = static_cast<std::int64_t>(first_ + m);
     HeadUnit::Loss loss = parts_.model->head().loss_and_gradient(
         views, flow_[m], batch_->targets[first_ + m], grad_scale_,
@@ -165,16 +171,22 @@ void Trainer::head(int unit, const UnitViews& views) {
 
 void Trainer::backward(int unit, const UnitViews& views) {
   const ModelUnit& code = parts_.model->unit(unit);
+  record(PassPhase::kGradient, unit);
   parts_.gradients->open(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
+    const auto micro_batch = static_cast<std::int64_t>(m);
     PassContext pass = context(unit, m);
     const auto of_rank = static_cast<std::int64_t>(first_ + m);
     const GradientSink::Target target = parts_.gradients->target(unit, of_rank);
     pass.overwrites = target.overwrites;
+    record(PassPhase::kAwaitInputs, unit, micro_batch);
     const at::Tensor input = parts_.unit_inputs->take(unit, m);
     Saved recomputed;
     const bool kept = keeps_activations(unit);
+    if (!kept && parts_.model->layout().is_block(unit))
+      record(PassPhase::kRecompute, unit, micro_batch);
     if (!kept) code.recompute(pass, views, input, recomputed);
+    record(PassPhase::kBackward, unit, micro_batch);
     Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
     flow_[m] = code.backward(pass, views, input, saved, flow_[m], target.sums);
     parts_.gradients->added(unit, of_rank);
@@ -239,12 +251,12 @@ void Trainer::compute(std::size_t position) {
 GradientTotals Trainer::passes() {
   using offload::StepOp;
   GradientTotals totals;
-  std::optional<SpanScope> span;  // until the unit's gradient is sent, where it has one
   losses_.clear();
   int waves_begun = 0;
   for (std::size_t position = 0; position < program_.size(); ++position) {
     const auto& [op, unit, wave] = program_[position];
     if (wave == waves_begun) begin_wave(waves_begun++);
+    wave_ = wave;
     switch (op) {
       case StepOp::kAwaitUpdates:  // the previous step has
         break;
@@ -253,16 +265,16 @@ GradientTotals Trainer::passes() {
         break;
       case StepOp::kFetch:
       case StepOp::kFetchAgain:
+        record(PassPhase::kAwaitParams, unit);
         fetched_.acquire(unit);
         break;
       case StepOp::kForward:
       case StepOp::kHead:
       case StepOp::kBackward:
-        span.emplace(*this, unit);
         compute(position);
         if (op == StepOp::kHead) parts_.clock->mark(backward_mark(wave));
         if (op != StepOp::kForward) break;
-        span.reset();
+        recorder_.end();
         prefetch_behind(position);
         break;
       case StepOp::kFetchSum:  // open() waits for it
@@ -270,11 +282,12 @@ GradientTotals Trainer::passes() {
         break;
       case StepOp::kKeepSum:
       case StepOp::kSendGradient:
+        record(PassPhase::kGradient, unit);
         // Behind the sum, on the ranks' one stream, it would keep the next backward waiting.
         if (parts_.parameters->prefetch_gathers()) prefetch_behind(position);
         must(op == StepOp::kKeepSum ? parts_.gradients->keep(unit)
                                     : parts_.gradients->finish(unit));
-        span.reset();
+        recorder_.end();
         if (!parts_.parameters->prefetch_gathers()) prefetch_behind(position);
         prefetch_sums(position);
         break;
@@ -302,6 +315,11 @@ void Trainer::measure_passes() {
     times_.backward_ns += parts_.clock->elapsed_ns(backward_mark(wave), forward_mark(wave + 1));
   }
   times_.forward_ns = std::max<std::int64_t>(0, times_.forward_ns);
+  const std::vector<PassSpan>& spans = recorder_.finish();
+  if (!measures_phases_) return;
+  times_.passes.emplace().fill(0);
+  for (const PassSpan& span : spans)
+    (*times_.passes)[static_cast<std::size_t>(span.phase)] += span.end_ns - span.begin_ns;
 }
 
 // Of the whole step.
@@ -364,9 +382,13 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   grad_scale_ = outcome.loss_scale / tokens;
   batch_ = &batch;
   expect_units();
+  const bool is_traced = parts_.trace->active();
+  recorder_.begin_step(is_traced          ? PassRecorder::How::kStamps
+                       : measures_phases_ ? PassRecorder::How::kMarks
+                                          : PassRecorder::How::kNot);
   const GradientTotals totals = passes();
-  measure_passes();
-  trace_units();  // the device has reached the last mark, and so every stamp
+  measure_passes();  // the device has reached the last mark, and so every stamp
+  if (is_traced) trace_passes();
 
   outcome.loss = mean_loss(batch);
   if (totals.finite)

@@ -27,8 +27,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -39,6 +39,7 @@
 #include "engine/observe/trace_log.h"
 #include "engine/step/evaluation_pass.h"
 #include "engine/step/gradient_sink.h"
+#include "engine/step/pass_recorder.h"
 #include "engine/step/step_batch.h"
 #include "engine/step/train_error.h"
 #include "engine/step/unit_binding.h"
@@ -55,6 +56,8 @@ struct StepTimes {
   std::int64_t backward_ns = 0;
   std::int64_t update_ns = 0;          // of the last update that is done, overlapped or not
   std::int64_t update_exposed_ns = 0;  // of updates: how long this step waited
+  // Of forward and backward, by phase; where they were measured (Trainer::measure_phases()).
+  std::optional<std::array<std::int64_t, kPassPhases>> passes = {};
 };
 
 struct StepOutcome {
@@ -102,6 +105,9 @@ class Trainer {
   StepOutcome step(const StepBatch& batch);
   // evaluate_batch(): without dropout; drains updates first.
   std::vector<LossSum> evaluate(const StepBatch& batch);
+  // Of the steps that follow: StepTimes::passes, and pass_spans() of the last one.
+  void measure_phases(bool wanted) { measures_phases_ = wanted; }
+  const std::vector<PassSpan>& pass_spans() const { return recorder_.spans(); }
   // Every update applied, everything on its way written.
   void drain();
   // Of the last applied step; waits for its update. Empty without options.hash_widths. With several
@@ -129,6 +135,8 @@ class Trainer {
   void backward(int unit, const UnitViews& views);
   void expect_units() const;
   void measure_passes();
+  void trace_passes();
+  void record(PassPhase phase, int unit, std::int64_t micro_batch = -1);
   void prefetch_behind(std::size_t position);
   void prefetch_sums(std::size_t position);
   std::int64_t number_in_step(std::size_t micro_batch) const;
@@ -156,15 +164,9 @@ class Trainer {
   StepTimes times_;
   double grad_scale_ = 1;
 
-  // For the trace: what the device did with a unit, by its own time.
-  struct UnitSpan {
-    const char* name = nullptr;
-    std::int64_t begin_ns = 0;
-    std::int64_t end_ns = 0;
-  };
-  class SpanScope;
-  void trace_units();
-  std::deque<UnitSpan> spans_;  // addresses stay
+  bool measures_phases_ = false;
+  int wave_ = 0;  // of the operation in progress
+  PassRecorder recorder_;
 };
 
 }  // namespace sluice::engine

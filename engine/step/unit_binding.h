@@ -72,7 +72,8 @@ class UnitBinding final : public offload::UnitSource {
       trace_->add({.track = TraceTrack::kAdamw,
                    .name = model_.layout(unit).name.c_str(),
                    .begin_ns = begin_ns_,
-                   .end_ns = now_ns});
+                   .end_ns = now_ns,
+                   .phase = "adamw"});
     }
     if (unit == model_.head()) last_step_ns_.store(now_ns - step_begin_ns_);
   }

@@ -1,8 +1,8 @@
-#include "bench/gpu_profile.h"
+#include "tools/measure/gpu_profile.h"
 
 #include <gtest/gtest.h>
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 TEST(GpuProfile, CountsWhatRunsAtOnceOnceAsBusyAndWholeForEachKernel) {
@@ -67,5 +67,36 @@ TEST(ShortKernelName, LeavesOutWhatTellsNothing) {
   EXPECT_LE(short_kernel_name(std::string(500, 'x')).size(), 72U);
 }
 
+// A function's own time is without that of those it called.
+TEST(SelfTimes, AreWithoutWhatWasCalled) {
+  const std::vector<GpuEvent> events = {
+      {"add", 6'000, 7'000},  // in any order
+      {"linear", 0, 5'000},  {"mm", 1'000, 4'000},  {"copy", 2'000, 2'500},
+      {"mm", 8'000, 9'000},  {"add", 9'000, 9'500}, {"copy", 9'000, 9'200},
+  };
+  const std::vector<GpuProfile::Kernel> times = self_times(events);
+  ASSERT_EQ(times.size(), 4U);
+  EXPECT_EQ(times[0].name, "mm");
+  EXPECT_EQ(times[0].calls, 2U);
+  EXPECT_DOUBLE_EQ(times[0].seconds, 3.5e-6);
+  EXPECT_EQ(times[1].name, "linear");
+  EXPECT_DOUBLE_EQ(times[1].seconds, 2e-6);
+  EXPECT_EQ(times[2].name, "add");
+  EXPECT_DOUBLE_EQ(times[2].seconds, 1.3e-6);
+  EXPECT_EQ(times[3].name, "copy");
+  EXPECT_DOUBLE_EQ(times[3].seconds, 0.7e-6);
+  EXPECT_TRUE(self_times({}).empty());
+}
+
+TEST(SelfTimes, TableIsAStep) {
+  const std::vector<GpuProfile::Kernel> times = {{"mm", 8, 4e-3}, {"add", 2, 1e-3}, {"x", 2, 5e-4}};
+  const std::string table = operator_table(times, {.steps = 2, .shown = 1, .step_s = 4e-3});
+  EXPECT_NE(table.find("mm"), std::string::npos) << table;
+  EXPECT_NE(table.find("2.000 ms"), std::string::npos) << table;
+  EXPECT_NE(table.find("50.0%"), std::string::npos) << table;
+  EXPECT_EQ(table.find("add"), std::string::npos) << table;
+  EXPECT_NE(table.find("0.750 ms"), std::string::npos) << table;  // the others
+}
+
 }  // namespace
-}  // namespace sluice::bench
+}  // namespace sluice::tools

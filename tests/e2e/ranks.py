@@ -335,6 +335,9 @@ class Ranks(RankRuns):
                       and event["ph"] == "X" and event["cat"] == "compute"
                       and begin - 1e5 < event["ts"] < end + 1e5]
             self.assertGreater(len(inside), 4)
+            self.assertEqual({event["args"]["rank"] for event in inside}, {process - 1})
+            self.assertLessEqual({"forward h.0", "recompute h.0", "backward h.0"},
+                                 {event["name"] for event in inside})
         self.train(1, "--out", "one", *self.on_nvme())
         one, two = self.metrics("one")[-1], self.metrics("run")[-1]
         self.assertGreater(two["host_rss_bytes"], 1.5 * one["host_rss_bytes"])

@@ -73,6 +73,8 @@ class ReportOfRuns(SluiceRuns):
         self.assertGreater(second["plan"]["step_s"], 0)
         self.assertGreater(second["plan"]["nvme_write_bytes"], 0)
         self.assertEqual(second["tokens_per_step"], 32)
+        self.assertGreater(second["model"]["flops_per_token"]["backward"], 0)
+        self.assertTrue(all(one["step_s"] > 0 for one in second["what_if"]))
         self.assertGreater(second["tiers"]["nvme"]["bytes"], 0)
         self.assertRegex(second["build"], r"\Asluice \S+ \(commit ")
         outcomes = {key["path"]: key["outcome"] for key in second["config"]}
@@ -111,7 +113,8 @@ class ReportOfRuns(SluiceRuns):
             self.assertEqual(shown.complaints, [])
             text = shown.value("document.body.innerText")
             for words in ("completed", f"continued after step {continued_after}", "it was killed",
-                          "× the plan", "holds the step", "optimizer.params.lr"):
+                          "× the plan", "holds the step", "optimizer.params.lr", "TFLOP/s, median",
+                          "what would help"):
                 self.assertIn(words, text)
 
 

@@ -191,6 +191,12 @@ if HAS_ENGINE:
                   flag("--link-latency-us", MACHINE),
                   flag("--gpu-gib", MACHINE), flag("--cpu-gib", MACHINE),
                   flag("--ram-gb-per-s", MACHINE), flag("--force"), SET]),
+        "profile": (1, [CONFIGS],
+                    [flag("--steps", good("1", "2") + COUNTS_BAD), flag("--json"), flag("--units"),
+                     flag("--warmup", good("1") + COUNTS_BAD),
+                     flag("--out", good("p.txt") * 2 + bad("folder", "", "absent/p")),
+                     flag("--trace", good("t.json") + bad("folder", "", "absent/t")),
+                     flag("--force"), SET]),
         "tune": (1, [CONFIGS],
                  [flag("--out", bad("run.json", "absent/b.json", "", "folder")),
                   flag("--trials", bad("0", "-1", "x")), flag("--steps", bad("0", "-2")),
@@ -466,6 +472,13 @@ def unmarked(case, folder, result):
                 again = run_program(["generate", case.words[case.words.index("generate") + 1],
                                      *words, other], folder)
                 expect(one, lambda said=again.stdout: said == result.stdout)
+    if case.command == "profile":
+        to_file = "--out" in given
+        text = (folder / given["--out"][-1]).read_text() if to_file else result.stdout
+        expect("--json", lambda: is_json(text))
+        expect("--trace", lambda: is_json((folder / given["--trace"][-1]).read_text()))
+        expect("--steps", lambda: f'"steps": {given["--steps"][-1]}' in text or
+               text.startswith(f'{given["--steps"][-1]} steps of '))
     if case.command == "plan":
         expect("--simulate", lambda: "simulated" in result.stdout)
         expect("--trace", lambda: is_json((folder / given["--trace"][-1]).read_text()))

@@ -179,13 +179,31 @@ class Pages(Base):
             self.assertEqual(self.drawn(page)["loss"], before["loss"] / 2)
         self.assertEqual(page.complaints, [])
 
+    def test_show_speed_beside_its_limit_and_what_would_help(self):
+        self.run_folder("a", [step(n, tflops_per_s=120.0, tokens_per_s=1000.0)
+                              for n in range(1, 6)],
+                        [begin(0, ranks=2, machine={"gpu": "G", "product_flops_per_s": 2e14},
+                               model={"flops_per_token": {"forward": 4e10, "backward": 8e10}},
+                               what_if=[{"with": "8 GiB more GPU memory", "step_s": 0.075,
+                                         "tokens_per_s_ratio": 1.2}])])
+        self.report("a")
+        page = self.opened()
+        self.assertEqual(page.complaints, [])
+        text = page.value("document.body.innerText")
+        self.assertRegex(text, r"TFLOP/s, median\s+120\s+30% of large products")
+        self.assertRegex(text, r"TFLOP/s\s+132\s+120\s+30% of large products\s+0.909 ×")
+        self.assertRegex(text, r"what would help, by the plan[\s\S]*8 GiB more GPU memory\s+75 ms"
+                               r"\s+\+20%")
+
     def test_show_what_is_hostile_as_text_and_run_nothing(self):
         (self.path / "evil").mkdir()
         name = "evil/<img src=x onerror=alert(3)>"
         self.run_folder(name, [step(1), step(2, loss=None), '{"step": 3, "loss": NaN}',
                                json.dumps({"step": 4, HOSTILE: 1, "loss": 1e308}),
                                '{"step": 5, "loss": Infinity}'],
-                        [begin(0, build=HOSTILE, machine={"cpu": HOSTILE, "gpu": HOSTILE},
+                        [begin(0, what_if=[{"with": HOSTILE, "step_s": 1,
+                                            "tokens_per_s_ratio": 2}],
+                               build=HOSTILE, machine={"cpu": HOSTILE, "gpu": HOSTILE},
                                model={"family": HOSTILE, "parameters": HOSTILE}),
                          {"event": "warning", "unix_s": 1, "step": 1, "text": HOSTILE},
                          {"event": "checkpoint", "unix_s": 1, "step": 1, "failed": HOSTILE},
@@ -207,6 +225,11 @@ class Pages(Base):
             events += [begin(0, tiers={"gpu": value, "cpu": {"bytes": value, "parts": value}},
                              plan={"step_s": 1, "busy_s": value, "forward_s": value},
                              config=[value, {"path": value, "value": value}])]
+            events += [begin(0, what_if=value), begin(
+                0, what_if=[value, {"with": value, "step_s": 1, "tokens_per_s_ratio": 1},
+                            {"with": "x", "step_s": value, "tokens_per_s_ratio": value}],
+                machine={"product_flops_per_s": value}, ranks=value,
+                model={"flops_per_token": value})]
             events += [{"event": kind, "unix_s": 1, "step": 1, "text": value, "bytes": value,
                         "stopped_s": value, "failed": value, "how": value}
                        for kind in ("checkpoint", "warning", "end")]

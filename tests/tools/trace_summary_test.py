@@ -87,6 +87,29 @@ class Summary(unittest.TestCase):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("its last one is 1", refused.stderr)
 
+    def test_adds_up_the_phases_of_units(self):
+        def phase(name, unit, track, begin_us, end_us):
+            return {**span(track, begin_us, end_us), "name": f"{name} {unit}",
+                    "args": {"phase": name, "unit": unit, "wave": 0}}
+
+        shown = self.summary(
+            {**span("run", 0, 2000), "name": "step", "args": {"step": 7}},
+            phase("forward", "h.0", "compute", 0, 100), phase("forward", "h.1", "compute", 100, 400),
+            phase("recompute", "h.1", "compute", 500, 600),
+            phase("backward", "h.1", "compute", 600, 1200),
+            phase("backward", "h.1", "compute", 1200, 1300),
+            phase("await parameters", "h.1", "waits", 400, 500),
+            phase("adamw", "h.0", "AdamW", 0, 900), window_us=[0, 2000]).stdout
+        phases = self.rows(shown, "phases of compute")
+        self.assertEqual(phases["backward"], ["2", "0.7", "35.0%", "h.1 0.7 ms"])
+        self.assertEqual(phases["forward"], ["2", "0.4", "20.0%", "h.1 0.3 ms"])
+        self.assertEqual(phases["recompute"], ["1", "0.1", "5.0%", "h.1 0.1 ms"])
+        self.assertEqual(phases["await parameters"], ["1", "0.1", "5.0%", "h.1 0.1 ms"])
+        self.assertNotIn("adamw", phases)
+        tracks = self.rows(shown, "track")
+        self.assertEqual(tracks["waits"][0], "1")
+        self.assertNotIn("run", tracks)
+
     def test_says_when_spans_are_missing(self):
         result = self.summary(span("compute", 0, 1), dropped_spans=7)
         self.assertIn("7 spans did not fit", result.stderr)

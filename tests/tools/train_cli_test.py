@@ -54,7 +54,7 @@ class Train(Training):
         self.assertIsNotNone(steps[-1]["val_loss"])
         trace = json.loads((self.path / "a/trace.json").read_text(encoding="utf-8"))
         self.assertEqual({event["cat"] for event in trace["traceEvents"] if event["ph"] == "X"},
-                         {"compute", "AdamW", "NVMe read", "NVMe write"})
+                         {"run", "compute", "waits", "AdamW", "NVMe read", "NVMe write"})
         self.assertEqual(os.listdir(self.path / "nvme"), [])
         again = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
         self.assertEqual(again["run"]["steps"], 4)

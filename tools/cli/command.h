@@ -40,7 +40,8 @@ Command add_ls_command(CLI::App& sluice);
 Command add_man_command(CLI::App& sluice);
 Command add_metrics_command(CLI::App& sluice);
 Command add_plan_command(CLI::App& sluice);
-Command add_probe_command(CLI::App& sluice);  // only with LibTorch
+Command add_probe_command(CLI::App& sluice);    // only with LibTorch
+Command add_profile_command(CLI::App& sluice);  // likewise
 Command add_report_command(CLI::App& sluice);
 Command add_scrub_command(CLI::App& sluice);
 Command add_train_command(CLI::App& sluice);

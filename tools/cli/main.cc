@@ -52,6 +52,7 @@ int run(int argc, const char* const* argv) {
   commands["generate"] = sluice::tools::add_generate_command(app);
   commands["plan"] = sluice::tools::add_plan_command(app);
   commands["probe"] = sluice::tools::add_probe_command(app);
+  commands["profile"] = sluice::tools::add_profile_command(app);
   commands["trial"] = sluice::tools::add_trial_command(app);
   commands["tune"] = sluice::tools::add_tune_command(app);
 #endif

@@ -81,10 +81,11 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                                .says = std::cerr,
                                .events = events,
                                .shows_progress = form.shows_progress(),
-                               .after_step = [&](const engine::StepMetrics& metrics) {
-                                 form.step(engine::metrics_line(metrics));
-                                 if (monitors) monitors->look();
-                               }});
+                               .after_step =
+                                   [&](const engine::StepMetrics& metrics) {
+                                     form.step(engine::metrics_line(metrics));
+                                     if (monitors) monitors->look();
+                                   }});
   if (!begun.ok() && begun.error().code() == ErrorCode::kCancelled && interrupt.requested()) {
     std::cerr << "interrupted before the first step: nothing was changed\n";
     return kInterruptedExitCode;

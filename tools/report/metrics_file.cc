@@ -189,8 +189,9 @@ Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_
   SLUICE_RETURN_IF_ERROR(engine::visit_log_parts(
       path, [&] { reader.emplace(most_buckets); },
       [&](const std::string& part) -> Status {
-        SLUICE_ASSIGN_OR_RETURN(const std::int64_t too_long,
-                                read_lines(part, [&](const TextLine& text) { reader->take(text); }));
+        SLUICE_ASSIGN_OR_RETURN(
+            const std::int64_t too_long,
+            read_lines(part, [&](const TextLine& text) { reader->take(text); }));
         reader->add_unreadable(too_long);
         return {};
       }));

@@ -51,8 +51,14 @@ Json machine_json(const PlannedStep* planned) {
                {"cores", machine.cores},
                {"ram_bytes", machine.ram_bytes},
                {"kernel", machine.kernel}};
-  if (planned != nullptr && !planned->machine.gpu.empty()) json["gpu"] = planned->machine.gpu;
+  if (planned == nullptr || planned->machine.gpu.empty()) return json;
+  json["gpu"] = planned->machine.gpu;
+  json["product_flops_per_s"] = planned->machine.speeds.gpu_matmul_flops_per_s;
   return json;
+}
+
+Json flops_json(const engine::Flops& flops) {
+  return {{"forward", flops.forward}, {"backward", flops.backward}, {"recompute", flops.recompute}};
 }
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
@@ -94,8 +100,14 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
                  {"parameters", begin.parameters},
                  {"trained_parameters", begin.trained_parameters}}},
                {"tiers", tiers_json(begin.tiers)}});
-  if (begin.planned != nullptr)
-    json["plan"] = Json::parse(begin.planned->prediction, nullptr, /*allow_exceptions=*/false);
+  if (begin.flops_per_token) json["model"]["flops_per_token"] = flops_json(*begin.flops_per_token);
+  if (begin.planned != nullptr) {
+    const auto parsed = [](const std::string& text) {
+      return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    };
+    json["plan"] = parsed(begin.planned->prediction);
+    if (!begin.planned->what_if.empty()) json["what_if"] = parsed(begin.planned->what_if);
+  }
   json["config"] = config_json(begin.resolved);
   {
     const std::lock_guard lock(heard_->mutex);

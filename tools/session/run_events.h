@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 
 #include "aio/result.h"
 #include "engine/config/resolve.h"
+#include "engine/model/unit_costs.h"
 #include "engine/observe/event_log.h"
 #include "engine/run/run_checkpoints.h"
 #include "tools/session/run_setup.h"
@@ -36,6 +38,7 @@ class RunEvents {
     std::string family;
     std::uint64_t parameters = 0;
     std::uint64_t trained_parameters = 0;
+    std::optional<engine::Flops> flops_per_token;  // nothing: unknown
     const config::Resolved& resolved;
     const std::vector<TierUse>& tiers;
     const PlannedStep* planned = nullptr;  // null: the planner was not asked

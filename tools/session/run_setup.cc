@@ -130,6 +130,7 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
                                      const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(engine::RunPlan plan,
                           plan_here(config, {.machine = {},
+                                             .with_what_ifs = options.with_what_ifs,
                                              .of_a_series = options.of_a_series,
                                              .ranks = rank_group(options.link),
                                              .link = link}));
@@ -141,8 +142,12 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
   }
   *options.says << engine::plan_summary(plan) << "\n";
   if (options.planned != nullptr)
-    *options.planned =
-        PlannedStep{plan.placement.prediction.step_s, plan.machine, engine::prediction_json(plan)};
+    *options.planned = PlannedStep{.step_s = plan.placement.prediction.step_s,
+                                   .machine = plan.machine,
+                                   .predicted = plan.placement.prediction,
+                                   .prediction = engine::prediction_json(plan),
+                                   .what_if = engine::what_if_json(plan),
+                                   .what_if_text = engine::what_if_table(plan)};
   return plan;
 }
 

@@ -26,7 +26,10 @@ namespace sluice::tools {
 struct PlannedStep {
   double step_s = 0;
   engine::ProbeReport machine;
+  offload::StepPrediction predicted;
   std::string prediction;  // engine::prediction_json()
+  std::string what_if;     // engine::what_if_json(), where it was asked for
+  std::string what_if_text;
 };
 
 // What the run takes of each tier, part by part, and may take: for who looks at it later.
@@ -47,6 +50,7 @@ struct RunFiles {
 struct SetUpOptions {
   RunFiles files;
   std::optional<PlannedStep>* planned = nullptr;  // gets nothing where the planner was not asked
+  bool with_what_ifs = false;                     // takes as long as some plans more
   std::vector<TierUse>* tiers = nullptr;
   engine::SavePlan* saves = nullptr;     // gets when a training run saves
   bool of_a_series = false;              // plan_here.h

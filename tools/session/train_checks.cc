@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "aio/log.h"
 #include "engine/run/run_checkpoints.h"
 #include "tools/support/output_file.h"
 
@@ -48,6 +49,20 @@ Status check_init_from(const config::Config& config) {
   if (fs::is_regular_file(status) || fs::is_directory(status)) return {};
   return Error(ErrorCode::kInvalidArgument,
                key + ": " + path + " is neither a regular file nor a folder");
+}
+
+Status check_flops_profile(const config::Config& config, std::int64_t done) {
+  const config::FlopsProfiler& wanted = config.flops_profiler;
+  if (!wanted.enabled) return {};
+  if (wanted.step <= done || wanted.step > config.run.steps) {
+    log::warning("flops_profiler.profile_step is " + std::to_string(wanted.step) +
+                 ", and the steps to come are " + std::to_string(done + 1) + " to " +
+                 std::to_string(config.run.steps) + ": none will be profiled");
+  }
+  return check_output_file({.option = "flops_profiler.output_file",
+                            .path = wanted.output_file,
+                            .replaces = true,
+                            .made_folder = config.run.dir});
 }
 
 Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,

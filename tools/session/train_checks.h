@@ -26,6 +26,10 @@ Status check_init_from(const config::Config& config);
 Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,
                           std::int64_t steps);
 
+// Whether the profile of flops_profiler can be written where it goes; a warning where the steps to
+// come, after `done`, do not have its step.
+Status check_flops_profile(const config::Config& config, std::int64_t done);
+
 // One line: at random with their seed, from a file, or from a checkpoint. `config_file`: the run
 // file that was named; where it lies in another run's folder, a second line says how to begin with
 // that run's weights.

@@ -11,7 +11,9 @@
 #include "aio/drive_names.h"
 #include "aio/log.h"
 #include "aio/units.h"
+#include "engine/profile/step_flops.h"
 #include "engine/step/train_error.h"
+#include "tools/session/flops_report.h"
 
 namespace sluice::tools {
 namespace {
@@ -73,6 +75,8 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
            .plain_every_steps = std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1),
            .breakdown = parts.run->config().wall_clock_breakdown,
            .silent = !parts.shows_progress}),
+      flops_of_token_(engine::trained_flops(
+          engine::flops_of_token(parts.run->model(), parts.run->config().data.sequence_tokens))),
       tokens_seen_(tokens_before(*parts.log, *parts.run)),
       save_clock_(saves, steps, SteadyClock().now_ns()) {}
 
@@ -139,7 +143,8 @@ void TrainSession::one_step(std::int64_t step) {
     log::warning(outcome.warning);
   }
   tokens_seen_ += parts_.run->tokens_per_step();
-  StepMetrics metrics = metrics_of(step, outcome, clock.now_ns() - begin_ns);
+  const std::int64_t took_ns = clock.now_ns() - begin_ns;
+  StepMetrics metrics = metrics_of(step, outcome, took_ns);
   count_traffic(before, parts_.run->traffic(), metrics);
   if (!outcome.skipped) metrics.unit_hashes = parts_.run->trainer().unit_hashes();
   scores_ = {.loss = metrics.loss};
@@ -153,9 +158,34 @@ void TrainSession::one_step(std::int64_t step) {
   report_metrics(parts_.log->append(metrics));
   parts_.events->after_step(step);
   if (parts_.after_step) parts_.after_step(metrics);
+  report_flops(step, outcome, took_ns);
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
   last_ = std::move(metrics);
+}
+
+void TrainSession::compare_with_limit(double flops_per_s) {
+  limit_flops_per_s_ = flops_per_s;
+  totals_.compare_with_limit(flops_per_s * parts_.ranks);
+}
+
+// After the step that flops_profiler.profile_step names. A profile that cannot be written costs no
+// training.
+void TrainSession::report_flops(std::int64_t step, const engine::StepOutcome& outcome,
+                                std::int64_t took_ns) {
+  const config::FlopsProfiler& wanted = parts_.run->config().flops_profiler;
+  if (!wanted.enabled || step != wanted.step) return;
+  engine::PassTotals passes(parts_.run->model().units());
+  passes.add_step(parts_.run->trainer().pass_spans());
+  engine::FlopsProfile profile =
+      flops_profile_of(*parts_.run, parts_.ranks, std::move(passes), limit_flops_per_s_);
+  profile.step = step;
+  profile.step_s = static_cast<double>(took_ns) * 1e-9;
+  profile.update_s = static_cast<double>(outcome.times.update_ns) * 1e-9;
+  profile.update_exposed_s = static_cast<double>(outcome.times.update_exposed_ns) * 1e-9;
+  progress_.clear();
+  const Status written = write_flops_profile(wanted, profile, *parts_.run->drives().saves);
+  if (!written.ok()) log::warning("the FLOPs profile is missing: " + written.error().message());
 }
 
 // With an adapting scale, a run that continues for a few steps may find all of them too large.
@@ -218,6 +248,9 @@ bool TrainSession::saves_after(std::int64_t step, bool interrupted) const {
 
 Status TrainSession::save() {
   progress_.clear();
+  const SteadyClock clock;
+  const engine::TraceScope span(parts_.run->trace(), clock, engine::TraceTrack::kRun, "checkpoint",
+                                {"step", parts_.run->trainer().state().global_step});
   SLUICE_RETURN_IF_ERROR(parts_.checkpoints->save(scores_));
   save_clock_.save_began();
   saved_step_ = last_.step;
@@ -271,10 +304,19 @@ StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcom
   metrics.step_ms = ms(took_ns);
   metrics.tokens_per_s =
       static_cast<double>(parts_.run->tokens_per_step()) / (static_cast<double>(took_ns) * 1e-9);
+  metrics.tflops_per_s = 1e-12 * flops_of_token_ * metrics.tokens_per_s;
   metrics.forward_ms = ms(outcome.times.forward_ns);
   metrics.backward_ms = ms(outcome.times.backward_ns);
   metrics.update_ms = ms(outcome.times.update_ns);
   metrics.update_exposed_ms = ms(outcome.times.update_exposed_ns);
+  if (outcome.times.passes && parts_.run->config().wall_clock_breakdown) {
+    const auto phase = [&](engine::PassPhase which) {
+      return ms((*outcome.times.passes)[static_cast<std::size_t>(which)]);
+    };
+    metrics.recompute_ms = phase(engine::PassPhase::kRecompute);
+    metrics.await_params_ms = phase(engine::PassPhase::kAwaitParams);
+    metrics.await_inputs_ms = phase(engine::PassPhase::kAwaitInputs);
+  }
   const engine::TrainingRun::Memory memory = parts_.run->memory();
   metrics.gpu_peak_bytes = memory.gpu_peak_bytes;
   metrics.host_pinned_bytes = memory.pinned_bytes;

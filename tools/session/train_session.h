@@ -35,6 +35,7 @@ class TrainSession {
     std::ostream* says = nullptr;  // what was evaluated and saved
     bool shows_progress = true;    // as lines on standard error
     std::function<void(const engine::StepMetrics&)> after_step = {};
+    int ranks = 1;
   };
   // `steps`: of the whole run, those before a resumed one included.
   TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps);
@@ -70,6 +71,8 @@ class TrainSession {
   void finish_saves();
   // Before train(): what the plan predicts for a step.
   void compare_with_plan(double step_s) { totals_.compare_with_plan(step_s); }
+  // Likewise: what large products reach on a rank's GPU, as measured.
+  void compare_with_limit(double flops_per_s);
   bool far_from_plan() const { return totals_.far_from_plan(); }
   // Where the time went.
   void print_totals(std::ostream& out);
@@ -77,6 +80,7 @@ class TrainSession {
  private:
   void one_step(std::int64_t step);
   void report_metrics(const Status& written);
+  void report_flops(std::int64_t step, const engine::StepOutcome& outcome, std::int64_t took_ns);
   engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
                                  std::int64_t took_ns) const;
   bool evaluates_after(std::int64_t step) const;
@@ -92,6 +96,8 @@ class TrainSession {
   engine::RunCheckpoints::Scores scores_;
   engine::StepMetrics last_;
   std::int64_t saved_step_ = 0;    // or being saved
+  const double flops_of_token_;    // of forward and backward
+  double limit_flops_per_s_ = 0;   // of a rank; 0: unknown
   std::uint64_t tokens_seen_ = 0;  // of the whole run
   std::int64_t taken_steps_ = 0;   // by this process
   std::int64_t skipped_steps_ = 0;

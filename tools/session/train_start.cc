@@ -11,6 +11,7 @@
 #include "engine/device/gpu.h"
 #include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
+#include "engine/profile/step_flops.h"
 #include "engine/run/stored_state.h"
 #include "tools/session/change_notice.h"
 #include "tools/session/open_queue.h"
@@ -136,6 +137,7 @@ Status check_steps(const WantedRun& wanted, const RunFolder& folder, const Resum
   if (done >= steps) {
     says << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
+  SLUICE_RETURN_IF_ERROR(check_flops_profile(config, done));
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
   if (std::filesystem::exists(folder.file("trace.json")))
@@ -177,6 +179,7 @@ Status set_up(const TrainRequest& request, const TrainSurroundings& around, Star
                                    .weights = request.save_weights,
                                    .weight_dtype = wanted.weight_dtype},
                          .planned = &made.planned,
+                         .with_what_ifs = true,
                          .tiers = &made.tiers,
                          .saves = &made.saves,
                          .stop = around.stop,
@@ -251,17 +254,19 @@ Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, 
                                                                 .tokenizer = made->wanted.tokenizer,
                                                                 .says = around.says}));
   TrainingRun& run = *made->run;
-  around.events.begin(made->folder.file("events.jsonl"),
-                      {.step = run.trainer().state().global_step,
-                       .steps = run.config().run.steps,
-                       .tokens_per_step = run.tokens_per_step(),
-                       .family = run.config().model.family,
-                       .parameters = run.model().parameter_elements(),
-                       .trained_parameters = run.model().trained_elements(),
-                       .resolved = made->wanted.resolved,
-                       .tiers = made->tiers,
-                       .planned = made->planned ? &*made->planned : nullptr,
-                       .ranks = around.context.world});
+  around.events.begin(
+      made->folder.file("events.jsonl"),
+      {.step = run.trainer().state().global_step,
+       .steps = run.config().run.steps,
+       .tokens_per_step = run.tokens_per_step(),
+       .family = run.config().model.family,
+       .parameters = run.model().parameter_elements(),
+       .trained_parameters = run.model().trained_elements(),
+       .flops_per_token = engine::flops_of_token(run.model(), run.config().data.sequence_tokens),
+       .resolved = made->wanted.resolved,
+       .tiers = made->tiers,
+       .planned = made->planned ? &*made->planned : nullptr,
+       .ranks = around.context.world});
   made->session =
       std::make_unique<TrainSession>(TrainSession::Parts{.run = made->run.get(),
                                                          .log = made->log.get(),
@@ -269,9 +274,13 @@ Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, 
                                                          .events = &around.events,
                                                          .says = &around.says,
                                                          .shows_progress = around.shows_progress,
-                                                         .after_step = around.after_step},
+                                                         .after_step = around.after_step,
+                                                         .ranks = around.context.world},
                                      made->saves, run.config().run.steps);
-  if (made->planned) made->session->compare_with_plan(made->planned->step_s);
+  if (made->planned) {
+    made->session->compare_with_plan(made->planned->step_s);
+    made->session->compare_with_limit(made->planned->machine.speeds.gpu_matmul_flops_per_s);
+  }
   return made;
 }
 

@@ -81,6 +81,15 @@ Json step_json(const RunPlan& plan) {
           {"nvme_write_bytes_per_day", step.nvme_write_bytes / step.step_s * kSecondsOfADay}};
 }
 
+Json changes_json(const RunPlan& plan) {
+  Json json = Json::array();
+  for (const offload::WhatIf& what_if : plan.what_if)
+    json.push_back({{"with", change_name(what_if.change)},
+                    {"step_s", what_if.step_s},
+                    {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
+  return json;
+}
+
 Json growth_json(const RunPlan& plan) {
   Json json = Json::array();
   for (const RankGrowth& row : plan.growth) {
@@ -136,6 +145,7 @@ Json zero_json(const RunPlan& plan, const ClusterShape& cluster) {
 }  // namespace
 
 std::string prediction_json(const RunPlan& plan) { return step_json(plan).dump(); }
+std::string what_if_json(const RunPlan& plan) { return changes_json(plan).dump(); }
 
 std::string plan_json(const config::Config& config, const RunPlan& plan,
                       const ClusterShape& cluster, const std::vector<StepMetrics>& simulated) {
@@ -161,11 +171,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
     return json.dump(2);
   }
   json["prediction"] = step_json(plan);
-  json["what_if"] = Json::array();
-  for (const offload::WhatIf& what_if : plan.what_if)
-    json["what_if"].push_back({{"with", change_name(what_if.change)},
-                               {"step_s", what_if.step_s},
-                               {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
+  json["what_if"] = changes_json(plan);
   if (!plan.growth.empty()) json["growth"] = growth_json(plan);
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);

@@ -117,16 +117,6 @@ std::string resource_table(const StepPrediction& step) {
   return aligned(rows);
 }
 
-std::string what_if_table(const RunPlan& plan) {
-  std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
-  for (const offload::WhatIf& what_if : plan.what_if) {
-    rows.push_back({change_name(what_if.change), milliseconds_text(what_if.step_s),
-                    (what_if.tokens_per_s_ratio >= 1 ? "+" : "") +
-                        percent_text(what_if.tokens_per_s_ratio - 1)});
-  }
-  return rows.size() > 1 ? aligned(rows) : "";
-}
-
 std::string ranks_name(const offload::RankGroup& ranks) {
   if (ranks.hosts() == 1) return std::to_string(ranks.world);
   return std::to_string(ranks.world) + " on " + std::to_string(ranks.hosts()) + " hosts";
@@ -224,6 +214,16 @@ std::string memory_table(const RunPlan& plan) {
   add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
   add_tier(rows, "NVMe", plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme);
   return aligned(rows);
+}
+
+std::string what_if_table(const RunPlan& plan) {
+  std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
+  for (const offload::WhatIf& what_if : plan.what_if) {
+    rows.push_back({change_name(what_if.change), milliseconds_text(what_if.step_s),
+                    (what_if.tokens_per_s_ratio >= 1 ? "+" : "") +
+                        percent_text(what_if.tokens_per_s_ratio - 1)});
+  }
+  return rows.size() > 1 ? aligned(rows) : "";
 }
 
 std::string format_plan(const config::Config& config, const RunPlan& plan,

@@ -29,6 +29,11 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
 // The predicted step, one JSON object on a line: what plan_json() has as "prediction".
 std::string prediction_json(const RunPlan& plan);
 
+// What would make the step faster, one JSON array on a line: what plan_json() has as "what_if"; and
+// as aligned text, empty where nothing is known.
+std::string what_if_json(const RunPlan& plan);
+std::string what_if_table(const RunPlan& plan);
+
 // One or two lines for the log, before the first step.
 std::string plan_summary(const RunPlan& plan);
 

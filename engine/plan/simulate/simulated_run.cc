@@ -1,5 +1,6 @@
 #include "engine/plan/simulate/simulated_run.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "engine/observe/io_trace.h"
+#include "engine/observe/pass_span.h"
 #include "engine/plan/simulate/simulated_drives.h"
 #include "offload/planner/step_graph.h"
 #include "offload/state/state_tiles.h"
@@ -27,6 +29,41 @@ constexpr std::array<TraceTrack, offload::kResources> kTracks = {
 
 constexpr ResourceRates::Mask kDrives = 1U << static_cast<unsigned>(Resource::kDriveRead) |
                                         1U << static_cast<unsigned>(Resource::kDriveWrite);
+
+// As a run's trace has them; nullptr: the task is no phase of a unit.
+const char* phase_of(offload::StepTask kind) {
+  using Kind = offload::StepTask;
+  switch (kind) {
+    case Kind::kForward:
+      return phase_name(PassPhase::kForward);
+    case Kind::kHead:
+      return phase_name(PassPhase::kLoss);
+    case Kind::kBackward:
+      return phase_name(PassPhase::kBackward);
+    case Kind::kGpuAdamw:
+    case Kind::kCpuAdamw:
+    case Kind::kShardAdamw:
+      return "adamw";
+    case Kind::kParamsIn:
+      return "parameters";
+    case Kind::kInputIn:
+    case Kind::kInputOut:
+      return "unit input";
+    case Kind::kGradientOut:
+      return "gradient";
+    case Kind::kSumOut:
+    case Kind::kSumIn:
+      return "sum of gradients";
+    case Kind::kGather:
+      return "gather";
+    case Kind::kReduce:
+      return "reduce";
+    case Kind::kAddSums:
+      return "add sums";
+    default:
+      return nullptr;
+  }
+}
 
 class Simulation {
  public:
@@ -223,7 +260,8 @@ class Simulation {
           .track = kTracks[static_cast<std::size_t>(resource)],
           .name = plan_.input.units[static_cast<std::size_t>(graph_.unit_of(id))].name.c_str(),
           .begin_ns = ns_of(schedule().times(id).begin_s),
-          .end_ns = ns_of(schedule().times(id).end_s)};
+          .end_ns = ns_of(schedule().times(id).end_s),
+          .phase = phase_of(graph_.kind(id))};
       if (resource == Resource::kHostToGpu || resource == Resource::kGpuToHost)
         span.args[0] = {"bytes", static_cast<std::int64_t>(task.work)};
       options_.trace->add(span);
@@ -237,8 +275,6 @@ class Simulation {
     const double forward_s = graph_.forward_s(marks);
     const double end_s = schedule().times(marks.last).end_s;
     const double exposed_s = graph_.exposed_s(marks);
-    // If not overlapped, the update precedes forward and is not part of it.
-    const double before_forward_s = plan_.input.step.overlap_update ? 0 : exposed_s;
     const auto work = [&](Resource resource) {
       return static_cast<std::uint64_t>(graph_.work()[static_cast<std::size_t>(resource)]);
     };
@@ -247,7 +283,9 @@ class Simulation {
     metrics.loss = std::numeric_limits<double>::quiet_NaN();
     metrics.step_ms = 1e3 * (end_s - begin_s);
     metrics.tokens_per_s = static_cast<double>(plan_.tokens_per_step) / (end_s - begin_s);
-    metrics.forward_ms = 1e3 * (forward_s - before_forward_s);
+    // It lasts until the head is done; what it waited for updates, before its units or before all
+    // of them, is no part of it in a run's metrics either.
+    metrics.forward_ms = 1e3 * std::max(0.0, forward_s - exposed_s);
     metrics.backward_ms = 1e3 * (end_s - begin_s - forward_s);
     metrics.update_ms = 1e3 * (schedule().times(marks.gates.back()).end_s - begin_s);
     metrics.update_exposed_ms = 1e3 * exposed_s;

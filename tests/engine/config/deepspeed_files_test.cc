@@ -41,8 +41,8 @@ const std::vector<File> kFiles = {
       "zero_optimization.overlap_comm", "zero_optimization.reduce_scatter",
       "zero_optimization.contiguous_gradients"}},
     {"stage3_foreign_sections.json",
-     20,
-     {"zero_optimization.all_reduce_bucket_size", "amp", "flops_profiler",
+     23,
+     {"zero_optimization.all_reduce_bucket_size", "amp",
       "activation_checkpointing.partition_activations",
       "activation_checkpointing.contiguous_memory_optimization",
       "activation_checkpointing.number_checkpoints",
@@ -84,8 +84,8 @@ const std::vector<File> kFiles = {
       "zero_optimization.overlap_comm", "zero_optimization.reduce_scatter",
       "zero_optimization.contiguous_gradients"}},
     {"deepspeed/gptlite_zero3.json",
-     20,
-     {"zero_optimization.all_reduce_bucket_size", "amp", "flops_profiler",
+     26,
+     {"zero_optimization.all_reduce_bucket_size", "amp",
       "activation_checkpointing.partition_activations",
       "activation_checkpointing.contiguous_memory_optimization",
       "activation_checkpointing.number_checkpoints",
@@ -225,6 +225,9 @@ TEST(DeepSpeedFiles, ForeignSections) {
   EXPECT_EQ(config.precision, Precision::kFp32);
   EXPECT_EQ(config.placement.boundaries_to_cpu, Tristate::kOn);
   EXPECT_EQ(config.zero.offload_optimizer.device, OffloadDevice::kCpu);
+  EXPECT_TRUE(config.flops_profiler.enabled);
+  EXPECT_EQ(config.flops_profiler.step, 5);
+  EXPECT_EQ(config.flops_profiler.output_file, "");
 }
 
 TEST(DeepSpeedFiles, Stage3OnNvme) {

@@ -56,6 +56,22 @@ TEST(RunTotals, AddUpToATableInColumns) {
             "host, resident    3G\n");
 }
 
+TEST(RunTotals, SayTheSpeedAndItsShareOfTheLimit) {
+  StepMetrics step;
+  step.step_ms = 1000;
+  step.tokens_per_s = 100;
+  step.tflops_per_s = 30;
+  RunTotals totals;
+  totals.add(step);
+  step.step_ms = 3000;
+  step.tflops_per_s = 10;
+  totals.add(step);
+  EXPECT_THAT(totals.closing_table(), testing::ContainsRegex("TFLOP/s +15\\.0\n"));
+  totals.compare_with_limit(60e12);
+  EXPECT_THAT(totals.closing_table(),
+              testing::ContainsRegex("TFLOP/s +15\\.0 \\(25% of large products\\)\n"));
+}
+
 TEST(RunTotals, CompareTheStepWithThePlan) {
   const auto totals_of = [](double planned_s, const std::vector<double>& steps_ms) {
     RunTotals totals;

@@ -129,6 +129,50 @@ TEST(TraceLog, HasATrackOfTheLinkWhereRanksHaveUsedIt) {
   EXPECT_EQ(trace.thread_name(trace.spans()[0]), "link");
 }
 
+TEST(TraceLog, SaysWhichPhaseOfWhichUnitASpanIsAndOfWhichRank) {
+  TraceLog log;
+  log.start({.first_step = 3, .last_step = 3});
+  log.begin_step(3, kHour);
+  log.add({.track = TraceTrack::kRun,
+           .name = "step",
+           .begin_ns = kHour,
+           .end_ns = kHour + 9'000,
+           .args = {{{"step", 3}}}});
+  for (const char* phase : {"forward", "recompute", "backward"})
+    log.add({.name = "h.0",
+             .begin_ns = kHour + 1'000,
+             .end_ns = kHour + 2'000,
+             .args = {{{"wave", 1}, {"micro_batch", 5}}},
+             .phase = phase});
+  log.add({.track = TraceTrack::kWaits,
+           .name = "h.0",
+           .begin_ns = kHour + 2'000,
+           .end_ns = kHour + 3'000,
+           .phase = "await parameters"});
+  const Written trace(log);
+  EXPECT_THAT(trace.thread_names(), ElementsAre("AdamW", "D2H", "H2D", "NVMe read", "NVMe write",
+                                                "compute", "run", "waits"));
+  const auto spans = trace.spans();
+  ASSERT_EQ(spans.size(), 5U);
+  EXPECT_EQ(spans[0].at("args"), (nlohmann::json{{"step", 3}}));
+  const std::string phases[] = {"forward", "recompute", "backward"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(spans[i + 1].at("name"), phases[i] + " h.0");
+    EXPECT_EQ(
+        spans[i + 1].at("args"),
+        (nlohmann::json{{"phase", phases[i]}, {"unit", "h.0"}, {"wave", 1}, {"micro_batch", 5}}));
+  }
+  EXPECT_EQ(spans[4].at("name"), "await parameters h.0");
+  const auto of_rank = nlohmann::json::parse(
+      "[" + log.events({.number = 2, .of_several = true, .origin_ns = kHour}) + "]");
+  const auto wait = std::find_if(of_rank.begin(), of_rank.end(), [](const auto& event) {
+    return event.at("name") == "await parameters h.0";
+  });
+  ASSERT_NE(wait, of_rank.end());
+  EXPECT_EQ(wait->at("args"),
+            (nlohmann::json{{"phase", "await parameters"}, {"unit", "h.0"}, {"rank", 2}}));
+}
+
 TEST(TraceLog, KeepsWhatOverlapsTheStepsAskedFor) {
   TraceLog log;
   log.start({.first_step = 2, .last_step = 3});

@@ -61,6 +61,19 @@ TEST(TrainProgress, SaysWhereAStepsTimeWentIfAsked) {
   progress.update(metrics);
   EXPECT_THAT(progress.text(),
               HasSubstr("  forward 30.2 + backward 60.0 + wait for updates 4.0 of 100.0 ms"));
+  EXPECT_THAT(progress.text(), testing::Not(HasSubstr("recompute")));
+}
+
+TEST(TrainProgress, SaysWhatPassesRecomputedAndWaitedForIfThatWasMeasured) {
+  const OwnedFile out(std::tmpfile());
+  TrainProgress progress({.total_steps = 2000, .breakdown = true, .out = out.get()});
+  StepMetrics metrics = metrics_of(120);
+  metrics.recompute_ms = 20;
+  metrics.await_params_ms = 3.25;
+  metrics.await_inputs_ms = 0;
+  progress.update(metrics);
+  EXPECT_THAT(progress.text(),
+              HasSubstr(" ms, of these recompute 20.0, waiting for parameters 3.2 and inputs 0.0"));
 }
 
 TEST(TrainProgress, FollowsAChangeOfSpeedWithinAFewDozenSteps) {

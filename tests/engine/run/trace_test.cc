@@ -2,8 +2,11 @@
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -115,9 +118,19 @@ TEST(Trace, ShowsEveryByteThatTheMetricsCount) {
   const std::set<std::string> both = {"optimizer state", "parameters"};
   EXPECT_EQ(traced.names("NVMe read"), both);
   EXPECT_EQ(traced.names("NVMe write"), both);
-  const std::set<std::string> units = {"embedding", "h.0", "h.1", "h.2", "h.3", "h.4", "head"};
-  EXPECT_EQ(traced.names("compute"), units);
-  EXPECT_EQ(traced.names("AdamW"), units);
+  const std::vector<std::string> blocks = {"h.0", "h.1", "h.2", "h.3", "h.4"};
+  std::set<std::string> computed = {"forward embedding", "loss head", "backward embedding",
+                                    "gradient embedding", "gradient head"};
+  std::set<std::string> updated = {"adamw embedding", "adamw head"};
+  for (const std::string& block : blocks) {
+    for (const char* phase : {"forward ", "recompute ", "backward ", "gradient "})
+      computed.insert(phase + block);
+    updated.insert("adamw " + block);
+  }
+  EXPECT_EQ(traced.names("compute"), computed);
+  EXPECT_EQ(traced.names("AdamW"), updated);
+  EXPECT_EQ(traced.names("run"), std::set<std::string>{"step"});
+  EXPECT_EQ(traced.of("run").size(), std::size_t{kSteps});
   EXPECT_EQ(traced.bytes("H2D"), moved.h2d_bytes);
   EXPECT_EQ(traced.bytes("D2H"), moved.d2h_bytes);
 }
@@ -133,15 +146,64 @@ TEST(TraceCuda, ShowsCopiesThatRunWhileComputeGoesOn) {
   EXPECT_GT(moved.h2d_bytes, 0U);
   EXPECT_EQ(traced.bytes("H2D"), moved.h2d_bytes);
   EXPECT_EQ(traced.bytes("D2H"), moved.d2h_bytes);
-  EXPECT_TRUE(traced.names("D2H").contains("h.0 input"));
-  EXPECT_TRUE(traced.names("H2D").contains("h.0 input"));
-  EXPECT_EQ(traced.of("compute").size(), std::size_t{kSteps} * (2 * 9 + 1));
+  EXPECT_TRUE(traced.names("D2H").contains("unit input h.0"));
+  EXPECT_TRUE(traced.names("H2D").contains("unit input h.0"));
+  const auto spans = traced.of("compute");
+  const auto micro_batches = static_cast<std::ptrdiff_t>(run->config().batch.accumulation);
+  for (const char* name : {"forward h.7", "backward h.7", "loss head"}) {
+    EXPECT_EQ(std::count_if(spans.begin(), spans.end(),
+                            [&](const Span& span) { return span.name == name; }),
+              kSteps * micro_batches)
+        << name;
+  }
   int overlapping = 0;
   for (const Span& copy : traced.of("H2D")) {
     for (const Span& unit : traced.of("compute"))
       overlapping += copy.begin_us < unit.end_us && unit.begin_us < copy.end_us ? 1 : 0;
   }
   EXPECT_GT(overlapping, 0);
+}
+
+// Of the steps since they were asked for: every phase of every unit and micro-batch, in the order
+// in which they were computed, and no longer than the step in all.
+TEST(Phases, AreThoseOfEveryUnitAndMicroBatch) {
+  for (const std::string wave : {"0", "2"}) {
+    const SmallRun small({"gradient_accumulation_steps=4", "placement.wave_micro_batches=" + wave,
+                          "model.layers=3"});
+    const auto run = small.start();
+    run->step();
+    EXPECT_TRUE(run->trainer().pass_spans().empty());
+    run->trainer().measure_phases(true);
+    const StepOutcome outcome = run->step();
+    ASSERT_TRUE(outcome.times.passes.has_value());
+    const std::vector<PassSpan>& spans = run->trainer().pass_spans();
+    std::map<std::pair<PassPhase, int>, std::vector<std::int64_t>> micro_batches;
+    std::array<std::int64_t, kPassPhases> sums{};
+    std::int64_t end_ns = 0;
+    for (const PassSpan& span : spans) {
+      EXPECT_LE(end_ns, span.begin_ns);
+      EXPECT_LE(span.begin_ns, span.end_ns);
+      end_ns = span.end_ns;
+      sums[static_cast<std::size_t>(span.phase)] += span.end_ns - span.begin_ns;
+      if (span.micro_batch < 0) continue;
+      micro_batches[{span.phase, span.unit}].push_back(span.micro_batch);
+      EXPECT_EQ(span.wave, wave == "2" ? span.micro_batch / 2 : 0);
+    }
+    const std::vector<std::int64_t> all = {0, 1, 2, 3};
+    for (int unit = 0; unit < 4; ++unit) {
+      EXPECT_EQ((micro_batches[{PassPhase::kForward, unit}]), all) << unit;
+      EXPECT_EQ((micro_batches[{PassPhase::kBackward, unit}]), all) << unit;
+    }
+    for (int unit = 1; unit < 4; ++unit)
+      EXPECT_EQ((micro_batches[{PassPhase::kRecompute, unit}]), all) << unit;
+    EXPECT_EQ((micro_batches[{PassPhase::kLoss, 4}]), all);
+    EXPECT_EQ(*outcome.times.passes, sums);
+    EXPECT_LE(
+        sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6],
+        outcome.times.forward_ns + outcome.times.backward_ns + outcome.times.update_exposed_ns);
+    run->trainer().measure_phases(false);
+    EXPECT_FALSE(run->step().times.passes.has_value());
+  }
 }
 
 }  // namespace

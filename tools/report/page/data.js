@@ -30,8 +30,15 @@ class Run {
     for (const member of ["tiers", "machine", "model"]) this.begin[member] = members(this.begin[member]);
     for (const [name, tier] of Object.entries(this.begin.tiers)) this.begin.tiers[name] = { ...members(tier), parts: members(members(tier).parts) };
     if (!Array.isArray(this.begin.config)) this.begin.config = [];
-    this.plan = this.begins.map(event => members(event.plan)).filter(plan => plan.step_s > 0).at(-1) || null;
+    const planned = this.begins.filter(event => members(event.plan).step_s > 0).at(-1);
+    this.plan = planned ? members(planned.plan) : null;
     if (this.plan) this.plan.busy_s = members(this.plan.busy_s);
+    this.whatIf = (Array.isArray(planned?.what_if) ? planned.what_if : []).map(members).filter(it => isNumber(it.step_s) && isNumber(it.tokens_per_s_ratio));
+    // Of forward and backward, and of large products on all GPUs.
+    const flops = members(this.begin.model.flops_per_token);
+    this.flopsPerToken = isNumber(flops.forward) && isNumber(flops.backward) ? flops.forward + flops.backward : undefined;
+    const limit = this.begin.machine.product_flops_per_s;
+    this.limitTflops = isNumber(limit) && limit > 0 ? limit * (isNumber(this.begin.ranks) ? this.begin.ranks : 1) / 1e12 : undefined;
     const last = this.events.findLast(event => event.event === "begin" || event.event === "end");
     this.state = this.live ? this.live.text : !last ? "state unknown" : last.event === "end" ? String(last.how) : "no end recorded: going on, or killed";
   }

@@ -30,6 +30,8 @@ function cardsOf(run) {
   if (isNumber(run.last("loss"))) add("Training loss", lossText(run.last("loss")), `from ${lossText(run.first("loss"))}`);
   if (run.column("val_loss")) add("Validation loss", lossText(run.last("val_loss")), `least ${lossText(run.least("val_loss"))}`);
   add("Tokens/s, median", count(run.median("tokens_per_s")), `${count(run.last("tokens_seen"))} tokens seen`);
+  const tflops = run.median("tflops_per_s");
+  if (isNumber(tflops)) add("TFLOP/s, median", number(tflops, 3), run.limitTflops ? `${share(tflops / run.limitTflops)} of large products` : "of forward and backward");
   const step = run.median("step_ms");
   add("Step, median", milliseconds(step), run.plan ? `${number(step / (run.plan.step_s * 1e3), 3)} × the plan` : "no plan is kept");
   add("Time trained", duration(run.last("trained_s")), run.begins.length > 1 ? `in ${run.begins.length} lives` : "steps alone");

@@ -110,6 +110,28 @@ function twoBars(planned, measured) {
   return make("div", { style: { minWidth: "120px" } }, bar(planned, color("other")), bar(measured, color("accent")));
 }
 
+// Tokens and operations a second; of the latter the share of what large products reach.
+function speedRows(run) {
+  const rows = [];
+  const add = (label, planned, measured, of, text) => {
+    if (!isNumber(measured)) return;
+    rows.push([label, right(isNumber(planned) ? text(planned) : "–"), right(text(measured)), right(of > 0 ? `${share(measured / of)} of large products` : ""),
+      right(planned > 0 ? number(measured / planned, 3) + " ×" : "–")]);
+  };
+  const tokens = run.plan?.tokens_per_s;
+  add("tokens/s", tokens, run.median("tokens_per_s"), 0, count);
+  add("TFLOP/s", isNumber(tokens) && isNumber(run.flopsPerToken) ? tokens * run.flopsPerToken / 1e12 : undefined, run.median("tflops_per_s"), run.limitTflops, value => number(value, 3));
+  return rows;
+}
+
+// What the planner found that would make the step faster, the most first.
+function helpTable(run) {
+  if (!run.whatIf.length) return "";
+  const gain = it => (it.tokens_per_s_ratio >= 1 ? "+" : "") + share(it.tokens_per_s_ratio - 1);
+  return table(["what would help, by the plan", right("step"), right("tokens/s")],
+    run.whatIf.slice(0, 20).map(it => [String(it.with), right(milliseconds(it.step_s * 1e3)), right(gain(it))]));
+}
+
 // Planned beside measured, of the chosen run.
 function planPanel() {
   const run = chosenRun();
@@ -129,7 +151,9 @@ function planPanel() {
     right(planned && planned[p] > 0.005 * plan.step_s * 1e3 ? number(measured[p] / planned[p], 3) + " ×" : "–")]);
   rows.push(["step", right(plan ? milliseconds(plan.step_s * 1e3) : "–"), right(milliseconds(total)), right("100%"),
     right(plan ? number(total / (plan.step_s * 1e3), 3) + " ×" : "–")]);
+  rows.push(...speedRows(run));
   panel.append(table(["", right("planned"), right("measured"), right("share"), right("measured / planned")], rows));
+  panel.append(helpTable(run));
   if (!plan) panel.append(make("p.quiet.small", null, "The planner was not asked, or the run is of a version that did not keep its prediction."));
   return panel;
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 struct GpuEvent {
   std::string name;  // a kernel's, demangled; of a copy or a fill "Memcpy ..." or "Memset ..."
@@ -41,4 +41,17 @@ std::string short_kernel_name(const std::string& demangled);
 // Of `steps` steps; events in any order.
 GpuProfile profile_of(std::span<const GpuEvent> events, int steps);
 
-}  // namespace sluice::bench
+// Of one thread's calls, in any order, of which some call others: each name's own time, without
+// that of what it called; the one that took the most first.
+std::vector<GpuProfile::Kernel> self_times(std::span<const GpuEvent> calls);
+
+// For a step, this many operators of the CPU and one row for the rest.
+struct OperatorTable {
+  int steps = 1;
+  std::size_t shown = 0;
+  double step_s = 0;  // that shares are of
+};
+std::string operator_table(const std::vector<GpuProfile::Kernel>& operators,
+                           const OperatorTable& options);
+
+}  // namespace sluice::tools

@@ -1,48 +1,20 @@
-#include "bench/gpu_recorder.h"
+#include "tools/measure/gpu_recorder.h"
 
-#include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/cuda.h>
 
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <system_error>
 
-namespace sluice::bench {
-namespace {
+#include "tools/measure/recording.h"
 
-namespace profiler = torch::autograd::profiler;
-
-// Ends the recording, however the work ends.
-class Recording {
- public:
-  Recording() {
-    const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
-    const std::set<profiler::ActivityType> activities = {profiler::ActivityType::CUDA};
-    profiler::prepareProfiler(config, activities);
-    profiler::enableProfiler(config, activities);
-  }
-  ~Recording() {
-    if (running_) static_cast<void>(profiler::disableProfiler());
-  }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
-
-  std::unique_ptr<profiler::ProfilerResult> end() {
-    running_ = false;
-    return profiler::disableProfiler();
-  }
-
- private:
-  bool running_ = true;
-};
-
-}  // namespace
+namespace sluice::tools {
 
 Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
                                          const std::string& trace_file) {
+  namespace profiler = torch::autograd::profiler;
   torch::cuda::synchronize();
-  Recording recording;
+  Recording recording(profiler::ActivityType::CUDA);
   work();
   torch::cuda::synchronize();
   const std::unique_ptr<profiler::ProfilerResult> recorded = recording.end();
@@ -56,7 +28,7 @@ Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
   if (events.empty()) {
     return Error(ErrorCode::kInternal,
                  "the driver recorded no kernel: profiling may be switched off for this user, "
-                 "leave --profile out");
+                 "and its kernels cannot be shown");
   }
   if (!trace_file.empty()) {
     recorded->save(trace_file);
@@ -66,4 +38,4 @@ Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
   return events;
 }
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "bench/gpu_profile.h"
+#include "tools/measure/gpu_profile.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 
 // Runs `work`, waits for the GPU, and returns all kernels, copies and fills of the process since
 // then, whichever thread asked for them. Recording slows the host down by a few microseconds per
@@ -18,4 +18,4 @@ namespace sluice::bench {
 Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
                                          const std::string& trace_file);
 
-}  // namespace sluice::bench
+}  // namespace sluice::tools

@@ -1,4 +1,4 @@
-#include "bench/gpu_profile.h"
+#include "tools/measure/gpu_profile.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include "engine/observe/text_table.h"
 
-namespace sluice::bench {
+namespace sluice::tools {
 namespace {
 
 using engine::decimals;
@@ -125,4 +125,47 @@ std::string GpuProfile::table(std::size_t shown) const {
   return engine::aligned(rows);
 }
 
-}  // namespace sluice::bench
+std::vector<GpuProfile::Kernel> self_times(std::span<const GpuEvent> calls) {
+  std::vector<GpuEvent> sorted(calls.begin(), calls.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const GpuEvent& a, const GpuEvent& b) {
+    return std::pair(a.begin_ns, b.end_ns) < std::pair(b.begin_ns, a.end_ns);
+  });
+  std::map<std::string, GpuProfile::Kernel> times;
+  std::vector<const GpuEvent*> open;  // that are being called, outermost first
+  for (const GpuEvent& call : sorted) {
+    while (!open.empty() && open.back()->end_ns <= call.begin_ns) open.pop_back();
+    const double seconds = seconds_of(call.end_ns - call.begin_ns);
+    if (!open.empty()) times[open.back()->name].seconds -= seconds;
+    GpuProfile::Kernel& own = times[call.name];
+    own.name = call.name;
+    ++own.calls;
+    own.seconds += seconds;
+    open.push_back(&call);
+  }
+  return by_time(times);
+}
+
+std::string operator_table(const std::vector<GpuProfile::Kernel>& operators,
+                           const OperatorTable& options) {
+  const double per_step = 1.0 / std::max(options.steps, 1);
+  std::vector<TextRow> rows = {{"on the CPU, a step", "calls", "time", "share"}};
+  const auto add = [&](const std::string& name, std::uint64_t calls, double seconds) {
+    rows.push_back(
+        {name, decimals(static_cast<double>(calls) * per_step, 1),
+         decimals(1e3 * seconds * per_step, 3) + " ms",
+         decimals(options.step_s > 0 ? 100 * seconds * per_step / options.step_s : 0, 1) + "%"});
+  };
+  GpuProfile::Kernel rest{"  the other operators", 0, 0};
+  for (std::size_t i = 0; i < operators.size(); ++i) {
+    if (i < options.shown) {
+      add("  " + operators[i].name, operators[i].calls, operators[i].seconds);
+      continue;
+    }
+    rest.calls += operators[i].calls;
+    rest.seconds += operators[i].seconds;
+  }
+  if (rest.calls > 0) add(rest.name, rest.calls, rest.seconds);
+  return engine::aligned(rows);
+}
+
+}  // namespace sluice::tools
