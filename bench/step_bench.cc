@@ -19,6 +19,7 @@
 #include "engine/families/families.h"
 #include "engine/observe/text_table.h"
 #include "engine/run/training_run.h"
+#include "tools/measure/gpu_recorder.h"
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
 #include "tools/measure/synthetic_tokens.h"

@@ -154,6 +154,7 @@ def make_engine(options, model, torch):
     overrides = {key: json.loads(value) for key, value in keys.items()}
     if options.gib:
         overrides.setdefault("budget.gpu_gib", options.gib)
+    overrides.setdefault("data.sequence_length", options.seq)
     overrides.setdefault("run.dir", tempfile.mkdtemp(dir=options.nvme))
     return sluice.initialize(model=model, config=deepspeed_json(options), units=options.units,
                              overrides=overrides)
@@ -234,7 +235,7 @@ def main():
         "gpu_used_gib": round((free_before - least_free) / GIB, 2),
         "allocated_gib": round(torch.cuda.max_memory_allocated() / GIB, 2),
         "host_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
-        "ready_s": round(ready, 1), "loss": [round(float(it), 4) for it in losses]}), flush=True)
+        "ready_s": round(ready, 1), "way": getattr(engine, "way", ""), "loss": [round(float(it), 4) for it in losses]}), flush=True)
     if hasattr(engine, "memory"):
         print("MEMORY", json.dumps(engine.memory), flush=True)
     if hasattr(engine, "close"):

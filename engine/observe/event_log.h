@@ -10,7 +10,8 @@
 // counted. Lines are only added, never cut. One that a kill tore is ended by the next life. There
 // may be several parts (log_parts.h).
 //
-// Threads: note() from any, and never blocks on the disk; the rest from one.
+// Threads: note() from any, and never blocks on the disk, but on a listener that does; the rest from
+// one.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,9 @@ class EventLog {
 
   // Writes what waits, if anything does. Not ok: it goes on waiting.
   Status flush();
-  // From here on gets each line as well, with its end, as it is noted; from any thread.
+  // From here on gets each line as well, with its end, as it is noted: from the thread that
+  // notes it, under whatever locks it holds. While it blocks, as a pipe can, so does note(), and
+  // who waits for those locks; it must not note anything itself.
   void set_listener(std::function<void(std::string_view line)> listener) {
     listener_ = std::move(listener);
   }

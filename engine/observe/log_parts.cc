@@ -60,6 +60,11 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0;
 }
 
+bool is_link(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 // Only up to the first number without a part: a crash may have left one.
 Status make_room_for_first(const std::string& path) {
   int free = 1;
@@ -81,7 +86,8 @@ std::vector<std::string> log_parts(const std::string& path) {
        entry.increment(error)) {
     std::error_code ignored;  // what cannot be looked at is no part
     const int number = number_of(entry->path().filename().string(), prefix);
-    if (number > 0 && entry->is_regular_file(ignored)) numbers.push_back(number);
+    if (number > 0 && !entry->is_symlink(ignored) && entry->is_regular_file(ignored))
+      numbers.push_back(number);
   }
   std::sort(numbers.rbegin(), numbers.rend());
   std::vector<std::string> parts;
@@ -109,6 +115,7 @@ Status visit_log_parts(const std::string& path, const std::function<void()>& beg
 Result<int> begin_log_part(const std::string& path, int descriptor, int flags) {
   if (!is_file_of(path, descriptor))
     return Error(ErrorCode::kNotFound, path + " is no longer the file that was opened");
+  if (is_link(path)) return Error(ErrorCode::kUnsupported, path + " is a link: it has one part");
   const std::string made = path + ".new";
   ::unlink(made.c_str());
   const int opened = ::open(made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0666);

@@ -16,7 +16,7 @@
 namespace sluice::engine {
 
 // Those that there are, the oldest first. PATH itself is among them whatever it is; others only as
-// regular files.
+// regular files, and not as links to some.
 std::vector<std::string> log_parts(const std::string& path);
 
 // For who reads while somebody writes: read() with each part, the oldest first, or with PATH where
@@ -25,7 +25,7 @@ Status visit_log_parts(const std::string& path, const std::function<void()>& beg
                        const std::function<Status(const std::string& part)>& read);
 
 // Makes PATH, which `descriptor` is of, its first older part. Returns a descriptor of a new PATH,
-// opened for writing with `flags` besides. After an error PATH is what it was.
+// opened for writing with `flags` besides. After an error PATH is what it was. A link is refused.
 Result<int> begin_log_part(const std::string& path, int descriptor, int flags = 0);
 
 }  // namespace sluice::engine

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kAlways = "always";
 constexpr std::string_view kSinceTwo = "always since schema 2";
-constexpr std::string_view kSinceThree = "always since schema 3";
+constexpr std::string_view kOfRunFiles = "since schema 3; not of modules of the Python package";
 constexpr std::string_view kBrokenDown = "with wall_clock_breakdown, since schema 3";
 
 constexpr std::array kMetricKeys = {
@@ -31,7 +31,7 @@ constexpr std::array kMetricKeys = {
     MetricKey{"loss_scale", "", kAlways, "what the loss was multiplied by; 1 but for fp16"},
     MetricKey{"skipped", "", kAlways, "true: the gradients overflowed, and nothing was updated"},
     MetricKey{"tokens_per_s", "tokens/s", kAlways, "the step's tokens, all ranks', over its time"},
-    MetricKey{"tflops_per_s", "TFLOP/s", kSinceThree,
+    MetricKey{"tflops_per_s", "TFLOP/s", kOfRunFiles,
               "products of forward and backward, all ranks', over the step's time; what is "
               "recomputed does not count"},
     MetricKey{"step_ms", "ms", kAlways, "the whole step, without evaluation and checkpoints"},

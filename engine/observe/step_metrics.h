@@ -34,7 +34,7 @@ struct StepMetrics {
   double loss_scale = 1;
   bool skipped = false;  // the gradients overflowed: nothing was updated
   double tokens_per_s = 0;
-  std::optional<double> tflops_per_s;  // nothing here: of an older schema
+  std::optional<double> tflops_per_s;  // nothing here: of an older schema, or a module of Python's
   double step_ms = 0;
   double forward_ms = 0;
   double backward_ms = 0;

@@ -217,6 +217,9 @@ void define_values(py::module_& module) {
                              })
       .def("json", [](const ResolvedConfig& it) { return config::to_json(it.config); });
 
+  module.def("check_trace", [](const std::string& steps) {
+    static_cast<void>(value_of(TraceLog::parse_steps(steps)));
+  });
   py::class_<ModuleParameter>(module, "Parameter")
       .def(py::init([](std::string name, std::vector<std::int64_t> shape, bool trained) {
              return ModuleParameter{std::move(name), std::move(shape), trained};
@@ -249,6 +252,14 @@ void define_values(py::module_& module) {
 }
 
 void define_run(py::module_& module) {
+  py::class_<RankContext>(module, "RankContext")
+      .def_readonly("rank", &RankContext::rank)
+      .def_readonly("world", &RankContext::world)
+      .def_readonly("local_rank", &RankContext::local_rank)
+      .def_readonly("local_world", &RankContext::local_world);
+  module.def("read_launch", [](const std::map<std::string, std::string>& environment) {
+    return value_of(read_launch(Environment(environment.begin(), environment.end()))).context;
+  });
   py::class_<Ranks>(module, "Ranks")
       .def(py::init<const std::map<std::string, std::string>&>(), py::arg("environment"), NoGil())
       .def_property_readonly("rank", [](const Ranks& it) { return it.context().rank; })

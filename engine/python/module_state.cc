@@ -136,6 +136,9 @@ Status ModuleRun::initialise_own(const UnitValues& values) {
       },
       offload::Calls::kInOrder, {}));
   SLUICE_RETURN_IF_ERROR(load_frozen(values));
+  // What slots of the GPU have is of before.
+  parameters_->units().changed();
+  if (frozen_) frozen_->units().changed();
   SLUICE_ASSIGN_OR_RETURN(state_, initial_state(rules_));
   return {};
 }

@@ -56,24 +56,27 @@ void trim_heap() {
 #endif
 }
 
-std::uint64_t cache_of(const config::Config& config) {
+// Of one of the ranks that share the host.
+std::uint64_t cache_of(const config::Config& config, int local_ranks) {
+  const auto ranks = static_cast<std::uint64_t>(local_ranks);
   if (!config.budget.cpu_gib)
-    return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4, kLeastCacheBytes);
-  const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB);
+    return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4 / ranks,
+                    kLeastCacheBytes);
+  const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB) / ranks;
   return std::max(budget - std::min(budget, kProgramBytes), 2 * kLeastCacheBytes) / 2;
 }
 
 }  // namespace
 
 Result<std::shared_ptr<ParameterSpill>> ParameterSpill::create(
-    const config::Config& config, std::optional<std::uint64_t> cache_bytes) {
+    const config::Config& config, std::optional<std::uint64_t> cache_bytes, int local_ranks) {
   std::vector<std::string> folders = nvme_folders(config);
   if (folders.empty()) return std::shared_ptr<ParameterSpill>();
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(require_nvme_folders(config, files));
   SLUICE_ASSIGN_OR_RETURN(auto spill, SpillFiles::create(config, std::move(folders)));
-  return std::shared_ptr<ParameterSpill>(
-      new ParameterSpill(std::move(spill), cache_bytes ? *cache_bytes : cache_of(config)));
+  return std::shared_ptr<ParameterSpill>(new ParameterSpill(
+      std::move(spill), cache_bytes ? *cache_bytes : cache_of(config, local_ranks)));
 }
 
 ParameterSpill::~ParameterSpill() = default;

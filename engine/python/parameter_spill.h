@@ -37,7 +37,8 @@ class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
   // Null: the configuration names no folder on NVMe. Without `cache_bytes`, half of
   // what budget.cpu_gib leaves beside the program, or a quarter of what the machine has free.
   static Result<std::shared_ptr<ParameterSpill>> create(const config::Config& config,
-                                                        std::optional<std::uint64_t> cache_bytes);
+                                                        std::optional<std::uint64_t> cache_bytes,
+                                                        int local_ranks);
   ~ParameterSpill();
   ParameterSpill(const ParameterSpill&) = delete;
   ParameterSpill& operator=(const ParameterSpill&) = delete;

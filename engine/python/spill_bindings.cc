@@ -21,10 +21,11 @@ void define_spill(py::module_& module) {
   py::class_<ParameterSpill, std::shared_ptr<ParameterSpill>>(module, "Spill")
       .def_static(
           "create",
-          [](const ResolvedConfig& config, std::optional<std::uint64_t> cache_bytes) {
-            return value_of(ParameterSpill::create(config.config, cache_bytes));
+          [](const ResolvedConfig& config, std::optional<std::uint64_t> cache_bytes,
+             int local_ranks) {
+            return value_of(ParameterSpill::create(config.config, cache_bytes, local_ranks));
           },
-          py::arg("config"), py::arg("cache_bytes"), NoGil())
+          py::arg("config"), py::arg("cache_bytes"), py::arg("local_ranks"), NoGil())
       .def(
           "adopt",
           [](ParameterSpill& spill, const at::Tensor& tensor) {

@@ -129,6 +129,16 @@ class Losses(Fast):
                 losses = train(engine, data)
                 self.near(losses, by_torch(reference, data, accumulation), name)
 
+    def test_a_runs_folder_gets_its_tokens_and_times(self):
+        model = make("gpt2")
+        folder = self.folder / "run"
+        with sluice.initialize(model, run_config(), units="auto", run_dir=folder) as engine:
+            train(engine, batches(3))
+            self.assertEqual(engine.way, "engine")
+        for step in sluice.metrics(folder):
+            self.assertGreater(step["tokens_per_s"], 0)
+            self.assertGreater(step["forward_ms"], 0)
+
     def test_weights_as_pytorch(self):
         """Padding's row of the embedding has no gradient for being looked up, in texts either."""
         for name in ("gpt2", "tied", "qwen3"):

@@ -214,6 +214,43 @@ print(sorted(os.listdir({folder!r})))
             self.assertEqual(texts[0].splitlines()[:2], texts[1].splitlines()[:2])
             self.assertIn("['global_step4', 'latest', 'pytorch_model.bin']", texts[0])
 
+    def test_a_runs_folder_frozen_parameters_and_an_epochs_last_step(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(
+                f"""
+rank = int(os.environ["RANK"])
+module = tower(tied=False)
+module.blocks[1].requires_grad_(False)
+config = run_config(accumulation=2, run={{"lanes": 2, "checkpoint_background": True}})
+with sluice.initialize(module, config, run_dir={folder!r}) as engine:
+    train(engine, batches(4, seed=rank))
+    engine.backward(engine(batches(1, seed=9)[0]))
+    assert engine.step(is_last=True).step == 3
+    path = engine.save_checkpoint()
+    train(engine, batches(2, seed=rank))
+    engine.load_checkpoint(path)
+    assert engine.global_step == 3
+    train(engine, batches(2, seed=rank))
+"""
+            )
+            lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+            self.assertEqual([json.loads(it)["step"] for it in lines], [1, 2, 3, 4])
+
+    def test_a_script_that_fails_on_one_rank_ends_all(self):
+        self.check(
+            """
+with start(2) as engine:
+    train(engine, of_steps(0, 1, 2, engine.rank))
+    if engine.rank == 0:
+        raise LookupError("no more data")
+    train(engine, of_steps(1, 9, 2, engine.rank))
+""",
+            "LookupError: no more data",
+            "rank 0: LookupError: no more data",
+            seconds=30,
+            codes=[1, 1],
+        )
+
     def test_what_ranks_have_to_have_alike_is_compared(self):
         self.check(
             """

@@ -5,12 +5,10 @@
 #include <string_view>
 
 #include "engine/config/key_table.h"
+#include "tools/support/value_hints.h"
 
 namespace sluice::tools {
 namespace {
-
-constexpr std::string_view kChoices = "choices:";
-constexpr std::string_view kConfigurationKey = "configuration key";
 
 std::vector<std::string> split(std::string_view text, char at) {
   std::vector<std::string> parts;
@@ -30,8 +28,9 @@ void read_validators(CLI::Option& option, OptionModel& model) {
       break;
     }
     const std::string name = validator->get_name();
-    if (name == kConfigurationKey) model.value = ValueKind::kKey;
-    if (name.starts_with(kChoices)) model.choices = split(name.substr(kChoices.size()), '|');
+    if (name == kConfigurationKeyHint) model.value = ValueKind::kKey;
+    if (name.starts_with(kChoicesHint))
+      model.choices = split(name.substr(kChoicesHint.size()), '|');
   }
   const std::string type = option.get_type_name();
   const std::size_t open = type.find(":{");
@@ -83,16 +82,6 @@ CommandModel model_of(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
     if (!command->get_group().empty()) model.commands.push_back(model_of(*command));
   return model;
-}
-
-CLI::Validator choices(const std::string& list) {
-  CLI::Validator validator([](std::string& /*text*/) { return std::string(); }, "");
-  return validator.name(std::string(kChoices) + list);
-}
-
-CLI::Validator configuration_key() {
-  CLI::Validator validator([](std::string& /*text*/) { return std::string(); }, "");
-  return validator.name(std::string(kConfigurationKey));
 }
 
 std::vector<KeyChoices> configuration_keys() {

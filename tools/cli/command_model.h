@@ -40,11 +40,6 @@ struct CommandModel {
 // Without what is hidden.
 CommandModel model_of(CLI::App& app);
 
-// A validator that passes everything: `list`, "fp32|bf16|fp16", says what there is.
-CLI::Validator choices(const std::string& list);
-// Likewise, for KEY=VALUE of a configuration.
-CLI::Validator configuration_key();
-
 // The keys of a configuration, and what those with choices take.
 struct KeyChoices {
   std::string path;

@@ -4,11 +4,11 @@
 
 #include "aio/units.h"
 #include "tools/cli/command.h"
-#include "tools/cli/command_model.h"
 #include "tools/session/export_checkpoint.h"
 #include "tools/session/open_queue.h"
 #include "tools/session/show_share.h"
 #include "tools/session/weight_dtype.h"
+#include "tools/support/value_hints.h"
 
 namespace sluice::tools {
 namespace {

@@ -116,7 +116,8 @@ OutputForm::OutputForm(Kind kind) : kind_(kind) {
       if (std::any_of(std::begin(kOfWhatIsWrong), std::end(kOfWhatIsWrong), begins))
         std::ostream(&before) << line << "\n" << std::flush;
     };
-    out_ = std::make_unique<Lines>(std::cout, [](const auto&, auto&) {});
+    out_ = std::make_unique<Lines>(
+        std::cout, [this](const auto& line, auto&) { kept_.append(line).append("\n"); });
     err_ = std::make_unique<Lines>(std::cerr, wrong_only);
     return;
   }
@@ -134,6 +135,7 @@ void OutputForm::work_is_done() {
   if (kind_ != Kind::kQuiet) return;
   out_.reset();
   err_.reset();
+  std::cout << std::exchange(kept_, {}) << std::flush;
 }
 
 void OutputForm::step(std::string_view metrics_line) const {

@@ -1,7 +1,7 @@
 // OutputForm: what a long command shows, and how.
 //
 //   kPlain      text: results on standard output, everything else on standard error
-//   kQuiet      warnings and errors, and what is said once work_is_done()
+//   kQuiet      warnings and errors; once work_is_done() the results so far, and what is said then
 //   kJsonLines  JSON objects on standard output, one a line, and nothing else:
 //               {"event":"step", and the line's keys of metrics.jsonl}
 //               {"event":"begin"|"checkpoint"|"end", and the event's keys of events.jsonl}
@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
@@ -44,6 +45,7 @@ class OutputForm {
   class Lines;
 
   const Kind kind_;
+  std::string kept_;            // for work_is_done()
   std::unique_ptr<Lines> out_;  // in place of std::cout's buffer, and of std::cerr's
   std::unique_ptr<Lines> err_;
 };

@@ -9,7 +9,6 @@
 #include "aio/io_watchdog.h"
 #include "engine/comm/launched_ranks.h"
 #include "tools/cli/command.h"
-#include "tools/cli/command_model.h"
 #include "tools/cli/monitors.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/output_form.h"
@@ -24,6 +23,7 @@
 #include "tools/session/weight_dtype.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
+#include "tools/support/value_hints.h"
 
 namespace sluice::tools {
 namespace {
@@ -108,7 +108,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   return at_work(ended);
 }
 
-Result<int> run_rank(const TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
+Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch,
                           engine::read_launch(engine::own_environment()));
   SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));

@@ -35,8 +35,6 @@ Result<int> train_and_finish(const TrainWork& work) {
   if (!ended.ok()) work.events.end("failed", ended.error().message());
   work.form.work_is_done();
   if (!ended.ok()) work.monitors.finish(work.interrupt);
-  work.form.work_is_done();
-  if (!ended.ok()) work.monitors.finish(work.interrupt);
   SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, ended);
   work.events.end(end == TrainSession::End::kCompleted ? "completed" : "interrupted");
   TrainSession& session = *started.session;

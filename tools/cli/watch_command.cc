@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "engine/observe/event_log.h"
+#include "engine/observe/log_parts.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_checks.h"
 #include "tools/report/report_data.h"
@@ -36,6 +38,7 @@ constexpr int kMostRuns = 32;
 constexpr double kScreenEveryS = 1;
 constexpr double kLineEveryS = 5;
 constexpr int kKeyWaitMs = 50;
+constexpr const char* kTokenName = "SLUICE_WATCH_TOKEN";
 
 struct WatchOptions {
   std::vector<std::string> runs;
@@ -56,7 +59,8 @@ Status check_runs(const WatchOptions& options) {
                    path + " is not a run's directory (sluice train --out)");
     bool has_run = false;
     for (const char* const name : {"metrics.jsonl", "config.json", "events.jsonl", "lock"})
-      has_run = has_run || std::filesystem::exists(path + "/" + name, ignored);
+      has_run = has_run || std::filesystem::exists(path + "/" + name, ignored) ||
+                (is_there && !engine::log_parts(path + "/" + name).empty());
     if (has_run) continue;
     if (options.no_wait)
       return Error(ErrorCode::kNotFound,
@@ -236,12 +240,14 @@ Status check_token(const std::string& token) {
 }
 
 Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
-  SLUICE_RETURN_IF_ERROR(check_token(options.token));
+  std::string token = options.token;
+  const char* const exported = std::getenv(kTokenName);  // NOLINT(concurrency-mt-unsafe)
+  if (token.empty() && exported != nullptr) token = exported;
+  SLUICE_RETURN_IF_ERROR(check_token(token));
   SLUICE_ASSIGN_OR_RETURN(const watch::WebAddress wanted, watch::parse_address(options.web));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<watch::WebServer> server,
                           watch::WebServer::listen(wanted));
   const watch::WebAddress& address = server->address();
-  std::string token = options.token;
   if (token.empty() && !address.is_loopback()) {
     SLUICE_ASSIGN_OR_RETURN(token, new_token());
   }
@@ -272,11 +278,11 @@ Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
 }
 
 Result<int> run(const WatchOptions& options) {
+  const bool unicode = watch::use_locale();
   SLUICE_RETURN_IF_ERROR(check_runs(options));
   const Interrupt interrupt;
   fail_writes_without_reader();
   if (!options.web.empty()) return serve(options, interrupt);
-  const bool unicode = watch::use_locale();
   const bool on_screen = !options.plain && watch::has_terminal();
   const double every_s = options.every_s.value_or(on_screen ? kScreenEveryS : kLineEveryS);
   const watch::RunWatcher watcher(
@@ -328,8 +334,7 @@ Command add_watch_command(CLI::App& sluice) {
   command
       ->add_option("--token", options->token,
                    "What visitors have to show; without it one is made up where it is needed. "
-                   "Better in the environment: others can see command lines")
-      ->envname("SLUICE_WATCH_TOKEN")
+                   "Better in the environment, as SLUICE_WATCH_TOKEN: others can see command lines")
       ->needs(web);
   // https://no-color.org: whatever it is, unless it is empty.
   command->add_option("--no-color", options->no_colour)->envname("NO_COLOR")->group("");

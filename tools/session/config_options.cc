@@ -9,7 +9,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
 #include "engine/families/families.h"
-#include "tools/cli/command_model.h"
+#include "tools/support/value_hints.h"
 
 #ifdef SLUICE_HAS_ENGINE
 #include "engine/run/config_answers.h"

@@ -1,6 +1,6 @@
 #include "tools/session/flops_report.h"
 
-#include <iostream>
+#include <ostream>
 #include <utility>
 
 #include "aio/small_file.h"
@@ -21,13 +21,13 @@ engine::FlopsProfile flops_profile_of(engine::TrainingRun& run, int ranks,
 }
 
 Status write_flops_profile(const config::FlopsProfiler& wanted, const engine::FlopsProfile& profile,
-                           aio::IoQueue& queue) {
+                           aio::IoQueue& queue, std::ostream& results) {
   const std::string text =
       engine::format_flops_profile(profile, {.module_depth = wanted.module_depth,
                                              .top_modules = wanted.top_modules,
                                              .detailed = wanted.detailed});
   if (!wanted.output_file.empty()) return aio::write_small_file(queue, wanted.output_file, text);
-  std::cout << text << std::flush;
+  results << text << std::flush;
   return {};
 }
 

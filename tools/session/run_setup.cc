@@ -76,7 +76,7 @@ engine::SavePlan saves_of(const config::Config& config,
                           const CheckedPlan& plan, std::ostream& says) {
   if (config.run.dir.empty()) return {};
   const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
-  constexpr std::uint64_t kMetricsBytesAStep = 600;
+  constexpr std::uint64_t kMetricsBytesAStep = 800;
   constexpr std::uint64_t kHashBytes = 64;  // of a unit
   const std::int64_t first_step = from ? from->step + 1 : 1;
   const auto steps =

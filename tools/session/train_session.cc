@@ -184,7 +184,8 @@ void TrainSession::report_flops(std::int64_t step, const engine::StepOutcome& ou
   profile.update_s = static_cast<double>(outcome.times.update_ns) * 1e-9;
   profile.update_exposed_s = static_cast<double>(outcome.times.update_exposed_ns) * 1e-9;
   progress_.clear();
-  const Status written = write_flops_profile(wanted, profile, *parts_.run->drives().saves);
+  const Status written =
+      write_flops_profile(wanted, profile, *parts_.run->drives().saves, *parts_.results);
   if (!written.ok()) log::warning("the FLOPs profile is missing: " + written.error().message());
 }
 

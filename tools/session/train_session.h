@@ -32,8 +32,9 @@ class TrainSession {
     engine::MetricsLog* log = nullptr;
     engine::RunCheckpoints* checkpoints = nullptr;
     RunEvents* events = nullptr;
-    std::ostream* says = nullptr;  // what was evaluated and saved
-    bool shows_progress = true;    // as lines on standard error
+    std::ostream* says = nullptr;     // what was evaluated and saved
+    std::ostream* results = nullptr;  // the profile that flops_profiler asks for
+    bool shows_progress = true;       // as lines on standard error
     std::function<void(const engine::StepMetrics&)> after_step = {};
     int ranks = 1;
   };

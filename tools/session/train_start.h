@@ -11,7 +11,7 @@
 #pragma once
 
 #include <functional>
-#include <iosfwd>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,9 +73,10 @@ struct TrainSurroundings {
   std::function<Status(const StartedRun&)> before_set_up = {};  // once it is known what it will be
   aio::IoWatchdog& watchdog;
   TrainSession::Stop stop;
-  ResumeCommand command;  // for messages that say how to continue
-  std::ostream& says;     // what the run is about to do, and has done
-  RunEvents& events;      // from before check_training() on, whose warnings it hears
+  ResumeCommand command;              // for messages that say how to continue
+  std::ostream& says;                 // what the run is about to do, and has done
+  std::ostream& results = std::cout;  // what was asked for: the profile of a step
+  RunEvents& events;                  // from before check_training() on, whose warnings it hears
   bool shows_progress = true;
   std::function<void(const engine::StepMetrics&)> after_step = {};
 };

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._records import Record
     from .engine import StepResult
     from .keeper import Keeper
+    from .units import ManagedParameter
 
 
 class Checkpoints:
@@ -25,6 +26,7 @@ class Checkpoints:
     _frozen_sample: str
     _is_empty: bool
     _keeper: Keeper
+    _managed: dict[int, ManagedParameter]
     _ranks: Ranks
     _record: Record
     _run: Run
@@ -67,6 +69,7 @@ class Checkpoints:
         self.wait()
         client = _client.pack(self.module, client_state, self._frozen_sample, self._ranks)
         in_background = self._config.saves_in_background if background is None else background
+        in_background = in_background and self._ranks.world == 1
         loss = self.last_step.loss if self.last_step is not None else None
         try:
             return self._run.save(os.fspath(directory), client, in_background, loss)
@@ -103,6 +106,12 @@ class Checkpoints:
             if not self._record.directory:
                 raise RefusedError("load_checkpoint() needs a path: the engine has no run_dir")
             path = self._record.directory
+        if self._is_empty and any(not it.trained for it in self._managed.values()):
+            raise RefusedError(
+                "a checkpoint has no frozen parameters, and those of a module that was made by"
+                " sluice.init(values=False) have no values: load_weights() gives them, before"
+                " load_checkpoint()"
+            )
         self._abandon()
         self._keeper.release_all()
         self.wait()
@@ -112,6 +121,7 @@ class Checkpoints:
             lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
         )
         self._is_empty = False
+        self.last_step = None
         self._keeper.step_taken()
         self._record.begin_anew()
         return folder, _client.restore(accepted[0], self.module, self._ranks.rank)

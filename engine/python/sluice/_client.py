@@ -25,11 +25,16 @@ def digest(text: str) -> str:
 
 def sample(parameters: Iterable[ManagedParameter]) -> str:
     """A fingerprint of names, shapes and some values; empty without parameters."""
+    return sample_of((it, it.parameter) for it in parameters)
+
+
+def sample_of(values: Iterable[tuple[ManagedParameter, torch.Tensor]]) -> str:
+    """Likewise, of these values."""
     digest = hashlib.sha256()
     any_there = False
-    for it in parameters:
+    for it, value in values:
         any_there = True
-        flat = it.parameter.detach().reshape(-1)
+        flat = value.detach().reshape(-1)
         ends = torch.cat([values_of(flat[:_SAMPLED]), values_of(flat[-_SAMPLED:])])
         ends = ends.float().cpu().contiguous()
         digest.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
@@ -76,11 +81,18 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
     generators = {"cpu": _to_text(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         generators["cuda"] = _to_text(torch.cuda.get_rng_state())
-    of_ranks = [json.loads(it) for it in ranks.all_gather(json.dumps(generators))]
+    refused = ""
+    state = None
     try:
         state = json.loads(json.dumps(client_state))
     except (TypeError, ValueError) as error:
-        raise RefusedError(f"client_state cannot be written as JSON: {error}") from error
+        refused = f"client_state cannot be written as JSON: {error}"
+    of_ranks = []
+    for rank, text in enumerate(ranks.all_gather(json.dumps([refused, generators]))):
+        said, of_rank = json.loads(text)
+        if said:
+            raise RefusedError(said if ranks.world == 1 else f"rank {rank}: {said}")
+        of_ranks.append(of_rank)
     return json.dumps(
         {
             "client_state": state,

@@ -38,6 +38,15 @@ class StepOutcome:
     skipped: bool
     warning: str
 
+class RankContext:
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+
+def read_launch(environment: dict[str, str]) -> RankContext: ...
+def check_trace(steps: str) -> None: ...
+
 class Ranks:
     def __init__(self, environment: dict[str, str]) -> None: ...
     rank: int
@@ -109,44 +118,6 @@ class Run:
     def change(
         self, changes: Sequence[tuple[int, int, torch.Tensor, torch.Tensor]]
     ) -> None: ...
-    def save(self, directory: str, client: str) -> str: ...
-    def load(self, path: str, accept: Callable[[str], None]) -> str: ...
-    def save_weights(self, path: str, dtype: str) -> None: ...
-
-class Use:
-    READ: Use
-    CHANGE: Use
-    ADDRESS: Use
-
-class Spill:
-    @staticmethod
-    def create(config: Config, cache_bytes: int | None) -> Spill | None: ...
-    def adopt(self, tensor: torch.Tensor) -> bool: ...
-    def flush(self) -> None: ...
-    cache_bytes: int
-    stats: dict[str, int]
-
-def is_spilled(tensor: torch.Tensor) -> bool: ...
-def touch(tensors: Sequence[torch.Tensor], use: Use) -> list[Spill]: ...
-def flush_spills_of(tensors: Sequence[torch.Tensor]) -> None: ...
-def values_of(tensor: torch.Tensor) -> torch.Tensor: ...
-class MicroBatchPass:
-    loss: torch.Tensor
-
-class FamilyPass:
-    def __init__(self, run: Run, family: Family, padding_row: int) -> None: ...
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        targets: torch.Tensor,
-        divisor: float,
-        documents: tuple[torch.Tensor, torch.Tensor, int] | None,
-        has_backward: bool,
-        drops: bool,
-        keeps: bool,
-    ) -> MicroBatchPass: ...
-    def backward(self, micro_batch: MicroBatchPass, scale: float) -> None: ...
-    def logits(self, micro_batch: MicroBatchPass) -> torch.Tensor: ...
     predicted_step_s: float | None
     assumptions: list[str]
     def own_directory(self, directory: str) -> None: ...
@@ -164,6 +135,44 @@ class FamilyPass:
     def finished_saves(self) -> list[SavedCheckpoint]: ...
     def load(self, path: str, accept: Callable[[str], None]) -> str: ...
     def save_weights(self, path: str, dtype: str) -> None: ...
+
+class Use:
+    READ: Use
+    CHANGE: Use
+    ADDRESS: Use
+
+class Spill:
+    @staticmethod
+    def create(
+        config: Config, cache_bytes: int | None, local_ranks: int
+    ) -> Spill | None: ...
+    def adopt(self, tensor: torch.Tensor) -> bool: ...
+    def flush(self) -> None: ...
+    cache_bytes: int
+    stats: dict[str, int]
+
+def is_spilled(tensor: torch.Tensor) -> bool: ...
+def touch(tensors: Sequence[torch.Tensor], use: Use) -> list[Spill]: ...
+def flush_spills_of(tensors: Sequence[torch.Tensor]) -> None: ...
+def values_of(tensor: torch.Tensor) -> torch.Tensor: ...
+
+class MicroBatchPass:
+    loss: torch.Tensor
+
+class FamilyPass:
+    def __init__(self, run: Run, family: Family, padding_row: int) -> None: ...
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        divisor: float,
+        documents: tuple[torch.Tensor, torch.Tensor, int] | None,
+        has_backward: bool,
+        drops: bool,
+        keeps: bool,
+    ) -> MicroBatchPass: ...
+    def backward(self, micro_batch: MicroBatchPass, scale: float) -> None: ...
+    def logits(self, micro_batch: MicroBatchPass) -> torch.Tensor: ...
 
 class ConfigOptions:
     def __init__(
@@ -202,6 +211,7 @@ class Training:
     def missing(self) -> list[str]: ...
     has_ended: bool
     folder: str
+    config: str
     steps: int
     begun_after: int
     tokens_per_step: int

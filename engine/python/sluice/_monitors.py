@@ -94,7 +94,9 @@ class Monitors:
             return
         from sluice_log.records import record_of
 
-        known = {"unix_s": time.time(), **metrics}
+        # A key that there is not is None.
+        there = {key: value for key, value in metrics.items() if value is not None}
+        known: dict[str, Any] = {"unix_s": time.time(), **there}
         if self._began_s is not None:
             known.setdefault("step_ms", 1e3 * (time.monotonic() - self._began_s))
         self._began_s = None

@@ -7,6 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -40,10 +41,14 @@ def timed(phase: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def parse_trace(trace: tuple[int, int] | str | None) -> str:
-    if trace is None or isinstance(trace, str):
-        return trace or ""
-    return f"{trace[0]}:{trace[1]}"
+def parse_trace(trace: tuple[int, int] | str | None, directory: str) -> str:
+    text = trace or "" if trace is None or isinstance(trace, str) else f"{trace[0]}:{trace[1]}"
+    if not text:
+        return ""
+    if not directory:
+        raise RefusedError("a trace is written into the run's folder: give run_dir as well")
+    _core.check_trace(text)
+    return text
 
 
 def _tensors(args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
@@ -73,15 +78,16 @@ class Record:
     """Of an engine; keeps nothing where it has no folder."""
 
     def __init__(self, engine: Engine, directory: str, trace: str):
-        if trace and not directory:
-            raise RefusedError("a trace is written into the run's folder: give run_dir as well")
         self._module = engine.module  # not the engine, which would outlive its failure to be made
         self._run = engine._run
         self._config = engine._config
         self.directory = directory
         self._keeps = bool(directory) and engine.rank == 0
         self._kept: _core.Record | None = None
-        self._handles: list[RemovableHandle] = []
+        #: Of hooks of the module.
+        self.handles: list[RemovableHandle] = []
+        self._depth = 0  # of calls of the module within one
+        self._trace = trace
         self._began = 0  # of the step; 0: it has not begun
         self._forward_began = 0
         self._ns = dict.fromkeys(_PHASES, 0)
@@ -98,7 +104,7 @@ class Record:
         """Once nothing can be refused any longer."""
         if not self._keeps:
             return
-        self._handles = [
+        self.handles = [
             self._module.register_forward_pre_hook(
                 self._before_forward, prepend=True, with_kwargs=True
             ),
@@ -123,13 +129,26 @@ class Record:
             if self._last_traced:
                 self._run.begin_traced_step(self._run.global_step + 1, self._began)
 
+    @contextmanager
+    def forward(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        """Of a call that goes past the module's own hooks."""
+        self._before_forward(self._module, args, kwargs)
+        try:
+            yield
+        finally:
+            self._behind_forward(self._module, args, None)
+
     def _before_forward(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
         self._forward_began = time.monotonic_ns()
         if torch.is_grad_enabled():
             self._tokens += count_tokens(args, kwargs)
 
     def _behind_forward(self, module: Any, args: tuple, output: Any) -> None:
-        if torch.is_grad_enabled():
+        self._depth = max(self._depth - 1, 0)
+        if self._depth == 0 and torch.is_grad_enabled():
             self.add("forward", self._forward_began)
 
     def add(self, phase: str, began: int) -> None:
@@ -215,8 +234,11 @@ class Record:
 
     def follow(self, run: _core.Run) -> None:
         self._run = run
-        if self._keeps:
-            run.own_directory(self.directory)
+        if not self._keeps:
+            return
+        run.own_directory(self.directory)
+        if self._last_traced:
+            self._last_traced = run.start_trace(self._trace)
 
     def begin_anew(self) -> None:
         """A checkpoint was loaded: what is recorded begins behind its step."""
@@ -224,9 +246,9 @@ class Record:
         self._end("interrupted", "")
 
     def close(self, how: str = "completed", reason: str = "") -> None:
-        for handle in self._handles:
+        for handle in self.handles:
             handle.remove()
-        self._handles = []
+        self.handles = []
         if self._last_traced:
             self._write_trace()
         self._end(how, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import weakref
@@ -11,6 +12,7 @@ from typing import Any, cast
 
 from . import _core, _forks
 from ._core import Error, RefusedError
+from ._monitors import Monitors
 from ._plans import Source, config_options
 from ._progress import Progress
 
@@ -112,6 +114,7 @@ class Run:
         #: Of a step; None where nothing was left to the planner.
         self.predicted_step_s: float | None = self._training.predicted_step_s
         self._step = self._training.begun_after
+        self._monitors = Monitors(json.loads(self._training.config), self.folder)
         _forks.watch(self)
         _runs.add(self)
         self._bar = Progress(self.steps, self._step, shown=progress)
@@ -149,6 +152,7 @@ class Run:
             return None
         self.metrics = metrics
         self._step = metrics["step"]
+        self._monitors.step(metrics)
         self._bar.advance(loss=metrics["loss"], lr=metrics["lr"], tok_s=metrics["tokens_per_s"])
         return metrics
 
@@ -167,6 +171,7 @@ class Run:
     def _leave_to_parent(self) -> None:
         if self._training is not None:
             _forks.keep_forever(self._training)
+            self._monitors = Monitors({}, None)  # the parent's are its own
             self._training = cast("_core.Training", _forks.Forked("the run"))
             _runs.discard(self)
 
@@ -177,6 +182,7 @@ class Run:
         self._bar.close()
         missing = training.missing()
         try:
+            self._monitors.close()
             self._say(training)
         finally:
             training.close()

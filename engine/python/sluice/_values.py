@@ -12,9 +12,11 @@ import torch
 from torch import nn
 
 from . import _client
-from ._core import RefusedError, Run
+from ._core import Ranks, RefusedError, Run
 
 if TYPE_CHECKING:
+    from ._records import Record
+    from .engine import StepResult
     from .keeper import Keeper
     from .units import ManagedParameter, Unit
 
@@ -25,11 +27,14 @@ class Values:
     """The part of an :class:`Engine` that gives and takes values."""
 
     module: nn.Module
+    last_step: StepResult | None
     _frozen_sample: str
     _is_empty: bool
     _gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None
     _keeper: Keeper
     _managed: dict[int, ManagedParameter]
+    _ranks: Ranks
+    _record: Record
     _run: Run
     _units: list[Unit]
 
@@ -37,6 +42,9 @@ class Values:
         raise NotImplementedError
 
     def _check_values(self) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: BaseException) -> None:
         raise NotImplementedError
 
     def _gather(self, unit: int) -> list[torch.Tensor]:
@@ -115,6 +123,11 @@ class Values:
             lambda unit: [values[id(it.parameter)].detach() for it in self._units[unit].parameters]
         )
         self._is_empty = False
+        self.last_step = None
+        self._frozen_sample = _client.sample_of(
+            (it, values[id(it.parameter)]) for it in self._managed.values() if not it.trained
+        )
+        self._record.begin_anew()
         self._keeper.step_taken()
         for name, buffer in self.module.named_buffers():
             if name in state:
@@ -122,6 +135,13 @@ class Values:
 
     def _change(self, changes: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]) -> None:
         """Parameters, their new values, and what they were: masters change where these differ."""
+        if self._ranks.world > 1:
+            refused = RefusedError(
+                "parameters are changed on one rank, of several that have their masters: change"
+                " them before the engine is made, the same on all"
+            )
+            self._fail(refused)
+            raise refused
         self._keeper.release_all()
         self._run.change([(it.unit, it.index, now, before) for it, now, before in changes])
         self._keeper.step_taken()

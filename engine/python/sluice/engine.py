@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _client, _core, _forks, making, ranks
 from ._build import VERSION
 from ._checkpoints import Checkpoints
-from ._core import Error, Family, RefusedError, Run
+from ._core import Error, Family, NonFiniteGradientError, RefusedError, Run
 from ._monitors import Monitors
 from ._records import Record, parse_trace, timed
 from ._setup import _check_module, _check_not_compiled, _engines, _read_config, parameters_of
@@ -112,19 +112,25 @@ class Engine(Values, Checkpoints):
         self._config = _read_config(config, overrides, run_dir, self._ranks.world, family)
         if self._config.uses_gpu:
             ranks.choose_gpu(self._ranks)
+        steps = parse_trace(trace, self._config.given_run_dir)
         self._scratch = os.path.dirname(self._config.run_dir) or None
-        self._make_run(divided if family is None else units_of(model, family), family)
-        self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
-        self._record = Record(self, self._config.given_run_dir, parse_trace(trace))
-        is_first = self._ranks.rank == 0
-        self._monitors = Monitors(
-            self.config if is_first else {}, self._config.given_run_dir or None
-        )
-        self._run.initialise(
-            lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
-        )
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
-        self._begin(None if family is None else Fast(self, family, units == "engine"))
+        try:
+            self._make_run(divided if family is None else units_of(model, family), family)
+            self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
+            self._record = Record(self, self._config.given_run_dir, steps)
+            is_first = self._ranks.rank == 0
+            self._monitors = Monitors(
+                self.config if is_first else {}, self._config.given_run_dir or None
+            )
+            self._run.initialise(
+                lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
+            )
+            self._begin(None if family is None else Fast(self, family, units == "engine"))
+        except BaseException as error:  # the others are waiting for this one
+            if not self._all_refuse:
+                self._ranks.abort(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
+            raise
         self._record.watch()
         _engines[model] = weakref.ref(self)
         _forks.watch(self)
@@ -137,8 +143,11 @@ class Engine(Values, Checkpoints):
         frozen = [it for it in self._managed.values() if not it.trained]
         with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
             self._frozen_sample = _client.sample(frozen)
+        self._all_refuse = True
         if self._ranks.world > 1:
-            self._require_same()
+            with making.served(it.parameter for it in self._managed.values()):
+                self._require_same()
+        self._all_refuse = False
         making.settle(self.module)
         if family is not None:
             self._run = Run(self._config, family, _core.speeds_path())
@@ -219,6 +228,7 @@ class Engine(Values, Checkpoints):
             self._ranks,
             {
                 "the version of Sluice is another": VERSION,
+                "the run's folder (run_dir) is another": self._config.given_run_dir,
                 "the configuration is another": _client.digest(json.dumps(keys)),
                 "the module has other parameters": _client.digest(json.dumps(described)),
                 "the module has other values (set the same seed before it is made, or load the same"
@@ -257,13 +267,14 @@ class Engine(Values, Checkpoints):
         Raises what the module raises; RefusedError under autocast, or where a parameter was changed
         in place.
         """
-        self._begin_pass()
-        call = self.module if self._fast is None else self._fast
+        args = tuple(self._as_computed(it) for it in args)
+        kwargs = {key: self._as_computed(it) for key, it in kwargs.items()}
         try:
-            return call(
-                *(self._as_computed(it) for it in args),
-                **{key: self._as_computed(it) for key, it in kwargs.items()},
-            )
+            self._begin_pass()
+            if self._fast is None:
+                return self.module(*args, **kwargs)
+            with self._record.forward(args, kwargs):
+                return self._fast(*args, **kwargs)
         except BaseException as error:
             self._keeper.release_all()
             self._fail(error)
@@ -272,7 +283,7 @@ class Engine(Values, Checkpoints):
     def _fail(self, error: BaseException) -> None:
         """Of several ranks the others are waiting for this one."""
         if self._ranks.world > 1:
-            self._run.fail(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
+            self._ranks.abort(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
 
     def _check_values(self) -> None:
         if self._is_empty:
@@ -326,8 +337,8 @@ class Engine(Values, Checkpoints):
                 "the loss has no gradient: it was computed under torch.no_grad(), or of frozen"
                 " parameters alone"
             )
-        self._begin_backward()
         try:
+            self._begin_backward()
             of_rank = self._run.micro_batches if averages else 1
             scale = self._run.loss_scale / (of_rank * self._ranks.world)
             if self._fast is None:
@@ -440,6 +451,11 @@ class Engine(Values, Checkpoints):
         self._keeper.release_all()
         try:
             outcome = self._record.take_step(losses)
+        except NonFiniteGradientError:  # of all ranks
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
         finally:  # also where Ctrl-C came meanwhile
             self._keeper.step_taken()
         if outcome.warning:
@@ -464,7 +480,7 @@ class Engine(Values, Checkpoints):
                 "skipped": outcome.skipped,
             }
         )
-        if self._steps_per_print and self.last_step.step % self._steps_per_print == 0:
+        if self._steps_per_print and self.rank == 0 and self.last_step.step % self._steps_per_print == 0:
             _log.info(
                 "step %d: loss %g, lr %g, norm %g",
                 self.last_step.step,
@@ -593,17 +609,22 @@ class Engine(Values, Checkpoints):
         self._close("completed", "")
 
     def _close(self, how: str, reason: str) -> None:
-        if isinstance(self._run, (Closed, _forks.Forked)):
+        if isinstance(self._run, _forks.Forked):
             return
-        self._run.wait_for_saves()
-        self._record.note_saves()
-        self._record.close(how, reason)
-        self._monitors.close()
-        self._take_apart()
-        for handle in self._outer_handles:
-            handle.remove()
-        _engines.pop(self.module, None)
-        self._record._run = self._run
+        is_open = not isinstance(self._run, Closed)  # not where it could not go on by hooks
+        try:
+            if is_open:
+                self._run.wait_for_saves()
+                self._record.note_saves()
+            self._record.close(how, reason)
+            self._monitors.close()
+        finally:
+            if is_open:
+                self._take_apart()
+            for handle in self._outer_handles:
+                handle.remove()
+            _engines.pop(self.module, None)
+            self._record._run = self._run
         if how == "completed":
             self._record.raise_failed()
 
@@ -619,7 +640,9 @@ class Engine(Values, Checkpoints):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
-        elif isinstance(error, KeyboardInterrupt):
+            return
+        self._fail(error)
+        if isinstance(error, KeyboardInterrupt):
             self._close("interrupted", "")
         else:
             self._close("failed", str(error) or type(error).__name__)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from . import _client
 from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
 from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
 from ._micro_batch import MicroBatch, NotByUnits, micro_batch
@@ -28,6 +29,8 @@ _BY_HOOKS = 'units="hooks" computes it by PyTorch'
 def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | None, str]:
     """The family by whose units a module is computed, or none and why. RefusedError where the
     policy is "engine" and there is none."""
+    if policy == "hooks":
+        return None, 'units="hooks" asks for PyTorch'
     if not isinstance(policy, str) or policy not in ("auto", "engine"):
         return None, "units= says what is fetched as a whole"
     try:
@@ -275,7 +278,12 @@ class Fast:
         """What may have changed since the family was chosen."""
         engine = self._engine
         if self._counted != len(engine._outer_handles):
-            handles = [*engine._handles, *engine._outer_handles, *engine._keeper._handles]
+            handles = [
+                *engine._handles,
+                *engine._outer_handles,
+                *engine._keeper._handles,
+                *engine._record.handles,
+            ]
             self._known = frozenset(it.id for it in handles)
             self._counted = len(engine._outer_handles)
         hooked = find_hook(engine.module, self._known)
@@ -393,10 +401,13 @@ def to_hooks(engine: Engine, reason: str) -> None:
             f" on by hooks either: {_BY_HOOKS} from the beginning"
         )
     _log.warning("from here on PyTorch computes the module, by hooks: %s", reason)
+    run.wait_for_saves()
+    engine._record.note_saves()  # and not of the one that follows
     folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=engine._scratch)
     try:
         engine._keeper.release_all()
-        path = run.save(folder, "")
+        client = _client.pack(engine.module, None, engine._frozen_sample, engine._ranks)
+        path = run.save(folder, client)
         del run
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

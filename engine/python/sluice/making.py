@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
+from . import ranks
 from ._core import RefusedError, Spill, Use, flush_spills_of, is_spilled, touch
 from .keeper import _tensors
 
@@ -120,7 +121,12 @@ class Making:
             self._stack = ExitStack()
             self._stack.callback(_drop_values())
             return self
-        self._spill = Spill.create(_read_config(self._config, self._overrides), self._cache_bytes)
+        launch = ranks.of_launcher()
+        self._spill = Spill.create(
+            _read_config(self._config, self._overrides, world=launch.world),
+            self._cache_bytes,
+            launch.local_world,
+        )
         if self._spill is None:
             _log.info(
                 "sluice.init(): the configuration names no folder on NVMe (nvme_path), so"

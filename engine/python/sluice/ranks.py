@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ._core import Error, Ranks, RefusedError
+from ._core import RankContext, Ranks, RefusedError, read_launch
 
 _joined: Ranks | None = None
 
@@ -31,6 +31,8 @@ def _environment() -> dict[str, str]:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return environment
     # torch.distributed listens where the launcher says, so rank 0 has to choose another port.
+    if torch.cuda.is_available() and torch.distributed.get_backend() == "nccl":
+        choose_gpu(of_launcher())  # what is told to the others is moved by it
     chosen: list[Any] = [None]
     if torch.distributed.get_rank() == 0:
         with socket.socket() as free:
@@ -42,33 +44,24 @@ def _environment() -> dict[str, str]:
     return environment
 
 
+def of_launcher() -> RankContext:
+    """What the launcher's variables say, without meeting the others."""
+    return read_launch(dict(os.environ))
+
+
 def rank() -> int:
-    """0 before the first engine is made, if torch.distributed does not know."""
-    if _joined is not None:
-        return _joined.rank
-    return _of_launcher("RANK", "OMPI_COMM_WORLD_RANK")
+    return of_launcher().rank if _joined is None else _joined.rank
 
 
 def world_size() -> int:
-    if _joined is not None:
-        return _joined.world
-    return max(_of_launcher("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"), 1)
+    return of_launcher().world if _joined is None else _joined.world
 
 
 def local_rank() -> int:
-    if _joined is not None:
-        return _joined.local_rank
-    return _of_launcher("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+    return of_launcher().local_rank if _joined is None else _joined.local_rank
 
 
-def _of_launcher(*variables: str) -> int:
-    for name in variables:
-        if os.environ.get(name, "").isdecimal():
-            return int(os.environ[name])
-    return 0
-
-
-def choose_gpu(ranks: Ranks) -> None:
+def choose_gpu(ranks: Ranks | RankContext) -> None:
     """This rank's own, by its number on its host."""
     if ranks.world == 1:
         return
@@ -91,6 +84,3 @@ def require_same(ranks: Ranks, what: dict[str, str]) -> None:
         other = next((number for number, it in enumerate(said) if it != said[0]), None)
         if other is not None:
             raise RefusedError(f"{name} on rank {other} than on rank 0")
-
-
-__all__ = ["Error", "choose_gpu", "join", "local_rank", "rank", "require_same", "world_size"]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
+from . import ranks
 from ._core import RefusedError
 from ._trainer_config import TrainerConfig
 from .deepspeed import shadow_optimizer, translate
@@ -157,10 +158,12 @@ class TrainerMixin(_Trainer):
         is_current = engine.module is self.model
         values = engine.state_dict() if is_current else {}
         managed = list(engine._managed.values())
-        engine.close()
-        for it in managed if is_current else ():
-            it.parameter.data = values[it.name]
-        self.optimizer, self.lr_scheduler = self._given
+        try:
+            engine.close()
+        finally:
+            for it in managed if is_current else ():
+                it.parameter.data = values[it.name]
+            self.optimizer, self.lr_scheduler = self._given
 
     def _translate(self, config: TrainerConfig, max_steps: int) -> translate.Keys:
         keys: translate.Keys = {}
@@ -305,9 +308,9 @@ def _check_arguments(args: Any) -> None:
 
 
 def _check_one_process() -> None:
-    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "1").strip() not in ("", "1"):
-            raise RefusedError(
-                f"{name} is {os.environ[name]}: a Trainer trains in one process. Start"
-                " the script by python itself, or train with sluice.initialize(), which takes several"
-            )
+    world = ranks.of_launcher().world
+    if world > 1:
+        raise RefusedError(
+            f"the launcher has started {world} processes, and a Trainer trains in one: start the"
+            " script by python itself, or train with sluice.initialize(), which takes several"
+        )

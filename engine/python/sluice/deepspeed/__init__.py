@@ -9,7 +9,7 @@
         engine.step()
     engine.save_checkpoint("runs/a", client_state={"epoch": 1})
 
-What is not supported is refused by its name, with what to do instead. One process, one GPU.
+What is not supported is refused by its name, with what to do instead.
 """
 
 from __future__ import annotations

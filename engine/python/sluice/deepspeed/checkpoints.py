@@ -49,9 +49,7 @@ def save(engine: Engine, directory: str, tag: str, client_state: Any, save_lates
     folder = engine.save_checkpoint(
         os.path.join(directory, tag), client_state, background=False  # `latest` names it next
     )
-    if engine.rank == 0:
-        _tidy(directory, tag, folder, save_latest)
-    comm.barrier()
+    comm.on_first_rank(engine, lambda: _tidy(directory, tag, folder, save_latest))
     return folder
 
 

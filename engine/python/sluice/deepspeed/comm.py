@@ -1,6 +1,14 @@
 """``deepspeed.comm``: the ranks that a launcher started."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from .. import ranks
+
+if TYPE_CHECKING:
+    from ..engine import Engine
 
 
 def is_initialized() -> bool:
@@ -22,3 +30,14 @@ def get_world_size(group: object = None) -> int:
 def barrier(group: object = None) -> None:
     """Waits until all ranks are here."""
     ranks.join().all_gather("")
+
+
+def on_first_rank(engine: Engine, work: Callable[[], None]) -> None:
+    """The others wait until it is done; where it fails, they end."""
+    if engine.rank == 0:
+        try:
+            work()
+        except BaseException as error:
+            engine._fail(error)
+            raise
+    barrier()

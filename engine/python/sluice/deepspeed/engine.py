@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -29,10 +29,19 @@ _REFUSED = {
     "no_sync": "gradients are accumulated by gradient_accumulation_steps",
     "save_fp16_model": "call save_16bit_model()",
     "compile": "compile the forward of the model's blocks before initialize()",
-    "allreduce_gradients": "there is one process, and step() has the whole gradient",
+    "allreduce_gradients": "step() has the whole gradient, of all ranks",
     "offload_states": "the configuration says where states are",
     "reload_states": "the configuration says where states are",
 }
+
+
+class _RankSampler(DistributedSampler):
+    """Of another order in each epoch, without being told."""
+
+    def __iter__(self) -> Iterator[int]:
+        indices = super().__iter__()
+        self.set_epoch(self.epoch + 1)
+        return indices
 
 
 class NotSupportedError(RefusedError, AttributeError):
@@ -198,8 +207,13 @@ class DeepSpeedEngine:
         has its own (a DistributedSampler)."""
         is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
         sampler = None
-        if self.world_size > 1 and not is_iterable:
-            sampler = DistributedSampler(dataset, self.world_size, self.global_rank)
+        if self.world_size > 1:
+            if is_iterable:
+                raise RefusedError(
+                    "training_data is iterable, and several ranks would get the same rows: make a"
+                    " DataLoader that gives each its own"
+                )
+            sampler = _RankSampler(dataset, self.world_size, self.global_rank)
         return DataLoader(
             dataset,
             batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
@@ -262,6 +276,11 @@ class DeepSpeedEngine:
                 "load_optimizer_states and load_lr_scheduler_states go together with the weights:"
                 " load_module_only=True takes these alone, and begins at step 0"
             )
+        if load_module_only and self.world_size > 1:
+            raise RefusedError(
+                "load_module_only=True is for one rank: begin the run with these weights"
+                " (module.load_state_dict() before initialize())"
+            )
         folder = checkpoints.find(os.fspath(load_dir), tag)
         if folder is None:
             return None, None
@@ -283,9 +302,8 @@ class DeepSpeedEngine:
         if exclude_frozen_parameters:
             frozen = {name for name, it in self.module.named_parameters() if not it.requires_grad}
             state = {name: it for name, it in state.items() if name not in frozen}
-        if self.global_rank == 0:
-            self._write_model(state, os.path.join(save_dir, save_filename))
-        comm.barrier()
+        path = os.path.join(save_dir, save_filename)
+        comm.on_first_rank(self.engine, lambda: self._write_model(state, path))
         return True
 
     def _write_model(self, state: Mapping[str, torch.Tensor], path: str) -> None:
