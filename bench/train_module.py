@@ -3,7 +3,8 @@ Python package, DeepSpeed or plain PyTorch beneath it. Prints one line, RESULT {
 
 What bench/README.md has under "Python" is measured by this. Sluice and DeepSpeed get the same JSON,
 but for what only one of them knows (--key). Plain PyTorch keeps all of it on the GPU, with its
-fused AdamW: on parameters of 16 bits, or on those of fp32 (--autocast). Needs a GPU, torch, transformers, and the system that is asked for.
+fused AdamW: on parameters of 16 bits, or on those of fp32 (--autocast). Needs a GPU, torch,
+transformers, and the system that is asked for.
 """
 
 import argparse
@@ -114,7 +115,8 @@ class PlainTorch:
     """The loop's calls, with nothing beneath them."""
 
     def __init__(self, model, options, torch):
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[options.dtype]
+        dtype = getattr(torch, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+                        [options.dtype])
         self.module = model.to("cuda", torch.float32 if options.autocast else dtype)
         self._autocast = torch.autocast("cuda", dtype, enabled=options.autocast)
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -223,7 +225,8 @@ def main():
     median = statistics.median(seconds[3:] or seconds)
     tokens = options.batch * options.seq * options.accumulation * WORLD
     print("RESULT", json.dumps({
-        "tag": options.tag, "rank": RANK, "gpus": WORLD, "system": options.system, "model": options.model,
+        "tag": options.tag, "rank": RANK, "gpus": WORLD, "system": options.system,
+        "model": options.model,
         "parameters": parameters, "units": options.units, "params": options.params,
         "state": options.state, "dtype": options.dtype, "batch": options.batch,
         "seq": options.seq, "accumulation": options.accumulation,
@@ -235,7 +238,8 @@ def main():
         "gpu_used_gib": round((free_before - least_free) / GIB, 2),
         "allocated_gib": round(torch.cuda.max_memory_allocated() / GIB, 2),
         "host_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
-        "ready_s": round(ready, 1), "way": getattr(engine, "way", ""), "loss": [round(float(it), 4) for it in losses]}), flush=True)
+        "ready_s": round(ready, 1), "way": getattr(engine, "way", ""),
+        "loss": [round(float(it), 4) for it in losses]}), flush=True)
     if hasattr(engine, "memory"):
         print("MEMORY", json.dumps(engine.memory), flush=True)
     if hasattr(engine, "close"):

@@ -2,6 +2,7 @@
 does, in a script."""
 
 import contextlib
+import csv
 import io
 import json
 import logging
@@ -100,6 +101,16 @@ class Runs(Folder):
         events = [json.loads(line) for line in Path("a/events.jsonl").read_text().splitlines()]
         self.assertEqual([events[0]["event"], events[-1]["how"]], ["begin", "completed"])
         self.assertEqual(sorted(os.listdir("a")), sorted(os.listdir("b")))
+
+    def test_monitors_have_each_step(self):
+        self.config["csv_monitor"] = {"enabled": True, "output_path": "csv", "job_name": "job"}
+        losses = [it["loss"] for it in self.run_of("a", self.config)]
+        with open("csv/job/metrics.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([float(row["train/loss"]) for row in rows], losses)
+        self.assertEqual(rows[0]["validation/loss"], "")
+        self.assertTrue(rows[-1]["validation/loss"])
+        self.assertTrue(all(row["unix_s"] for row in rows))
 
     def test_leaving_the_loop_saves_and_resuming_has_the_same_bits(self):
         whole = results(self.run_of("whole"))

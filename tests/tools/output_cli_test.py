@@ -147,6 +147,9 @@ class Outputs(Training):
                          [line.split()[0] for line in plain.stdout.splitlines() if line.strip()])
         self.assertEqual(self.results("a"), self.results("b"))
         self.assertIn("is not empty", self.refused("train", "run.json", "--out", "a", "--quiet"))
+        profiled = self.sluice("train", "run.json", "--out", "d", "--quiet", "--set",
+                               "flops_profiler.enabled=true")
+        self.assertIn("FLOPs profile of step 1", profiled.stdout)
         warned = self.sluice("train", "run.json", "--out", "c", "--quiet", "--set",
                              "tensorboard.enabled=true", "--set", "tensorboard.output_path=run.json",
                              "--set", "run.steps=2")

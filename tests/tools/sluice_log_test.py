@@ -98,6 +98,11 @@ class Records(unittest.TestCase):
         self.assertTrue(math.isnan(record.values["train/learning_rate"]))
         self.assertEqual(record.values["time/step_ms"], math.inf)
         self.assertEqual(record.values["other/a_b"], 1)
+        for key, name in (("tflops_per_s", "speed/tflops_per_second"),
+                          ("recompute_ms", "time/recompute_ms"),
+                          ("await_params_ms", "time/await_params_ms"),
+                          ("await_inputs_ms", "time/await_inputs_ms")):
+            self.assertEqual(record_of({"step": 1, key: 2}).values, {name: 2})
         self.assertEqual((record.tokens, record.unix_s), (None, None))
         many = record_of({"step": 1, **{f"k{i}": i for i in range(5000)}})
         self.assertLessEqual(len(many.values), 100)

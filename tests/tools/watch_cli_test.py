@@ -290,6 +290,7 @@ class WatchPages(Base):
                     self.assertNotRegex(sample.name, r"_(ms|gib|kb)\b")
             name = 'a"\\?{b}'
             self.assertEqual(value["sluice_step_seconds", name, None], 0.1)
+            self.assertNotIn("sluice_tflops_per_s", text)
             self.assertEqual(value["sluice_nvme_read_bytes_total", name, None], 3e8)
             self.assertEqual(value["sluice_tokens_seen_total", name, None], 300)
             self.assertEqual(value["sluice_state", name, "training"], 1)
@@ -307,6 +308,7 @@ class WatchPages(Base):
         self.assertIn("no address", self.refused("watch", run.folder, "--web", "8080"))
         self.assertIn("no address of this machine", self.refused("watch", run.folder, "--web", "no.invalid:0"))
         self.refused("watch", run.folder, "--web", "192.0.2.1:0")
+        self.assertIn("--web", self.refused("watch", run.folder, "--token", "t" * 20))
         token = "t" * 20
         for environment in ({}, {"SLUICE_WATCH_TOKEN": token}):
             with Server(run.folder, address="0.0.0.0:0", **environment) as server:

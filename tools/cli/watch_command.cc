@@ -38,7 +38,6 @@ constexpr int kMostRuns = 32;
 constexpr double kScreenEveryS = 1;
 constexpr double kLineEveryS = 5;
 constexpr int kKeyWaitMs = 50;
-constexpr const char* kTokenName = "SLUICE_WATCH_TOKEN";
 
 struct WatchOptions {
   std::vector<std::string> runs;
@@ -241,7 +240,8 @@ Status check_token(const std::string& token) {
 
 Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
   std::string token = options.token;
-  const char* const exported = std::getenv(kTokenName);  // NOLINT(concurrency-mt-unsafe)
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets it
+  const char* const exported = std::getenv("SLUICE_WATCH_TOKEN");
   if (token.empty() && exported != nullptr) token = exported;
   SLUICE_RETURN_IF_ERROR(check_token(token));
   SLUICE_ASSIGN_OR_RETURN(const watch::WebAddress wanted, watch::parse_address(options.web));

@@ -70,8 +70,9 @@ Result<std::unique_ptr<ModuleRecord>> ModuleRecord::begin(engine::ModuleRun& run
   SLUICE_RETURN_IF_ERROR(check_folder(directory, step));
   std::unique_ptr<ModuleRecord> record(new ModuleRecord(run, directory));
   SLUICE_RETURN_IF_ERROR(write_config(run, resolved, directory));
-  SLUICE_ASSIGN_OR_RETURN(record->log_, engine::MetricsLog::resume(metrics_path(directory), step, "",
-                                                                   resolved.config.run.log_part_bytes()));
+  SLUICE_ASSIGN_OR_RETURN(record->log_,
+                          engine::MetricsLog::resume(metrics_path(directory), step, "",
+                                                     resolved.config.run.log_part_bytes()));
   if (record->log_->cut_lines() > 0)
     log::info("metrics of later steps, " + std::to_string(record->log_->cut_lines()) +
               " lines, are now in " + record->log_->cut_path());

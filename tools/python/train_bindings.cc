@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "aio/io_watchdog.h"
+#include "engine/config/resolve.h"
 #include "engine/run/training_run.h"
 #include "tools/session/error_text.h"
 #include "tools/session/plan_here.h"
@@ -132,6 +133,7 @@ class PythonTraining {
   bool has_ended() const { return ended_; }
 
   std::string folder() const { return folder_; }
+  const std::string& config() const { return config_; }
   std::int64_t steps() const { return steps_; }
   std::optional<double> predicted_step_s() const { return predicted_step_s_; }
   std::uint64_t tokens_per_step() const { return tokens_per_step_; }
@@ -149,9 +151,11 @@ class PythonTraining {
                                               .stop = [this] { return signals_.heard(); },
                                               .command = call_of,
                                               .says = says_,
+                                              .results = says_,
                                               .events = *events_,
                                               .shows_progress = false}));
       folder_ = started->folder.path();
+      config_ = config::to_json(started->run->config());
       steps_ = started->run->config().run.steps;
       tokens_per_step_ = started->run->tokens_per_step();
       begun_after_ = started->run->trainer().state().global_step;
@@ -225,6 +229,7 @@ class PythonTraining {
   bool is_not_finite_ = false;
   std::vector<std::string> missing_;
   std::string folder_;
+  std::string config_;  // resolved, as JSON
   std::int64_t steps_ = 0;
   std::int64_t begun_after_ = 0;
   std::uint64_t tokens_per_step_ = 0;
@@ -275,6 +280,7 @@ void define_training(py::module_& module) {
       .def("missing", &PythonTraining::missing, engine::NoGil())
       .def_property_readonly("has_ended", &PythonTraining::has_ended)
       .def_property_readonly("folder", &PythonTraining::folder)
+      .def_property_readonly("config", &PythonTraining::config)
       .def_property_readonly("steps", &PythonTraining::steps)
       .def_property_readonly("begun_after", &PythonTraining::begun_after)
       .def_property_readonly("tokens_per_step", &PythonTraining::tokens_per_step)

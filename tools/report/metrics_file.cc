@@ -163,7 +163,7 @@ void MetricsReader::take(const TextLine& text) {
     return;
   }
   if (!line) {
-    if (file_.bad_lines++ == 0) file_.first_bad_line = text.number;
+    ++file_.bad_lines;
     return;
   }
   if (last_ && *line->step <= *last_) ++file_.out_of_order;
@@ -176,12 +176,6 @@ void MetricsReader::take(const TextLine& text) {
   if (!buckets.empty() && *line->step / file_.series.width() < buckets.back().index) ++rewrites_;
   add_line(file_, *line);
   if (visit_) visit_({.step = *line->step, .values = line->values, .skipped = line->skipped});
-}
-
-std::vector<std::string> metrics_parts(const std::string& path) {
-  std::vector<std::string> parts = engine::log_parts(path);
-  if (parts.empty()) parts.push_back(path);
-  return parts;
 }
 
 Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_buckets) {

@@ -49,7 +49,6 @@ struct MetricsFile {
   std::vector<StepGap> gaps;
   std::int64_t gap_count = 0;
   std::int64_t bad_lines = 0;
-  std::int64_t first_bad_line = 0;
   bool has_torn_end = false;
   std::int64_t out_of_order = 0;  // lines of a step that is not after the one before
   double nvme_read_bytes = 0;     // of all lines
@@ -83,9 +82,6 @@ class MetricsReader {
   double tokens_ = 0;
   std::int64_t rewrites_ = 0;
 };
-
-// The file's earlier parts, `path`.2, `path`.1, ..., and itself: what is there, oldest first.
-std::vector<std::string> metrics_parts(const std::string& path);
 
 // All parts.
 Result<MetricsFile> read_metrics_file(const std::string& path, std::size_t most_buckets);

@@ -71,10 +71,7 @@ void read_config(const std::string& path, RunRecord& record) {
 void note_metrics(const MetricsFile& metrics, std::vector<std::string>& notices) {
   if (metrics.lines == 0) notices.emplace_back("no step is in the metrics yet");
   if (metrics.bad_lines > 0)
-    notices.push_back(counted(metrics.bad_lines, "line") + " of the metrics cannot be read" +
-                      (metrics.first_bad_line > 0
-                           ? ", the first of them line " + std::to_string(metrics.first_bad_line)
-                           : std::string()));
+    notices.push_back(counted(metrics.bad_lines, "line") + " of the metrics cannot be read");
   if (metrics.out_of_order > 0)
     notices.push_back(counted(metrics.out_of_order, "line") +
                       " of the metrics come after one of the same step or a later one, as if two "

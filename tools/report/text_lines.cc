@@ -33,11 +33,10 @@ void LineSplitter::end_line(std::string_view rest, bool ended) {
     ++too_long_;
   } else if (!begun_.empty() || !rest.empty()) {
     begun_.append(rest);
-    visit_({.number = number_, .text = begun_, .ended = ended});
+    visit_({.text = begun_, .ended = ended});
   }
   begun_.clear();
   passes_over_ = false;
-  ++number_;
 }
 
 void LineSplitter::feed(std::string_view text) {

@@ -18,9 +18,8 @@ namespace sluice::report {
 inline constexpr std::size_t kMostLineBytes = std::size_t{4} << 20;
 
 struct TextLine {
-  std::int64_t number = 0;  // the first is 1
-  std::string_view text;    // without its end
-  bool ended = true;        // by a newline, and not by the end of the file
+  std::string_view text;  // without its end
+  bool ended = true;      // by a newline, and not by the end of the file
 };
 
 // Cuts what comes in pieces into lines, and calls visit() for each that is not empty.
@@ -41,7 +40,6 @@ class LineSplitter {
 
   Visit visit_;
   std::string begun_;  // of a line whose end has not been seen
-  std::int64_t number_ = 1;
   std::int64_t too_long_ = 0;
   bool passes_over_ = false;
 };

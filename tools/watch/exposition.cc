@@ -16,10 +16,10 @@ namespace {
 
 using Runs = std::span<const RunFollower* const>;
 
-// Backslash, quotation mark and line feed are escaped; what is no UTF-8 was replaced before.
+// UTF-8, whatever the locale; backslash and quotation mark are escaped.
 std::string label_text(std::string_view text) {
   std::string safe;
-  for (const char c : printable(text)) {
+  for (const char c : without_controls(text)) {
     if (c == '\\' || c == '"') safe += '\\';
     safe += c;
   }
@@ -114,6 +114,9 @@ void add_keys(Text& text) {
       name = "sluice_last_step_timestamp_seconds";
     } else if (key.name == "tokens_per_s") {
       name = "sluice_tokens_per_second";
+    } else if (key.unit == "TFLOP/s") {
+      name = "sluice_flops_per_second";
+      factor = 1e12;
     } else if (key.unit == "nats a token") {
       name += "_nats";
     }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/report/metrics_file.h"
+#include "engine/observe/log_parts.h"
 
 namespace sluice::watch {
 namespace {
@@ -85,18 +85,15 @@ Status FileFollower::read_rest(const OpenFile& file) {
   }
 }
 
-// Earlier parts, from the oldest on.
-Status FileFollower::read_parts() {
-  for (const std::string& part : report::metrics_parts(path_)) {
-    if (part == path_) continue;
-    const OpenFile file(part);
-    SLUICE_RETURN_IF_ERROR(file.status());
-    offset_bytes_ = 0;
-    before_.clear();
-    SLUICE_RETURN_IF_ERROR(read_rest(file));
-    lines_.finish();
-  }
-  return {};
+// The whole of it, after those before it.
+Status FileFollower::read_part(const std::string& part) {
+  const OpenFile file(part);
+  if (part == path_ && file.is_missing()) return {};
+  SLUICE_RETURN_IF_ERROR(file.status());
+  lines_.finish();
+  offset_bytes_ = 0;
+  before_.clear();
+  return read_rest(file);
 }
 
 void FileFollower::begin_anew() {
@@ -122,12 +119,8 @@ Status FileFollower::poll() {
       return read_rest(file);
     }
   }
-  begin_anew();
-  SLUICE_RETURN_IF_ERROR(read_parts());
-  if (file.is_missing()) return {};
-  offset_bytes_ = 0;
-  before_.clear();
-  return read_rest(file);
+  return engine::visit_log_parts(
+      path_, [this] { begin_anew(); }, [this](const std::string& part) { return read_part(part); });
 }
 
 }  // namespace sluice::watch

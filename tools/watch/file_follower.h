@@ -35,7 +35,7 @@ class FileFollower {
 
   // Of the last poll: whether a line is there whose end is missing.
   bool has_torn_end() const { return lines_.has_begun(); }
-  std::int64_t too_long_lines() const { return lines_.too_long(); }
+  std::int64_t too_long_lines() const { return lines_.too_long(); }  // since the last restart
 
  private:
   struct Identity {
@@ -47,7 +47,7 @@ class FileFollower {
 
   bool continues(const OpenFile& file) const;
   Status read_rest(const OpenFile& file);
-  Status read_parts();
+  Status read_part(const std::string& part);
   void begin_anew();
 
   std::string path_;

@@ -128,4 +128,15 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
+std::string without_controls(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const char32_t code = take_character(text);
+    const bool is_control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+    const bool is_none = (code >= 0xd800 && code < 0xe000) || code > 0x10ffff;
+    append_utf8(shown, is_control || is_none ? kReplaced : code);
+  }
+  return shown;
+}
+
 }  // namespace sluice::watch

@@ -46,4 +46,8 @@ int text_columns(std::string_view text);
 // On one line, with '?' for what would move a cursor, change colours, hide text or reverse it.
 std::string printable(std::string_view text);
 
+// UTF-8 on one line, whatever the locale, for what is no terminal: '?' for control characters and
+// for what is no UTF-8.
+std::string without_controls(std::string_view text);
+
 }  // namespace sluice::watch

@@ -150,7 +150,8 @@ RunFacts facts_of(const report::RunRecord& record) {
   facts.warnings = counted.warnings;
   facts.checkpoints = counted.checkpoints;
   facts.failed_checkpoints = counted.failed_checkpoints;
-  if (!facts.total_steps && configured(record, "run.steps") > 0)
+  // A module's begin leaves them out where nobody has said how many there will be.
+  if (facts.begins == 0 && configured(record, "run.steps") > 0)
     facts.total_steps = configured(record, "run.steps");
   facts.eval_every = configured(record, "run.eval_every");
   facts.checkpoint_every = configured(record, "run.checkpoint_every");

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/observe/log_parts.h"
+
 namespace sluice::watch {
 namespace {
 
@@ -53,6 +55,7 @@ RunFollower::RunFollower(Options options)
                  [this] {
                    metrics_ = report::MetricsReader(options_.most_buckets,
                                                     [this](const auto& step) { take_step(step); });
+                   too_long_lines_ = 0;
                    recent_.clear();
                    ++series_epoch_;
                  },
@@ -102,7 +105,8 @@ void RunFollower::read_facts() {
   report::RunRecord now{.name = record_.name, .path = record_.path, .metrics = record_.metrics};
   const std::vector<std::string> notices_before = std::exchange(file_notices_, {});
   const bool has_trace = fs::exists(folder + kNames[2]);
-  if (stamps_[0] != Stamp{} && may_be_read(kNames[0])) report::read_events(folder + kNames[0], now);
+  if (!engine::log_parts(folder + kNames[0]).empty() && may_be_read(kNames[0]))
+    report::read_events(folder + kNames[0], now);
   if (stamps_[1] != Stamp{} && may_be_read(kNames[1])) report::read_config(folder + kNames[1], now);
   if (has_trace && may_be_read(kNames[2])) report::read_trace(folder + kNames[2], now);
   if (stamps_[3] != Stamp{} && may_be_read(kNames[3]))
@@ -135,6 +139,8 @@ void RunFollower::follow_metrics() {
   const std::int64_t rewrites = metrics_.rewrites();
   const std::int64_t epoch = series_epoch_;
   const Status read = file_.poll();
+  metrics_.add_unreadable(file_.too_long_lines() - too_long_lines_);
+  too_long_lines_ = file_.too_long_lines();
   if (!read.ok()) metrics_error_ = "the metrics cannot be read now: " + read.error().message();
   facts_version_ += metrics_error_ != error_before ? 1 : 0;
   const bool is_other = series_epoch_ != epoch;

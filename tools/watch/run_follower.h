@@ -61,6 +61,7 @@ class RunFollower {
   report::RunRecord record_;
   report::MetricsReader metrics_;
   FileFollower file_;
+  std::int64_t too_long_lines_ = 0;  // of file_, which metrics_ knows of
   std::deque<StepLine> recent_;
   RunFacts facts_;
   std::array<Stamp, 4> stamps_;  // events, config, trace, metrics-cut

@@ -6,46 +6,63 @@ namespace sluice::watch {
 
 RunWatcher::RunWatcher(std::vector<std::unique_ptr<RunFollower>> runs,
                        std::chrono::milliseconds every)
-    : every_(every), runs_(std::move(runs)) {
-  look();
-  thread_ = std::thread([this] { work(); });
+    : shared_(std::make_shared<Shared>()) {
+  auto nothing = std::make_shared<Sight>();
+  for (const auto& run : runs) {
+    RunView view{.name = run->record().name, .path = run->record().path};
+    view.phase = RunPhase::kSilent;
+    nothing->runs.push_back({.view = std::move(view), .series = run->record().metrics.series});
+  }
+  shared_->sight = std::move(nothing);
+  shared_->runs = std::move(runs);
+  thread_ = std::thread([shared = shared_, every] { work(*shared, every); });
+  std::unique_lock lock(shared_->mutex);
+  shared_->changed.wait_for(lock, kPatience, [this] { return shared_->sight->number > 0; });
 }
 
 RunWatcher::~RunWatcher() {
-  {
-    const std::lock_guard lock(stop_mutex_);
-    stops_ = true;
-  }
-  stop_changed_.notify_all();
-  thread_.join();
+  std::unique_lock lock(shared_->mutex);
+  shared_->stops = true;
+  shared_->changed.notify_all();
+  const bool has_ended =
+      shared_->changed.wait_for(lock, kPatience, [this] { return shared_->has_ended; });
+  lock.unlock();
+  if (has_ended)
+    thread_.join();
+  else
+    thread_.detach();  // it waits for a file, and has what it needs
 }
 
-void RunWatcher::look() {
+void RunWatcher::look(Shared& shared) {
   auto sight = std::make_shared<Sight>();
   {
-    const std::lock_guard lock(runs_mutex_);
-    for (const auto& run : runs_) {
+    const std::lock_guard lock(shared.runs_mutex);
+    for (const auto& run : shared.runs) {
       run->poll();
       sight->runs.push_back({.view = run->view(), .series = run->record().metrics.series});
     }
-    sight->number = ++number_;
+    sight->number = ++shared.number;
   }
-  const std::lock_guard lock(sight_mutex_);
-  sight_ = std::move(sight);
+  const std::lock_guard lock(shared.mutex);
+  shared.sight = std::move(sight);
+  shared.changed.notify_all();
 }
 
-void RunWatcher::work() {
-  std::unique_lock lock(stop_mutex_);
-  while (!stop_changed_.wait_for(lock, every_, [this] { return stops_; })) {
+void RunWatcher::work(Shared& shared, std::chrono::milliseconds every) {
+  std::unique_lock lock(shared.mutex);
+  while (!shared.stops) {
     lock.unlock();
-    look();
+    look(shared);
     lock.lock();
+    shared.changed.wait_for(lock, every, [&] { return shared.stops; });
   }
+  shared.has_ended = true;
+  shared.changed.notify_all();
 }
 
 std::shared_ptr<const Sight> RunWatcher::sight() const {
-  const std::lock_guard lock(sight_mutex_);
-  return sight_;
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->sight;
 }
 
 }  // namespace sluice::watch

@@ -69,15 +69,13 @@ WebPages::WebPages(const RunWatcher& watcher, Options options)
   // Without a point: the page asks for them, and stays the same as long as the server runs.
   std::vector<report::RunRecord> empty;
   std::vector<std::string> names;
-  static_cast<void>(watcher_.with_runs([&](std::uint64_t /*number*/, const auto& runs) {
-    for (const auto& run : runs) {
-      names.push_back(run->record().name);
-      empty.push_back(
-          {.name = run->record().name,
-           .path = run->record().path,
-           .metrics = {.series = report::StepSeries(report::metric_columns().size(), 1)}});
-    }
-  }));
+  for (const Sight::Run& run : watcher_.sight()->runs) {
+    names.push_back(run.view.name);
+    empty.push_back(
+        {.name = run.view.name,
+         .path = run.view.path,
+         .metrics = {.series = report::StepSeries(report::metric_columns().size(), 1)}});
+  }
   const report::LivePage made = report::live_page(
       title_of(names), report::report_json(empty, {.made_unix_s = options_.now_unix_s(),
                                                    .made_by = options_.made_by,
@@ -184,7 +182,7 @@ WebReply WebPages::reply(const WebRequest& request) {
     WebReply moved = refusal(303, "see /");
     moved.headers = {{"Location", "/"},
                      {"Set-Cookie", options_.cookie_name + "=" + options_.token +
-                                        "; Path=/; HttpOnly; SameSite=Strict"}};
+                                        "; Path=/; HttpOnly; SameSite=Lax"}};
     return moved;
   }
   if (request.path == "/data") return data(request.at);

@@ -91,6 +91,12 @@ struct WebServer::Calls {
     else
       server->visitors_.erase(info->connect_fd);
   }
+  static void on_answered(void* self, MHD_Connection* connection, void** /*request*/,
+                          MHD_RequestTerminationCode /*code*/) {
+    if (const auto* const info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD))
+      static_cast<WebServer*>(self)->note(info->connect_fd, Visitor::State::kAnswered);
+  }
 };
 
 Result<std::unique_ptr<WebServer>> WebServer::listen(const WebAddress& address) {
@@ -144,7 +150,8 @@ Status WebServer::serve(WebPages& pages) {
       MHD_OPTION_LISTEN_SOCKET, socket_, MHD_OPTION_CONNECTION_LIMIT, kMostConnections,
       MHD_OPTION_CONNECTION_TIMEOUT, static_cast<unsigned>(kIdleS.count()),
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMostHeadBytes, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-      MHD_OPTION_NOTIFY_CONNECTION, &Calls::on_connection, this, MHD_OPTION_END);
+      MHD_OPTION_NOTIFY_CONNECTION, &Calls::on_connection, this, MHD_OPTION_NOTIFY_COMPLETED,
+      &Calls::on_answered, this, MHD_OPTION_END);
   if (daemon_ == nullptr)
     return Error(ErrorCode::kInternal,
                  "--web: the server at " + address_.text() + " did not start");
@@ -155,16 +162,20 @@ void WebServer::sweep() {
   const auto now = std::chrono::steady_clock::now();
   const std::lock_guard lock(mutex_);
   for (const auto& [descriptor, visitor] : visitors_)
-    if (now - visitor.since > (visitor.has_asked ? kIdleS : kHeadS))
+    if (visitor.state != Visitor::State::kBeingAnswered &&
+        now - visitor.since > (visitor.state == Visitor::State::kNew ? kHeadS : kIdleS))
       ::shutdown(descriptor, SHUT_RDWR);
+}
+
+void WebServer::note(int descriptor, Visitor::State state) {
+  const std::lock_guard lock(mutex_);
+  visitors_[descriptor] = {.since = std::chrono::steady_clock::now(), .state = state};
 }
 
 int WebServer::answer(MHD_Connection* connection, const char* path, const char* method) {
   if (const auto* const info =
-          MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)) {
-    const std::lock_guard lock(mutex_);
-    visitors_[info->connect_fd] = {.since = std::chrono::steady_clock::now(), .has_asked = true};
-  }
+          MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD))
+    note(info->connect_fd, Visitor::State::kBeingAnswered);
   const auto header = [&](const char* name) {
     return text_of(MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name));
   };

@@ -1,7 +1,8 @@
 // WebServer: WebPages over HTTP, by libmicrohttpd on one thread of its own.
 //
 // Bounds: kMostConnections at a time, others wait; a request's head has to fit into kMostHeadBytes,
-// and come within kHeadS; who asks for nothing for kIdleS is let go.
+// and come within kHeadS; who asks for nothing for kIdleS is let go. An answer may take its time, as
+// long as some of it is taken every kIdleS.
 //
 // Threads: one at a time; sweep() every second or so.
 // Errors:  name the address.
@@ -56,11 +57,12 @@ class WebServer {
   struct Calls;  // libmicrohttpd's
   struct Visitor {
     std::chrono::steady_clock::time_point since;
-    bool has_asked = false;
+    enum class State : std::uint8_t { kNew, kBeingAnswered, kAnswered } state = State::kNew;
   };
 
   WebServer() = default;
   int answer(MHD_Connection* connection, const char* path, const char* method);
+  void note(int descriptor, Visitor::State state);
 
   WebAddress address_;
   int socket_ = -1;

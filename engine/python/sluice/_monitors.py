@@ -1,4 +1,4 @@
-"""DeepSpeed's monitors: what an engine's steps were, for TensorBoard, Weights & Biases and CSV files.
+"""DeepSpeed's monitors: an engine's steps for TensorBoard, Weights & Biases and CSV files.
 
 By the package sluice_log, which sluice-log is made of, under the same names. Whatever becomes of a
 monitor is a warning: training goes on without it.

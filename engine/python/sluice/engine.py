@@ -262,7 +262,8 @@ class Engine(Values, Checkpoints):
     # ---- a micro-batch
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward. Floating-point tensors among the arguments become :attr:`dtype`.
+        """The module's forward. Tensors among the arguments come to :attr:`device`, those of
+        floating-point numbers in :attr:`dtype`.
 
         Raises what the module raises; RefusedError under autocast, or where a parameter was changed
         in place.
@@ -312,13 +313,9 @@ class Engine(Values, Checkpoints):
             self._new_micro_batch = False
 
     def _as_computed(self, value: Any) -> Any:
-        if (
-            isinstance(value, torch.Tensor)
-            and value.is_floating_point()
-            and value.dtype != self.dtype
-        ):
-            return value.to(self.dtype)
-        return value
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
 
     @timed("backward")
     def backward(
@@ -480,7 +477,8 @@ class Engine(Values, Checkpoints):
                 "skipped": outcome.skipped,
             }
         )
-        if self._steps_per_print and self.rank == 0 and self.last_step.step % self._steps_per_print == 0:
+        every = self._steps_per_print if self.rank == 0 else 0
+        if every and self.last_step.step % every == 0:
             _log.info(
                 "step %d: loss %g, lr %g, norm %g",
                 self.last_step.step,

@@ -192,7 +192,7 @@ class Keeper:
         self._blocks.pop(unit, None)
 
     def release_all(self) -> None:
-        for unit in range(len(self._units)):  # an interrupt may have come before it was noted as held
+        for unit in range(len(self._units)):  # also where an interrupt came before it was noted
             self._depth[unit] = 0
             self._release(unit)
         self._frames.clear()

@@ -108,7 +108,6 @@ TEST_F(ReportFiles, CountsLinesThatCannotBeReadAndTakesTheOthers) {
   ASSERT_OK(file);
   EXPECT_EQ(file->lines, 2);
   EXPECT_EQ(file->bad_lines, 7);
-  EXPECT_EQ(file->first_bad_line, 2);
   EXPECT_FALSE(file->has_torn_end);
 }
 

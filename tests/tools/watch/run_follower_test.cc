@@ -53,6 +53,28 @@ class FollowedRun : public testing::Test {
                          .lock = [this](const std::string&) { return lock_; }}};
 };
 
+TEST_F(FollowedRun, TakesTheStepsOfTheConfigurationOnlyBeforeItHasBegun) {
+  add("config.json", R"({"run": {"steps": 20}})");
+  EXPECT_EQ(polled().facts.total_steps, 20);
+  add("events.jsonl", event("begin", 0, now_s_));  // of a module
+  EXPECT_FALSE(polled().facts.total_steps.has_value());
+}
+
+TEST_F(FollowedRun, ReadsEventsWhoseFileIsAboutToBeBegunAnew) {
+  add("events.jsonl", event("begin", 0, now_s_, ",\"steps\":20"));
+  EXPECT_EQ(polled().facts.total_steps, 20);
+  fs::rename(folder_.file("events.jsonl"), folder_.file("events.jsonl.1"));
+  EXPECT_EQ(polled().facts.total_steps, 20);
+}
+
+TEST_F(FollowedRun, CountsLinesThatAreTooLong) {
+  add("metrics.jsonl", step(1) + std::string(report::kMostLineBytes + 1, 'x') + "\n" + step(2));
+  EXPECT_EQ(polled().lines, 2);
+  EXPECT_EQ(follower_.record().metrics.bad_lines, 1);
+  EXPECT_EQ(polled().lines, 2);
+  EXPECT_EQ(follower_.record().metrics.bad_lines, 1);
+}
+
 TEST_F(FollowedRun, ConcludesWhatTheRunIsAt) {
   EXPECT_EQ(polled().phase, RunPhase::kWaiting);
   add("config.json", R"({"run": {"eval_every": 10, "checkpoint_every": 5, "steps": 20}})");

@@ -106,7 +106,7 @@ TEST_F(Web, WantsTheTokenWhereItHasOne) {
   const WebReply moved = guarded_->reply(by_address);
   EXPECT_EQ(moved.status, 303);
   EXPECT_THAT(moved.headers.back().second,
-              testing::AllOf(HasSubstr("HttpOnly"), HasSubstr("SameSite=Strict")));
+              testing::AllOf(HasSubstr("HttpOnly"), HasSubstr("SameSite=Lax")));
 }
 
 TEST(WebAddress, ReadsWhatItWrites) {
