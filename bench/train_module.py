@@ -157,7 +157,8 @@ def make_engine(options, model, torch):
     if options.gib:
         overrides.setdefault("budget.gpu_gib", options.gib)
     overrides.setdefault("data.sequence_length", options.seq)
-    overrides.setdefault("run.dir", tempfile.mkdtemp(dir=options.nvme))
+    if WORLD == 1:
+        overrides.setdefault("run.dir", tempfile.mkdtemp(dir=options.nvme))
     return sluice.initialize(model=model, config=deepspeed_json(options), units=options.units,
                              overrides=overrides)
 

@@ -10,8 +10,8 @@
 // counted. Lines are only added, never cut. One that a kill tore is ended by the next life. There
 // may be several parts (log_parts.h).
 //
-// Threads: note() from any, and never blocks on the disk, but on a listener that does; the rest from
-// one.
+// Threads: note() from any, and never blocks on the disk, but on a listener that does; the rest
+//          from one.
 #pragma once
 
 #include <cstdint>

@@ -85,12 +85,12 @@ bool has_choice(const config::Config& config) {
 
 // A block of a transformer has about 12 h^2 parameters, and keeps 34 h bytes of a token in 16 bits
 // (Korthikanti et al. 2022, without the attention's matrix) where each of its functions is one; of
-// PyTorch's own functions it is about 50. What is outside of blocks is taken for an embedding and
+// PyTorch's own functions it is about 60. What is outside of blocks is taken for an embedding and
 // its head, whose logits are there in 16 bits, and in fp32 for the loss, its gradient and between.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout) {
   constexpr double kBlockFactor = 12;
-  constexpr double kBytesOfToken = 50;
-  constexpr double kLogitBytes = 14;
+  constexpr double kBytesOfToken = 60;
+  constexpr double kLogitBytes = 18;
   const double tokens =
       static_cast<double>(config.batch.micro) * static_cast<double>(config.data.sequence_tokens);
   const double width = config.precision == config::Precision::kFp32 ? 2 : 1;

@@ -198,6 +198,7 @@ for tokens in loader:
     engine.step()
     seen += len(tokens)
 assert seen == len(data) // 2, seen
+torch.set_default_device(DEVICE)
 engine.save_checkpoint({folder!r}, client_state={{"epoch": 3}})
 engine.save_16bit_model({folder!r})
 path, state = engine.load_checkpoint({folder!r})

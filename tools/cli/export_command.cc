@@ -19,7 +19,7 @@ struct ExportCommandOptions : ExportRequest {
 };
 
 Result<int> run(const ExportCommandOptions& options, aio::IoWatchdog& watchdog) {
-  ExportRequest wanted = options;
+  ExportRequest wanted = static_cast<const ExportRequest&>(options);
   SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype_name));
   auto shard = parse_bytes(options.max_shard_size);
   if (!shard.ok()) return std::move(shard).error().with_context("--max-shard-size");

@@ -32,7 +32,6 @@ namespace sluice::tools {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr int kMostRuns = 32;
 constexpr double kScreenEveryS = 1;

@@ -32,7 +32,6 @@ ConfigOptions config_options(const std::string& file, const std::string& text,
 
 namespace {
 
-using engine::must_be;
 using engine::value_of;
 
 std::int64_t unix_s_now() {

@@ -26,7 +26,6 @@ namespace sluice::tools {
 namespace {
 
 using engine::must_be;
-using engine::value_of;
 
 // Whether Ctrl-C was pressed, or any other handler of Python's raised: kept until the engine's call
 // has ended, and raised then. Only Python's main thread hears of it.
@@ -71,7 +70,7 @@ class PythonTraining {
     started_ = *std::move(begun);
     started_->session->begin();
   }
-  ~PythonTraining() {
+  ~PythonTraining() {  // NOLINT(bugprone-exception-escape): the GIL can be given up
     const py::gil_scoped_release no_gil;
     if (started_ && !ended_) end_record("interrupted", "");
     started_.reset();

@@ -120,7 +120,7 @@ class Painter {
     at = frame_.put(0, at + 2, phase_word(view_.phase), style_of(view_.phase));
     if (options_.paused) at = frame_.put(0, at + 1, "[paused]", Style::kWarn);
     const std::string steps = steps_text(view_);
-    if (!steps.empty()) at = frame_.put(0, at + 2, "step " + steps);
+    if (!steps.empty()) frame_.put(0, at + 2, "step " + steps);
     if (view_.left_s)
       frame_.put_right(0, columns, "left " + duration_text(view_.left_s));
     else if (view_.last && is_over(view_.phase))

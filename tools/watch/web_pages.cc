@@ -149,6 +149,7 @@ WebReply WebPages::metrics() {
     }
     if (!metrics_text_.empty()) return;
     std::vector<const RunFollower*> all;
+    all.reserve(runs.size());
     for (const auto& run : runs) all.push_back(run.get());
     metrics_text_ = exposition(all);
   });

@@ -1,8 +1,8 @@
 // WebServer: WebPages over HTTP, by libmicrohttpd on one thread of its own.
 //
-// Bounds: kMostConnections at a time, others wait; a request's head has to fit into kMostHeadBytes,
-// and come within kHeadS; who asks for nothing for kIdleS is let go. An answer may take its time, as
-// long as some of it is taken every kIdleS.
+// Bounds: kMostConnections at a time, others wait; a request's head has to fit into
+// kMostHeadBytes, and come within kHeadS; who asks for nothing for kIdleS is let go. An answer may
+// take its time, as long as some of it is taken every kIdleS.
 //
 // Threads: one at a time; sweep() every second or so.
 // Errors:  name the address.

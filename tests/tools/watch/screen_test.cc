@@ -16,7 +16,6 @@
 namespace sluice::watch {
 namespace {
 
-using testing::Each;
 using testing::HasSubstr;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
