@@ -266,7 +266,7 @@ def draw_one(draw, sensible):
     if draw.random() < 0.05:
         before = ["--io-watchdog", value_of(WATCHDOG)]
         given["--io-watchdog"] = before[1:]
-    left_out = draw.random() < 0.05
+    left_out = draw.random() < 0.05 and bool(positionals)
     for values in positionals:
         if not left_out:
             words.append(value_of(values))
