@@ -82,7 +82,8 @@ class Reports(Base):
             (self.path / "a/metrics.jsonl").read_text().rstrip("\n"))
         _, data, result = self.report("a")
         self.assertEqual(len(data["runs"][0]["notices"]), 4)
-        for words in ("1 line of the metrics cannot be read\n", "lack steps, in 1 place: first 2", "is torn", "1 line of the events"):
+        for words in ("1 line of the metrics cannot be read\n",
+                      "lack steps, in 1 place: first 2", "is torn", "1 line of the events"):
             self.assertIn(words, result.stderr)
 
     def test_makes_a_hundred_thousand_steps_into_less_than_two_megabytes(self):
