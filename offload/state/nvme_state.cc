@@ -189,16 +189,23 @@ StateSweep::Tile NvmeState::tile_of(const Part& part, std::span<std::byte> paylo
                       param_at(kind_.form.param, arrays.param, in_shard))};
 }
 
+Result<swap::SwapPipeline::Loan> NvmeState::sweep_next(int unit, const Part& part,
+                                                       const UnitArrays& arrays,
+                                                       StateSweep& sweep) {
+  SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline_->next());
+  SLUICE_CHECK(loan.record() == part.id, "records come as they were announced");
+  SLUICE_RETURN_IF_ERROR(loan.check(executor_));
+  const std::span<std::byte> payload = loan.image().payload();
+  SLUICE_RETURN_IF_ERROR(
+      sweep.run({.unit = unit, .count = tile_count(part.elements), .at = [&](std::uint64_t index) {
+                   return tile_of(part, payload, index, arrays);
+                 }}));
+  return loan;
+}
+
 Status NvmeState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   for (const Part& part : parts_.of(sub_group)) {
-    SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline_->next());
-    SLUICE_CHECK(loan.record() == part.id, "records come as they were announced");
-    SLUICE_RETURN_IF_ERROR(loan.check(executor_));
-    const std::span<std::byte> payload = loan.image().payload();
-    SLUICE_RETURN_IF_ERROR(sweep.run(
-        {.unit = sub_group.unit,
-         .count = tile_count(part.elements),
-         .at = [&](std::uint64_t index) { return tile_of(part, payload, index, arrays); }}));
+    SLUICE_ASSIGN_OR_RETURN(auto loan, sweep_next(sub_group.unit, part, arrays, sweep));
     pipeline_->release(std::move(loan));
   }
   return {};
@@ -218,14 +225,7 @@ Status NvmeState::begin_amend(std::span<const int> units) {
 
 Status NvmeState::amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   for (const Part& part : parts_.of(sub_group)) {
-    SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline_->next());
-    SLUICE_CHECK(loan.record() == part.id, "records come as they were announced");
-    SLUICE_RETURN_IF_ERROR(loan.check(executor_));
-    const std::span<std::byte> payload = loan.image().payload();
-    SLUICE_RETURN_IF_ERROR(sweep.run(
-        {.unit = sub_group.unit,
-         .count = tile_count(part.elements),
-         .at = [&](std::uint64_t index) { return tile_of(part, payload, index, arrays); }}));
+    SLUICE_ASSIGN_OR_RETURN(auto loan, sweep_next(sub_group.unit, part, arrays, sweep));
     const auto as_it_is = [](int /*tile*/, std::span<std::byte> /*data*/) {};
     SLUICE_RETURN_IF_ERROR(loan.work(executor_, as_it_is));  // sealed
     pipeline_->write(std::move(loan));

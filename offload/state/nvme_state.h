@@ -89,6 +89,9 @@ class NvmeState final : public TierState {
   void end_pipeline();
   StateSweep::Tile tile_of(const Part& part, std::span<std::byte> payload, std::uint64_t index,
                            const UnitArrays& arrays) const;
+  // The pass's next record, which is `part`'s: read, checked, and swept.
+  Result<swap::SwapPipeline::Loan> sweep_next(int unit, const Part& part, const UnitArrays& arrays,
+                                              StateSweep& sweep);
   void update_tile(const Part& part, int tile, std::span<std::byte> data,
                    const UnitUpdate& update) const;
 
