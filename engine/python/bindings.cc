@@ -8,10 +8,13 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
@@ -37,6 +40,18 @@ namespace py = pybind11;
 
 namespace sluice::engine {
 namespace {
+
+// In a forked process: exit() ends with what that process flushes. The handlers that the parent
+// registered are about threads that only the parent has; oneTBB's allocator would wait for a lock
+// that one of them held.
+void leave_exit_handlers_to_parent() {
+  on_exit(
+      [](int status, void*) {
+        std::fflush(nullptr);
+        _exit(status);
+      },
+      nullptr);
+}
 
 // What a script decides by itself: keys with these beginnings mean nothing here.
 bool is_the_scripts(std::string_view key) {
@@ -217,6 +232,7 @@ void define_values(py::module_& module) {
                              })
       .def("json", [](const ResolvedConfig& it) { return config::to_json(it.config); });
 
+  module.def("leave_exit_handlers_to_parent", &leave_exit_handlers_to_parent);
   module.def("check_trace", [](const std::string& steps) {
     static_cast<void>(value_of(TraceLog::parse_steps(steps)));
   });

@@ -8,7 +8,7 @@ import os
 import weakref
 from typing import Any, Protocol
 
-from ._core import RefusedError
+from ._core import RefusedError, leave_exit_handlers_to_parent
 
 
 class _Living(Protocol):
@@ -16,6 +16,7 @@ class _Living(Protocol):
 
 
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
+_was_used = False
 
 
 class Forked:
@@ -34,7 +35,9 @@ class Forked:
 
 def watch(it: _Living) -> None:
     """Has it told, in a process that is forked from this one."""
+    global _was_used
     _living.add(it)
+    _was_used = True
 
 
 def keep_forever(native: object) -> None:
@@ -47,6 +50,8 @@ def _behind_fork() -> None:
     for it in list(_living):
         it._leave_to_parent()
     _living.clear()
+    if _was_used:
+        leave_exit_handlers_to_parent()
 
 
 os.register_at_fork(after_in_child=_behind_fork)
