@@ -80,4 +80,19 @@ std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, GradType type, co
          cpu_sink_exchange_bytes(model, sums, ranks);
 }
 
+std::uint64_t cpu_sink_cast_bytes(const ModelLayout& model, GradType type) {
+  if (type == GradType::kFp32) return 0;
+  std::uint64_t most = 0;
+  for (int unit = 0; unit < model.units(); ++unit)
+    most = std::max(most, model.layout(unit).elements);
+  return align_up(most * offload::element_bytes(type), kCpuSinkAlignment);
+}
+
+std::uint64_t planned_cpu_sink_bytes_beside_nvme(const ModelLayout& model, GradType type,
+                                                 const HeldSums& sums) {
+  std::uint64_t borrowed = 0;
+  for (int unit = 0; unit < model.units(); ++unit) borrowed += cpu_sink_borrowed_bytes(model, unit);
+  return cpu_sink_cast_bytes(model, type) + static_cast<std::uint64_t>(sums.levels) * borrowed;
+}
+
 }  // namespace sluice::engine

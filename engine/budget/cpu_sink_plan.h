@@ -45,4 +45,10 @@ std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, offload::GradType
                                      const offload::HeldSums& sums,
                                      const offload::RankPart& ranks = {});
 
+// Of gradients on NVMe (gradient_plan.h) the sink has only what is borrowed, and a place in which a
+// unit's sums become 16-bit numbers.
+std::uint64_t cpu_sink_cast_bytes(const ModelLayout& model, offload::GradType type);
+std::uint64_t planned_cpu_sink_bytes_beside_nvme(const ModelLayout& model, offload::GradType type,
+                                                 const offload::HeldSums& sums);
+
 }  // namespace sluice::engine

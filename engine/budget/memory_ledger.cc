@@ -8,6 +8,7 @@
 #include "engine/budget/base_form.h"
 #include "engine/budget/configured_model.h"
 #include "engine/budget/cpu_sink_plan.h"
+#include "engine/budget/gradient_plan.h"
 #include "engine/budget/param_plan.h"
 #include "engine/budget/settled_places.h"
 #include "engine/budget/state_plan.h"
@@ -47,8 +48,9 @@ offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
                         : 0,
           .cpu = host.params + host.param_cache + host.param_slots + host.state +
                  host.swap_buffers + host.state_transfer + host.program + host.unit_inputs +
-                 host.input_buffers + host.gradients + (on_gpu ? 0 : of_compute),
-          .nvme = nvme.params + nvme.state + nvme.unit_inputs};
+                 host.input_buffers + host.gradients + host.gradient_buffers +
+                 (on_gpu ? 0 : of_compute),
+          .nvme = nvme.params + nvme.state + nvme.unit_inputs + nvme.gradients};
 }
 
 Result<std::shared_ptr<MemoryLedger>> MemoryLedger::create(const RunSpec& spec, int block_slots) {
@@ -79,6 +81,12 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);
+  } else if (spec.gradients_on_nvme()) {
+    const GradientBytes bytes = gradient_bytes_on_nvme(spec.model);
+    fixed_.host.gradients =
+        planned_cpu_sink_bytes_beside_nvme(spec.model, spec.types().gradient, sums_);
+    fixed_.host.gradient_buffers = bytes.buffers;
+    fixed_.nvme.gradients = bytes.nvme;
   } else if (trains_) {
     fixed_.host.gradients =
         planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);

@@ -46,6 +46,7 @@ struct MemoryAmounts {
     std::uint64_t unit_inputs = 0;    // that left the GPU
     std::uint64_t input_buffers = 0;  // of those on NVMe
     std::uint64_t gradients = 0;
+    std::uint64_t gradient_buffers = 0;  // of those on NVMe
   } host;
   struct Gpu {
     std::uint64_t state = 0;
@@ -63,6 +64,7 @@ struct MemoryAmounts {
     std::uint64_t params = 0;
     std::uint64_t state = 0;
     std::uint64_t unit_inputs = 0;
+    std::uint64_t gradients = 0;
   } nvme;
 
   offload::TierBytes by_tier(bool on_gpu) const;

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/budget/gradient_plan.h"
 #include "engine/budget/memory_ledger.h"
 #include "engine/budget/settled_places.h"
 #include "offload/params/param_offloader.h"
@@ -25,6 +26,8 @@ Status check_stores(const MemoryPlan& plan) {
     SLUICE_RETURN_IF_ERROR(
         offload::ParamOffloader::memory_plan(plan.base->params.options).status());
   if (plan.purpose != RunPurpose::kTraining) return {};
+  if (plan.gradients)
+    SLUICE_RETURN_IF_ERROR(offload::ParamOffloader::memory_plan(*plan.gradients).status());
   if (!plan.activations.spill.units.empty())
     SLUICE_RETURN_IF_ERROR(offload::InputSpill::check(plan.activations.spill));
   return offload::OptimizerOffloader::memory_plan(plan.state.optimizer).status();
@@ -75,6 +78,9 @@ void add_host_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
                          host.input_buffers, kLocked});
   if (!spec.on_gpu) add_compute_lines(spec, amounts, plan.host);
   if (spec.trains()) plan.host.push_back({"gradients", MemoryUse::kOther, host.gradients});
+  if (host.gradient_buffers > 0)
+    plan.host.push_back(
+        {"gradients, buffers of those on NVMe", MemoryUse::kOther, host.gradient_buffers, kLocked});
 }
 
 void add_gpu_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan& plan) {
@@ -100,6 +106,8 @@ void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
   if (amounts.nvme.unit_inputs > 0)
     add("unit inputs", MemoryUse::kUnitInputs, plan.activations.spill.store,
         amounts.nvme.unit_inputs);
+  if (plan.gradients)
+    add("gradients", MemoryUse::kOther, plan.gradients->store, amounts.nvme.gradients);
 }
 
 }  // namespace
@@ -129,6 +137,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
                      .ranks = options.ranks,
                      .names = options.names,
                      .keeps_sums = options.keeps_sums};
+  SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(spec));
   SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
@@ -146,6 +155,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   plan.params = plan_params(spec, places, plan.fetching.prefetch_units, weights);
   if (model.has_frozen()) plan.base = plan_base(spec, places, plan.fetching, weights);
   plan.activations = ActivationBytes(spec).plan(spec, places, weights);
+  if (spec.gradients_on_nvme()) plan.gradients = plan_gradients(spec, weights);
   SLUICE_RETURN_IF_ERROR(check_stores(plan));
   const MemoryAmounts amounts = ledger->amounts(places);
   add_host_lines(spec, amounts, plan);

@@ -66,7 +66,8 @@ struct MemoryPlan {
   };
   std::optional<Base> base;
   ActivationPlan activations;
-  offload::Waves waves;  // of a step
+  std::optional<offload::ParamOffloader::Options> gradients;  // on NVMe (gradient_plan.h)
+  offload::Waves waves;                                       // of a step
   offload::SumOrder sum_order;
   offload::HeldSums sums;   // of each unit's gradients
   offload::RankPart ranks;  // whose plan it is

@@ -80,8 +80,11 @@ struct RunSpec {
   offload::HeldSums sums() const {
     if (!trains()) return {};
     offload::HeldSums held = sum_order().held(waves());
-    if (keeps_sums) held.kept = std::max(held.kept, held.levels);
+    if (keeps_sums || gradients_on_nvme()) held.kept = std::max(held.kept, held.levels);
     return held;
+  }
+  bool gradients_on_nvme() const {
+    return trains() && config.placement.gradients_to_nvme == Tristate::kOn;
   }
   bool trains() const { return purpose == RunPurpose::kTraining; }
   NumberTypes types() const {

@@ -220,6 +220,7 @@ struct Placement {
   Tristate recompute = Tristate::kAuto;
   Tristate boundaries_to_cpu = Tristate::kAuto;
   Tristate boundaries_to_nvme = Tristate::kAuto;
+  Tristate gradients_to_nvme = Tristate::kAuto;
   std::optional<TierFractions> optimizer_fractions;  // unset: the planner's
   std::int64_t record_elements = 0;                  // largest; at most a sub-group
   std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's
@@ -286,6 +287,7 @@ struct Config {
   std::vector<std::string> param_nvme_paths() const;
   std::vector<std::string> optimizer_nvme_paths() const;
   std::vector<std::string> unit_input_nvme_paths() const;
+  std::vector<std::string> gradient_nvme_paths() const;
 };
 
 }  // namespace sluice::config

@@ -163,6 +163,12 @@ void derive_offload(Derivation& derivation) {
         "placement.boundaries_to_nvme is on, but no folder is given for it: set "
         "budget.nvme_paths");
   }
+  if (placement.gradients_to_nvme == Tristate::kOn &&
+      derivation.config.gradient_nvme_paths().empty()) {
+    derivation.reject(
+        "placement.gradients_to_nvme is on, but no folder is given for it: set "
+        "budget.nvme_paths");
+  }
   if (placement.boundaries_to_nvme == Tristate::kOn &&
       placement.boundaries_to_cpu == Tristate::kOff) {
     derivation.reject(
@@ -231,6 +237,20 @@ std::vector<std::string> nvme_paths(const Config& config, const std::string& of_
   return {of_deepspeed};
 }
 
+// Of what no tier is named for. A folder of a tier that is named and is not nvme is a leftover,
+// unless it `is_asked` for by a key of its own.
+std::vector<std::string> spill_paths(const Config& config, bool is_asked) {
+  const auto may_be_used = [is_asked](OffloadDevice device) {
+    return is_asked || device == OffloadDevice::kAuto || device == OffloadDevice::kNvme;
+  };
+  if (!config.budget.nvme_paths.empty()) return config.budget.nvme_paths;
+  const OffloadOptimizer& optimizer = config.zero.offload_optimizer;
+  if (may_be_used(optimizer.device) && !optimizer.nvme_path.empty())
+    return config.optimizer_nvme_paths();
+  if (may_be_used(config.zero.offload_param.device)) return config.param_nvme_paths();
+  return {};
+}
+
 }  // namespace
 
 void Derivation::drop(std::string_view path, const std::string& reason) {
@@ -270,16 +290,11 @@ std::vector<std::string> Config::optimizer_nvme_paths() const {
 }
 
 std::vector<std::string> Config::unit_input_nvme_paths() const {
-  // A folder of a tier that is named and is not nvme is a leftover.
-  const auto may_be_used = [this](OffloadDevice device) {
-    return placement.boundaries_to_nvme == Tristate::kOn || device == OffloadDevice::kAuto ||
-           device == OffloadDevice::kNvme;
-  };
-  if (!budget.nvme_paths.empty()) return budget.nvme_paths;
-  if (may_be_used(zero.offload_optimizer.device) && !zero.offload_optimizer.nvme_path.empty())
-    return optimizer_nvme_paths();
-  if (may_be_used(zero.offload_param.device)) return param_nvme_paths();
-  return {};
+  return spill_paths(*this, placement.boundaries_to_nvme == Tristate::kOn);
+}
+
+std::vector<std::string> Config::gradient_nvme_paths() const {
+  return spill_paths(*this, placement.gradients_to_nvme == Tristate::kOn);
 }
 
 }  // namespace sluice::config

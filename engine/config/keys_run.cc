@@ -243,6 +243,13 @@ constexpr Key kRows[] = {
      .meaning =
          "keep the activations between units on the nvme tier until backward: on a GPU those "
          "that leave it, on the CPU all but the last block's"},
+    {.path = "placement.gradients_to_nvme",
+     .field = SLUICE_FIELD(placement.gradients_to_nvme),
+     .default_json = "\"auto\"",
+     .choices = "auto|on|off",
+     .auto_rule = "on where a module does not fit in RAM otherwise, and a folder is named",
+     .meaning = "keep gradients on the nvme tier from backward to update; for modules of the "
+                "Python package that one process trains without a GPU"},
     {.path = "placement.optimizer_fractions",
      .field = SLUICE_FIELD(placement.optimizer_fractions),
      .default_json = "\"auto\"",

@@ -13,7 +13,7 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
   is_touched_ = true;
   // Its last gradient may still be needed.
   if (micro_batch_ == 0) must(optimizer_->wait_ready(unit));
-  gradients_->open(unit);
+  must(gradients_->open(unit));
   open_unit_ = unit;
   return gradients_->target(unit, micro_batch_);
 }

@@ -156,6 +156,54 @@ Result<RunPlan> ask_planner(const config::Config& given, const ModuleLayout& lay
                            .described = &described});
 }
 
+// Whether gradients may go to the drives so that the rest fits in RAM.
+bool may_move_gradients(const config::Config& config, const offload::RankPart& ranks) {
+  return config.placement.gradients_to_nvme == Tristate::kAuto && !uses_cuda(config) &&
+         ranks.world == 1 && config.run.lanes == 1 && config.run.rounds == 1 &&
+         !config.gradient_nvme_paths().empty();
+}
+
+config::Config with_gradients_on_nvme(config::Config config) {
+  config.placement.gradients_to_nvme = Tristate::kOn;
+  return config;
+}
+
+bool fits_in_ram(const config::Config& config, const MemoryPlan& plan,
+                 const std::optional<MemoryPlan>& frozen) {
+  const auto room = host_room(config.budget, machine_facts(config));
+  const std::uint64_t of_frozen = frozen ? parameter_bytes(*frozen).cpu : 0;
+  return !room || plan.host_bytes() + of_frozen <= *room;
+}
+
+Result<MemoryPlan> plan_as_stated(const config::Config& config, const ModuleLayout& layout,
+                                  const std::optional<MemoryPlan>& frozen,
+                                  const ModulePlanOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, options));
+  if (!may_move_gradients(config, options.ranks) || fits_in_ram(config, plan, frozen)) return plan;
+  return plan_trained(with_gradients_on_nvme(config), layout, options);
+}
+
+Result<RunPlan> plan_by_planner(const config::Config& config, const ModuleLayout& layout,
+                                const std::optional<MemoryPlan>& frozen,
+                                const ModulePlanOptions& options,
+                                std::vector<std::string>& assumptions) {
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask_planner(config, layout, frozen, options, assumptions));
+  if (!plan.placement.fits && may_move_gradients(config, options.ranks)) {
+    std::vector<std::string> of_moved;
+    SLUICE_ASSIGN_OR_RETURN(RunPlan moved, ask_planner(with_gradients_on_nvme(config), layout,
+                                                       frozen, options, of_moved));
+    if (moved.placement.fits) {
+      plan = std::move(moved);
+      assumptions = std::move(of_moved);
+    }
+  }
+  if (plan.memory.gradients)
+    assumptions.emplace_back(
+        "gradients go to the drives and come back for the update; the predicted time does not "
+        "count that");
+  return plan;
+}
+
 }  // namespace
 
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
@@ -165,14 +213,14 @@ Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout&
     SLUICE_ASSIGN_OR_RETURN(plan.frozen, plan_frozen(config, layout, options.ranks));
   }
   if (has_choice(config) && !layout.is_family() && options.ranks.world == 1) {
-    SLUICE_ASSIGN_OR_RETURN(RunPlan found,
-                            ask_planner(config, layout, plan.frozen, options, plan.assumptions));
+    SLUICE_ASSIGN_OR_RETURN(
+        RunPlan found, plan_by_planner(config, layout, plan.frozen, options, plan.assumptions));
     if (!found.placement.fits) return Error(ErrorCode::kOutOfMemory, does_not_fit(config, found));
     plan.trained = std::move(found.memory);
     plan.predicted_step_s = found.placement.prediction.step_s;
     plan.prediction = prediction_json(found);
   } else {
-    SLUICE_ASSIGN_OR_RETURN(plan.trained, plan_trained(config, layout, options));
+    SLUICE_ASSIGN_OR_RETURN(plan.trained, plan_as_stated(config, layout, plan.frozen, options));
   }
   if (plan.frozen) add_frozen_lines(*plan.frozen, plan.trained);
   return plan;
@@ -185,7 +233,8 @@ Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLay
   if (layout.has_frozen()) {
     SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout, options.ranks));
   }
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask_planner(config, layout, frozen, options, assumptions));
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan,
+                          plan_by_planner(config, layout, frozen, options, assumptions));
   if (frozen) add_frozen_lines(*frozen, plan.memory);
   return plan;
 }

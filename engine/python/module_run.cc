@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "aio/log.h"
@@ -15,6 +16,7 @@
 #include "engine/preflight/preflight.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
+#include "engine/step/nvme_gradient_sink.h"
 #include "offload/step_program.h"
 
 namespace sluice::engine {
@@ -108,6 +110,8 @@ ModuleRun::~ModuleRun() {
   if (frozen_) frozen_->end_passes();
   const Status removed = optimizer_ ? optimizer_->remove() : Status();
   if (!removed.ok()) log::warning(removed.error().message());
+  const Status put_down = gradient_places_ ? gradient_places_->remove() : Status();
+  if (!put_down.ok()) log::warning(put_down.error().message());
 }
 
 // A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have more.
@@ -137,17 +141,7 @@ Status ModuleRun::make_parts() {
         frozen_, ModelParameters::create(*frozen_plan_, layout_.frozen(), {.drives = &drives_}));
   }
   SLUICE_RETURN_IF_ERROR(make_optimizer());
-  if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
-                                                                cuda_ranks_.get(), &trace_));
-  } else {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
-                                                                {.type = plan_.types.gradient,
-                                                                 .isa = plan_.state.optimizer.isa,
-                                                                 .order = plan_.sum_order,
-                                                                 .sums = plan_.sums,
-                                                                 .ranks = ranks_}));
-  }
+  SLUICE_RETURN_IF_ERROR(make_gradients());
   update_units_ = std::make_unique<UnitBinding>(
       UnitBinding::Places{&parameters_->trained(), &parameters_->units(), gradients_.get()},
       UnitBinding::Access::kUpdate, model());
@@ -177,6 +171,30 @@ Status ModuleRun::make_optimizer() {
                                                                .writes = drives_.writes.get(),
                                                                .executor = update_executor_.get(),
                                                                .device = gpu_tier_.get()}));
+  return {};
+}
+
+Status ModuleRun::make_gradients() {
+  SLUICE_ASSIGN_OR_RETURN(gradient_places_, make_gradient_places(plan_, drives_));
+  if (gradient_places_) {
+    SLUICE_ASSIGN_OR_RETURN(
+        gradients_, NvmeGradientSink::create(model(), *gradient_executor_, *gradient_places_,
+                                             {.type = plan_.types.gradient,
+                                              .isa = plan_.state.optimizer.isa,
+                                              .order = plan_.sum_order}));
+    return {};
+  }
+  if (plan_.cuda) {
+    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
+                                                                cuda_ranks_.get(), &trace_));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
+                                                                {.type = plan_.types.gradient,
+                                                                 .isa = plan_.state.optimizer.isa,
+                                                                 .order = plan_.sum_order,
+                                                                 .sums = plan_.sums,
+                                                                 .ranks = ranks_}));
+  }
   return {};
 }
 
@@ -241,7 +259,7 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
 const UnitViews& ModuleRun::begin(int unit) {
   // Its last gradient may still be needed.
   if (micro_batch_ == 0 && !at(unit).begun) must(optimizer_->wait_ready(unit));
-  gradients_->open(unit);
+  must(gradients_->open(unit));
   if (at(unit).begun) return gradients_->target_again(unit, micro_batch_);
   at(unit).begun = true;
   const GradientSink::Target target = gradients_->target(unit, micro_batch_);
@@ -259,6 +277,15 @@ void ModuleRun::complete(int unit, const UnitViews& sums) {
 
 void ModuleRun::begin_backward() {
   if (in_last_micro_batch()) must(optimizer_->prefetch());
+  if (micro_batch_ > 0) expect_gradients(/*of_update=*/false);
+}
+
+void ModuleRun::expect_gradients(bool of_update) {
+  if (!gradient_places_) return;
+  std::vector<int> order(static_cast<std::size_t>(model().units()));
+  std::iota(order.begin(), order.end(), 0);
+  if (!of_update) std::reverse(order.begin(), order.end());
+  expect_on_host(*gradient_places_, order);
 }
 
 void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_last) {
@@ -319,7 +346,7 @@ void ModuleRun::end(int unit) {
     at(unit).begun = false;
     return;
   }
-  gradients_->open(unit);
+  must(gradients_->open(unit));
   gradients_->target(unit, micro_batch_);
   gradients_->added(unit, micro_batch_);
   must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
@@ -347,7 +374,7 @@ void ModuleRun::abandon_step() {
   // None of them counts as complete any more.
   if (open_unit_ >= 0) put_away(std::exchange(open_unit_, -1));
   for (int unit = model().units() - 1; unit >= 0; --unit) {
-    gradients_->open(unit);
+    must(gradients_->open(unit));
     gradients_->target(unit, 0);
     put_away(unit);
     if (unit < layout_.units()) at(unit).begun = at(unit).ended = false;
@@ -390,6 +417,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   }
   make_scalars(rules_, state_, outcome.grad_norm, scalars_);
   count_applied(rules_, state_);
+  expect_gradients(/*of_update=*/true);
   must(optimizer_->step({.groups = scalars_,
                          .source = update_units_.get(),
                          .background = config_.placement.overlap_update,
@@ -402,10 +430,14 @@ ModuleRun::Figures ModuleRun::figures() const {
   const offload::ParamStats params = parameters_->stats();
   const offload::ParamStats frozen = frozen_ ? frozen_->stats() : offload::ParamStats{};
   const swap::SwapStats state = optimizer_->stats();
+  const offload::ParamStats gradients =
+      gradient_places_ ? gradient_places_->stats() : offload::ParamStats{};
   const auto asked = process_memory();
   const ProcessMemory memory = asked.ok() ? *asked : ProcessMemory();
-  return {.nvme_read_bytes = params.bytes_read + frozen.bytes_read + state.bytes_read,
-          .nvme_write_bytes = params.bytes_written + frozen.bytes_written + state.bytes_written,
+  return {.nvme_read_bytes =
+              params.bytes_read + frozen.bytes_read + state.bytes_read + gradients.bytes_read,
+          .nvme_write_bytes = params.bytes_written + frozen.bytes_written + state.bytes_written +
+                              gradients.bytes_written,
           .h2d_bytes = parameters_->units().copied_bytes() +
                        (frozen_ ? frozen_->units().copied_bytes() : 0) +
                        gradients_->fetched_bytes(),

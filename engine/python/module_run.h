@@ -214,6 +214,9 @@ class ModuleRun final : public SavedRun {
   Status open_drives_in_turn();
   Status connect_gpus();
   Status make_optimizer();
+  Status make_gradients();
+  // The coming accesses to gradients on NVMe.
+  void expect_gradients(bool of_update);
   Status make_views();
   Status initialise_own(const UnitValues& values);
   Status load_frozen(const UnitValues& values);
@@ -287,6 +290,7 @@ class ModuleRun final : public SavedRun {
   std::unique_ptr<ModelParameters> frozen_;  // null: nothing is
   std::unique_ptr<offload::DeviceTier> gpu_tier_;
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
+  std::unique_ptr<offload::ParamOffloader> gradient_places_;  // null: none is on NVMe
   std::unique_ptr<GradientSink> gradients_;
   std::unique_ptr<UnitBinding> update_units_;
 

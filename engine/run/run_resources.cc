@@ -65,6 +65,10 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
   std::vector<std::string> paths = plan.params.options.store.paths;  // the base's as well
   paths.insert(paths.end(), plan.state.optimizer.store.paths.begin(),
                plan.state.optimizer.store.paths.end());
+  if (plan.gradients) {
+    const std::vector<std::string>& of_gradients = plan.gradients->store.paths;
+    paths.insert(paths.end(), of_gradients.begin(), of_gradients.end());
+  }
   const std::vector<std::string>& of_inputs = plan.activations.spill.store.paths;
   paths.insert(paths.end(), of_inputs.begin(), of_inputs.end());
   SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
@@ -93,6 +97,14 @@ offload::InputSpill::Options spill_options(const MemoryPlan& plan) {
   offload::InputSpill::Options options = plan.activations.spill;
   if (plan.cuda) options.hook = cuda_pin_hook();
   return options;
+}
+
+Result<std::unique_ptr<offload::ParamOffloader>> make_gradient_places(const MemoryPlan& plan,
+                                                                      const RunDrives& drives) {
+  if (!plan.gradients) return std::unique_ptr<offload::ParamOffloader>();
+  return offload::ParamOffloader::create(
+      *plan.gradients,
+      {.reads = drives.reads.get(), .writes = drives.writes.get(), .executor = nullptr});
 }
 
 at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }

@@ -40,6 +40,10 @@ offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan);  //
 offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan);
 offload::InputSpill::Options spill_options(const MemoryPlan& plan);
 
+// Null where the plan keeps gradients elsewhere.
+Result<std::unique_ptr<offload::ParamOffloader>> make_gradient_places(const MemoryPlan& plan,
+                                                                      const RunDrives& drives);
+
 at::Device compute_device(const MemoryPlan& plan);
 
 // All must outlive it. `link`: of several ranks with GPUs.

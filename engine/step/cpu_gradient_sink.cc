@@ -16,12 +16,6 @@
 namespace sluice::engine {
 namespace {
 
-UnitViews views_at(const UnitLayout& layout, float* memory) {
-  if (layout.parameters.empty()) return {};
-  return {layout,
-          at::from_blob(memory, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat)};
-}
-
 std::uint64_t most_elements(const ModelLayout& model) {
   std::uint64_t most = 0;
   for (int unit = 0; unit < model.units(); ++unit)
@@ -65,8 +59,8 @@ class CpuGradientSink::Places {
       Sum& sum = sums[level];
       sum.own = {reinterpret_cast<float*>(first), layout.slot_elements};
       sum.borrowed = {reinterpret_cast<float*>(borrowed_), of_borrowed.slot_elements};
-      sum.gradients = gradient_views(model_, unit, views_at(layout, sum.own.data()),
-                                     views_at(of_borrowed, sum.borrowed.data()));
+      sum.gradients = gradient_views(model_, unit, fp32_views(layout, sum.own.data()),
+                                     fp32_views(of_borrowed, sum.borrowed.data()));
       borrowed_ += cpu_sink_borrowed_bytes(model_, unit);
     }
     if (options_.sums.kept > 0) own_ = own;
@@ -137,22 +131,23 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
     for (const int lender : model.lenders(index)) {
       at(lender).borrowed_by.resize(roots_.size());
       for (std::size_t level = 0; level < roots_.size(); ++level) {
-        const UnitViews own = views_at(model.layout(lender), at(lender).sums[level].own.data());
+        const UnitViews own = fp32_views(model.layout(lender), at(lender).sums[level].own.data());
         const UnitViews sums =
-            views_at(model.borrowed_sums(index), unit.sums[level].borrowed.data());
+            fp32_views(model.borrowed_sums(index), unit.sums[level].borrowed.data());
         at(lender).borrowed_by[level].add(model, lender, own, index, sums);
       }
     }
   }
 }
 
-void CpuGradientSink::open(int index) {
+Status CpuGradientSink::open(int index) {
   Unit& unit = at(index);
   for (const Unit& other : units_) SLUICE_CHECK(!other.is_open, "one unit at a time accumulates");
   // The first gradient of a step: what was summed before is from the previous step.
   if (unit.finished)
     for (Unit& each : units_) each.finished = false;
   unit.is_open = true;
+  return {};
 }
 
 const UnitViews& CpuGradientSink::sums(int index, int level) {
@@ -233,23 +228,18 @@ Result<const float*> CpuGradientSink::reduced(int index) {
 }
 
 Result<GradientTotals> CpuGradientSink::totals() {
-  GradientTotals totals;
   if (!options_.ranks.is_alone()) {
     std::vector<offload::SquareSum*> sums;
     sums.reserve(units_.size());
     for (const Unit& unit : units_) sums.push_back(unit.sum.get());
     SLUICE_RETURN_IF_ERROR(gather_square_sums(options_.ranks, model_, sums));
   }
-  for (int index = 0; index < static_cast<int>(units_.size()); ++index) {
-    const Unit& unit = at(index);
+  std::vector<const offload::SquareSum*> sums;
+  for (const Unit& unit : units_) {
     SLUICE_CHECK(unit.finished, "totals() of a step whose gradients are complete");
-    if (unit.elements == 0) continue;
-    totals.square_sum += unit.sum->total();
-    if (unit.sum->finite()) continue;
-    totals.finite = false;
-    totals.first_not_finite = index;  // backward runs from the last to the first
+    sums.push_back(unit.sum.get());
   }
-  return totals;
+  return gradient_totals(model_, sums);
 }
 
 const void* CpuGradientSink::host_gradient(int unit) const {

@@ -74,7 +74,7 @@ class CudaGradientSink final : public GradientSink {
     static_cast<void>(cudaStreamSynchronize(fetches_.stream()));
   }
 
-  void open(int index) override {
+  Status open(int index) override {
     Unit& unit = at(index);
     SLUICE_CHECK(!unit.is_open, "open() of a unit that is closed");
     unit.is_open = true;
@@ -82,6 +82,7 @@ class CudaGradientSink final : public GradientSink {
     if (goes_on) fetch(index);
     if (!sums_.has_own_place(index)) take_slot(index, goes_on);
     unit.kept_sums = 0;
+    return {};
   }
 
   Status keep(int index) override {

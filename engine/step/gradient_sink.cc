@@ -1,8 +1,30 @@
 #include "engine/step/gradient_sink.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <utility>
 
 namespace sluice::engine {
+
+GradientTotals gradient_totals(const ModelLayout& model,
+                               const std::vector<const offload::SquareSum*>& sums) {
+  GradientTotals totals;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    if (model.layout(unit).elements == 0) continue;
+    const offload::SquareSum& sum = *sums[static_cast<std::size_t>(unit)];
+    totals.square_sum += sum.total();
+    if (sum.finite()) continue;
+    totals.finite = false;
+    totals.first_not_finite = unit;  // backward runs from the last to the first
+  }
+  return totals;
+}
+
+UnitViews fp32_views(const UnitLayout& layout, float* memory) {
+  if (layout.parameters.empty()) return {};
+  return {layout,
+          at::from_blob(memory, {static_cast<std::int64_t>(layout.slot_elements)}, at::kFloat)};
+}
 
 GradientSink::Target GradientSink::target(int unit, std::int64_t micro_batch) {
   const int level = order_.level(micro_batch);

@@ -4,8 +4,8 @@
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
 // computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
 // values, in one pass, into host memory of the unit's own (fp32 mode: without the cast). It
-// stays there until the unit's update has consumed it, so no gradient touches the disk. What the
-// GPU updates stays there instead.
+// stays there until the unit's update has consumed it, so no gradient touches the disk, unless it is
+// asked to (nvme_gradient_sink.h). What the GPU updates stays there instead.
 //
 // Additions follow offload::SumOrder: a unit has as many sums at a time as that says, and a
 // micro-batch is added to the last of them.
@@ -45,6 +45,7 @@
 #include "offload/adamw/adamw_arrays.h"
 #include "offload/adamw/isa.h"
 #include "offload/adamw/square_sum.h"
+#include "offload/params/param_offloader.h"
 #include "offload/sum_order.h"
 #include "offload/unit_residency.h"
 
@@ -56,6 +57,13 @@ struct GradientTotals {
   // The unit at which the gradient went wrong: the first one in the order of backward.
   std::optional<int> first_not_finite;
 };
+
+// `sums`: by unit.
+GradientTotals gradient_totals(const ModelLayout& model,
+                               const std::vector<const offload::SquareSum*>& sums);
+
+// A unit's sums on the host, of UnitLayout::slot_elements; none where it has no parameters.
+UnitViews fp32_views(const UnitLayout& layout, float* memory);
 
 class GradientSink {
  public:
@@ -73,7 +81,7 @@ class GradientSink {
 
   // For the micro-batches of a wave: each gets its target(), and is added() once its pass is
   // enqueued, in ascending order over the step.
-  virtual void open(int unit) = 0;
+  virtual Status open(int unit) = 0;
   Target target(int unit, std::int64_t micro_batch);
   // More of the same micro-batch, after its target() and before it was added(): the sums go on from
   // where they are. The unit was kept in between.
@@ -91,8 +99,13 @@ class GradientSink {
   // Waits until every unit's gradient is where the optimizer wants it. The only wait of a step.
   virtual Result<GradientTotals> totals() = 0;
 
-  // Null where the device updates all of the unit.
+  // Null where the device updates all of the unit, and where lease() gives it.
   virtual const void* host_gradient(int unit) const = 0;
+  // Of gradients on NVMe: one that is complete, while the lease lasts. May wait for the drive. From
+  // any thread.
+  virtual Result<offload::ParamOffloader::Lease> lease(int /*unit*/) {
+    return offload::ParamOffloader::Lease();
+  }
   // Where the gradient of a unit with state on the device stays, of all its elements; else null.
   virtual const void* device_gradient(int /*unit*/) const { return nullptr; }
   // Copies it once everything enqueued is done; for inspection.
@@ -173,7 +186,7 @@ class CpuGradientSink final : public GradientSink {
                                                          const Options& options);
   // Takes planned_cpu_sink_bytes() (engine/budget/cpu_sink_plan.h) of the host.
 
-  void open(int unit) override;
+  Status open(int unit) override;
   Status keep(int unit) override;
   Status finish(int unit) override;
   Result<GradientTotals> totals() override;

@@ -156,7 +156,7 @@ void Trainer::forward(int unit, const UnitViews& views) {
 // Forward and backward in one, so that the logits need not be kept.
 void Trainer::head(int unit, const UnitViews& views) {
   record(PassPhase::kGradient, unit);
-  parts_.gradients->open(unit);
+  must(parts_.gradients->open(unit));
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     record(PassPhase::kLoss, unit, static_cast<std::int64_t>(m));
     const auto of_step = static_cast<std::int64_t>(first_ + m);
@@ -172,7 +172,7 @@ void Trainer::head(int unit, const UnitViews& views) {
 void Trainer::backward(int unit, const UnitViews& views) {
   const ModelUnit& code = parts_.model->unit(unit);
   record(PassPhase::kGradient, unit);
-  parts_.gradients->open(unit);
+  must(parts_.gradients->open(unit));
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     const auto micro_batch = static_cast<std::int64_t>(m);
     PassContext pass = context(unit, m);

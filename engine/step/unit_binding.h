@@ -35,7 +35,7 @@ class UnitBinding final : public offload::UnitSource {
   struct Places {
     offload::ParamOffloader* params = nullptr;
     const UnitParameters* device = nullptr;
-    const GradientSink* gradients = nullptr;  // for kUpdate
+    GradientSink* gradients = nullptr;  // for kUpdate
   };
   // `access`: what the optimizer does with the parameters: updates them in a step, makes them in
   // restore(), reads them in snapshot().
@@ -45,7 +45,8 @@ class UnitBinding final : public offload::UnitSource {
         access_(access),
         model_(model),
         trace_(trace),
-        leases_(static_cast<std::size_t>(model.units())) {}
+        leases_(static_cast<std::size_t>(model.units())),
+        gradient_leases_(leases_.size()) {}
 
   Result<offload::UnitArrays> begin(int unit) override {
     begin_ns_ = clock_.now_ns();
@@ -58,7 +59,9 @@ class UnitBinding final : public offload::UnitSource {
     }
     arrays.gpu_param = places_.device->shard_place(unit);
     if (places_.gradients != nullptr) {
-      arrays.grad = places_.gradients->host_gradient(unit);
+      auto& gradient = gradient_leases_[static_cast<std::size_t>(unit)];
+      SLUICE_ASSIGN_OR_RETURN(gradient, places_.gradients->lease(unit));
+      arrays.grad = gradient ? gradient.bytes().data() : places_.gradients->host_gradient(unit);
       arrays.gpu_grad = places_.gradients->device_gradient(unit);
     }
     arrays_ = arrays;
@@ -67,6 +70,7 @@ class UnitBinding final : public offload::UnitSource {
   void ready(int unit) noexcept override {
     if (hashes_by_itself_ && arrays_.gpu_grad == nullptr) hash(unit);
     leases_[static_cast<std::size_t>(unit)].release();
+    gradient_leases_[static_cast<std::size_t>(unit)].release();
     const std::int64_t now_ns = clock_.now_ns();
     if (trace_ != nullptr) {
       trace_->add({.track = TraceTrack::kAdamw,
@@ -127,7 +131,8 @@ class UnitBinding final : public offload::UnitSource {
   std::int64_t begin_ns_ = 0;
   std::int64_t step_begin_ns_ = 0;
   std::atomic<std::int64_t> last_step_ns_{0};
-  std::vector<offload::ParamOffloader::Lease> leases_;  // by unit
+  std::vector<offload::ParamOffloader::Lease> leases_;  // by unit, like the next
+  std::vector<offload::ParamOffloader::Lease> gradient_leases_;
 };
 
 }  // namespace sluice::engine

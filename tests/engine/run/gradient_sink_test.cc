@@ -91,7 +91,7 @@ class Step {
  private:
   // As a backward does: products of a lane's first micro-batch are written, all else is added.
   void pass(int unit, int wave) {
-    sink_->open(unit);
+    ASSERT_OK(sink_->open(unit));
     const std::int64_t end = waves_.first(wave) + waves_.size(wave);
     for (std::int64_t m = waves_.first(wave); m < end; ++m) {
       const GradientSink::Target target = sink_->target(unit, m);
