@@ -30,7 +30,6 @@ MIB = 2**20
 
 
 def llama(folder=None):
-    """A tenth of its blocks are trained."""
     torch.manual_seed(11)
     if folder is None:
         config = transformers.LlamaConfig(
@@ -40,8 +39,6 @@ def llama(folder=None):
         module = transformers.AutoModelForCausalLM.from_config(config)
     else:
         module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    module.model.layers[:72].requires_grad_(False)
-    module.model.embed_tokens.requires_grad_(False)
     return module
 
 
