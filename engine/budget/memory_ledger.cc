@@ -78,6 +78,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       activations_(spec),
       joint_save_(joint_save_bytes(spec)) {
   fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
+  if (spec.names != nullptr) fixed_.host.program += kPythonBytes;
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);

@@ -27,6 +27,9 @@ namespace sluice::engine {
 // are pages of LibTorch's libraries that loading has relocated or initialisers have written, half
 // are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
 inline constexpr std::uint64_t kProgramBytes = std::uint64_t{512} << 20;
+// Beside either, of a process of Python's: with transformers imported and a small module trained on
+// the CPU, 666 MiB are resident.
+inline constexpr std::uint64_t kPythonBytes = std::uint64_t{192} << 20;
 // What CUDA takes of a GPU for a process before the process takes anything.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 // Where there are several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with

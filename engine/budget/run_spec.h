@@ -49,7 +49,8 @@ struct RunSpec {
   // Of a wave, as the planner chose it where the configuration leaves it open; 0: all of a step's.
   std::int64_t wave_micro_batches = 0;
   offload::RankPart ranks = {};  // which one plans; of a run that trains
-  // Of a model that no family describes: how files call its parameters. Null: the family's.
+  // Of a module of the Python package: how files call its parameters. Null: a family's model, which
+  // the program has by itself.
   const ParameterNames* names = nullptr;
   // A unit's sums are put away and taken up again within a micro-batch, whose passes are not the
   // engine's.

@@ -63,7 +63,7 @@ std::uint64_t cache_of(const config::Config& config, int local_ranks) {
     return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4 / ranks,
                     kLeastCacheBytes);
   const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB) / ranks;
-  return std::max(budget - std::min(budget, kProgramBytes), 2 * kLeastCacheBytes) / 2;
+  return std::max(budget - std::min(budget, kProgramBytes + kPythonBytes), 2 * kLeastCacheBytes) / 2;
 }
 
 }  // namespace
