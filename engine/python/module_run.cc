@@ -12,6 +12,7 @@
 #include "aio/units.h"
 #include "engine/device/gpu.h"
 #include "engine/observe/process_memory.h"
+#include "engine/preflight/host_shares.h"
 #include "engine/preflight/preflight.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
@@ -27,24 +28,11 @@ bool has_slots(const MemoryPlan& plan, const ModelLayout& model) {
   return false;
 }
 
-// Of one of several ranks of a host, what it may take of it.
-config::Config of_rank(config::Config config, int local_world) {
-  if (config.budget.cpu_gib) *config.budget.cpu_gib /= local_world;
-  return config;
-}
-
 // Before any memory is taken.
-Status check_machine(const config::Config& config, MemoryPlan plan, int local_world) {
-  const auto ranks = static_cast<std::uint64_t>(local_world);
-  MachineFacts facts = machine_facts(config);
-  for (std::optional<std::uint64_t>* bytes : {&facts.available_bytes, &facts.cgroup_bytes})
-    if (*bytes) **bytes /= ranks;
-  for (MemoryLine& line : plan.nvme) {  // they share the room there
-    line.bytes *= ranks;
-    for (PathBytes& path : line.paths) path.bytes *= ranks;
-  }
+Status check_machine(const config::Config& config, const MemoryPlan& plan, int local_world) {
+  const MachineFacts facts = facts_of_rank(machine_facts(config), local_world);
   aio::RealFileSystem files;
-  const PreflightReport report = preflight(config, plan, facts, files);
+  const PreflightReport report = preflight(config, plan_of_host(plan, local_world), facts, files);
   for (const std::string& warning : report.warnings) log::warning(warning);
   return report.verdict;
 }
@@ -78,7 +66,8 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   Communicator* const link = environment.link;
   SLUICE_RETURN_IF_ERROR(check_config(given));
   const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
-  const config::Config config = of_rank(given, local_world);
+  config::Config config = given;  // of this rank
+  config.budget = budget_of_rank(given.budget, local_world);
   const offload::RankPart part =
       link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
   ModulePlanOptions options = environment.plan;

@@ -21,6 +21,7 @@
 #include "engine/observe/text_table.h"
 #include "engine/plan/rank_places.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/preflight/host_shares.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/preflight.h"
 #include "engine/preflight/shared_file_systems.h"
@@ -187,25 +188,6 @@ std::string trained_share(const engine::ModelLayout& model) {
   return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
 }
 
-// What one of several ranks of this host may take of it.
-void divide_host(int ranks, config::Budget& budget, engine::MachineFacts& facts) {
-  const auto share = [ranks](std::optional<std::uint64_t>& bytes) {
-    if (bytes) *bytes /= static_cast<std::uint64_t>(ranks);
-  };
-  share(facts.available_bytes);
-  share(facts.cgroup_bytes);
-  if (budget.cpu_gib) *budget.cpu_gib /= ranks;
-}
-
-// What is on the drives, of all of them: they share the room there.
-engine::MemoryPlan of_host(engine::MemoryPlan plan, int ranks) {
-  for (engine::MemoryLine& line : plan.nvme) {
-    line.bytes *= static_cast<std::uint64_t>(ranks);
-    for (engine::PathBytes& path : line.paths) path.bytes *= static_cast<std::uint64_t>(ranks);
-  }
-  return plan;
-}
-
 void note_ranks(const config::Config& config, const offload::RankPart& ranks, int of_host) {
   if (ranks.world == 1) return;
   if (of_host > 1)
@@ -236,10 +218,11 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   SLUICE_RETURN_IF_ERROR(engine::check_device(config));
   const bool on_gpu = engine::uses_cuda(config);
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
-  engine::MachineFacts facts = engine::machine_facts(config);
   const int host_ranks =
       options.link != nullptr ? options.link->world_size(engine::ProcessGroup::kNode) : 1;
-  divide_host(host_ranks, config.budget, facts);
+  const engine::MachineFacts facts =
+      engine::facts_of_rank(engine::machine_facts(config), host_ranks);
+  config.budget = engine::budget_of_rank(config.budget, host_ranks);
   const offload::RankPart ranks =
       options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
                               : offload::RankPart();
@@ -260,7 +243,7 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
                 << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden
                 << ", " << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report =
-      engine::preflight(config, of_host(plan.memory, host_ranks), facts, files);
+      engine::preflight(config, engine::plan_of_host(plan.memory, host_ranks), facts, files);
   *options.says << report.table;
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
