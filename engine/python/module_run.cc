@@ -112,8 +112,8 @@ Status ModuleRun::make_parts() {
     const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
     SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > beside ? cap - beside : 0));
   }
-  SLUICE_RETURN_IF_ERROR(open_drives_in_turn());
-  SLUICE_RETURN_IF_ERROR(connect_gpus());
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives_in_turn(config_, plan_, ranks_, &io_trace_));
+  SLUICE_RETURN_IF_ERROR(cuda_ranks_.connect(plan_, ranks_));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(parameters_, ModelParameters::create(plan_, model(),
@@ -359,7 +359,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   check_order();
   const GradientTotals totals = must(gradients_->totals());
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
-  const std::vector<double> of_all = all_of_step(losses);
+  const std::vector<double> of_all = must(all_of_step(ranks_, plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
   is_touched_ = false;
