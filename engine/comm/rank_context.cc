@@ -2,35 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <initializer_list>
 #include <numeric>
 #include <optional>
-#include <set>
+#include <string_view>
+#include <vector>
+
+#include "engine/comm/host_lists.h"
+#include "engine/comm/launcher_text.h"
 
 namespace sluice::engine {
 namespace {
-
-constexpr std::uint64_t kMaxListChars = 1U << 20;
-
-Error wrong(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
-
-// What a hostile value may look like in a message: short, printable.
-std::string quoted(std::string_view text) {
-  constexpr std::size_t kShown = 80;
-  std::string shown = "'";
-  for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
-  return shown + (text.size() > kShown ? "...'" : "'");
-}
-
-// Decimal digits and nothing else.
-std::optional<int> whole_number(std::string_view text, int most) {
-  int value = 0;
-  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value > most) return std::nullopt;
-  return value;
-}
 
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
@@ -324,137 +306,6 @@ Result<Launch> read_launch(const Environment& environment) {
   }
   chosen.context.device = choose_device(reader, chosen.context.local_rank);
   return chosen;
-}
-
-namespace {
-
-// "01-03,7" after the prefix "gpu": gpu01 gpu02 gpu03 gpu7.
-Status expand_ranges(std::string_view prefix, std::string_view ranges, std::string_view suffix,
-                     std::vector<std::string>* nodes) {
-  while (true) {
-    const std::size_t comma = ranges.find(',');
-    const std::string_view range = ranges.substr(0, comma);
-    const std::size_t dash = range.find('-');
-    const std::string_view low = range.substr(0, dash);
-    const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
-    const std::optional<int> first = whole_number(low, 999'999'999);
-    const std::optional<int> last = whole_number(high, 999'999'999);
-    if (!first || !last || *first > *last) {
-      return wrong(quoted(range) + " is no range of nodes");
-    }
-    if (*last - *first >= kMaxRanks || nodes->size() > kMaxRanks) {
-      return wrong("more than " + std::to_string(kMaxRanks) + " nodes");
-    }
-    for (int number = *first; number <= *last; ++number) {
-      std::string digits = std::to_string(number);
-      if (digits.size() < low.size()) digits.insert(0, low.size() - digits.size(), '0');
-      nodes->push_back(std::string(prefix).append(digits).append(suffix));
-    }
-    if (comma == std::string_view::npos) return {};
-    ranges.remove_prefix(comma + 1);
-  }
-}
-
-}  // namespace
-
-Result<std::vector<std::string>> parse_node_list(std::string_view list) {
-  std::vector<std::string> nodes;
-  if (list.size() > kMaxListChars) return wrong("a node list of more than 1 MiB");
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t stop = list.find_first_of(",[", begin);
-    std::size_t end = std::min(stop, list.size());
-    if (stop != std::string_view::npos && list[stop] == '[') {
-      const std::size_t close = list.find(']', stop);
-      if (close == std::string_view::npos) {
-        return wrong(quoted(list) + " has a '[' without its ']'");
-      }
-      end = std::min(list.find(',', close), list.size());
-      const std::string_view suffix = list.substr(close + 1, end - close - 1);
-      if (suffix.find_first_of("[]") != std::string_view::npos) {
-        return wrong(quoted(list) + " has two brackets in one name, which Sluice does not read");
-      }
-      SLUICE_RETURN_IF_ERROR(expand_ranges(list.substr(begin, stop - begin),
-                                           list.substr(stop + 1, close - stop - 1), suffix,
-                                           &nodes));
-    } else {
-      const std::string_view name = list.substr(begin, end - begin);
-      if (name.empty() || name.find_first_of("] \t\r\n") != std::string_view::npos) {
-        return wrong(quoted(list) + " is no list of nodes");
-      }
-      nodes.emplace_back(name);
-    }
-    if (nodes.size() > kMaxRanks) return wrong("more than " + std::to_string(kMaxRanks) + " nodes");
-    begin = end + 1;
-    if (end == list.size()) break;
-  }
-  return nodes;
-}
-
-Result<std::vector<int>> parse_tasks_per_node(std::string_view counts) {
-  std::vector<int> tasks;
-  if (counts.size() > kMaxListChars) return wrong("more than 1 MiB");
-  for (std::string_view rest = counts;;) {
-    const std::size_t comma = rest.find(',');
-    std::string_view item = rest.substr(0, comma);
-    int repeats = 1;
-    const std::size_t open = item.find("(x");
-    if (open != std::string_view::npos && item.ends_with(')')) {
-      repeats = whole_number(item.substr(open + 2, item.size() - open - 3), kMaxRanks).value_or(0);
-      item = item.substr(0, open);
-    }
-    const std::optional<int> count = whole_number(item, kMaxRanks);
-    if (!count || *count == 0 || repeats == 0 ||
-        tasks.size() + static_cast<std::size_t>(repeats) > kMaxRanks) {
-      return wrong(quoted(counts) + " is no list of tasks per node such as '2(x3),1'");
-    }
-    tasks.insert(tasks.end(), static_cast<std::size_t>(repeats), *count);
-    if (comma == std::string_view::npos) return tasks;
-    rest.remove_prefix(comma + 1);
-  }
-}
-
-Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  std::vector<HostSlots> hosts;
-  std::set<std::string, std::less<>> seen;
-  int ranks = 0;
-  for (int number = 1; !text.empty(); ++number) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    line = line.substr(0, line.find('#'));
-    std::vector<std::string_view> words;
-    while (true) {
-      const std::size_t begin = line.find_first_not_of(kBlank);
-      if (begin == std::string_view::npos) break;
-      line.remove_prefix(begin);
-      const std::size_t length = std::min(line.find_first_of(kBlank), line.size());
-      words.push_back(line.substr(0, length));
-      line.remove_prefix(length);
-    }
-    if (words.empty()) continue;
-    const std::string where = "line " + std::to_string(number) + " of the hostfile: ";
-    constexpr std::string_view kSlots = "slots=";
-    const std::optional<int> slots = words.size() == 2 && words[1].starts_with(kSlots)
-                                         ? whole_number(words[1].substr(kSlots.size()), kMaxRanks)
-                                         : std::nullopt;
-    if (words.front().starts_with('-'))  // ssh would take it for an option
-      return wrong(where + "no host is called " + quoted(words.front()));
-    if (!slots || *slots == 0) {
-      return wrong(where + "expected 'host slots=N' with N of 1 or more, and found " +
-                   quoted(words.front()) + (words.size() > 1 ? " " + quoted(words[1]) : ""));
-    }
-    if (!seen.emplace(words.front()).second) {
-      return wrong(where + "host " + quoted(words.front()) + " is there twice");
-    }
-    ranks += *slots;
-    if (ranks > kMaxRanks) {
-      return wrong(where + "more than " + std::to_string(kMaxRanks) + " slots in all");
-    }
-    hosts.push_back({std::string(words.front()), *slots});
-  }
-  if (hosts.empty()) return wrong("the hostfile names no host");
-  return hosts;
 }
 
 }  // namespace sluice::engine

@@ -1,5 +1,5 @@
 // RankContext: which rank of a run this process is, and on which host and device; and reading it
-// from what a launcher left in the environment, or from DeepSpeed's hostfile.
+// from what a launcher left in the environment.
 //
 // Launchers, in the order in which they are asked; the first whose variables are all there decides:
 //   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT; DeepSpeed's
@@ -21,8 +21,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "aio/result.h"
 
@@ -57,20 +55,5 @@ struct Launch {
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 Result<Launch> read_launch(const Environment& environment);
-
-// Slurm's node list, "gpu[01-03,7],login" -> gpu01 gpu02 gpu03 gpu7 login; at most kMaxRanks.
-Result<std::vector<std::string>> parse_node_list(std::string_view list);
-// Slurm's tasks per node, "2(x3),1" -> 2 2 2 1.
-Result<std::vector<int>> parse_tasks_per_node(std::string_view counts);
-
-// A line of DeepSpeed's hostfile: "host slots=N". '#' begins a comment; empty lines are skipped.
-struct HostSlots {
-  std::string host;
-  int slots = 0;
-
-  bool operator==(const HostSlots&) const = default;
-};
-// In the order of the file; errors name the line. No host at all, or one named twice, is refused.
-Result<std::vector<HostSlots>> parse_hostfile(std::string_view text);
 
 }  // namespace sluice::engine

@@ -3,12 +3,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "aio/check.h"
 #include "aio/log.h"
+#include "aio/unix_time.h"
 #include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
@@ -21,12 +21,6 @@ namespace {
 // A family's name of a parameter as a module with a head has it.
 std::string module_name(const ParameterNames& names, const std::string& name) {
   return name == names.head ? name : std::string(names.prefix) + name;
-}
-
-std::int64_t unix_s_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 bool is_same(const ModelShape& one, const ModelShape& other) {

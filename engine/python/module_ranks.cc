@@ -7,31 +7,11 @@
 #include <vector>
 
 #include "engine/python/module_run.h"
-#include "engine/run/gathered_state.h"
+#include "engine/run/joint_save.h"
 #include "engine/run/stored_state.h"
-#include "engine/step/cuda_step.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
-
-// One rank of a host removes what killed runs have left there, before any makes a store.
-Status ModuleRun::open_drives_in_turn() {
-  const bool is_alone = ranks_.is_alone();
-  const bool is_first = is_alone || ranks_.link->rank(ProcessGroup::kNode) == 0;
-  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, &io_trace_,
-                                               is_first ? Leftovers::kRemove : Leftovers::kLeave));
-  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
-  return {};
-}
-
-Status ModuleRun::connect_gpus() {
-  if (ranks_.is_alone() || !plan_.cuda) return {};
-  SLUICE_ASSIGN_OR_RETURN(gpu_link_, make_gpu_communicator(*ranks_.link));
-  ranks_.link = gpu_link_.get();
-  cuda_ranks_ = make_cuda_rank_link(ranks_);
-  return {};
-}
 
 void ModuleRun::fail(const std::string& reason) {
   if (!ranks_.is_alone()) ranks_.link->abort(reason);
@@ -56,20 +36,6 @@ void ModuleRun::check_order() {
       " read parameters. No weight has changed";
   fail(text);
   throw TrainError(text);
-}
-
-std::vector<double> ModuleRun::all_of_step(const std::vector<double>& own) const {
-  if (ranks_.is_alone()) return own;
-  std::vector<double> by_rank(own.size() * static_cast<std::size_t>(ranks_.part.world));
-  must(ranks_.link->all_gather(std::as_bytes(std::span(own)),
-                               std::as_writable_bytes(std::span(by_rank))));
-  std::vector<double> all(by_rank.size());
-  for (std::size_t i = 0; i < by_rank.size(); ++i) {
-    const auto number = plan_.sum_order.number_in_step(static_cast<std::int64_t>(i % own.size()),
-                                                       static_cast<int>(i / own.size()));
-    all[static_cast<std::size_t>(number)] = by_rank[i];
-  }
-  return all;
 }
 
 Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
@@ -103,7 +69,7 @@ Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
   SLUICE_RETURN_IF_ERROR(tell_others(true));
   SLUICE_RETURN_IF_ERROR(optimizer_->drain());
   JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
-  return save.lead(folder, state, [this](const auto& append) { return append_own_state(append); });
+  return save.lead(folder, state, source_of(own_state()));
 }
 
 Result<std::string> ModuleRun::follow_save() {
@@ -113,32 +79,9 @@ Result<std::string> ModuleRun::follow_save() {
   SLUICE_RETURN_IF_ERROR(optimizer_->drain());
   JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
   // What was not saved is for the first rank to report.
-  static_cast<void>(save.follow([this](const auto& append) { return append_own_state(append); }));
+  static_cast<void>(save.follow(source_of(own_state())));
   SLUICE_RETURN_IF_ERROR(ranks_.link->health());
   return std::string();
-}
-
-Status ModuleRun::append_own_state(const JointSave::Append& append) {
-  const auto take = [&append](const ParameterState& state) {
-    return append({.parameter = state.parameter->name,
-                   .first_element = state.first,
-                   .master = state.master,
-                   .exp_avg = state.exp_avg,
-                   .exp_avg_sq = state.exp_avg_sq});
-  };
-  return own_state().take(take, offload::Calls::kInOrder);
-}
-
-Status ModuleRun::take_gathered_state(const TakeState& take) {
-  const GatheredState::Visit visit = [&](const offload::StateRange& unit) {
-    return take_parameters(model().layout(unit.unit), unit, take);
-  };
-  GatheredState gathered(model(), ranks_, visit);
-  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
-                    model());
-  Status taken = optimizer_->snapshot(
-      units, [&](const offload::StateRange& range) { return gathered.add(range); });
-  return taken.ok() ? gathered.finish() : taken;
 }
 
 }  // namespace sluice::engine

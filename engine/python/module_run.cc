@@ -13,6 +13,7 @@
 #include "aio/units.h"
 #include "engine/device/gpu.h"
 #include "engine/observe/process_memory.h"
+#include "engine/preflight/host_shares.h"
 #include "engine/preflight/preflight.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
@@ -29,24 +30,11 @@ bool has_slots(const MemoryPlan& plan, const ModelLayout& model) {
   return false;
 }
 
-// Of one of several ranks of a host, what it may take of it.
-config::Config of_rank(config::Config config, int local_world) {
-  if (config.budget.cpu_gib) *config.budget.cpu_gib /= local_world;
-  return config;
-}
-
 // Before any memory is taken.
-Status check_machine(const config::Config& config, MemoryPlan plan, int local_world) {
-  const auto ranks = static_cast<std::uint64_t>(local_world);
-  MachineFacts facts = machine_facts(config);
-  for (std::optional<std::uint64_t>* bytes : {&facts.available_bytes, &facts.cgroup_bytes})
-    if (*bytes) **bytes /= ranks;
-  for (MemoryLine& line : plan.nvme) {  // they share the room there
-    line.bytes *= ranks;
-    for (PathBytes& path : line.paths) path.bytes *= ranks;
-  }
+Status check_machine(const config::Config& config, const MemoryPlan& plan, int local_world) {
+  const MachineFacts facts = facts_of_rank(machine_facts(config), local_world);
   aio::RealFileSystem files;
-  const PreflightReport report = preflight(config, plan, facts, files);
+  const PreflightReport report = preflight(config, plan_of_host(plan, local_world), facts, files);
   for (const std::string& warning : report.warnings) log::warning(warning);
   return report.verdict;
 }
@@ -80,7 +68,8 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   Communicator* const link = environment.link;
   SLUICE_RETURN_IF_ERROR(check_config(given));
   const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
-  const config::Config config = of_rank(given, local_world);
+  config::Config config = given;  // of this rank
+  config.budget = budget_of_rank(given.budget, local_world);
   const offload::RankPart part =
       link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
   ModulePlanOptions options = environment.plan;
@@ -127,8 +116,8 @@ Status ModuleRun::make_parts() {
     const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
     SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > beside ? cap - beside : 0));
   }
-  SLUICE_RETURN_IF_ERROR(open_drives_in_turn());
-  SLUICE_RETURN_IF_ERROR(connect_gpus());
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives_in_turn(config_, plan_, ranks_, &io_trace_));
+  SLUICE_RETURN_IF_ERROR(cuda_ranks_.connect(plan_, ranks_));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(parameters_, ModelParameters::create(plan_, model(),
@@ -397,7 +386,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   check_order();
   const GradientTotals totals = must(gradients_->totals());
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
-  const std::vector<double> of_all = all_of_step(losses);
+  const std::vector<double> of_all = must(all_of_step(ranks_, plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
   is_touched_ = false;

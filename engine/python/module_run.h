@@ -43,7 +43,6 @@
 #include "engine/observe/trace_log.h"
 #include "engine/python/module_layout.h"
 #include "engine/python/module_plan.h"
-#include "engine/run/joint_save.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/run_resources.h"
@@ -211,8 +210,6 @@ class ModuleRun final : public SavedRun {
             const Environment& environment);
   int worker_threads() const;
   Status make_parts();
-  Status open_drives_in_turn();
-  Status connect_gpus();
   Status make_optimizer();
   Status make_gradients();
   // The coming accesses to gradients on NVMe.
@@ -236,9 +233,6 @@ class ModuleRun final : public SavedRun {
   Result<std::string> follow_save();
   // The first rank's answer, once all of them are there; an error of any.
   Result<std::string> agree(const Result<std::string>& own) const;
-  Status append_own_state(const JointSave::Append& append);
-  Status take_gathered_state(const TakeState& take);
-  std::vector<double> all_of_step(const std::vector<double>& own) const;
   // What is gathered is gathered by all ranks: noted, and compared.
   void note_gather(int unit);
   void check_order();
@@ -278,9 +272,8 @@ class ModuleRun final : public SavedRun {
   int open_unit_ = -1;       // by open_gradient()
   std::vector<offload::AdamwScalars> scalars_;
 
-  std::unique_ptr<Communicator> gpu_link_;
+  GpuRanks cuda_ranks_;
   RankLink ranks_;
-  std::shared_ptr<CudaRankLink> cuda_ranks_;
   TraceLog trace_;
   IoTrace io_trace_{trace_};
   RunDrives drives_;

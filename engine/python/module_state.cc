@@ -16,6 +16,7 @@
 #include "engine/exchange/stored_shape.h"
 #include "engine/python/module_run.h"
 #include "engine/python/parameter_spill.h"
+#include "engine/run/gathered_state.h"
 #include "engine/run/load_parameters.h"
 #include "engine/run/stored_state.h"
 #include "engine/weights/safetensors_writer.h"
@@ -187,7 +188,8 @@ Status ModuleRun::make_views() {
 
 Status ModuleRun::take_state(const TakeState& take, offload::Calls calls) {
   SLUICE_RETURN_IF_ERROR(optimizer_->drain());
-  return ranks_.is_alone() ? own_state().take(take, calls) : take_gathered_state(take);
+  return ranks_.is_alone() ? own_state().take(take, calls)
+                           : take_gathered_state(own_state(), ranks_, take);
 }
 
 CheckpointState ModuleRun::checkpoint_state() const {

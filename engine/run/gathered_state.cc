@@ -5,6 +5,7 @@
 
 #include "aio/check.h"
 #include "engine/budget/state_plan.h"
+#include "engine/step/unit_binding.h"
 
 namespace sluice::engine {
 
@@ -76,6 +77,17 @@ Status GatheredState::end_unit() {
   if (failed.front() != 0)
     return Error(ErrorCode::kCancelled, "rank 0 could not take the state of all ranks");
   return {};
+}
+
+Status take_gathered_state(const RunState& own, const RankLink& ranks, const TakeState& take) {
+  const GatheredState::Visit visit = [&](const StateRange& unit) {
+    return take_parameters(own.model->layout(unit.unit), unit, take);
+  };
+  GatheredState gathered(*own.model, ranks, visit);
+  UnitBinding units({own.params, own.units}, UnitBinding::Access::kRead, *own.model);
+  Status taken =
+      own.optimizer->snapshot(units, [&](const StateRange& range) { return gathered.add(range); });
+  return taken.ok() ? gathered.finish() : taken;
 }
 
 }  // namespace sluice::engine

@@ -14,6 +14,7 @@
 
 #include "aio/result.h"
 #include "engine/model/model_layout.h"
+#include "engine/run/run_state.h"
 #include "engine/step/rank_reduction.h"
 #include "offload/state/state_tiles.h"
 
@@ -55,5 +56,9 @@ class GatheredState {
   std::vector<float> message_;  // field by field
   Status visited_;              // rank 0's visitor
 };
+
+// For all ranks to call: at rank 0 RunState::take(), in order, of what all of them have; on others
+// `take` may be empty.
+Status take_gathered_state(const RunState& own, const RankLink& ranks, const TakeState& take);
 
 }  // namespace sluice::engine

@@ -146,4 +146,17 @@ Status JointSave::write(const std::string& folder, const Source& source) {
   return gather_checksums();
 }
 
+JointSave::Source source_of(const RunState& own) {
+  return [own](const JointSave::Append& append) {
+    const auto take = [&append](const ParameterState& state) {
+      return append({.parameter = state.parameter->name,
+                     .first_element = state.first,
+                     .master = state.master,
+                     .exp_avg = state.exp_avg,
+                     .exp_avg_sq = state.exp_avg_sq});
+    };
+    return own.take(take, offload::Calls::kInOrder);
+  };
+}
+
 }  // namespace sluice::engine

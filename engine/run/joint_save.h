@@ -21,6 +21,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/model/model_layout.h"
+#include "engine/run/run_state.h"
 #include "engine/step/rank_reduction.h"
 
 namespace sluice::engine {
@@ -67,5 +68,8 @@ class JointSave {
   Status added_;                              // likewise: whether it took the others' parts
   std::unique_ptr<PartWriter> part_;          // of the others
 };
+
+// All that this rank has of a run.
+JointSave::Source source_of(const RunState& own);
 
 }  // namespace sluice::engine

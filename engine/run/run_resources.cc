@@ -75,6 +75,26 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
   return drives;
 }
 
+Result<RunDrives> open_drives_in_turn(const config::Config& config, const MemoryPlan& plan,
+                                      const RankLink& ranks, aio::IoObserver* observer) {
+  const bool is_alone = ranks.is_alone();
+  const bool is_first = is_alone || ranks.link->rank(ProcessGroup::kNode) == 0;
+  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks.link->barrier(ProcessGroup::kNode));
+  SLUICE_ASSIGN_OR_RETURN(
+      RunDrives drives,
+      open_drives(config, plan, observer, is_first ? Leftovers::kRemove : Leftovers::kLeave));
+  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks.link->barrier(ProcessGroup::kNode));
+  return drives;
+}
+
+Status GpuRanks::connect(const MemoryPlan& plan, RankLink& ranks) {
+  if (ranks.is_alone() || !plan.cuda) return {};
+  SLUICE_ASSIGN_OR_RETURN(link_, make_gpu_communicator(*ranks.link));
+  ranks.link = link_.get();
+  cuda_ = make_cuda_rank_link(ranks);
+  return {};
+}
+
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan) {
   offload::ParamOffloader::Options options = plan.params.options;
   if (plan.cuda) options.hook = cuda_pin_hook();

@@ -11,6 +11,7 @@
 #include "aio/io_watchdog.h"
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
+#include "engine/comm/communicator.h"
 #include "engine/config/config.h"
 #include "engine/device/host.h"
 #include "engine/observe/trace_log.h"
@@ -33,6 +34,23 @@ enum class Leftovers : std::uint8_t { kRemove, kLeave };
 Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
                               aio::IoObserver* observer = nullptr,
                               Leftovers leftovers = Leftovers::kRemove);
+// Likewise, for all ranks of a run to call: one of each host removes what killed runs left there,
+// before any makes a store.
+Result<RunDrives> open_drives_in_turn(const config::Config& config, const MemoryPlan& plan,
+                                      const RankLink& ranks, aio::IoObserver* observer);
+
+// The link between the GPUs of several ranks; empty where there is one rank, or no GPU.
+class GpuRanks {
+ public:
+  // For all ranks to call. Puts itself before `ranks.link`, which must outlive it: from then on
+  // what GPUs exchange goes by NCCL, all else as before.
+  Status connect(const MemoryPlan& plan, RankLink& ranks);
+  CudaRankLink* get() const { return cuda_.get(); }  // null: empty
+
+ private:
+  std::unique_ptr<Communicator> link_;
+  std::shared_ptr<CudaRankLink> cuda_;
+};
 
 // What the offloaders are made with: the plan's, in memory that the GPU's copies need pinned.
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan);

@@ -10,33 +10,13 @@
 
 #include "aio/clock.h"
 #include "engine/device/gpu.h"
+#include "engine/run/gathered_state.h"
 #include "engine/run/joint_save.h"
 #include "engine/run/stored_state.h"
 #include "engine/run/training_run.h"
-#include "engine/step/cuda_step.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
-
-// One rank of a host removes what killed runs have left there, before any makes a store.
-Status TrainingRun::open_drives_in_turn() {
-  const bool is_alone = ranks_.is_alone();
-  const bool is_first = is_alone || ranks_.link->rank(ProcessGroup::kNode) == 0;
-  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, plan_, &io_trace_,
-                                               is_first ? Leftovers::kRemove : Leftovers::kLeave));
-  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks_.link->barrier(ProcessGroup::kNode));
-  return {};
-}
-
-// From here on what the ranks' GPUs exchange goes by NCCL, all else as before.
-Status TrainingRun::connect_gpus() {
-  if (ranks_.is_alone() || !plan_.cuda) return {};
-  SLUICE_ASSIGN_OR_RETURN(gpu_link_, make_gpu_communicator(*ranks_.link));
-  ranks_.link = gpu_link_.get();
-  cuda_ranks_ = make_cuda_rank_link(ranks_);
-  return {};
-}
 
 Status TrainingRun::lead(Order order) {
   if (ranks_.is_alone()) return {};
@@ -103,7 +83,7 @@ Status TrainingRun::follow() {
       case Order::kTakeState:
         trainer_->drain();
         // What the first rank could not write is for that one to judge.
-        if (const Status taken = take_gathered_state({});
+        if (const Status taken = take_gathered_state(own_state(), ranks_, {});
             !taken.ok() && taken.error().code() != ErrorCode::kCancelled)
           return taken;
         SLUICE_RETURN_IF_ERROR(ranks_.link->health());
@@ -112,8 +92,7 @@ Status TrainingRun::follow() {
         trainer_->drain();
         JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
         // What was not saved is for the first rank to report.
-        static_cast<void>(
-            save.follow([this](const auto& append) { return append_own_state(append); }));
+        static_cast<void>(save.follow(source_of(own_state())));
         SLUICE_RETURN_IF_ERROR(ranks_.link->health());
         break;
       }
@@ -129,25 +108,13 @@ Status TrainingRun::follow() {
   }
 }
 
-Status TrainingRun::append_own_state(const JointSave::Append& append) {
-  const auto take = [&append](const ParameterState& state) {
-    return append({.parameter = state.parameter->name,
-                   .first_element = state.first,
-                   .master = state.master,
-                   .exp_avg = state.exp_avg,
-                   .exp_avg_sq = state.exp_avg_sq});
-  };
-  return own_state().take(take, offload::Calls::kInOrder);
-}
-
 Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,
                                                  const CheckpointState& state) {
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kSave));
   trainer_->drain();
   JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
-  auto bytes =
-      save.lead(folder, state, [this](const auto& append) { return append_own_state(append); });
+  auto bytes = save.lead(folder, state, source_of(own_state()));
   is_in_step_ = ranks_.link->health().ok();
   return bytes;
 }

@@ -143,8 +143,9 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                           config::stored_json(config, working_folder()));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_RETURN_IF_ERROR(run->open_drives_in_turn());
-  SLUICE_RETURN_IF_ERROR(run->connect_gpus());
+  SLUICE_ASSIGN_OR_RETURN(run->drives_,
+                          open_drives_in_turn(config, plan, run->ranks_, &run->io_trace_));
+  SLUICE_RETURN_IF_ERROR(run->cuda_ranks_.connect(plan, run->ranks_));
   SLUICE_RETURN_IF_ERROR(run->limit_gpu());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());
   SLUICE_RETURN_IF_ERROR(run->make_device());
@@ -269,21 +270,10 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
   trainer_->drain();
-  Status taken = ranks_.is_alone() ? own_state().take(take, calls) : take_gathered_state(take);
+  Status taken = ranks_.is_alone() ? own_state().take(take, calls)
+                                   : take_gathered_state(own_state(), ranks_, take);
   is_in_step_ = ranks_.is_alone() || ranks_.link->health().ok();
   return taken;
-}
-
-Status TrainingRun::take_gathered_state(const TakeState& take) {
-  const GatheredState::Visit visit = [&](const offload::StateRange& unit) {
-    return take_parameters(model_->layout(unit.unit), unit, take);
-  };
-  GatheredState gathered(model(), ranks_, visit);
-  UnitBinding units({&parameters_->trained(), &parameters_->units()}, UnitBinding::Access::kRead,
-                    model());
-  Status taken = optimizer_->snapshot(
-      units, [&](const offload::StateRange& range) { return gathered.add(range); });
-  return taken.ok() ? gathered.finish() : taken;
 }
 
 CheckpointState TrainingRun::checkpoint_state() const {

@@ -24,7 +24,6 @@
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/observe/io_trace.h"
-#include "engine/run/joint_save.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
 #include "engine/run/run_resources.h"
@@ -118,8 +117,6 @@ class TrainingRun final : public SavedRun {
   TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
   Traffic own_traffic() const;
   RunState own_state() const;
-  Status take_gathered_state(const TakeState& take);
-  Status append_own_state(const JointSave::Append& append);
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
   nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);  // nothing where there is one rank
@@ -133,8 +130,6 @@ class TrainingRun final : public SavedRun {
   double evaluate_all();
   LossSum evaluate_pass(std::uint64_t first, LossSum total);
   std::uint64_t evaluation_group() const;
-  Status open_drives_in_turn();
-  Status connect_gpus();
   Status limit_gpu();
   Status make_offloaders();
   Status make_unit_inputs();
@@ -147,9 +142,8 @@ class TrainingRun final : public SavedRun {
 
   const config::Config config_;
   const MemoryPlan plan_;
-  std::unique_ptr<Communicator> gpu_link_;  // of several ranks with GPUs
+  GpuRanks cuda_ranks_;
   RankLink ranks_;
-  std::shared_ptr<CudaRankLink> cuda_ranks_;
   // Whether the other ranks are where this one is: else nothing is said to them at the end.
   bool is_in_step_ = false;
   Traffic all_traffic_;               // with several ranks

@@ -19,7 +19,7 @@ std::string Trainer::suspects(const StepBatch& batch) const {
   own.reserve(losses_.size());
   for (std::size_t m = 0; m < losses_.size(); ++m)
     own.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
-  const std::vector<double> means = all_of_step(own);
+  const std::vector<double> means = must(all_of_step(options_.ranks, options_.order, own));
   std::vector<std::size_t> accused;
   std::size_t largest = 0;
   for (std::size_t m = 0; m < means.size(); ++m) {

@@ -76,4 +76,19 @@ Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
   return {};
 }
 
+Result<std::vector<double>> all_of_step(const RankLink& ranks, const offload::SumOrder& order,
+                                        const std::vector<double>& own) {
+  if (ranks.is_alone()) return own;
+  std::vector<double> by_rank(own.size() * static_cast<std::size_t>(ranks.part.world));
+  SLUICE_RETURN_IF_ERROR(ranks.link->all_gather(std::as_bytes(std::span(own)),
+                                                std::as_writable_bytes(std::span(by_rank))));
+  std::vector<double> all(by_rank.size());
+  for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    const auto micro_batch = static_cast<std::int64_t>(i % own.size());
+    const auto rank = static_cast<int>(i / own.size());
+    all[static_cast<std::size_t>(order.number_in_step(micro_batch, rank))] = by_rank[i];
+  }
+  return all;
+}
+
 }  // namespace sluice::engine

@@ -51,4 +51,8 @@ class RankReduction {
 Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
                           std::span<offload::SquareSum* const> sums);
 
+// `own`: of each micro-batch of this rank. Then of all micro-batches of the step, in their order.
+Result<std::vector<double>> all_of_step(const RankLink& ranks, const offload::SumOrder& order,
+                                        const std::vector<double>& own);
+
 }  // namespace sluice::engine

@@ -337,23 +337,9 @@ double Trainer::mean_loss(const StepBatch& batch) const {
   sums.reserve(losses_.size());
   for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
   double sum = 0;
-  for (const double of_micro_batch : all_of_step(sums)) sum += of_micro_batch;
+  for (const double of_micro_batch : must(all_of_step(options_.ranks, options_.order, sums)))
+    sum += of_micro_batch;
   return sum / counted_targets(batch);
-}
-
-// Of all micro-batches of the step, in their order.
-std::vector<double> Trainer::all_of_step(const std::vector<double>& own) const {
-  if (options_.ranks.is_alone()) return own;
-  std::vector<double> by_rank(own.size() * static_cast<std::size_t>(options_.ranks.part.world));
-  must(options_.ranks.link->all_gather(std::as_bytes(std::span(own)),
-                                       std::as_writable_bytes(std::span(by_rank))));
-  std::vector<double> all(by_rank.size());
-  for (std::size_t i = 0; i < by_rank.size(); ++i) {
-    const auto micro_batch = static_cast<std::int64_t>(i % own.size());
-    const auto rank = static_cast<int>(i / own.size());
-    all[static_cast<std::size_t>(options_.order.number_in_step(micro_batch, rank))] = by_rank[i];
-  }
-  return all;
 }
 
 void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {

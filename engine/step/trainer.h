@@ -141,7 +141,6 @@ class Trainer {
   void prefetch_sums(std::size_t position);
   std::int64_t number_in_step(std::size_t micro_batch) const;
   double counted_targets(const StepBatch& batch) const;
-  std::vector<double> all_of_step(const std::vector<double>& own) const;
   double mean_loss(const StepBatch& batch) const;
   std::string suspects(const StepBatch& batch) const;
   void handle_overflow(const StepBatch& batch, const GradientTotals& totals, StepOutcome& outcome);

@@ -1,11 +1,11 @@
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cmath>
 #include <iostream>
 #include <memory>
 
 #include "aio/log.h"
 #include "aio/terminal_line.h"
+#include "aio/unix_time.h"
 #include "engine/probe/machine_probe.h"
 #include "tools/cli/command.h"
 #include "tools/session/config_options.h"
@@ -26,9 +26,7 @@ Result<int> run(const ProbeOptions& options, aio::IoWatchdog& watchdog) {
                               ? resolve_for_probe(options.config)
                               : resolve(options.config));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
-  const std::int64_t now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
-                                      std::chrono::system_clock::now().time_since_epoch())
-                                      .count();
+  const std::int64_t now_unix_s = unix_s_now();
   engine::ProbeReport report;
   {
     TerminalLine line;

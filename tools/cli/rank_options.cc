@@ -9,6 +9,7 @@
 
 #include "aio/machine_info.h"
 #include "aio/units.h"
+#include "engine/comm/host_lists.h"
 #include "engine/device/gpu.h"
 #include "tools/cli/option_checks.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/comm/host_lists.h"
 #include "engine/comm/rank_context.h"
 
 namespace sluice::tools {

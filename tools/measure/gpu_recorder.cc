@@ -2,9 +2,7 @@
 
 #include <torch/cuda.h>
 
-#include <filesystem>
 #include <memory>
-#include <system_error>
 
 #include "tools/measure/recording.h"
 
@@ -18,23 +16,13 @@ Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
   work();
   torch::cuda::synchronize();
   const std::unique_ptr<profiler::ProfilerResult> recorded = recording.end();
-  std::vector<GpuEvent> events;
-  for (const profiler::KinetoEvent& event : recorded->events()) {
-    if (event.deviceType() != c10::DeviceType::CUDA) continue;
-    events.push_back({.name = event.name(),
-                      .begin_ns = static_cast<std::int64_t>(event.startNs()),
-                      .end_ns = static_cast<std::int64_t>(event.endNs())});
-  }
+  std::vector<GpuEvent> events = events_of(*recorded, c10::DeviceType::CUDA);
   if (events.empty()) {
     return Error(ErrorCode::kInternal,
                  "the driver recorded no kernel: profiling may be switched off for this user, "
                  "and its kernels cannot be shown");
   }
-  if (!trace_file.empty()) {
-    recorded->save(trace_file);
-    if (std::error_code ignored; !std::filesystem::exists(trace_file, ignored))
-      return Error(ErrorCode::kIo, "the trace could not be written to " + trace_file);
-  }
+  SLUICE_RETURN_IF_ERROR(save_trace(*recorded, trace_file));
   return events;
 }
 

@@ -1,10 +1,16 @@
-// Recording: LibTorch's profiler, on until it is ended, however the work ends.
+// Recording: LibTorch's profiler, on until it is ended, however the work ends; and what it has
+// recorded.
 #pragma once
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <memory>
 #include <set>
+#include <string>
+#include <vector>
+
+#include "aio/result.h"
+#include "tools/measure/gpu_profile.h"
 
 namespace sluice::tools {
 
@@ -31,5 +37,12 @@ class Recording {
  private:
   bool running_ = true;
 };
+
+// Those of one kind of device.
+std::vector<GpuEvent> events_of(const torch::autograd::profiler::ProfilerResult& recorded,
+                                c10::DeviceType device);
+
+// As a trace; an empty path: none. Errors: kIo.
+Status save_trace(torch::autograd::profiler::ProfilerResult& recorded, const std::string& path);
 
 }  // namespace sluice::tools

@@ -49,18 +49,6 @@ std::int64_t steps_of(const config::Resolved& resolved) {
   return 0;
 }
 
-std::vector<TierUse> tiers_of(const engine::MemoryPlan& plan) {
-  std::vector<TierUse> tiers;
-  const auto add = [&](const char* tier, const std::vector<engine::MemoryLine>& lines,
-                       std::uint64_t bytes) {
-    if (bytes > 0) tiers.push_back({tier, lines, bytes, std::nullopt});
-  };
-  add("gpu", plan.gpu, plan.gpu_bytes());
-  add("cpu", plan.host, plan.host_bytes());
-  add("nvme", plan.nvme, plan.nvme_bytes());
-  return tiers;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ModuleRecord>> ModuleRecord::begin(engine::ModuleRun& run,

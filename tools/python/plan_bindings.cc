@@ -2,7 +2,6 @@
 // The above has to come first.
 #include <pybind11/stl.h>
 
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/unix_time.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/preflight.h"
@@ -33,12 +33,6 @@ ConfigOptions config_options(const std::string& file, const std::string& text,
 namespace {
 
 using engine::value_of;
-
-std::int64_t unix_s_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // A plan as Python gets it.
 struct PlanTexts {

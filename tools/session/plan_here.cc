@@ -1,11 +1,11 @@
 #include "tools/session/plan_here.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "aio/log.h"
 #include "aio/terminal_line.h"
+#include "aio/unix_time.h"
 #include "engine/probe/link_probe.h"
 #include "engine/probe/machine_probe.h"
 #include "engine/run/run_data.h"
@@ -15,12 +15,6 @@ namespace sluice::tools {
 namespace {
 
 constexpr std::int64_t kSeriesSeconds = 3600;
-
-std::int64_t unix_s_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 

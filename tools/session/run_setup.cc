@@ -21,6 +21,7 @@
 #include "engine/observe/text_table.h"
 #include "engine/plan/rank_places.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/preflight/host_shares.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/preflight.h"
 #include "engine/preflight/shared_file_systems.h"
@@ -36,9 +37,7 @@ struct CheckedPlan {
   engine::MemoryPlan memory;
   bool saves_in_background = false;  // their copy of the state is a line of the memory then
   std::optional<double> predicted_step_s;
-  std::optional<std::uint64_t> gpu_room_bytes;
-  std::optional<std::uint64_t> host_room_bytes;
-  std::optional<std::uint64_t> nvme_room_bytes;
+  TierRooms rooms;
 };
 
 // Saves in the background need a copy: it counts where it is asked for, or where there is room for
@@ -170,7 +169,7 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const engine::M
     SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, link, options));
     checked = {.memory = plan.memory,
                .predicted_step_s = plan.placement.prediction.step_s,
-               .nvme_room_bytes = plan.input.budget.nvme};
+               .rooms = {.nvme_bytes = plan.input.budget.nvme}};
     own = engine::RankPlaces::of(plan);
   }
   if (options.link == nullptr) return checked;
@@ -185,25 +184,6 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const engine::M
 std::string trained_share(const engine::ModelLayout& model) {
   if (!model.has_frozen()) return {};
   return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
-}
-
-// What one of several ranks of this host may take of it.
-void divide_host(int ranks, config::Budget& budget, engine::MachineFacts& facts) {
-  const auto share = [ranks](std::optional<std::uint64_t>& bytes) {
-    if (bytes) *bytes /= static_cast<std::uint64_t>(ranks);
-  };
-  share(facts.available_bytes);
-  share(facts.cgroup_bytes);
-  if (budget.cpu_gib) *budget.cpu_gib /= ranks;
-}
-
-// What is on the drives, of all of them: they share the room there.
-engine::MemoryPlan of_host(engine::MemoryPlan plan, int ranks) {
-  for (engine::MemoryLine& line : plan.nvme) {
-    line.bytes *= static_cast<std::uint64_t>(ranks);
-    for (engine::PathBytes& path : line.paths) path.bytes *= static_cast<std::uint64_t>(ranks);
-  }
-  return plan;
 }
 
 void note_ranks(const config::Config& config, const offload::RankPart& ranks, int of_host) {
@@ -236,10 +216,11 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   SLUICE_RETURN_IF_ERROR(engine::check_device(config));
   const bool on_gpu = engine::uses_cuda(config);
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
-  engine::MachineFacts facts = engine::machine_facts(config);
   const int host_ranks =
       options.link != nullptr ? options.link->world_size(engine::ProcessGroup::kNode) : 1;
-  divide_host(host_ranks, config.budget, facts);
+  const engine::MachineFacts facts =
+      engine::facts_of_rank(engine::machine_facts(config), host_ranks);
+  config.budget = engine::budget_of_rank(config.budget, host_ranks);
   const offload::RankPart ranks =
       options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
                               : offload::RankPart();
@@ -260,29 +241,16 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
                 << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden
                 << ", " << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report =
-      engine::preflight(config, of_host(plan.memory, host_ranks), facts, files);
+      engine::preflight(config, engine::plan_of_host(plan.memory, host_ranks), facts, files);
   *options.says << report.table;
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
   SLUICE_RETURN_IF_ERROR(report.verdict);
-  plan.gpu_room_bytes = engine::gpu_room(config.budget, facts);
-  plan.host_room_bytes = engine::host_room(config.budget, facts);
-  if (!plan.nvme_room_bytes && config.budget.nvme_gib)
-    plan.nvme_room_bytes = static_cast<std::uint64_t>(*config.budget.nvme_gib * kGiB);
+  plan.rooms.gpu_bytes = engine::gpu_room(config.budget, facts);
+  plan.rooms.host_bytes = engine::host_room(config.budget, facts);
+  if (!plan.rooms.nvme_bytes && config.budget.nvme_gib)
+    plan.rooms.nvme_bytes = static_cast<std::uint64_t>(*config.budget.nvme_gib * kGiB);
   return plan;
-}
-
-std::vector<TierUse> tiers_of(const CheckedPlan& plan) {
-  const engine::MemoryPlan& memory = plan.memory;
-  std::vector<TierUse> tiers;
-  const auto add = [&](const char* tier, const std::vector<engine::MemoryLine>& lines,
-                       std::uint64_t bytes, const std::optional<std::uint64_t>& budget_bytes) {
-    if (bytes > 0) tiers.push_back({tier, lines, bytes, budget_bytes});
-  };
-  add("gpu", memory.gpu, memory.gpu_bytes(), plan.gpu_room_bytes);
-  add("cpu", memory.host, memory.host_bytes(), plan.host_room_bytes);
-  add("nvme", memory.nvme, memory.nvme_bytes(), plan.nvme_room_bytes);
-  return tiers;
 }
 
 void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
@@ -311,7 +279,7 @@ Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
   };
   SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
-  if (options.tiers != nullptr) *options.tiers = tiers_of(plan);
+  if (options.tiers != nullptr) *options.tiers = tiers_of(plan.memory, plan.rooms);
   SLUICE_RETURN_IF_ERROR(go_on());
   const engine::SavePlan saves = saves_of(config, from, options.files, plan, *options.says);
   if (options.saves != nullptr) *options.saves = saves;

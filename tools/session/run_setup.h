@@ -19,6 +19,7 @@
 #include "engine/run/training_run.h"
 #include "engine/weights/dtype.h"
 #include "tools/session/show_share.h"
+#include "tools/session/tier_use.h"
 
 namespace sluice::tools {
 
@@ -30,14 +31,6 @@ struct PlannedStep {
   std::string prediction;  // engine::prediction_json()
   std::string what_if;     // engine::what_if_json(), where it was asked for
   std::string what_if_text;
-};
-
-// What the run takes of each tier, part by part, and may take: for who looks at it later.
-struct TierUse {
-  std::string tier;  // "gpu", "cpu", "nvme"
-  std::vector<engine::MemoryLine> lines;
-  std::uint64_t bytes = 0;
-  std::optional<std::uint64_t> budget_bytes;  // unset: it is not known
 };
 
 // What a run finds and leaves in its folder besides what the configuration says.

@@ -12,7 +12,7 @@ from ._core import Config, Ranks, RefusedError, Run
 
 if TYPE_CHECKING:
     from ._records import Record
-    from .engine import StepResult
+    from ._steps import StepResult
     from .keeper import Keeper
     from .units import ManagedParameter
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/comm/host_lists.h"
+
 namespace sluice::engine {
 namespace {
 

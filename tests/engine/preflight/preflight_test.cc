@@ -7,6 +7,7 @@
 #include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
+#include "engine/preflight/host_shares.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/run/made_up_drives.h"
 #include "tests/engine/small_config.h"
@@ -361,6 +362,23 @@ TEST_F(Preflight, TakesThisMachineAsItIs) {
   ASSERT_OK(checked.verdict);
   EXPECT_THAT(checked.table, HasSubstr("on " + small.folder().file("nvme")));
   EXPECT_TRUE(std::filesystem::is_empty(small.folder().file("nvme")));
+}
+
+TEST_F(Preflight, OfSeveralRanksOfAHostDividesMemoryAndAddsUpDrives) {
+  config_.budget.cpu_gib = 12;
+  facts_.cgroup_bytes = 90 * kGiB;
+  facts_.memlock_bytes = 8 * kGiB;
+  const config::Budget budget = budget_of_rank(config_.budget, 3);
+  EXPECT_EQ(budget.cpu_gib, 4.0);
+  EXPECT_EQ(budget.nvme_gib, config_.budget.nvme_gib);
+  const MachineFacts facts = facts_of_rank(facts_, 3);
+  EXPECT_EQ(facts.available_bytes, 100 * kGiB / 3);
+  EXPECT_EQ(facts.cgroup_bytes, 30 * kGiB);
+  EXPECT_EQ(facts.memlock_bytes, 8 * kGiB);  // a limit of each process
+  const MemoryPlan all = plan_of_host(plan_, 3);
+  EXPECT_EQ(all.host_bytes(), plan_.host_bytes());
+  EXPECT_EQ(all.nvme_bytes(), 24 * kGiB);
+  EXPECT_EQ(all.nvme[0].paths[1].bytes, 3 * kGiB);
 }
 
 TEST(MachineFacts, GiveTheSmallestOfWhatTheHostSaysLessAMargin) {

@@ -1,0 +1,29 @@
+// Lists of hosts as launchers write them: Slurm's, and DeepSpeed's hostfile.
+//
+// Threads: any. Errors: kInvalidArgument, with what is wrong in the list.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aio/result.h"
+
+namespace sluice::engine {
+
+// Slurm's node list, "gpu[01-03,7],login" -> gpu01 gpu02 gpu03 gpu7 login; at most kMaxRanks.
+Result<std::vector<std::string>> parse_node_list(std::string_view list);
+// Slurm's tasks per node, "2(x3),1" -> 2 2 2 1.
+Result<std::vector<int>> parse_tasks_per_node(std::string_view counts);
+
+// A line of DeepSpeed's hostfile: "host slots=N". '#' begins a comment; empty lines are skipped.
+struct HostSlots {
+  std::string host;
+  int slots = 0;
+
+  bool operator==(const HostSlots&) const = default;
+};
+// In the order of the file; errors name the line. No host at all, or one named twice, is refused.
+Result<std::vector<HostSlots>> parse_hostfile(std::string_view text);
+
+}  // namespace sluice::engine
