@@ -205,6 +205,9 @@ void RunFollower::show() {
   view.nvme_write_bytes = mean("nvme_write_bytes");
   view.h2d_bytes = mean("h2d_bytes");
   view.d2h_bytes = mean("d2h_bytes");
+  view.gpu_utilization_percent = mean("gpu_utilization_percent");
+  view.gpu_power_watts = mean("gpu_power_watts");
+  view.gpu_throttled_percent = mean("gpu_throttled_percent");
   if (view.step_ms.value_or(0) > 0) {
     const std::array<std::optional<double>, 3> parts = {mean("forward_ms"), mean("backward_ms"),
                                                         mean("update_exposed_ms")};
