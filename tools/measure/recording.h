@@ -5,17 +5,19 @@
 
 #include <memory>
 #include <set>
+#include <unordered_set>
 
 namespace sluice::tools {
 
 class Recording {
  public:
-  explicit Recording(torch::autograd::profiler::ActivityType activity) {
+  // `scopes`: of ranges on the host; empty: all.
+  explicit Recording(const std::set<torch::autograd::profiler::ActivityType>& activities,
+                     const std::unordered_set<at::RecordScope>& scopes = {}) {
     namespace profiler = torch::autograd::profiler;
     const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
-    const std::set<profiler::ActivityType> activities = {activity};
     profiler::prepareProfiler(config, activities);
-    profiler::enableProfiler(config, activities);
+    profiler::enableProfiler(config, activities, scopes);
   }
   ~Recording() {
     if (running_) static_cast<void>(torch::autograd::profiler::disableProfiler());
