@@ -248,6 +248,25 @@ class Files(RunFolder):
             fcntl.flock(held, fcntl.LOCK_EX)
             self.assertIn("another sluice-log writes to csv", self.log("--csv", "csv", code=1))
 
+    def test_names_what_is_no_file_and_waits_for_none(self):
+        self.begin()
+        self.steps(1, 2)
+        makers = {"is not a regular file": (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)),
+                  "symbolic links": (lambda path: os.symlink(path, path),)}
+        for name in ("metrics.jsonl", "events.jsonl", "config.json"):
+            (self.run / name).rename(self.path / name)
+            for words, ways in makers.items():
+                for make in ways:
+                    make(self.run / name)
+                    is_needed = name != "config.json"
+                    said = self.log("--csv", "csv", code=1 if is_needed else 0)
+                    if is_needed:
+                        self.assertRegex(said, rf"\Asluice-log: .*{name}.*{words}")
+                    remove = os.rmdir if make is os.mkdir else os.unlink
+                    remove(self.run / name)
+            (self.path / name).rename(self.run / name)
+        self.assertEqual([step for step, _ in self.rows()], [1, 2])
+
     def test_one_output_that_fails_does_not_cost_another(self):
         self.steps(1, 3)
         (self.path / "file").write_text("")
