@@ -360,9 +360,9 @@ class Painter {
   int gpu(const Area& area) {
     int used = 0;
     const double throttled = view_.gpu_throttled_percent.value_or(0);
-    std::string more = view_.gpu_power_watts ? number_text(view_.gpu_power_watts) + " W" : "";
-    if (throttled > 0)
-      more += (more.empty() ? "" : ", ") + std::string("throttled ") + percent_text(throttled);
+    std::string more = throttled > 0 ? "throttled " + percent_text(throttled) : "";
+    if (view_.gpu_power_watts)
+      more += (more.empty() ? "" : ", ") + number_text(view_.gpu_power_watts, 3) + " W";
     if (const auto& busy = view_.gpu_utilization_percent)
       bar(area, used, "GPU busy", *busy / 100,
           percent_text(busy) + (more.empty() ? "" : ", " + more),

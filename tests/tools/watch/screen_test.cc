@@ -76,9 +76,10 @@ TEST_F(Screen, ShowsHowBusyGpusAreWhereThatIsKnown) {
   for (const int columns : {80, 200})
     for (const Panel panel : {Panel::kOverview, Panel::kSpeed})
       EXPECT_THAT(draw_screen(gpu, series(100), 40, columns, {.panel = panel}).text(),
-                  testing::ContainsRegex("GPU busy .* 92%, 640"))
+                  testing::ContainsRegex("GPU busy .* 92%, throttled 25%"))
           << columns;
-  EXPECT_THAT(draw_screen(gpu, series(100), 40, 200, {}).text(), HasSubstr("throttled 25%"));
+  EXPECT_THAT(draw_screen(gpu, series(100), 40, 200, {}).text(),
+              HasSubstr("92%, throttled 25%, 640 W"));
 }
 
 TEST_F(Screen, FitsIntoAnyTerminal) {
