@@ -2,7 +2,7 @@
 // driver says (NVML), asked a few times a second by a thread of its own.
 //
 // What the driver does not say is missing, never 0: where there is no NVML, where it does not
-// support the question (a MIG instance has no utilisation of its own), and where it does not answer.
+// support the question (a MIG instance has no utilisation of its own), where it does not answer.
 //
 // Threads: its owner's. None of its calls waits for the driver, not even the destructor for more
 // than a second: a driver that hangs keeps the thread and what it needs, and nobody else.

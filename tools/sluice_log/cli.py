@@ -86,7 +86,8 @@ class Logger:
     def __init__(self, run, outputs, retries=False):
         self.run = run
         self.outputs = outputs
-        self.away = []  # [output, when it is tried again, after how long the time after that]
+        self.away = {}  # when each is tried again
+        self._pauses = {}  # before that, of those that have not had all since they were away
         self.failed = False
         self._retries = retries
         self._count = 0  # records of this pass over the run's files
@@ -121,36 +122,38 @@ class Logger:
         if not self._retries:
             self._drop(output, f"{sentence}; the same command adds what is missing once it answers")
             return
-        say(plain_text(f"{sentence}; it is tried again, and the run is not held up"))
+        pause_s = self._pauses.get(output)
+        if pause_s is None:
+            say(plain_text(f"{sentence}; it is tried again, and the run is not held up"))
+        self._pauses[output] = FIRST_RETRY_S if pause_s is None else min(2 * pause_s, MOST_RETRY_S)
+        self.away[output] = time.monotonic() + self._pauses[output]
         self.outputs.remove(output)
-        self.away.append([output, time.monotonic() + FIRST_RETRY_S, FIRST_RETRY_S])
 
     def _call_back(self, at_once=False):
-        for entry in list(self.away):
-            output, due_s, pause_s = entry
+        """Those that are away, where it is time."""
+        for output, due_s in list(self.away.items()):
             if time.monotonic() < due_s and not at_once:
                 continue
-            try:
-                output.open(self._identity, self.run.parameters())
-            except Away:
-                pause_s = min(2 * pause_s, MOST_RETRY_S)
-                entry[1:] = time.monotonic() + pause_s, pause_s
-                continue
-            except Failure as failure:
-                self.away.remove(entry)
-                say(plain_text(str(failure)))
-                self.failed = True
-                continue
-            say(f"{output.kind} answers again")
-            self.away.remove(entry)
+            del self.away[output]
             self.outputs.append(output)
-            self._replay([output])
-            again = []
-            self.each(lambda it: it is output and it.end_pass(
-                self.run.events, self._any_records) and again.append(it))
-            if again:
-                self._replay(again)
-            self.each(lambda it: it is output and it.note(self.run.events))
+            self._catch_up(output)
+            if output in self.outputs:
+                del self._pauses[output]
+                say(f"{output.kind} answers again, and has what it missed")
+
+    def _catch_up(self, output):
+        def only(work):
+            self.each(lambda it: it is output and work())
+
+        parameters = self.run.parameters()
+        again = []
+        only(lambda: output.open(self._identity, parameters))
+        self._replay([output])
+        only(lambda: output.end_pass(self.run.events, self._any_records) and again.append(output))
+        if again:
+            self._replay(again)
+            only(lambda: output.end_pass(self.run.events, self._any_records))
+        only(lambda: output.note(self.run.events))
 
     def _open(self):
         identity = self.run.identity()
@@ -215,7 +218,7 @@ class Logger:
         if ending and self._is_open:
             self.each(lambda output: output.end(*ending))
         self.each(lambda output: output.close())
-        for output, *_ in self.away:
+        for output in self.away:
             say(f"{output.kind} was away to the end, and lacks steps: the same command adds them")
             self.failed = True
         left_out = self.run.bad_lines + self.run.metrics.too_long

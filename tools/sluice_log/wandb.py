@@ -48,8 +48,9 @@ class WandbRun(Output):
                                         init_timeout=INIT_TIMEOUT_S)
         try:
             self._run = self._wandb.init(
-                id=self.state["run"], resume="allow", dir=str(self.folder.parent), config=self._parameters,
-                mode="offline" if self._offline else None, settings=settings, **self._settings)
+                id=self.state["run"], resume="allow", dir=str(self.folder.parent),
+                config=self._parameters, mode="offline" if self._offline else None,
+                settings=settings, **self._settings)
         except self._wandb.errors.CommError as error:
             raise Away(f"{self.kind} cannot be reached: {str(error)[:500]}. --wandb-offline writes "
                        "to a folder that wandb sync sends later") from error
