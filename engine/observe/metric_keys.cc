@@ -59,7 +59,8 @@ constexpr std::array kMetricKeys = {
               "all ranks' GPUs, sampled five times a second; a step without a sample has the last "
               "one. Of "
               "modules of the Python package: of the first rank's GPU, since the step before"},
-    MetricKey{"gpu_power_watts", "W", kByNvml, "what all ranks' GPUs drew, likewise"},
+    MetricKey{"gpu_power_watts", "W", kByNvml,
+              "what all ranks' GPUs drew, likewise; of a MIG instance the whole card's"},
     MetricKey{"gpu_throttled_percent", "%", kByNvml,
               "of the samples, those in which heat or the power supply held a GPU's clock down, "
               "the cap on its power aside; of the GPU that had most"},
