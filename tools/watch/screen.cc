@@ -61,9 +61,6 @@ constexpr Spec kNorm{"gradient norm", "grad_norm", plain_number, true};
 constexpr Spec kRate{"learning rate", "lr", plain_number, true};
 constexpr Spec kSpeed{"tokens/s", "tokens_per_s", count_text, true};
 constexpr Spec kTime{"time of a step", "step_ms", milliseconds_text, true};
-std::string percent_text(std::optional<double> value) {
-  return value ? share_text(*value / 100) : "-";
-}
 constexpr Spec kBusy{"GPU busy", "gpu_utilization_percent", percent_text, true};
 constexpr Spec kGpu{"GPU memory, peak", "gpu_peak_bytes", bytes_text, true};
 constexpr Spec kHost{"host memory", "host_rss_bytes", bytes_text, true};
@@ -359,16 +356,13 @@ class Painter {
 
   int gpu(const Area& area) {
     int used = 0;
-    const double throttled = view_.gpu_throttled_percent.value_or(0);
-    std::string more = throttled > 0 ? "throttled " + percent_text(throttled) : "";
-    if (view_.gpu_power_watts)
-      more += (more.empty() ? "" : ", ") + number_text(view_.gpu_power_watts, 3) + " W";
-    if (const auto& busy = view_.gpu_utilization_percent)
-      bar(area, used, "GPU busy", *busy / 100,
-          percent_text(busy) + (more.empty() ? "" : ", " + more),
-          throttled > 0 ? Style::kWarn : Style::kGood);
-    else if (!more.empty())
-      line(area, used, "GPU", more, throttled > 0 ? Style::kWarn : Style::kPlain);
+    const bool is_throttled = view_.gpu_throttled_percent.value_or(0) > 0;
+    const std::string text = gpu_text(view_);
+    if (view_.gpu_utilization_percent)
+      bar(area, used, "GPU busy", *view_.gpu_utilization_percent / 100, text,
+          is_throttled ? Style::kWarn : Style::kGood);
+    else if (!text.empty())
+      line(area, used, "GPU", text, is_throttled ? Style::kWarn : Style::kPlain);
     return used;
   }
 
