@@ -125,7 +125,7 @@ class Program {
       run.trainer().drain();
     };
     SLUICE_ASSIGN_OR_RETURN(const std::vector<tools::GpuEvent> events,
-                            tools::record_gpu(steps, options().profile));
+                            tools::record_gpu(steps, {.trace_file = options().profile}));
     report_.profile = tools::profile_of(events, kRecordedSteps);
     return {};
   }

@@ -22,8 +22,13 @@ PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2", "py
 # What sluice-log writes with: 50 MB to fetch.
 MONITORS = {"wandb": "0.31.0", "mlflow-skinny": "3.17.2"}
 MONITORS_ALONE = {"tensorboard": "2.21.0", "absl-py": "2.5.1"}
+# What the server of MLflow needs beside them, for the tests of sluice-log: 25 MB to fetch.
+SERVER = {"flask": "3.1.3", "flask-cors": "6.0.5", "graphene": "3.4.3", "alembic": "1.20.1",
+          "sqlalchemy": "2.1.9", "aiohttp": "3.14.5"}
+SERVER_ALONE = {"pandas": "2.3.3", "pytz": "2025.2", "tzdata": "2025.2"}
 # By the folder's name; a change of one leaves the other as it is.
-GROUPS = {"reference": (PINNED, PINNED_ALONE), "monitors": (MONITORS, MONITORS_ALONE)}
+GROUPS = {"reference": (PINNED, PINNED_ALONE), "monitors": (MONITORS, MONITORS_ALONE),
+          "server": (SERVER, SERVER_ALONE)}
 
 
 def folder(group="reference"):

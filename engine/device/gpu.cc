@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "aio/units.h"
@@ -60,6 +61,15 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t 
 }
 
 int gpu_count() { return c10::cuda::device_count(); }
+
+std::string cuda_bus_id() {
+  std::array<char, 32> id{};
+  const cudaError_t asked =
+      cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), c10::cuda::current_device());
+  if (asked == cudaSuccess) return id.data();
+  static_cast<void>(cudaGetLastError());
+  return "";
+}
 
 Status limit_cuda_memory(std::uint64_t bytes) {
   std::size_t free_bytes = 0;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
@@ -52,6 +53,8 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t 
                                                                   void* stream = nullptr);
 
 int gpu_count();  // that this process may see
+// Where the current GPU is, as its driver names it; empty where there is none.
+std::string cuda_bus_id();
 
 // "this build of Sluice has no CUDA code: ...".
 Error no_cuda();

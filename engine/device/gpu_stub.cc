@@ -17,5 +17,6 @@ Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t,
   return no_cuda();
 }
 int gpu_count() { return 0; }
+std::string cuda_bus_id() { return {}; }
 
 }  // namespace sluice::engine

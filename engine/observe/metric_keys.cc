@@ -14,10 +14,12 @@ namespace {
 constexpr std::string_view kAlways = "always";
 constexpr std::string_view kSinceTwo = "always since schema 2";
 constexpr std::string_view kOfRunFiles = "since schema 3; not of modules of the Python package";
+constexpr std::string_view kByNvml =
+    "since schema 4, on GPUs, where libnvidia-ml.so.1 (NVML) can be loaded and says so";
 constexpr std::string_view kBrokenDown = "with wall_clock_breakdown, since schema 3";
 
 constexpr std::array kMetricKeys = {
-    MetricKey{"schema", "", kSinceTwo, "3; files without it are of schema 1"},
+    MetricKey{"schema", "", kSinceTwo, "4; files without it are of schema 1"},
     MetricKey{"step", "", kAlways, "the step's number in the run; the first is 1"},
     MetricKey{"tokens_seen", "tokens", kSinceTwo,
               "of the run so far with this step, all ranks', those of skipped steps too"},
@@ -52,6 +54,16 @@ constexpr std::array kMetricKeys = {
     MetricKey{"d2h_bytes", "bytes", kAlways, "copied from GPUs to the host"},
     MetricKey{"gpu_peak_bytes", "bytes", kAlways,
               "the most that was allocated on the fullest GPU so far; 0: there is none"},
+    MetricKey{"gpu_utilization_percent", "%", kByNvml,
+              "of the step, the time in which some kernel ran on a GPU, however small: the mean of "
+              "all ranks' GPUs, sampled five times a second; a step without a sample has the last "
+              "one. Of "
+              "modules of the Python package: of the first rank's GPU, since the step before"},
+    MetricKey{"gpu_power_watts", "W", kByNvml,
+              "what all ranks' GPUs drew, likewise; of a MIG instance the whole card's"},
+    MetricKey{"gpu_throttled_percent", "%", kByNvml,
+              "of the samples, those in which heat or the power supply held a GPU's clock down, "
+              "the cap on its power aside; of the GPU that had most"},
     MetricKey{"host_pinned_bytes", "bytes", kAlways, "pinned or locked memory of the hosts"},
     MetricKey{"host_rss_bytes", "bytes", kAlways, "resident memory of the processes"},
     MetricKey{"val_loss", "nats a token", "after steps followed by an evaluation",

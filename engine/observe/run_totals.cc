@@ -26,6 +26,10 @@ void RunTotals::add(const StepMetrics& metrics) {
   skipped_ += metrics.skipped ? 1 : 0;
   tokens_ += metrics.tokens_per_s * metrics.step_ms / kMsPerSecond;
   teraflops_ += metrics.tflops_per_s.value_or(0) * metrics.step_ms / kMsPerSecond;
+  if (metrics.gpu_utilization_percent) {
+    gpu_busy_ms_ += 0.01 * *metrics.gpu_utilization_percent * metrics.step_ms;
+    gpu_known_ms_ += metrics.step_ms;
+  }
   if (metrics.val_loss) val_loss_ = metrics.val_loss;
   sum_.step_ms += metrics.step_ms;
   sum_.forward_ms += metrics.forward_ms;
@@ -81,6 +85,8 @@ std::string RunTotals::closing_table() const {
                                    "% of large products)"
                              : "")});
   }
+  if (gpu_known_ms_ > 0)
+    result.push_back({"GPU busy", decimals(100 * gpu_busy_ms_ / gpu_known_ms_, 0) + "%"});
   if (const auto ratio = step_over_plan()) {
     result.push_back({"step as planned", milliseconds(planned_step_ms_)});
     result.push_back({"step, median", milliseconds(median_step_ms()) + " (" +

@@ -46,6 +46,8 @@ class RunTotals {
 
   double tokens_ = 0;
   double teraflops_ = 0;
+  double gpu_busy_ms_ = 0;
+  double gpu_known_ms_ = 0;
   double planned_step_ms_ = 0;         // 0: there is no plan
   double limit_tflops_per_s_ = 0;      // 0: unknown
   std::vector<double> later_step_ms_;  // of all but the first

@@ -21,8 +21,8 @@ struct UnitHashes {
 
 // Of the lines that this version writes. It rises when a key comes or goes or means something else.
 // 1: lines without "schema", "unix_s" and "tokens_seen". 2: without "tflops_per_s" and what
-// wall_clock_breakdown adds.
-inline constexpr std::int64_t kMetricsSchema = 3;
+// wall_clock_breakdown adds. 3: without what NVML says of GPUs.
+inline constexpr std::int64_t kMetricsSchema = 4;
 
 struct StepMetrics {
   std::int64_t step = 0;                     // the first is 1
@@ -49,6 +49,10 @@ struct StepMetrics {
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
   std::uint64_t gpu_peak_bytes = 0;
+  // As GpuUse has them: the mean of GPUs, their sum, and of the most throttled one.
+  std::optional<double> gpu_utilization_percent;
+  std::optional<double> gpu_power_watts;
+  std::optional<double> gpu_throttled_percent;
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_rss_bytes = 0;
   std::optional<double> val_loss;       // after steps that were followed by an evaluation
@@ -83,6 +87,9 @@ void for_each_metric(Metrics& metrics, Visit visit) {
   visit("h2d_bytes", metrics.h2d_bytes);
   visit("d2h_bytes", metrics.d2h_bytes);
   visit("gpu_peak_bytes", metrics.gpu_peak_bytes);
+  visit("gpu_utilization_percent", metrics.gpu_utilization_percent);
+  visit("gpu_power_watts", metrics.gpu_power_watts);
+  visit("gpu_throttled_percent", metrics.gpu_throttled_percent);
   visit("host_pinned_bytes", metrics.host_pinned_bytes);
   visit("host_rss_bytes", metrics.host_rss_bytes);
   visit("val_loss", metrics.val_loss);

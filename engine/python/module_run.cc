@@ -116,6 +116,8 @@ Status ModuleRun::make_parts() {
     const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
     SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > beside ? cap - beside : 0));
   }
+  if (plan_.cuda)
+    gpu_monitor_ = std::make_unique<GpuMonitor>(GpuMonitor::Options{.bus_id = cuda_bus_id()});
   SLUICE_ASSIGN_OR_RETURN(drives_, open_drives_in_turn(config_, plan_, ranks_, &io_trace_));
   SLUICE_RETURN_IF_ERROR(cuda_ranks_.connect(plan_, ranks_));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
@@ -435,6 +437,13 @@ ModuleRun::Figures ModuleRun::figures() const {
           .pinned_bytes =
               std::max(memory.pinned_bytes, plan_.cuda ? cuda_pinned_bytes() : std::uint64_t{0}),
           .resident_bytes = memory.resident_bytes};
+}
+
+GpuUse ModuleRun::take_gpu_use() {
+  if (!gpu_monitor_) return {};
+  const GpuUse use = gpu_monitor_->use();
+  gpu_monitor_->restart();
+  return use;
 }
 
 void ModuleRun::drain() {

@@ -39,6 +39,7 @@
 #include "aio/file_system.h"
 #include "engine/comm/communicator.h"
 #include "engine/config/config.h"
+#include "engine/observe/gpu_monitor.h"
 #include "engine/observe/io_trace.h"
 #include "engine/observe/trace_log.h"
 #include "engine/python/module_layout.h"
@@ -181,6 +182,7 @@ class ModuleRun final : public SavedRun {
     std::uint64_t resident_bytes = 0;
   };
   Figures figures() const;
+  GpuUse take_gpu_use();  // of this rank's GPU, since the call before
   aio::IoQueue& file_queue() { return *drives_.saves; }  // for small files of its own
   // Start it before the first step of it.
   TraceLog& trace() { return trace_; }
@@ -272,6 +274,7 @@ class ModuleRun final : public SavedRun {
   int open_unit_ = -1;       // by open_gradient()
   std::vector<offload::AdamwScalars> scalars_;
 
+  std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: on the CPU
   GpuRanks cuda_ranks_;
   RankLink ranks_;
   TraceLog trace_;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "aio/clock.h"
+#include "aio/log.h"
 #include "engine/device/gpu.h"
 #include "engine/observe/process_memory.h"
 #include "engine/run/training_run.h"
@@ -76,6 +78,15 @@ TrainingRun::Memory TrainingRun::own_memory() const {
   return {.gpu_peak_bytes = gpu_peak_bytes(),
           .pinned_bytes = std::max(memory.pinned_bytes, gpu_pinned_bytes()),
           .resident_bytes = memory.resident_bytes};
+}
+
+GpuUse TrainingRun::gpu_use() const { return ranks_.is_alone() ? own_gpu_use() : all_gpu_use_; }
+
+GpuUse TrainingRun::own_gpu_use() const {
+  if (!gpu_monitor_) return {};
+  if (const std::string problem = gpu_monitor_->problem(); !problem.empty() && is_first_rank())
+    log::info_once("no NVML", "metrics have no utilisation of the GPU: " + problem);
+  return gpu_monitor_->use();
 }
 
 TrainingRun::Traffic TrainingRun::traffic() const {

@@ -122,16 +122,21 @@ Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,
 struct TrainingRun::StepFigures {
   Traffic traffic;
   Memory memory;
+  GpuUse gpu_use;
   StepTimes times;
 };
 
 Status TrainingRun::share_figures(StepOutcome& outcome) {
   if (ranks_.is_alone()) return {};
-  const StepFigures own{.traffic = own_traffic(), .memory = own_memory(), .times = outcome.times};
+  const StepFigures own{.traffic = own_traffic(),
+                        .memory = own_memory(),
+                        .gpu_use = own_gpu_use(),
+                        .times = outcome.times};
   std::vector<StepFigures> all(static_cast<std::size_t>(ranks_.part.world));
   SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(own, std::span(all)));
   all_traffic_ = {};
   all_memory_ = {};
+  std::vector<GpuUse> uses;
   StepTimes& times = outcome.times;
   for (const StepFigures& of_rank : all) {
     all_traffic_.nvme_read_bytes += of_rank.traffic.nvme_read_bytes;
@@ -142,6 +147,7 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
         std::max(all_memory_.gpu_peak_bytes, of_rank.memory.gpu_peak_bytes);
     all_memory_.pinned_bytes += of_rank.memory.pinned_bytes;
     all_memory_.resident_bytes += of_rank.memory.resident_bytes;
+    uses.push_back(of_rank.gpu_use);
     times.forward_ns = std::max(times.forward_ns, of_rank.times.forward_ns);
     times.backward_ns = std::max(times.backward_ns, of_rank.times.backward_ns);
     times.update_ns = std::max(times.update_ns, of_rank.times.update_ns);
@@ -151,6 +157,7 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
         (*times.passes)[phase] = std::max((*times.passes)[phase], (*of_rank.times.passes)[phase]);
     }
   }
+  all_gpu_use_ = use_of_all(uses);
   return {};
 }
 

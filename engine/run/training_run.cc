@@ -122,6 +122,7 @@ Status TrainingRun::make_device() {
     SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
                                                                 cuda_ranks_.get(), &trace_));
     clock_ = make_cuda_phase_clock();
+    gpu_monitor_ = std::make_unique<GpuMonitor>(GpuMonitor::Options{.bus_id = cuda_bus_id()});
     return {};
   }
   SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
@@ -314,6 +315,7 @@ StepOutcome TrainingRun::step() {
 }
 
 StepOutcome TrainingRun::one_step() {
+  if (gpu_monitor_) gpu_monitor_->restart();
   const auto step = static_cast<std::int64_t>(trainer_->state().global_step) + 1;
   const SteadyClock clock;
   const TraceScope traced(trace_, clock, TraceTrack::kRun, "step", {"step", step});

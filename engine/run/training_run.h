@@ -23,6 +23,7 @@
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
+#include "engine/observe/gpu_monitor.h"
 #include "engine/observe/io_trace.h"
 #include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
@@ -104,6 +105,7 @@ class TrainingRun final : public SavedRun {
     std::uint64_t resident_bytes = 0;
   };
   Memory memory() const;
+  GpuUse gpu_use() const;  // during the last step, of all ranks' GPUs
 
   struct Traffic {
     std::uint64_t nvme_read_bytes = 0;
@@ -125,6 +127,7 @@ class TrainingRun final : public SavedRun {
   // Sums of them, and of times the longest, which go into the step's outcome.
   Status share_figures(StepOutcome& outcome);
   Memory own_memory() const;
+  GpuUse own_gpu_use() const;
   Result<TraceLog::Others> gather_traces(TraceProcess& own);
   StepOutcome one_step();
   double evaluate_all();
@@ -142,12 +145,14 @@ class TrainingRun final : public SavedRun {
 
   const config::Config config_;
   const MemoryPlan plan_;
+  std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: on the CPU
   GpuRanks cuda_ranks_;
   RankLink ranks_;
   // Whether the other ranks are where this one is: else nothing is said to them at the end.
   bool is_in_step_ = false;
   Traffic all_traffic_;               // with several ranks
   Memory all_memory_;                 // likewise
+  GpuUse all_gpu_use_;                // likewise
   std::string stored_configuration_;  // in its checkpoints
   std::unique_ptr<Model> model_;
   TraceLog trace_;

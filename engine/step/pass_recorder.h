@@ -11,11 +11,15 @@
 // Marks cost next to nothing, on a GPU too, and give how long each part took; stamps give when it
 // was as well, by the clock of traces, and cost some microseconds of a GPU's time each.
 //
+// Whoever hears it is told each phase as the host gets to it, which on a GPU is before the device.
+//
 // Threads: the one that trains.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "engine/device/phase_clock.h"
@@ -27,8 +31,14 @@ class PassRecorder {
  public:
   enum class How : std::uint8_t { kNot, kMarks, kStamps };
 
+  // What begins; null: what comes is of no phase.
+  using Hear = std::function<void(const PassSpan*)>;
+
   // The clock's marks from `first_mark` on are the recorder's.
   PassRecorder(PhaseClock& clock, int first_mark) : clock_(clock), first_mark_(first_mark) {}
+
+  // From now on; an empty one ends that.
+  void heard_by(Hear hear) { hear_ = std::move(hear); }
 
   void begin_step(How how) {
     how_ = how;
@@ -40,12 +50,14 @@ class PassRecorder {
   }
   // From here on; its times are not read.
   void next(const PassSpan& what) {
+    if (hear_) hear_(&what);
     if (how_ == How::kNot) return;
     pieces_.push_back({.span = what, .begin = boundary()});
     if (open_) pieces_[pieces_.size() - 2].end = pieces_.back().begin;
     open_ = true;
   }
   void end() {
+    if (hear_) hear_(nullptr);
     if (how_ == How::kNot || !open_) return;
     pieces_.back().end = boundary();
     open_ = false;
@@ -91,6 +103,7 @@ class PassRecorder {
 
   PhaseClock& clock_;
   const int first_mark_;
+  Hear hear_;
   How how_ = How::kNot;
   bool open_ = false;
   int count_ = 0;  // boundaries

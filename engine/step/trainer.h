@@ -108,6 +108,7 @@ class Trainer {
   // Of the steps that follow: StepTimes::passes, and pass_spans() of the last one.
   void measure_phases(bool wanted) { measures_phases_ = wanted; }
   const std::vector<PassSpan>& pass_spans() const { return recorder_.spans(); }
+  void phases_heard_by(PassRecorder::Hear hear) { recorder_.heard_by(std::move(hear)); }
   // Every update applied, everything on its way written.
   void drain();
   // Of the last applied step; waits for its update. Empty without options.hash_widths. With several

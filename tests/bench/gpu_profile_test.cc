@@ -88,6 +88,61 @@ TEST(SelfTimes, AreWithoutWhatWasCalled) {
   EXPECT_TRUE(self_times({}).empty());
 }
 
+TEST(PhaseTimes, AreInTheOrderOfPhasesWithWhatNoPassComputedLast) {
+  using engine::PassPhase;
+  const std::vector<GpuEvent> events = {
+      {"adam", 9'000, 9'500},
+      {"gemm", 3'000, 6'000, PassPhase::kBackward},
+      {"gemm", 1'000, 2'000, PassPhase::kForward},
+      {"norm", 2'000, 2'500, PassPhase::kForward},
+      {"unpack", 500, 1'000, PassPhase::kAwaitParams},
+      {"Memcpy HtoD (Pinned -> Device)", 0, 500, PassPhase::kForward},
+  };
+  const std::vector<PhaseTimes> phases = kernels_by_phase(events);
+  ASSERT_EQ(phases.size(), 3U);
+  EXPECT_EQ(phases[0].name, "forward");
+  EXPECT_DOUBLE_EQ(phases[0].seconds, 1.5e-6);
+  ASSERT_EQ(phases[0].kernels.size(), 2U);
+  EXPECT_EQ(phases[0].kernels[0].name, "gemm");
+  EXPECT_DOUBLE_EQ(phases[0].kernels[0].seconds, 1e-6);
+  EXPECT_EQ(phases[1].name, "backward");
+  EXPECT_DOUBLE_EQ(phases[1].seconds, 3e-6);
+  EXPECT_EQ(phases[2].name, "the rest");
+  EXPECT_DOUBLE_EQ(phases[2].seconds, 1e-6);
+}
+
+TEST(PhaseTimes, OfOperatorsAreTheirOwn) {
+  using engine::PassPhase;
+  const std::vector<GpuEvent> calls = {{"linear", 0, 5'000, PassPhase::kForward},
+                                       {"mm", 1'000, 4'000, PassPhase::kForward},
+                                       {"mm", 6'000, 7'000, PassPhase::kRecompute}};
+  const std::vector<PhaseTimes> phases = operators_by_phase(calls);
+  ASSERT_EQ(phases.size(), 2U);
+  EXPECT_DOUBLE_EQ(phases[0].seconds, 5e-6);
+  EXPECT_EQ(phases[0].kernels[0].name, "mm");
+  EXPECT_DOUBLE_EQ(phases[0].kernels[0].seconds, 3e-6);
+  EXPECT_EQ(phases[1].name, "recompute");
+}
+
+TEST(PhaseTimes, AreNoneWhereNoPhaseIsKnown) {
+  const std::vector<GpuEvent> events = {{"gemm", 0, 1'000}};
+  EXPECT_TRUE(kernels_by_phase(events).empty());
+  EXPECT_EQ(table_by_phase({}, {}), "");
+}
+
+TEST(PhaseTimes, TableIsAStepAndSumsUpWhatItDoesNotShow) {
+  const std::vector<PhaseTimes> phases = {
+      {.name = "forward", .seconds = 6e-3, .kernels = {{"a", 2, 4e-3}, {"b", 4, 2e-3}}},
+      {.name = "the rest", .seconds = 1e-3, .kernels = {{"c", 2, 1e-3}}}};
+  EXPECT_EQ(table_by_phase(phases, {.steps = 2, .shown = 1, .step_s = 5e-3}),
+            "by phase, a step  calls      time  share\n"
+            "forward                  3.000 ms  60.0%\n"
+            "  a                 1.0  2.000 ms  40.0%\n"
+            "  others            2.0  1.000 ms  20.0%\n"
+            "the rest                 0.500 ms  10.0%\n"
+            "  c                 1.0  0.500 ms  10.0%\n");
+}
+
 TEST(SelfTimes, TableIsAStep) {
   const std::vector<GpuProfile::Kernel> times = {{"mm", 8, 4e-3}, {"add", 2, 1e-3}, {"x", 2, 5e-4}};
   const std::string table = operator_table(times, {.steps = 2, .shown = 1, .step_s = 4e-3});

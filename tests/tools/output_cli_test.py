@@ -19,6 +19,7 @@ import unittest
 from pathlib import Path
 
 from sluice_program import HAS_ENGINE, SLUICE, Program, Training
+from terminal_screen import TerminalScreen, pyte
 
 ROOT = Path(__file__).resolve().parents[2]
 # Completes a command line of bash: COMP_WORDS are as bash cuts them, at "=", too.
@@ -32,6 +33,13 @@ complete_line() {
 }
 complete_line "$@"
 """
+
+
+# What zsh and fish make of these lines.
+COMPLETED = {"sluice exp": "export", "sluice --io-watchdog 5 exp": "export",
+             "sluice export --merg": "--merged", "sluice export a b --dtype b": "bf16",
+             "sluice completion z": "zsh", "sluice config --set run.log_e": "run.log_every=",
+             "sluice config --set run.device=cu": "run.device=cuda"}
 
 
 class Shells(Program):
@@ -90,6 +98,30 @@ class Shells(Program):
         if HAS_ENGINE:
             self.assertEqual(self.complete("sluice", "train", "--steps", "r"), [])
             self.assertEqual(self.complete("sluice", "train", "--json-"), ["--json-lines"])
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not there")
+    def test_fish_completes(self):
+        self.write("sluice.fish", self.shown["fish"])
+        self.write("asked.fish", "source sluice.fish\n" + "".join(
+            f"complete -C '{line}'; echo @@\n" for line in COMPLETED))
+        said = subprocess.run(["fish", "--no-config", "asked.fish"], cwd=self.path, check=True,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(said.stderr, "")
+        offered = [[word.split("\t")[0] for word in answer.splitlines() if word]
+                   for answer in said.stdout.split("@@\n")[:-1]]
+        self.assertEqual(offered, [[word] for word in COMPLETED.values()])
+
+    @unittest.skipUnless(shutil.which("zsh") and pyte, "zsh, or the package pyte, is not there")
+    def test_zsh_completes(self):
+        self.write("_sluice", self.shown["zsh"])
+        with TerminalScreen(["zsh", "-f", "-i"], PS1="> ", HOME=str(self.path)) as screen:
+            screen.press(f"cd {self.path}; fpath=($PWD $fpath); autoload -Uz compinit; "
+                         "compinit -D -u; clear; echo rea''dy\n")
+            screen.wait_for("ready\n>")
+            for line, word in COMPLETED.items():
+                screen.press(line + "\t")
+                screen.wait_for("> " + line[:line.rindex(" ") + 1] + word)
+                screen.press("\x15")  # the line away
 
     def test_scripts_and_pages_have_every_option_of_the_help(self):
         pages = {}

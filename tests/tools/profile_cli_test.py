@@ -46,12 +46,24 @@ class Profile(Training):
                          forward_macs())
         self.assertGreater(profile["limit_flops_per_s"], 0)
         self.assertGreater(found["moved"]["nvme_write_bytes"]["a_step"], 0)
-        self.assertIn("aten::mm", {one["name"] for one in found["operators"]})
+        operators = {one["name"]: one for one in found["operators"]}
+        self.assertIn("aten::mm", operators)
+        self.assertFalse([name for name in operators if name.startswith("pass: ")])
+        phases = found["by_phase"]
+        self.assertEqual(list(phases), [it for it in ("forward", "loss", "recompute", "backward",
+                                                      "gradient", "the rest") if it in phases])
+        for name, one in operators.items():
+            apart = [it for phase in phases.values() for it in phase if it["name"] == name]
+            for member in ("calls", "seconds"):
+                self.assertAlmostEqual(sum(it[member] for it in apart), one[member], delta=1e-9)
+        for phase, product in (("forward", "addmm"), ("recompute", "addmm"), ("backward", "mm")):
+            self.assertIn(f"aten::{product}", {one["name"] for one in phases[phase]}, phase)
         self.assertGreater(found["held_by"]["seconds"], 0)
         self.assertGreater(found["plan"]["step_s"], 0)
         self.assertTrue(all(one["step_s"] > 0 for one in found["what_if"]))
         recorded = json.loads((self.path / "trace.json").read_text(encoding="utf-8"))
-        self.assertIn("aten::mm", {event.get("name") for event in recorded["traceEvents"]})
+        self.assertLessEqual({"aten::mm", "pass: forward"},
+                             {event.get("name") for event in recorded["traceEvents"]})
 
     def test_shows_the_same_as_tables(self):
         shown = self.profile("-o", "profile.txt").stdout
@@ -59,6 +71,7 @@ class Profile(Training):
         text = (self.path / "profile.txt").read_text(encoding="utf-8")
         for words in (r"\A3 steps of 32 tokens on ", "of what large products reach",
                       r"(?m)^recompute ", r"(?m)^block x 2 ", r"(?m)^  aten::mm ",
+                      r"(?m)^by phase, a step ", r"(?m)^backward +[\d.]+ ms +[\d.]+%$",
                       r"(?m)^NVMe written ", r"(?m)^held by .*: [\d.]+% of the step$",
                       r"(?m)^plan: ", "what would help, by the plan"):
             self.assertRegex(text, words)

@@ -133,6 +133,9 @@ class Pages(Base):
     def test_draw_every_chart_light_and_dark_without_a_complaint(self):
         self.run_folder("a", [step(n, unix_s=1.7e9 + n, tokens_seen=100 * n,
                                    **({"val_loss": 3.0} if n % 10 == 0 else {}),
+                                   **({"gpu_utilization_percent": 90.0 + n % 5,
+                                       "gpu_power_watts": 600.0 + n,
+                                       "gpu_throttled_percent": n % 2} if n > 1 else {}),
                                    loss_scale=2.0**(16 - n // 20)) for n in range(1, 51)],
                         [begin(0), begin(30), {"event": "end", "unix_s": 1.8e9, "step": 50,
                                                "how": "completed"}])
@@ -140,11 +143,14 @@ class Pages(Base):
         for dark in (False, True):
             page = self.opened(dark=dark)
             charts = page.value("document.documentElement.dataset.charts").split()
-            self.assertEqual(len(charts), 17, charts)
+            self.assertEqual(len(charts), 20, charts)
             drawn = self.drawn(page)
             self.assertEqual(set(drawn), set(charts))
             self.assertEqual(drawn["validation"], 5)
             self.assertEqual(drawn["loss"], 100)  # as they are, and smoothed
+            self.assertEqual(drawn["gpu-throttled"], 49)
+            text = page.value("document.body.innerText")
+            self.assertRegex(text, r"GPU busy, median\s+92%\s+throttled at times")
             self.assertEqual(page.complaints, [])
 
     def test_zoom_all_charts_hide_runs_and_change_the_axis(self):

@@ -1,13 +1,23 @@
 """sluice-log: what TensorBoard, Weights & Biases and MLflow have of a run, read back."""
 
+import contextlib
 import json
 import math
 import os
+import signal
+import socket
 import struct
+import subprocess
+import sys
+import threading
+import time
 import unittest
 import unittest.mock
+import urllib.request
 
-from sluice_log_runs import RunFolder, has
+from sluice_log_runs import RunFolder, has, reference_packages
+
+reference_packages.use("server")
 
 
 @unittest.skipUnless(has("tensorboard", "numpy"), "the package tensorboard is not there")
@@ -186,6 +196,125 @@ class Mlflow(RunFolder):
             self.log("--mlflow", uri)
             again = client.get_metric_history(run.info.run_id, "train/loss")
             self.assertEqual(len(again), before)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Gate:
+    """A port that leads to a server while it is open; closed, nothing listens there."""
+
+    def __init__(self, target):
+        self.target = target
+        self.port = free_port()
+        self._listener = None
+        self._ends = []
+
+    def open(self):
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def close(self):
+        for end in [self._listener, *self._ends]:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._ends.clear()
+
+    def _accept(self, listener):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+                self._ends += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _carry(source, sink):
+        with contextlib.suppress(OSError):
+            while block := source.recv(1 << 16):
+                sink.sendall(block)
+            sink.shutdown(socket.SHUT_WR)
+
+
+@unittest.skipUnless(has("mlflow"), "the package mlflow-skinny is not there")
+class MlflowAway(RunFolder):
+    def test_a_server_that_cannot_be_reached_is_named_within_seconds_and_costs_no_other_output(self):
+        self.begin()
+        self.steps(1, 3)
+        uri = f"http://127.0.0.1:{free_port()}"
+        began = time.monotonic()
+        said = self.log("--mlflow", uri, "--csv", "csv", code=1)
+        self.assertLess(time.monotonic() - began, 60)  # by itself MLflow would try for 4 minutes
+        self.assertEqual(len(said.splitlines()), 1, said)
+        self.assertIn(f"MLflow: {uri} cannot be used: Connection refused; the same command", said)
+        self.assertEqual([step for step, _ in self.rows()], [1, 2, 3])
+        self.event("end", 3, how="completed")
+        said = self.log("--mlflow", uri, "--csv", "csv", "--follow", code=1)
+        self.assertIn("it is tried again, and the run is not held up", said)
+        self.assertIn("MLflow was away to the end, and lacks steps", said)
+
+
+@unittest.skipUnless(has("mlflow", "flask", "sqlalchemy", "pandas"),
+                     "the server of MLflow is not there")
+class MlflowServer(RunFolder):
+    def test_a_server_that_comes_late_and_drops_in_the_middle_has_each_step_once(self):
+        server_port = free_port()
+        environment = self.environment()
+        environment["PYTHONPATH"] += os.pathsep + str(reference_packages.folder("server"))
+        environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port",
+             str(server_port), "--workers", "1", "--backend-store-uri",
+             f"sqlite:///{self.path}/ml.db", "--default-artifact-root", str(self.path / "files")],
+            cwd=self.path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
+        self.addCleanup(server.wait)
+        self.addCleanup(os.killpg, server.pid, signal.SIGKILL)
+        gate = Gate(server_port)
+        uri = f"http://127.0.0.1:{gate.port}"
+        self.begin()
+        self.steps(1, 3)
+        logger = self.start("--mlflow", uri, "--csv", "csv")
+        self.until(lambda: len(self.rows()) == 3, "the other output does not wait")
+
+        def answers():
+            with contextlib.suppress(OSError):
+                with urllib.request.urlopen(f"http://127.0.0.1:{server_port}/health", timeout=5):
+                    return True
+            return False
+
+        def losses():
+            experiment = client.get_experiment_by_name("sluice")
+            runs = client.search_runs([experiment.experiment_id]) if experiment else []
+            return [(it.step, it.value) for run in runs
+                    for it in client.get_metric_history(run.info.run_id, "train/loss")]
+
+        self.until(answers, "the server does not start", limit_s=120)
+        gate.open()
+        with unittest.mock.patch.dict(os.environ, GIT_PYTHON_REFRESH="quiet"):
+            from mlflow.tracking import MlflowClient
+
+            client = MlflowClient(f"http://127.0.0.1:{server_port}")
+            self.until(lambda: len(losses()) == 3, "it is not tried again")
+            gate.close()
+            self.steps(4, 6)
+            self.until(lambda: len(self.rows()) == 6, "the other output does not wait")
+            self.assertEqual(len(losses()), 3)
+            gate.open()
+            self.until(lambda: len(losses()) == 6, "what was missed does not come")
+            self.steps(7, 7)
+            self.event("end", 7, how="completed")
+            self.assertEqual(logger.wait(60), 0, logger.stderr.read())
+            self.assertEqual(losses(), [(step, 8 / step) for step in range(1, 8)])
+            run = client.search_runs([client.get_experiment_by_name("sluice").experiment_id])[0]
+            self.assertEqual(run.info.status, "FINISHED")
+            self.assertEqual(run.data.metrics["progress/life"], 1)
+        gate.close()
 
 
 if __name__ == "__main__":

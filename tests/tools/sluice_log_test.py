@@ -248,6 +248,25 @@ class Files(RunFolder):
             fcntl.flock(held, fcntl.LOCK_EX)
             self.assertIn("another sluice-log writes to csv", self.log("--csv", "csv", code=1))
 
+    def test_names_what_is_no_file_and_waits_for_none(self):
+        self.begin()
+        self.steps(1, 2)
+        makers = {"is not a regular file": (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)),
+                  "symbolic links": (lambda path: os.symlink(path, path),)}
+        for name in ("metrics.jsonl", "events.jsonl", "config.json"):
+            (self.run / name).rename(self.path / name)
+            for words, ways in makers.items():
+                for make in ways:
+                    make(self.run / name)
+                    is_needed = name != "config.json"
+                    said = self.log("--csv", "csv", code=1 if is_needed else 0)
+                    if is_needed:
+                        self.assertRegex(said, rf"\Asluice-log: .*{name}.*{words}")
+                    remove = os.rmdir if make is os.mkdir else os.unlink
+                    remove(self.run / name)
+            (self.path / name).rename(self.run / name)
+        self.assertEqual([step for step, _ in self.rows()], [1, 2])
+
     def test_one_output_that_fails_does_not_cost_another(self):
         self.steps(1, 3)
         (self.path / "file").write_text("")
@@ -277,6 +296,40 @@ def open_folder(path):
         os.close(descriptor)
 
 
+# What sluice-log uses of wandb, of a server that is there once a file is. "sent" has the
+# configuration, and then what was logged.
+FAKE_WANDB = """
+import json, os, types
+
+class CommError(Exception):
+    pass
+
+errors = types.SimpleNamespace(CommError=CommError)
+
+def Settings(**_):
+    return None
+
+class Run:
+    summary = {}
+
+    def define_metric(self, *_, **__):
+        pass
+
+    def log(self, values, step):
+        with open("sent", "a") as file:
+            file.write(json.dumps(values) + "\\n")
+
+    def finish(self, **_):
+        pass
+
+def init(config, **_):
+    if not os.path.exists("is-up"):
+        raise CommError("connection refused")
+    Run().log(config, 0)
+    return Run()
+"""
+
+
 class Follow(RunFolder):
     def test_follows_a_run_through_parts_and_resumes_and_ends_with_it(self):
         logger = self.start("--csv", "csv")
@@ -301,6 +354,37 @@ class Follow(RunFolder):
         self.event("end", 9, how="completed")
         self.assertEqual(logger.wait(30), 0, logger.stderr.read())
         self.assertEqual([step for step, _ in self.rows()], list(range(1, 10)))
+
+    def test_a_server_that_is_away_at_the_start_has_every_step_once_it_answers(self):
+        (self.path / "fake").mkdir()
+        (self.path / "fake/wandb.py").write_text(FAKE_WANDB, encoding="utf-8")
+        environment = self.environment()
+        environment["PYTHONPATH"] = str(self.path / "fake")
+        self.environment = lambda: environment
+        sent = self.path / "sent"
+
+        def history():
+            lines = sent.read_text(encoding="utf-8").splitlines() if sent.exists() else []
+            return [json.loads(line) for line in lines]
+
+        self.begin()
+        self.steps(1, 3)
+        self.assertIn("adds what is missing", self.log("--wandb", "p", code=1))
+        logger = self.start("--wandb", "p", "--csv", "csv")
+        self.until(lambda: len(self.rows()) == 3, "the other output does not wait")
+        self.assertEqual(history(), [])
+        self.steps(4, 4)
+        self.event("checkpoint", 4, bytes=5)
+        (self.path / "is-up").touch()
+        self.until(lambda: len(history()) == 6, "it is not tried again")
+        self.steps(5, 5)
+        self.event("end", 5, how="completed")
+        self.assertEqual(logger.wait(30), 0, logger.stderr.read())
+        first, *others = history()
+        self.assertEqual(first["optimizer.params.lr"], 0.001)
+        steps = [(it["step"], it["progress/life"]) for it in others if "train/loss" in it]
+        self.assertEqual(steps, [(step, 1) for step in range(1, 6)])
+        self.assertEqual([it["checkpoint/bytes"] for it in others if "checkpoint/bytes" in it], [5])
 
     def test_ends_where_who_trained_is_gone(self):
         self.begin()

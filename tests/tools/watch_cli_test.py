@@ -72,11 +72,13 @@ class Watch(Base):
                     self.assertIn(words, text)
                 self.assertRegex(text, "[\u2801-\u28ff]{5}")  # a curve
             self.assertIn("gradient norm 1.5", large.text)
-            run.train(2, val_loss=0.55)
+            self.assertNotIn("GPU busy", small.text)
+            run.train(2, val_loss=0.55, gpu_utilization_percent=87, gpu_power_watts=512)
             run.event("checkpoint", bytes=2**20, stopped_s=0.1, took_s=0.5)
             run.event("warning", text="the drive is slow")
             for screen in (small, large):
                 text = screen.wait_for("validation 0.55", "checkpoint  step 10 at", "step 10 the drive is slow")
+                self.assertRegex(text, "GPU busy .* 87%, 512")
                 self.assertIn("warnings    1", text)
             run.event("end", how="completed")
             run.release()
@@ -120,7 +122,7 @@ class Watch(Base):
             self.assertIn("step 40/50", screen.text)
             screen.press("p")
             screen.wait_for("step 41/50")
-            for rows, columns in ((10, 40), (3, 20), (1, 5), (50, 150), (24, 80)):
+            for rows, columns in ((10, 40), (3, 20), (3, 10), (10, 3), (1, 5), (50, 150), (24, 80)):
                 screen.resize(rows, columns)
                 screen.read(0.5)
             screen.wait_for("one  ", "held by", "q quit")
@@ -271,7 +273,7 @@ class WatchPages(Base):
     @unittest.skipUnless(text_string_to_metric_families, "prometheus-client is not there: tools/setup --for=test")
     def test_is_scraped_by_prometheus(self):
         run, other = self.made_up('a"\\\n{b}'), self.made_up("b")
-        run.train(3)
+        run.train(3, gpu_utilization_percent=75)
         other.train(1, loss=None)
         run.event("checkpoint", bytes=1, took_s=1)
         with Server(run.folder, other.folder) as server:
@@ -293,6 +295,8 @@ class WatchPages(Base):
             self.assertNotIn("sluice_tflops_per_s", text)
             self.assertEqual(value["sluice_nvme_read_bytes_total", name, None], 3e8)
             self.assertEqual(value["sluice_tokens_seen_total", name, None], 300)
+            self.assertEqual(value["sluice_gpu_utilization_ratio", name, None], 0.75)
+            self.assertNotIn(("sluice_gpu_utilization_ratio", "b", None), value)
             self.assertEqual(value["sluice_state", name, "training"], 1)
             self.assertEqual(value["sluice_tier_budget_bytes", name, "gpu"], 2**33)
             self.assertEqual(value["sluice_checkpoints_total", name, None], 1)

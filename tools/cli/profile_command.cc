@@ -21,6 +21,7 @@
 #include "tools/cli/profile_report.h"
 #include "tools/measure/gpu_recorder.h"
 #include "tools/measure/operator_recorder.h"
+#include "tools/measure/phase_ranges.h"
 #include "tools/measure/product_speed.h"
 #include "tools/measure/quantile.h"
 #include "tools/measure/step_measure.h"
@@ -153,14 +154,17 @@ class Profiling {
       report_.recorded_s = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     };
     report_.recorded_steps = kRecordedSteps;
+    const PhaseRanges ranges(run.trainer());
     if (!run.plan().cuda) {
       SLUICE_ASSIGN_OR_RETURN(const auto calls, record_operators(steps, options_.trace));
       report_.operators = self_times(calls);
+      report_.by_phase = operators_by_phase(calls);
       return {};
     }
-    auto events = record_gpu(steps, options_.trace);
+    auto events = record_gpu(steps, {.trace_file = options_.trace, .by_phase = true});
     if (events.ok()) {
       report_.kernels = profile_of(*events, kRecordedSteps);
+      report_.by_phase = kernels_by_phase(*events);
       return {};
     }
     if (!options_.trace.empty()) return std::move(events).error();
@@ -209,9 +213,10 @@ Command add_profile_command(CLI::App& sluice) {
       "  sluice profile configs/demo.json --json -o profile.json --trace kernels.json\n"
       "Trains on random tokens, as sluice train would; nothing is saved, and no corpus is needed.\n"
       "Phases and units are timed on the device that computes; then two steps more are recorded,\n"
-      "kernel by kernel on a GPU, operator by operator on the CPU. Speeds are beside what large\n"
-      "products reach, as measured. Operations are those of products: of attention what its mask\n"
-      "leaves. Ctrl-C reports what was measured until then, and exits with 130.");
+      "kernel by kernel on a GPU, operator by operator on the CPU, in all and by the phase that\n"
+      "asked for them. Speeds are beside what large products reach, as measured. Operations are\n"
+      "those of products: of attention what its mask leaves. Ctrl-C reports what was measured\n"
+      "until then, and exits with 130.");
   const auto options = std::make_shared<ProfileOptions>();
   constexpr int kMostSteps = 1'000'000;
   add_config_options(*command, options->config);

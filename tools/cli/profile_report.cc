@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 using Traffic = engine::TrainingRun::Traffic;
 
 constexpr std::size_t kShown = 24;     // kernels or operators
+constexpr std::size_t kOfPhase = 5;    // likewise, of each phase
 constexpr double kWorthSaying = 1.01;  // of what would help: tokens/s to those of the plan
 
 struct Flow {
@@ -135,11 +136,18 @@ std::string ProfileReport::text(bool units) const {
   std::string text =
       heading(*this) + "\n" + engine::phase_table(profile) + "\n" +
       engine::unit_table(profile, units ? engine::UnitRows::kUnits : engine::UnitRows::kKinds);
+  const double recorded_step_s = recorded_s / std::max(recorded_steps, 1);
   if (kernels) text += "\n" + kernels->table(kShown);
   if (!operators.empty())
-    text += "\n" + operator_table(operators, {.steps = recorded_steps,
-                                              .shown = kShown,
-                                              .step_s = recorded_s / std::max(recorded_steps, 1)});
+    text += "\n" +
+            operator_table(operators,
+                           {.steps = recorded_steps, .shown = kShown, .step_s = recorded_step_s});
+  if (!by_phase.empty())
+    text +=
+        "\n" + table_by_phase(by_phase, {.steps = recorded_steps,
+                                         .shown = kOfPhase,
+                                         .step_s = kernels ? kernels->wall_seconds / recorded_steps
+                                                           : recorded_step_s});
   if (const std::string flows = flow_table(*this); !flows.empty()) text += "\n" + flows;
   const Holder held = holder();
   text += "\nheld by " + held.what + ": " + percent(held.seconds / profile.step_s) +
@@ -169,6 +177,8 @@ std::string ProfileReport::json() const {
     json["copies"] = kernels_json(kernels->copies, kernels->steps);
   }
   if (!operators.empty()) json["operators"] = kernels_json(operators, recorded_steps);
+  for (const PhaseTimes& phase : by_phase)
+    json["by_phase"][phase.name] = kernels_json(phase.kernels, recorded_steps);
   json["plan"] = Json::parse(engine::prediction_json(*plan));
   json["what_if"] = Json::parse(engine::what_if_json(*plan));
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

@@ -24,6 +24,7 @@ struct ProfileReport {
   int moved_steps = 0;
   std::optional<GpuProfile> kernels;
   std::vector<GpuProfile::Kernel> operators;  // of the CPU, by their own time
+  std::vector<PhaseTimes> by_phase;           // of both
   int recorded_steps = 0;
   double recorded_s = 0;  // in all: recording takes time as well
   bool interrupted = false;

@@ -10,7 +10,8 @@
 
 namespace sluice::tools {
 
-// Runs `work`, and returns what its thread called of LibTorch's operators. Recording costs about a
+// Runs `work`, and returns what its thread called of LibTorch's operators, with the phase where
+// PhaseRanges (phase_ranges.h) opens some. Recording costs about a
 // microsecond a call. `trace_file`: where a trace goes, for Perfetto; empty: none. What `work`
 // throws, this throws.
 // Errors: kIo.

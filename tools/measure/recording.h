@@ -1,5 +1,5 @@
-// Recording: LibTorch's profiler, on until it is ended, however the work ends; and what it has
-// recorded.
+// Recording: LibTorch's profiler, on until it is ended, however the work ends; and a file of
+// what it has recorded.
 #pragma once
 
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -7,21 +7,21 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <vector>
+#include <unordered_set>
 
 #include "aio/result.h"
-#include "tools/measure/gpu_profile.h"
 
 namespace sluice::tools {
 
 class Recording {
  public:
-  explicit Recording(torch::autograd::profiler::ActivityType activity) {
+  // `scopes`: of ranges on the host; empty: all.
+  explicit Recording(const std::set<torch::autograd::profiler::ActivityType>& activities,
+                     const std::unordered_set<at::RecordScope>& scopes = {}) {
     namespace profiler = torch::autograd::profiler;
     const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
-    const std::set<profiler::ActivityType> activities = {activity};
     profiler::prepareProfiler(config, activities);
-    profiler::enableProfiler(config, activities);
+    profiler::enableProfiler(config, activities, scopes);
   }
   ~Recording() {
     if (running_) static_cast<void>(torch::autograd::profiler::disableProfiler());
@@ -37,10 +37,6 @@ class Recording {
  private:
   bool running_ = true;
 };
-
-// Those of one kind of device.
-std::vector<GpuEvent> events_of(const torch::autograd::profiler::ProfilerResult& recorded,
-                                c10::DeviceType device);
 
 // As a trace; an empty path: none. Errors: kIo.
 Status save_trace(torch::autograd::profiler::ProfilerResult& recorded, const std::string& path);

@@ -87,6 +87,7 @@ Result<std::unique_ptr<ModuleRecord>> ModuleRecord::begin(engine::ModuleRun& run
 void ModuleRecord::step(const ModuleStep& step) {
   constexpr double kMs = 1000;
   const engine::ModuleRun::Figures now = run_.figures();
+  const engine::GpuUse gpu = run_.take_gpu_use();
   const double took_s = 1e-9 * static_cast<double>(step.end_ns - step.begin_ns);
   tokens_seen_ += step.tokens;
   last_ = {.step = step.step,
@@ -108,6 +109,9 @@ void ModuleRecord::step(const ModuleStep& step) {
            .h2d_bytes = now.h2d_bytes - before_.h2d_bytes,
            .d2h_bytes = now.d2h_bytes - before_.d2h_bytes,
            .gpu_peak_bytes = now.gpu_peak_bytes,
+           .gpu_utilization_percent = gpu.utilization_percent,
+           .gpu_power_watts = gpu.power_watts,
+           .gpu_throttled_percent = gpu.throttled_percent,
            .host_pinned_bytes = now.pinned_bytes,
            .host_rss_bytes = now.resident_bytes};
   before_ = now;

@@ -320,6 +320,10 @@ StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcom
   }
   const engine::TrainingRun::Memory memory = parts_.run->memory();
   metrics.gpu_peak_bytes = memory.gpu_peak_bytes;
+  const engine::GpuUse gpu = parts_.run->gpu_use();
+  metrics.gpu_utilization_percent = gpu.utilization_percent;
+  metrics.gpu_power_watts = gpu.power_watts;
+  metrics.gpu_throttled_percent = gpu.throttled_percent;
   metrics.host_pinned_bytes = memory.pinned_bytes;
   metrics.host_rss_bytes = memory.resident_bytes;
   return metrics;

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from .outputs import Failure, make_outputs
+from .outputs import Away, Failure, make_outputs
 from .records import plain_text
 from .run import Run
 
@@ -28,6 +28,8 @@ examples:
 """
 
 POLL_S = 0.5
+FIRST_RETRY_S = 2  # of a server that is away; then twice as long each time
+MOST_RETRY_S = 300
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
@@ -78,12 +80,17 @@ def say(sentence):
 
 
 class Logger:
-    """Carries what a run writes to its outputs. One that fails is left out from there on."""
+    """Carries what a run writes to its outputs. One that fails is left out from there on; one whose
+    server is away is tried again while the run is followed, and then has what it missed."""
 
-    def __init__(self, run, outputs):
+    def __init__(self, run, outputs, retries=False):
         self.run = run
         self.outputs = outputs
+        self.away = {}  # when each is tried again
+        self._pauses = {}  # before that, of those that have not had all since they were away
         self.failed = False
+        self._retries = retries
+        self._count = 0  # records of this pass over the run's files
         self._identity = None
         self._is_open = False
         self._any_records = False
@@ -92,6 +99,8 @@ class Logger:
         for output in list(self.outputs):
             try:
                 work(output)
+            except Away as away:
+                self._leave(output, str(away))
             except Failure as failure:
                 self._drop(output, str(failure))
             except OSError as error:
@@ -109,6 +118,43 @@ class Logger:
         except Exception:  # it has failed already, and said why
             pass
 
+    def _leave(self, output, sentence):
+        if not self._retries:
+            self._drop(output, f"{sentence}; the same command adds what is missing once it answers")
+            return
+        pause_s = self._pauses.get(output)
+        if pause_s is None:
+            say(plain_text(f"{sentence}; it is tried again, and the run is not held up"))
+        self._pauses[output] = FIRST_RETRY_S if pause_s is None else min(2 * pause_s, MOST_RETRY_S)
+        self.away[output] = time.monotonic() + self._pauses[output]
+        self.outputs.remove(output)
+
+    def _call_back(self, at_once=False):
+        """Those that are away, where it is time."""
+        for output, due_s in list(self.away.items()):
+            if time.monotonic() < due_s and not at_once:
+                continue
+            del self.away[output]
+            self.outputs.append(output)
+            self._catch_up(output)
+            if output in self.outputs:
+                del self._pauses[output]
+                say(f"{output.kind} answers again, and has what it missed")
+
+    def _catch_up(self, output):
+        def only(work):
+            self.each(lambda it: it is output and work())
+
+        parameters = self.run.parameters()
+        again = []
+        only(lambda: output.open(self._identity, parameters))
+        self._replay([output])
+        only(lambda: output.end_pass(self.run.events, self._any_records) and again.append(output))
+        if again:
+            self._replay(again)
+            only(lambda: output.end_pass(self.run.events, self._any_records))
+        only(lambda: output.note(self.run.events))
+
     def _open(self):
         identity = self.run.identity()
         if self._is_open and self._identity in (None, identity):
@@ -119,24 +165,28 @@ class Logger:
 
     def round(self):
         """What there is by now. Returns whether anything was new."""
+        self._call_back()
         news = self.run.read_events()
         any_records = False
         while True:
             records, restarted = self.run.read_steps()
             if restarted:
+                self._count = 0
                 self.each(lambda output: output.begin_pass())
             if records or self.run.events:
                 self._open()
             any_records = any_records or bool(records)
             self._any_records = self._any_records and not restarted or bool(records)
             self._take(records)
+            self._count += len(records)
             if self.run.metrics.at_end:
                 break
         again = []
         self.each(lambda output: output.end_pass(
             self.run.events, self._any_records) and again.append(output))
         if again:
-            self._once_more(again)
+            self._replay(again)
+            self.each(lambda output: output.end_pass(self.run.events, self._any_records))
         if self._is_open:
             self.each(lambda output: output.note(self.run.events))
         return news or any_records
@@ -146,18 +196,20 @@ class Logger:
             self.each(lambda output: only is not None and output not in only or output.take(
                 output.fresh(records)))
 
-    def _once_more(self, again):
-        """From the first record on, for those whose last one is gone."""
+    def _replay(self, outputs):
+        """The records so far once more, from the first one on: later ones come by themselves."""
         reader = Run(self.run.path)
-        while True:
+        left = self._count
+        while left > 0:
             records, _ = reader.read_steps()
-            self._take(records, only=again)
+            self._take(records[:left], only=outputs)
+            left -= len(records)
             if reader.metrics.at_end:
                 break
         reader.metrics.close()
-        self.each(lambda output: output.end_pass(self.run.events, self._any_records))
 
     def finish(self):
+        self._call_back(at_once=True)
         rest = self.run.rest()
         if rest:
             self._open()
@@ -166,6 +218,9 @@ class Logger:
         if ending and self._is_open:
             self.each(lambda output: output.end(*ending))
         self.each(lambda output: output.close())
+        for output in self.away:
+            say(f"{output.kind} was away to the end, and lacks steps: the same command adds them")
+            self.failed = True
         left_out = self.run.bad_lines + self.run.metrics.too_long
         if left_out:
             say(f"{left_out} line{'s' if left_out > 1 else ''} of {self.run.path} cannot be read, "
@@ -179,7 +234,7 @@ def is_input_closed():
 
 
 def follow(logger, run, options):
-    while logger.outputs:
+    while logger.outputs or logger.away:
         is_last = options.beside and is_input_closed()
         ended_before = run.ending() is not None
         news = logger.round()
@@ -201,7 +256,7 @@ def main(words=None):
         run = Run(options.run)
         if not options.follow:
             run.check_there()
-        logger = Logger(run, make_outputs(options))
+        logger = Logger(run, make_outputs(options), retries=options.follow)
         try:
             if options.follow:
                 follow(logger, run, options)

@@ -2,15 +2,23 @@
 
 MLflow keeps every value of a metric: steps that are trained again are there again, later and with a
 larger progress/life. What was written is in tags of the run, so it is found again from anywhere.
+
+A server that cannot be reached is Away: whoever writes may open() this again.
 """
 
+import contextlib
 import json
+import os
+import re
 import time
 
-from .outputs import Failure, Output, missing
+from .outputs import Away, Failure, Output, missing
 
 MOST_METRICS = 900  # of a batch; the server takes 1000
 MOST_PARAMETERS = 90
+# Of a request, where nothing else is said: MLflow's own would go on for minutes before it failed.
+PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+            "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1"}
 STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
@@ -19,6 +27,8 @@ class MlflowRun(Output):
 
     def __init__(self, uri, experiment="sluice", name=None):
         super().__init__(None)
+        for key, value in PATIENCE.items():
+            os.environ.setdefault(key, value)
         try:
             from mlflow.entities import Metric, Param
             from mlflow.exceptions import MlflowException
@@ -28,20 +38,45 @@ class MlflowRun(Output):
         self._metric, self._param, self._exception = Metric, Param, MlflowException
         self._name = name
         self._uri = uri
-        try:
+        self._experiment_name = experiment
+        self._experiment = self._run = None
+        with self._asking():
             self._client = MlflowClient(uri)
-            self._experiment = self._experiment_id(experiment)
-        except MlflowException as error:
-            raise Failure(f"{self.kind}: {uri} cannot be used: {error}") from error
-        self._run = None
 
-    def _experiment_id(self, name):
-        found = self._client.get_experiment_by_name(name)
-        return found.experiment_id if found else self._client.create_experiment(name)
+    @contextlib.contextmanager
+    def _asking(self):
+        try:
+            yield
+        except (self._exception, OSError) as error:
+            is_server = str(self._uri).lower().startswith(("http://", "https://"))
+            reason = re.search(r"\[Errno -?\d+\] ([^'\")]+)", str(error))
+            raise (Away if is_server else Failure)(
+                f"{self.kind}: {self._uri} cannot be used: "
+                f"{reason[1] if reason and is_server else str(error)[:500]}") from error
+
+    def _experiment_id(self):
+        found = self._client.get_experiment_by_name(self._experiment_name)
+        return found.experiment_id if found else self._client.create_experiment(
+            self._experiment_name)
 
     def open(self, identity, parameters, has_all_before=True):
-        self.state = self._find(identity)
-        super().open(identity, parameters, has_all_before)
+        with self._asking():
+            self._experiment = self._experiment_id()
+            self._run = None
+            self.state = self._find(identity)
+            super().open(identity, parameters, has_all_before)
+
+    def take(self, records):
+        with self._asking():
+            super().take(records)
+
+    def note(self, events):
+        with self._asking():
+            super().note(events)
+
+    def end(self, how, reason):
+        with self._asking():
+            super().end(how, reason)
 
     def _find(self, identity):
         word = str(identity).replace("'", " ")

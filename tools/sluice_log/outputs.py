@@ -18,6 +18,10 @@ class Failure(Exception):
     """An output cannot be written. Its text says why, and what to do about it."""
 
 
+class Away(Failure):
+    """A server does not answer, or refuses for now: open() of the same output may go on later."""
+
+
 class Output:
     """One place where steps and events go.
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from .outputs import Failure
 from .records import parse, plain_text, record_of
-from .tail import Tail, parts_of
+from .tail import Tail, open_file, parts_of
 
 KINDS = {"begin", "checkpoint", "warning", "end"}
 MOST_LINES = 20_000  # at a time
 MOST_PARAMETERS = 1000
 MOST_VALUE = 400  # characters
+MOST_CONFIG = 16 << 20
 QUIET_S = 60  # nobody trains, and nothing comes
 GONE_S = 3  # who trained is gone
 
@@ -113,9 +114,9 @@ class Run:
         found = {}
         if self.folder is not None:
             try:
-                text = (self.folder / "config.json").read_text(encoding="utf-8")
-                flatten(json.loads(text), "", found)
-            except (OSError, ValueError, RecursionError):
+                with os.fdopen(open_file(self.folder / "config.json"), encoding="utf-8") as file:
+                    flatten(json.loads(file.read(MOST_CONFIG)), "", found)
+            except (OSError, ValueError, RecursionError, Failure):
                 pass
         for event in reversed(self.events):
             if event["event"] == "begin":

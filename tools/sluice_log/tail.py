@@ -1,10 +1,32 @@
 """Lines of a file that somebody may still be writing: it grows, is begun anew in parts, and is cut."""
 
+import errno
 import os
 import re
+import stat
+
+from .outputs import Failure
 
 CHUNK = 4 << 20
 MOST_OF_A_LINE = 4 << 20  # what sluice report reads, too
+
+
+# Not those of a file that comes, goes, or is renamed at the moment.
+LASTING = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO}
+
+
+def open_file(path):
+    """A descriptor; OSError where it is gone, or cannot be read now; Failure where it never can."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in LASTING:
+            raise Failure(f"{path} cannot be read: {error.strerror}") from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):  # what never ends, or waits for a writer
+        os.close(file)
+        raise Failure(f"{path} is not a regular file")
+    return file
 
 
 def parts_of(path):
@@ -24,8 +46,9 @@ def parts_of(path):
     for part in [part for _, part in sorted(found)] + [path]:
         try:
             parts.append((part, os.stat(part).st_ino))
-        except OSError:
-            pass  # it was renamed meanwhile; who reads on notices
+        except OSError as error:  # it was renamed meanwhile, and who reads on notices
+            if error.errno in LASTING:
+                raise Failure(f"{part} cannot be read: {error.strerror}") from error
     return parts
 
 
@@ -100,7 +123,7 @@ class Tail:
         while self._waiting:
             part, inode = self._waiting.pop(0)
             try:
-                file = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                file = open_file(part)
             except OSError:
                 return False
             if os.fstat(file).st_ino != inode:  # renamed meanwhile

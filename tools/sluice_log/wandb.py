@@ -2,12 +2,17 @@
 
 Its history only grows: steps that are trained again are there again, with a larger progress/life.
 Charts are against "step"; "progress/tokens" is there to choose instead.
+
+A server that cannot be reached at the start is Away: whoever writes may open() this again. Once a run
+is there, wandb keeps what it cannot send, and goes on trying by itself.
 """
 
 import uuid
 from pathlib import Path
 
-from .outputs import Failure, Output, missing
+from .outputs import Away, Failure, Output, missing
+
+INIT_TIMEOUT_S = 20  # its own would be 90, in which other outputs wait
 
 
 class WandbRun(Output):
@@ -23,29 +28,37 @@ class WandbRun(Output):
         self._settings = {"project": project, "entity": team, "group": group, "name": name}
         self._offline = offline
         self._run = None
+        self._parameters = None  # of a run that is yet to begin
         self._code = 0
 
     def _begin(self, parameters):
         self.state.update(run=uuid.uuid4().hex[:8], sequence=0, life=1)
-        self._init(parameters)
+        self._parameters = parameters
+        self._init()
 
     def _resume(self):
         if self._run is None:
-            self._init(None)
+            self._init()
         return True
 
-    def _init(self, parameters):
+    def _init(self):
         if self._run is not None:  # of a run that was there before
             self._run.finish()
-        settings = self._wandb.Settings(console="off", silent=True)
+        settings = self._wandb.Settings(console="off", silent=True,
+                                        init_timeout=INIT_TIMEOUT_S)
         try:
             self._run = self._wandb.init(
-                id=self.state["run"], resume="allow", dir=str(self.folder.parent), config=parameters,
-                mode="offline" if self._offline else None, settings=settings, **self._settings)
+                id=self.state["run"], resume="allow", dir=str(self.folder.parent),
+                config=self._parameters, mode="offline" if self._offline else None,
+                settings=settings, **self._settings)
+        except self._wandb.errors.CommError as error:
+            raise Away(f"{self.kind} cannot be reached: {str(error)[:500]}. --wandb-offline writes "
+                       "to a folder that wandb sync sends later") from error
         except Exception as error:  # its own, of its server and of the network
             raise Failure(f"{self.kind} refuses: {error}. Log in (wandb login), or write to a "
                           "folder that wandb sync sends later (--wandb-offline, or "
                           "WANDB_MODE=offline)") from error
+        self._parameters = None
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

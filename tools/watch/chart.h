@@ -1,8 +1,7 @@
 // Chart: numbers over steps as characters: dots of Braille (2 x 4 a character), or '*' and 'o'
 // where a terminal has ASCII alone.
 //
-// No packaged library draws charts on a terminal in both Debian 12 and Ubuntu 24.04, so these few
-// lines do.
+// Neither FTXUI nor notcurses, which have charts, is in Debian 12, so these few lines draw them.
 //
 // Threads: pure functions.
 #pragma once

@@ -117,6 +117,9 @@ void add_keys(Text& text) {
     } else if (key.unit == "TFLOP/s") {
       name = "sluice_flops_per_second";
       factor = 1e12;
+    } else if (key.unit == "%") {
+      name = name.substr(0, name.rfind("_percent")) + "_ratio";
+      factor = 1e-2;
     } else if (key.unit == "nats a token") {
       name += "_nats";
     }

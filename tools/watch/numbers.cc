@@ -79,6 +79,10 @@ std::string share_text(std::optional<double> value) {
   return is_known(value) ? formatted("%.0f%%", 100 * *value) : kMissing;
 }
 
+std::string percent_text(std::optional<double> percent) {
+  return percent ? share_text(*percent / 100) : "-";
+}
+
 std::string clock_text(double unix_s) {
   if (!(unix_s > 0 && unix_s < 1e12)) return "--:--:--";
   const auto time = static_cast<std::time_t>(unix_s);

@@ -17,6 +17,7 @@ std::string traffic_text(std::optional<double> value);     // "1.20 GB": as driv
 std::string duration_text(std::optional<double> seconds);  // "3 h 12 min"
 std::string milliseconds_text(std::optional<double> value);
 std::string share_text(std::optional<double> value);  // "91%"
-std::string clock_text(double unix_s);                // "14:03:22", local
+std::string percent_text(std::optional<double> percent);
+std::string clock_text(double unix_s);  // "14:03:22", local
 
 }  // namespace sluice::watch

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "aio/clock.h"
 #include "engine/observe/log_parts.h"
 
 namespace sluice::watch {
@@ -42,6 +43,8 @@ bool begins_with(const std::vector<std::string>& list, const std::vector<std::st
 }
 
 }  // namespace
+
+double RunFollower::steady_seconds() { return 1e-9 * static_cast<double>(SteadyClock().now_ns()); }
 
 RunFollower::RunFollower(Options options)
     : options_(std::move(options)),
@@ -104,7 +107,8 @@ void RunFollower::read_facts() {
   // Read anew as a whole: what is wrong with one file stays said while another changes.
   report::RunRecord now{.name = record_.name, .path = record_.path, .metrics = record_.metrics};
   const std::vector<std::string> notices_before = std::exchange(file_notices_, {});
-  const bool has_trace = fs::exists(folder + kNames[2]);
+  std::error_code ignored;
+  const bool has_trace = fs::exists(folder + kNames[2], ignored);
   if (!engine::log_parts(folder + kNames[0]).empty() && may_be_read(kNames[0]))
     report::read_events(folder + kNames[0], now);
   if (stamps_[1] != Stamp{} && may_be_read(kNames[1])) report::read_config(folder + kNames[1], now);
@@ -157,6 +161,13 @@ void RunFollower::poll() {
   if (fs::is_regular_file(options_.path + "/lock", ignored)) is_there_ = true;
   read_facts();
   follow_metrics();
+  const Progress progress{.newest_unix_s = newest_unix_s_,
+                          .lines = metrics_.file().lines + metrics_.file().bad_lines,
+                          .events = static_cast<std::int64_t>(record_.events.events.size())};
+  if (progress != progress_) {
+    progress_ = progress;
+    changed_s_ = options_.steady_s();
+  }
   show();
 }
 
@@ -168,6 +179,7 @@ RunSigns RunFollower::signs() const {
                  .has_begun = facts_.begins > 0,
                  .begin_step = facts_.begin_step,
                  .newest_unix_s = newest_unix_s_,
+                 .unchanged_s = options_.steady_s() - changed_s_,
                  .total_steps = facts_.total_steps.value_or(0),
                  .eval_every = facts_.eval_every,
                  .checkpoint_every = facts_.checkpoint_every,
@@ -205,6 +217,9 @@ void RunFollower::show() {
   view.nvme_write_bytes = mean("nvme_write_bytes");
   view.h2d_bytes = mean("h2d_bytes");
   view.d2h_bytes = mean("d2h_bytes");
+  view.gpu_utilization_percent = mean("gpu_utilization_percent");
+  view.gpu_power_watts = mean("gpu_power_watts");
+  view.gpu_throttled_percent = mean("gpu_throttled_percent");
   if (view.step_ms.value_or(0) > 0) {
     const std::array<std::optional<double>, 3> parts = {mean("forward_ms"), mean("backward_ms"),
                                                         mean("update_exposed_ms")};

@@ -28,9 +28,11 @@ class RunFollower {
     std::string name;  // empty: the folder's
     std::size_t most_buckets = 1200;
     std::function<double()> now_unix_s;
+    std::function<double()> steady_s = steady_seconds;  // of a clock that nobody sets
     std::function<RunLock(const std::string&)> lock = run_lock;
   };
   explicit RunFollower(Options options);
+  static double steady_seconds();
 
   void poll();
 
@@ -48,6 +50,12 @@ class RunFollower {
   struct Stamp {
     std::int64_t inode = 0, size = 0, changed_ns = 0;
     friend bool operator==(const Stamp&, const Stamp&) = default;
+  };
+  // What changes where anything is written.
+  struct Progress {
+    double newest_unix_s = 0;
+    std::int64_t lines = 0, events = 0;
+    friend bool operator==(const Progress&, const Progress&) = default;
   };
   bool changed(const std::string& name, Stamp& stamp);
   bool may_be_read(const std::string& name);
@@ -68,6 +76,8 @@ class RunFollower {
   std::vector<std::string> file_notices_;
   std::string metrics_error_;
   double newest_unix_s_ = 0;
+  Progress progress_;
+  double changed_s_ = 0;  // when it was seen to, by the steady clock
   bool is_there_ = false;
 
   std::int64_t series_epoch_ = 1;  // rises where points that were there have changed

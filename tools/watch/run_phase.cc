@@ -40,7 +40,8 @@ RunPhase phase_of(const RunSigns& signs, double now_unix_s) {
         signs.lock == RunLock::kHeld && now_unix_s - signs.end_unix_s > kRestartS;
     return is_another ? RunPhase::kStarting : *signs.end;
   }
-  const double quiet_s = now_unix_s - signs.newest_unix_s;
+  // A clock that was set back has files of the future.
+  const double quiet_s = std::max(now_unix_s - signs.newest_unix_s, signs.unchanged_s);
   // A run takes its lock before it writes anything.
   if (signs.lock == RunLock::kFree && !signs.has_begun && signs.last_step == 0)
     return RunPhase::kStopped;

@@ -34,6 +34,7 @@ struct RunSigns {
   bool has_begun = false;  // in this life
   std::int64_t begin_step = 0;
   double newest_unix_s = 0;  // when anything was written last
+  double unchanged_s = 0;    // for how long nothing was seen to be written, whatever the time is
   std::int64_t last_step = 0;
   double last_step_unix_s = 0;  // 0: not known
   double interval_s = 0;        // between steps; 0: not known

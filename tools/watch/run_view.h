@@ -92,6 +92,9 @@ struct RunView {
   std::optional<double> nvme_write_bytes;
   std::optional<double> h2d_bytes;
   std::optional<double> d2h_bytes;
+  std::optional<double> gpu_utilization_percent;
+  std::optional<double> gpu_power_watts;
+  std::optional<double> gpu_throttled_percent;
 
   double written_bytes = 0;  // to the drives, over the whole run
   double read_bytes = 0;

@@ -61,6 +61,7 @@ constexpr Spec kNorm{"gradient norm", "grad_norm", plain_number, true};
 constexpr Spec kRate{"learning rate", "lr", plain_number, true};
 constexpr Spec kSpeed{"tokens/s", "tokens_per_s", count_text, true};
 constexpr Spec kTime{"time of a step", "step_ms", milliseconds_text, true};
+constexpr Spec kBusy{"GPU busy", "gpu_utilization_percent", percent_text, true};
 constexpr Spec kGpu{"GPU memory, peak", "gpu_peak_bytes", bytes_text, true};
 constexpr Spec kHost{"host memory", "host_rss_bytes", bytes_text, true};
 constexpr Spec kRead{"read from drives, a step", "nvme_read_bytes", traffic_text, true};
@@ -101,7 +102,9 @@ class Painter {
       charts(body, {&kLoss, &kValidation, &kNorm, &kRate});
     } else if (options_.panel == Panel::kSpeed) {
       const int below = std::min(8, body.rows / 2);
-      charts({body.row, 0, body.rows - below, body.columns}, {&kSpeed, &kTime});
+      std::vector<const Spec*> specs = {&kSpeed, &kTime};
+      if (view_.gpu_utilization_percent) specs.push_back(&kBusy);
+      charts({body.row, 0, body.rows - below, body.columns}, specs);
       column_of(&Painter::resources, {body.row + body.rows - below, 0, below, body.columns});
     } else if (options_.panel == Panel::kMemory) {
       const int below = std::min(10, body.rows / 2);
@@ -317,13 +320,14 @@ class Painter {
 
   int resources(const Area& area) {
     int used = parts(area);
+    used += gpu({area.row + used, area.column, area.rows - used, area.columns});
     for (const auto& [name, share] : view_.facts.busy)
       line(area, used, "planned", name + " busy " + share_text(share) + " of the step",
            Style::kQuiet);
     return used;
   }
 
-  int memory(const Area& area) {
+  int tiers(const Area& area) {
     int used = 0;
     for (const TierView& tier : view_.tiers) {
       const auto is = tier.used_bytes ? tier.used_bytes : tier.planned_bytes;
@@ -340,8 +344,25 @@ class Painter {
       else
         line(area, used, label, bytes_text(is) + planned(tier.planned_bytes, bytes_text));
     }
+    return used;
+  }
+
+  int memory(const Area& area) {
+    int used = tiers(area);
     if (view_.last && view_.last->value("host_pinned_bytes").value_or(0) > 0)
       line(area, used, "pinned", bytes_text(view_.last->value("host_pinned_bytes")));
+    return used;
+  }
+
+  int gpu(const Area& area) {
+    int used = 0;
+    const bool is_throttled = view_.gpu_throttled_percent.value_or(0) > 0;
+    const std::string text = gpu_text(view_);
+    if (view_.gpu_utilization_percent)
+      bar(area, used, "GPU busy", *view_.gpu_utilization_percent / 100, text,
+          is_throttled ? Style::kWarn : Style::kGood);
+    else if (!text.empty())
+      line(area, used, "GPU", text, is_throttled ? Style::kWarn : Style::kPlain);
     return used;
   }
 
@@ -365,7 +386,8 @@ class Painter {
   }
 
   int machine(const Area& area) {
-    int used = memory(area);
+    int used = tiers(area);
+    used += gpu({area.row + used, area.column, area.rows - used, area.columns});
     used += drives({area.row + used, area.column, area.rows - used, area.columns});
     if (view_.facts.last_checkpoint)
       line(area, used, "checkpoint",

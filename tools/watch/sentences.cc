@@ -48,6 +48,16 @@ std::string holds_the_step(const RunView& view) {
   return text + (planned.empty() ? "" : ", plan " + planned);
 }
 
+std::string gpu_text(const RunView& view) {
+  std::string text;
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : ", ") + more; };
+  if (view.gpu_utilization_percent) add(percent_text(view.gpu_utilization_percent));
+  if (view.gpu_throttled_percent.value_or(0) > 0)
+    add("throttled " + percent_text(view.gpu_throttled_percent));
+  if (view.gpu_power_watts) add(number_text(view.gpu_power_watts, 3) + " W");
+  return text;
+}
+
 std::string plain_line(const RunView& view) {
   std::string text = printable(view.name) + ": " + phase_word(view.phase);
   const auto add = [&](const std::string& more) { text += ", " + more; };

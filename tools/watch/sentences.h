@@ -17,6 +17,9 @@ std::string steps_text(const RunView& view);  // "120/2000 (6%)"
 // What takes most of a step, and what was planned to: "compute 91%, plan NVMe read".
 std::string holds_the_step(const RunView& view);
 
+// How busy GPUs are, as far as that is known: "92%, throttled 25%, 640 W"; else empty.
+std::string gpu_text(const RunView& view);
+
 // "demo: training, step 120 of 2000, loss 3.214, ...", without a line feed. printable().
 std::string plain_line(const RunView& view);
 

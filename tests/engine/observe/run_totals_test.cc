@@ -72,6 +72,20 @@ TEST(RunTotals, SayTheSpeedAndItsShareOfTheLimit) {
               testing::ContainsRegex("TFLOP/s +15\\.0 \\(25% of large products\\)\n"));
 }
 
+TEST(RunTotals, SayHowBusyGpusWereOverTheTimeThatIsKnown) {
+  StepMetrics step;
+  step.step_ms = 1000;
+  RunTotals totals;
+  totals.add(step);
+  EXPECT_THAT(totals.closing_table(), Not(HasSubstr("GPU busy")));
+  step.gpu_utilization_percent = 90;
+  totals.add(step);
+  step.step_ms = 3000;
+  step.gpu_utilization_percent = 50;
+  totals.add(step);
+  EXPECT_THAT(totals.closing_table(), testing::ContainsRegex("GPU busy +60%\n"));
+}
+
 TEST(RunTotals, CompareTheStepWithThePlan) {
   const auto totals_of = [](double planned_s, const std::vector<double>& steps_ms) {
     RunTotals totals;

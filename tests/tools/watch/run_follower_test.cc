@@ -45,11 +45,13 @@ class FollowedRun : public testing::Test {
 
   const aio::TemporaryFolder folder_;
   double now_s_ = engine::unix_seconds();
+  double steady_s_ = 1000;
   RunLock lock_ = RunLock::kHeld;
   RunFollower follower_{{.path = folder_.path(),
                          .name = "demo",
                          .most_buckets = 20,
                          .now_unix_s = [this] { return now_s_; },
+                         .steady_s = [this] { return steady_s_; },
                          .lock = [this](const std::string&) { return lock_; }}};
 };
 
@@ -124,6 +126,28 @@ TEST_F(FollowedRun, IsCrashedWhenItDidNotEndAndNobodyHoldsItsLock) {
   fs::remove(folder_.file("events.jsonl"));
   lock_ = RunLock::kFree;
   EXPECT_EQ(polled().phase, RunPhase::kStopped);
+}
+
+TEST_F(FollowedRun, IsCrashedWhereTheClockWasSetBackMeanwhile) {
+  add("events.jsonl", event("begin", 0, now_s_));
+  add("metrics.jsonl", step(1, now_s_));
+  now_s_ -= 3600;
+  EXPECT_EQ(polled().phase, RunPhase::kTraining);
+  lock_ = RunLock::kFree;
+  steady_s_ += 4;
+  add("metrics.jsonl", step(2, now_s_));
+  EXPECT_EQ(polled().phase, RunPhase::kTraining);
+  steady_s_ += 4;
+  EXPECT_EQ(polled().phase, RunPhase::kTraining);
+  steady_s_ += 2;
+  EXPECT_EQ(polled().phase, RunPhase::kCrashed);
+}
+
+TEST_F(FollowedRun, ReadsOnWhereAFileIsALinkToItself) {
+  for (const char* const name : {"config.json", "events.jsonl", "trace.json", "metrics-cut.jsonl"})
+    fs::create_symlink(name, folder_.file(name));
+  add("metrics.jsonl", step(3));
+  EXPECT_EQ(polled().last->step, 3);
 }
 
 TEST_F(FollowedRun, SeesARealLockWithoutTakingIt) {

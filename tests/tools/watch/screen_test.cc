@@ -64,6 +64,24 @@ TEST_F(Screen, ShowsWhatMattersOnASmallTerminal) {
     EXPECT_THAT(text, HasSubstr(words));
 }
 
+TEST_F(Screen, ShowsHowBusyGpusAreWhereThatIsKnown) {
+  RunView gpu = view();
+  EXPECT_THAT(draw_screen(gpu, series(100), 24, 80, {}).text(),
+              testing::Not(HasSubstr("GPU busy")));
+  gpu.gpu_utilization_percent = 92.4;
+  EXPECT_THAT(draw_screen(gpu, series(100), 24, 80, {}).text(),
+              testing::ContainsRegex("GPU busy .* 92%"));
+  gpu.gpu_power_watts = 640.2;
+  gpu.gpu_throttled_percent = 25;
+  for (const int columns : {80, 200})
+    for (const Panel panel : {Panel::kOverview, Panel::kSpeed})
+      EXPECT_THAT(draw_screen(gpu, series(100), 40, columns, {.panel = panel}).text(),
+                  testing::ContainsRegex("GPU busy .* 92%, throttled 25%"))
+          << columns;
+  EXPECT_THAT(draw_screen(gpu, series(100), 40, 200, {}).text(),
+              HasSubstr("92%, throttled 25%, 640 W"));
+}
+
 TEST_F(Screen, FitsIntoAnyTerminal) {
   RunView hostile = view();
   hostile.name =

@@ -32,6 +32,8 @@ function cardsOf(run) {
   add("Tokens/s, median", count(run.median("tokens_per_s")), `${count(run.last("tokens_seen"))} tokens seen`);
   const tflops = run.median("tflops_per_s");
   if (isNumber(tflops)) add("TFLOP/s, median", number(tflops, 3), run.limitTflops ? `${share(tflops / run.limitTflops)} of large products` : "of forward and backward");
+  const busy = run.median("gpu_utilization_percent");
+  if (isNumber(busy)) add("GPU busy, median", percent(busy), run.most("gpu_throttled_percent") > 0 ? "throttled at times" : isNumber(run.median("gpu_power_watts")) ? watts(run.median("gpu_power_watts")) : "");
   const step = run.median("step_ms");
   add("Step, median", milliseconds(step), run.plan ? `${number(step / (run.plan.step_s * 1e3), 3)} × the plan` : "no plan is kept");
   add("Time trained", duration(run.last("trained_s")), run.begins.length > 1 ? `in ${run.begins.length} lives` : "steps alone");

@@ -111,11 +111,22 @@ const learningSpecs = [
   }),
 ];
 
+const percent = value => share(value / 100);
+const watts = value => isNumber(value) ? `${number(value, 3)} W` : "–";
+
 const speedSpecs = [
   columnSpec("speed", "Tokens per second", "tokens_per_s", { unit: count, smooth: true, zero: true,
     lines: () => linesAcross(run => run.plan?.tokens_per_s, "planned") }),
   columnSpec("time", "Time of a step", "step_ms", { unit: milliseconds, smooth: true, zero: true, log: true,
     lines: () => linesAcross(run => run.plan && run.plan.step_s * 1e3, "planned") }),
+  columnSpec("gpu-busy", "GPU busy", "gpu_utilization_percent", { unit: percent, smooth: true, zero: true, note: () => "while some kernel ran, as its driver says" }),
+  columnSpec("gpu-power", "GPU power", "gpu_power_watts", { unit: watts, smooth: true, zero: true }),
+  columnSpec("gpu-throttled", "GPU throttled", "gpu_throttled_percent", { unit: percent, zero: true,
+    build() {
+      const throttled = shown().some(run => run.most("gpu_throttled_percent") > 0);
+      const curves = throttled ? curvesOf("gpu_throttled_percent") : [];
+      return curves.length ? { curves, marks: resumeMarks(), note: "by heat or the power supply" } : null;
+    } }),
 ];
 
 const memorySpecs = [
