@@ -119,6 +119,11 @@ class Ranks {
   void abort(const std::string& reason) const {
     if (link_) link_->abort(reason);
   }
+  // The first that is known of any rank, without waiting; empty: none.
+  std::string failure() const {
+    const Status health = link_ ? link_->health() : Status();
+    return health.ok() ? std::string() : health.error().message();
+  }
   // What each rank says.
   std::vector<std::string> all_gather(const std::string& text) const {
     return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
@@ -284,6 +289,7 @@ void define_run(py::module_& module) {
       .def_property_readonly("local_world",
                              [](const Ranks& it) { return it.context().local_world; })
       .def("abort", &Ranks::abort, py::arg("reason"), NoGil())
+      .def("failure", &Ranks::failure, NoGil())
       .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil());
 
   py::class_<ModuleRun>(module, "Run")
