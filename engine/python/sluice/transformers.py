@@ -267,6 +267,8 @@ class TrainerMixin(_Trainer):
             return super()._finalize_training(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        if self.engine is not None and self.engine.module is self.model:
+            self.accelerator._models = [self.model]  # a train() that was refused has cleared them
         with _trainer_ranks.ends_all(self.engine):
             return super().evaluation_loop(*args, **kwargs)
 
