@@ -112,6 +112,10 @@ class ModuleRun final : public SavedRun {
   void end_micro_batch();
   std::int64_t micro_batches() const { return plan_.waves.micro_batches; }  // of a step
   std::int64_t micro_batch() const { return micro_batch_; }                 // ended in this one
+  // Of all ranks' micro-batches.
+  std::int64_t number_in_step(std::int64_t micro_batch) const {
+    return plan_.sum_order.number_in_step(micro_batch, ranks_.part.rank);
+  }
   bool is_complete() const { return micro_batch_ == micro_batches(); }
   // Forgets what was added since the last step. With several ranks that ends all of them.
   void abandon_step();
