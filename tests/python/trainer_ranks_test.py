@@ -1,6 +1,7 @@
 """Hugging Face's Trainer on several ranks: beside one process and beside the plain Trainer under
 DistributedDataParallel; resuming on another number of them; and what happens where one fails."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,8 +15,8 @@ import torch
 
 import sluice
 import trainer_test
-from sluice import ranks
 from ranks_test import HERE, Ranks, free_port
+from sluice import ranks
 from transformers_test import MISSING, make
 
 if not MISSING:
@@ -73,16 +74,33 @@ def trainer(out, kind=None, model=None, name="gpt2", arguments=None, keys=None, 
 
 
 def told(one):
-    """What a test compares, once the engine is closed: losses, their norms, and the weights."""
-    weights = {name: it.double().sum().item() for name, it in one.model.state_dict().items()}
+    """What a test compares, once the engine is closed: losses, their norms, and the weights' bits."""
+    weights = hashlib.sha256()
+    for value in one.model.state_dict().values():
+        weights.update(value.numpy().tobytes())
     one.engine.close()
-    return [trainer_test.logged(one), trainer_test.logged(one, "grad_norm"), weights]
+    return [
+        trainer_test.logged(one),
+        trainer_test.logged(one, "grad_norm"),
+        weights.hexdigest(),
+    ]
 
 
 def trained(out, resume=None, **options):
     one = trainer(out, **options)
     one.train(resume_from_checkpoint=resume)
     return told(one)
+
+
+def accumulated(out):
+    """Several micro-batches of each rank, with noise, by the engine's own units."""
+    return trained(
+        out,
+        model=trainer_test.noisy_gpt2(),
+        keys={**KEYS, "run": {"lanes": 2, "rounds": 2}},
+        units="engine",
+        args={"gradient_accumulation_steps": 4 // ranks.world_size(), "max_steps": 4},
+    )
 
 
 def tell(*values):
@@ -115,11 +133,12 @@ class RanksCase(unittest.TestCase):
 class Bits(RanksCase):
     def test_of_one_process_and_resumed_on_another_number(self):
         whole = trained(self.folder / "one")
-        others = self.told_by(
+        *others, dealt = self.told_by(
             """
 saved = f"{folder}/one/{SAVED}"
 tell(trained(f"{folder}/two"))
 tell(trained(f"{folder}/rest", saved, keys={**KEYS, "zero_optimization": {"stage": 1}}))
+tell(accumulated(f"{folder}/dealt"))
 """
         )
         self.assertEqual(others, [[whole], [whole]])
@@ -134,6 +153,10 @@ tell(trained(f"{folder}/rest", saved, keys={**KEYS, "zero_optimization": {"stage
         self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
         state = json.loads((two / "trainer_state.json").read_text())
         self.assertEqual(len(state["log_history"]), 5)
+        losses, _, weights = accumulated(self.folder / "dealt_alone")
+        self.assertEqual(dealt[0][2], weights)
+        for own, other in zip(losses, dealt[0][0], strict=True):  # added up in another order
+            self.assertAlmostEqual(own, other, delta=1e-6)
 
     def test_beside_the_plain_trainer_with_evaluation_and_the_best_model(self):
         """What is trained has other values on each rank, as a new head without a seed."""
