@@ -54,7 +54,7 @@ def _how_to_start(args: Any) -> str:
         return "without GPUs they train together with use_cpu=True"
     return (
         "start the script by torchrun or accelerate launch (srun torchrun ... on several hosts), or"
-        " make them after torch.distributed.init_process_group()"
+        " set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as they do"
     )
 
 

@@ -208,7 +208,7 @@ class TrainerMixin(_Trainer):
         self._running.backward(loss, averages=False)  # the Trainer has divided it
 
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with self._forgets_where_it_fails():
+        with self._forgets_where_it_fails(), _trainer_ranks.ends_all(self.engine):
             loss = super().training_step(model, *args, **kwargs)
             self._running.step(is_last=self.accelerator.sync_gradients)
         return loss
