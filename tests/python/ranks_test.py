@@ -192,7 +192,7 @@ def by_units(case):
         def steps(first, last):
             losses = []
             for step in range(first, last):
-                of_all = fast_test.batches(2 * accumulation, seed=step)
+                of_all = [{"input_ids": it, "labels": it} for it in batches(2 * accumulation, step)]
                 size = len(of_all) // world
                 losses += fast_test.train(engine, of_all[rank * size : (rank + 1) * size])
             return losses
@@ -203,10 +203,10 @@ def by_units(case):
         losses = steps(0, 2)
         engine.save_checkpoint(folder / f"of_{world}")
         with torch.no_grad():
-            labelled = fast_test.batches(2, seed=9)[0]
+            tokens = batches(1, seed=9)[0]
             engine.eval()
-            seen = engine(**labelled).loss.item()
-            words = engine.module.generate(labelled["input_ids"], max_new_tokens=4, do_sample=False)
+            seen = engine(input_ids=tokens, labels=tokens).loss.item()
+            words = engine.module.generate(tokens, max_new_tokens=4, do_sample=False)
             engine.train()
         parts = list(engine.module.parameters())
         with engine.gathered(parts[0], parts[5]):  # of the embedding and of a block
@@ -265,7 +265,8 @@ auto = sluice.initialize(fast_test.make("gpt2"), run_config())
 assert auto.way == "hooks" and 'units="engine"' in auto.way_reason, auto.way_reason
 auto.close()
 engine = sluice.initialize(fast_test.make("gpt2"), run_config(), units="engine")
-batch = fast_test.batches(1)[0]
+tokens = batches(1)[0]
+batch = {"input_ids": tokens, "labels": tokens}
 if rank == 1:
     batch["position_ids"] = torch.arange(3, 15).expand(2, -1)
 engine.backward(engine(**batch).loss)

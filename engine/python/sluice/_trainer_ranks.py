@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from . import _client, making, ranks
+from . import _client, ranks
 from ._core import Error, NonFiniteGradientError, RefusedError, is_spilled
 from .units import ManagedParameter
 
@@ -88,7 +88,7 @@ def _values(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Those with values; what sluice.init() has on drives is compared by the engine."""
     for named in (module.named_parameters(), module.named_buffers()):
         for name, value in named:
-            if value.device.type != "meta" and not is_spilled(value):
+            if not (value.is_meta or value.is_complex() or is_spilled(value)):
                 yield name, value.detach()
 
 
