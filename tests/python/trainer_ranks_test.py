@@ -246,6 +246,7 @@ assert set(seen) == {{one.engine.rank == 0}}, seen
 assert one.engine.world_size == 2 and one.engine.config["train_batch_size"] == 4
 if one.engine.rank == 0:
     tell(trainer_test.logged(one))
+torch.distributed.destroy_process_group()  # left to the exit, gloo may abort, the plain Trainer's too
 """,
             encoding="utf-8",
         )
