@@ -119,6 +119,11 @@ class Ranks {
   void abort(const std::string& reason) const {
     if (link_) link_->abort(reason);
   }
+  // The first that is known of any rank, without waiting; empty: none.
+  std::string failure() const {
+    const Status health = link_ ? link_->health() : Status();
+    return health.ok() ? std::string() : health.error().message();
+  }
   // What each rank says.
   std::vector<std::string> all_gather(const std::string& text) const {
     return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
@@ -134,27 +139,35 @@ int workers_of(const ResolvedConfig& config) {
   return config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()));
 }
 
-// Of a family's model the units are those that it has, and not described.
+std::unique_ptr<ModuleRun> made_by_all(Result<std::unique_ptr<ModuleRun>> run, const Ranks& ranks) {
+  if (!run.ok()) ranks.abort(run.error().message());
+  return value_of(std::move(run));
+}
+
+// Of a family's model the units are those that it has, and not described. For several ranks nobody
+// asks the planner.
 std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
-                                           const std::string& cache_path) {
+                                           const Ranks& ranks, const std::string& cache_path) {
   at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
   const config::Config config = family.configured(asked.config, asked.asks_length);
-  return value_of(
-      ModuleRun::create(config, family.layout(config),
-                        {.plan = {.places = value_of(family.places(config, cache_path))},
-                         .workers = workers_of(asked)}));
+  ModulePlaces places;
+  if (ranks.link() == nullptr) places = value_of(family.places(config, cache_path));
+  return made_by_all(ModuleRun::create(config, family.layout(config),
+                                       {.plan = {.places = std::move(places)},
+                                        .link = ranks.link(),
+                                        .workers = workers_of(asked)}),
+                     ranks);
 }
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks,
                                     const std::string& speeds, std::int64_t unix_s) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
-  auto run = ModuleRun::create(config.config, layout_of(described),
-                               {.plan = {.cache_path = speeds, .unix_s = unix_s},
-                                .link = ranks.link(),
-                                .workers = workers_of(config)});
-  if (!run.ok()) ranks.abort(run.error().message());
-  return value_of(std::move(run));
+  return made_by_all(ModuleRun::create(config.config, layout_of(described),
+                                       {.plan = {.cache_path = speeds, .unix_s = unix_s},
+                                        .link = ranks.link(),
+                                        .workers = workers_of(config)}),
+                     ranks);
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> lines_of(const std::vector<MemoryLine>& lines) {
@@ -284,13 +297,14 @@ void define_run(py::module_& module) {
       .def_property_readonly("local_world",
                              [](const Ranks& it) { return it.context().local_world; })
       .def("abort", &Ranks::abort, py::arg("reason"), NoGil())
+      .def("failure", &Ranks::failure, NoGil())
       .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil());
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
            py::arg("speeds") = "", py::arg("unix_s") = 0, py::keep_alive<1, 4>(), NoGil())
-      .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("cache_path"),
-           NoGil())
+      .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("ranks"),
+           py::arg("cache_path"), py::keep_alive<1, 4>(), NoGil())
       .def(
           "initialise",
           [](ModuleRun& run, const py::function& values) {

@@ -100,7 +100,11 @@ ModelOptions FamilyModel::options(const config::Config& config) const {
 }
 
 ModuleLayout FamilyModel::layout(const config::Config& config) const {
-  return ModuleLayout::of_family(named(options(config)));
+  ModelLayout layout = named(options(config));
+  // Whoever reads parameters may keep it beside a block, and of several ranks the host gathers all
+  // others in one place.
+  if (!uses_cuda(config)) layout.hold(0);
+  return ModuleLayout::of_family(std::move(layout));
 }
 
 Result<ModulePlaces> FamilyModel::places(const config::Config& config,

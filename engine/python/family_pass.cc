@@ -35,7 +35,7 @@ PassContext FamilyPass::context(const MicroBatchPass& pass, int unit) const {
   const std::optional<Documents>& documents = pass.batch_.documents;
   return {.run_seed = static_cast<std::uint64_t>(run_.config().run.seed),
           .step = pass.step_,
-          .micro_batch = pass.micro_batch_,
+          .micro_batch = run_.number_in_step(pass.micro_batch_),
           .unit = unit,
           .training = pass.drops_,
           .deterministic = run_.config().run.deterministic,

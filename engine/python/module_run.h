@@ -17,8 +17,8 @@
 // Several ranks share the units: each has its part of state and parameters, which is gathered when
 // a unit is acquired, and gives its micro-batches' gradients to the sums of all. What all of them
 // have to call, in one order, are create(), initialise(), load(), acquire(), prefetch(),
-// end_micro_batch(), step(), save() and save_weights(). Before an update they compare the order of
-// units that they had; a rank that fails by itself has to fail() all of them.
+// close_gradient(), end_micro_batch(), step(), save() and save_weights(). Before an update they
+// compare the order of units that they had; a rank that fails by itself has to fail() all of them.
 //
 // Memory:  the plan's; a unit's sums are kept between its uses.
 // Threads: one at a time, but not always the same one: autograd has threads of its own.
@@ -112,6 +112,10 @@ class ModuleRun final : public SavedRun {
   void end_micro_batch();
   std::int64_t micro_batches() const { return plan_.waves.micro_batches; }  // of a step
   std::int64_t micro_batch() const { return micro_batch_; }                 // ended in this one
+  // Of all ranks' micro-batches.
+  std::int64_t number_in_step(std::int64_t micro_batch) const {
+    return plan_.sum_order.number_in_step(micro_batch, ranks_.part.rank);
+  }
   bool is_complete() const { return micro_batch_ == micro_batches(); }
   // Forgets what was added since the last step. With several ranks that ends all of them.
   void abandon_step();

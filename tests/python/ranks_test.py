@@ -170,6 +170,114 @@ class Bits(unittest.TestCase):
             self.assertEqual(alone(2, STEPS, load=f"{folder}/two"), (losses[2:], weights))
 
 
+def by_units(case):
+    """Two steps of a module of transformers by the engine's own units, of all ranks or alone, as
+    two ranks share its micro-batches; then two more after a checkpoint, and what it made of it."""
+    import fast_test  # and so transformers
+
+    rank, world = sluice.ranks.rank(), sluice.ranks.world_size()
+    name, accumulation, folder = case["model"], case["accumulation"], Path(case["folder"])
+    noise = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.1)
+    model = fast_test.make(name, **(noise if name == "gpt2" else {}))
+    config = run_config(
+        2 * accumulation // world,
+        case["place"],
+        folder,
+        run={"lanes": 2},
+        zero_optimization={"stage": case["stage"]},
+        gradient_clipping=1.0,
+    )
+    with sluice.initialize(model, config, units="engine") as engine:
+
+        def steps(first, last):
+            losses = []
+            for step in range(first, last):
+                of_all = [{"input_ids": it, "labels": it} for it in batches(2 * accumulation, step)]
+                size = len(of_all) // world
+                losses += fast_test.train(engine, of_all[rank * size : (rank + 1) * size])
+            return losses
+
+        if case["load"]:
+            engine.load_checkpoint(case["load"])
+            return [steps(2, 4), masters(engine)]
+        losses = steps(0, 2)
+        engine.save_checkpoint(folder / f"of_{world}")
+        with torch.no_grad():
+            tokens = batches(1, seed=9)[0]
+            engine.eval()
+            seen = engine(input_ids=tokens, labels=tokens).loss.item()
+            words = engine.module.generate(tokens, max_new_tokens=4, do_sample=False)
+            engine.train()
+        parts = list(engine.module.parameters())
+        with engine.gathered(parts[0], parts[5]):  # of the embedding and of a block
+            sums = [parts[0].double().sum().item(), parts[5].double().sum().item()]
+        losses += steps(2, 4)
+        engine.save_weights(folder / "weights.safetensors")
+        weights = hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest()
+        return [losses, weights, words.tolist(), sums, round(seen, 5), engine.way]
+
+
+class ByUnits(unittest.TestCase):
+    """units="engine" on several ranks."""
+
+    def setUp(self):
+        try:
+            import fast_test
+        except ImportError as error:
+            self.skipTest(str(error))
+        if fast_test.MISSING:
+            self.skipTest(fast_test.MISSING)
+
+    def test_has_the_bits_of_one_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shared = {"folder": folder, "load": None}
+            cases = [
+                {"model": "gpt2", "stage": 1, "accumulation": 1, "place": "cpu", **shared},
+                {"model": "gpt2", "stage": 3, "accumulation": 2, "place": "nvme", **shared},
+                {"model": "llama", "stage": 3, "accumulation": 1, "place": "cpu", **shared},
+                {"model": "llama", "stage": 1, "accumulation": 2, "place": "cpu", **shared},
+            ]
+            expected = []
+            for case in cases:
+                expected.append(by_units(case))
+                self.assertEqual(len(set(expected[-1][0])), 4)  # losses
+            code = """
+for case in json.loads(os.environ["WHAT"]):
+    told = by_units(case)
+    sluice.ranks.join().all_gather("")  # before the other one writes the file again
+    print("told: " + json.dumps(told), flush=True)
+"""
+            codes, texts = Ranks(code, WHAT=json.dumps(cases)).wait()
+            self.assertEqual(codes, [0, 0], "\n".join(texts))
+            for text in texts:
+                told = [it for it in text.splitlines() if it.startswith("told: ")]
+                got = [json.loads(it.removeprefix("told: ")) for it in told]
+                self.assertEqual(got, expected)
+            again = by_units({**cases[-1], "load": f"{folder}/of_2"})
+            self.assertEqual(again, [expected[-1][0][2:], expected[-1][1]])
+
+    def test_what_units_do_not_compute_ends_all(self):
+        codes, texts = Ranks(
+            """
+import fast_test
+rank = int(os.environ["RANK"])
+auto = sluice.initialize(fast_test.make("gpt2"), run_config())
+assert auto.way == "hooks" and 'units="engine"' in auto.way_reason, auto.way_reason
+auto.close()
+engine = sluice.initialize(fast_test.make("gpt2"), run_config(), units="engine")
+tokens = batches(1)[0]
+batch = {"input_ids": tokens, "labels": tokens}
+if rank == 1:
+    batch["position_ids"] = torch.arange(3, 15).expand(2, -1)
+engine.backward(engine(**batch).loss)
+engine.step()
+"""
+        ).wait(60)
+        self.assertEqual(codes, [1, 1], texts)
+        self.assertIn("rank 1: RefusedError: the engine's units do not compute this", texts[0])
+        self.assertIn("position_ids are others than 0, 1, 2", texts[1])
+
+
 class Uses(unittest.TestCase):
     def check(self, code, *sentences, seconds=60, codes=None):
         began = time.monotonic()

@@ -81,7 +81,9 @@ class TrainerConfig:
         self.fill("train_micro_batch_size_per_gpu", micro, "per_device_train_batch_size")
         self.fill("gradient_accumulation_steps", accumulation, "gradient_accumulation_steps")
         product = "per_device_train_batch_size x gradient_accumulation_steps"
-        self.fill("train_batch_size", micro * accumulation, product)
+        if args.world_size > 1:
+            product += f" x {args.world_size} ranks"
+        self.fill("train_batch_size", micro * accumulation * args.world_size, product)
         self.fill("gradient_clipping", args.max_grad_norm, "max_grad_norm")
 
     def _optimizer(self, args: Any) -> None:

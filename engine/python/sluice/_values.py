@@ -31,6 +31,7 @@ class Values:
     _frozen_sample: str
     _is_empty: bool
     _gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None
+    _keeps_copies = True  # of what is gathered
     _keeper: Keeper
     _managed: dict[int, ManagedParameter]
     _ranks: Ranks
@@ -69,7 +70,7 @@ class Values:
                 continue
             if id(parameter) not in copies:
                 for it, copy in zip(self._units[known.unit].parameters, self._gather(known.unit)):
-                    copies[id(it.parameter)] = copy
+                    copies[id(it.parameter)] = copy if self._keeps_copies else copy.new_empty(0)
             state[prefix + name] = copies[id(parameter)]
 
     @contextmanager
@@ -95,6 +96,14 @@ class Values:
         """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
         one tensor."""
         return self.module.state_dict()
+
+    def follow_state_dict(self) -> None:
+        """Takes part in the state_dict() of another rank, and keeps nothing of it."""
+        self._keeps_copies = False
+        try:
+            self.module.state_dict()
+        finally:
+            self._keeps_copies = True
 
     def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
         """Begins anew from these values, by the module's names: AdamW's moments are zero again, and

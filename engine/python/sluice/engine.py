@@ -137,7 +137,7 @@ class Engine(Steps, Values, Checkpoints):
         self._all_refuse = False
         making.settle(self.module)
         if family is not None:
-            self._run = Run(self._config, family, _core.speeds_path())
+            self._run = Run(self._config, family, self._ranks, _core.speeds_path())
         else:
             self._run = Run(
                 self._config,

@@ -34,8 +34,8 @@ def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | N
     if not isinstance(policy, str) or policy not in ("auto", "engine"):
         return None, "units= says what is fetched as a whole"
     try:
-        if world > 1:
-            raise NotOfAFamily("several ranks train (sluice train has them by its units)")
+        if world > 1 and policy == "auto":  # one rank alone cannot go on by hooks
+            raise NotOfAFamily('several ranks train: units="engine" has them by its units')
         return family_of(model), ""
     except NotOfAFamily as error:
         if policy == "engine":
@@ -256,6 +256,8 @@ class Fast:
         is_loss = named.get("labels") is not None
         if not is_loss and (not has_gradient or not engine.module.training):
             return self._original(*args, **kwargs)  # inference
+        if not has_gradient and engine.world_size > 1:
+            return self._original(*args, **kwargs)  # a rank may have what the units do not compute
         try:
             return self._forward(
                 micro_batch(named, self._family, self._engine.module.config, self._engine.device),

@@ -7,6 +7,9 @@
 
 Arguments, callbacks, evaluation, checkpoints and resuming are the Trainer's. The configuration is
 what ``deepspeed=`` takes elsewhere, or a run file; "auto" in it is filled from TrainingArguments.
+
+Several ranks (torchrun, accelerate launch) train together: each on its part of the batches, as with
+the plain Trainer, and without DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from . import ranks
+from . import _trainer_ranks
 from ._core import RefusedError
 from ._trainer_config import TrainerConfig
 from .deepspeed import shadow_optimizer, translate
@@ -124,6 +127,7 @@ class TrainerMixin(_Trainer):
                 f"run.device is not {wanted}, the Trainer's: leave run.device out, or set use_cpu"
             )
         overrides["run.device"] = wanted
+        _trainer_ranks.take_first_ranks_values(self.model, self.args)
         self.engine = initialize(self.model, keys, units=self._policy, overrides=overrides)
         self._watch_passes(self.engine)
         self.optimizer = EngineOptimizer(self.engine)
@@ -204,7 +208,7 @@ class TrainerMixin(_Trainer):
         self._running.backward(loss, averages=False)  # the Trainer has divided it
 
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with self._forgets_where_it_fails():
+        with self._forgets_where_it_fails(), _trainer_ranks.ends_all(self.engine):
             loss = super().training_step(model, *args, **kwargs)
             self._running.step(is_last=self.accelerator.sync_gradients)
         return loss
@@ -218,6 +222,8 @@ class TrainerMixin(_Trainer):
         **kwargs: Any,
     ) -> Any:
         fast = None if self.engine is None else self.engine._fast
+        if self._is_of_several and hasattr(self, "_gen_kwargs"):  # all generate while one does
+            self._gen_kwargs.setdefault("synced_gpus", True)
         if fast is None:
             return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
         fast.wants_logits = not prediction_loss_only
@@ -246,7 +252,39 @@ class TrainerMixin(_Trainer):
             return self._running.learning_rate
         return self._last.learning_rate
 
+    # ---- several ranks
+
+    @property
+    def _is_of_several(self) -> bool:
+        return self.engine is not None and self.engine.world_size > 1
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        with _trainer_ranks.ends_all(self.engine):
+            super()._run_epoch(*args, **kwargs)
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        with _trainer_ranks.ends_all(self.engine):
+            return super()._finalize_training(*args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        if self.engine is not None and self.engine.module is self.model:
+            self.accelerator._models = [self.model]  # a train() that was refused has cleared them
+        with _trainer_ranks.ends_all(self.engine):
+            return super().evaluation_loop(*args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        with _trainer_ranks.ends_all(self.engine):
+            super().save_model(*args, **kwargs)
+
     # ---- checkpoints
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self._is_of_several and state_dict is None:
+            if self.args.should_save:
+                state_dict = self.model.state_dict()
+            else:
+                self._running.follow_state_dict()
+        super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         self._running.save_checkpoint(os.path.join(output_dir, _FOLDER), background=False)
@@ -286,7 +324,6 @@ class Seq2SeqTrainer(TrainerMixin, transformers.Seq2SeqTrainer):
 
 
 def _check_arguments(args: Any) -> None:
-    _check_one_process()
     instead = {
         "deepspeed": "give its JSON as Trainer(sluice=...)",
         "fsdp": "leave it out",
@@ -301,16 +338,6 @@ def _check_arguments(args: Any) -> None:
             raise RefusedError(f"TrainingArguments({name}=...) is not supported: {sentence}")
     if args.save_only_model and args.load_best_model_at_end:
         raise RefusedError("save_only_model leaves nothing for load_best_model_at_end to load")
-    if args.world_size > 1:
-        raise RefusedError("several processes train: the package trains in one")
+    _trainer_ranks.check(args)
     if args.n_gpu > 1:
         args._n_gpu = 1  # one engine, one GPU
-
-
-def _check_one_process() -> None:
-    world = ranks.of_launcher().world
-    if world > 1:
-        raise RefusedError(
-            f"the launcher has started {world} processes, and a Trainer trains in one: start the"
-            " script by python itself, or train with sluice.initialize(), which takes several"
-        )

@@ -1,0 +1,129 @@
+"""What a Trainer does only where several ranks train: what is refused, one set of values, and how
+all of them end where one fails.
+
+Batches are dealt out by Accelerate, and small numbers (losses, counts of tokens, predictions) pass
+through torch.distributed, as with the plain Trainer. What the model has passes through the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed, nn
+
+from . import _client, ranks
+from ._core import Error, NonFiniteGradientError, RefusedError, is_spilled
+from .units import ManagedParameter
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+_log = logging.getLogger("sluice")
+
+
+def check(args: Any) -> None:
+    """RefusedError where ranks could not train by these TrainingArguments."""
+    launched = ranks.of_launcher().world
+    if launched != args.world_size:
+        raise RefusedError(
+            f"the launcher has started {launched} processes, and TrainingArguments are of"
+            f" {args.world_size}: " + _how_to_start(args)
+        )
+    if launched == 1:
+        return
+    if not args.accelerator_config.even_batches:
+        raise RefusedError(
+            "accelerator_config even_batches=False gives some ranks fewer batches than others,"
+            " which would wait for them: leave it out, or drop the last ones"
+            " (dataloader_drop_last)"
+        )
+    if args.save_on_each_node:
+        raise RefusedError(
+            "TrainingArguments(save_on_each_node=...) is not supported: a checkpoint is of all"
+            " ranks. Give an output_dir that all hosts see"
+        )
+
+
+def _how_to_start(args: Any) -> str:
+    if not torch.cuda.is_available() and not args.use_cpu:
+        return "without GPUs they train together with use_cpu=True"
+    return (
+        "start the script by torchrun or accelerate launch (srun torchrun ... on several hosts), or"
+        " set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as they do"
+    )
+
+
+def take_first_ranks_values(module: nn.Module, args: Any) -> None:
+    """Parameters and buffers of a module that ranks have made with other random numbers (a new
+    head, adapters), as DistributedDataParallel has it."""
+    if args.world_size == 1:
+        return
+    own = _fingerprints(module)
+    of_all: list[dict[str, str]] = [{}] * args.world_size
+    distributed.all_gather_object(of_all, own)
+    if any(it.keys() != own.keys() for it in of_all):
+        return  # refused by what an engine compares
+    others = [name for name in own if any(it[name] != of_all[0][name] for it in of_all)]
+    tensors = dict(_values(module))
+    for name in others:
+        there = tensors[name].to(args.device)  # what the process group's transport takes
+        distributed.broadcast(there, src=0)
+        tensors[name].copy_(there)
+    if others and args.process_index == 0:
+        _log.warning(
+            "%d tensors of the module had other values on some ranks: all have the first rank's"
+            " now (%s%s)",
+            len(others),
+            ", ".join(others[:3]),
+            ", ..." if len(others) > 3 else "",
+        )
+
+
+def _values(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those with values; what sluice.init() has on drives is compared by the engine."""
+    for named in (module.named_parameters(), module.named_buffers()):
+        for name, value in named:
+            if not (value.is_meta or value.is_complex() or is_spilled(value)):
+                yield name, value.detach()
+
+
+def _fingerprints(module: nn.Module) -> dict[str, str]:
+    return {
+        name: _client.sample_of([(ManagedParameter(name, value, 0, 0, True), value)])
+        for name, value in _values(module)
+    }
+
+
+@contextmanager
+def ends_all(engine: Engine | None) -> Iterator[None]:
+    """Of several ranks the others would wait for one that leaves this by an exception."""
+    if engine is None or engine.world_size == 1:
+        yield
+        return
+    try:
+        yield
+    except NonFiniteGradientError:  # of all ranks
+        raise
+    except BaseException as error:
+        reason = _reason_of_others(engine, error)
+        if reason:
+            raise Error(reason) from error
+        engine._fail(error)
+        raise
+
+
+def _reason_of_others(engine: Engine, error: BaseException) -> str:
+    """What torch.distributed says where another rank has gone is not why."""
+    if not isinstance(error, RuntimeError) or isinstance(error, Error):
+        return ""
+    for _ in range(20):
+        reason = engine._ranks.failure()
+        if reason:
+            return reason
+        time.sleep(0.05)
+    return ""
