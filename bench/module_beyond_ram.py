@@ -2,7 +2,7 @@
 made, trained, saved, loaded and trained on, by the package sluice. What it took of RAM is counted
 from outside, by its kernel.
 
-    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 1 --times 3
+    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 1.25 --times 3
 """
 
 import argparse
@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-HIDDEN, INTERMEDIATE, VOCAB, TOKENS = 1024, 2816, 1000, 32
+HIDDEN, INTERMEDIATE, VOCAB, TOKENS = 1024, 2816, 1000, 8
 BLOCK_PARAMETERS = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * INTERMEDIATE + 2 * HIDDEN
 FP32_BYTES = 4
 
@@ -23,7 +23,7 @@ FP32_BYTES = 4
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nvme", required=True, help="folder on the drive")
-    parser.add_argument("--cpu-gib", type=float, default=1.0, help="RAM of the run, program included")
+    parser.add_argument("--cpu-gib", type=float, default=1.25, help="RAM of the run, program included")
     parser.add_argument("--times", type=float, default=3.0, help="fp32 bytes of the module / RAM")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--as-child", help=argparse.SUPPRESS)
