@@ -99,8 +99,11 @@ ModuleRun::~ModuleRun() {
   if (frozen_) frozen_->end_passes();
   const Status removed = optimizer_ ? optimizer_->remove() : Status();
   if (!removed.ok()) log::warning(removed.error().message());
-  const Status put_down = gradient_places_ ? gradient_places_->remove() : Status();
-  if (!put_down.ok()) log::warning(put_down.error().message());
+  if (!gradient_places_) return;
+  update_units_.reset();  // has a lease of a unit whose update failed
+  gradients_.reset();     // likewise, whose backward did
+  const Status emptied = gradient_places_->remove();
+  if (!emptied.ok()) log::warning(emptied.error().message());
 }
 
 // A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have more.

@@ -2,6 +2,7 @@
 transformers: beside plain PyTorch's AdamW in fp32, and what is left to hooks."""
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ import torch
 
 import sluice
 import sluice.deepspeed
-from small_modules import masters, run_config, torch_adamw, tower, twin
+from small_modules import DEVICE, PLACES, masters, run_config, torch_adamw, tower, twin
 from transformers_test import LLAMA, MISSING, VOCAB
 
 if MISSING is None:
@@ -54,7 +55,7 @@ def make(name, seed=0, **more):
 
 
 def batches(count, seed=1, rows=2):
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     all_ids = [torch.randint(0, VOCAB, (rows, LENGTH), generator=generator) for _ in range(count)]
     return [{"input_ids": ids, "labels": ids.clone()} for ids in all_ids]
 
@@ -178,15 +179,24 @@ class Losses(Fast):
             found.add((*train(engine, data), masters(engine)))
         self.assertEqual(len(found), 1)
 
-    def test_placement_changes_no_bit(self):
-        for accumulation in (1, 2):
-            data = batches(6)
-            found = set()
-            for place in ("cpu", "nvme", "mixed"):
-                engine = self.engine(make("gpt2"), accumulation, place, self.folder)
-                found.add((*train(engine, data), masters(engine)))
+    def test_placement_changes_no_bit_and_a_checkpoint_goes_on_anywhere(self):
+        data = batches(6)
+        for name, bits, accumulation in itertools.product(
+            ("gpt2", "llama", "tied"), ({}, {"bf16": {"enabled": True}}), (1, 3)
+        ):
+            found, after = set(), set()
+            run = self.folder / f"{name}-{len(bits)}-{accumulation}"
+            for place in PLACES:
+                engine = self.engine(make(name), accumulation, place, self.folder, **bits)
+                first = train(engine, data[:3])
+                if place == PLACES[0]:
+                    engine.save_checkpoint(run)
+                found.add((*first, *train(engine, data[3:]), masters(engine)))
+                engine.load_checkpoint(run)
+                after.add((*first, *train(engine, data[3:]), masters(engine)))
                 engine.close()
-            self.assertEqual(len(found), 1)
+            self.assertEqual(found, after, (name, bits, accumulation))
+            self.assertEqual(len(found), 1, (name, bits, accumulation))
 
     def test_scale_of_the_loss(self):
         """By num_items_in_batch, and where a script computes with the loss."""
