@@ -6,6 +6,7 @@
 #include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
+#include "engine/budget/gradient_plan.h"
 #include "engine/device/gpu.h"
 #include "engine/device/host.h"
 #include "engine/families/families.h"
@@ -316,6 +317,11 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   if (options.described != nullptr) config.placement.wave_micro_batches = 1;
   const ModelLayout model =
       options.described != nullptr ? options.described->layout : configured_layout(config, on_gpu);
+  SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(
+      {.config = config,
+       .model = model,
+       .on_gpu = on_gpu,
+       .names = options.described != nullptr ? &options.described->names : nullptr}));
   plan.parameters = model.parameter_elements();
   plan.trained = model.trained_elements();
   plan.trains_adapters = model.has_frozen();

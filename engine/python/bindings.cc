@@ -349,6 +349,7 @@ void define_run(py::module_& module) {
                              [](const ModuleRun& run) { return run.train_state().global_step; })
       .def_property_readonly("applied_step",
                              [](const ModuleRun& run) { return run.train_state().applied_step; })
+      .def_property_readonly("keeping_costs", &ModuleRun::keeping_costs)
       .def_property_readonly("on_gpu", [](const ModuleRun& run) { return run.plan().cuda; })
       .def_property_readonly("memory", &memory_of)
       .def_property_readonly("notes", [](const ModuleRun& run) { return run.plan().notes; })

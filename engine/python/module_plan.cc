@@ -144,6 +144,7 @@ Result<RunPlan> ask_planner(const config::Config& given, const ModuleLayout& lay
                             std::vector<std::string>& assumptions) {
   const config::Config config = with_tokens(given);
   Beside beside = beside_of(config, layout, frozen);
+  beside.bytes.cpu += options.beside_bytes;
   assumptions = std::move(beside.assumptions);
   const DescribedModel described{layout.trained(), kModuleNames, beside.bytes};
   return plan_run(config, {.cache_path = options.cache_path,
@@ -169,17 +170,19 @@ config::Config with_gradients_on_nvme(config::Config config) {
 }
 
 bool fits_in_ram(const config::Config& config, const MemoryPlan& plan,
-                 const std::optional<MemoryPlan>& frozen) {
+                 const std::optional<MemoryPlan>& frozen, std::uint64_t beside_bytes) {
   const auto room = host_room(config.budget, machine_facts(config));
   const std::uint64_t of_frozen = frozen ? parameter_bytes(*frozen).cpu : 0;
-  return !room || plan.host_bytes() + of_frozen <= *room;
+  return !room || plan.host_bytes() + of_frozen + beside_bytes <= *room;
 }
 
 Result<MemoryPlan> plan_as_stated(const config::Config& config, const ModuleLayout& layout,
                                   const std::optional<MemoryPlan>& frozen,
                                   const ModulePlanOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, options));
-  if (!may_move_gradients(config, options.ranks) || fits_in_ram(config, plan, frozen)) return plan;
+  if (!may_move_gradients(config, options.ranks) ||
+      fits_in_ram(config, plan, frozen, options.beside_bytes))
+    return plan;
   return plan_trained(with_gradients_on_nvme(config), layout, options);
 }
 

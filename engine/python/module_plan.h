@@ -36,7 +36,8 @@ struct ModulePlanOptions {
   // Of a family's model, whose planner is asked before. Of several ranks the planner is not asked.
   ModulePlaces places = {};
   offload::RankPart ranks = {};
-  std::string cache_path;  // PlanRunOptions has this and the next three
+  std::uint64_t beside_bytes = 0;  // that the run takes of RAM beside its plan
+  std::string cache_path;          // PlanRunOptions has this and the next three
   bool refresh = false;
   std::int64_t unix_s = 0;
   std::function<void(const std::string& what, double fraction)> on_progress = {};

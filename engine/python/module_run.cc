@@ -74,11 +74,15 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
       link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
   ModulePlanOptions options = environment.plan;
   options.ranks = part;
+  if (config.run.checkpoint_background == Tristate::kOn && part.world == 1) {
+    const RunSpec spec{.config = config, .model = layout.trained()};
+    options.beside_bytes =
+        RunCheckpoints::image_bytes(layout.trained(), stored_moments(spec.types()));
+  }
   SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(config, layout, options));
-  if (config.run.checkpoint_background == Tristate::kOn && part.world == 1)
+  if (options.beside_bytes > 0)
     plan.trained.host.push_back(
-        {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy,
-         RunCheckpoints::image_bytes(layout.trained(), stored_moments(plan.trained.types))});
+        {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy, options.beside_bytes});
   SLUICE_RETURN_IF_ERROR(check_machine(config, plan.trained, local_world));
   std::unique_ptr<ModuleRun> run(
       new ModuleRun(config, std::move(layout), std::move(plan.trained), environment));
@@ -366,11 +370,14 @@ void ModuleRun::abandon_step() {
   // The last step's update may still need its gradients; where it has failed, so will all to come.
   if (!optimizer_->drain().ok()) return;
   // None of them counts as complete any more.
-  if (open_unit_ >= 0) put_away(std::exchange(open_unit_, -1));
+  const bool forgotten = gradients_->forget();
+  if (const int open = std::exchange(open_unit_, -1); open >= 0 && !forgotten) put_away(open);
   for (int unit = model().units() - 1; unit >= 0; --unit) {
-    must(gradients_->open(unit));
-    gradients_->target(unit, 0);
-    put_away(unit);
+    if (!forgotten) {
+      must(gradients_->open(unit));
+      gradients_->target(unit, 0);
+      put_away(unit);
+    }
     if (unit < layout_.units()) at(unit).begun = at(unit).ended = false;
   }
   is_touched_ = false;

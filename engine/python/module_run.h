@@ -108,6 +108,8 @@ class ModuleRun final : public SavedRun {
   // parameter, undefined where there is none. Several calls for one unit add up, until one says
   // that it is the micro-batch's last: then its gradient need not be put away and taken up again.
   void add(int unit, const std::vector<at::Tensor>& gradients, bool is_last);
+  // Whether a sum that is put away and taken up again is copied.
+  bool keeping_costs() const { return plan_.cuda || plan_.gradients; }
   // What had no gradient has one of zero.
   void end_micro_batch();
   std::int64_t micro_batches() const { return plan_.waves.micro_batches; }  // of a step

@@ -63,7 +63,8 @@ std::uint64_t cache_of(const config::Config& config, int local_ranks) {
     return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4 / ranks,
                     kLeastCacheBytes);
   const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB) / ranks;
-  return std::max(budget - std::min(budget, kProgramBytes + kPythonBytes), 2 * kLeastCacheBytes) / 2;
+  return std::max(budget - std::min(budget, kProgramBytes + kPythonBytes), 2 * kLeastCacheBytes) /
+         2;
 }
 
 }  // namespace
@@ -79,7 +80,9 @@ Result<std::shared_ptr<ParameterSpill>> ParameterSpill::create(
       std::move(spill), cache_bytes ? *cache_bytes : cache_of(config, local_ranks)));
 }
 
-ParameterSpill::~ParameterSpill() = default;
+ParameterSpill::~ParameterSpill() {
+  if (getpid() != maker_) static_cast<void>(files_.release());
+}
 
 ParameterSpill::Value* ParameterSpill::find(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() || !tensor.has_storage()) return nullptr;
@@ -127,7 +130,11 @@ Result<bool> ParameterSpill::adopt(const at::Tensor& tensor) {
 // The storage is gone, or has other memory now. Perhaps with the GIL, for which nothing that has
 // the mutex waits.
 void ParameterSpill::end_value(void* context) noexcept {
-  const std::unique_ptr<Value> value(static_cast<Value*>(context));
+  std::unique_ptr<Value> value(static_cast<Value*>(context));
+  if (getpid() != value->spill->maker_) {
+    static_cast<void>(value.release());
+    return;
+  }
   const std::shared_ptr<ParameterSpill> spill = value->spill;
   const Lock lock(spill->mutex_);
   if (value->memory) spill->remove_resident_locked(*value);

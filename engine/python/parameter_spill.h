@@ -13,11 +13,13 @@
 // Memory:  `cache_bytes`, or what the tensors of one touch() have where that is more; SpillFiles'.
 // Threads: any, one at a time; but a thread must not use values that another one's touch() may
 //          send away meanwhile. Nothing waits for Python's GIL while it has the mutex.
+// Forks:   what ends in a forked process leaves all that it has to its parent.
 // Errors:  kNoSpace, an operation of a drive, or kCorrupt, with the parameter's shape; values that
 //          could not be written stay in memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <list>
@@ -91,7 +93,7 @@ class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
   using Lock = std::unique_lock<std::mutex>;
 
   ParameterSpill(std::unique_ptr<SpillFiles> files, std::uint64_t cache_bytes)
-      : cache_bytes_(cache_bytes), files_(std::move(files)) {}
+      : cache_bytes_(cache_bytes), maker_(getpid()), files_(std::move(files)) {}
   static Value* find(const at::Tensor& tensor);
   static void end_value(void* value) noexcept;
   static std::string name_of(const Value& value);
@@ -103,6 +105,7 @@ class ParameterSpill : public std::enable_shared_from_this<ParameterSpill> {
   void remove_resident_locked(Value& value);
 
   const std::uint64_t cache_bytes_;
+  const pid_t maker_;  // the process that has the threads of files_
 
   mutable std::mutex mutex_;  // guards all below, and the values
   std::unique_ptr<SpillFiles> files_;

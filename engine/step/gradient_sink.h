@@ -96,6 +96,9 @@ class GradientSink {
   virtual Status prefetch(int /*unit*/) { return {}; }
   // Its gradient is complete. The update of the previous step must have consumed the last one.
   virtual Status finish(int unit) = 0;
+  // What was added since the last step counts for nothing; of units in any state. False: this sink
+  // has to be told unit by unit.
+  virtual bool forget() { return false; }
   // Waits until every unit's gradient is where the optimizer wants it. The only wait of a step.
   virtual Result<GradientTotals> totals() = 0;
 

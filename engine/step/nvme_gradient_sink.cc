@@ -141,6 +141,12 @@ Status NvmeGradientSink::finish(int index) {
   return {};
 }
 
+bool NvmeGradientSink::forget() {
+  open_.reset();
+  for (Unit& unit : units_) unit.has_sums = unit.is_complete = false;
+  return true;
+}
+
 Result<GradientTotals> NvmeGradientSink::totals() {
   std::vector<const offload::SquareSum*> sums;
   for (const Unit& unit : units_) {

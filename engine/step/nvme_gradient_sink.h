@@ -37,6 +37,7 @@ class NvmeGradientSink final : public GradientSink {
   Status keep(int unit) override;
   Status prefetch(int unit) override;
   Status finish(int unit) override;
+  bool forget() override;  // without IO, and so also where the drive has failed
   Result<GradientTotals> totals() override;
   const void* host_gradient(int /*unit*/) const override { return nullptr; }
   Result<offload::ParamOffloader::Lease> lease(int unit) override;

@@ -63,6 +63,7 @@ class MlflowRun(Output):
         with self._asking():
             self._experiment = self._experiment_id()
             self._run = None
+            self._is_begun = True
             self.state = self._find(identity)
             super().open(identity, parameters, has_all_before)
 
@@ -85,7 +86,9 @@ class MlflowRun(Output):
         if not runs:
             return {"identity": None, "version": 0}
         self._run = runs[0].info.run_id
-        return json.loads(runs[0].data.tags.get("sluice.state", "{}"))
+        state = runs[0].data.tags.get("sluice.state")
+        self._is_begun = state is not None  # else the server was gone in between
+        return json.loads(state or "{}")
 
     def _load(self):
         return {}
@@ -96,8 +99,9 @@ class MlflowRun(Output):
     def _begin(self, parameters):
         tags = {"sluice.identity": str(self.state["identity"]).replace("'", " "),
                 "mlflow.source.name": "sluice"}
-        made = self._client.create_run(self._experiment, tags=tags, run_name=self._name)
-        self._run = made.info.run_id
+        if self._run is None or self._is_begun:
+            made = self._client.create_run(self._experiment, tags=tags, run_name=self._name)
+            self._run = made.info.run_id
         self.state["life"] = 1
         params = [self._param(_key(key), str(value)[:500]) for key, value in parameters.items()]
         for i in range(0, len(params), MOST_PARAMETERS):

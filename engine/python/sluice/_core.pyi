@@ -112,6 +112,7 @@ class Run:
     global_step: int
     applied_step: int
     on_gpu: bool
+    keeping_costs: bool
     memory: dict[str, Any]
     notes: list[str]
     nvme_reads: int

@@ -35,8 +35,13 @@ class Forked:
 
 def watch(it: _Living) -> None:
     """Has it told, in a process that is forked from this one."""
-    global _was_used
     _living.add(it)
+    note_use()
+
+
+def note_use() -> None:
+    """This process has threads of the engine's from now on."""
+    global _was_used
     _was_used = True
 
 

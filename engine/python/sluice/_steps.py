@@ -63,11 +63,11 @@ class Steps:
         """Before the first one, and where they go on by hooks."""
         self._arrived = [0] * len(self._units)  # gradients that are in p.grad
         # Of a micro-batch, by unit: how often its gradient was handed over, each time all of it.
-        # Once in the first micro-batch: it is expected so in others, and complete then. On the CPU
-        # there is nothing to gain by that.
+        # Once in the first micro-batch: it is expected so in others, and complete then. Where sums
+        # stay in RAM there is nothing to gain by that.
         self._parts = [0] * len(self._units)
         self._is_single = [False] * len(self._units)
-        self._learns_parts = self._run.on_gpu
+        self._learns_parts = self._run.keeping_costs
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         self._new_micro_batch = True
 

@@ -7,6 +7,7 @@ through torch.distributed, as with the plain Trainer. What the model has passes 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterator
@@ -16,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from . import _client, ranks
+from . import ranks
 from ._core import Error, NonFiniteGradientError, RefusedError, is_spilled
-from .units import ManagedParameter
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 _log = logging.getLogger("sluice")
+_TOLD = "_sluice_told"  # an exception: the other ranks have its reason
 
 
 def check(args: Any) -> None:
@@ -93,10 +94,15 @@ def _values(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _fingerprints(module: nn.Module) -> dict[str, str]:
-    return {
-        name: _client.sample_of([(ManagedParameter(name, value, 0, 0, True), value)])
-        for name, value in _values(module)
-    }
+    """Of every byte."""
+
+    def of(value: torch.Tensor) -> str:
+        data = value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        digest = hashlib.blake2b(data, digest_size=16)
+        digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        return digest.hexdigest()
+
+    return {name: of(value) for name, value in _values(module)}
 
 
 @contextmanager
@@ -110,10 +116,13 @@ def ends_all(engine: Engine | None) -> Iterator[None]:
     except NonFiniteGradientError:  # of all ranks
         raise
     except BaseException as error:
+        if getattr(error, _TOLD, False):  # within this already
+            raise
         reason = _reason_of_others(engine, error)
         if reason:
             raise Error(reason) from error
         engine._fail(error)
+        setattr(error, _TOLD, True)
         raise
 
 

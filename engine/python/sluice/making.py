@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
-from . import ranks
+from . import _forks, ranks
 from ._core import RefusedError, Spill, Use, flush_spills_of, is_spilled, touch
 from .keeper import _tensors
 
@@ -133,6 +133,7 @@ class Making:
                 " parameters are made in memory"
             )
             return self
+        _forks.note_use()
         with ExitStack() as stack:
             stack.callback(self._watch_parameters(self._spill))
             stack.enter_context(_environment(_NO_READING_AHEAD, "1"))
