@@ -8,7 +8,7 @@ import unittest
 import torch
 
 import sluice
-from small_modules import DEVICE, Tower, batches, masters, run_config, tower, train
+from small_modules import DEVICE, VOCAB, Block, Tower, batches, masters, run_config, tower, train
 
 BITS = ({}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True, "initial_scale_power": 8}})
 
@@ -123,6 +123,45 @@ class OnTheDrives(Folder):
         self.assertLessEqual(sum(memory["host"].values()), lean)
         roomy = self.trained({**config, "budget": {"cpu_gib": whole / 2**30 + 0.01}}, wide)
         self.assertNotIn("gradients", roomy[2]["nvme"])
+
+    def test_make_room_for_a_checkpoint_in_the_background(self):
+        wide = lambda: tower(blocks=20)  # noqa: E731
+        config = self.config(on=False, run={"checkpoint_background": "on"})
+        expected = self.trained(config, wide)
+        del config["placement"]["gradients_to_nvme"]
+        lean = sum(expected[2]["host"].values()) - expected[2]["host"]["gradients"] // 4
+        found = self.trained({**config, "budget": {"cpu_gib": lean / 2**30}}, wide)
+        self.assertEqual(found[:2], expected[:2])
+        self.assertIn("gradients", found[2]["nvme"])
+
+    def test_move_once_a_micro_batch(self):
+        class Wide(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding = torch.nn.Embedding(VOCAB, 128)
+                self.blocks = torch.nn.ModuleList(Block(width=128) for _ in range(8))
+
+            def forward(self, tokens):
+                x = self.embedding(tokens)
+                for block in self.blocks:
+                    x = block(x)
+                return x.square().mean()
+
+        def bytes_a_parameter(on, accumulation):
+            module = Wide()
+            count = sum(it.numel() for it in module.parameters())
+            config = self.config(on, accumulation=accumulation, bf16={"enabled": True})
+            run_dir = f"{self.path}/{on}-{accumulation}"
+            with sluice.initialize(module, config, run_dir=run_dir) as engine:
+                train(engine, batches(4 * accumulation))
+            last = sluice.metrics(run_dir)[-1]
+            return (last["nvme_read_bytes"] + last["nvme_write_bytes"]) / count
+
+        for accumulation in (1, 2):
+            more = bytes_a_parameter(True, accumulation) - bytes_a_parameter(False, accumulation)
+            # Records have a header, and end on a page.
+            self.assertGreater(more, 5 * accumulation)
+            self.assertLess(more, 13 * accumulation)
 
     def test_a_full_drive_is_a_sentence(self):
         config = self.config(on=True)

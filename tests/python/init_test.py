@@ -1,12 +1,14 @@
 """sluice.init: modules that are made, or read from folders, within less memory than they have."""
 
 import copy
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -89,6 +91,29 @@ class Making(unittest.TestCase):
             module = make()
         self.random = torch.rand(4)
         return module
+
+    def test_a_forked_process_leaves_the_drive_to_its_parent(self):
+        module = self.made(tower)
+
+        def in_child(end):
+            nonlocal module
+            child = os.fork()
+            if child == 0:
+                module = None
+                gc.collect()
+                end()
+            for _ in range(1000):
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    return os.waitstatus_to_exitcode(status)
+                time.sleep(0.02)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "hangs"
+
+        self.assertEqual(in_child(lambda: os._exit(4)), 4)
+        with sluice.initialize(module, self.config) as engine:
+            self.assertEqual(len(train(engine, batches(1))), 1)
 
     def plain(self, make):
         torch.manual_seed(11)

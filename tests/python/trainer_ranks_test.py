@@ -165,6 +165,9 @@ tell(accumulated(f"{folder}/dealt"))
 def evaluated(kind, out):
     torch.manual_seed(3 + int(os.environ["RANK"]))
     model = transformers.AutoModelForSequenceClassification.from_config(make("distilbert").config)
+    embedding = model.distilbert.embeddings.word_embeddings.weight.data  # other in its middle alone
+    embedding.copy_(torch.arange(embedding.numel()).reshape(embedding.shape) % 7 / 100)
+    embedding[embedding.shape[0] // 2] += 0.01 * int(os.environ["RANK"])
     one = trainer(out, kind, model, "distilbert", compute_metrics=lambda it: {
         "rows": len(it.label_ids), "sum": float(it.predictions.sum())}, args={
         "eval_strategy": "steps", "eval_steps": 5, "load_best_model_at_end": True,
