@@ -4,8 +4,8 @@
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
 // computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
 // values, in one pass, into host memory of the unit's own (fp32 mode: without the cast). It
-// stays there until the unit's update has consumed it, so no gradient touches the disk, unless it is
-// asked to (nvme_gradient_sink.h). What the GPU updates stays there instead.
+// stays there until the unit's update has consumed it, so no gradient touches the disk, unless it
+// is asked to (nvme_gradient_sink.h). What the GPU updates stays there instead.
 //
 // Additions follow offload::SumOrder: a unit has as many sums at a time as that says, and a
 // micro-batch is added to the last of them.

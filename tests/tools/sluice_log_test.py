@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import unittest
+from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 from sluice_log_runs import ROOT, RunFolder, has
 
@@ -328,6 +330,58 @@ def init(config, **_):
     Run().log(config, 0)
     return Run()
 """
+
+
+class FailingServer:
+    """What MLflow's client is to a server that takes runs, and no parameters."""
+
+    def __init__(self):
+        self.runs = []
+
+    def get_experiment_by_name(self, _name):
+        return SimpleNamespace(experiment_id="1")
+
+    def search_runs(self, *_which, max_results):
+        return [SimpleNamespace(info=SimpleNamespace(run_id=number),
+                                data=SimpleNamespace(tags=tags))
+                for number, tags in enumerate(self.runs)][-max_results:]
+
+    def create_run(self, _experiment, tags, run_name):
+        self.runs.append(dict(tags))
+        return SimpleNamespace(info=SimpleNamespace(run_id=len(self.runs) - 1))
+
+    def log_batch(self, *_batch, **_more):
+        raise MlflowError("413 Request Entity Too Large")
+
+    def set_tag(self, run, key, value):
+        self.runs[run][key] = value
+
+
+class MlflowError(Exception):
+    pass
+
+
+class Retries(unittest.TestCase):
+    def test_of_a_beginning_make_one_run(self):
+        server = FailingServer()
+        contents = {
+            "mlflow": {},
+            "mlflow.entities": {"Metric": tuple, "Param": lambda *it: it},
+            "mlflow.exceptions": {"MlflowException": MlflowError},
+            "mlflow.tracking": {"MlflowClient": lambda _uri: server},
+        }
+        modules = {name: ModuleType(name) for name in contents}
+        for name, values in contents.items():
+            vars(modules[name]).update(values)
+        with mock.patch.dict(sys.modules, modules):
+            from sluice_log.mlflow import MlflowRun
+            from sluice_log.outputs import Away
+
+            output = MlflowRun("http://server")
+            for _ in range(3):
+                with self.assertRaises(Away):
+                    output.open("identity", {"a": 1})
+        self.assertEqual(len(server.runs), 1)
 
 
 class Follow(RunFolder):
