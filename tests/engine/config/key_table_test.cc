@@ -71,7 +71,8 @@ Json surroundings(const Key& key) {
   if (key.path == "scheduler.params.lr_range_test_step_rate") put(root, "run.steps", 100);
   if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
   if (key.path == "bf16.check_grad_overflow") put(root, "bf16.enabled", true);
-  if (key.path == "placement.boundaries_to_nvme") put(root, "budget.nvme_paths", Json({"/nvme"}));
+  if (key.path == "placement.boundaries_to_nvme" || key.path == "placement.gradients_to_nvme")
+    put(root, "budget.nvme_paths", Json({"/nvme"}));
   if (key.path == "model.hidden") put(root, "model.heads", 1);
   if (key.path == "model.family") put(root, "model.preset", "custom");
   if (key.path == "model.preset" || key.path == "model.path" || key.path == "model.family") {

@@ -362,6 +362,8 @@ TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
 
   EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"boundaries_to_nvme": "on"})"))),
               AllOf(HasSubstr("placement.boundaries_to_nvme"), HasSubstr("budget.nvme_paths")));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"gradients_to_nvme": "on"})"))),
+              AllOf(HasSubstr("placement.gradients_to_nvme"), HasSubstr("budget.nvme_paths")));
   const std::string to_nvme =
       R"("budget": {"nvme_paths": ["/a"]}, "placement": {"boundaries_to_nvme": "on"})";
   EXPECT_EQ(accepted(resolve_run(run_with(to_nvme))).config.placement.boundaries_to_nvme,
