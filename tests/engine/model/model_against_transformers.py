@@ -126,6 +126,9 @@ class AgainstTransformers(unittest.TestCase):
         torch.manual_seed(20)
         cls.tokens = torch.randint(0, SHAPE["vocab"], (BATCH, TOKENS + 1))
 
+    def setUp(self):
+        torch.manual_seed(21)  # whatever the tests before have drawn
+
     def weights(self, layout, dtype):
         """Large enough that every path matters; exact in `dtype`, so nobody starts with an error."""
         values = {}
