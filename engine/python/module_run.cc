@@ -17,7 +17,6 @@
 #include "engine/preflight/preflight.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
-#include "engine/step/nvme_gradient_sink.h"
 #include "offload/step_program.h"
 
 namespace sluice::engine {
@@ -174,25 +173,12 @@ Status ModuleRun::make_optimizer() {
 
 Status ModuleRun::make_gradients() {
   SLUICE_ASSIGN_OR_RETURN(gradient_places_, make_gradient_places(plan_, drives_));
-  if (gradient_places_) {
-    SLUICE_ASSIGN_OR_RETURN(
-        gradients_, NvmeGradientSink::create(model(), *gradient_executor_, *gradient_places_,
-                                             {.type = plan_.types.gradient,
-                                              .isa = plan_.state.optimizer.isa,
-                                              .order = plan_.sum_order}));
-    return {};
-  }
-  if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
-                                                                cuda_ranks_.get(), &trace_));
-  } else {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
-                                                                {.type = plan_.types.gradient,
-                                                                 .isa = plan_.state.optimizer.isa,
-                                                                 .order = plan_.sum_order,
-                                                                 .sums = plan_.sums,
-                                                                 .ranks = ranks_}));
-  }
+  SLUICE_ASSIGN_OR_RETURN(gradients_, make_gradient_sink(plan_, model(),
+                                                         {.executor = gradient_executor_.get(),
+                                                          .places = gradient_places_.get(),
+                                                          .ranks = ranks_,
+                                                          .link = cuda_ranks_.get(),
+                                                          .trace = &trace_}));
   return {};
 }
 

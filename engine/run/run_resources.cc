@@ -9,6 +9,7 @@
 #include "engine/device/gpu.h"
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_step.h"
+#include "engine/step/nvme_gradient_sink.h"
 #include "swap/store_inventory.h"
 
 namespace sluice::engine {
@@ -125,6 +126,27 @@ Result<std::unique_ptr<offload::ParamOffloader>> make_gradient_places(const Memo
   return offload::ParamOffloader::create(
       *plan.gradients,
       {.reads = drives.reads.get(), .writes = drives.writes.get(), .executor = nullptr});
+}
+
+Result<std::unique_ptr<GradientSink>> make_gradient_sink(const MemoryPlan& plan,
+                                                         const ModelLayout& model,
+                                                         const GradientParts& parts) {
+  if (plan.cuda) return make_cuda_gradient_sink(model, sink_options(plan), parts.link, parts.trace);
+  if (parts.places != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(auto on_nvme,
+                            NvmeGradientSink::create(model, *parts.executor, *parts.places,
+                                                     {.type = plan.types.gradient,
+                                                      .isa = plan.state.optimizer.isa,
+                                                      .order = plan.sum_order}));
+    return std::unique_ptr<GradientSink>(std::move(on_nvme));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto in_ram, CpuGradientSink::create(model, *parts.executor,
+                                                               {.type = plan.types.gradient,
+                                                                .isa = plan.state.optimizer.isa,
+                                                                .order = plan.sum_order,
+                                                                .sums = plan.sums,
+                                                                .ranks = parts.ranks}));
+  return std::unique_ptr<GradientSink>(std::move(in_ram));
 }
 
 at::Device compute_device(const MemoryPlan& plan) { return plan.cuda ? at::kCUDA : at::kCPU; }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/executor.h"
 #include "aio/io_backend.h"
 #include "aio/io_queue.h"
 #include "aio/io_watchdog.h"
@@ -16,6 +17,7 @@
 #include "engine/device/host.h"
 #include "engine/observe/trace_log.h"
 #include "engine/step/cuda_step.h"
+#include "engine/step/gradient_sink.h"
 #include "engine/step/unit_parameters.h"
 
 namespace sluice::engine {
@@ -61,6 +63,19 @@ offload::InputSpill::Options spill_options(const MemoryPlan& plan);
 // Null where the plan keeps gradients elsewhere.
 Result<std::unique_ptr<offload::ParamOffloader>> make_gradient_places(const MemoryPlan& plan,
                                                                       const RunDrives& drives);
+
+// On a GPU, in RAM, or in those places, if there are any. All must outlive it; during finish() the
+// executor is exclusive to it.
+struct GradientParts {
+  aio::Executor* executor = nullptr;
+  offload::ParamOffloader* places = nullptr;  // make_gradient_places()
+  RankLink ranks = {};
+  CudaRankLink* link = nullptr;  // of several ranks with GPUs
+  TraceLog* trace = nullptr;
+};
+Result<std::unique_ptr<GradientSink>> make_gradient_sink(const MemoryPlan& plan,
+                                                         const ModelLayout& model,
+                                                         const GradientParts& parts);
 
 at::Device compute_device(const MemoryPlan& plan);
 

@@ -118,20 +118,17 @@ Status TrainingRun::make_unit_inputs() {
 
 Status TrainingRun::make_device() {
   SLUICE_RETURN_IF_ERROR(make_unit_inputs());
+  SLUICE_ASSIGN_OR_RETURN(gradients_, make_gradient_sink(plan_, model(),
+                                                         {.executor = gradient_executor_.get(),
+                                                          .ranks = ranks_,
+                                                          .link = cuda_ranks_.get(),
+                                                          .trace = &trace_}));
   if (plan_.cuda) {
-    SLUICE_ASSIGN_OR_RETURN(gradients_, make_cuda_gradient_sink(model(), sink_options(plan_),
-                                                                cuda_ranks_.get(), &trace_));
     clock_ = make_cuda_phase_clock();
     gpu_monitor_ = std::make_unique<GpuMonitor>(GpuMonitor::Options{.bus_id = cuda_bus_id()});
-    return {};
+  } else {
+    clock_ = std::make_unique<CpuPhaseClock>();
   }
-  SLUICE_ASSIGN_OR_RETURN(gradients_, CpuGradientSink::create(model(), *gradient_executor_,
-                                                              {.type = plan_.types.gradient,
-                                                               .isa = plan_.state.optimizer.isa,
-                                                               .order = plan_.sum_order,
-                                                               .sums = plan_.sums,
-                                                               .ranks = ranks_}));
-  clock_ = std::make_unique<CpuPhaseClock>();
   return {};
 }
 
