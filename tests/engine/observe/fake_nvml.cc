@@ -25,6 +25,8 @@ void wait_while_hanging() {
 
 }  // namespace
 
+// NVML's names, which are its own.
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 
 struct FakeUtilization {
@@ -66,6 +68,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void* of, unsigned long long* foun
   *found = reasons;
   return other_code;
 }
+// NOLINTEND(readability-identifier-naming)
 
 void fake_nvml_reset() {
   init_code = utilization_code = other_code = calls = 0;
