@@ -73,14 +73,15 @@ Result<ProbeReport> described_machine(const config::Config& config, const ModelL
     here.zero.offload_param.nvme_path.clear();
     here.zero.offload_optimizer.nvme_path.clear();
   }
-  SLUICE_ASSIGN_OR_RETURN(ProbeReport report,
-                          probe_machine(here, {.cache_path = options.cache_path,
-                                               .refresh = options.refresh,
-                                               .unix_s = options.unix_s,
-                                               .host = !given.describes_host(),
-                                               .units = !given.describes_gpu(),
-                                               .local_ranks = options.ranks.local_world,
-                                               .on_progress = options.on_progress}));
+  SLUICE_ASSIGN_OR_RETURN(
+      ProbeReport report,
+      probe_machine(here, {.cache_path = options.cache_path,
+                           .refresh = options.refresh,
+                           .unix_s = options.unix_s,
+                           .host = !given.describes_host(),
+                           .units = !given.describes_gpu() && options.described == nullptr,
+                           .local_ranks = options.ranks.local_world,
+                           .on_progress = options.on_progress}));
   if (given.describes_gpu()) describe_gpu(given, model, config, report);
   describe_host(given, report);
   describe_drives(given, report);

@@ -89,4 +89,29 @@ Result<RankPlaces> share_places(Communicator& link, const std::optional<RankPlac
   return places_of(texts.front());
 }
 
+offload::RankGroup rank_group(const Communicator* link) {
+  if (link == nullptr) return {};
+  return {.world = link->world_size(), .local_world = link->world_size(ProcessGroup::kNode)};
+}
+
+Result<PlanOfFirst> plan_of_first(Communicator* link, const config::Config& config,
+                                  const LinkProbeOptions& probe, const PlanWithLink& plan) {
+  PlanOfFirst of_first;
+  std::optional<MeasuredLink> measured;
+  if (link != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(measured, probe_link(*link, config, probe));
+  }
+  std::optional<RankPlaces> own;
+  if (link == nullptr || link->rank() == 0) {
+    SLUICE_ASSIGN_OR_RETURN(of_first.plan, plan(measured));
+    own = RankPlaces::of(*of_first.plan);
+  }
+  if (link == nullptr) {
+    of_first.places = *std::move(own);
+    return of_first;
+  }
+  SLUICE_ASSIGN_OR_RETURN(of_first.places, share_places(*link, own));
+  return of_first;
+}
+
 }  // namespace sluice::engine

@@ -2,10 +2,11 @@
 // makes: places are of units, and every rank has as large a shard of each but, at its end, the
 // last.
 //
-// Threads: one; share_places() is a collective.
+// Threads: one; share_places() and plan_of_first() are collectives.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/comm/communicator.h"
 #include "engine/plan/run_plan.h"
+#include "engine/probe/link_probe.h"
 
 namespace sluice::engine {
 
@@ -33,5 +35,20 @@ struct RankPlaces {
 
 // What the first rank has: `own` is there. All ranks of the link call it.
 Result<RankPlaces> share_places(Communicator& link, const std::optional<RankPlaces>& own);
+
+// Null: there is one rank.
+offload::RankGroup rank_group(const Communicator* link);
+
+struct PlanOfFirst {
+  std::optional<RunPlan> plan;  // of the first rank; the others have its places
+  RankPlaces places;
+};
+
+// The first rank plans, with what all of them exchange per second (probe_link()). Without a link
+// there is only that one. An error of `plan` is that rank's alone: it has to abort() the others,
+// which wait for it.
+using PlanWithLink = std::function<Result<RunPlan>(const std::optional<MeasuredLink>&)>;
+Result<PlanOfFirst> plan_of_first(Communicator* link, const config::Config& config,
+                                  const LinkProbeOptions& probe, const PlanWithLink& plan);
 
 }  // namespace sluice::engine

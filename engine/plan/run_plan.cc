@@ -42,11 +42,7 @@ std::uint64_t nvme_room(const config::Config& config, const DescribedMachine& ma
 TierBytes budget_of(const config::Config& config, const DescribedMachine& machine,
                     const RunPlan& plan) {
   constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // the machine does not report it
-  config::Budget given = config.budget;
-  if (machine.cpu_gib) given.cpu_gib = machine.cpu_gib;
-  if (machine.gpu_gib) given.gpu_gib = machine.gpu_gib;
-  // A described GPU is not this machine's.
-  if (machine.describes_gpu() && !given.gpu_gib) given.gpu_gib = kAssumedGpu.memory_gib;
+  const config::Budget given = planned_budget(config.budget, machine);
   const std::uint64_t gpu = gpu_room(given, plan.facts).value_or(kUnknown);
   return {.gpu = static_cast<std::uint64_t>(static_cast<double>(gpu) * (1 - kGpuSlack)),
           .cpu = of_rank(host_room(given, plan.facts).value_or(kUnknown), plan.ranks),
@@ -69,6 +65,7 @@ struct Question {
   bool on_gpu = false;
   offload::RankGroup ranks = {};
   const DescribedModel* described = nullptr;
+  const ParameterNames* names = nullptr;
 };
 
 bool is_described(const DescribedMachine& machine) {
@@ -79,7 +76,6 @@ bool is_described(const DescribedMachine& machine) {
 Result<offload::PlannerInput> input_of(const Question& question, const config::Config& config,
                                        const ProbeReport& machine, const TierBytes& budget,
                                        std::int64_t wave_micro_batches) {
-  const DescribedModel* const described = question.described;
   return planner_input({.config = config,
                         .model = question.model,
                         .machine = machine,
@@ -87,8 +83,8 @@ Result<offload::PlannerInput> input_of(const Question& question, const config::C
                         .budget = budget,
                         .wave_micro_batches = wave_micro_batches,
                         .ranks = question.ranks,
-                        .names = described != nullptr ? &described->names : nullptr,
-                        .keeps_sums = described != nullptr});
+                        .names = question.names,
+                        .keeps_sums = question.described != nullptr});
 }
 
 Status place_in_waves_of(std::int64_t micro_batches, const Question& question,
@@ -130,7 +126,7 @@ Status place(const Question& question, RunPlan& plan) {
                                        .block_slots = plan.input.step.slots(),
                                        .wave_micro_batches = plan.input.step.waves.of_a_wave,
                                        .ranks = {.rank = 0, .world = question.ranks.world},
-                                       .names = described != nullptr ? &described->names : nullptr,
+                                       .names = question.names,
                                        .keeps_sums = described != nullptr,
                                        .nvme_weights = plan.stripes.chosen()}));
   return {};
@@ -299,6 +295,14 @@ void set_link(const PlanRunOptions& options, bool on_gpu, ProbeReport& machine) 
 
 }  // namespace
 
+config::Budget planned_budget(config::Budget budget, const DescribedMachine& machine) {
+  if (machine.cpu_gib) budget.cpu_gib = machine.cpu_gib;
+  if (machine.gpu_gib) budget.gpu_gib = machine.gpu_gib;
+  // A described GPU is not this machine's.
+  if (machine.describes_gpu() && !budget.gpu_gib) budget.gpu_gib = kAssumedGpu.memory_gib;
+  return budget;
+}
+
 Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& options) {
   if (options.machine.nvme_gib && !options.machine.describes_drives() &&
       nvme_folders(given).empty()) {
@@ -315,13 +319,11 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
   if (options.described == nullptr) SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
   if (options.described != nullptr) config.placement.wave_micro_batches = 1;
-  const ModelLayout model =
+  ModelLayout model =
       options.described != nullptr ? options.described->layout : configured_layout(config, on_gpu);
+  if (options.holds_first) model.hold(0);
   SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(
-      {.config = config,
-       .model = model,
-       .on_gpu = on_gpu,
-       .names = options.described != nullptr ? &options.described->names : nullptr}));
+      {.config = config, .model = model, .on_gpu = on_gpu, .names = options.names}));
   plan.parameters = model.parameter_elements();
   plan.trained = model.trained_elements();
   plan.trains_adapters = model.has_frozen();
@@ -341,8 +343,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                                              .units = options.described == nullptr,
                                              .local_ranks = options.ranks.local_world,
                                              .on_progress = options.on_progress}));
-    if (options.described != nullptr) estimate_described(config, model, plan.machine);
   }
+  // Of a described GPU its units are estimated already.
+  if (options.described != nullptr && !options.machine.describes_gpu())
+    estimate_described(config, model, plan.machine);
   set_link(options, on_gpu, plan.machine);
   aio::RealFileSystem here;
   aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
@@ -353,7 +357,8 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                           .machine = options.machine,
                           .on_gpu = on_gpu,
                           .ranks = options.ranks,
-                          .described = options.described};
+                          .described = options.described,
+                          .names = options.names};
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));

@@ -57,7 +57,6 @@ struct DescribedMachine {
 // are not timed: their times are estimated from operations. A wave is one micro-batch.
 struct DescribedModel {
   const ModelLayout& layout;
-  const ParameterNames& names;
   // What else takes of the tiers: what is frozen, and what autograd may keep, which no plan knows.
   offload::TierBytes beside = {};
 };
@@ -77,7 +76,12 @@ struct PlanRunOptions {
   std::optional<MeasuredLink> link;
   bool with_growth = false;
   const DescribedModel* described = nullptr;  // in place of the configuration's model
+  const ParameterNames* names = nullptr;      // RunSpec::names
+  bool holds_first = false;                   // ModelLayout::hold() of the first unit
 };
+
+// What the configuration gives, with what is described in its place.
+config::Budget planned_budget(config::Budget budget, const DescribedMachine& machine);
 
 // Of the GPU's budget, left to the allocator: its rounding, and the holes between blocks.
 inline constexpr double kGpuSlack = 0.015;

@@ -139,19 +139,19 @@ int workers_of(const ResolvedConfig& config) {
   return config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()));
 }
 
-std::unique_ptr<ModuleRun> made_by_all(Result<std::unique_ptr<ModuleRun>> run, const Ranks& ranks) {
-  if (!run.ok()) ranks.abort(run.error().message());
-  return value_of(std::move(run));
+template <typename T>
+T made_by_all(Result<T> made, const Ranks& ranks) {
+  if (!made.ok()) ranks.abort(made.error().message());
+  return value_of(std::move(made));
 }
 
-// Of a family's model the units are those that it has, and not described. For several ranks nobody
-// asks the planner.
+// Of a family's model the units are those that it has, and not described.
 std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
                                            const Ranks& ranks, const std::string& cache_path) {
   at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
   const config::Config config = family.configured(asked.config, asked.asks_length);
-  ModulePlaces places;
-  if (ranks.link() == nullptr) places = value_of(family.places(config, cache_path));
+  std::optional<RankPlaces> places =
+      made_by_all(family.places(config, asked.asks_length, ranks.link(), cache_path), ranks);
   return made_by_all(ModuleRun::create(config, family.layout(config),
                                        {.plan = {.places = std::move(places)},
                                         .link = ranks.link(),
@@ -161,10 +161,12 @@ std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const Fa
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks,
-                                    const std::string& speeds, std::int64_t unix_s) {
+                                    const std::string& speeds, std::int64_t unix_s,
+                                    bool checkpoints) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
   return made_by_all(ModuleRun::create(config.config, layout_of(described),
-                                       {.plan = {.cache_path = speeds, .unix_s = unix_s},
+                                       {.plan = {.checkpoints = checkpoints,
+                                                 .asked = {.cache_path = speeds, .unix_s = unix_s}},
                                         .link = ranks.link(),
                                         .workers = workers_of(config)}),
                      ranks);
@@ -302,7 +304,8 @@ void define_run(py::module_& module) {
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
-           py::arg("speeds") = "", py::arg("unix_s") = 0, py::keep_alive<1, 4>(), NoGil())
+           py::arg("speeds") = "", py::arg("unix_s") = 0, py::arg("checkpoints") = false,
+           py::keep_alive<1, 4>(), NoGil())
       .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("ranks"),
            py::arg("cache_path"), py::keep_alive<1, 4>(), NoGil())
       .def(

@@ -18,6 +18,8 @@
 namespace sluice::engine {
 namespace {
 
+constexpr std::int64_t kMostUnasked = 4096;  // tokens in a row, on a GPU
+
 // A family's name of a parameter as a module with a head has it.
 std::string module_name(const ParameterNames& names, const std::string& name) {
   return name == names.head ? name : std::string(names.prefix) + name;
@@ -84,7 +86,6 @@ config::Config FamilyModel::configured(config::Config config, bool asks_length) 
   model.numbers.clear();
   for (const auto& [name, value] : shape_.numbers) model.numbers[name] = value;
   if (!asks_length) {
-    constexpr std::int64_t kMostUnasked = 4096;
     config.data.sequence_tokens =
         uses_cuda(config) ? std::min(shape_.context_tokens, kMostUnasked) : 1;
   }
@@ -107,18 +108,37 @@ ModuleLayout FamilyModel::layout(const config::Config& config) const {
   return ModuleLayout::of_family(std::move(layout));
 }
 
-Result<ModulePlaces> FamilyModel::places(const config::Config& config,
-                                         const std::string& cache_path) const {
-  if (!uses_cuda(config)) return ModulePlaces();
+Result<RunPlan> FamilyModel::plan(const config::Config& config, bool asks_length,
+                                  PlanRunOptions options) const {
+  const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
   config::Config asked = config;
   asked.optimizer.groups.clear();  // by the module's names, and of no weight here
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan,
-                          plan_run(asked, {.cache_path = cache_path, .unix_s = unix_s_now()}));
-  if (!plan.placement.fits)
+  if (!asks_length)
+    asked.data.sequence_tokens =
+        std::min(shape_.context_tokens, on_gpu ? kMostUnasked : kAssumedTokens);
+  options.holds_first = !on_gpu;
+  options.names = &kModuleNames;
+  return plan_run(asked, options);
+}
+
+Result<std::optional<RankPlaces>> FamilyModel::places(const config::Config& config,
+                                                      bool asks_length, Communicator* link,
+                                                      const std::string& cache_path) const {
+  const bool on_gpu = uses_cuda(config);
+  if (!on_gpu && !has_choice(config, on_gpu)) return std::optional<RankPlaces>();
+  const std::int64_t now_s = unix_s_now();
+  SLUICE_ASSIGN_OR_RETURN(PlanOfFirst of_first,
+                          plan_of_first(link, config, {.cache_path = cache_path, .unix_s = now_s},
+                                        [&](const std::optional<MeasuredLink>& measured) {
+                                          return plan(config, asks_length,
+                                                      {.cache_path = cache_path,
+                                                       .unix_s = now_s,
+                                                       .ranks = rank_group(link),
+                                                       .link = measured});
+                                        }));
+  if (of_first.plan && !of_first.plan->placement.fits)
     log::warning("the planner finds no placement that fits: it takes the one that lacks least");
-  return ModulePlaces{.places = std::move(plan.placement.places),
-                      .block_slots = plan.input.step.slots(),
-                      .nvme_weights = plan.stripes.chosen()};
+  return std::optional(std::move(of_first.places));
 }
 
 at::Tensor FamilyModel::logits(const std::vector<std::vector<at::Tensor>>& values,

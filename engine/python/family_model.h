@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,13 @@ class FamilyModel {
   // The rest is of such a configuration.
   ModelOptions options(const config::Config& config) const;
   ModuleLayout layout(const config::Config& config) const;
-  // Where the planner puts what it leaves open; measures the machine unless `cache_path` has that.
-  // Nothing on the CPU: all of it is in memory.
-  Result<ModulePlaces> places(const config::Config& config, const std::string& cache_path) const;
+  // The planner's whole answer; `options` may describe ranks and a machine.
+  Result<RunPlan> plan(const config::Config& config, bool asks_length,
+                       PlanRunOptions options) const;
+  // Where the planner puts what it leaves open, if there is a choice; measures the machine unless
+  // `cache_path` has that. Of several ranks the first one's: all of them call it with their link.
+  Result<std::optional<RankPlaces>> places(const config::Config& config, bool asks_length,
+                                           Communicator* link, const std::string& cache_path) const;
 
   // What the units make of tokens, int64 [B, T], with these values by unit and parameter: logits.
   // Without dropout; where the values are.

@@ -7,39 +7,41 @@
 #include "aio/units.h"
 #include "engine/device/gpu.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/preflight/host_shares.h"
 #include "engine/preflight/machine_facts.h"
 #include "engine/preflight/nvme_folders.h"
 
 namespace sluice::engine {
 namespace {
 
-// Names are the module's own, everywhere.
-constexpr ParameterNames kModuleNames = {};
+// What is planned for one rank.
+struct OfRank {
+  config::Config config;  // as its budget is
+  offload::RankPart part;
+  bool on_gpu = false;
+};
 
 // Passes come micro-batch by micro-batch.
-Result<MemoryPlan> plan_trained(const config::Config& config, const ModuleLayout& layout,
-                                const ModulePlanOptions& options) {
-  return plan_memory(config, layout.trained(),
-                     {.purpose = RunPurpose::kTraining,
-                      .on_gpu = uses_cuda(config),
-                      .places = options.places.places,
-                      .block_slots = options.places.block_slots,
-                      .wave_micro_batches = 1,
-                      .ranks = options.ranks,
-                      .names = &kModuleNames,
-                      .keeps_sums = !layout.is_family(),
-                      .nvme_weights = options.places.nvme_weights});
+Result<MemoryPlan> plan_trained(const OfRank& rank, const ModuleLayout& layout,
+                                const std::optional<RankPlaces>& places) {
+  PlanOptions options{.on_gpu = rank.on_gpu, .ranks = rank.part};
+  if (places) {
+    SLUICE_ASSIGN_OR_RETURN(options, places->options(layout.trained(), rank.part, rank.on_gpu));
+  }
+  options.wave_micro_batches = 1;
+  options.names = &kModuleNames;
+  options.keeps_sums = !layout.is_family();
+  return plan_memory(rank.config, layout.trained(), options);
 }
 
 // Nothing but parameters that come and go; each rank has all of them.
-Result<MemoryPlan> plan_frozen(const config::Config& config, const ModuleLayout& layout,
-                               const offload::RankPart& ranks) {
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(config, layout.frozen(),
+Result<MemoryPlan> plan_frozen(const OfRank& rank, const ModuleLayout& layout) {
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(rank.config, layout.frozen(),
                                                        {.purpose = RunPurpose::kEvaluation,
-                                                        .on_gpu = uses_cuda(config),
+                                                        .on_gpu = rank.on_gpu,
                                                         .names = &kModuleNames}));
   plan.params.options.store.run += "-frozen";
-  if (ranks.world > 1) plan.params.options.store.run += "-" + std::to_string(ranks.rank);
+  if (rank.part.world > 1) plan.params.options.store.run += "-" + std::to_string(rank.part.rank);
   plan.params.options.store.label = "frozen parameters";
   return plan;
 }
@@ -68,45 +70,39 @@ offload::TierBytes parameter_bytes(const MemoryPlan& plan) {
   return {.gpu = sum(plan.gpu), .cpu = sum(plan.host), .nvme = sum(plan.nvme)};
 }
 
-// With as many tokens in a row as are assumed where nothing is said.
 config::Config with_tokens(config::Config config) {
-  constexpr std::int64_t kTokens = 1024;
-  if (config.data.sequence_tokens <= 0) config.data.sequence_tokens = kTokens;
+  if (config.data.sequence_tokens <= 0) config.data.sequence_tokens = kAssumedTokens;
   return config;
-}
-
-// Whether the configuration leaves something to the planner, and there is more than RAM to choose.
-bool has_choice(const config::Config& config) {
-  const bool open = config.zero.offload_param.device == config::OffloadDevice::kAuto ||
-                    (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
-                     !config.placement.optimizer_fractions);
-  return open && (uses_cuda(config) || !nvme_folders(config).empty());
 }
 
 // A block of a transformer has about 12 h^2 parameters, and keeps 34 h bytes of a token in 16 bits
 // (Korthikanti et al. 2022, without the attention's matrix) where each of its functions is one; of
-// PyTorch's own functions it is about 60. What is outside of blocks is taken for an embedding and
-// its head, whose logits are there in 16 bits, and in fp32 for the loss, its gradient and between.
-std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout) {
+// PyTorch's own functions it is about 60. With checkpointing it keeps its input, and one block at a
+// time has all of the rest. What is outside of blocks is taken for an embedding and its head, whose
+// logits are there in 16 bits, and in fp32 for the loss, its gradient and between.
+std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout,
+                               bool checkpoints) {
   constexpr double kBlockFactor = 12;
   constexpr double kBytesOfToken = 60;
+  constexpr double kInputBytes = 2;
   constexpr double kLogitBytes = 18;
   const double tokens =
       static_cast<double>(config.batch.micro) * static_cast<double>(config.data.sequence_tokens);
   const double width = config.precision == config::Precision::kFp32 ? 2 : 1;
-  double bytes = 0;
+  double hiddens = 0;
   double widest = 1;
   for (int unit = 1; unit < layout.units(); ++unit) {
     const auto elements = static_cast<double>(layout.trained().layout(unit).elements +
                                               layout.frozen().layout(unit).elements);
     const double hidden = std::sqrt(elements / kBlockFactor);
     widest = std::max(widest, hidden);
-    bytes += kBytesOfToken * hidden * width * tokens;
+    hiddens += hidden;
   }
+  const double of_token =
+      checkpoints ? kInputBytes * hiddens + kBytesOfToken * widest : kBytesOfToken * hiddens;
   const auto outside =
       static_cast<double>(layout.trained().layout(0).elements + layout.frozen().layout(0).elements);
-  bytes += kLogitBytes * width * tokens * outside / widest;
-  return static_cast<std::uint64_t>(bytes);
+  return static_cast<std::uint64_t>(width * tokens * (of_token + kLogitBytes * outside / widest));
 }
 
 struct Beside {
@@ -114,54 +110,65 @@ struct Beside {
   std::vector<std::string> assumptions;
 };
 
-Beside beside_of(const config::Config& config, const ModuleLayout& layout,
-                 const std::optional<MemoryPlan>& frozen) {
+// A question to the planner, and what it is about.
+struct Asked {
+  const config::Config& config;  // of a host
+  const ModuleLayout& layout;
+  const std::optional<MemoryPlan>& frozen;
+  const ModulePlanOptions& options;
+
+  bool on_gpu() const { return options.asked.machine.describes_gpu() || uses_cuda(config); }
+};
+
+// Of one rank.
+std::optional<std::uint64_t> room_of(const Asked& it) {
+  const config::Budget budget = planned_budget(it.config.budget, it.options.asked.machine);
+  const MachineFacts facts = machine_facts(it.config);
+  const int ranks = it.options.asked.ranks.local_world;
+  return it.on_gpu() ? gpu_room(budget, facts)
+                     : host_room(budget_of_rank(budget, ranks), facts_of_rank(facts, ranks));
+}
+
+Beside beside_of(const Asked& it) {
   constexpr double kMostOfRoom = 0.6;  // the rest is worth trying
   Beside made;
-  if (frozen) made.bytes = parameter_bytes(*frozen);
-  const bool on_gpu = uses_cuda(config);
-  const MachineFacts facts = machine_facts(config);
-  std::uint64_t kept = kept_by_autograd(config, layout);
-  const auto room = on_gpu ? gpu_room(config.budget, facts) : host_room(config.budget, facts);
-  if (room)
+  if (it.frozen) made.bytes = parameter_bytes(*it.frozen);
+  const bool checkpoints = it.options.checkpoints;
+  std::uint64_t kept = kept_by_autograd(it.config, it.layout, checkpoints);
+  if (const auto room = room_of(it))
     kept = std::min(kept, static_cast<std::uint64_t>(kMostOfRoom * static_cast<double>(*room)));
-  (on_gpu ? made.bytes.gpu : made.bytes.cpu) += kept;
-  const std::string rows = std::to_string(config.batch.micro) + " x " +
-                           std::to_string(config.data.sequence_tokens) + " tokens";
+  (it.on_gpu() ? made.bytes.gpu : made.bytes.cpu) += kept;
+  made.bytes.cpu += it.options.beside_bytes;
+  const std::string rows = std::to_string(it.config.batch.micro) + " x " +
+                           std::to_string(it.config.data.sequence_tokens) + " tokens";
   made.assumptions = {
       "a micro-batch is taken to have " + rows +
           " (train_micro_batch_size_per_gpu and data.sequence_length), each of which is multiplied "
           "with every parameter once",
       "autograd is taken to keep " + format_bytes(kept) +
-          " between forward and backward, as a transformer without checkpointing would; so much " +
-          (on_gpu ? "of the GPU" : "RAM") + " is left free"};
+          " between forward and backward, as a transformer " +
+          (checkpoints ? "whose blocks are computed again in backward" : "without checkpointing") +
+          " would; so much " + (it.on_gpu() ? "of the GPU" : "RAM") + " is left free"};
   return made;
 }
 
-Result<RunPlan> ask_planner(const config::Config& given, const ModuleLayout& layout,
-                            const std::optional<MemoryPlan>& frozen,
-                            const ModulePlanOptions& options,
-                            std::vector<std::string>& assumptions) {
-  const config::Config config = with_tokens(given);
-  Beside beside = beside_of(config, layout, frozen);
-  beside.bytes.cpu += options.beside_bytes;
+// `assumptions` gets those that it makes.
+Result<RunPlan> ask_planner(const Asked& given, std::vector<std::string>& assumptions) {
+  const config::Config config = with_tokens(given.config);
+  const Asked it{config, given.layout, given.frozen, given.options};
+  Beside beside = beside_of(it);
   assumptions = std::move(beside.assumptions);
-  const DescribedModel described{layout.trained(), kModuleNames, beside.bytes};
-  return plan_run(config, {.cache_path = options.cache_path,
-                           .refresh = options.refresh,
-                           .unix_s = options.unix_s,
-                           .machine = {},
-                           .on_progress = options.on_progress,
-                           .ranks = {},
-                           .link = {},
-                           .described = &described});
+  const DescribedModel described{it.layout.trained(), beside.bytes};
+  PlanRunOptions asked = it.options.asked;
+  asked.described = &described;
+  asked.names = &kModuleNames;
+  return plan_run(config, asked);
 }
 
 // Whether gradients may go to the drives so that the rest fits in RAM.
-bool may_move_gradients(const config::Config& config, const offload::RankPart& ranks) {
-  return config.placement.gradients_to_nvme == Tristate::kAuto && !uses_cuda(config) &&
-         ranks.world == 1 && config.run.lanes == 1 && config.run.rounds == 1 &&
-         !config.gradient_nvme_paths().empty();
+bool may_move_gradients(const config::Config& config, bool on_gpu, int ranks) {
+  return config.placement.gradients_to_nvme == Tristate::kAuto && !on_gpu && ranks == 1 &&
+         config.run.lanes == 1 && config.run.rounds == 1 && !config.gradient_nvme_paths().empty();
 }
 
 config::Config with_gradients_on_nvme(config::Config config) {
@@ -176,25 +183,26 @@ bool fits_in_ram(const config::Config& config, const MemoryPlan& plan,
   return !room || plan.host_bytes() + of_frozen + beside_bytes <= *room;
 }
 
-Result<MemoryPlan> plan_as_stated(const config::Config& config, const ModuleLayout& layout,
+Result<MemoryPlan> plan_as_stated(const OfRank& rank, const ModuleLayout& layout,
                                   const std::optional<MemoryPlan>& frozen,
                                   const ModulePlanOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(config, layout, options));
-  if (!may_move_gradients(config, options.ranks) ||
-      fits_in_ram(config, plan, frozen, options.beside_bytes))
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(rank, layout, options.places));
+  if (!may_move_gradients(rank.config, rank.on_gpu, rank.part.world) ||
+      fits_in_ram(rank.config, plan, frozen, options.beside_bytes))
     return plan;
-  return plan_trained(with_gradients_on_nvme(config), layout, options);
+  OfRank moved = rank;
+  moved.config = with_gradients_on_nvme(rank.config);
+  return plan_trained(moved, layout, options.places);
 }
 
-Result<RunPlan> plan_by_planner(const config::Config& config, const ModuleLayout& layout,
-                                const std::optional<MemoryPlan>& frozen,
-                                const ModulePlanOptions& options,
-                                std::vector<std::string>& assumptions) {
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask_planner(config, layout, frozen, options, assumptions));
-  if (!plan.placement.fits && may_move_gradients(config, options.ranks)) {
+Result<RunPlan> plan_by_planner(const Asked& it, std::vector<std::string>& assumptions) {
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask_planner(it, assumptions));
+  if (!plan.placement.fits &&
+      may_move_gradients(it.config, it.on_gpu(), it.options.asked.ranks.world)) {
+    const config::Config config = with_gradients_on_nvme(it.config);
     std::vector<std::string> of_moved;
-    SLUICE_ASSIGN_OR_RETURN(RunPlan moved, ask_planner(with_gradients_on_nvme(config), layout,
-                                                       frozen, options, of_moved));
+    SLUICE_ASSIGN_OR_RETURN(RunPlan moved,
+                            ask_planner({config, it.layout, it.frozen, it.options}, of_moved));
     if (moved.placement.fits) {
       plan = std::move(moved);
       assumptions = std::move(of_moved);
@@ -207,23 +215,63 @@ Result<RunPlan> plan_by_planner(const config::Config& config, const ModuleLayout
   return plan;
 }
 
+// The planner's answer that the run takes.
+Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumptions) {
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, plan_by_planner(it, assumptions));
+  if (!plan.placement.fits) return Error(ErrorCode::kOutOfMemory, does_not_fit(it.config, plan));
+  return plan;
+}
+
+// The first rank asks.
+Status plan_by_first(const config::Config& config, const ModuleLayout& layout, const OfRank& rank,
+                     const ModulePlanOptions& given, ModulePlan& plan) {
+  ModulePlanOptions options = given;
+  options.asked.ranks = rank_group(given.link);
+  SLUICE_ASSIGN_OR_RETURN(
+      PlanOfFirst of_first,
+      plan_of_first(given.link, config,
+                    {.cache_path = given.asked.cache_path,
+                     .refresh = given.asked.refresh,
+                     .unix_s = given.asked.unix_s},
+                    [&](const std::optional<MeasuredLink>& link) {
+                      options.asked.link = link;
+                      return fitting_plan({config, layout, plan.frozen, options}, plan.assumptions);
+                    }));
+  if (of_first.plan) {
+    plan.predicted_step_s = of_first.plan->placement.prediction.step_s;
+    plan.prediction = prediction_json(*of_first.plan);
+    plan.trained = std::move(of_first.plan->memory);
+    return {};
+  }
+  SLUICE_ASSIGN_OR_RETURN(plan.trained, plan_trained(rank, layout, of_first.places));
+  return {};
+}
+
 }  // namespace
+
+bool has_choice(const config::Config& config, bool on_gpu) {
+  const bool open = config.zero.offload_param.device == config::OffloadDevice::kAuto ||
+                    (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
+                     !config.placement.optimizer_fractions);
+  return open && (on_gpu || !nvme_folders(config).empty());
+}
 
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options) {
+  OfRank rank{.config = config, .on_gpu = uses_cuda(config)};
+  if (options.link != nullptr) {
+    rank.part = {options.link->rank(), options.link->world_size()};
+    rank.config.budget =
+        budget_of_rank(config.budget, options.link->world_size(ProcessGroup::kNode));
+  }
   ModulePlan plan;
   if (layout.has_frozen()) {
-    SLUICE_ASSIGN_OR_RETURN(plan.frozen, plan_frozen(config, layout, options.ranks));
+    SLUICE_ASSIGN_OR_RETURN(plan.frozen, plan_frozen(rank, layout));
   }
-  if (has_choice(config) && !layout.is_family() && options.ranks.world == 1) {
-    SLUICE_ASSIGN_OR_RETURN(
-        RunPlan found, plan_by_planner(config, layout, plan.frozen, options, plan.assumptions));
-    if (!found.placement.fits) return Error(ErrorCode::kOutOfMemory, does_not_fit(config, found));
-    plan.trained = std::move(found.memory);
-    plan.predicted_step_s = found.placement.prediction.step_s;
-    plan.prediction = prediction_json(found);
+  if (has_choice(config, rank.on_gpu) && !layout.is_family()) {
+    SLUICE_RETURN_IF_ERROR(plan_by_first(config, layout, rank, options, plan));
   } else {
-    SLUICE_ASSIGN_OR_RETURN(plan.trained, plan_as_stated(config, layout, plan.frozen, options));
+    SLUICE_ASSIGN_OR_RETURN(plan.trained, plan_as_stated(rank, layout, plan.frozen, options));
   }
   if (plan.frozen) add_frozen_lines(*plan.frozen, plan.trained);
   return plan;
@@ -233,11 +281,15 @@ Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLay
                                    const ModulePlanOptions& options,
                                    std::vector<std::string>& assumptions) {
   std::optional<MemoryPlan> frozen;
+  const Asked it{config, layout, frozen, options};
   if (layout.has_frozen()) {
-    SLUICE_ASSIGN_OR_RETURN(frozen, plan_frozen(config, layout, options.ranks));
+    SLUICE_ASSIGN_OR_RETURN(frozen,
+                            plan_frozen({.config = config,
+                                         .part = {.rank = 0, .world = options.asked.ranks.world},
+                                         .on_gpu = it.on_gpu()},
+                                        layout));
   }
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan,
-                          plan_by_planner(config, layout, frozen, options, assumptions));
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, plan_by_planner(it, assumptions));
   if (frozen) add_frozen_lines(*frozen, plan.memory);
   return plan;
 }

@@ -5,42 +5,44 @@
 //
 //   the tokens of a row    data.sequence_length
 //   operations             each parameter is multiplied once for each token
-//   what autograd keeps    as a transformer's blocks of that size would, without checkpointing
+//   what autograd keeps    as a transformer's blocks of that size would, with or without
+//                          checkpointing
 //
-// Threads: one; the probe takes seconds the first time. Errors: those of the configuration and of
-// the probe. kOutOfMemory: it fits nowhere, with what would help.
+// With several ranks it is the plan of the first of them, made of what a whole host has, and all of
+// them take its places.
+//
+// Threads: one; the probe takes seconds the first time. A collective where there is a link. Errors:
+// those of the configuration, of the probe and of the link. kOutOfMemory: it fits nowhere, with
+// what would help; of several ranks that is the first one's error alone.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
+#include "engine/comm/communicator.h"
 #include "engine/config/config.h"
+#include "engine/plan/rank_places.h"
 #include "engine/plan/run_plan.h"
 #include "engine/python/module_layout.h"
 
 namespace sluice::engine {
 
-// What a planner chose for what a configuration leaves open, as PlanOptions has it.
-struct ModulePlaces {
-  std::vector<offload::UnitPlacement> places;  // by unit; empty: in memory
-  int block_slots = 0;
-  std::vector<int> nvme_weights;
-};
+// Names are the module's own, everywhere.
+inline constexpr ParameterNames kModuleNames = {};
+inline constexpr std::int64_t kAssumedTokens = 1024;  // in a row, where nothing is said
 
 struct ModulePlanOptions {
-  // Of a family's model, whose planner is asked before. Of several ranks the planner is not asked.
-  ModulePlaces places = {};
-  offload::RankPart ranks = {};
+  // Of a family's model, whose planner is asked before; unset: nothing is left to one.
+  std::optional<RankPlaces> places = {};
+  Communicator* link = nullptr;    // of several ranks
+  bool checkpoints = false;        // blocks are computed again in backward
   std::uint64_t beside_bytes = 0;  // that the run takes of RAM beside its plan
-  std::string cache_path;          // PlanRunOptions has this and the next three
-  bool refresh = false;
-  std::int64_t unix_s = 0;
-  std::function<void(const std::string& what, double fraction)> on_progress = {};
+  // How the planner is asked; of plan_module() the ranks and the machine are those that are there.
+  PlanRunOptions asked = {};
 };
 
 struct ModulePlan {
@@ -52,6 +54,10 @@ struct ModulePlan {
   std::vector<std::string> assumptions;
 };
 
+// Whether the configuration leaves something to the planner, and there is more than RAM to choose.
+bool has_choice(const config::Config& config, bool on_gpu);
+
+// `config`: of a host, each of whose ranks takes as large a part of its budget.
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options);
 

@@ -72,13 +72,13 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   const offload::RankPart part =
       link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
   ModulePlanOptions options = environment.plan;
-  options.ranks = part;
+  options.link = link;
   if (config.run.checkpoint_background == Tristate::kOn && part.world == 1) {
     const RunSpec spec{.config = config, .model = layout.trained()};
     options.beside_bytes =
         RunCheckpoints::image_bytes(layout.trained(), stored_moments(spec.types()));
   }
-  SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(config, layout, options));
+  SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(given, layout, options));
   if (options.beside_bytes > 0)
     plan.trained.host.push_back(
         {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy, options.beside_bytes});

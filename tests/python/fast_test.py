@@ -162,6 +162,52 @@ class Losses(Fast):
             data = [padded(it, left) for it in batches(6)]
             self.near(train(self.engine(model), data), by_torch(reference, data), (name, left))
 
+    @unittest.skipIf(DEVICE != "cpu", "where the CPU computes, RAM is all that there is besides")
+    def test_goes_to_the_drive_where_ram_has_no_room(self):
+        def losses(gib):
+            config = run_config(accumulation=1)
+            if gib:
+                config["budget"] = {"nvme_paths": [str(self.folder)], "cpu_gib": gib}
+                for part in ("offload_param", "offload_optimizer"):
+                    config["zero_optimization"][part] = {"device": "auto"}
+            model = make("gpt2", n_embd=512, n_layer=8)
+            with sluice.initialize(model, {**config, "data": {"sequence_length": LENGTH}}) as engine:
+                self.assertEqual(engine.way, "engine")
+                return train(engine, batches(2)), dict(engine.memory["host"]), engine.memory["nvme"]
+
+        expected, host, _ = losses(None)
+        found, host, nvme = losses((host["the program and LibTorch"] + 250 * 2**20) / 2**30)
+        self.assertEqual(found, expected)
+        self.assertGreater(dict(nvme)["optimizer state"], 50 * 2**20)
+
+    def test_is_planned_without_values_and_for_another_machine(self):
+        card = {
+            "gpu_gib": 24, "cpu_gib": 120, "tflops": 140, "bus_gb_per_s": 22, "ram_gb_per_s": 40,
+        }  # fmt: skip
+        config = run_config()
+        for part in ("offload_param", "offload_optimizer"):
+            config["zero_optimization"][part] = {"device": "auto"}
+        with torch.device("meta"):
+            model = make("llama", hidden_size=1024, intermediate_size=2048)
+        fast = sluice.plan(config, model=model, machine=card)
+        self.assertEqual(fast.assumptions, [])
+        self.assertIn("llama model of", str(fast))
+        self.assertEqual(fast["parameters"], sum(it.numel() for it in model.parameters()))
+        kept = []
+        for _ in range(2):
+            hooks = sluice.plan(config, model=model, machine=card, units="hooks")
+            self.assertIn("on a GPU as described", str(hooks))
+            kept.append(next(it for it in hooks.assumptions if "autograd" in it))
+            model.gradient_checkpointing_enable()
+        self.assertIn("without checkpointing", kept[0])
+        self.assertIn("computed again in backward", kept[1])
+        of_two = sluice.plan(config, model=model, machine=card, gpus=2)
+        self.assertIn("2 ranks, all on one host", str(of_two))
+        self.assertLess(of_two.step_s, 2 * hooks.step_s)
+        for counts in ({"gpus": 0}, {"hosts": 0}):
+            with self.assertRaisesRegex(sluice.RefusedError, "at least 1"):
+                sluice.plan(config, model=model, machine=card, **counts)
+
     def test_gradient_checkpointing_changes_no_bit(self):
         data = batches(4)
         found = set()

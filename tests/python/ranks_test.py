@@ -278,6 +278,72 @@ engine.step()
         self.assertIn("position_ids are others than 0, 1, 2", texts[1])
 
 
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(1024, 1024) for _ in range(24))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.nn.functional.gelu(block(x))
+        return x.square().mean()
+
+
+def planned(drive, gib):
+    """Losses, bytes by tier and what was predicted, of a module whose places are left to the
+    planner; without `gib` of RAM for both ranks, in RAM."""
+    config = run_config(data={"sequence_length": 1})
+    if gib:
+        config["budget"] = {"nvme_paths": [drive], "cpu_gib": gib}
+        for part in ("offload_param", "offload_optimizer"):
+            config["zero_optimization"][part] = {"device": "auto"}
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(int(os.environ["RANK"]))
+    x = torch.randn(2, 1024, generator=generator)
+    with sluice.initialize(Wide(), config) as engine:
+        losses = []
+        for _ in range(2):
+            engine.backward(engine(x))
+            losses.append(engine.step().loss)
+        memory = {tier: dict(lines) for tier, lines in engine.memory.items()}
+        return losses, memory, engine.predicted_step_s
+
+
+class Planner(unittest.TestCase):
+    """The first rank asks it, of what the host has for each."""
+
+    def run_ranks(self, drive, *gib):
+        return Ranks(
+            f"""
+for gib in {gib!r}:
+    print("told: " + json.dumps(planned({drive!r}, gib)), flush=True)
+""",
+            XDG_CACHE_HOME=f"{drive}/cache",
+        ).wait()
+
+    def test_puts_on_the_drive_what_ram_has_no_room_for(self):
+        with tempfile.TemporaryDirectory() as drive:
+            codes, texts = self.run_ranks(drive, None)
+            self.assertEqual(codes, [0, 0], "\n".join(texts))
+            losses, literal, predicted = json.loads(texts[0].partition("told: ")[2].split("\n")[0])
+            self.assertIsNone(predicted)
+            program = literal["host"]["the program and LibTorch"]
+            lean = 2 * (program + 300 * 2**20) / 2**30
+            codes, texts = self.run_ranks(drive, lean)
+            self.assertEqual(codes, [0, 0], "\n".join(texts))
+            for rank, text in enumerate(texts):
+                told = json.loads(text.partition("told: ")[2].split("\n")[0])
+                self.assertEqual(told[0], losses)
+                self.assertGreater(told[1]["nvme"]["optimizer state"], 50 * 2**20)
+                self.assertLess(sum(told[1]["host"].values()), lean / 2 * 2**30)
+                self.assertEqual(told[2] is None, rank == 1)
+            codes, texts = self.run_ranks(drive, program / 2**30)
+            self.assertEqual(codes, [1, 1], "\n".join(texts))
+            self.assertRegex(texts[0], "counted for each of 2 ranks: .*It would with budget.cpu_gib")
+            self.assertIn("rank 0", texts[1])
+            self.assertIn("It would with budget.cpu_gib", texts[1])
+
+
 class Uses(unittest.TestCase):
     def check(self, code, *sentences, seconds=60, codes=None):
         began = time.monotonic()

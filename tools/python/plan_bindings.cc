@@ -14,6 +14,7 @@
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/preflight.h"
 #include "engine/probe/machine_probe.h"
+#include "engine/python/family_model.h"
 #include "engine/python/module_plan.h"
 #include "tools/session/plan_here.h"
 #include "tools/session/speeds_path.h"
@@ -84,40 +85,79 @@ void set_described(const std::string& name, double value, engine::DescribedMachi
 
 using Machine = std::map<std::string, double>;
 
+engine::DescribedMachine machine_of(const Machine& described) {
+  engine::DescribedMachine machine;
+  for (const auto& [name, value] : described) set_described(name, value, machine);
+  return machine;
+}
+
+offload::RankGroup ranks_of(std::uint64_t gpus, std::uint64_t hosts) {
+  return {.world = static_cast<int>(gpus * hosts), .local_world = static_cast<int>(gpus)};
+}
+
+// Of what is not described.
+void add_budget_warnings(const config::Config& config, const engine::DescribedMachine& machine,
+                         const engine::RunPlan& plan, PlanTexts& texts) {
+  config::Budget budget = config.budget;
+  if (machine.cpu_gib) budget.cpu_gib.reset();
+  if (machine.describes_gpu()) budget.gpu_gib.reset();
+  for (const std::string& warning : engine::budget_warnings(budget, plan.facts))
+    texts.warnings.push_back(warning);
+}
+
 PlanTexts plan(const ConfigOptions& given, const Machine& described, std::uint64_t gpus,
                std::uint64_t hosts, bool refresh) {
   ConfigOptions options = given;
-  const engine::ClusterShape cluster{.gpus_per_node = gpus, .nodes = hosts};
-  const offload::RankGroup ranks{.world = static_cast<int>(gpus * hosts),
-                                 .local_world = static_cast<int>(gpus)};
+  const offload::RankGroup ranks = ranks_of(gpus, hosts);
   options.world_size = ranks.world;
-  engine::DescribedMachine machine;
-  for (const auto& [name, value] : described) set_described(name, value, machine);
+  const engine::DescribedMachine machine = machine_of(described);
   const config::Resolved resolved = value_of(resolve(options));
   const engine::RunPlan made = value_of(plan_here(resolved.config, {.machine = machine,
                                                                     .refresh = refresh,
                                                                     .with_what_ifs = true,
                                                                     .with_growth = true,
                                                                     .ranks = ranks}));
-  PlanTexts texts = texts_of(resolved.config, made, cluster);
-  config::Budget budget = resolved.config.budget;
-  if (machine.cpu_gib) budget.cpu_gib.reset();
-  if (machine.describes_gpu()) budget.gpu_gib.reset();
-  for (const std::string& warning : engine::budget_warnings(budget, made.facts))
-    texts.warnings.push_back(warning);
+  PlanTexts texts = texts_of(resolved.config, made, {.gpus_per_node = gpus, .nodes = hosts});
+  add_budget_warnings(resolved.config, machine, made, texts);
   return texts;
 }
 
 PlanTexts plan_module(const engine::ResolvedConfig& config,
-                      const std::vector<engine::PythonUnit>& units, bool refresh) {
+                      const std::vector<engine::PythonUnit>& units, const Machine& described,
+                      std::uint64_t gpus, std::uint64_t hosts, bool refresh, bool checkpoints) {
   config::Config named = config.config;
   named.model.family = "module";
+  const engine::DescribedMachine machine = machine_of(described);
   std::vector<std::string> assumptions;
-  const engine::RunPlan made = value_of(engine::plan_run_of_module(
-      named, engine::layout_of(units),
-      {.cache_path = speeds_path(), .refresh = refresh, .unix_s = unix_s_now()}, assumptions));
-  PlanTexts texts = texts_of(named, made, {});
+  const engine::RunPlan made =
+      value_of(engine::plan_run_of_module(named, engine::layout_of(units),
+                                          {.checkpoints = checkpoints,
+                                           .asked = {.cache_path = speeds_path(),
+                                                     .refresh = refresh,
+                                                     .unix_s = unix_s_now(),
+                                                     .machine = machine,
+                                                     .ranks = ranks_of(gpus, hosts)}},
+                                          assumptions));
+  PlanTexts texts = texts_of(named, made, {.gpus_per_node = gpus, .nodes = hosts});
+  add_budget_warnings(named, machine, made, texts);
   texts.assumptions = std::move(assumptions);
+  return texts;
+}
+
+PlanTexts plan_family(const engine::ResolvedConfig& config, const engine::FamilyModel& family,
+                      const Machine& described, std::uint64_t gpus, std::uint64_t hosts,
+                      bool refresh) {
+  const config::Config named = family.configured(config.config, config.asks_length);
+  const engine::DescribedMachine machine = machine_of(described);
+  const engine::RunPlan made = value_of(family.plan(named, config.asks_length,
+                                                    {.cache_path = speeds_path(),
+                                                     .refresh = refresh,
+                                                     .unix_s = unix_s_now(),
+                                                     .machine = machine,
+                                                     .with_what_ifs = true,
+                                                     .ranks = ranks_of(gpus, hosts)}));
+  PlanTexts texts = texts_of(named, made, {.gpus_per_node = gpus, .nodes = hosts});
+  add_budget_warnings(named, machine, made, texts);
   return texts;
 }
 
@@ -183,8 +223,11 @@ void define_plans(py::module_& module) {
       .def_readonly("warning", &ProbeTexts::warning);
   module.def("plan", &plan, py::arg("config"), py::arg("machine"), py::arg("gpus"),
              py::arg("hosts"), py::arg("refresh"), engine::NoGil());
-  module.def("plan_module", &plan_module, py::arg("config"), py::arg("units"), py::arg("refresh"),
+  module.def("plan_module", &plan_module, py::arg("config"), py::arg("units"), py::arg("machine"),
+             py::arg("gpus"), py::arg("hosts"), py::arg("refresh"), py::arg("checkpoints"),
              engine::NoGil());
+  module.def("plan_family", &plan_family, py::arg("config"), py::arg("family"), py::arg("machine"),
+             py::arg("gpus"), py::arg("hosts"), py::arg("refresh"), engine::NoGil());
   module.def("probe", &probe, py::arg("config"), py::arg("is_given"), py::arg("refresh"),
              engine::NoGil());
   module.def("speeds_path", &speeds_path);

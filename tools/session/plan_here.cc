@@ -6,7 +6,6 @@
 #include "aio/log.h"
 #include "aio/terminal_line.h"
 #include "aio/unix_time.h"
-#include "engine/probe/link_probe.h"
 #include "engine/probe/machine_probe.h"
 #include "engine/run/run_data.h"
 #include "tools/session/speeds_path.h"
@@ -42,9 +41,8 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
   return plan;
 }
 
-Result<engine::MeasuredLink> measured_link(engine::Communicator& link,
-                                           const config::Config& config) {
-  return engine::probe_link(link, config, {.cache_path = speeds_path(), .unix_s = unix_s_now()});
+engine::LinkProbeOptions link_probe_here() {
+  return {.cache_path = speeds_path(), .unix_s = unix_s_now()};
 }
 
 void judge_plan(const config::Config& config, const engine::ProbeReport& machine) {

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "aio/result.h"
-#include "engine/comm/communicator.h"
 #include "engine/config/config.h"
 #include "engine/plan/run_plan.h"
+#include "engine/probe/link_probe.h"
 
 namespace sluice::tools {
 
@@ -26,9 +26,8 @@ struct PlanHereOptions {
 Result<engine::RunPlan> plan_here(const config::Config& config,
                                   const PlanHereOptions& options = {});
 
-// Between the ranks of a run, by all of them.
-Result<engine::MeasuredLink> measured_link(engine::Communicator& link,
-                                           const config::Config& config);
+// Likewise, of what the ranks of a run measure of their link.
+engine::LinkProbeOptions link_probe_here();
 
 // A warning where `sluice train` would refuse the configuration's data: a plan needs none.
 void warn_of_data(const config::Config& config);

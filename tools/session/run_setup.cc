@@ -117,12 +117,6 @@ bool is_planned(const config::Config& config) {
           !config.placement.optimizer_fractions);
 }
 
-offload::RankGroup rank_group(const engine::Communicator* link) {
-  if (link == nullptr) return {};
-  return {.world = link->world_size(),
-          .local_world = link->world_size(engine::ProcessGroup::kNode)};
-}
-
 // Of the first rank, or the only one.
 Result<engine::RunPlan> fitting_plan(const config::Config& config,
                                      const std::optional<engine::MeasuredLink>& link,
@@ -131,7 +125,7 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
                           plan_here(config, {.machine = {},
                                              .with_what_ifs = options.with_what_ifs,
                                              .of_a_series = options.of_a_series,
-                                             .ranks = rank_group(options.link),
+                                             .ranks = engine::rank_group(options.link),
                                              .link = link}));
   if (!plan.placement.fits) {
     for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
@@ -159,24 +153,20 @@ Result<CheckedPlan> literal_memory(const config::Config& config, const engine::M
 // The first rank's plan, of which the others take the places.
 Result<CheckedPlan> planned_memory(const config::Config& config, const engine::ModelLayout& model,
                                    const offload::RankPart& ranks, const SetUpOptions& options) {
-  CheckedPlan checked;
-  std::optional<engine::RankPlaces> own;
-  std::optional<engine::MeasuredLink> link;
-  if (options.link != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(link, measured_link(*options.link, config));
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::PlanOfFirst of_first,
+      engine::plan_of_first(options.link, config, link_probe_here(),
+                            [&](const std::optional<engine::MeasuredLink>& link) {
+                              return fitting_plan(config, link, options);
+                            }));
+  if (of_first.plan) {
+    const engine::RunPlan& plan = *of_first.plan;
+    return CheckedPlan{.memory = plan.memory,
+                       .predicted_step_s = plan.placement.prediction.step_s,
+                       .rooms = {.nvme_bytes = plan.input.budget.nvme}};
   }
-  if (ranks.rank == 0) {
-    SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan, fitting_plan(config, link, options));
-    checked = {.memory = plan.memory,
-               .predicted_step_s = plan.placement.prediction.step_s,
-               .rooms = {.nvme_bytes = plan.input.budget.nvme}};
-    own = engine::RankPlaces::of(plan);
-  }
-  if (options.link == nullptr) return checked;
-  SLUICE_ASSIGN_OR_RETURN(const auto places, engine::share_places(*options.link, own));
-  if (own) return checked;
   SLUICE_ASSIGN_OR_RETURN(const auto of_rank,
-                          places.options(model, ranks, engine::uses_cuda(config)));
+                          of_first.places.options(model, ranks, engine::uses_cuda(config)));
   return literal_memory(config, model, of_rank);
 }
 

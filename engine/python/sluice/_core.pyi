@@ -87,6 +87,7 @@ class Run:
         ranks: Ranks,
         speeds: str = ...,
         unix_s: int = ...,
+        checkpoints: bool = ...,
     ) -> None: ...
     @overload
     def __init__(self, config: Config, family: Family, ranks: Ranks, cache_path: str) -> None: ...
@@ -199,7 +200,21 @@ def plan(
     config: ConfigOptions, machine: dict[str, float], gpus: int, hosts: int, refresh: bool
 ) -> PlanTexts: ...
 def plan_module(
-    config: Config, units: Sequence[tuple[str, Sequence[Parameter]]], refresh: bool
+    config: Config,
+    units: Sequence[tuple[str, Sequence[Parameter]]],
+    machine: dict[str, float],
+    gpus: int,
+    hosts: int,
+    refresh: bool,
+    checkpoints: bool,
+) -> PlanTexts: ...
+def plan_family(
+    config: Config,
+    family: Family,
+    machine: dict[str, float],
+    gpus: int,
+    hosts: int,
+    refresh: bool,
 ) -> PlanTexts: ...
 def probe(config: ConfigOptions, is_given: bool, refresh: bool) -> ProbeTexts: ...
 def speeds_path() -> str: ...

@@ -79,8 +79,8 @@ def family_of(model: nn.Module) -> Family:
     family = _read(model.config)
     _check_parameters(model, family)
     _check_twin(model)
-    # Those of sluice.init() are on the drives, or have no values yet.
-    if not any(is_spilled(it) or 0 in it.stride() for it in model.parameters()):
+    # Those of sluice.init() are on the drives, or have no values yet; on meta none ever has.
+    if not any(it.is_meta or is_spilled(it) or 0 in it.stride() for it in model.parameters()):
         _check_logits(model, family)
     return family
 

@@ -14,7 +14,8 @@ from torch import nn
 from . import _core
 from ._core import RefusedError
 from ._setup import _read_config, parameters_of
-from .units import UnitPolicy, divide
+from .fast import choose
+from .units import UnitPolicy, checkpoints_blocks, divide
 
 _log = logging.getLogger("sluice")
 
@@ -129,8 +130,8 @@ def plan(
     Args:
         config: a run file, as its path or as a dict; of a module also DeepSpeed's JSON.
         model: the module that is to be trained, in place of the configuration's model. Nothing
-            happens to it, and it may be on the device meta. What only its code knows is assumed:
-            :attr:`Plan.assumptions`.
+            happens to it, and it may be on the device meta. By hooks what only its code knows is
+            assumed: :attr:`Plan.assumptions`.
         units: as :func:`sluice.initialize` has it.
         deepspeed: a DeepSpeed configuration beside the run file, as `--deepspeed`.
         overrides: keys with dots, which win: ``{"run.seed": 7}``.
@@ -143,16 +144,23 @@ def plan(
         RefusedError: it does not fit, and the sentence names the nearest setting that does (the
             exception's ``plan`` has the table); or the configuration cannot be used.
     """
+    if gpus < 1 or hosts < 1:
+        raise RefusedError("plan() needs gpus= and hosts= of at least 1")
     if model is not None:
-        if deepspeed is not None or machine or gpus != 1 or hosts != 1:
+        if deepspeed is not None:
             raise RefusedError(
-                "a module is planned for this machine and one rank, with one configuration:"
-                " deepspeed, machine, gpus and hosts are for configurations"
+                "a module is planned with one configuration: config= takes DeepSpeed's JSON as well"
             )
         if config is None:
             raise RefusedError("plan() needs config=, a configuration")
-        described = parameters_of(divide(model, units, has_values=False))
-        found = _core.plan_module(_read_config(config, overrides), described, refresh)
+        family, _ = choose(model, units, gpus * hosts)
+        resolved = _read_config(config, overrides, world=gpus * hosts, family=family)
+        where = dict(machine or {}), gpus, hosts, refresh
+        if family is not None:
+            found = _core.plan_family(resolved, family, *where)
+        else:
+            described = parameters_of(divide(model, units, has_values=False))
+            found = _core.plan_module(resolved, described, *where, checkpoints_blocks(model))
     else:
         found = _core.plan(
             config_options(config, deepspeed, overrides), dict(machine or {}), gpus, hosts, refresh

@@ -27,7 +27,7 @@ from ._steps import StepResult, Steps
 from ._values import _DTYPES, Values, _refuse_load
 from .fast import Fast, choose, units_of
 from .keeper import Closed, Keeper
-from .units import ManagedParameter, Unit, UnitPolicy, divide
+from .units import ManagedParameter, Unit, UnitPolicy, checkpoints_blocks, divide
 
 _log = logging.getLogger("sluice")
 
@@ -145,6 +145,7 @@ class Engine(Steps, Values, Checkpoints):
                 self._ranks,
                 _core.speeds_path(),
                 int(time.time()),
+                checkpoints_blocks(self.module),
             )
         for note in [*self._run.notes, *self._run.assumptions]:
             _log.info(note)

@@ -51,6 +51,11 @@ def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
+def checkpoints_blocks(module: nn.Module) -> bool:
+    """Whether blocks are computed again in backward, as far as transformers says so of them."""
+    return any(getattr(it, "gradient_checkpointing", None) is True for it in module.modules())
+
+
 def _walk(
     module: nn.Module, name: str, is_unit: Callable[[str, nn.Module], bool]
 ) -> Iterator[tuple[str, nn.Module]]:
