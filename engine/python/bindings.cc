@@ -34,6 +34,7 @@
 #include "engine/python/module_run.h"
 #include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
+#include "engine/run/leftovers.h"
 #include "engine/run/stored_state.h"
 
 namespace py = pybind11;
@@ -145,10 +146,18 @@ T made_by_all(Result<T> made, const Ranks& ranks) {
   return value_of(std::move(made));
 }
 
+// Before a run is planned.
+void clear_by_all(const config::Config& config, const Ranks& ranks) {
+  const Status cleared = clear_leftovers(config, ranks.link());
+  if (!cleared.ok()) ranks.abort(cleared.error().message());
+  must_be(cleared);
+}
+
 // Of a family's model the units are those that it has, and not described.
 std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
                                            const Ranks& ranks, const std::string& cache_path) {
   at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
+  clear_by_all(asked.config, ranks);
   const config::Config config = family.configured(asked.config, asked.asks_length);
   std::optional<RankPlaces> places =
       made_by_all(family.places(config, asked.asks_length, ranks.link(), cache_path), ranks);
@@ -164,6 +173,7 @@ std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::string& speeds, std::int64_t unix_s,
                                     bool checkpoints) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
+  clear_by_all(config.config, ranks);
   return made_by_all(ModuleRun::create(config.config, layout_of(described),
                                        {.plan = {.checkpoints = checkpoints,
                                                  .asked = {.cache_path = speeds, .unix_s = unix_s}},

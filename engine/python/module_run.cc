@@ -124,7 +124,7 @@ Status ModuleRun::make_parts() {
   }
   if (plan_.cuda)
     gpu_monitor_ = std::make_unique<GpuMonitor>(GpuMonitor::Options{.bus_id = cuda_bus_id()});
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives_in_turn(config_, plan_, ranks_, &io_trace_));
+  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, &io_trace_));
   SLUICE_RETURN_IF_ERROR(cuda_ranks_.connect(plan_, ranks_));
   SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
   SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));

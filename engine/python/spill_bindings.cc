@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/python/parameter_spill.h"
+#include "engine/run/leftovers.h"
 
 namespace py = pybind11;
 
@@ -23,6 +24,7 @@ void define_spill(py::module_& module) {
           "create",
           [](const ResolvedConfig& config, std::optional<std::uint64_t> cache_bytes,
              int local_ranks) {
+            must_be(clear_leftovers(config.config));
             return value_of(ParameterSpill::create(config.config, cache_bytes, local_ranks));
           },
           py::arg("config"), py::arg("cache_bytes"), py::arg("local_ranks"), NoGil())

@@ -22,7 +22,7 @@ Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Confi
                  "keep a part of the training data for it (data.validation_fraction)");
   }
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config));
   const int threads = compute_threads(config);
   at::set_num_threads(threads);
   SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));

@@ -18,7 +18,7 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
                                                              const MemoryPlan& plan) {
   std::unique_ptr<GenerationRun> run(new GenerationRun(config, plan));
   run->model_ = make_model(configured_model(config, plan.cuda));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, plan));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config));
   const int threads = compute_threads(config);
   at::set_num_threads(threads);
   SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));

@@ -10,30 +10,9 @@
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_step.h"
 #include "engine/step/nvme_gradient_sink.h"
-#include "swap/store_inventory.h"
 
 namespace sluice::engine {
 namespace {
-
-// What the killed predecessors of any run left on the paths is of no use to anybody. What else
-// takes space there, and may be of no use either, is for the user to judge.
-Status clear_leftovers(aio::IoQueue& queue, std::vector<std::string> paths) {
-  std::sort(paths.begin(), paths.end());
-  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
-  SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(queue, paths));
-  for (const swap::FoundRun& run : sweep.removed) log::info("removed: " + swap::describe(run));
-  std::uint64_t kept_bytes = 0;
-  for (const swap::FoundRun& run : sweep.kept)
-    if (run.condition == swap::StoreCondition::kElsewhere ||
-        run.condition == swap::StoreCondition::kUnknown)
-      kept_bytes += run.bytes;
-  if (kept_bytes == 0) return {};
-  std::string command = "sluice scrub";
-  for (const std::string& path : paths) command += " " + path;
-  log::info("stores whose runs may live elsewhere, or that cannot be read, hold " +
-            format_bytes(kept_bytes) + " of these drives: " + command + " lists them");
-  return {};
-}
 
 std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
                                                          const ModelLayout& model,
@@ -44,8 +23,7 @@ std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
 
 }  // namespace
 
-Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
-                              aio::IoObserver* observer, Leftovers leftovers) {
+Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer) {
   RunDrives drives;
   SLUICE_ASSIGN_OR_RETURN(drives.backend, make_run_backend(config));
   const aio::IoQueue::Options options{
@@ -62,29 +40,6 @@ Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& pl
         aio::IoWatchdog::Options{.limit_ns =
                                      static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)});
   }
-  if (plan.nvme_bytes() == 0 || leftovers == Leftovers::kLeave) return drives;
-  std::vector<std::string> paths = plan.params.options.store.paths;  // the base's as well
-  paths.insert(paths.end(), plan.state.optimizer.store.paths.begin(),
-               plan.state.optimizer.store.paths.end());
-  if (plan.gradients) {
-    const std::vector<std::string>& of_gradients = plan.gradients->store.paths;
-    paths.insert(paths.end(), of_gradients.begin(), of_gradients.end());
-  }
-  const std::vector<std::string>& of_inputs = plan.activations.spill.store.paths;
-  paths.insert(paths.end(), of_inputs.begin(), of_inputs.end());
-  SLUICE_RETURN_IF_ERROR(clear_leftovers(*drives.reads, paths));
-  return drives;
-}
-
-Result<RunDrives> open_drives_in_turn(const config::Config& config, const MemoryPlan& plan,
-                                      const RankLink& ranks, aio::IoObserver* observer) {
-  const bool is_alone = ranks.is_alone();
-  const bool is_first = is_alone || ranks.link->rank(ProcessGroup::kNode) == 0;
-  if (!is_first) SLUICE_RETURN_IF_ERROR(ranks.link->barrier(ProcessGroup::kNode));
-  SLUICE_ASSIGN_OR_RETURN(
-      RunDrives drives,
-      open_drives(config, plan, observer, is_first ? Leftovers::kRemove : Leftovers::kLeave));
-  if (is_first && !is_alone) SLUICE_RETURN_IF_ERROR(ranks.link->barrier(ProcessGroup::kNode));
   return drives;
 }
 

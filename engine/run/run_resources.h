@@ -30,16 +30,8 @@ struct RunDrives {
   std::unique_ptr<aio::IoQueue> saves;  // of checkpoints
   std::unique_ptr<aio::IoWatchdog> watchdog;
 };
-// Makes the NVMe paths that the plan uses, and removes what killed runs left on them, unless
-// another rank of this host has just done so. The observer, if there is one, must outlive them.
-enum class Leftovers : std::uint8_t { kRemove, kLeave };
-Result<RunDrives> open_drives(const config::Config& config, const MemoryPlan& plan,
-                              aio::IoObserver* observer = nullptr,
-                              Leftovers leftovers = Leftovers::kRemove);
-// Likewise, for all ranks of a run to call: one of each host removes what killed runs left there,
-// before any makes a store.
-Result<RunDrives> open_drives_in_turn(const config::Config& config, const MemoryPlan& plan,
-                                      const RankLink& ranks, aio::IoObserver* observer);
+// The observer, if there is one, must outlive them.
+Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer = nullptr);
 
 // The link between the GPUs of several ranks; empty where there is one rank, or no GPU.
 class GpuRanks {

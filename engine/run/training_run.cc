@@ -141,8 +141,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                           config::stored_json(config, working_folder()));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_,
-                          open_drives_in_turn(config, plan, run->ranks_, &run->io_trace_));
+  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, &run->io_trace_));
   SLUICE_RETURN_IF_ERROR(run->cuda_ranks_.connect(plan, run->ranks_));
   SLUICE_RETURN_IF_ERROR(run->limit_gpu());
   SLUICE_RETURN_IF_ERROR(run->make_offloaders());

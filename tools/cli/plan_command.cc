@@ -11,6 +11,7 @@
 #include "engine/plan/run_plan.h"
 #include "engine/plan/simulate/simulated_run.h"
 #include "engine/preflight/preflight.h"
+#include "engine/run/leftovers.h"
 #include "engine/run/training_run.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_checks.h"
@@ -117,6 +118,8 @@ Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
                                                       .with_what_ifs = true,
                                                       .with_growth = true,
                                                       .ranks = ranks}));
+  if (const std::string note = engine::leftovers_note(resolved.config); !note.empty())
+    log::warning(note);
   for (const std::string& warning : budget_warnings(resolved.config, plan, options.machine))
     log::warning(warning);
   std::vector<engine::StepMetrics> steps;

@@ -16,6 +16,7 @@
 #include "engine/probe/machine_probe.h"
 #include "engine/python/family_model.h"
 #include "engine/python/module_plan.h"
+#include "engine/run/leftovers.h"
 #include "tools/session/plan_here.h"
 #include "tools/session/speeds_path.h"
 
@@ -103,6 +104,8 @@ void add_budget_warnings(const config::Config& config, const engine::DescribedMa
   if (machine.describes_gpu()) budget.gpu_gib.reset();
   for (const std::string& warning : engine::budget_warnings(budget, plan.facts))
     texts.warnings.push_back(warning);
+  if (std::string note = engine::leftovers_note(config); !note.empty())
+    texts.warnings.push_back(std::move(note));
 }
 
 PlanTexts plan(const ConfigOptions& given, const Machine& described, std::uint64_t gpus,

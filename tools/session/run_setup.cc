@@ -25,6 +25,7 @@
 #include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/preflight.h"
 #include "engine/preflight/shared_file_systems.h"
+#include "engine/run/leftovers.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/state_image.h"
 #include "engine/run/stored_state.h"
@@ -208,6 +209,7 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
   const int host_ranks =
       options.link != nullptr ? options.link->world_size(engine::ProcessGroup::kNode) : 1;
+  SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config, options.link));
   const engine::MachineFacts facts =
       engine::facts_of_rank(engine::machine_facts(config), host_ranks);
   config.budget = engine::budget_of_rank(config.budget, host_ranks);
