@@ -77,6 +77,38 @@ class DiskTest(SluiceRuns):
 
 
 @unittest.skipIf(FullDisk.unavailable(), FullDisk.unavailable())
+class ADriveWithRoomForOneRun(DiskTest):
+    def setUp(self):
+        super().setUp()
+        self.disk = FullDisk(9 * MIB)
+        self.addCleanup(self.disk.close)
+        self.on_nvme = []
+        for key, value in (("zero_optimization.offload_optimizer.device", "nvme"),
+                           ("zero_optimization.offload_param.device", "nvme"),
+                           ("budget.nvme_paths", json.dumps([str(self.disk.path)])),
+                           ("model.hidden", "128"), ("run.checkpoint_every", "2")):
+            self.on_nvme += ["--set", f"{key}={value}"]
+
+    def kill_one(self):
+        run = self.start("a", *self.on_nvme, "--overwrite")
+        run.wait_for(SAVED)
+        run.send(signal.SIGKILL)
+        run.end()
+        room = shutil.disk_usage(self.disk.path)
+        self.assertGreater(room.used, room.free)  # what it left does not fit twice
+
+    def test_a_killed_run_goes_on_there_and_so_does_another(self):
+        self.kill_one()
+        planned = subprocess.run([SLUICE, "plan", "run.json", *self.on_nvme], cwd=self.path,
+                                 check=False, capture_output=True, text=True).stderr
+        self.assertRegex(planned, r"killed runs have left [\d.]+M on these drives")
+        self.assertIn(f"sluice scrub {self.disk.path} --remove-leftovers", planned)
+        self.train("a", *self.on_nvme, "--resume", steps=self.steps("a")[-1] + 3)
+        self.kill_one()
+        self.assertIn("removed: ", self.train("b", *self.on_nvme, steps=2))
+
+
+@unittest.skipIf(FullDisk.unavailable(), FullDisk.unavailable())
 class AFullDisk(DiskTest):
     def setUp(self):
         super().setUp()

@@ -112,14 +112,14 @@ Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   warn_of_data(resolved.config);
   warn_of_tokenizers(resolved.config, watchdog);
+  if (const std::string note = engine::leftovers_note(resolved.config); !note.empty())
+    log::warning(note);
   SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
                           plan_here(resolved.config, {.machine = options.machine,
                                                       .refresh = options.refresh,
                                                       .with_what_ifs = true,
                                                       .with_growth = true,
                                                       .ranks = ranks}));
-  if (const std::string note = engine::leftovers_note(resolved.config); !note.empty())
-    log::warning(note);
   for (const std::string& warning : budget_warnings(resolved.config, plan, options.machine))
     log::warning(warning);
   std::vector<engine::StepMetrics> steps;
