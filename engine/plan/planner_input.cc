@@ -129,6 +129,7 @@ class Input {
     if (const auto& inputs = sizes.activations.unit_inputs)
       input_.unit_input_slots = UnitInputPlan(question_.model, *inputs).ring().slots();
     step.spill_units = sizes.activations.spill_units;
+    if (sizes.gradients) step.gradient_buffers = sizes.gradients->cache_buffers;
     step.bytes.param = widths.param;
     step.bytes.grad = widths.grad;
     step.bytes.nvme_read = step.bytes.nvme_write = widths.state;

@@ -208,10 +208,6 @@ Result<RunPlan> plan_by_planner(const Asked& it, std::vector<std::string>& assum
       assumptions = std::move(of_moved);
     }
   }
-  if (plan.memory.gradients)
-    assumptions.emplace_back(
-        "gradients go to the drives and come back for the update; the predicted time does not "
-        "count that");
   return plan;
 }
 

@@ -61,10 +61,12 @@ Resource resource_of(Stream stream) {
     case Stream::kStateReads:
     case Stream::kParamReads:
     case Stream::kInputReads:
+    case Stream::kGradientReads:
       return Resource::kDriveRead;
     case Stream::kStateWrites:
     case Stream::kParamWrites:
     case Stream::kInputWrites:
+    case Stream::kGradientWrites:
       return Resource::kDriveWrite;
     case Stream::kUpdates:
     case Stream::kHost:

@@ -35,11 +35,13 @@ enum class Stream : std::uint8_t {
   kParamWrites,
   kInputReads,
   kInputWrites,
+  kGradientReads,
+  kGradientWrites,
   kLink,
   kLinkCompute,  // of the GPU, between what the link does
   kHost,         // decisions: tasks without work
 };
-inline constexpr int kStreams = 16;
+inline constexpr int kStreams = 18;
 Resource resource_of(Stream stream);
 
 // What each resource does per second while certain others are active: seconds for the GPU, elements

@@ -42,6 +42,7 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
       link_(inputs_, tasks_),
       records_(inputs_, tasks_),
       params_(inputs_, tasks_, link_),
+      sums_(inputs_, tasks_),
       inputs_out_(units.size(), kNoTask),
       inputs_written_(units.size(), kNoTask),
       backwards_(units.size(), kNoTask),
@@ -186,14 +187,17 @@ void StepGraph::add_update(int index) {
   const UnitPlacement& it = inputs_.place(index);
   const bool params_on_nvme =
       it.params_on_nvme && inputs_.host_elements(index) > 0 && !inputs_.unit(index).is_frozen();
+  const bool fetches_gradient = sums_.are_on_drives() && last_ != kNoTask;
+  const TaskId begin = fetches_gradient ? sums_.bring(index, last_) : last_;
   const TaskId params = params_on_nvme ? params_.read(index) : kNoTask;
   if (it.cpu_elements > 0) {
     tasks_.add(Kind::kCpuAdamw, index, static_cast<double>(it.cpu_elements),
-               {last_, params, kNoTask, kNoTask});
+               {begin, params, kNoTask, kNoTask});
   }
-  records_.add_update(index, last_, params);
+  records_.add_update(index, begin, params);
   // Units count as updated in their order, with or without work.
-  const TaskId done = tasks_.add(Kind::kUpdated, index, 0, {last_, params, kNoTask, kNoTask});
+  const TaskId done = tasks_.add(Kind::kUpdated, index, 0, {begin, params, kNoTask, kNoTask});
+  if (fetches_gradient) sums_.used(index, done);
   updated_.push_back(done);
   if (params_on_nvme) params_.write(index, done);
 }
@@ -337,6 +341,7 @@ double StepGraph::sum_bytes(int unit, int wave) const {
 }
 
 void StepGraph::add_kept_sum(int unit, int wave) {
+  if (sums_.are_on_drives()) return sums_.close(unit, computed_);
   if (!sum_moves(unit)) return;
   sums_out_[at(unit)] = tasks_.add(Kind::kSumOut, unit, sum_bytes(unit, wave),
                                    {computed_, kNoTask, kNoTask, kNoTask});
@@ -352,7 +357,8 @@ void StepGraph::add_fetched_sum(int unit, int wave) {
 }
 
 // When backward may begin to add to the unit's sum.
-TaskId StepGraph::sum_ready(int unit, int wave) const {
+TaskId StepGraph::sum_ready(int unit, int wave) {
+  if (sums_.are_on_drives()) return sums_.open(unit, wave == 0);
   if (!sum_moves(unit)) {
     if (!link_.is_beside_compute()) return stage_free();
     return waves_.count() > 1 ? kNoTask : sum_slot_free();
@@ -374,6 +380,7 @@ void StepGraph::add_backward(int index, int wave) {
 }
 
 void StepGraph::add_gradient(int index) {
+  if (sums_.are_on_drives()) sums_.close(index, computed_);
   const double bytes =
       inputs_.has_bus() ? inputs_.host_elements(index) * inputs_.options.bytes.grad : 0;
   const TaskId reduced = link_.is_used() ? link_.reduce(index, computed_, stage_free()) : computed_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "offload/planner/fluid_schedule.h"
+#include "offload/planner/step_gradients.h"
 #include "offload/planner/step_inputs.h"
 #include "offload/planner/step_link.h"
 #include "offload/planner/step_model.h"
@@ -113,7 +114,7 @@ class StepGraph {
   double sum_bytes(int unit, int wave) const;
   void add_kept_sum(int unit, int wave);
   void add_fetched_sum(int unit, int wave);
-  TaskId sum_ready(int unit, int wave) const;
+  TaskId sum_ready(int unit, int wave);
 
   // For the next task that computes.
   struct Fetched {
@@ -130,6 +131,7 @@ class StepGraph {
   StepLink link_;
   StepRecords records_;
   StepParams params_;
+  StepGradients sums_;
   std::vector<int> ring_leaver_;    // by unit: whose place in the ring it takes, or -1
   std::vector<int> ring_follower_;  // by unit: which unit had the place before it, or -1
 

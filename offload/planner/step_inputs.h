@@ -34,10 +34,11 @@ struct StepInputs {
   double param_bytes(int index) const { return unit(index).streamed_bytes(options.bytes.param); }
   bool has_bus() const { return speeds.bus.in_bytes_per_s > 0; }
   bool uses_drives() const {
-    return std::any_of(places.begin(), places.end(), [](const UnitPlacement& place) {
-      return place.nvme_elements > 0 || place.params_on_nvme ||
-             place.activations == ActivationPlace::kSpill;
-    });
+    return options.gradient_buffers > 0 ||
+           std::any_of(places.begin(), places.end(), [](const UnitPlacement& place) {
+             return place.nvme_elements > 0 || place.params_on_nvme ||
+                    place.activations == ActivationPlace::kSpill;
+           });
   }
 };
 

@@ -114,6 +114,7 @@ struct StepModelOptions {
   std::uint64_t swap_buffer_elements = std::uint64_t{64} << 20;
   int param_cache_units = 3;  // pinned buffers for units whose parameters are on NVMe
   int spill_units = 1;        // likewise, for inputs of units on NVMe, of a wave
+  int gradient_buffers = 0;   // likewise, for sums of gradients on NVMe; 0: those are in RAM
   StepBytes bytes;
   RankGroup ranks;
   std::uint64_t exchanged_bytes = 0;  // of a sum of gradients, in one call; 0: all of it

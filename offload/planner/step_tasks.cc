@@ -37,6 +37,10 @@ Stream stream_of(StepTask kind) {
       return Stream::kInputReads;
     case Kind::kInputWrite:
       return Stream::kInputWrites;
+    case Kind::kGradientRead:
+      return Stream::kGradientReads;
+    case Kind::kGradientWrite:
+      return Stream::kGradientWrites;
     case Kind::kShardAdamw:
     case Kind::kAddSums:
       return Stream::kLinkCompute;
@@ -52,7 +56,8 @@ Stream stream_of(StepTask kind) {
 bool is_on_drives(StepTask kind) {
   return kind == StepTask::kStateRead || kind == StepTask::kStateWrite ||
          kind == StepTask::kParamRead || kind == StepTask::kParamWrite ||
-         kind == StepTask::kInputRead || kind == StepTask::kInputWrite;
+         kind == StepTask::kInputRead || kind == StepTask::kInputWrite ||
+         kind == StepTask::kGradientRead || kind == StepTask::kGradientWrite;
 }
 
 }  // namespace
@@ -92,6 +97,10 @@ const char* words(StepTask kind) {
       return "read unit input ";
     case Kind::kInputWrite:
       return "write unit input ";
+    case Kind::kGradientRead:
+      return "read gradient ";
+    case Kind::kGradientWrite:
+      return "write gradient ";
     case Kind::kGather:
       return "gather ";
     case Kind::kReduce:

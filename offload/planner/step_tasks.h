@@ -26,6 +26,8 @@ enum class StepTask : std::uint8_t {
   kInputOut,
   kInputWrite,  // of a unit's, to the drives
   kInputRead,
+  kGradientWrite,  // of a unit's sums, to the drives
+  kGradientRead,
   kStateRead,
   kStateWrite,
   kParamRead,

@@ -394,6 +394,38 @@ TEST(StepModel, SendsInputsOnToTheDrivesAndBringsThemBack) {
   EXPECT_EQ(on_host.h2d_bytes, 0);
 }
 
+TEST(StepModel, WritesGradientsAndReadsThemForNextWavesAndTheUpdate) {
+  const auto units = four_units();
+  const auto places = each(units, [](const UnitCost& unit) { return on_cpu(unit, false); });
+  MachineSpeeds speeds = instant_machine();
+  speeds.bus = {};
+  speeds.drives = {.in_bytes_per_s = 40,
+                   .out_bytes_per_s = 80,
+                   .in_both_bytes_per_s = 40,
+                   .out_both_bytes_per_s = 80};
+  StepModelOptions options{.overlap_update = false, .gradient_buffers = 3};
+  // Forward 1 + 3 + 3, head 3, backward 6 + 6 + 2, beside which all is written. Of 4 bytes each the
+  // last three are in their buffers still when they are updated; the head's are read in 1 s.
+  const StepPrediction one = predict_step(units, places, speeds, options);
+  EXPECT_NEAR(one.step_s, 24 + 1, kClose);
+  EXPECT_NEAR(one.nvme_read_bytes, 4 * 10, kClose);
+  EXPECT_NEAR(one.nvme_write_bytes, 4 * 60, kClose);
+  // Half of the work in each of two waves. The second one's head waits for what it adds to, which
+  // is read as soon as a buffer is free.
+  options.waves = {.micro_batches = 2, .of_a_wave = 1};
+  const StepPrediction two = predict_step(units, places, speeds, options);
+  EXPECT_NEAR(two.step_s, 24 + 1, kClose);
+  EXPECT_NEAR(two.nvme_read_bytes, 4 * (60 + 10), kClose);
+  EXPECT_NEAR(two.nvme_write_bytes, 2 * 4 * 60, kClose);
+  // One buffer: each unit but the first waits until the one before it is written, in 0.5, 1 and
+  // 1 s; and all but the embedding's are read for the update, one after the other: 2, 2 and 1 s.
+  options.waves = {};
+  options.gradient_buffers = 1;
+  EXPECT_NEAR(predict_step(units, places, speeds, options).step_s, 24 + 2.5 + 5, kClose);
+  options.gradient_buffers = 0;
+  EXPECT_NEAR(predict_step(units, places, speeds, options).step_s, 24, kClose);
+}
+
 TEST(StepModel, SharesDramBetweenAdamwAndTheBus) {
   const std::vector<UnitCost> units = {
       {.name = "embedding", .elements = 10, .forward_s = 0.1, .backward_s = 0.5},
