@@ -106,9 +106,7 @@ bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan&
 // In waves of all of a step's micro-batches, a half, a quarter, ..., one; the best. Fewer waves
 // take less traffic, and more memory for activations.
 Status place(const Question& question, RunPlan& plan) {
-  const DescribedModel* const described = question.described;
-  TierBytes budget = budget_of(question.config, question.machine, plan);
-  if (described != nullptr) budget = budget.beyond(described->beside);
+  const TierBytes budget = budget_of(question.config, question.machine, plan).beyond(plan.beside);
   const std::int64_t all = question.config.batch.accumulation;
   const std::int64_t asked = question.config.placement.wave_micro_batches;
   std::int64_t wave = asked > 0 ? std::min(asked, all) : all;
@@ -127,7 +125,7 @@ Status place(const Question& question, RunPlan& plan) {
                                        .wave_micro_batches = plan.input.step.waves.of_a_wave,
                                        .ranks = {.rank = 0, .world = question.ranks.world},
                                        .names = question.names,
-                                       .keeps_sums = described != nullptr,
+                                       .keeps_sums = question.described != nullptr,
                                        .nvme_weights = plan.stripes.chosen()}));
   return {};
 }
@@ -332,6 +330,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   plan.facts = machine_facts(config);
   plan.available = available_on(options.machine, plan.facts);
   plan.available.cpu = of_rank(plan.available.cpu, plan.ranks);
+  if (options.described != nullptr) plan.beside = options.described->beside;
   if (is_described(options.machine)) {
     SLUICE_ASSIGN_OR_RETURN(plan.machine, described_machine(config, model, options));
   } else {

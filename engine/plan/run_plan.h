@@ -105,6 +105,7 @@ struct RunPlan {
   ProbeReport machine;
   MachineFacts facts;
   offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: unknown
+  offload::TierBytes beside;     // DescribedModel::beside, which input.budget is without
   NvmeStripes stripes;
   std::uint64_t parameters = 0;  // of the model
   std::uint64_t trained = 0;     // of them; or of the adapters beside them, which are no part of it

@@ -75,11 +75,20 @@ config::Config with_tokens(config::Config config) {
   return config;
 }
 
+// Of a token: as many as the matrix with most rows has.
+double logits(const ModuleLayout& layout) {
+  std::int64_t most = 0;
+  for (int unit = 0; unit < layout.units(); ++unit)
+    for (const ModuleParameter& it : layout.described(unit).parameters)
+      if (it.shape.size() == 2) most = std::max(most, it.shape.front());
+  return static_cast<double>(most);
+}
+
 // A block of a transformer has about 12 h^2 parameters, and keeps 34 h bytes of a token in 16 bits
 // (Korthikanti et al. 2022, without the attention's matrix) where each of its functions is one; of
 // PyTorch's own functions it is about 60. With checkpointing it keeps its input, and one block at a
-// time has all of the rest. What is outside of blocks is taken for an embedding and its head, whose
-// logits are there in 16 bits, and in fp32 for the loss, its gradient and between.
+// time has all of the rest. The matrix with most rows is taken for a head, whose logits are there in
+// 16 bits, and in fp32 for the loss, its gradient and between.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout,
                                bool checkpoints) {
   constexpr double kBlockFactor = 12;
@@ -100,9 +109,7 @@ std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout&
   }
   const double of_token =
       checkpoints ? kInputBytes * hiddens + kBytesOfToken * widest : kBytesOfToken * hiddens;
-  const auto outside =
-      static_cast<double>(layout.trained().layout(0).elements + layout.frozen().layout(0).elements);
-  return static_cast<std::uint64_t>(width * tokens * (of_token + kLogitBytes * outside / widest));
+  return static_cast<std::uint64_t>(width * tokens * (of_token + kLogitBytes * logits(layout)));
 }
 
 struct Beside {
@@ -214,7 +221,9 @@ Result<RunPlan> plan_by_planner(const Asked& it, std::vector<std::string>& assum
 // The planner's answer that the run takes.
 Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumptions) {
   SLUICE_ASSIGN_OR_RETURN(RunPlan plan, plan_by_planner(it, assumptions));
-  if (!plan.placement.fits) return Error(ErrorCode::kOutOfMemory, does_not_fit(it.config, plan));
+  if (!plan.placement.fits)
+    return Error(ErrorCode::kOutOfMemory,
+                 does_not_fit(it.config, plan) + smaller_units_hint(it.layout));
   return plan;
 }
 
@@ -244,6 +253,32 @@ Status plan_by_first(const config::Config& config, const ModuleLayout& layout, c
 }
 
 }  // namespace
+
+// The largest unit's parameters and sums are on the GPU at once, and that may be what is outside of
+// all blocks: a large vocabulary's embedding and head.
+std::string smaller_units_hint(const ModuleLayout& layout) {
+  constexpr std::uint64_t kMuchLarger = 2;
+  const auto elements = [&](int unit) {
+    return layout.trained().layout(unit).elements + layout.frozen().layout(unit).elements;
+  };
+  std::uint64_t block = 0;
+  for (int unit = 1; unit < layout.units(); ++unit) block = std::max(block, elements(unit));
+  if (block == 0 || elements(0) <= kMuchLarger * block) return {};
+  std::vector<std::string> modules;
+  for (const ModuleParameter& it : layout.described(0).parameters) {
+    std::uint64_t size = 1;
+    for (const std::int64_t extent : it.shape) size *= static_cast<std::uint64_t>(extent);
+    const std::size_t dot = it.name.rfind('.');
+    if (size > block / kMuchLarger && dot != std::string::npos)
+      modules.push_back('"' + it.name.substr(0, dot) + '"');
+  }
+  if (modules.size() < 2) return {};
+  std::string names = modules.front();
+  for (std::size_t i = 1; i < modules.size(); ++i) names += ", " + modules[i];
+  return ". What is outside of blocks is the largest unit: units= may name parts of it beside the "
+         "blocks (" +
+         names + ")";
+}
 
 bool has_choice(const config::Config& config, bool on_gpu) {
   const bool open = config.zero.offload_param.device == config::OffloadDevice::kAuto ||

@@ -61,6 +61,10 @@ bool has_choice(const config::Config& config, bool on_gpu);
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options);
 
+// Behind what says why a module does not fit: a clause about units that are smaller; empty where
+// that would not help.
+std::string smaller_units_hint(const ModuleLayout& layout);
+
 // The planner's whole answer, for people to read; also where nothing is left to it. `assumptions`
 // gets what it takes for granted.
 Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLayout& layout,

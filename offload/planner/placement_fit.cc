@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "aio/units.h"
@@ -13,18 +12,26 @@ namespace {
 
 constexpr int kSharesTried = 32;  // of state on the GPU
 constexpr int kOffloadsTried = 8;
+// Nobody is told to buy a larger GPU: there is none (MI355X).
+constexpr std::uint64_t kLargestGpu = 288 * kGiB;
 
 bool nothing(const TierBytes& bytes) { return bytes.total() == 0; }
 
-// A large shortage on one tier is better than small ones on several, because one change can fix it;
-// and GPU memory is the hardest to come by.
-bool is_leaner(const TierBytes& a, const TierBytes& b) {
-  const auto cost = [](const TierBytes& it) {
-    const int tiers =
-        static_cast<int>(it.gpu > 0) + static_cast<int>(it.cpu > 0) + static_cast<int>(it.nvme > 0);
-    return std::tuple(tiers, it.gpu, it.total());
+// How bad a shortage is. A larger one on one tier is better than smaller ones on several, because
+// one change can fix it, but not if that tier would have to be many times as large; and GPU memory
+// is the hardest to come by.
+double cost_of(const TierBytes& missing, const TierBytes& budget) {
+  constexpr double kCostOfGpu = 2;
+  int tiers = 0;
+  double shares = 0;
+  const auto add = [&](std::uint64_t bytes, std::uint64_t of, double cost) {
+    tiers += static_cast<int>(bytes > 0);
+    shares += cost * static_cast<double>(bytes) / static_cast<double>(std::max(of, kGiB));
   };
-  return cost(a) < cost(b);
+  add(missing.gpu, budget.gpu, kCostOfGpu);
+  add(missing.cpu, budget.cpu, 1);
+  add(missing.nvme, budget.nvme, 1);
+  return tiers * shares;
 }
 
 bool fits(const PlannerInput& input) { return nothing(leanest_placement(input).missing); }
@@ -105,7 +112,9 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
             .spilled = spills ? space.most_spilled(offloaded) : 0};
         std::vector<UnitPlacement> places = space.places(knobs);
         const TierBytes missing = input.ledger->bytes(places).beyond(input.budget);
-        if (!leanest.places.empty() && !is_leaner(missing, leanest.missing)) continue;
+        if (!leanest.places.empty() &&
+            cost_of(missing, input.budget) >= cost_of(leanest.missing, input.budget))
+          continue;
         leanest = {std::move(places), missing};
         if (nothing(missing)) return leanest;
       }
@@ -119,8 +128,10 @@ std::vector<FitHint> fit_hints(const PlannerInput& input) {
   using Change = FitHint::Change;
   std::vector<FitHint> hints;
   for (const Change change : {Change::kMoreGpu, Change::kMoreCpu, Change::kMoreNvme}) {
-    if (const auto more = more_needed(input, change))
-      hints.push_back({.change = change, .more_bytes = *more});
+    const auto more = more_needed(input, change);
+    if (!more) continue;
+    if (change == Change::kMoreGpu && input.budget.gpu + *more > kLargestGpu) continue;
+    hints.push_back({.change = change, .more_bytes = *more});
   }
   for (const Change change : {Change::kRecompute, Change::kInputsToCpu, Change::kOptimizerAnywhere,
                               Change::kParamsAnywhere}) {

@@ -203,6 +203,30 @@ TEST(PlacementPlanner, NeverExceedsABudget) {
 }
 
 // A search with bounds on its work may miss a little; it must not lose what it had.
+// Gradients alone are more than RAM has, and the rest lacks a little of the GPU: all state on a GPU
+// that is many times as large would be a shortage of one tier, too.
+TEST(PlacementPlanner, NamesWhatIsMissingWhereThatIsLeast) {
+  constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+  std::mt19937_64 random(1);
+  PlannerInput input = random_input(random, 60);
+  for (std::size_t unit = 0; unit < input.units.size(); ++unit)
+    input.units[unit].elements = unit == 0 || unit + 1 == input.units.size() ? kGib / 8 : kGib;
+  input.granule_elements = kGib / 16;
+  input.step.record_elements = kGib / 16;
+  input.step.swap_buffer_elements = kGib / 4;
+  input.budget = {.gpu = 24 * kGib, .cpu = 64 * kGib, .nvme = 4096 * kGib};
+  count_elements(input, {}, {.gpu = 20 * kGib, .cpu = 0});
+  const auto plan = plan_placement(input);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FALSE(plan->fits);
+  EXPECT_LT(plan->missing.gpu, 16 * kGib);
+  EXPECT_GT(plan->missing.gpu, 0U);
+  EXPECT_GT(plan->missing.cpu, 50 * kGib);
+  EXPECT_LT(plan->missing.cpu, 80 * kGib);
+  // One tier's more alone would be a GPU that nobody sells.
+  EXPECT_TRUE(plan->hints.empty());
+}
+
 TEST(PlacementPlanner, IsNotSlowerWithALargerBudget) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     std::mt19937_64 random(seed);

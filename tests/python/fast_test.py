@@ -201,6 +201,12 @@ class Losses(Fast):
             model.gradient_checkpointing_enable()
         self.assertIn("without checkpointing", kept[0])
         self.assertIn("computed again in backward", kept[1])
+        with torch.device("meta"):
+            wordy = make("llama", vocab_size=5_000_000)
+        with self.assertRaisesRegex(
+            sluice.RefusedError, r'units= may name parts .*"model.embed_tokens", "lm_head"'
+        ):
+            sluice.plan(config, model=wordy, machine={**card, "gpu_gib": 2}, units="hooks")
         of_two = sluice.plan(config, model=model, machine=card, gpus=2)
         self.assertIn("2 ranks, all on one host", str(of_two))
         self.assertLess(of_two.step_s, 2 * hooks.step_s)

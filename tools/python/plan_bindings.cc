@@ -131,9 +131,10 @@ PlanTexts plan_module(const engine::ResolvedConfig& config,
   config::Config named = config.config;
   named.model.family = "module";
   const engine::DescribedMachine machine = machine_of(described);
+  const engine::ModuleLayout layout = engine::layout_of(units);
   std::vector<std::string> assumptions;
   const engine::RunPlan made =
-      value_of(engine::plan_run_of_module(named, engine::layout_of(units),
+      value_of(engine::plan_run_of_module(named, layout,
                                           {.checkpoints = checkpoints,
                                            .asked = {.cache_path = speeds_path(),
                                                      .refresh = refresh,
@@ -143,6 +144,7 @@ PlanTexts plan_module(const engine::ResolvedConfig& config,
                                           assumptions));
   PlanTexts texts = texts_of(named, made, {.gpus_per_node = gpus, .nodes = hosts});
   add_budget_warnings(named, machine, made, texts);
+  if (!texts.fits) texts.reason += engine::smaller_units_hint(layout);
   texts.assumptions = std::move(assumptions);
   return texts;
 }

@@ -57,17 +57,19 @@ std::string micro_batch_text(const config::BatchSizes& batch, std::int64_t micro
 Advice advice_of(const config::Config& config, const RunPlan& plan, const offload::FitHint& hint,
                  bool activations_are_largest) {
   const offload::TierBytes& budget = plan.input.budget;
+  const offload::TierBytes& beside = plan.beside;
   const int activations = activations_are_largest ? kLargestRank : kOtherRank;
   const int state = activations_are_largest ? kOtherRank : kLargestRank;
   switch (hint.change) {
     case Change::kMoreGpu:
-      return budget_advice("budget.gpu_gib", "a GPU with",
-                           static_cast<std::uint64_t>(
-                               static_cast<double>(budget.gpu + hint.more_bytes) / (1 - kGpuSlack)),
-                           plan.available.gpu);
+      return budget_advice(
+          "budget.gpu_gib", "a GPU with",
+          static_cast<std::uint64_t>(
+              static_cast<double>(budget.gpu + beside.gpu + hint.more_bytes) / (1 - kGpuSlack)),
+          plan.available.gpu);
     case Change::kMoreCpu:
       return budget_advice("budget.cpu_gib", "a machine with RAM of",
-                           of_host(plan, budget.cpu + hint.more_bytes),
+                           of_host(plan, budget.cpu + beside.cpu + hint.more_bytes),
                            of_host(plan, plan.available.cpu));
     case Change::kMoreNvme:
       return {state, more_nvme_text(config, plan, hint.more_bytes)};
