@@ -513,6 +513,35 @@ class ByHooks(Fast):
         recipe = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
         self.reason(peft.get_peft_model(make("llama"), recipe), "PeftModelForCausalLM")
 
+    @unittest.skipIf(DEVICE != "cpu", "where the CPU computes, sums take more RAM by hooks")
+    def test_a_run_that_has_no_room_for_hooks_goes_on_by_the_units(self):
+        sizes = {"n_embd": 256, "n_layer": 6}
+        data = batches(4)
+        half = run_config(bf16={"enabled": True})
+        with sluice.initialize(make("gpt2", **sizes), half) as engine:
+            expected, room = train(engine, data), sum(dict(engine.memory["host"]).values())
+            words = engine.module.generate(data[0]["input_ids"], max_new_tokens=3)
+        tight = {**half, "budget": {"cpu_gib": (room + 2**20) / 2**30}}
+        folder = self.folder / "run"
+        model = make("gpt2", **sizes)
+        with sluice.initialize(model, tight, units="auto", run_dir=folder) as engine:
+            losses = train(engine, data[:1])
+            moved = {**data[1], "position_ids": torch.arange(LENGTH)[None] + 3}
+            for sentence in ("position_ids.* Nor can it go on by hooks: .*cpu_gib", "position_ids"):
+                with self.assertRaisesRegex(sluice.RefusedError, sentence):
+                    engine(**moved)
+                self.assertEqual(engine.way, "engine")
+            losses += train(engine, data[1:3])
+            loss = engine(**data[3]).loss * 2 + engine(**data[3]).loss
+            with self.assertRaisesRegex(sluice.RefusedError, "several calls"):
+                engine.backward(loss)
+            losses += train(engine, data[3:])
+            self.assertEqual(losses, expected)
+            again = engine.module.generate(data[0]["input_ids"], max_new_tokens=3)
+            self.assertEqual(again.tolist(), words.tolist())
+        self.assertEqual([it["step"] for it in sluice.metrics(folder)], [1, 2, 3, 4])
+        self.assertEqual(list(self.folder.glob("sluice-to-hooks-*")), [])
+
     def test_numbers_that_no_family_has(self):
         model = make("llama")
         model.model.layers[2].post_attention_layernorm.variance_epsilon = 0.1

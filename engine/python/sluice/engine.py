@@ -185,16 +185,31 @@ class Engine(Steps, Values, Checkpoints):
         self._run = cast(Run, Closed())
 
     def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
-        """Goes on from there, with the module's own forward."""
+        """Goes on from there, with the module's own forward. RefusedError where that cannot be (it
+        takes more memory): then by the units again, which refuse what they do not compute."""
+        fast = cast(Fast, self._fast)
         last, generation = self.last_step, self._keeper._generation
         self._record.let_go()
         self._take_apart()
-        self._way_reason = reason
-        self._make_run(divide(self.module, "hooks"), None)
+        try:
+            self._go_on(checkpoint, divide(self.module, "hooks"), None)
+            self._way_reason = reason
+        except Exception as error:
+            self._run = cast(Run, Closed())  # half made
+            self._go_on(checkpoint, units_of(self.module, fast.family), fast)
+            raise RefusedError(
+                f"the engine's units do not compute this: {reason}. Nor can it go on by hooks:"
+                f" {error}. It goes on by the units, from the last step"
+            ) from error
+        finally:
+            self.last_step, self._keeper._generation = last, generation
+
+    def _go_on(self, checkpoint: str, units: list[Unit], before: Fast | None) -> None:
+        family = None if before is None else before.family
+        self._make_run(units, family)
         self._record.follow(self._run)
         self._run.load(checkpoint, lambda _: None)
-        self._begin(None)
-        self.last_step, self._keeper._generation = last, generation
+        self._begin(None if before is None else before.again())
 
     def _require_same(self) -> None:
         """What every rank has to have alike, before anything is taken."""

@@ -112,7 +112,7 @@ class _Call:
             )
         if not has_gradient and self.is_fast:
             return fast._passes.logits(self.passed)
-        if self.is_fast and (fast._must or fast._family.dropout == 0):
+        if self.is_fast and (fast._must or fast.family.dropout == 0):
             return _Logits.apply(fast._anchor, fast._passes.logits(self.passed), self)
         # Their gradient could not be had later: dropout would be another one.
         if self.is_fast:
@@ -220,7 +220,7 @@ class Fast:
 
     def __init__(self, engine: Engine, family: Family, must: bool):
         self._engine = engine
-        self._family = family
+        self.family = family
         self._must = must  # otherwise what the units do not compute goes by hooks from there on
         self._passes = FamilyPass(engine._run, family, padding_row(engine.module))
         self._anchor = torch.zeros((), device=engine.device, requires_grad=True)
@@ -228,6 +228,12 @@ class Fast:
         self._counted = -1  # handles
         #: Whether an evaluation is asked for logits (a Trainer may not be).
         self.wants_logits = True
+
+    def again(self) -> Fast:
+        """For the engine's next run, by the units alone."""
+        fast = Fast(self._engine, self.family, must=True)
+        fast.wants_logits = self.wants_logits
+        return fast
 
     # ---- the module's own call
 
@@ -260,7 +266,7 @@ class Fast:
             return self._original(*args, **kwargs)  # a rank may have what the units do not compute
         try:
             return self._forward(
-                micro_batch(named, self._family, self._engine.module.config, self._engine.device),
+                micro_batch(named, self.family, self._engine.module.config, self._engine.device),
                 has_gradient,
                 lambda: engine.module(*args, **kwargs),
             )
@@ -302,9 +308,9 @@ class Fast:
                 raise NotByUnits(f"{name} was replaced")
             if number > 0 and "forward" in part.__dict__:
                 raise NotByUnits(f"the forward of {name} was replaced")
-            if self._family.dropout > 0 and part.training != training:
+            if self.family.dropout > 0 and part.training != training:
                 raise NotByUnits(f"{name} is in another mode than the module")
-            if isinstance(part, nn.Dropout) and part.p != self._family.dropout:
+            if isinstance(part, nn.Dropout) and part.p != self.family.dropout:
                 raise NotByUnits(f"the dropout of {name} was changed")
         if number + 1 != len(self._parts):
             raise NotByUnits("a part of it was taken away")
@@ -321,7 +327,7 @@ class Fast:
         engine = self._engine
         module = engine.module
         engine._keeper.release_all()
-        drops = module.training and self._family.dropout > 0
+        drops = module.training and self.family.dropout > 0
         with torch.no_grad():
             passed = self._passes.forward(
                 batch.tokens,
@@ -361,7 +367,7 @@ class Fast:
         is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
         if not is_loss:
             reason = "a loss is made of outputs.logits, or of several calls"
-            if self._must or self._family.dropout > 0:
+            if self._must or self.family.dropout > 0:
                 raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
             to_hooks(engine, reason)
             engine._begin_pass()
@@ -417,6 +423,9 @@ def to_hooks(engine: Engine, reason: str) -> None:
     try:
         engine._go_by_hooks(path, reason)
     except BaseException:
-        _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
+        if engine._fast is None:
+            _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
+        else:  # it goes on by the units
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
