@@ -203,7 +203,8 @@ def by_sluice(model, data, accumulation, drive):
 
 
 def furthest(some, others):
-    return max(abs(one - other) for one, other in zip(some, others, strict=True))
+    off = [abs(one - other) for one, other in zip(some, others, strict=True)]
+    return max(off) if all(map(math.isfinite, off)) else math.inf
 
 
 def moved(model):
@@ -235,11 +236,12 @@ def compare(model, task, accumulation, drive, steps):
     return "unstable" if begins_alike and is_unstable else "DIFFERS", off
 
 
-def judge(cls, kind, task, given):
+def judge(name, model_type, task, given):
     """A verdict, and what it is made of."""
     off = verdict = None
     try:
-        model = small_model(cls, kind, task)
+        cls = getattr(transformers, name)
+        model = small_model(cls, cls.config_class or CONFIG_MAPPING[model_type], task)
         for accumulation, on_drive in ((1, False), (2, True)):
             with tempfile.TemporaryDirectory(dir=given.nvme) as drive:
                 verdict, off = compare(
@@ -270,9 +272,7 @@ def main():
                 if name in seen or not fnmatch.fnmatch(name, given.match):
                     continue
                 seen.add(name)
-                cls = getattr(transformers, name)
-                kind = cls.config_class or CONFIG_MAPPING[model_type]
-                verdict, text = judge(cls, kind, task, given)
+                verdict, text = judge(name, model_type, task, given)
                 counts[task, verdict] += 1
                 print(f"{verdict:9} {name:48} {text}", flush=True)
                 if lines is not None:

@@ -106,7 +106,8 @@ bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan&
 // In waves of all of a step's micro-batches, a half, a quarter, ..., one; the best. Fewer waves
 // take less traffic, and more memory for activations.
 Status place(const Question& question, RunPlan& plan) {
-  const TierBytes budget = budget_of(question.config, question.machine, plan).beyond(plan.beside);
+  plan.budget = budget_of(question.config, question.machine, plan);
+  const TierBytes budget = plan.budget.beyond(plan.beside.bytes);
   const std::int64_t all = question.config.batch.accumulation;
   const std::int64_t asked = question.config.placement.wave_micro_batches;
   std::int64_t wave = asked > 0 ? std::min(asked, all) : all;
@@ -330,7 +331,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   plan.facts = machine_facts(config);
   plan.available = available_on(options.machine, plan.facts);
   plan.available.cpu = of_rank(plan.available.cpu, plan.ranks);
-  if (options.described != nullptr) plan.beside = options.described->beside;
+  plan.beside = options.beside;
   if (is_described(options.machine)) {
     SLUICE_ASSIGN_OR_RETURN(plan.machine, described_machine(config, model, options));
   } else {

@@ -57,8 +57,12 @@ struct DescribedMachine {
 // are not timed: their times are estimated from operations. A wave is one micro-batch.
 struct DescribedModel {
   const ModelLayout& layout;
-  // What else takes of the tiers: what is frozen, and what autograd may keep, which no plan knows.
-  offload::TierBytes beside = {};
+};
+
+// What else a run takes of the tiers, beside its plan: it has as much less of its budget.
+struct TakenBeside {
+  offload::TierBytes bytes;
+  offload::TierBytes at_most;  // where the budgets are as large as can be
 };
 
 struct PlanRunOptions {
@@ -77,7 +81,8 @@ struct PlanRunOptions {
   bool with_growth = false;
   const DescribedModel* described = nullptr;  // in place of the configuration's model
   const ParameterNames* names = nullptr;      // RunSpec::names
-  bool holds_first = false;                   // ModelLayout::hold() of the first unit
+  TakenBeside beside = {};
+  bool holds_first = false;  // ModelLayout::hold() of the first unit
 };
 
 // What the configuration gives, with what is described in its place.
@@ -105,7 +110,8 @@ struct RunPlan {
   ProbeReport machine;
   MachineFacts facts;
   offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: unknown
-  offload::TierBytes beside;     // DescribedModel::beside, which input.budget is without
+  offload::TierBytes budget;     // all of it: input.budget is without what is taken beside
+  TakenBeside beside;
   NvmeStripes stripes;
   std::uint64_t parameters = 0;  // of the model
   std::uint64_t trained = 0;     // of them; or of the adapters beside them, which are no part of it

@@ -13,6 +13,7 @@ config::Budget budget_of_rank(config::Budget budget, int ranks) {
 MachineFacts facts_of_rank(MachineFacts facts, int ranks) {
   for (std::optional<std::uint64_t>* bytes : {&facts.available_bytes, &facts.cgroup_bytes})
     if (*bytes) **bytes /= static_cast<std::uint64_t>(ranks);
+  facts.ranks *= ranks;
   return facts;
 }
 

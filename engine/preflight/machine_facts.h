@@ -21,6 +21,7 @@ struct MachineFacts {
   std::optional<std::uint64_t> memlock_bytes;       // RLIMIT_MEMLOCK
   std::optional<GpuMemory> gpu;                     // where the configuration computes there
   std::optional<std::string> uring_refusal;         // why io_uring cannot be used
+  int ranks = 1;  // of the host: memory and budget are those of one of them
 };
 
 // Makes the context of the GPU that the configuration uses, if it uses one.

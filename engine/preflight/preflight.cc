@@ -65,6 +65,7 @@ class Check {
     std::optional<std::uint64_t> free_bytes;
     std::optional<std::uint64_t> room_bytes;
     std::string limit;  // ", within a limit of 4.0G": where the free bytes come from
+    int sharing = 1;    // ranks, whose is what budget_key gives
   };
 
   void judge(const Status& status) {
@@ -92,14 +93,16 @@ class Check {
     if (!pool.room_bytes || needed <= *pool.room_bytes) return {};
     const std::uint64_t missing = needed - *pool.room_bytes;
     const bool could_be_raised = pool.budget_gib && pool.free_bytes && needed <= *pool.free_bytes;
-    return Error(ErrorCode::kOutOfMemory,
-                 "this run needs " + format_bytes(needed) + " of " + pool.name + ", and has " +
-                     format_bytes(*pool.room_bytes) + ": " + format_bytes(missing) +
-                     " are missing. " +
-                     (could_be_raised ? "Raise " + pool.budget_key + " to " + gib_text(needed) +
-                                            ", which the machine has free; or: "
-                                      : "") +
-                     remedy(lines, missing));
+    return Error(
+        ErrorCode::kOutOfMemory,
+        (pool.sharing > 1 ? "each rank of this run needs " : "this run needs ") +
+            format_bytes(needed) + " of " + pool.name + ", and has " +
+            format_bytes(*pool.room_bytes) + ": " + format_bytes(missing) + " are missing. " +
+            (could_be_raised ? "Raise " + pool.budget_key + " to " +
+                                   gib_text(needed * static_cast<std::uint64_t>(pool.sharing)) +
+                                   ", which the machine has free; or: "
+                             : "") +
+            remedy(lines, missing));
   }
 
   // A part of what a run takes, and what makes it smaller.
@@ -173,7 +176,8 @@ class Check {
                   .budget_gib = config_.budget.cpu_gib,
                   .free_bytes = host_free(facts_),
                   .room_bytes = host_room(config_.budget, facts_),
-                  .limit = limit_of_host()},
+                  .limit = limit_of_host(),
+                  .sharing = facts_.ranks},
                  lines, needed);
   }
 
@@ -419,14 +423,16 @@ aio::StorageInfo storage_of(const std::string& folder) {
 std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts) {
   std::vector<std::string> warnings;
   const auto compare = [&](const std::string& key, std::optional<double> gib,
-                           std::optional<std::uint64_t> free) {
+                           std::optional<std::uint64_t> free, int sharing) {
     if (!gib || !free || *gib * kGiB <= static_cast<double>(*free)) return;
-    warnings.push_back(key + " asks for " + format_bytes(static_cast<std::uint64_t>(*gib * kGiB)) +
-                       ", and the machine says that " + format_bytes(*free) +
+    const auto of_all = static_cast<std::uint64_t>(sharing);
+    warnings.push_back(key + " asks for " +
+                       format_bytes(static_cast<std::uint64_t>(*gib * sharing * kGiB)) +
+                       ", and the machine says that " + format_bytes(*free * of_all) +
                        " are available; it is obeyed");
   };
-  compare("budget.cpu_gib", budget.cpu_gib, host_free(facts));
-  compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts));
+  compare("budget.cpu_gib", budget.cpu_gib, host_free(facts), facts.ranks);
+  compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts), 1);
   return warnings;
 }
 

@@ -84,7 +84,6 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   (of_deepspeed ? sources.deepspeed : sources.run_file) = source;
   sources.overrides = overrides;
   config::Resolved resolved = value_of(config::resolve(sources));
-  must_be(check_device(resolved.config));
   if (resolved.questions.gpu) {
     sources.answers.gpu = gpu_kind(resolved.config);
     resolved = value_of(config::resolve(sources));
@@ -147,39 +146,47 @@ T made_by_all(Result<T> made, const Ranks& ranks) {
 }
 
 // Before a run is planned.
-void clear_by_all(const config::Config& config, const Ranks& ranks) {
-  const Status cleared = clear_leftovers(config, ranks.link());
-  if (!cleared.ok()) ranks.abort(cleared.error().message());
-  must_be(cleared);
+void prepare_by_all(const config::Config& config, const Ranks& ranks) {
+  Status ready = check_device(config);
+  if (ready.ok()) ready = clear_leftovers(config, ranks.link());
+  if (!ready.ok()) ranks.abort(ready.error().message());
+  must_be(ready);
+}
+
+ModuleRun::Environment environment_of(const ResolvedConfig& config, const Ranks& ranks) {
+  ModuleRun::Environment environment;
+  environment.link = ranks.link();
+  environment.workers = workers_of(config);
+  return environment;
 }
 
 // Of a family's model the units are those that it has, and not described.
 std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
-                                           const Ranks& ranks, const std::string& cache_path) {
+                                           const Ranks& ranks, const std::string& cache_path,
+                                           double checkpointed) {
   at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
-  clear_by_all(asked.config, ranks);
-  const config::Config config = family.configured(asked.config, asked.asks_length);
-  std::optional<RankPlaces> places =
-      made_by_all(family.places(config, asked.asks_length, ranks.link(), cache_path), ranks);
-  return made_by_all(ModuleRun::create(config, family.layout(config),
-                                       {.plan = {.places = std::move(places)},
-                                        .link = ranks.link(),
-                                        .workers = workers_of(asked)}),
-                     ranks);
+  prepare_by_all(asked.config, ranks);
+  const FamilyModel::Asked what{.length = asked.asks_length,
+                                .checkpoints = checkpointed > 0,
+                                .on_gpu = uses_cuda(asked.config)};
+  const config::Config config = family.configured(asked.config, what);
+  ModulePlaces places = made_by_all(family.places(config, what, ranks.link(), cache_path), ranks);
+  ModuleRun::Environment environment = environment_of(asked, ranks);
+  environment.plan.places = std::move(places);
+  return made_by_all(ModuleRun::create(config, family.layout(config), environment), ranks);
 }
 
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks,
                                     const std::string& speeds, std::int64_t unix_s,
-                                    bool checkpoints) {
+                                    double checkpointed) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
-  clear_by_all(config.config, ranks);
-  return made_by_all(ModuleRun::create(config.config, layout_of(described),
-                                       {.plan = {.checkpoints = checkpoints,
-                                                 .asked = {.cache_path = speeds, .unix_s = unix_s}},
-                                        .link = ranks.link(),
-                                        .workers = workers_of(config)}),
-                     ranks);
+  prepare_by_all(config.config, ranks);
+  ModuleRun::Environment environment = environment_of(config, ranks);
+  environment.plan.checkpointed = checkpointed;
+  environment.plan.asked.cache_path = speeds;
+  environment.plan.asked.unix_s = unix_s;
+  return made_by_all(ModuleRun::create(config.config, layout_of(described), environment), ranks);
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> lines_of(const std::vector<MemoryLine>& lines) {
@@ -314,10 +321,10 @@ void define_run(py::module_& module) {
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
-           py::arg("speeds") = "", py::arg("unix_s") = 0, py::arg("checkpoints") = false,
+           py::arg("speeds") = "", py::arg("unix_s") = 0, py::arg("checkpointed") = 0.0,
            py::keep_alive<1, 4>(), NoGil())
       .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("ranks"),
-           py::arg("cache_path"), py::keep_alive<1, 4>(), NoGil())
+           py::arg("cache_path"), py::arg("checkpointed") = 0.0, py::keep_alive<1, 4>(), NoGil())
       .def(
           "initialise",
           [](ModuleRun& run, const py::function& values) {

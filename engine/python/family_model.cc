@@ -13,6 +13,7 @@
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
 #include "engine/families/make_model.h"
+#include "engine/plan/report/plan_report.h"
 #include "engine/plan/run_plan.h"
 
 namespace sluice::engine {
@@ -39,7 +40,7 @@ Result<FamilyModel> FamilyModel::read(const std::string& text) {
   SLUICE_RETURN_IF_ERROR(validate(model.shape));
   if (!model.notes.empty()) return Error(ErrorCode::kInvalidArgument, model.notes.front());
   FamilyModel family(std::move(model.shape));
-  if (!is_same(family.configured({}, /*asks_length=*/true).model.shape(), family.shape_))
+  if (!is_same(family.configured({}, {.length = true}).model.shape(), family.shape_))
     return Error(ErrorCode::kInvalidArgument,
                  "its sizes are none that a configuration of the engine can say");
   return family;
@@ -70,7 +71,7 @@ std::vector<ModuleUnit> FamilyModel::units() const {
   return units;
 }
 
-config::Config FamilyModel::configured(config::Config config, bool asks_length) const {
+config::Config FamilyModel::configured(config::Config config, const Asked& asked) const {
   config::Model& model = config.model;
   model.path.clear();
   model.init_from.clear();
@@ -85,14 +86,16 @@ config::Config FamilyModel::configured(config::Config config, bool asks_length) 
   model.ffn_multiplier = static_cast<double>(shape_.ffn()) / static_cast<double>(shape_.hidden);
   model.numbers.clear();
   for (const auto& [name, value] : shape_.numbers) model.numbers[name] = value;
-  if (!asks_length) {
-    config.data.sequence_tokens =
-        uses_cuda(config) ? std::min(shape_.context_tokens, kMostUnasked) : 1;
+  if (!asked.length) {
+    config.data.sequence_tokens = asked.on_gpu ? std::min(shape_.context_tokens, kMostUnasked) : 1;
   }
   // Micro-batch by micro-batch, whose inputs of units stay where they are.
   config.placement.wave_micro_batches = 1;
   config.placement.boundaries_to_cpu = Tristate::kOff;
   config.placement.boundaries_to_nvme = Tristate::kOff;
+  // As the passes do it (sluice/fast.py); on a GPU the planner has a choice where blocks do not.
+  if (config.placement.recompute == Tristate::kAuto && (asked.checkpoints || !asked.on_gpu))
+    config.placement.recompute = asked.checkpoints ? Tristate::kOn : Tristate::kOff;
   return config;
 }
 
@@ -108,37 +111,55 @@ ModuleLayout FamilyModel::layout(const config::Config& config) const {
   return ModuleLayout::of_family(std::move(layout));
 }
 
-Result<RunPlan> FamilyModel::plan(const config::Config& config, bool asks_length,
-                                  PlanRunOptions options) const {
-  const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);
-  config::Config asked = config;
-  asked.optimizer.groups.clear();  // by the module's names, and of no weight here
-  if (!asks_length)
-    asked.data.sequence_tokens =
-        std::min(shape_.context_tokens, on_gpu ? kMostUnasked : kAssumedTokens);
-  options.holds_first = !on_gpu;
+Result<RunPlan> FamilyModel::plan(const config::Config& config, const Asked& asked,
+                                  PlanRunOptions options,
+                                  std::vector<std::string>& assumptions) const {
+  config::Config whole = config;
+  whole.optimizer.groups.clear();  // by the module's names, and of no weight here
+  if (!asked.length) {
+    whole.data.sequence_tokens =
+        std::min(shape_.context_tokens, asked.on_gpu ? kMostUnasked : kAssumedTokens);
+    assumptions = {"rows are taken to have " + std::to_string(whole.data.sequence_tokens) +
+                   " tokens (data.sequence_length)"};
+  }
+  const std::uint64_t copy =
+      checkpoint_copy_bytes(config, named({.shape = shape_}), options.ranks.world);
+  options.beside.bytes.cpu += copy;
+  options.beside.at_most.cpu += copy;
+  options.holds_first = !asked.on_gpu;
   options.names = &kModuleNames;
-  return plan_run(asked, options);
+  SLUICE_ASSIGN_OR_RETURN(
+      RunPlan plan,
+      ask_with_gradients_moved(whole, asked.on_gpu, options.ranks.world,
+                               [&](const config::Config& it) { return plan_run(it, options); }));
+  if (copy > 0) plan.memory.host.push_back(checkpoint_copy_line(copy));
+  return plan;
 }
 
-Result<std::optional<RankPlaces>> FamilyModel::places(const config::Config& config,
-                                                      bool asks_length, Communicator* link,
-                                                      const std::string& cache_path) const {
-  const bool on_gpu = uses_cuda(config);
-  if (!on_gpu && !has_choice(config, on_gpu)) return std::optional<RankPlaces>();
+Result<ModulePlaces> FamilyModel::places(const config::Config& config, const Asked& asked,
+                                         Communicator* link, const std::string& cache_path) const {
+  ModulePlaces made;
+  if (!asked.on_gpu && !has_choice(config, asked.on_gpu)) return made;
   const std::int64_t now_s = unix_s_now();
   SLUICE_ASSIGN_OR_RETURN(PlanOfFirst of_first,
                           plan_of_first(link, config, {.cache_path = cache_path, .unix_s = now_s},
                                         [&](const std::optional<MeasuredLink>& measured) {
-                                          return plan(config, asks_length,
+                                          return plan(config, asked,
                                                       {.cache_path = cache_path,
                                                        .unix_s = now_s,
                                                        .ranks = rank_group(link),
-                                                       .link = measured});
+                                                       .link = measured},
+                                                      made.assumptions);
                                         }));
-  if (of_first.plan && !of_first.plan->placement.fits)
+  made.places = std::move(of_first.places);
+  if (!of_first.plan) return made;
+  if (of_first.plan->placement.fits) {
+    made.predicted_step_s = of_first.plan->placement.prediction.step_s;
+    made.prediction = prediction_json(*of_first.plan);
+  } else {
     log::warning("the planner finds no placement that fits: it takes the one that lacks least");
-  return std::optional(std::move(of_first.places));
+  }
+  return made;
 }
 
 at::Tensor FamilyModel::logits(const std::vector<std::vector<at::Tensor>>& values,

@@ -31,17 +31,25 @@ class FamilyModel {
 
   // A configuration whose model this is. Without a length of sequences that was asked for, passes
   // are planned for the longest that one trains on unasked on a GPU, and not at all on the CPU.
-  config::Config configured(config::Config config, bool asks_length) const;
+  // `checkpoints`: the module's blocks are computed again in backward, unless the configuration
+  // says otherwise.
+  struct Asked {
+    bool length = false;  // data.sequence_length is given
+    bool checkpoints = false;
+    bool on_gpu = false;  // this machine's, or one that is described
+  };
+  config::Config configured(config::Config config, const Asked& asked) const;
   // The rest is of such a configuration.
   ModelOptions options(const config::Config& config) const;
   ModuleLayout layout(const config::Config& config) const;
-  // The planner's whole answer; `options` may describe ranks and a machine.
-  Result<RunPlan> plan(const config::Config& config, bool asks_length,
-                       PlanRunOptions options) const;
+  // The planner's whole answer, of such a configuration; `options` may describe ranks and a machine.
+  // `assumptions` gets what it takes for granted.
+  Result<RunPlan> plan(const config::Config& config, const Asked& asked, PlanRunOptions options,
+                       std::vector<std::string>& assumptions) const;
   // Where the planner puts what it leaves open, if there is a choice; measures the machine unless
   // `cache_path` has that. Of several ranks the first one's: all of them call it with their link.
-  Result<std::optional<RankPlaces>> places(const config::Config& config, bool asks_length,
-                                           Communicator* link, const std::string& cache_path) const;
+  Result<ModulePlaces> places(const config::Config& config, const Asked& asked, Communicator* link,
+                              const std::string& cache_path) const;
 
   // What the units make of tokens, int64 [B, T], with these values by unit and parameter: logits.
   // Without dropout; where the values are.

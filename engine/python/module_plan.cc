@@ -10,6 +10,8 @@
 #include "engine/preflight/host_shares.h"
 #include "engine/preflight/machine_facts.h"
 #include "engine/preflight/nvme_folders.h"
+#include "engine/run/run_checkpoints.h"
+#include "engine/run/stored_state.h"
 
 namespace sluice::engine {
 namespace {
@@ -90,7 +92,7 @@ double logits(const ModuleLayout& layout) {
 // time has all of the rest. The matrix with most rows is taken for a head, whose logits are there in
 // 16 bits, and in fp32 for the loss, its gradient and between.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout,
-                               bool checkpoints) {
+                               double checkpointed) {
   constexpr double kBlockFactor = 12;
   constexpr double kBytesOfToken = 60;
   constexpr double kInputBytes = 2;
@@ -107,13 +109,15 @@ std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout&
     widest = std::max(widest, hidden);
     hiddens += hidden;
   }
-  const double of_token =
-      checkpoints ? kInputBytes * hiddens + kBytesOfToken * widest : kBytesOfToken * hiddens;
-  return static_cast<std::uint64_t>(width * tokens * (of_token + kLogitBytes * logits(layout)));
+  double of_token = (1 - checkpointed) * kBytesOfToken * hiddens + kLogitBytes * logits(layout);
+  if (checkpointed > 0) of_token += checkpointed * kInputBytes * hiddens + kBytesOfToken * widest;
+  return static_cast<std::uint64_t>(width * tokens * of_token);
 }
 
 struct Beside {
-  offload::TierBytes bytes;
+  TakenBeside taken;
+  std::uint64_t kept = 0;  // by autograd, like the next in `taken`
+  std::uint64_t copy = 0;
   std::vector<std::string> assumptions;
 };
 
@@ -139,37 +143,63 @@ std::optional<std::uint64_t> room_of(const Asked& it) {
 Beside beside_of(const Asked& it) {
   constexpr double kMostOfRoom = 0.6;  // the rest is worth trying
   Beside made;
-  if (it.frozen) made.bytes = parameter_bytes(*it.frozen);
-  const bool checkpoints = it.options.checkpoints;
-  std::uint64_t kept = kept_by_autograd(it.config, it.layout, checkpoints);
+  const double checkpointed = it.options.checkpointed;
+  const std::uint64_t most = kept_by_autograd(it.config, it.layout, checkpointed);
+  made.kept = most;
   if (const auto room = room_of(it))
-    kept = std::min(kept, static_cast<std::uint64_t>(kMostOfRoom * static_cast<double>(*room)));
-  (it.on_gpu() ? made.bytes.gpu : made.bytes.cpu) += kept;
-  made.bytes.cpu += it.options.beside_bytes;
+    made.kept =
+        std::min(most, static_cast<std::uint64_t>(kMostOfRoom * static_cast<double>(*room)));
+  made.copy = checkpoint_copy_bytes(it.config, it.layout.trained(), it.options.asked.ranks.world);
+  offload::TierBytes fixed;
+  if (it.frozen) fixed = parameter_bytes(*it.frozen);
+  fixed.cpu += made.copy;
+  made.taken = {.bytes = fixed, .at_most = fixed};
+  (it.on_gpu() ? made.taken.bytes.gpu : made.taken.bytes.cpu) += made.kept;
+  (it.on_gpu() ? made.taken.at_most.gpu : made.taken.at_most.cpu) += most;
   const std::string rows = std::to_string(it.config.batch.micro) + " x " +
                            std::to_string(it.config.data.sequence_tokens) + " tokens";
+  const char* const as = checkpointed == 0  ? "without checkpointing"
+                         : checkpointed < 1 ? "some of whose blocks are computed again in backward"
+                                            : "whose blocks are computed again in backward";
   made.assumptions = {
       "a micro-batch is taken to have " + rows +
           " (train_micro_batch_size_per_gpu and data.sequence_length), each of which is multiplied "
           "with every parameter once",
-      "autograd is taken to keep " + format_bytes(kept) +
-          " between forward and backward, as a transformer " +
-          (checkpoints ? "whose blocks are computed again in backward" : "without checkpointing") +
-          " would; so much " + (it.on_gpu() ? "of the GPU" : "RAM") + " is left free"};
+      "autograd is taken to keep " + format_bytes(made.kept) +
+          " between forward and backward, as a transformer " + as + " would; so much " +
+          (it.on_gpu() ? "of the GPU" : "RAM") + " is left free"};
   return made;
 }
 
-// `assumptions` gets those that it makes.
-Result<RunPlan> ask_planner(const Asked& given, std::vector<std::string>& assumptions) {
-  const config::Config config = with_tokens(given.config);
-  const Asked it{config, given.layout, given.frozen, given.options};
-  Beside beside = beside_of(it);
-  assumptions = std::move(beside.assumptions);
-  const DescribedModel described{it.layout.trained(), beside.bytes};
-  PlanRunOptions asked = it.options.asked;
-  asked.described = &described;
-  asked.names = &kModuleNames;
-  return plan_run(config, asked);
+struct Planned {
+  RunPlan run;
+  Beside beside;
+};
+
+// What the run takes beside the plan, for people to read.
+void add_beside_lines(const Asked& it, const Beside& beside, MemoryPlan& plan) {
+  if (it.frozen) add_frozen_lines(*it.frozen, plan);
+  if (beside.copy > 0) plan.host.push_back(checkpoint_copy_line(beside.copy));
+  (it.on_gpu() ? plan.gpu : plan.host)
+      .push_back({"what autograd is taken to keep", MemoryUse::kActivations, beside.kept});
+}
+
+Result<Planned> plan_by_planner(const Asked& given) {
+  Planned planned;
+  const auto ask = [&](const config::Config& config) {
+    const config::Config whole = with_tokens(config);
+    planned.beside = beside_of({whole, given.layout, given.frozen, given.options});
+    const DescribedModel described{given.layout.trained()};
+    PlanRunOptions asked = given.options.asked;
+    asked.described = &described;
+    asked.names = &kModuleNames;
+    asked.beside = planned.beside.taken;
+    return plan_run(whole, asked);
+  };
+  SLUICE_ASSIGN_OR_RETURN(
+      planned.run,
+      ask_with_gradients_moved(given.config, given.on_gpu(), given.options.asked.ranks.world, ask));
+  return planned;
 }
 
 // Whether gradients may go to the drives so that the rest fits in RAM.
@@ -192,39 +222,27 @@ bool fits_in_ram(const config::Config& config, const MemoryPlan& plan,
 
 Result<MemoryPlan> plan_as_stated(const OfRank& rank, const ModuleLayout& layout,
                                   const std::optional<MemoryPlan>& frozen,
-                                  const ModulePlanOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(rank, layout, options.places));
+                                  const std::optional<RankPlaces>& places,
+                                  std::uint64_t beside_bytes) {
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(rank, layout, places));
   if (!may_move_gradients(rank.config, rank.on_gpu, rank.part.world) ||
-      fits_in_ram(rank.config, plan, frozen, options.beside_bytes))
+      fits_in_ram(rank.config, plan, frozen, beside_bytes))
     return plan;
   OfRank moved = rank;
   moved.config = with_gradients_on_nvme(rank.config);
-  return plan_trained(moved, layout, options.places);
-}
-
-Result<RunPlan> plan_by_planner(const Asked& it, std::vector<std::string>& assumptions) {
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask_planner(it, assumptions));
-  if (!plan.placement.fits &&
-      may_move_gradients(it.config, it.on_gpu(), it.options.asked.ranks.world)) {
-    const config::Config config = with_gradients_on_nvme(it.config);
-    std::vector<std::string> of_moved;
-    SLUICE_ASSIGN_OR_RETURN(RunPlan moved,
-                            ask_planner({config, it.layout, it.frozen, it.options}, of_moved));
-    if (moved.placement.fits) {
-      plan = std::move(moved);
-      assumptions = std::move(of_moved);
-    }
-  }
-  return plan;
+  return plan_trained(moved, layout, places);
 }
 
 // The planner's answer that the run takes.
 Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumptions) {
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, plan_by_planner(it, assumptions));
-  if (!plan.placement.fits)
+  SLUICE_ASSIGN_OR_RETURN(Planned planned, plan_by_planner(it));
+  if (!planned.run.placement.fits) {
+    add_beside_lines(it, planned.beside, planned.run.memory);
     return Error(ErrorCode::kOutOfMemory,
-                 does_not_fit(it.config, plan) + smaller_units_hint(it.layout));
-  return plan;
+                 does_not_fit(it.config, planned.run) + smaller_units_hint(it.layout));
+  }
+  assumptions = std::move(planned.beside.assumptions);
+  return std::move(planned.run);
 }
 
 // The first rank asks.
@@ -234,17 +252,18 @@ Status plan_by_first(const config::Config& config, const ModuleLayout& layout, c
   options.asked.ranks = rank_group(given.link);
   SLUICE_ASSIGN_OR_RETURN(
       PlanOfFirst of_first,
-      plan_of_first(given.link, config,
-                    {.cache_path = given.asked.cache_path,
-                     .refresh = given.asked.refresh,
-                     .unix_s = given.asked.unix_s},
-                    [&](const std::optional<MeasuredLink>& link) {
-                      options.asked.link = link;
-                      return fitting_plan({config, layout, plan.frozen, options}, plan.assumptions);
-                    }));
+      plan_of_first(
+          given.link, config,
+          {.cache_path = given.asked.cache_path,
+           .refresh = given.asked.refresh,
+           .unix_s = given.asked.unix_s},
+          [&](const std::optional<MeasuredLink>& link) {
+            options.asked.link = link;
+            return fitting_plan({config, layout, plan.frozen, options}, plan.said.assumptions);
+          }));
   if (of_first.plan) {
-    plan.predicted_step_s = of_first.plan->placement.prediction.step_s;
-    plan.prediction = prediction_json(*of_first.plan);
+    plan.said.predicted_step_s = of_first.plan->placement.prediction.step_s;
+    plan.said.prediction = prediction_json(*of_first.plan);
     plan.trained = std::move(of_first.plan->memory);
     return {};
   }
@@ -253,6 +272,32 @@ Status plan_by_first(const config::Config& config, const ModuleLayout& layout, c
 }
 
 }  // namespace
+
+bool has_choice(const config::Config& config, bool on_gpu) {
+  const bool open = config.zero.offload_param.device == config::OffloadDevice::kAuto ||
+                    (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
+                     !config.placement.optimizer_fractions);
+  return open && (on_gpu || !nvme_folders(config).empty());
+}
+
+std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLayout& model,
+                                    int ranks) {
+  if (config.run.checkpoint_background != Tristate::kOn || ranks > 1) return 0;
+  const RunSpec spec{.config = config, .model = model};
+  return RunCheckpoints::image_bytes(model, stored_moments(spec.types()));
+}
+
+MemoryLine checkpoint_copy_line(std::uint64_t bytes) {
+  return {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy, bytes};
+}
+
+Result<RunPlan> ask_with_gradients_moved(const config::Config& config, bool on_gpu, int ranks,
+                                         const AskPlanner& ask) {
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask(config));
+  if (plan.placement.fits || !may_move_gradients(config, on_gpu, ranks)) return plan;
+  SLUICE_ASSIGN_OR_RETURN(RunPlan moved, ask(with_gradients_on_nvme(config)));
+  return moved.placement.fits ? std::move(moved) : std::move(plan);
+}
 
 // The largest unit's parameters and sums are on the GPU at once, and that may be what is outside of
 // all blocks: a large vocabulary's embedding and head.
@@ -280,13 +325,6 @@ std::string smaller_units_hint(const ModuleLayout& layout) {
          names + ")";
 }
 
-bool has_choice(const config::Config& config, bool on_gpu) {
-  const bool open = config.zero.offload_param.device == config::OffloadDevice::kAuto ||
-                    (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
-                     !config.placement.optimizer_fractions);
-  return open && (on_gpu || !nvme_folders(config).empty());
-}
-
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options) {
   OfRank rank{.config = config, .on_gpu = uses_cuda(config)};
@@ -295,6 +333,7 @@ Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout&
     rank.config.budget =
         budget_of_rank(config.budget, options.link->world_size(ProcessGroup::kNode));
   }
+  const std::uint64_t copy = checkpoint_copy_bytes(config, layout.trained(), rank.part.world);
   ModulePlan plan;
   if (layout.has_frozen()) {
     SLUICE_ASSIGN_OR_RETURN(plan.frozen, plan_frozen(rank, layout));
@@ -302,9 +341,12 @@ Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout&
   if (has_choice(config, rank.on_gpu) && !layout.is_family()) {
     SLUICE_RETURN_IF_ERROR(plan_by_first(config, layout, rank, options, plan));
   } else {
-    SLUICE_ASSIGN_OR_RETURN(plan.trained, plan_as_stated(rank, layout, plan.frozen, options));
+    SLUICE_ASSIGN_OR_RETURN(plan.trained,
+                            plan_as_stated(rank, layout, plan.frozen, options.places.places, copy));
+    plan.said = options.places;
   }
   if (plan.frozen) add_frozen_lines(*plan.frozen, plan.trained);
+  if (copy > 0) plan.trained.host.push_back(checkpoint_copy_line(copy));
   return plan;
 }
 
@@ -320,9 +362,10 @@ Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLay
                                          .on_gpu = it.on_gpu()},
                                         layout));
   }
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, plan_by_planner(it, assumptions));
-  if (frozen) add_frozen_lines(*frozen, plan.memory);
-  return plan;
+  SLUICE_ASSIGN_OR_RETURN(Planned planned, plan_by_planner(it));
+  add_beside_lines(it, planned.beside, planned.run.memory);
+  assumptions = std::move(planned.beside.assumptions);
+  return std::move(planned.run);
 }
 
 }  // namespace sluice::engine

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,23 +36,26 @@ namespace sluice::engine {
 inline constexpr ParameterNames kModuleNames = {};
 inline constexpr std::int64_t kAssumedTokens = 1024;  // in a row, where nothing is said
 
+// What a planner has said before.
+struct ModulePlaces {
+  std::optional<RankPlaces> places;        // unset: nothing is left to it
+  std::optional<double> predicted_step_s;  // of the first rank, like the next two
+  std::string prediction;                  // prediction_json()
+  std::vector<std::string> assumptions;
+};
+
 struct ModulePlanOptions {
-  // Of a family's model, whose planner is asked before; unset: nothing is left to one.
-  std::optional<RankPlaces> places = {};
-  Communicator* link = nullptr;    // of several ranks
-  bool checkpoints = false;        // blocks are computed again in backward
-  std::uint64_t beside_bytes = 0;  // that the run takes of RAM beside its plan
+  ModulePlaces places = {};      // of a family's model
+  Communicator* link = nullptr;  // of several ranks
+  double checkpointed = 0;       // the share of blocks that are computed again in backward
   // How the planner is asked; of plan_module() the ranks and the machine are those that are there.
   PlanRunOptions asked = {};
 };
 
 struct ModulePlan {
-  MemoryPlan trained;                // with lines for what is frozen
+  MemoryPlan trained;                // with lines for what is frozen, and for copies
   std::optional<MemoryPlan> frozen;  // nothing is
-  // Where the planner was asked.
-  std::optional<double> predicted_step_s;
-  std::string prediction;  // prediction_json()
-  std::vector<std::string> assumptions;
+  ModulePlaces said;                 // where the planner was asked; without places
 };
 
 // Whether the configuration leaves something to the planner, and there is more than RAM to choose.
@@ -60,6 +64,17 @@ bool has_choice(const config::Config& config, bool on_gpu);
 // `config`: of a host, each of whose ranks takes as large a part of its budget.
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options);
+
+// What a save in the background copies, of one rank; 0: none is asked for.
+std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLayout& model,
+                                    int ranks);
+// Its line of a plan's table.
+MemoryLine checkpoint_copy_line(std::uint64_t bytes);
+
+// Asks a planner; where nothing fits and gradients may go to NVMe, once more with those there.
+using AskPlanner = std::function<Result<RunPlan>(const config::Config& config)>;
+Result<RunPlan> ask_with_gradients_moved(const config::Config& config, bool on_gpu, int ranks,
+                                         const AskPlanner& ask);
 
 // Behind what says why a module does not fit: a clause about units that are smaller; empty where
 // that would not help.

@@ -69,26 +69,16 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
   config::Config config = given;  // of this rank
   config.budget = budget_of_rank(given.budget, local_world);
-  const offload::RankPart part =
-      link != nullptr ? offload::RankPart{link->rank(), link->world_size()} : offload::RankPart{};
   ModulePlanOptions options = environment.plan;
   options.link = link;
-  if (config.run.checkpoint_background == Tristate::kOn && part.world == 1) {
-    const RunSpec spec{.config = config, .model = layout.trained()};
-    options.beside_bytes =
-        RunCheckpoints::image_bytes(layout.trained(), stored_moments(spec.types()));
-  }
   SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(given, layout, options));
-  if (options.beside_bytes > 0)
-    plan.trained.host.push_back(
-        {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy, options.beside_bytes});
   SLUICE_RETURN_IF_ERROR(check_machine(config, plan.trained, local_world));
   std::unique_ptr<ModuleRun> run(
       new ModuleRun(config, std::move(layout), std::move(plan.trained), environment));
   run->frozen_plan_ = std::move(plan.frozen);
-  run->predicted_step_s_ = plan.predicted_step_s;
-  run->prediction_ = std::move(plan.prediction);
-  run->assumptions_ = std::move(plan.assumptions);
+  run->predicted_step_s_ = plan.said.predicted_step_s;
+  run->prediction_ = std::move(plan.said.prediction);
+  run->assumptions_ = std::move(plan.said.assumptions);
   SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
   SLUICE_RETURN_IF_ERROR(run->make_parts());
   return run;

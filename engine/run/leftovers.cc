@@ -1,11 +1,10 @@
 #include "engine/run/leftovers.h"
 
 #include <cstdint>
-#include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/device/host.h"
+#include "engine/preflight/nvme_folders.h"
 #include "swap/store_inventory.h"
 
 namespace sluice::engine {
@@ -43,16 +43,30 @@ class InventoryQueue {
   std::unique_ptr<aio::IoWatchdog> watchdog_;
 };
 
-// Of every tier, those that are there.
+// Of every tier that may be there.
 std::vector<std::string> paths_of(const config::Config& config) {
-  std::set<std::string> paths;
-  for (const auto& of_tier : {config.param_nvme_paths(), config.optimizer_nvme_paths(),
-                              config.gradient_nvme_paths(), config.unit_input_nvme_paths()})
-    for (const std::string& path : of_tier) {
-      std::error_code error;
-      if (std::filesystem::is_directory(path, error)) paths.insert(path);
-    }
+  const std::vector<std::string> named = nvme_folders(config);
+  std::set<std::string> paths(named.begin(), named.end());
+  if (config.placement.gradients_to_nvme != Tristate::kOff)
+    for (const std::string& path : config.gradient_nvme_paths()) paths.insert(path);
+  if (config.placement.boundaries_to_nvme != Tristate::kOff)
+    for (const std::string& path : config.unit_input_nvme_paths()) paths.insert(path);
   return {paths.begin(), paths.end()};
+}
+
+// By path, those that are there and can be listed.
+std::map<std::string, std::vector<swap::FoundRun>> found_on(aio::IoQueue& queue,
+                                                            const std::vector<std::string>& paths) {
+  std::map<std::string, std::vector<swap::FoundRun>> all;
+  for (const std::string& path : paths) {
+    auto found = swap::find_runs(queue, path);
+    if (found.ok())
+      all.emplace(path, *std::move(found));
+    else if (found.error().code() != ErrorCode::kNotFound)
+      log::info("what killed runs left on " + path +
+                " is not looked for: " + found.error().message());
+  }
+  return all;
 }
 
 std::string scrub_command(const std::vector<std::string>& paths) {
@@ -61,8 +75,12 @@ std::string scrub_command(const std::vector<std::string>& paths) {
   return command;
 }
 
-Status clear_here(const config::Config& config, const std::vector<std::string>& paths) {
+Status clear_here(const config::Config& config) {
+  const std::vector<std::string> named = paths_of(config);
+  if (named.empty()) return {};
   SLUICE_ASSIGN_OR_RETURN(InventoryQueue queue, InventoryQueue::open(config));
+  std::vector<std::string> paths;
+  for (const auto& [path, runs] : found_on(*queue, named)) paths.push_back(path);
   SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(*queue, paths));
   for (const swap::FoundRun& run : sweep.removed) log::info("removed: " + swap::describe(run));
   std::uint64_t kept_bytes = 0;
@@ -81,29 +99,29 @@ Status clear_here(const config::Config& config, const std::vector<std::string>& 
 }  // namespace
 
 Status clear_leftovers(const config::Config& config, Communicator* link) {
-  const std::vector<std::string> paths = paths_of(config);
-  const bool is_first = link == nullptr || link->rank(ProcessGroup::kNode) == 0;
-  if (is_first && !paths.empty()) SLUICE_RETURN_IF_ERROR(clear_here(config, paths));
+  if (link == nullptr || link->rank(ProcessGroup::kNode) == 0) {
+    const Status cleared = clear_here(config);
+    if (!cleared.ok())
+      log::warning("what killed runs left on the drives is still there: " +
+                   cleared.error().message());
+  }
   return link == nullptr ? Status() : link->barrier(ProcessGroup::kNode);
 }
 
 std::string leftovers_note(const config::Config& config) {
-  const std::vector<std::string> paths = paths_of(config);
-  if (paths.empty()) return {};
+  const std::vector<std::string> named = paths_of(config);
   auto queue = InventoryQueue::open(config);
-  if (!queue.ok()) return {};
+  if (named.empty() || !queue.ok()) return {};
   std::uint64_t bytes = 0;
-  for (const std::string& path : paths) {
-    const auto found = swap::find_runs(**queue, path);
-    if (!found.ok()) continue;
-    for (const swap::FoundRun& run : *found)
+  std::vector<std::string> paths;
+  for (const auto& [path, runs] : found_on(**queue, named)) {
+    paths.push_back(path);
+    for (const swap::FoundRun& run : runs)
       if (run.condition == swap::StoreCondition::kLeftover) bytes += run.bytes;
   }
   if (bytes == 0) return {};
   return "killed runs have left " + format_bytes(bytes) +
-         " on these drives, which this plan counts as taken: the next run removes that before it "
-         "is "
-         "planned, and so does " +
+         " on these drives: the next run removes that before it is planned, and so does " +
          scrub_command(paths) + " --remove-leftovers";
 }
 

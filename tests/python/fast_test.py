@@ -164,34 +164,48 @@ class Losses(Fast):
 
     @unittest.skipIf(DEVICE != "cpu", "where the CPU computes, RAM is all that there is besides")
     def test_goes_to_the_drive_where_ram_has_no_room(self):
-        def losses(gib):
-            config = run_config(accumulation=1)
-            if gib:
-                config["budget"] = {"nvme_paths": [str(self.folder)], "cpu_gib": gib}
-                for part in ("offload_param", "offload_optimizer"):
-                    config["zero_optimization"][part] = {"device": "auto"}
-            model = make("gpt2", n_embd=512, n_layer=8)
-            with sluice.initialize(model, {**config, "data": {"sequence_length": LENGTH}}) as engine:
-                self.assertEqual(engine.way, "engine")
-                return train(engine, batches(2)), dict(engine.memory["host"]), engine.memory["nvme"]
+        length = {"data": {"sequence_length": LENGTH}}
+        sizes = {"n_embd": 512, "n_layer": 8}
 
-        expected, host, _ = losses(None)
-        found, host, nvme = losses((host["the program and LibTorch"] + 250 * 2**20) / 2**30)
-        self.assertEqual(found, expected)
-        self.assertGreater(dict(nvme)["optimizer state"], 50 * 2**20)
+        def losses(config):
+            with sluice.initialize(make("gpt2", **sizes), {**config, **length}) as engine:
+                self.assertEqual(engine.way, "engine")
+                memory = {tier: dict(lines) for tier, lines in engine.memory.items()}
+                return train(engine, batches(2)), memory, engine.predicted_step_s
+
+        expected, memory, predicted = losses(run_config())
+        self.assertIsNone(predicted)
+        program = memory["host"]["the program and LibTorch"]
+        for background in (False, True):
+            config = run_config(run={"checkpoint_background": "on" if background else "off"})
+            for part in ("offload_param", "offload_optimizer"):
+                config["zero_optimization"][part] = {"device": "auto"}
+            room = 250 * 2**20 + background * 12 * 26 * 2**20  # with a copy of the state
+            gib = (program + room) / 2**30
+            config["budget"] = {"nvme_paths": [str(self.folder)], "cpu_gib": gib}
+            plan = sluice.plan({**config, **length}, model=make("gpt2", **sizes))
+            found, memory, predicted = losses(config)
+            self.assertEqual(found, expected)
+            self.assertGreater(memory["nvme"]["optimizer state"], 50 * 2**20)
+            self.assertLess(sum(memory["host"].values()), gib * 2**30)
+            for tier, name in (("nvme", "nvme"), ("cpu", "host")):
+                parts = {it: size for it, size in plan.memory[tier]["parts"].items() if size}
+                self.assertEqual(parts, memory[name])
+            self.assertAlmostEqual(predicted, plan.step_s)
 
     def test_is_planned_without_values_and_for_another_machine(self):
         card = {
             "gpu_gib": 24, "cpu_gib": 120, "tflops": 140, "bus_gb_per_s": 22, "ram_gb_per_s": 40,
         }  # fmt: skip
-        config = run_config()
+        config = run_config(run={"device": "auto"})
         for part in ("offload_param", "offload_optimizer"):
             config["zero_optimization"][part] = {"device": "auto"}
         with torch.device("meta"):
             model = make("llama", hidden_size=1024, intermediate_size=2048)
         fast = sluice.plan(config, model=model, machine=card)
-        self.assertEqual(fast.assumptions, [])
+        self.assertIn("rows are taken to have 2048 tokens", fast.assumptions[0])
         self.assertIn("llama model of", str(fast))
+        self.assertIn("all 3 blocks keep theirs", str(fast))
         self.assertEqual(fast["parameters"], sum(it.numel() for it in model.parameters()))
         kept = []
         for _ in range(2):
@@ -200,7 +214,13 @@ class Losses(Fast):
             kept.append(next(it for it in hooks.assumptions if "autograd" in it))
             model.gradient_checkpointing_enable()
         self.assertIn("without checkpointing", kept[0])
-        self.assertIn("computed again in backward", kept[1])
+        self.assertIn("whose blocks are computed again in backward", kept[1])
+        again = sluice.plan(config, model=model, machine=card)
+        self.assertIn("those of all 3 blocks are recomputed", str(again))
+        self.assertLess(again.memory["gpu"]["bytes"], fast.memory["gpu"]["bytes"])
+        model.model.layers[1].gradient_checkpointing = False
+        some = sluice.plan(config, model=model, machine=card, units="hooks").assumptions[1]
+        self.assertIn("some of whose blocks", some)
         with torch.device("meta"):
             wordy = make("llama", vocab_size=5_000_000)
         with self.assertRaisesRegex(
@@ -209,10 +229,12 @@ class Losses(Fast):
             sluice.plan(config, model=wordy, machine={**card, "gpu_gib": 2}, units="hooks")
         of_two = sluice.plan(config, model=model, machine=card, gpus=2)
         self.assertIn("2 ranks, all on one host", str(of_two))
-        self.assertLess(of_two.step_s, 2 * hooks.step_s)
-        for counts in ({"gpus": 0}, {"hosts": 0}):
-            with self.assertRaisesRegex(sluice.RefusedError, "at least 1"):
-                sluice.plan(config, model=model, machine=card, **counts)
+        self.assertEqual(of_two["tokens_per_step"], 2 * hooks["tokens_per_step"])
+        for wrong in ({"gpus": 0}, {"hosts": "2"}, {"gpus": 10**9}, {"machine": {"gpu_gib": "x"}}):
+            with self.assertRaises(sluice.RefusedError):
+                sluice.plan(config, model=model, **{"machine": card, **wrong})
+        with self.assertRaisesRegex(sluice.RefusedError, "no torch.nn.Module"):
+            sluice.plan(config, model="gpt2", machine=card)
 
     def test_gradient_checkpointing_changes_no_bit(self):
         data = batches(4)

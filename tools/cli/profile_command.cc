@@ -16,6 +16,7 @@
 #include "engine/observe/text_table.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/preflight.h"
+#include "engine/run/leftovers.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/profile_report.h"
@@ -69,6 +70,7 @@ class Profiling {
   }
 
   Result<int> run() {
+    SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config_));
     // Before the run has its memory, which the plan would find taken.
     SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
                             plan_here(config_, {.machine = {}, .with_what_ifs = true}));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "aio/units.h"
+#include "engine/run/leftovers.h"
 #include "swap/stripe_weights.h"
 #include "tools/cli/command.h"
 #include "tools/measure/quantile.h"
@@ -112,6 +113,7 @@ std::string what_is_missing(const engine::RunPlan& plan) {
 
 Result<TrialPlan> make_plan(const PlanRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, config_of(request.config));
+  SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config));
   SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
                           plan_here(config, {.machine = {}, .of_a_series = true}));
   TrialPlan answer{.forecast = {.step_s = plan.placement.prediction.step_s,

@@ -96,16 +96,23 @@ offload::RankGroup ranks_of(std::uint64_t gpus, std::uint64_t hosts) {
   return {.world = static_cast<int>(gpus * hosts), .local_world = static_cast<int>(gpus)};
 }
 
-// Of what is not described.
-void add_budget_warnings(const config::Config& config, const engine::DescribedMachine& machine,
-                         const engine::RunPlan& plan, PlanTexts& texts) {
+// Of what is not described; and of what killed runs left, if drives are of any weight.
+void add_warnings(const config::Config& config, const engine::DescribedMachine& machine,
+                  const engine::RunPlan& plan, const std::string& note, PlanTexts& texts) {
   config::Budget budget = config.budget;
   if (machine.cpu_gib) budget.cpu_gib.reset();
   if (machine.describes_gpu()) budget.gpu_gib.reset();
   for (const std::string& warning : engine::budget_warnings(budget, plan.facts))
     texts.warnings.push_back(warning);
-  if (std::string note = engine::leftovers_note(config); !note.empty())
-    texts.warnings.push_back(std::move(note));
+  if (!note.empty() && (plan.memory.nvme_bytes() > 0 || !texts.fits))
+    texts.warnings.push_back(note);
+}
+
+// The drive may have been too full to be measured.
+engine::RunPlan value_or_note(Result<engine::RunPlan> plan, const std::string& note) {
+  if (!plan.ok() && !note.empty())
+    return value_of(Result<engine::RunPlan>(std::move(plan).error().with_suffix("; " + note)));
+  return value_of(std::move(plan));
 }
 
 PlanTexts plan(const ConfigOptions& given, const Machine& described, std::uint64_t gpus,
@@ -115,35 +122,39 @@ PlanTexts plan(const ConfigOptions& given, const Machine& described, std::uint64
   options.world_size = ranks.world;
   const engine::DescribedMachine machine = machine_of(described);
   const config::Resolved resolved = value_of(resolve(options));
-  const engine::RunPlan made = value_of(plan_here(resolved.config, {.machine = machine,
-                                                                    .refresh = refresh,
-                                                                    .with_what_ifs = true,
-                                                                    .with_growth = true,
-                                                                    .ranks = ranks}));
+  const std::string note = engine::leftovers_note(resolved.config);
+  const engine::RunPlan made = value_or_note(plan_here(resolved.config, {.machine = machine,
+                                                                         .refresh = refresh,
+                                                                         .with_what_ifs = true,
+                                                                         .with_growth = true,
+                                                                         .ranks = ranks}),
+                                             note);
   PlanTexts texts = texts_of(resolved.config, made, {.gpus_per_node = gpus, .nodes = hosts});
-  add_budget_warnings(resolved.config, machine, made, texts);
+  add_warnings(resolved.config, machine, made, note, texts);
   return texts;
 }
 
 PlanTexts plan_module(const engine::ResolvedConfig& config,
                       const std::vector<engine::PythonUnit>& units, const Machine& described,
-                      std::uint64_t gpus, std::uint64_t hosts, bool refresh, bool checkpoints) {
+                      std::uint64_t gpus, std::uint64_t hosts, bool refresh, double checkpointed) {
   config::Config named = config.config;
   named.model.family = "module";
   const engine::DescribedMachine machine = machine_of(described);
   const engine::ModuleLayout layout = engine::layout_of(units);
+  const std::string note = engine::leftovers_note(named);
   std::vector<std::string> assumptions;
   const engine::RunPlan made =
-      value_of(engine::plan_run_of_module(named, layout,
-                                          {.checkpoints = checkpoints,
-                                           .asked = {.cache_path = speeds_path(),
-                                                     .refresh = refresh,
-                                                     .unix_s = unix_s_now(),
-                                                     .machine = machine,
-                                                     .ranks = ranks_of(gpus, hosts)}},
-                                          assumptions));
+      value_or_note(engine::plan_run_of_module(named, layout,
+                                               {.checkpointed = checkpointed,
+                                                .asked = {.cache_path = speeds_path(),
+                                                          .refresh = refresh,
+                                                          .unix_s = unix_s_now(),
+                                                          .machine = machine,
+                                                          .ranks = ranks_of(gpus, hosts)}},
+                                               assumptions),
+                    note);
   PlanTexts texts = texts_of(named, made, {.gpus_per_node = gpus, .nodes = hosts});
-  add_budget_warnings(named, machine, made, texts);
+  add_warnings(named, machine, made, note, texts);
   if (!texts.fits) texts.reason += engine::smaller_units_hint(layout);
   texts.assumptions = std::move(assumptions);
   return texts;
@@ -151,18 +162,27 @@ PlanTexts plan_module(const engine::ResolvedConfig& config,
 
 PlanTexts plan_family(const engine::ResolvedConfig& config, const engine::FamilyModel& family,
                       const Machine& described, std::uint64_t gpus, std::uint64_t hosts,
-                      bool refresh) {
-  const config::Config named = family.configured(config.config, config.asks_length);
+                      bool refresh, double checkpointed) {
   const engine::DescribedMachine machine = machine_of(described);
-  const engine::RunPlan made = value_of(family.plan(named, config.asks_length,
-                                                    {.cache_path = speeds_path(),
-                                                     .refresh = refresh,
-                                                     .unix_s = unix_s_now(),
-                                                     .machine = machine,
-                                                     .with_what_ifs = true,
-                                                     .ranks = ranks_of(gpus, hosts)}));
+  const engine::FamilyModel::Asked asked{
+      .length = config.asks_length,
+      .checkpoints = checkpointed > 0,
+      .on_gpu = machine.describes_gpu() || engine::uses_cuda(config.config)};
+  const config::Config named = family.configured(config.config, asked);
+  const std::string note = engine::leftovers_note(named);
+  std::vector<std::string> assumptions;
+  const engine::RunPlan made = value_or_note(family.plan(named, asked,
+                                                         {.cache_path = speeds_path(),
+                                                          .refresh = refresh,
+                                                          .unix_s = unix_s_now(),
+                                                          .machine = machine,
+                                                          .with_what_ifs = true,
+                                                          .ranks = ranks_of(gpus, hosts)},
+                                                         assumptions),
+                                             note);
   PlanTexts texts = texts_of(named, made, {.gpus_per_node = gpus, .nodes = hosts});
-  add_budget_warnings(named, machine, made, texts);
+  add_warnings(named, machine, made, note, texts);
+  texts.assumptions = std::move(assumptions);
   return texts;
 }
 
@@ -229,10 +249,11 @@ void define_plans(py::module_& module) {
   module.def("plan", &plan, py::arg("config"), py::arg("machine"), py::arg("gpus"),
              py::arg("hosts"), py::arg("refresh"), engine::NoGil());
   module.def("plan_module", &plan_module, py::arg("config"), py::arg("units"), py::arg("machine"),
-             py::arg("gpus"), py::arg("hosts"), py::arg("refresh"), py::arg("checkpoints"),
+             py::arg("gpus"), py::arg("hosts"), py::arg("refresh"), py::arg("checkpointed"),
              engine::NoGil());
   module.def("plan_family", &plan_family, py::arg("config"), py::arg("family"), py::arg("machine"),
-             py::arg("gpus"), py::arg("hosts"), py::arg("refresh"), engine::NoGil());
+             py::arg("gpus"), py::arg("hosts"), py::arg("refresh"), py::arg("checkpointed"),
+             engine::NoGil());
   module.def("probe", &probe, py::arg("config"), py::arg("is_given"), py::arg("refresh"),
              engine::NoGil());
   module.def("speeds_path", &speeds_path);

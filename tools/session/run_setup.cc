@@ -182,8 +182,8 @@ void note_ranks(const config::Config& config, const offload::RankPart& ranks, in
   if (of_host > 1)
     log::info(
         std::to_string(of_host) +
-        " ranks share this host: memory and what is advised about it are of one of them, which "
-        "may take as large a part of what the host has, or of the budget; NVMe is that of all");
+        " ranks share this host: memory is that of one of them, which may take as large a part of "
+        "what the host has, or of the budget; NVMe and advised settings are those of all");
   const int threads = engine::compute_threads(config);
   const auto cores = static_cast<int>(std::ceil(aio::usable_cores()));
   if (of_host > 1 && threads > 1 && threads * of_host > cores)

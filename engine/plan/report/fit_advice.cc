@@ -57,7 +57,7 @@ std::string micro_batch_text(const config::BatchSizes& batch, std::int64_t micro
 Advice advice_of(const config::Config& config, const RunPlan& plan, const offload::FitHint& hint,
                  bool activations_are_largest) {
   const offload::TierBytes& budget = plan.input.budget;
-  const offload::TierBytes& beside = plan.beside;
+  const offload::TierBytes& beside = plan.beside.at_most;
   const int activations = activations_are_largest ? kLargestRank : kOtherRank;
   const int state = activations_are_largest ? kOtherRank : kLargestRank;
   switch (hint.change) {

@@ -149,7 +149,7 @@ std::string what_if_json(const RunPlan& plan) { return changes_json(plan).dump()
 
 std::string plan_json(const config::Config& config, const RunPlan& plan,
                       const ClusterShape& cluster, const std::vector<StepMetrics>& simulated) {
-  const offload::TierBytes& budget = plan.input.budget;
+  const offload::TierBytes& budget = plan.budget;
   Json json = {
       {"fits", plan.placement.fits},
       {"parameters", plan.parameters},

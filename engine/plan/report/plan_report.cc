@@ -75,6 +75,7 @@ Shares shares_of(const RunPlan& plan) {
 
 std::string activations_text(const Shares& shares) {
   const std::string blocks = std::to_string(shares.blocks);
+  if (shares.blocks == 0) return "of the module's own passes";
   if (shares.kept == shares.blocks) return "all " + blocks + " blocks keep theirs";
   if (shares.kept == 0) return "those of all " + blocks + " blocks are recomputed";
   return std::to_string(shares.kept) + " of " + blocks +
@@ -209,7 +210,7 @@ std::string link_text(const RunPlan& plan) {
 
 std::string memory_table(const RunPlan& plan) {
   std::vector<TextRow> rows = {{"tier" + of_each_rank_text(plan), "takes", "budget"}};
-  const offload::TierBytes& budget = plan.input.budget;
+  const offload::TierBytes& budget = plan.budget;
   add_tier(rows, "GPU", plan.memory.gpu, plan.memory.gpu_bytes(), budget.gpu);
   add_tier(rows, "host memory", plan.memory.host, plan.memory.host_bytes(), budget.cpu);
   add_tier(rows, "NVMe", plan.memory.nvme, plan.memory.nvme_bytes(), budget.nvme);

@@ -87,10 +87,17 @@ class Run:
         ranks: Ranks,
         speeds: str = ...,
         unix_s: int = ...,
-        checkpoints: bool = ...,
+        checkpointed: float = ...,
     ) -> None: ...
     @overload
-    def __init__(self, config: Config, family: Family, ranks: Ranks, cache_path: str) -> None: ...
+    def __init__(
+        self,
+        config: Config,
+        family: Family,
+        ranks: Ranks,
+        cache_path: str,
+        checkpointed: float = ...,
+    ) -> None: ...
     def initialise(self, values: Callable[[int], list[torch.Tensor]]) -> None: ...
     def views(self, unit: int) -> list[torch.Tensor]: ...
     def acquire(self, unit: int) -> None: ...
@@ -206,7 +213,7 @@ def plan_module(
     gpus: int,
     hosts: int,
     refresh: bool,
-    checkpoints: bool,
+    checkpointed: float,
 ) -> PlanTexts: ...
 def plan_family(
     config: Config,
@@ -215,6 +222,7 @@ def plan_family(
     gpus: int,
     hosts: int,
     refresh: bool,
+    checkpointed: float,
 ) -> PlanTexts: ...
 def probe(config: ConfigOptions, is_given: bool, refresh: bool) -> ProbeTexts: ...
 def speeds_path() -> str: ...

@@ -15,10 +15,11 @@ from . import _core
 from ._core import RefusedError
 from ._setup import _read_config, parameters_of
 from .fast import choose
-from .units import UnitPolicy, checkpoints_blocks, divide
+from .units import UnitPolicy, checkpointed_share, divide
 
 _log = logging.getLogger("sluice")
 
+_MOST_RANKS = 4096  # GPUs of a host, and hosts
 Source = Mapping[str, Any] | str | os.PathLike[str]
 
 
@@ -144,8 +145,13 @@ def plan(
         RefusedError: it does not fit, and the sentence names the nearest setting that does (the
             exception's ``plan`` has the table); or the configuration cannot be used.
     """
-    if gpus < 1 or hosts < 1:
-        raise RefusedError("plan() needs gpus= and hosts= of at least 1")
+    for name, count in (("gpus", gpus), ("hosts", hosts)):
+        if not isinstance(count, int) or not 1 <= count <= _MOST_RANKS:
+            raise RefusedError(f"{name}= is {count!r}, and no number from 1 to {_MOST_RANKS}")
+    try:
+        where = {name: float(value) for name, value in (machine or {}).items()}
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"machine= has numbers alone: {error}") from error
     if model is not None:
         if deepspeed is not None:
             raise RefusedError(
@@ -153,17 +159,19 @@ def plan(
             )
         if config is None:
             raise RefusedError("plan() needs config=, a configuration")
+        if not isinstance(model, nn.Module):
+            raise RefusedError(f"model is a {type(model).__name__}, and no torch.nn.Module")
         family, _ = choose(model, units, gpus * hosts)
         resolved = _read_config(config, overrides, world=gpus * hosts, family=family)
-        where = dict(machine or {}), gpus, hosts, refresh
+        divided = divide(model, units, has_values=False)
+        more = where, gpus, hosts, refresh, checkpointed_share(model, divided)
         if family is not None:
-            found = _core.plan_family(resolved, family, *where)
+            found = _core.plan_family(resolved, family, *more)
         else:
-            described = parameters_of(divide(model, units, has_values=False))
-            found = _core.plan_module(resolved, described, *where, checkpoints_blocks(model))
+            found = _core.plan_module(resolved, parameters_of(divided), *more)
     else:
         found = _core.plan(
-            config_options(config, deepspeed, overrides), dict(machine or {}), gpus, hosts, refresh
+            config_options(config, deepspeed, overrides), where, gpus, hosts, refresh
         )
     for warning in found.warnings:
         _log.warning(warning)

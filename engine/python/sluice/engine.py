@@ -27,7 +27,7 @@ from ._steps import StepResult, Steps
 from ._values import _DTYPES, Values, _refuse_load
 from .fast import Fast, choose, units_of
 from .keeper import Closed, Keeper
-from .units import ManagedParameter, Unit, UnitPolicy, checkpoints_blocks, divide
+from .units import ManagedParameter, Unit, UnitPolicy, checkpointed_share, divide
 
 _log = logging.getLogger("sluice")
 
@@ -136,8 +136,9 @@ class Engine(Steps, Values, Checkpoints):
                 self._require_same()
         self._all_refuse = False
         making.settle(self.module)
+        checkpointed = checkpointed_share(self.module, self._units)
         if family is not None:
-            self._run = Run(self._config, family, self._ranks, _core.speeds_path())
+            self._run = Run(self._config, family, self._ranks, _core.speeds_path(), checkpointed)
         else:
             self._run = Run(
                 self._config,
@@ -145,7 +146,7 @@ class Engine(Steps, Values, Checkpoints):
                 self._ranks,
                 _core.speeds_path(),
                 int(time.time()),
-                checkpoints_blocks(self.module),
+                checkpointed,
             )
         for note in [*self._run.notes, *self._run.assumptions]:
             _log.info(note)

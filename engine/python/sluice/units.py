@@ -51,9 +51,16 @@ def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def checkpoints_blocks(module: nn.Module) -> bool:
-    """Whether blocks are computed again in backward, as far as transformers says so of them."""
-    return any(getattr(it, "gradient_checkpointing", None) is True for it in module.modules())
+def checkpointed_share(module: nn.Module, units: list[Unit]) -> float:
+    """Of blocks, those that are computed again in backward, as far as transformers says so."""
+    flag = "gradient_checkpointing"
+    blocks = [it.module for it in units if it.module is not None]
+    flagged = [
+        [part for part in block.modules() if hasattr(part, flag)] for block in blocks
+    ]
+    if any(flagged):
+        return sum(any(getattr(it, flag) is True for it in parts) for parts in flagged) / len(blocks)
+    return float(any(getattr(it, flag, None) is True for it in module.modules()))
 
 
 def _walk(
