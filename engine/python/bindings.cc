@@ -29,12 +29,12 @@
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
+#include "engine/preflight/leftovers.h"
 #include "engine/python/bindings.h"
 #include "engine/python/family_bindings.h"
 #include "engine/python/module_run.h"
 #include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
-#include "engine/run/leftovers.h"
 #include "engine/run/stored_state.h"
 
 namespace py = pybind11;

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/preflight/leftovers.h"
 #include "engine/python/parameter_spill.h"
-#include "engine/run/leftovers.h"
 
 namespace py = pybind11;
 

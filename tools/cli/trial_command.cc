@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "aio/units.h"
-#include "engine/run/leftovers.h"
+#include "engine/preflight/leftovers.h"
 #include "swap/stripe_weights.h"
 #include "tools/cli/command.h"
 #include "tools/measure/quantile.h"

@@ -12,11 +12,11 @@
 #include "aio/unix_time.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/preflight/leftovers.h"
 #include "engine/preflight/preflight.h"
 #include "engine/probe/machine_probe.h"
 #include "engine/python/family_model.h"
 #include "engine/python/module_plan.h"
-#include "engine/run/leftovers.h"
 #include "tools/session/plan_here.h"
 #include "tools/session/speeds_path.h"
 

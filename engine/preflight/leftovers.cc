@@ -1,4 +1,4 @@
-#include "engine/run/leftovers.h"
+#include "engine/preflight/leftovers.h"
 
 #include <cstdint>
 #include <map>
