@@ -42,8 +42,8 @@ class FamilyModel {
   // The rest is of such a configuration.
   ModelOptions options(const config::Config& config) const;
   ModuleLayout layout(const config::Config& config) const;
-  // The planner's whole answer, of such a configuration; `options` may describe ranks and a machine.
-  // `assumptions` gets what it takes for granted.
+  // The planner's whole answer, of such a configuration; `options` may describe ranks and a
+  // machine. `assumptions` gets what it takes for granted.
   Result<RunPlan> plan(const config::Config& config, const Asked& asked, PlanRunOptions options,
                        std::vector<std::string>& assumptions) const;
   // Where the planner puts what it leaves open, if there is a choice; measures the machine unless

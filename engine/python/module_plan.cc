@@ -89,8 +89,8 @@ double logits(const ModuleLayout& layout) {
 // A block of a transformer has about 12 h^2 parameters, and keeps 34 h bytes of a token in 16 bits
 // (Korthikanti et al. 2022, without the attention's matrix) where each of its functions is one; of
 // PyTorch's own functions it is about 60. With checkpointing it keeps its input, and one block at a
-// time has all of the rest. The matrix with most rows is taken for a head, whose logits are there in
-// 16 bits, and in fp32 for the loss, its gradient and between.
+// time has all of the rest. The matrix with most rows is taken for a head, whose logits are there
+// in 16 bits, and in fp32 for the loss, its gradient and between.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout,
                                double checkpointed) {
   constexpr double kBlockFactor = 12;

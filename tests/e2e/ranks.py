@@ -261,7 +261,8 @@ class Ranks(RankRuns):
 
     def test_an_interrupt_is_the_first_ranks_to_answer(self):
         ranks = self.start(2, "--out", "run", "--steps", 100000)
-        self.wait_for(lambda: (self.path / "run/metrics.jsonl").exists())
+        metrics = self.path / "run/metrics.jsonl"
+        self.wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0)
         for rank in reversed(ranks):
             rank.send_signal(signal.SIGTERM)
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
