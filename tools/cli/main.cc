@@ -76,7 +76,7 @@ int run(int argc, const char* const* argv) {
   const auto done = parsed.ok() ? commands.at(app.get_subcommands().front()->get_name())(watchdog)
                                 : sluice::Result<int>(parsed.error());
   if (done.ok()) return *done;
-  std::cerr << "sluice: " << done.error().message() << "\n";
+  std::cerr << ("sluice: " + done.error().message() + "\n");
   return exit_code_of(done.error().code());
 }
 
@@ -86,7 +86,7 @@ namespace sluice::tools {
 
 int at_work(const Result<int>& ended) {
   if (ended.ok()) return *ended;
-  std::cerr << "sluice: " << ended.error().message() << "\n";
+  std::cerr << ("sluice: " + ended.error().message() + "\n");
   return kExitFailed;
 }
 
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << "sluice: " << error.what() << "\n";
+    std::cerr << ("sluice: " + std::string(error.what()) + "\n");
     return 1;
   }
 }

@@ -23,6 +23,7 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <type_traits>
@@ -188,16 +189,18 @@ struct Child {
   int rank = 0;       // of this host
 };
 
-// What a rank that has ended did not say itself.
+// What a rank that has ended did not say itself. In one piece: the other ranks write to the same
+// terminal.
 void report_end(const Child& child, int status) {
   if (!child.host.empty()) {
-    std::cerr << "host " << child.host << ": its ranks ended with exit code "
-              << exit_code_of_status(status) << "\n";
+    std::cerr << ("host " + child.host + ": its ranks ended with exit code " +
+                  std::to_string(exit_code_of_status(status)) + "\n");
   } else if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    std::cerr << "rank " << child.rank << " was ended by signal " << number << " ("
-              << ::strsignal(number) << ")"  // NOLINT(concurrency-mt-unsafe): this thread alone
-              << (number == SIGKILL ? ", as the kernel does when memory runs out" : "") << "\n";
+    const char* const name = ::strsignal(number);  // NOLINT(concurrency-mt-unsafe): the only thread
+    std::cerr << ("rank " + std::to_string(child.rank) + " was ended by signal " +
+                  std::to_string(number) + " (" + name + ")" +
+                  (number == SIGKILL ? ", as the kernel does when memory runs out" : "") + "\n");
   }
 }
 

@@ -45,7 +45,7 @@ Result<int> train_and_finish(const TrainWork& work) {
   std::vector<std::string> missing = session.missing();
   write_last_files(started, {.weights = work.weights, .notes = std::cerr, .results = std::cout},
                    missing);
-  for (const std::string& sentence : missing) std::cerr << "sluice: " << sentence << "\n";
+  for (const std::string& sentence : missing) std::cerr << ("sluice: " + sentence + "\n");
   if (!missing.empty()) return kExitNotSaved;
   if (end == TrainSession::End::kCompleted && session.applied_nothing()) {
     std::cerr << "sluice: " << kNothingApplied << "\n";
