@@ -28,7 +28,10 @@ EXAMPLE = textwrap.dedent(
     import sluice, sluice.deepspeed
     assert sluice.__file__.startswith(PREFIX), sluice.__file__
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    config = {"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+    }
     with sluice.initialize(module, config) as engine:
         losses = []
         for _ in range(20):
