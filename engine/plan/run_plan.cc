@@ -107,6 +107,7 @@ bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan&
 // take less traffic, and more memory for activations.
 Status place(const Question& question, RunPlan& plan) {
   plan.budget = budget_of(question.config, question.machine, plan);
+  if (!question.on_gpu) plan.budget.gpu = 0;
   const TierBytes budget = plan.budget.beyond(plan.beside.bytes);
   const std::int64_t all = question.config.batch.accumulation;
   const std::int64_t asked = question.config.placement.wave_micro_batches;

@@ -48,7 +48,7 @@ Result<int> train_and_finish(const TrainWork& work) {
   for (const std::string& sentence : missing) std::cerr << ("sluice: " + sentence + "\n");
   if (!missing.empty()) return kExitNotSaved;
   if (end == TrainSession::End::kCompleted && session.applied_nothing()) {
-    std::cerr << "sluice: " << kNothingApplied << "\n";
+    std::cerr << ("sluice: " + std::string(kNothingApplied) + "\n");
     return kExitNothingApplied;
   }
   if (end == TrainSession::End::kCompleted) return 0;
