@@ -347,6 +347,7 @@ class Plans(Folder):
         self.assertGreater(plan.step_s, 0)
         self.assertEqual(plan["parameters"], sum(it.numel() for it in module.parameters()))
         self.assertEqual([it["unit"] for it in plan.units][1], "blocks.0")
+        self.assertEqual(plan.memory["gpu"]["budget_bytes"], 0)  # there is none
         with torch.device("meta"):  # nothing of it need be there
             parts = sluice.plan(config, model=Tower()).memory["cpu"]["parts"]
         self.assertEqual(parts, plan.memory["cpu"]["parts"])
