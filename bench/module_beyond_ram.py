@@ -3,6 +3,7 @@ made, trained, saved, loaded and trained on, by the package sluice. What it took
 from outside, by its kernel.
 
     python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 1.25 --times 3
+    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 6 --gpu-gib 8 --units engine    # a GPU computes
 """
 
 import argparse
@@ -24,7 +25,9 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nvme", required=True, help="folder on the drive")
     parser.add_argument("--cpu-gib", type=float, default=1.25, help="RAM of the run, program included")
+    parser.add_argument("--gpu-gib", type=float, help="of a GPU, which computes (default: the CPU does)")
     parser.add_argument("--times", type=float, default=3.0, help="fp32 bytes of the module / RAM")
+    parser.add_argument("--units", choices=["hooks", "engine"], default="hooks", help="of initialize()")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--as-child", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -56,6 +59,9 @@ def child(given):
         "placement": {"record_elements": 2**20},
         "run": {"device": "cpu"},
     }
+    if given.gpu_gib:
+        config["budget"]["gpu_gib"] = given.gpu_gib
+        config["run"]["device"] = "cuda"
     shape = transformers.LlamaConfig(
         vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=INTERMEDIATE,
         num_hidden_layers=blocks(given), num_attention_heads=16, num_key_value_heads=16,
@@ -80,7 +86,7 @@ def child(given):
     module.gradient_checkpointing_enable()  # no plan has what autograd keeps
     say("made", began, parameters=sum(it.numel() for it in module.parameters()))
     began = time.monotonic()
-    with sluice.initialize(module, config, units="hooks") as engine:
+    with sluice.initialize(module, config, units=given.units) as engine:
         planned = {tier: dict(lines) for tier, lines in engine.memory.items()}
         say("taken over", began, gib={tier: round(sum(lines.values()) / 2**30, 2)
                                       for tier, lines in planned.items()},
@@ -94,6 +100,8 @@ def child(given):
         began = time.monotonic()
         engine.load_checkpoint(folder / "run")
         say("loaded", began, goes_on_alike=after == steps(engine, 1, 9))
+    if given.gpu_gib:
+        say("closed", began, gpu_gib=round(torch.cuda.max_memory_reserved() / 2**30, 2))
 
 
 def peak_bytes(pid):

@@ -76,9 +76,9 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       params_(spec.config.zero.offload_param),
       base_form_(BaseForm::of(spec)),
       activations_(spec),
-      joint_save_(joint_save_bytes(spec)) {
+      save_buffers_(save_buffer_bytes(spec)) {
   fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
-  if (spec.names != nullptr) fixed_.host.program += kPythonBytes;
+  if (spec.names != nullptr) fixed_.host.program += on_gpu_ ? kPythonOnGpuBytes : kPythonBytes;
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);
@@ -173,7 +173,7 @@ MemoryAmounts MemoryLedger::amounts(Places places) const {
     const StateFootprint footprint = state(places);
     amounts.host.state = footprint.cpu_bytes();
     amounts.host.swap_buffers = footprint.swap_buffer_bytes(swap_buffers_);
-    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form) + joint_save_;
+    amounts.host.state_transfer = footprint.transfer_bytes(storage_.form) + save_buffers_;
     amounts.gpu.state = footprint.gpu_bytes();
     amounts.nvme.state = footprint.nvme_bytes();
   }

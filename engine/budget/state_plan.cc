@@ -132,10 +132,10 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   return plan;
 }
 
-std::uint64_t joint_save_bytes(const RunSpec& spec) {
+std::uint64_t save_buffer_bytes(const RunSpec& spec) {
   constexpr std::uint64_t kStateBytes = 12;  // of an element, in fp32
-  if (spec.ranks.world == 1) return 0;
-  return std::max(PartWriter::staging_bytes({}), kStateBytes * kGatheredElements);
+  const std::uint64_t staging = PartWriter::staging_bytes({});
+  return spec.ranks.world == 1 ? staging : std::max(staging, kStateBytes * kGatheredElements);
 }
 
 std::uint64_t record_elements(const config::Config& config) {

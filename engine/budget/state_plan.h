@@ -36,8 +36,8 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const offload::UnitP
 
 // Elements of state that ranks send each other at once where one of them writes a file of weights.
 inline constexpr std::uint64_t kGatheredElements = std::uint64_t{1} << 20;
-// What saving takes of each of several ranks: to write its part of a checkpoint, or such a message.
-std::uint64_t joint_save_bytes(const RunSpec& spec);
+// What saving takes of a rank: to write its part of a checkpoint, or such a message.
+std::uint64_t save_buffer_bytes(const RunSpec& spec);
 
 // Of a record on NVMe, at most.
 std::uint64_t record_elements(const config::Config& config);

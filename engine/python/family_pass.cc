@@ -3,16 +3,27 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/eq.h>
 
+#include <exception>
 #include <utility>
+
+#include "aio/log.h"
 
 namespace sluice::engine {
 
-// Units that are acquired for one operation; however that ends, none is left behind.
+// Units that are acquired for one operation; however that ends, none is left behind. Where a GPU
+// has failed, it fails again here: what is on its way to the caller says so.
 class FamilyPass::Held {
  public:
   explicit Held(ModuleRun& run) : run_(run) {}
   ~Held() {
-    for (const int unit : units_) run_.release(unit);
+    for (const int unit : units_) {
+      try {
+        run_.release(unit);
+      } catch (const std::exception&) {
+        log::warning_once("a unit is not given back",
+                          "the GPU failed while units were in use: this engine cannot go on");
+      }
+    }
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;

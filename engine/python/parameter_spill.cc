@@ -15,6 +15,7 @@
 #include "aio/real_file_system.h"
 #include "aio/units.h"
 #include "engine/budget/memory_ledger.h"
+#include "engine/device/gpu.h"
 #include "engine/model/slot_storage.h"
 #include "engine/preflight/machine_facts.h"
 #include "engine/preflight/nvme_folders.h"
@@ -63,8 +64,9 @@ std::uint64_t cache_of(const config::Config& config, int local_ranks) {
     return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4 / ranks,
                     kLeastCacheBytes);
   const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB) / ranks;
-  return std::max(budget - std::min(budget, kProgramBytes + kPythonBytes), 2 * kLeastCacheBytes) /
-         2;
+  const std::uint64_t program =
+      kProgramBytes + (uses_cuda(config) ? kPythonOnGpuBytes : kPythonBytes);
+  return std::max(budget - std::min(budget, program), 2 * kLeastCacheBytes) / 2;
 }
 
 }  // namespace

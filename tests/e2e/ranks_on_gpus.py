@@ -40,6 +40,9 @@ def gpus():
     return listed.stdout.count("GPU ")
 
 
+SEVERAL = 4 if gpus() >= 4 else 2
+
+
 @unittest.skipIf(gpus() < 2, "there are not two GPUs here")
 class RanksOnGpus(SluiceRuns):
     def setUp(self):
@@ -78,18 +81,19 @@ class RanksOnGpus(SluiceRuns):
             one = self.train(1, f"one-{name}", [*of_type, *self.placed("in RAM")])
             for place in PLACES:
                 with self.subTest(type=name, place=place):
-                    two = self.train(2, f"two-{name}-{cases}", [*of_type, *self.placed(place)])
-                    self.assertEqual(two, one)
+                    got = self.train(SEVERAL, f"{name}-{cases}", [*of_type, *self.placed(place)])
+                    self.assertEqual(got, one)
                     cases += 1
-        print(f"{cases} cases")
+        print(f"{cases} cases of {SEVERAL} GPUs")
         self.assertEqual(list((self.path / "drive").glob("*")), [])
 
     def test_a_llama_has_the_bits_of_one_too(self):
         one = self.train(1, "one", [*LLAMA, *self.placed("in RAM")])
         for number, place in enumerate(PLACES):
             with self.subTest(place=place):
-                self.assertEqual(self.train(2, f"two{number}", [*LLAMA, *self.placed(place)]), one)
-        print(f"{len(PLACES)} cases")
+                got = self.train(SEVERAL, f"got{number}", [*LLAMA, *self.placed(place)])
+                self.assertEqual(got, one)
+        print(f"{len(PLACES)} cases of {SEVERAL} GPUs")
 
     def test_train_the_adapters_of_one_wherever_things_are(self):
         lora = [*LLAMA, "recipe.lora.rank=8", "recipe.lora.dropout=0.1",
@@ -153,7 +157,7 @@ class RanksOnGpus(SluiceRuns):
     def test_go_on_from_each_others_checkpoints(self):
         settings = self.placed("shards on the GPUs")
         straight = self.train(1, "straight", settings)
-        for begun, goes_on in ((1, 2), (2, 1), (2, 2)):
+        for begun, goes_on in ((1, SEVERAL), (SEVERAL, 1), (SEVERAL, 2)):
             name = f"{begun}-{goes_on}"
             self.train(begun, name, settings)
             again = self.train(goes_on, name, settings, "--resume=step-000000010",

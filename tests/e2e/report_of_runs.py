@@ -111,6 +111,9 @@ class ReportOfRuns(SluiceRuns):
                 self.skipTest("the page was not opened: no Chromium is installed")
             shown = browser.page(page_path.as_uri())
             self.assertEqual(shown.complaints, [])
+            cut_off = ("[...document.querySelectorAll('.two .panel')]"
+                       ".filter(it => it.scrollWidth > it.clientWidth).length")
+            self.assertEqual(shown.value(cut_off), 0)
             text = shown.value("document.body.innerText")
             for words in ("completed", f"continued after step {continued_after}", "it was killed",
                           "× the plan", "holds the step", "optimizer.params.lr", "TFLOP/s, median",

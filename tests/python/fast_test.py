@@ -438,8 +438,9 @@ class Failures(Fast):
             fast = engine._fast
             with self.assertRaisesRegex(IndexError, "outside of the vocabulary"):
                 engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
-            with self.broken_checks(), self.assertRaises(IndexError):  # within the units
-                engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
+            if DEVICE == "cpu":  # within the units; a GPU's process ends with such an index
+                with self.broken_checks(), self.assertRaises(IndexError):
+                    engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
             loss = engine(**data[0]).loss
             engine.backward(loss)
             with self.assertRaisesRegex(sluice.RefusedError, "has been"):

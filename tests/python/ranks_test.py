@@ -309,6 +309,7 @@ def planned(drive, gib):
         return losses, memory, engine.predicted_step_s
 
 
+@unittest.skipIf(DEVICE == "cuda", "its numbers are those of CPUs, which have gradients on drives")
 class Planner(unittest.TestCase):
     """The first rank asks it, of what the host has for each."""
 
@@ -330,7 +331,7 @@ planned({drive!r}, program / 2**30)
                 XDG_CACHE_HOME=f"{drive}/cache",
             ).wait()
             self.assertEqual(codes, [1, 1], "\n".join(texts))
-            refusal = r"counted for each of 2 ranks: .*It would with budget.cpu_gib 1\.[89]"
+            refusal = r"counted for each of 2 ranks: .*It would with budget.cpu_gib 2\.[01]"
             self.assertRegex(texts[0], refusal)
             self.assertRegex(texts[1], "rank 0 .*" + refusal)
 

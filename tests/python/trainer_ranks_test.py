@@ -231,6 +231,20 @@ def predicted():
         alone = scope["predicted"]()
         self.assertEqual(self.told_by(code + "tell(predicted())"), [[list(alone)]])
 
+    def test_saves_where_only_the_rank_that_writes_comes_to_it(self):
+        """As transformers had it before 5.20: what the others have to help with is gathered all the same."""
+        code = """
+def save_model(self, output_dir=None, _internal_call=False):
+    if self.args.should_save:
+        self._save(output_dir)
+transformers.Trainer.save_model = save_model
+tell(trained(f"{folder}/two", args={"max_steps": 5}))
+"""
+        whole = trained(self.folder / "one", args={"max_steps": 5})
+        self.assertEqual(self.told_by(code), [[whole]])
+        files = [self.folder / it / SAVED / "model.safetensors" for it in ("one", "two")]
+        self.assertEqual(files[0].read_bytes(), files[1].read_bytes())
+
     def test_under_torchrun_and_mpirun(self):
         script = self.folder / "script.py"
         script.write_text(

@@ -33,7 +33,7 @@ from .units import UnitPolicy
 _WANTED = ("_prepare_for_training", "_save_optimizer_and_scheduler", "_load_from_checkpoint")
 if any(not hasattr(transformers.Trainer, name) for name in _WANTED):
     raise ImportError(
-        f"sluice.transformers is for transformers 5, and {transformers.__version__} is installed"
+        f"sluice.transformers is for transformers 5.3 and later 5.x: {transformers.__version__} is installed"
     )
 
 _FOLDER = "sluice"  # in a checkpoint's folder
@@ -55,6 +55,7 @@ class TrainerMixin(_Trainer):
 
     #: The engine, from ``train()`` on.
     engine: Engine | None = None
+    _gathered: dict[str, torch.Tensor] | None = None  # while all ranks save
 
     # The Trainer's.
     optimizer: Any
@@ -274,16 +275,27 @@ class TrainerMixin(_Trainer):
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         with _trainer_ranks.ends_all(self.engine):
-            super().save_model(*args, **kwargs)
+            self._gathered = self._values_of_all()
+            try:
+                super().save_model(*args, **kwargs)
+            finally:
+                self._gathered = None
+
+    def _values_of_all(self) -> dict[str, torch.Tensor] | None:
+        """Of several ranks: what the one that writes gathers, and the others help with. Whether all
+        of them come to _save() is the release of transformers' to say."""
+        if not self._is_of_several:
+            return None
+        if self.args.should_save:
+            return self.model.state_dict()
+        self._running.follow_state_dict()
+        return {}
 
     # ---- checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if self._is_of_several and state_dict is None:
-            if self.args.should_save:
-                state_dict = self.model.state_dict()
-            else:
-                self._running.follow_state_dict()
+        if state_dict is None:
+            state_dict = self._values_of_all() if self._gathered is None else self._gathered
         super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

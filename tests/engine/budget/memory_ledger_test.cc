@@ -83,7 +83,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     ASSERT_TRUE(state.ok()) << state.error().message();
     EXPECT_EQ(amounts.host.state, state->cpu_state_bytes);
     EXPECT_EQ(amounts.host.swap_buffers, state->swap_buffer_bytes);
-    EXPECT_EQ(amounts.host.state_transfer, state->transfer_bytes + joint_save_bytes(spec_));
+    EXPECT_EQ(amounts.host.state_transfer, state->transfer_bytes + save_buffer_bytes(spec_));
     EXPECT_EQ(amounts.gpu.state, state->gpu_state_bytes);
     EXPECT_EQ(amounts.gpu.state, plan.state.gpu_bytes);
     EXPECT_EQ(amounts.nvme.state, state->nvme_bytes);

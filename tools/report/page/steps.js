@@ -115,7 +115,7 @@ function speedRows(run) {
   const rows = [];
   const add = (label, planned, measured, of, text) => {
     if (!isNumber(measured)) return;
-    rows.push([label, right(isNumber(planned) ? text(planned) : "–"), right(text(measured)), right(of > 0 ? `${share(measured / of)} of large products` : ""),
+    rows.push([of > 0 ? label + ", of large products" : label, right(isNumber(planned) ? text(planned) : "–"), right(text(measured)), right(of > 0 ? share(measured / of) : ""),
       right(planned > 0 ? number(measured / planned, 3) + " ×" : "–")]);
   };
   const tokens = run.plan?.tokens_per_s;
@@ -146,13 +146,13 @@ function planPanel() {
     plan ? stackRow("planned", planned || [0, 0, 0, plan.step_s * 1e3], most, plan.step_s * 1e3) : [],
     stackRow("measured, mean", measured, most, total)));
   const rows = PHASES.map((phase, p) => [
-    make("span", null, make("i.dot", { style: { background: phase.css(), marginRight: "7px" } }), phase.label),
+    make("span.whole", null, make("i.dot", { style: { background: phase.css(), marginRight: "7px" } }), phase.label),
     right(planned ? milliseconds(planned[p]) : "–"), right(milliseconds(measured[p])), right(share(measured[p] / total)),
     right(planned && planned[p] > 0.005 * plan.step_s * 1e3 ? number(measured[p] / planned[p], 3) + " ×" : "–")]);
   rows.push(["step", right(plan ? milliseconds(plan.step_s * 1e3) : "–"), right(milliseconds(total)), right("100%"),
     right(plan ? number(total / (plan.step_s * 1e3), 3) + " ×" : "–")]);
   rows.push(...speedRows(run));
-  panel.append(table(["", right("planned"), right("measured"), right("share"), right("measured / planned")], rows));
+  panel.append(table(["", right("planned"), right("measured"), right("share"), right("ratio")], rows));
   panel.append(helpTable(run));
   if (!plan) panel.append(make("p.quiet.small", null, "The planner was not asked, or the run is of a version that did not keep its prediction."));
   return panel;
