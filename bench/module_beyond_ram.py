@@ -3,7 +3,7 @@ made, trained, saved, loaded and trained on, by the package sluice. What it took
 from outside, by its kernel.
 
     python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 1.25 --times 3
-    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 6 --gpu-gib 8 --units engine    # a GPU computes
+    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 6 --times 1.3 --gpu-gib 8 --units engine    # a GPU computes
 """
 
 import argparse

@@ -53,6 +53,11 @@ offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
           .nvme = nvme.params + nvme.state + nvme.unit_inputs + nvme.gradients};
 }
 
+std::uint64_t program_bytes(bool on_gpu, bool has_python) {
+  const std::uint64_t python = on_gpu ? kPythonOnGpuBytes : kPythonBytes;
+  return (on_gpu ? kCudaProgramBytes : kProgramBytes) + (has_python ? python : 0);
+}
+
 Result<std::shared_ptr<MemoryLedger>> MemoryLedger::create(const RunSpec& spec, int block_slots) {
   std::shared_ptr<MemoryLedger> ledger(new MemoryLedger(spec, block_slots));
   std::vector<offload::SubGroup> asked;
@@ -77,8 +82,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       base_form_(BaseForm::of(spec)),
       activations_(spec),
       save_buffers_(save_buffer_bytes(spec)) {
-  fixed_.host.program = on_gpu_ ? kCudaProgramBytes : kProgramBytes;
-  if (spec.names != nullptr) fixed_.host.program += on_gpu_ ? kPythonOnGpuBytes : kPythonBytes;
+  fixed_.host.program = program_bytes(on_gpu_, /*has_python=*/spec.names != nullptr);
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);

@@ -33,6 +33,8 @@ inline constexpr std::uint64_t kPythonBytes = std::uint64_t{256} << 20;
 // Likewise on a GPU, beside what takes the place of the former there: a module of 1.4B parameters
 // took 720 MiB more than its parts.
 inline constexpr std::uint64_t kPythonOnGpuBytes = std::uint64_t{768} << 20;
+// Of a process that computes on a GPU, or not; with Python in it, or not.
+std::uint64_t program_bytes(bool on_gpu, bool has_python);
 // What CUDA takes of a GPU for a process before the process takes anything.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
 // Where there are several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with

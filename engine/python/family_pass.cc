@@ -6,22 +6,19 @@
 #include <exception>
 #include <utility>
 
-#include "aio/log.h"
-
 namespace sluice::engine {
 
 // Units that are acquired for one operation; however that ends, none is left behind. Where a GPU
-// has failed, it fails again here: what is on its way to the caller says so.
+// has failed, it fails again as they are released: behind another exception that is not reported.
 class FamilyPass::Held {
  public:
   explicit Held(ModuleRun& run) : run_(run) {}
-  ~Held() {
+  ~Held() noexcept(false) {
     for (const int unit : units_) {
       try {
         run_.release(unit);
-      } catch (const std::exception&) {
-        log::warning_once("a unit is not given back",
-                          "the GPU failed while units were in use: this engine cannot go on");
+      } catch (...) {
+        if (std::uncaught_exceptions() == exceptions_) throw;
       }
     }
   }
@@ -37,6 +34,7 @@ class FamilyPass::Held {
  private:
   ModuleRun& run_;
   std::vector<int> units_;
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 FamilyPass::FamilyPass(ModuleRun& run, std::unique_ptr<Model> model, const Options& options)

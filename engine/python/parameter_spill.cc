@@ -64,8 +64,7 @@ std::uint64_t cache_of(const config::Config& config, int local_ranks) {
     return std::max(host_free(machine_facts(config)).value_or(4 * kGiB) / 4 / ranks,
                     kLeastCacheBytes);
   const auto budget = static_cast<std::uint64_t>(*config.budget.cpu_gib * kGiB) / ranks;
-  const std::uint64_t program =
-      kProgramBytes + (uses_cuda(config) ? kPythonOnGpuBytes : kPythonBytes);
+  const std::uint64_t program = program_bytes(uses_cuda(config), /*has_python=*/true);
   return std::max(budget - std::min(budget, program), 2 * kLeastCacheBytes) / 2;
 }
 

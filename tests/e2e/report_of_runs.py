@@ -114,6 +114,8 @@ class ReportOfRuns(SluiceRuns):
             cut_off = ("[...document.querySelectorAll('.two .panel')]"
                        ".filter(it => it.scrollWidth > it.clientWidth).length")
             self.assertEqual(shown.value(cut_off), 0)
+            wide = browser.page(page_path.as_uri(), width=1700)
+            self.assertEqual(wide.value(cut_off), 0)
             text = shown.value("document.body.innerText")
             for words in ("completed", f"continued after step {continued_after}", "it was killed",
                           "× the plan", "holds the step", "optimizer.params.lr", "TFLOP/s, median",

@@ -438,7 +438,7 @@ class Failures(Fast):
             fast = engine._fast
             with self.assertRaisesRegex(IndexError, "outside of the vocabulary"):
                 engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
-            if DEVICE == "cpu":  # within the units; a GPU's process ends with such an index
+            if DEVICE == "cpu":  # within the units; a GPU computes nothing after such an index
                 with self.broken_checks(), self.assertRaises(IndexError):
                     engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
             loss = engine(**data[0]).loss
@@ -477,6 +477,26 @@ class Failures(Fast):
             yield caught
         finally:
             sluice._micro_batch._documents = make_documents
+
+    @unittest.skipIf(DEVICE == "cpu", "of a GPU that computes nothing any more")
+    def test_a_gpu_that_failed_is_an_exception(self):
+        code = """
+import fast_test, sluice, torch
+from small_modules import run_config
+sluice._micro_batch._check_facts = lambda *_: None
+data = fast_test.batches(1)[0]
+with sluice.initialize(fast_test.make("mistral"), run_config(), units="engine") as engine:
+    try:
+        engine.backward(engine(input_ids=data["input_ids"] + fast_test.VOCAB, labels=data["labels"]).loss)
+    except RuntimeError as error:
+        print("raised:", error)
+print("closed")
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              timeout=120, check=False)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        self.assertIn("raised: CUDA error: device-side assert", done.stdout)
+        self.assertIn("closed", done.stdout)
 
     def test_a_stale_loss(self):
         engine = self.engine(make("gpt2"))

@@ -167,8 +167,8 @@ class Making:
         def adopt(parameter: Any) -> None:
             if threading.get_ident() != thread or not parameter.is_floating_point():
                 return
-            if parameter.is_cuda:  # torch.device("cuda") around it
-                parameter.data = parameter.data.cpu()
+            if parameter.is_cuda and torch.get_default_device().type == "cuda":
+                parameter.data = parameter.data.cpu()  # torch.device("cuda") around it
             spill.adopt(parameter)
 
         def make(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -261,9 +261,9 @@ def init(
     made of the same random numbers as without it, and are the same. Behind it a parameter has its
     shape and type, and using its values raises an error, until the module has an engine, which
     takes them over part by part; another ``with sluice.init(config)`` finds them, too. Buffers are
-    where they always are. Of a default device that is a GPU parameters are made on the CPU, of the
-    CPU's random numbers: a GPU may be smaller than the module, too. A configuration without NVMe
-    folders changes nothing.
+    where they always are. With a GPU as the default device, parameters go to the CPU as they are
+    created, and what initialises them there draws the CPU's random numbers. A configuration without
+    NVMe folders changes nothing.
 
     Args:
         config: that of :func:`initialize`.

@@ -275,6 +275,7 @@ class TrainerMixin(_Trainer):
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         with _trainer_ranks.ends_all(self.engine):
+            self._gathered = None  # push_to_hub saves within a save
             self._gathered = self._values_of_all()
             try:
                 super().save_model(*args, **kwargs)
@@ -296,7 +297,10 @@ class TrainerMixin(_Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if state_dict is None:
             state_dict = self._values_of_all() if self._gathered is None else self._gathered
-        super()._save(output_dir, state_dict)
+        if not self._is_of_several:
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            super()._save(output_dir, dict(state_dict or {}))  # it empties what it is given
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         self._running.save_checkpoint(os.path.join(output_dir, _FOLDER), background=False)
