@@ -325,6 +325,22 @@ class Planner(Folder):
         with self.assertRaisesRegex(sluice.Error, "cpu_gib"):
             losses(self.config(cpu_gib=program / 2**30 / 2))
 
+    def test_says_once_where_the_script_itself_keeps_too_much(self):
+        with initialize(tower()) as engine:
+            program = dict(engine.memory["host"])["the program and LibTorch"]
+        config = self.config(cpu_gib=(program + 200 * 2**20) / 2**30)
+        data = batches(4)
+        with sluice.initialize(tower(), config) as engine:
+            with self.assertNoLogs("sluice", "WARNING"):
+                train(engine, data[:1])
+            kept = torch.ones(3 * 2**26)  # 768 MiB
+            with self.assertLogs("sluice", "WARNING") as logs:
+                train(engine, data[1:])
+            self.assertEqual(kept[-1], 1)
+        self.assertEqual(len(logs.output), 1)
+        sentence = r"GiB are resident in this process, and budget.cpu_gib gives it 0\.\d+: the script"
+        self.assertRegex(logs.output[0], sentence)
+
 
 def engine_step(events):
     return next(it["plan"]["step_s"] for it in events if it["event"] == "begin")

@@ -16,6 +16,7 @@ from ._setup import _check_not_compiled
 if TYPE_CHECKING:
     from ._monitors import Monitors
     from ._records import Record
+    from ._resident import ResidentWatch
     from .fast import Fast
     from .keeper import Keeper
     from .units import ManagedParameter, Unit
@@ -49,6 +50,7 @@ class Steps:
     _monitors: Monitors
     _ranks: Ranks
     _record: Record
+    _resident: ResidentWatch
     _run: Run
     _steps_per_print: int
     _units: list[Unit]
@@ -255,6 +257,7 @@ class Steps:
             self._keeper.step_taken()
         if outcome.warning:
             _log.warning(outcome.warning)
+        self._resident.look()
         self.last_step = StepResult(
             step=self._run.global_step,
             loss=outcome.loss,

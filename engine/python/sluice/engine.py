@@ -22,6 +22,7 @@ from ._checkpoints import Checkpoints
 from ._core import Error, Family, RefusedError, Run
 from ._monitors import Monitors
 from ._records import Record, parse_trace
+from ._resident import ResidentWatch
 from ._setup import _check_module, _engines, _read_config, parameters_of
 from ._steps import StepResult, Steps
 from ._values import _DTYPES, Values, _refuse_load
@@ -106,6 +107,7 @@ class Engine(Steps, Values, Checkpoints):
             self._make_run(divided if family is None else units_of(model, family), family)
             self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
             self._record = Record(self, self._config.given_run_dir, steps)
+            self._resident = ResidentWatch(self.config, self._ranks)
             is_first = self._ranks.rank == 0
             self._monitors = Monitors(
                 self.config if is_first else {}, self._config.given_run_dir or None

@@ -1,0 +1,44 @@
+"""Whether a process stays within the RAM of its run, with all that the script has besides."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from ._core import RankContext, Ranks
+
+_log = logging.getLogger("sluice")
+_GIB = 2**30
+
+
+def resident_bytes() -> int:
+    """Of this process: its own memory and the pages of files it has mapped."""
+    with open("/proc/self/statm", encoding="ascii") as numbers:
+        return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class ResidentWatch:
+    """Warns once where more is resident than ``budget.cpu_gib`` gives each rank of the host: the
+    plan knows the run's parts and what Python usually takes, not what the script keeps."""
+
+    def __init__(self, config: dict[str, Any], ranks: Ranks | RankContext):
+        gib = config.get("budget", {}).get("cpu_gib")
+        self._budget_bytes = None if gib is None else gib * _GIB / ranks.local_world
+        self._ranks_of_host = ranks.local_world
+
+    def look(self) -> None:
+        if self._budget_bytes is None:
+            return
+        over = resident_bytes() - self._budget_bytes
+        if over <= 0:
+            return
+        _log.warning(
+            "%.2f GiB are resident in this process, and budget.cpu_gib gives it %.2f: the script"
+            " keeps more beside the engine than the plan counts for Python (data, a copy of the"
+            " model). To stay within it, lower budget.cpu_gib by %.2f",
+            (self._budget_bytes + over) / _GIB,
+            self._budget_bytes / _GIB,
+            over * self._ranks_of_host / _GIB,
+        )
+        self._budget_bytes = None
