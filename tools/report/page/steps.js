@@ -155,7 +155,7 @@ function planPanel() {
   panel.append(table(["", right("planned"), right("measured"), right("share"), right("ratio")], rows));
   panel.append(helpTable(run));
   if (planned && run.median("gpu_peak_bytes") > 0)
-    panel.append(make("p.quiet.small", null, "Phases are planned by the GPU's clock and measured by the program's: what the GPU updates itself is planned in forward, and measured as waiting."));
+    panel.append(make("p.quiet.small", null, "Phases are planned by the GPU's clock and measured by the program's: what the GPU updates itself is part of forward in the plan, while the program may be waiting for it."));
   if (!plan) panel.append(make("p.quiet.small", null, "The planner was not asked, or the run is of a version that did not keep its prediction."));
   return panel;
 }
