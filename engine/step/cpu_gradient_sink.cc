@@ -128,14 +128,14 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
     offset_bytes += gradient_bytes;
     unit.sums = places.next(index, gradient_bytes);
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
-    for (const int lender : model.lenders(index)) {
-      at(lender).borrowed_by.resize(roots_.size());
-      for (std::size_t level = 0; level < roots_.size(); ++level) {
-        const UnitViews own = fp32_views(model.layout(lender), at(lender).sums[level].own.data());
-        const UnitViews sums =
-            fp32_views(model.borrowed_sums(index), unit.sums[level].borrowed.data());
-        at(lender).borrowed_by[level].add(model, lender, own, index, sums);
-      }
+  }
+  for (int lender = 0; lender < model.units(); ++lender) {
+    if (BorrowedSums::borrowers(model, lender).empty()) continue;
+    for (std::size_t level = 0; level < roots_.size(); ++level) {
+      const UnitViews own = fp32_views(model.layout(lender), at(lender).sums[level].own.data());
+      at(lender).borrowed_by.push_back(BorrowedSums::of(model, lender, own, [&](int borrower) {
+        return fp32_views(model.borrowed_sums(borrower), at(borrower).sums[level].borrowed.data());
+      }));
     }
   }
 }

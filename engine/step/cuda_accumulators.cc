@@ -6,8 +6,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <algorithm>
-
 #include "engine/model/zeroed_ranges.h"
 
 namespace sluice::engine {
@@ -114,21 +112,11 @@ void CudaAccumulators::bind(int unit, const at::Tensor& place, std::uint64_t str
                                ? UnitViews(of_borrowed, borrowed_sum(unit, level))
                                : UnitViews();
     bound.gradients.push_back(gradient_views(model_, unit, own, sums));
-    if (level < roots_ && model_.lends(unit))
-      bound.borrowed_by.push_back(borrowed_of(unit, level, own));
+    if (level >= roots_ || BorrowedSums::borrowers(model_, unit).empty()) continue;
+    bound.borrowed_by.push_back(BorrowedSums::of(model_, unit, own, [&](int borrower) {
+      return UnitViews(model_.borrowed_sums(borrower), borrowed_sum(borrower, level));
+    }));
   }
-}
-
-// What others have added up of this unit's parameters, in one level's sums.
-BorrowedSums CudaAccumulators::borrowed_of(int lender, int level, const UnitViews& own) {
-  BorrowedSums borrowed;
-  for (int borrower = 0; borrower < model_.units(); ++borrower) {
-    const std::vector<int>& lenders = model_.lenders(borrower);
-    if (std::find(lenders.begin(), lenders.end(), lender) == lenders.end()) continue;
-    borrowed.add(model_, lender, own, borrower,
-                 UnitViews(model_.borrowed_sums(borrower), borrowed_sum(borrower, level)));
-  }
-  return borrowed;
 }
 
 at::Tensor CudaAccumulators::borrowed_sum(int unit, int level) {

@@ -77,7 +77,6 @@ class CudaAccumulators {
   };
 
   void bind(int unit, const at::Tensor& place, std::uint64_t stride);
-  BorrowedSums borrowed_of(int lender, int level, const UnitViews& own);
   at::Tensor borrowed_sum(int unit, int level);
   std::uint64_t elements_of_place(int unit) const;
   const Bound& bound(int unit) const {

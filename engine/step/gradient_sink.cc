@@ -2,7 +2,10 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <utility>
+
+#include "aio/check.h"
 
 namespace sluice::engine {
 
@@ -41,9 +44,29 @@ void GradientSink::added(int unit, std::int64_t micro_batch) {
   added_[static_cast<std::size_t>(unit)] = micro_batch + 1;
 }
 
+std::vector<int> BorrowedSums::borrowers(const ModelLayout& model, int lender) {
+  std::vector<int> all;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const std::vector<int>& lenders = model.lenders(unit);
+    const bool borrows = std::find(lenders.begin(), lenders.end(), lender) != lenders.end();
+    if (borrows && model.borrowed_sums(unit).slot_elements > 0) all.push_back(unit);
+  }
+  return all;
+}
+
+BorrowedSums BorrowedSums::of(const ModelLayout& model, int lender, const UnitViews& own,
+                              const std::function<UnitViews(int borrower)>& sums_of) {
+  BorrowedSums sums;
+  for (const int borrower : borrowers(model, lender))
+    sums.add(model, lender, own, borrower, sums_of(borrower));
+  return sums;
+}
+
 void BorrowedSums::add(const ModelLayout& model, int lender, const UnitViews& own, int borrower,
                        const UnitViews& sums) {
   const std::vector<BorrowedParameter>& borrowed = model.borrowed(borrower);
+  SLUICE_CHECK(static_cast<std::size_t>(sums.size()) == borrowed.size(),
+               "a borrower adds up all that it borrows");
   UseOf use;
   for (int i = 0; i < sums.size(); ++i) {
     const BorrowedParameter& it = borrowed[static_cast<std::size_t>(i)];

@@ -30,6 +30,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -143,10 +144,12 @@ class GradientSink {
 // What others have added up for parameters that they borrow of a unit, and where it belongs.
 class BorrowedSums {
  public:
-  // In forward order of the borrowers. `own`: of the lender's gradients; `sums`: of the borrower's
-  // ModelLayout::borrowed_sums().
-  void add(const ModelLayout& model, int lender, const UnitViews& own, int borrower,
-           const UnitViews& sums);
+  // The units that have sums for a lender's parameters, in forward order. A frozen model has none:
+  // a tied head uses the embedding there, and adds up no gradient for it.
+  static std::vector<int> borrowers(const ModelLayout& model, int lender);
+  // `own`: the lender's gradients; `sums_of`: a borrower's views of ModelLayout::borrowed_sums().
+  static BorrowedSums of(const ModelLayout& model, int lender, const UnitViews& own,
+                         const std::function<UnitViews(int borrower)>& sums_of);
   // Adds the sums to the lender's gradient.
   void take_over() const;
   int uses() const { return static_cast<int>(uses_of_.size()); }  // borrowers
@@ -166,6 +169,9 @@ class BorrowedSums {
     std::vector<std::size_t> uses;
     std::vector<offload::ElementRange> ranges;
   };
+  void add(const ModelLayout& model, int lender, const UnitViews& own, int borrower,
+           const UnitViews& sums);
+
   std::vector<Use> uses_;
   std::vector<UseOf> uses_of_;  // by borrower
 };

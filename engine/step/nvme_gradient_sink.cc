@@ -53,7 +53,6 @@ NvmeGradientSink::NvmeGradientSink(const ModelLayout& model, aio::Executor& exec
     next += cpu_sink_borrowed_bytes(model, index);
     unit.zeroed = zeroed_ranges(model.layout(index));
     unit.sum = std::make_unique<offload::SquareSum>(model.layout(index).elements);
-    for (const int lender : model.lenders(index)) at(lender).borrowers.push_back(index);
   }
 }
 
@@ -108,12 +107,10 @@ Status NvmeGradientSink::prefetch(int unit) {
 
 // In ascending order: that of CpuGradientSink.
 void NvmeGradientSink::take_over_borrowed() {
-  BorrowedSums all;
-  for (const int borrower : at(open_->unit).borrowers) {
-    const UnitViews sums = fp32_views(model_.borrowed_sums(borrower), at(borrower).borrowed.data());
-    all.add(model_, open_->unit, open_->own, borrower, sums);
-  }
-  all.take_over();
+  const auto sums_of = [&](int borrower) {
+    return fp32_views(model_.borrowed_sums(borrower), at(borrower).borrowed.data());
+  };
+  BorrowedSums::of(model_, open_->unit, open_->own, sums_of).take_over();
 }
 
 Status NvmeGradientSink::finish(int index) {

@@ -50,7 +50,6 @@ class NvmeGradientSink final : public GradientSink {
     bool has_sums = false;  // of the step that goes on, on NVMe
     bool is_complete = false;
     std::span<float> borrowed;  // sums of what it borrows
-    std::vector<int> borrowers;
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
   };

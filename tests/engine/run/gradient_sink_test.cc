@@ -70,13 +70,15 @@ class Step {
     for (int unit = 0; unit < model_.units(); ++unit) {
       const auto* const got = static_cast<const float*>(sink_->host_gradient(unit));
       const std::vector<ParameterSpec>& parameters = model_.layout(unit).parameters;
+      const auto frozen = static_cast<int>(model_.frozen(unit).parameters.size());
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        Values expected = sum_of(gradients_.at({unit, static_cast<int>(i)}), parts_);
+        Values expected = sum_of(gradients_.at({unit, frozen + static_cast<int>(i)}), parts_);
         for (int borrower = 0; borrower < model_.units(); ++borrower) {
           const auto& borrowed = model_.borrowed(borrower);
           const auto own = static_cast<int>(model_.layout(borrower).parameters.size());
           for (std::size_t b = 0; b < borrowed.size(); ++b) {
-            if (borrowed[b].unit == unit && borrowed[b].parameter == static_cast<int>(i))
+            if (!model_.has_frozen() && borrowed[b].unit == unit &&
+                borrowed[b].parameter == static_cast<int>(i))
               expected = added(
                   expected, sum_of(gradients_.at({borrower, own + static_cast<int>(b)}), parts_));
           }
@@ -95,7 +97,8 @@ class Step {
     const std::int64_t end = waves_.first(wave) + waves_.size(wave);
     for (std::int64_t m = waves_.first(wave); m < end; ++m) {
       const GradientSink::Target target = sink_->target(unit, m);
-      for (int i = 0; i < target.sums.size(); ++i) add(unit, i, target);
+      for (int i = 0; i < target.sums.size(); ++i)
+        if (target.sums[i].defined()) add(unit, i, target);
       sink_->added(unit, m);
     }
     ASSERT_OK(wave + 1 < waves_.count() ? sink_->keep(unit) : sink_->finish(unit));
@@ -106,7 +109,7 @@ class Step {
     Values values(static_cast<std::size_t>(sum.numel()));
     for (float& value : values) value = normal_(random_);
     const std::vector<ParameterSpec>& own = model_.layout(unit).parameters;
-    const auto i = static_cast<std::size_t>(parameter);
+    const auto i = static_cast<std::size_t>(parameter) - model_.frozen(unit).parameters.size();
     const bool is_product = i < own.size() && own[i].gradient_is_product;
     auto* const to = static_cast<float*>(sum.data_ptr());
     for (std::size_t e = 0; e < values.size(); ++e)
@@ -135,6 +138,19 @@ TEST(GradientSink, AddsUpAsTheOrderSaysInAnyWaves) {
       step.run();
       step.check();
     }
+  }
+}
+
+// A tied head uses the frozen embedding, for which no sums exist to be added up.
+TEST(GradientSink, AddsUpAdaptersOfATiedHeadsModel) {
+  const SmallRun small(of_adapters({"run.device=cpu", "model.tied_head=on"}));
+  const ModelLayout model = configured_layout(small.config(), /*on_gpu=*/false);
+  ASSERT_TRUE(model.has_frozen() && model.lends(0));
+  EXPECT_TRUE(BorrowedSums::borrowers(model, 0).empty());
+  for (const std::int64_t of_a_wave : {4, 1}) {
+    Step step(model, {.micro_batches = 4, .lanes = 2, .rounds = 1}, of_a_wave);
+    step.run();
+    step.check();
   }
 }
 

@@ -135,6 +135,7 @@ std::vector<std::string> overrides_of(const std::string& name) {
   if (name.ends_with("Llama")) all = of_llama();
   if (name.ends_with("Adapters")) all = of_adapters();
   if (name.ends_with("BesideInt8")) all = of_adapters({"recipe.lora.base_bits=8"});
+  if (name.find("Tied") != std::string::npos) all.emplace_back("model.tied_head=on");
   if (name.ends_with("InGroups")) all = kInGroups;
   if (name.find("OfBf16Moments") != std::string::npos)
     all.push_back("optimizer.params.moments=bf16");
@@ -328,7 +329,8 @@ INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
-                                         "bf16Adapters", "bf16BesideInt8"),
+                                         "bf16Adapters", "bf16BesideInt8", "bf16TiedAdapters",
+                                         "bf16TiedBesideInt8"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16Llama", "bf16Adapters"),
@@ -336,7 +338,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
 INSTANTIATE_TEST_SUITE_P(Models, PlannedPlaces,
                          testing::Values("bf16", "bf16Llama", "bf16Adapters", "fp16Adapters",
                                          "bf16OfBf16Moments", "bf16BesideInt8", "fp16BesideInt8",
-                                         "fp32BesideInt8"),
+                                         "fp32BesideInt8", "bf16TiedAdapters", "fp16TiedAdapters",
+                                         "fp32TiedAdapters", "bf16TiedBesideInt8"),
                          kNameOf);
 
 }  // namespace
