@@ -38,8 +38,10 @@ Result<RunData> RunData::open(const config::Config& config, RunPurpose purpose) 
                           RunSamples::open(config, {.training = purpose == RunPurpose::kTraining}));
   RunData run(config, std::move(samples));
   if (run.samples_.training() == nullptr) return run;
-  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, run.samples_.training_corpus().fingerprint());
-  run.order_ = hex(run.training().order_id()) + "-" + hex(text);
+  const data::TokenCorpus& corpus = run.samples_.training_corpus();
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpus.fingerprint());
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t tokens, corpus.token_hash());
+  run.order_ = hex(run.training().order_id()) + "-" + hex(text) + "-" + hex(tokens);
   return run;
 }
 
