@@ -110,14 +110,29 @@ std::vector<swap::PathSpeed> path_speeds(const ProbeReport& report) {
   return speeds;
 }
 
+namespace {
+
+// "memory and cores: other work had 90% of the processor time; the model's units: 85%"
+std::string causes_text(const std::vector<std::string>& causes) {
+  std::string text;
+  for (std::string cause : causes) {
+    for (const std::string_view again : {"other work had ", " of the processor time"}) {
+      const auto at = cause.find(again);
+      if (!text.empty() && at != std::string::npos) cause.erase(at, again.size());
+    }
+    text += (text.empty() ? "" : "; ") + cause;
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string busy_warning(const ProbeReport& report) {
   std::string text;
   if (!report.disturbances.empty()) {
-    text =
-        "this machine was busy while it was measured (" + joined(report.disturbances, "; ") +
-        "): a plan made of that may be far off. It is not kept" +
-        (report.of_a_series ? " for longer than this series of runs"
-                            : ": the next run measures it again. Have nothing else running then");
+    text = "this machine was busy while it was measured (" + causes_text(report.disturbances) +
+           "): the plan may be far off, and the measurement is not kept" +
+           (report.of_a_series ? " for longer than this series of runs" : "");
   }
   if (!report.disturbed_before.empty()) {
     text += std::string(text.empty() ? "" : ". ") +

@@ -154,6 +154,7 @@ void TrainSession::one_step(std::int64_t step) {
     *parts_.says << "step " << step << "  validation loss " << *metrics.val_loss << "\n";
   }
   totals_.add(metrics);
+  warn_if_nothing_is_learnt(metrics);
   if (parts_.shows_progress) progress_.update(metrics);
   report_metrics(parts_.log->append(metrics));
   parts_.events->after_step(step);
@@ -162,6 +163,19 @@ void TrainSession::one_step(std::int64_t step) {
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
   last_ = std::move(metrics);
+}
+
+void TrainSession::warn_if_nothing_is_learnt(const StepMetrics& metrics) {
+  if (!totals_.learns_nothing()) return;
+  progress_.clear();
+  log::warning_once(
+      "gradient norm 0",
+      "the gradient norm has been exactly 0 for " +
+          std::to_string(engine::RunTotals::kStepsAtNorm0) + " steps, up to step " +
+          std::to_string(metrics.step) +
+          ": the model learns nothing. Its weights may be too large after too high a learning "
+          "rate (optimizer.params.lr), or no trained token may be left in the data: stop, and "
+          "begin again from an earlier checkpoint with a lower rate");
 }
 
 void TrainSession::compare_with_limit(double flops_per_s) {

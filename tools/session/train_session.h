@@ -81,6 +81,7 @@ class TrainSession {
  private:
   void one_step(std::int64_t step);
   void report_metrics(const Status& written);
+  void warn_if_nothing_is_learnt(const engine::StepMetrics& metrics);
   void report_flops(std::int64_t step, const engine::StepOutcome& outcome, std::int64_t took_ns);
   engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
                                  std::int64_t took_ns) const;

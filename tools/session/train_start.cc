@@ -137,6 +137,7 @@ Status check_steps(const WantedRun& wanted, const RunFolder& folder, const Resum
   if (done >= steps) {
     says << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
+  warn_of_rate(config, done);
   SLUICE_RETURN_IF_ERROR(check_flops_profile(config, done));
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
