@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/families/make_model.h"
+#include "engine/model/ops/products.h"
 #include "engine/python/family_pass.h"
 #include "engine/python/python_errors.h"
 
@@ -38,7 +39,7 @@ std::unique_ptr<FamilyPass> make_passes(ModuleRun& run, const FamilyModel& famil
                                       FamilyPass::Options{.padding_row = padding_row});
 }
 
-// Documents as their positions, starts and the longest's length.
+// Rows padded on the left as documents: positions, starts and the longest's length.
 using PythonDocuments = std::tuple<at::Tensor, at::Tensor, std::int64_t>;
 
 std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& tokens,
@@ -49,7 +50,8 @@ std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& to
   if (documents)
     batch.documents = Documents{.positions = std::get<0>(*documents),
                                 .starts = std::get<1>(*documents),
-                                .longest = std::get<2>(*documents)};
+                                .longest = std::get<2>(*documents),
+                                .padded_tokens = batch.tokens.size(1)};
   return passes.forward(std::move(batch),
                         {.has_backward = has_backward, .drops = drops, .keeps = keeps});
 }
@@ -57,6 +59,15 @@ std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& to
 }  // namespace
 
 void define_family(py::module_& module) {
+  module.def(
+      "has_fast_products",
+      [](const std::string& precision) {
+        return precision == "bf16"   ? has_fast_products(at::kBFloat16)
+               : precision == "fp16" ? has_fast_products(at::kHalf)
+                                     : true;
+      },
+      py::arg("precision"),
+      "Whether this processor multiplies numbers of the precision as fast as fp32's.");
   py::class_<FamilyModel>(module, "Family")
       .def(py::init([](const std::string& text) { return value_of(FamilyModel::read(text)); }),
            py::arg("config"))

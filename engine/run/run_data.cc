@@ -124,8 +124,10 @@ void RunData::read(const data::SampleSource& source, std::uint64_t first, std::i
   batch.counted_targets.push_back(counted);
   starts.push_back(static_cast<std::int32_t>(rows * length));
   Documents documents;
-  for (std::size_t i = 0; i + 1 < starts.size(); ++i)
-    documents.longest = std::max<std::int64_t>(documents.longest, starts[i + 1] - starts[i]);
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
+    documents.lengths.push_back(starts[i + 1] - starts[i]);
+    documents.longest = std::max(documents.longest, documents.lengths.back());
+  }
   documents.positions = positions.to(device);
   documents.starts = at::tensor(starts, at::kInt).to(device);
   batch.documents.push_back(std::move(documents));

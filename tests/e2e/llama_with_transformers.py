@@ -249,6 +249,20 @@ class Llamas(LlamaRuns):
                     self.assert_close(step["grad_norm"], norm, 2e-5)
                     shutil.rmtree(self.path / name)
 
+    def test_dynamic_frequencies_are_those_of_each_document(self):
+        documents, masks = self.write_documents([25, 15, 12, 25, 9, 11, 5])
+        model, folder = self.imported("qwen3", max_position_embeddings=8, rope_parameters={
+            "rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0})
+        # From the shortest on: transformers keeps the frequencies of the longest so far.
+        loss, norm = self.expected_step(model, *zip(*sorted(zip(documents, masks),
+                                                            key=lambda it: len(it[0]))))
+        self.train(folder, 1, **{"data.train": f'["{self.path / "chat.bin"}"]',
+                                 "model.context": LENGTH, "train_micro_batch_size_per_gpu": 4,
+                                 "gradient_accumulation_steps": 1})
+        step, = self.metrics("qwen3")
+        self.assert_close(step["loss"], loss, 2e-6)
+        self.assert_close(step["grad_norm"], norm, 2e-5)
+
     def test_a_folder_is_trained_without_an_import(self):
         model = make_model("qwen3")
         model.save_pretrained(self.path / "theirs", max_shard_size="40KB")

@@ -80,7 +80,8 @@ std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
   const std::uint64_t feed_forward =
       bytes(pass.rows() * (shape.ffn() + (shape.dropout > 0 ? shape.hidden : 0)) *
             pass.number_bytes) +
-      bias_sum_bytes(pass, shape.ffn(), options.cpu);
+      std::max(bias_sum_bytes(pass, shape.ffn(), options.cpu),
+               product_copies_bytes(pass, options, shape.hidden, shape.ffn()));
   return 2 * unit_input_bytes(shape, pass) + std::max(block_saved_bytes(shape, pass) + feed_forward,
                                                       attention_bytes(shape, pass, options));
 }

@@ -136,8 +136,12 @@ class BlockKind final : public UnitKind {
     const std::int64_t ffn = shape_.ffn * (is_fused(pass, options, shape_.ffn) ? 1 : kCopies);
     const std::uint64_t bias =
         shape_.mlp_bias ? bias_sum_bytes(pass, 2 * shape_.ffn, options.cpu) : 0;
-    return std::max(numbers_bytes(pass, ffn), numbers_bytes(pass, 2 * shape_.hidden) +
-                                                  std::max(norm_bytes(pass, options), bias));
+    const auto copies = [&](std::int64_t columns) {
+      return product_copies_bytes(pass, options, shape_.hidden, columns);
+    };
+    return std::max({numbers_bytes(pass, ffn), numbers_bytes(pass, shape_.ffn) + copies(shape_.ffn),
+                     numbers_bytes(pass, 2 * shape_.hidden) +
+                         std::max({norm_bytes(pass, options), bias, copies(2 * shape_.ffn)})});
   }
 
   // In attention's backward, and when its gradient is turned back.
