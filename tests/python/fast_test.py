@@ -43,6 +43,14 @@ MODELS = {
     "qwen2": ("Qwen2", LLAMA, {}),
     "qwen3": ("Qwen3", LLAMA, {"head_dim": 16}),
     "mistral": ("Mistral", LLAMA, {"sliding_window": 5}),
+    "dynamic": (
+        "Llama",
+        LLAMA,
+        {
+            "max_position_embeddings": 5,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0},
+        },
+    ),
 }
 
 
@@ -156,7 +164,14 @@ class Losses(Fast):
                 self.assertLess(off, 1e-4, f"{name} {key}")
 
     def test_padded_rows(self):
-        for name, left in (("gpt2", False), ("tied", False), ("tied", True), ("mistral", True)):
+        for name, left in (
+            ("gpt2", False),
+            ("tied", False),
+            ("tied", True),
+            ("mistral", True),
+            ("dynamic", False),
+            ("dynamic", True),
+        ):
             model = make(name)
             reference = twin(model)
             data = [padded(it, left) for it in batches(6)]
@@ -509,6 +524,23 @@ print("closed")
         with self.assertRaisesRegex(sluice.RefusedError, r"outside of engine.backward"):
             engine(**batch).loss.backward()
         train(engine, [batch])
+
+    def test_a_loss_of_ones_own_in_eval_mode(self):
+        engine = sluice.initialize(make("gpt2").eval(), run_config())  # as from_pretrained() does
+        self.addCleanup(engine.close)
+        batch = batches(1)[0]
+
+        def loss():
+            logits = engine(input_ids=batch["input_ids"]).logits
+            return torch.nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
+            )
+
+        with self.assertRaisesRegex(sluice.RefusedError, r"eval\(\) mode.*engine.train\(\)"):
+            engine.backward(loss())
+        engine.train()
+        engine.backward(loss())
+        engine.step()
 
     def test_losses_that_are_not_the_modules(self):
         engine = self.engine(make("gpt2"))

@@ -1,5 +1,6 @@
 """Hugging Face's Trainer by the engine (sluice.transformers), beside the plain one."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -578,6 +579,28 @@ class Uses(TrainerCase):
         one.train()
         self.assertEqual(one.engine.config["optimizer"]["params"]["lr"], 2e-3)
         self.assertLess(logged(one)[-1], logged(one)[0])
+
+    @unittest.skipIf(importlib.util.find_spec("deepspeed"), "DeepSpeed is here, and has its own way")
+    def test_deepspeeds_json_may_stay_in_the_arguments(self):
+        config = {"zero_optimization": ZERO, "train_batch_size": "auto", "gradient_clipping": "auto"}
+        (self.folder / "ds.json").write_text(json.dumps(config), encoding="utf-8")
+        for given in (config, json.dumps(config), str(self.folder / "ds.json")):
+            args = self.arguments(deepspeed=given, max_steps=2)
+            for _ in range(2):  # also a second Trainer
+                one = by_sluice.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 20))
+                self.addCleanup(self.end, one)
+                one.train()
+                self.assertEqual(one.engine.config["zero_optimization"]["stage"], ZERO["stage"])
+                self.assertEqual(one.engine.config["train_batch_size"], 6)
+                self.end(one)
+        args = self.arguments(deepspeed=config)
+        with (
+            mock.patch.dict(os.environ),  # Accelerate notes there that DeepSpeed is wanted
+            self.assertRaisesRegex(ImportError, "DeepSpeed is not installed"),
+        ):
+            transformers.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 4))
+        with self.assertRaisesRegex(sluice.RefusedError, "leave one out"):
+            by_sluice.Trainer(model=make("gpt2"), args=args, sluice={"zero_optimization": ZERO})
 
     def test_arguments_that_are_refused(self):
         for name, value in (

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _client, _core, _forks, making, ranks
 from ._build import VERSION
 from ._checkpoints import Checkpoints
+from ._copies import NotCopied, allow, forbid
 from ._core import Error, Family, RefusedError, Run
 from ._monitors import Monitors
 from ._records import Record, parse_trace
@@ -67,7 +68,7 @@ def initialize(
     return Engine(model, config, units=units, overrides=overrides, run_dir=run_dir, trace=trace)
 
 
-class Engine(Steps, Values, Checkpoints):
+class Engine(Steps, Values, Checkpoints, NotCopied):
     """A module in training. Made by :func:`initialize`.
 
     A step has ``gradient_accumulation_steps`` micro-batches, each of which ends with :meth:`step`::
@@ -94,6 +95,7 @@ class Engine(Steps, Values, Checkpoints):
         #: The module that is trained.
         self.module = model
         self._is_empty = making.give_stand_ins(model)
+        self._noted_slow = False
         divided = divide(model, units)
         self._ranks = ranks.join()
         family, self._way_reason = choose(model, units, self._ranks.world)
@@ -176,6 +178,21 @@ class Engine(Steps, Values, Checkpoints):
             _log.info("the engine's own units compute %s", type(self.module).__name__)
         else:
             _log.info("PyTorch computes the module, by hooks: %s", self._way_reason)
+            self._note_slow_products()
+
+    def _note_slow_products(self) -> None:
+        precision = self._config.precision
+        if self.device.type != "cpu" or self._noted_slow or _core.has_fast_products(precision):
+            return
+        self._noted_slow = True
+        _log.warning(
+            "this processor has no fast product of %s numbers, and PyTorch, which computes the"
+            " module, takes many times as long as in fp32: train in fp32 (leave out %s.enabled), or"
+            " let the engine's units compute, which multiply through fp32 (engine.way_reason says"
+            " why they do not)",
+            precision,
+            precision,
+        )
 
     def _take_apart(self) -> None:
         """What holds the run, which goes with it; the module's parameters are gone."""
@@ -185,6 +202,7 @@ class Engine(Steps, Values, Checkpoints):
         self._keeper.close()
         for handle in self._handles:
             handle.remove()
+        allow(self.module)
         self._run = cast(Run, Closed())
 
     def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
@@ -250,6 +268,7 @@ class Engine(Steps, Values, Checkpoints):
                 for name, buffer in part._buffers.items():
                     if buffer is not None:
                         part._buffers[name] = buffer.to(self.device)
+        forbid(self.module)
         for part in self.module.modules():
             if any(True for _ in part.parameters(recurse=False)):
                 self._handles.append(

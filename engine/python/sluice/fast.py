@@ -385,9 +385,14 @@ class Fast:
     def refuse_gradient(self, parameter: torch.Tensor) -> None:
         parameter.grad = None
         self._engine._keeper.check_in_backward()
+        in_eval = (
+            ". The module is in eval() mode (from_pretrained() leaves it so), in which a call"
+            " without labels is inference: call engine.train() before training"
+        )
         raise RefusedError(
             "a loss that was not computed by calling the engine (or its module in training) with"
             f" labels has a gradient here: {_BY_HOOKS}"
+            + ("" if self._engine.module.training else in_eval)
         )
 
 

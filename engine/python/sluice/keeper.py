@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from . import _setup
+from ._copies import NotCopied
 from ._core import Error, RefusedError, Run
 from .units import Unit, owners
 
@@ -41,7 +43,7 @@ class Closed:
         raise RefusedError("the module's engine is closed, and its parameters are gone")
 
 
-class Keeper:
+class Keeper(NotCopied):
     """Acquires and releases units as the module's passes need them.
 
     Forward: a unit is held while any module that needs it runs. Backward: from the moment at which
@@ -144,9 +146,18 @@ class Keeper:
     def check_in_backward(self) -> None:
         if not self.in_backward:
             self._run.loss_scale  # of an engine that is closed there is none
+            engines = [reference() for reference in _setup._engines.values()]
+            if any(it is not None and it._keeper.in_backward for it in engines):
+                raise RefusedError(
+                    "another engine's loss went through this engine's module: a backward pass is of"
+                    " one engine. Train both as parts of one module, with one engine (a GAN: two"
+                    " losses in turn, and what the other one trains detached), or detach() what"
+                    " comes from this one"
+                )
             raise RefusedError(
                 "a gradient is computed outside of engine.backward(loss): call that instead of"
-                " loss.backward()"
+                " loss.backward(). torch.autograd.grad() of the parameters, and gradients of"
+                " gradients (create_graph=True, a gradient penalty), are not possible"
             )
 
     def begin_backward(self) -> None:

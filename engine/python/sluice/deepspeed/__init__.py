@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,7 +29,9 @@ from .. import __version__
 from .._core import RefusedError
 from ..engine import initialize as initialize_engine
 from ..units import UnitPolicy
-from . import comm, translate, zero
+from . import accelerator, comm, modules, translate, zero
+from .accelerator import get_accelerator
+from .comm import init_distributed
 from .engine import DeepSpeedEngine
 from .facades import EngineOptimizer, EngineSchedule, shadow_optimizer
 
@@ -38,7 +40,9 @@ __all__ = [
     "EngineOptimizer",
     "EngineSchedule",
     "add_config_arguments",
+    "accelerator",
     "comm",
+    "get_accelerator",
     "init_distributed",
     "initialize",
     "zero",
@@ -49,19 +53,19 @@ _INSTEAD = {
     "init_inference": "call the model under torch.no_grad(), with or without an engine",
     "PipelineModule": "give the whole model to initialize(): its blocks come and go one by one",
     "checkpointing": "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()",
-    "ops": "the engine has its own Adam: name it in the configuration's optimizer section",
     "moe": "give a model with experts of its own (transformers' are)",
     "tp_model_init": "tensors are not divided among GPUs",
     "OnDevice": "make the model on the CPU",
-    "get_accelerator": "ask engine.device",
-    "runtime": "its names are in sluice.deepspeed",
-    "utils": "masters are saved by engine.engine.save_weights()",
 }
+modules.register(runtime_engine={"DeepSpeedEngine": DeepSpeedEngine})
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Any:
     if name in _INSTEAD:
-        raise RefusedError(f"sluice.deepspeed has no {name}: {_INSTEAD[name]}")
+        raise modules.MissingError(f"sluice.deepspeed has no {name}: {_INSTEAD[name]}")
+    module = modules.find(name)
+    if module is not None:
+        return module
     raise AttributeError(f"module 'sluice.deepspeed' has no attribute {name!r}")
 
 
@@ -107,7 +111,7 @@ def initialize(
     if model is None:
         raise RefusedError("initialize() needs model=, a torch.nn.Module")
     keys = read_config(_one_config(args, config, config_params))
-    overrides = _translated(model, optimizer, model_parameters, lr_scheduler, keys)
+    overrides = translated(model, optimizer, model_parameters, lr_scheduler, keys)
     engine = DeepSpeedEngine(
         initialize_engine(model, keys, units=units, overrides=overrides), training_data, collate_fn
     )
@@ -167,7 +171,7 @@ def _without_comments(text: str) -> str:
     return text
 
 
-def _translated(
+def translated(
     model: nn.Module, optimizer: Any, parameters: Any, schedule: Any, config: Mapping[str, Any]
 ) -> translate.Keys:
     if not isinstance(model, nn.Module):
@@ -218,10 +222,6 @@ def _number(params: Mapping[str, Any], name: str, default: float) -> float:
             " it there"
         )
     return float(value)
-
-
-def init_distributed(*_: Any, **__: Any) -> None:
-    """Nothing: ranks meet when the engine is made."""
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -97,17 +97,18 @@ class DeepSpeedEngine:
         self.engine.backward(loss, retain_graph, averages=scale_wrt_gas)
         return loss
 
-    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
-        """Ends the micro-batch, and the step with its last one."""
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
+        """Ends the micro-batch, and the step with its last one, or with this one if it `is_last`:
+        an epoch that ends within an accumulation."""
         if lr_kwargs:
             raise RefusedError("step(lr_kwargs=...): the schedule is the configuration's")
-        if self._is_boundary is False and self.engine.is_boundary:
+        if self._is_boundary is False and not is_last and self.engine.is_boundary:
             raise RefusedError(
                 f"a step has {self.gradient_accumulation_steps()} micro-batches, and"
                 " set_gradient_accumulation_boundary(False) asks for more: raise"
                 " gradient_accumulation_steps"
             )
-        done = self.engine.step(is_last=self._is_boundary is True)
+        done = self.engine.step(is_last=is_last or self._is_boundary is True)
         if done is not None:
             self._say(done)
 
