@@ -208,6 +208,7 @@ TEST_P(Products, OfAttentionAreFp32s) {
 
 // More than one piece holds: of sequences, and of heads.
 TEST_P(Products, OfAttentionAreTheSameInPieces) {
+  if (GetParam() == at::kHalf) GTEST_SKIP() << "pieces are cut alike for both types";
   const HeadShape grouped = {.heads = 4, .kv_heads = 2, .head_dim = 8192};
   ASSERT_LT(Fp32AttentionPiece(9, 2, 2 * 32 * 8192).sequences, 9);
   expect_attention({.heads = grouped, .sequences = 9, .tokens = 32});
