@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import sys
 from pathlib import Path
@@ -52,6 +53,30 @@ def main_guard(program, main):
     except KeyboardInterrupt:
         print(f"\n{program}: stopped; run it again to continue where it was", file=sys.stderr)
         sys.exit(130)
+
+
+MOST_NESTING = 64  # of JSON from outside, as aio/bounded_json.h has it
+
+
+def read_json(text):
+    """What json.loads() gives. ValueError also where it is nested deeper than MOST_NESTING levels:
+    whatever copies or writes it recurses."""
+    too_deep = ValueError(f"nested deeper than {MOST_NESTING} levels")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    brackets = (b"[", b"{") if isinstance(text, (bytes, bytearray)) else ("[", "{")
+    if sum(map(text.count, brackets)) <= MOST_NESTING:
+        return value
+    level = [value]
+    for _ in range(MOST_NESTING):
+        level = [inner for outer in level if isinstance(outer, (dict, list))
+                 for inner in (outer.values() if isinstance(outer, dict) else outer)
+                 if isinstance(inner, (dict, list))]
+        if not level:
+            return value
+    raise too_deep
 
 
 def cache_folder():

@@ -9,7 +9,7 @@ from corpus import chat_spans
 from corpus.chat_template import ChatTemplate
 from corpus.conversations import LeftOut, parse
 from corpus.encode import side_by_hash
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 TOO_LONG = "longer than --max-tokens"
 
@@ -138,7 +138,7 @@ def chat_tokenizer(json_text):
     tells that spaces were no part of a token."""
     from tokenizers import Tokenizer  # pylint: disable=import-outside-toplevel
     try:
-        described = json.loads(json_text)
+        described = read_json(json_text)
         described["post_processor"] = None
         tokenizer = Tokenizer.from_str(json.dumps(described))
     except Exception as error:  # what the package raises is a plain Exception

@@ -14,7 +14,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from corpus import documents
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 GLOBS = ("*.jsonl", "*.ndjson", "*.parquet")
 FORMS = ("messages", "sharegpt", "alpaca")
@@ -120,7 +120,7 @@ def _saved_dataset(folder, report):
 
 def _json_file(path):
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise Failure(f"{path} is not JSON ({error}): save the data set again") from error
     return content if isinstance(content, dict) else {}
@@ -185,8 +185,8 @@ def parse(content, form=None):
     """The conversation of a row, whose form is recognised where `form` does not name it."""
     if isinstance(content, bytes):
         try:
-            row = json.loads(content)
-        except (ValueError, RecursionError) as error:
+            row = read_json(content)
+        except ValueError as error:
             raise LeftOut(NOT_JSON, str(error)) from error
         if not isinstance(row, dict):
             raise LeftOut(NO_FORM, "it is no JSON object")
@@ -329,8 +329,8 @@ def _system(row):
 def _tools(tools):
     if isinstance(tools, str):  # as many data sets have them: the schemas' types differ
         try:
-            tools = json.loads(tools) if tools.strip() else None
-        except (ValueError, RecursionError) as error:
+            tools = read_json(tools) if tools.strip() else None
+        except ValueError as error:
             raise LeftOut(NO_FORM, f"'tools' is not JSON: {error}") from error
     if tools is not None and not (isinstance(tools, list) and
                                   all(isinstance(tool, dict) for tool in tools)):

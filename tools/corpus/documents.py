@@ -19,7 +19,7 @@ import stat
 from collections import Counter, namedtuple
 from pathlib import Path
 
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 FRAGMENT_CHARACTERS = 1 << 20
 READ_BYTES = 1 << 20
@@ -316,8 +316,8 @@ def is_json_list(path):
 def _json_lines(source, key, digest, report):
     for where, line, at_bytes in json_lines(source, digest):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = read_json(line)
+        except ValueError as error:
             report.skip(where, f"not JSON ({error})")
             continue
         text = record.get(key) if isinstance(record, dict) else None

@@ -6,10 +6,9 @@ of named ones has "default". Special tokens are those of tokenizer_config.json, 
 special_tokens_map.json where the former has none, or is from before added tokens were in it.
 """
 
-import json
 from pathlib import Path
 
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
@@ -50,8 +49,8 @@ class TokenizerFolder:
 
     def _json(self, folder, name):
         try:
-            content = json.loads(self.companions.get(name, b"{}"))
-        except (ValueError, RecursionError) as error:
+            content = read_json(self.companions.get(name, b"{}"))
+        except ValueError as error:
             raise Failure(f"{folder / name} is not JSON: {error}") from error
         if not isinstance(content, dict):
             raise Failure(f"{folder / name} is not a JSON object")

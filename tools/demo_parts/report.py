@@ -9,7 +9,7 @@ from array import array
 from collections import Counter, namedtuple
 
 from corpus.output import entropy_nats
-from toolbox import ROOT, say
+from toolbox import ROOT, read_json, say
 
 SLUICE = ROOT / "build/bin/sluice"
 END = "<|endoftext|>"
@@ -21,7 +21,7 @@ HeldBack = namedtuple("HeldBack", "tokens bytes byte_nats token_nats vocab")
 
 def held_back(corpus):
     """Of corpus/val.bin, whose tokens are byte pairs."""
-    tokenizer = json.loads((corpus / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer = read_json((corpus / "tokenizer.json").read_text(encoding="utf-8"))
     spelled = {token: text for text, token in tokenizer["model"]["vocab"].items()}
     tokens = array("H")
     tokens.frombytes((corpus / "val.bin").read_bytes())
