@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "aio/log.h"
+#include "engine/config/report.h"
 #include "engine/device/gpu.h"
 #include "engine/observe/run_totals.h"
 #include "engine/observe/trace_log.h"
@@ -110,6 +111,8 @@ Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
   SLUICE_RETURN_IF_ERROR(check_ranks(resolved.config, options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
+  if (const std::string unused = config::unused_keys(resolved); !unused.empty())
+    log::warning(unused);
   warn_of_data(resolved.config);
   warn_of_tokenizers(resolved.config, watchdog);
   if (const std::string note = engine::leftovers_note(resolved.config); !note.empty())
