@@ -317,7 +317,7 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
-  const std::string& first = hosts.front().host;
+  const std::string first = hosts.front().address();
   if (!is_this_host(first))
     return Error(ErrorCode::kInvalidArgument,
                  "the first host of the hostfile is " + first +
@@ -377,8 +377,9 @@ Result<int> run_hosts(const std::vector<std::string>& words,
   if (hosts.size() == 1) return run_ranks(words, hosts.front().slots);
   const std::vector<std::string> shell = split(remote.shell);
   if (shell.empty()) return Error(ErrorCode::kInvalidArgument, "the command of --ssh is empty");
-  HostRanks ranks{
-      .master_address = hosts.front().host, .master_port = remote.master_port, .job = new_job()};
+  HostRanks ranks{.master_address = hosts.front().address(),
+                  .master_port = remote.master_port,
+                  .job = new_job()};
   ranks.world =
       std::accumulate(hosts.begin(), hosts.end(), 0,
                       [](int sum, const engine::HostSlots& host) { return sum + host.slots; });

@@ -293,6 +293,13 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
       parse_hostfile("# two hosts\n\n worker-1   slots=4 # eight soon\r\n\tworker-2 slots=2");
   ASSERT_TRUE(hosts.ok()) << hosts.error().message();
   EXPECT_THAT(*hosts, ElementsAre(HostSlots{"worker-1", 4}, HostSlots{"worker-2", 2}));
+  // What else DeepSpeed's reader takes: users, Open MPI's max_slots, indents; a byte order mark.
+  const auto others = parse_hostfile(
+      "\xEF\xBB\xBF"
+      "amd@10.1.0.10 slots=2 max_slots=2\r\n   # indented\n\t\nnode-b slots=02");
+  ASSERT_TRUE(others.ok()) << others.error().message();
+  EXPECT_THAT(*others, ElementsAre(HostSlots{"amd@10.1.0.10", 2}, HostSlots{"node-b", 2}));
+  EXPECT_EQ(others->front().address(), "10.1.0.10");
   const auto refusal = [](const char* text) { return parse_hostfile(text).error().message(); };
   EXPECT_EQ(refusal("a slots=1\n#\nb slots=2\na slots=1\n"),
             "line 4 of the hostfile: host 'a' is there twice");
@@ -303,7 +310,9 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
   EXPECT_THAT(refusal("# nothing\n\n"), HasSubstr("names no host"));
   for (const char* bad :
        {"", "a slots=0", "a slots=-1", "a slots=", "a slots=4 max=8", "a slots = 4", "a 4",
-        "slots=4", "a slots=65536\nb slots=1", "a slots=1e3"}) {
+        "slots=4", "node-a:2", "node_ip slots=num_of_gpus", "a@ slots=1", "@a slots=1",
+        "a@h slots=1\nb@h slots=1", "a slots=1 max_slots=x", "a slots=1 max_slots=1 more",
+        "a slots=65536\nb slots=1", "a slots=1e3"}) {
     EXPECT_FALSE(parse_hostfile(bad).ok()) << bad;
   }
 }
