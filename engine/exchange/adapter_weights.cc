@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
@@ -286,7 +287,7 @@ Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
 
 Result<PeftConfig> parse_peft_config(std::string_view text) {
   SLUICE_RETURN_IF_ERROR(FaultFinder().find(text));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = json_or_discarded<Json>(text);
   if (!json.is_object())
     return corrupt("it is not a JSON object: save the adapter by PEFT's save_pretrained()");
   SLUICE_RETURN_IF_ERROR(check_known(json));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/described_model.h"
@@ -88,7 +89,7 @@ BaseModel described(aio::IoQueue& queue, const std::string& folder) {
   base.license_name = metadata["license_name"];
   base.license_link = metadata["license_link"];
   const std::string generation = text_of(queue, folder + "/" + std::string(kGenerationConfigName));
-  if (Json::parse(generation, nullptr, false).is_object()) base.generation_config = generation;
+  if (json_or_discarded<Json>(generation).is_object()) base.generation_config = generation;
   return base;
 }
 
@@ -112,14 +113,14 @@ Result<BaseModel> base_model_of(aio::IoQueue& queue, const std::string& weights)
     SLUICE_ASSIGN_OR_RETURN(BaseModel kept, kept_base_model(queue, directory));
     if (!kept.folder.empty()) return kept;
   }
-  const Json config = Json::parse(text_of(queue, folder + "/config.json"), nullptr, false);
+  const Json config = json_or_discarded<Json>(text_of(queue, folder + "/config.json"));
   if (!config.is_object() || !config.contains("model_type")) return BaseModel();
   return described(queue, folder);
 }
 
 Status keep_base_model(aio::IoQueue& queue, const BaseModel& base, const std::string& directory) {
   if (base.folder.empty()) return {};
-  const Json generation = Json::parse(base.generation_config, nullptr, false);
+  const Json generation = json_or_discarded<Json>(base.generation_config);
   const Json json = {{"name", base.name},
                      {"folder", base.folder},
                      {"license", base.license},
@@ -135,7 +136,7 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
   if (!there) return BaseModel();
   SLUICE_ASSIGN_OR_RETURN(const std::string text, aio::read_small_file(queue, path, kMostBytes));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   if (!json.is_object() || member(json, "folder").empty())
     return Error(ErrorCode::kCorrupt,
                  path +

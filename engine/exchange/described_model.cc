@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
@@ -156,7 +157,7 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   if (!described) return {};
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           aio::read_small_file(queue, path, kMaxModelConfigBytes));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   const Json model = json.is_object() ? json.value("model", Json()) : Json();
   const bool of_model = json.is_object() && describes_model(json);
   if (model.is_object() && !of_model) return check_run_file(path, model, wanted);

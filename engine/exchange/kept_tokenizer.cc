@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
 
@@ -33,7 +34,7 @@ Status read_fingerprint(aio::IoQueue& queue, const std::string& folder, Tokenize
   if (!there) return {};
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           aio::read_small_file(queue, path, kMaxFingerprintBytes));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   const Json hash = json.is_object() ? json.value("vocabulary_sha256", Json()) : Json();
   const Json tokens = json.is_object() ? json.value("tokens", Json()) : Json();
   const Json source = json.is_object() ? json.value("source", Json()) : Json();

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/token_file.h"
@@ -51,8 +52,7 @@ std::string counted(std::uint64_t count, const std::string& noun) {
 // Of a configuration, by the path of its key; null: it has none.
 class Keys {
  public:
-  explicit Keys(const std::string& configuration)
-      : json_(Json::parse(configuration, nullptr, false)) {}
+  explicit Keys(const std::string& configuration) : json_(json_or_discarded<Json>(configuration)) {}
 
   Json at(const char* pointer) const {
     const Json::json_pointer place(pointer);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/check.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
@@ -39,8 +40,8 @@ Result<std::string> read_if_there(aio::IoQueue& queue, const std::string& path) 
 Result<Json> read_object(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, path));
   if (text.empty()) return Json::object();
-  Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is not a JSON object");
+  auto json = read_json_object<Json>(text);
+  if (!json.ok()) return std::move(json).error().with_context(path);
   return json;
 }
 

@@ -9,6 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "aio/bounded_json.h"
 
 namespace sluice::engine {
 namespace {
@@ -23,7 +26,7 @@ Result<std::string> lines_behind(const std::string& path, std::uint64_t begin_by
   if (file.bad()) return Error::from_errno(EIO, {.operation = "read", .path = path});
   const std::size_t last = text.rfind('\n') + 1;  // 0 where there is none
   if (last < text.size()) {
-    if (nlohmann::json::accept(text.begin() + static_cast<std::ptrdiff_t>(last), text.end()))
+    if (read_json<nlohmann::json>(std::string_view(text).substr(last)).ok())
       text += '\n';
     else
       text.resize(last);

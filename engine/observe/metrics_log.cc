@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "engine/observe/cut_lines.h"
 #include "engine/observe/log_parts.h"
@@ -79,7 +80,7 @@ struct Line {
 };
 
 Line parse_line(const std::string& text) {
-  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_discarded<nlohmann::ordered_json>(text);
   if (!json.is_object()) return {};
   std::int64_t schema = 1;
   if (const auto entry = json.find("schema"); entry != json.end() && !take(*entry, schema))

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
@@ -72,7 +73,7 @@ struct HandedOut {
 
 Result<HandedOut> receive(engine::Communicator& link) {
   SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(""));
-  const json content = json::parse(texts.front());
+  SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(texts.front()));
   HandedOut handed;
   config::Sources sources;
   sources.run_file =

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "engine/observe/log_parts.h"
-#include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -59,9 +59,8 @@ void read_config(const std::string& path, RunRecord& record) {
   const auto read = read_lines(path, [&](const TextLine& line) {
     if (text.size() <= kMostLineBytes) text.append(line.text).append("\n");
   });
-  const Json json = read.ok() && text.size() <= kMostLineBytes && !is_nested_too_deep(text)
-                        ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
-                        : Json(Json::value_t::discarded);
+  const Json json = read.ok() && text.size() <= kMostLineBytes ? json_or_discarded<Json>(text)
+                                                               : Json(Json::value_t::discarded);
   if (json.is_object())
     flatten(json, "", 0, record);
   else

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "engine/model/hugging_face_config.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/weights/special_tokens_json.h"
@@ -303,14 +305,24 @@ Result<SpecialTokens> special_tokens(const Json& config, const Class& of, std::i
   return tokens.within(vocab);
 }
 
+// The first Llamas' files have "LLaMAForCausalLM".
+bool same_but_for_case(const Json& one, const std::string& name) {
+  if (!one.is_string()) return false;
+  const auto& text = one.get_ref<const std::string&>();
+  return std::equal(text.begin(), text.end(), name.begin(), name.end(), [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  });
+}
+
 void check_class(HuggingFaceConfig& config, const Class& of) {
   const std::string wanted = std::string(of.name) + "ForCausalLM";
   if (config.has("architectures")) {
     const Json& all = config.json()["architectures"];
-    const Json base = std::string(of.name) + "Model";
+    const std::string base = std::string(of.name) + "Model";
     const bool known =
         all.is_array() && (all.empty() || std::any_of(all.begin(), all.end(), [&](const Json& one) {
-                             return one == wanted || one == base;
+                             return same_but_for_case(one, wanted) || same_but_for_case(one, base);
                            }));
     if (!known) config.refuse("architectures", all, "[\"" + wanted + "\"]");
   }
@@ -353,8 +365,8 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
       config.count("head_dim", of.head_dim == 0 ? shape.hidden / shape.heads : of.head_dim);
   numbers["head_dim"] = static_cast<double>(head_dim);
   constexpr double kEpsilon = 1e-6;
-  constexpr double kSmallestEpsilon = 1e-12;
-  numbers["norm_epsilon"] = config.number("rms_norm_eps", kEpsilon, kSmallestEpsilon, 1);
+  constexpr double kLargestEpsilon = 1000;
+  numbers["norm_epsilon"] = config.number("rms_norm_eps", kEpsilon, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
   const bool may_have_bias =
       of.architecture == Architecture::kLlama || of.architecture == Architecture::kQwen3;
@@ -410,8 +422,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
 }
 
 Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
+  SLUICE_ASSIGN_OR_RETURN(const Json json, read_json_object<Json>(text));
   const Json type = json.value("model_type", Json());
   for (const Class& of : kClasses) {
     if (type != of.model_type) continue;

@@ -199,6 +199,21 @@ TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_THAT(refusal({{"model_type", "gemma3"}}), HasSubstr("\"model_type\" is \"gemma3\""));
 }
 
+// As transformers, which takes any number, and goes by the model_type.
+TEST(LlamaConfig, TakesOddEpsilonsAndTheFirstLlamasName) {
+  for (const double epsilon : {0.0, 1e-15, 4.0})
+    EXPECT_EQ(shape_of(config_of("llama", {{"rms_norm_eps", epsilon}})).epsilon, epsilon);
+  for (const char* name : {"LLaMAForCausalLM", "LlamaForCausalLM", "llamamodel"})
+    EXPECT_EQ(refusal(config_of("llama", {{"architectures", {name}}})), "accepted") << name;
+}
+
+TEST(LlamaConfig, IsBoundedInDepth) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const auto model = read_hugging_face_config(R"({"model_type": "llama", "x": )" + deep + "}");
+  ASSERT_FALSE(model.ok());
+  EXPECT_THAT(model.error().message(), HasSubstr("nested deeper than 64 levels"));
+}
+
 TEST(LlamaConfig, RefusesNumbersThatAreNone) {
   for (const json& wrong : std::vector<json>{
            {{"num_hidden_layers", 0}},

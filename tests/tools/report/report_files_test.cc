@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "aio/bounded_json.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/trace_log.h"
 #include "tests/aio/backends_under_test.h"
