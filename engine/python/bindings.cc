@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -27,7 +28,9 @@
 
 #include "aio/machine_info.h"
 #include "engine/comm/launched_ranks.h"
+#include "engine/config/report.h"
 #include "engine/config/resolve.h"
+#include "engine/config/schedule_outlook.h"
 #include "engine/device/gpu.h"
 #include "engine/preflight/leftovers.h"
 #include "engine/python/bindings.h"
@@ -127,6 +130,14 @@ class Ranks {
   // What each rank says.
   std::vector<std::string> all_gather(const std::string& text) const {
     return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
+  }
+  // Rank 0's values of a tensor on the CPU, on all of them.
+  void broadcast(const at::Tensor& values) const {
+    TORCH_CHECK(values.device().is_cpu() && values.is_contiguous());
+    if (link_)
+      must_be(link_->broadcast(std::span(static_cast<std::byte*>(values.data_ptr()),
+                                         static_cast<std::size_t>(values.nbytes())),
+                               /*root=*/0));
   }
 
  private:
@@ -241,10 +252,24 @@ void add_span(ModuleRun& run, std::size_t phase, std::int64_t begin_ns, std::int
 }
 
 void define_values(py::module_& module) {
+  module.def(
+      "strict_config",
+      [](const std::string& name, const py::bytes& text) {
+        return value_of(config::plain_json({.name = name, .text = std::string(text)}));
+      },
+      py::arg("name"), py::arg("text"));
   py::class_<ResolvedConfig>(module, "Config")
       .def(py::init(&resolve_config), py::arg("text"), py::arg("of_deepspeed"),
            py::arg("overrides") = std::vector<std::string>(), py::arg("world") = 1)
       .def_readonly("ignored", &ResolvedConfig::ignored)
+      .def_property_readonly("warnings",
+                             [](const ResolvedConfig& it) {
+                               std::vector<std::string> said{
+                                   config::unused_keys(it.resolved),
+                                   config::decay_before_warmup(it.config.schedule)};
+                               std::erase(said, std::string());
+                               return said;
+                             })
       .def_property_readonly(
           "precision", [](const ResolvedConfig& it) { return precision_name(it.config.precision); })
       .def_property_readonly("uses_gpu",
@@ -317,7 +342,8 @@ void define_run(py::module_& module) {
                              [](const Ranks& it) { return it.context().local_world; })
       .def("abort", &Ranks::abort, py::arg("reason"), NoGil())
       .def("failure", &Ranks::failure, NoGil())
-      .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil());
+      .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil())
+      .def("broadcast", &Ranks::broadcast, py::arg("values"), NoGil());
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),

@@ -276,6 +276,97 @@ class Training(unittest.TestCase):
             engine.destroy()
 
 
+def text_of(**more):
+    return json.dumps(ds_config(**more))
+
+
+class Configurations(unittest.TestCase):
+    """What people type, by every way in: they have one reader, which `sluice` has as well."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.path = Path(holder.name) / "ds.json"
+
+    def engines(self, text):
+        """Of a dict, where the text is JSON, and of a file; by both calls."""
+        self.path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        configs = [self.path, str(self.path)]
+        try:
+            configs.append(json.loads(text))
+        except ValueError:
+            pass
+        for config in configs:
+            yield lambda it=config: sluice.initialize(tower(blocks=1), it)
+            yield lambda it=config: initialize(tower(blocks=1), it)[0].engine
+
+    def test_what_is_misspelled_or_given_twice_is_refused(self):
+        twice = text_of()[:-1] + ', "bf16": {"enabled": true}, "bf16": {"enabled": false}}'
+        for text, sentence in (
+            (text_of(zero_optimisation={"stage": 3}), "did you mean zero_optimization"),
+            (text_of(optimizer={"params": {"learning_rate": 1}}), "optimizer.params.lr"),
+            (text_of(foo=1), "foo is not a key that Sluice or DeepSpeed knows"),
+            ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested deeper|is not a key"),
+            ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper"),
+            ("[1]", "object"),
+            ("{\n,", "ds.json:2:1"),
+        ):
+            for make in self.engines(text):
+                with self.assertRaisesRegex(sluice.RefusedError, sentence):
+                    make()
+        self.path.write_text(twice)
+        for config in (self.path, str(self.path)):
+            with self.assertRaisesRegex(sluice.RefusedError, "bf16 is given twice"):
+                sluice.initialize(tower(blocks=1), config)
+        loop = ds_config()
+        loop["x"] = loop
+        with self.assertRaisesRegex(sluice.RefusedError, "is no JSON"):
+            sluice.initialize(tower(blocks=1), loop)
+
+    def test_what_deepspeed_reads_is_read(self):
+        relaxed = text_of()[:-1] + ", bf16: {enabled: True,}, # why\n _comment: \"x\", fp16: null}"
+        for text in (relaxed, b"\xef\xbb\xbf" + relaxed.encode()):
+            for make in self.engines(text):
+                with make() as engine:
+                    self.assertTrue(engine.config["bf16"]["enabled"])
+        nothing = text_of(optimizer=None, scheduler=None, fp16=None)
+        for make in self.engines(nothing):
+            with make() as engine:
+                self.assertEqual(engine.config["optimizer"]["type"], "AdamW")
+        for name in ("FusedAdam", "DeepSpeedCPUAdam"):
+            for make in self.engines(text_of(optimizer={"type": name, "params": {"lr": 0.5}})):
+                with make() as engine:
+                    self.assertEqual(engine.config["optimizer"]["type"], "Adam")
+        for make in self.engines(text_of(zero_optimization={"stage": 3, "sub_group_size": 0})):
+            with make() as engine:
+                train(deepspeed.DeepSpeedEngine(engine, None, None), batches(1))
+
+    def test_what_has_no_effect_is_named_once(self):
+        config = ds_config(
+            pipeline={"stages": 3},
+            scheduler={
+                "type": "WarmupDecayLR",
+                "params": {"warmup_num_steps": 9, "total_num_steps": 4, "min_lr": 0},
+            },
+        )
+        with self.assertLogs("sluice", "WARNING") as said:
+            sluice.initialize(tower(blocks=1), config).close()
+        self.assertRegex(said.output[0], 'pipeline {"stages":3}, scheduler.params.min_lr')
+        self.assertRegex(said.output[1], "total_num_steps 4 is less than warmup_num_steps 9")
+        self.assertEqual(len(said.output), 2)
+        with self.assertNoLogs("sluice", "WARNING"):
+            sluice.initialize(tower(blocks=1), config).close()
+
+    def test_a_module_of_another_type_is_said(self):
+        module = tower(blocks=1)
+        module.norm.to(torch.bfloat16)
+        with self.assertLogs("sluice", "WARNING") as said:
+            sluice.initialize(module, ds_config()).close()
+        self.assertRegex(said.output[0], "bfloat16 and float32, and all of it is trained in float32")
+        with self.assertNoLogs("sluice", "WARNING"):
+            sluice.initialize(tower(blocks=1), ds_config(bf16={"enabled": True})).close()
+
+
 class Checkpoints(unittest.TestCase):
     def setUp(self):
         holder = tempfile.TemporaryDirectory()

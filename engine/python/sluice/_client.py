@@ -6,17 +6,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+from . import making
 from ._core import Ranks, RefusedError, values_of
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
 _MOST_BUFFER_BYTES = 64 << 20
+_log = logging.getLogger("sluice")
 
 
 def digest(text: str) -> str:
@@ -40,6 +43,34 @@ def sample_of(values: Iterable[tuple[ManagedParameter, torch.Tensor]]) -> str:
         digest.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
         digest.update(ends.numpy().tobytes())
     return digest.hexdigest() if any_there else ""
+
+
+def take_first_ranks_values(ranks: Ranks, parameters: list[ManagedParameter]) -> None:
+    """As DeepSpeed has it: parameters with other values on some rank take the first rank's."""
+    with making.served(it.parameter for it in parameters):
+        own = [sample([it]) for it in parameters]
+    of_all = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
+    others = [
+        it
+        for number, it in enumerate(parameters)
+        if any(said[number] != of_all[0][number] for said in of_all)
+    ]
+    if not others:
+        return
+    with making.served((it.parameter for it in others), changes=True), torch.no_grad():
+        for it in others:
+            values = it.parameter.detach().cpu().contiguous()
+            ranks.broadcast(values)
+            if ranks.rank != 0:
+                it.parameter.copy_(values)
+    if ranks.rank == 0:
+        names = ", ".join(it.name for it in others[:3]) + (", ..." if len(others) > 3 else "")
+        _log.warning(
+            "%d parameters of the module had other values on some ranks, which have the first"
+            " rank's now (%s)",
+            len(others),
+            names,
+        )
 
 
 def _to_text(tensor: torch.Tensor) -> dict[str, Any]:
@@ -85,7 +116,7 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
     state = None
     try:
         state = json.loads(json.dumps(client_state))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         refused = f"client_state cannot be written as JSON: {error}"
     of_ranks = []
     for rank, text in enumerate(ranks.all_gather(json.dumps([refused, generators]))):

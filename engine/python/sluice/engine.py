@@ -130,13 +130,12 @@ class Engine(Steps, Values, Checkpoints):
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
         frozen = [it for it in self._managed.values() if not it.trained]
-        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
-            self._frozen_sample = _client.sample(frozen)
         self._all_refuse = True
         if self._ranks.world > 1:
-            with making.served(it.parameter for it in self._managed.values()):
-                self._require_same()
+            self._require_same()
         self._all_refuse = False
+        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+            self._frozen_sample = _client.sample(frozen)
         making.settle(self.module)
         checkpointed = checkpointed_share(self.module, self._units)
         if family is not None:
@@ -154,6 +153,7 @@ class Engine(Steps, Values, Checkpoints):
             _log.info(note)
         #: What the module computes with: torch.float32, bfloat16 or float16.
         self.dtype: torch.dtype = _DTYPES[self._config.precision]
+        self._say_types()
         #: Where it computes.
         self.device = (
             torch.device("cuda", torch.cuda.current_device())
@@ -165,6 +165,19 @@ class Engine(Steps, Values, Checkpoints):
         self._start_steps()
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
         self._handles: list[RemovableHandle] = []
+
+    def _say_types(self) -> None:
+        """Where the configuration's type makes something else of the module's."""
+        found = sorted({str(it.parameter.dtype)[6:] for it in self._managed.values()})
+        is_narrower = self.dtype == torch.float32 and found != ["float32"]
+        if self._ranks.rank != 0 or (len(found) == 1 and not is_narrower):
+            return
+        _log.warning(
+            "the module's parameters are %s, and all of it is trained in %s: bf16.enabled and"
+            " fp16.enabled of the configuration choose the type",
+            " and ".join(found),
+            str(self.dtype)[6:],
+        )
 
     def _begin(self, fast: Fast | None) -> None:
         self._take_over()
@@ -219,7 +232,13 @@ class Engine(Steps, Values, Checkpoints):
         keys = json.loads(self._config.json())
         keys["run"].pop("dir", None)
         described = [
-            (unit.name, [(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters])
+            (
+                unit.name,
+                [
+                    (it.name, list(it.parameter.shape), str(it.parameter.dtype), it.trained)
+                    for it in unit.parameters
+                ],
+            )
             for unit in self._units
         ]
         ranks.require_same(
@@ -229,10 +248,10 @@ class Engine(Steps, Values, Checkpoints):
                 "the run's folder (run_dir) is another": self._config.given_run_dir,
                 "the configuration is another": _client.digest(json.dumps(keys)),
                 "the module has other parameters": _client.digest(json.dumps(described)),
-                "the module has other values (set the same seed before it is made, or load the same"
-                " weights)": "" if self._is_empty else _client.sample(self._managed.values()),
             },
         )
+        if not self._is_empty:
+            _client.take_first_ranks_values(self._ranks, list(self._managed.values()))
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):

@@ -1,8 +1,9 @@
 """The ranks of a run: processes that torchrun, DeepSpeed's launcher, mpirun or srun started, each
 with a GPU of its own.
 
-They meet when the first engine is made. All of them run the same script: each makes the same module
-with the same values, and trains on batches of its own (as with a ``DistributedSampler``).
+They meet when the first engine is made. All of them run the same script: each makes the same
+module, of which the first rank's values count, and trains on batches of its own (as with a
+``DistributedSampler``).
 """
 
 from __future__ import annotations

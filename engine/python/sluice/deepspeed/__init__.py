@@ -15,11 +15,8 @@ What is not supported is refused by its name, with what to do instead.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -27,6 +24,7 @@ from torch import nn
 
 from .. import __version__
 from .._core import RefusedError
+from .._setup import read_keys
 from ..engine import initialize as initialize_engine
 from ..units import UnitPolicy
 from . import comm, translate, zero
@@ -132,39 +130,17 @@ def _one_config(args: Any, config: Any, config_params: Any) -> Any:
 
 
 def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """A copy of its keys. RefusedError where it is no JSON object."""
-    keys = dict(config) if isinstance(config, Mapping) else _read(Path(config))
-    try:
-        keys = json.loads(json.dumps(keys))
-    except (TypeError, ValueError) as error:
-        raise RefusedError(f"the configuration is no JSON: {error}") from error
+    """A copy of its keys but those that are null. RefusedError where it is no JSON object."""
+    keys = _without_nulls(read_keys(config))
     if "model" in keys:  # of a run file: another one, whose names are not this module's
         keys["model"] = {}
     return keys
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        keys = json.loads(_without_comments(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise RefusedError(f"the configuration {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RefusedError(f"the configuration {path} is no JSON: {error}") from error
+def _without_nulls(keys: Any) -> Any:
     if not isinstance(keys, dict):
-        raise RefusedError(f"the configuration {path} is no JSON object")
-    return keys
-
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_COMMENT = r"//[^\n]*|#[^\n]*|/\*.*?\*/"
-_TRAILING_COMMA = r",(?=\s*[}\]])"
-
-
-def _without_comments(text: str) -> str:
-    """DeepSpeed's files may have them, and commas behind the last entry."""
-    for extra in (_COMMENT, _TRAILING_COMMA):
-        text = re.sub(f"({_STRING})|{extra}", lambda it: it[1] or "", text, flags=re.DOTALL)
-    return text
+        return keys
+    return {name: _without_nulls(value) for name, value in keys.items() if value is not None}
 
 
 def _translated(
@@ -172,7 +148,7 @@ def _translated(
 ) -> translate.Keys:
     if not isinstance(model, nn.Module):
         return {}  # refused by the engine
-    params = config.get("optimizer", {}).get("params", {})
+    params = _section(_section(config, "optimizer"), "params")
     keys: translate.Keys = {}
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         trained = [it for it in model.parameters() if it.requires_grad]
@@ -189,7 +165,7 @@ def _translated(
         if groups is not None:
             keys.update(translate.group_keys(groups))
     if schedule is not None:
-        if config.get("scheduler", {}).get("type"):
+        if _section(config, "scheduler").get("type"):
             raise RefusedError("a scheduler is given, and the configuration has one: leave one out")
         if optimizer is None:
             optimizer = shadow_optimizer(_number(params, "lr", 1e-3), model)
@@ -204,6 +180,12 @@ def _translated(
             schedule = schedule(optimizer)
         keys.update(translate.schedule_keys(schedule, optimizer))
     return keys
+
+
+def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Empty where it is none: the engine refuses that."""
+    section = keys.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _is_schedule(value: Any) -> bool:
