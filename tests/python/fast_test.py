@@ -716,6 +716,53 @@ class ByHooks(Fast):
             train(engine, batches(1))
             self.assertRegex(engine.way_reason, pattern)
 
+    def test_numbers_that_are_changed_later(self):
+        """As the module computes from there on, which PyTorch does then."""
+
+        def loss(logits, labels, vocab_size, **_):
+            return logits.float().logsumexp(-1).mean()
+
+        def attention(model):
+            return model.model.layers[1].self_attn
+
+        def past_versions(model):
+            model.model.rotary_emb.inv_freq.data.mul_(3)
+
+        for name, change, pattern in (
+            ("llama", lambda it: setattr(it, "loss_function", loss), "loss_function was replaced"),
+            ("llama", lambda it: setattr(it.model.norm, "variance_epsilon", 0.5), "variance_eps"),
+            ("gpt2", lambda it: setattr(it.transformer.h[0].ln_1, "eps", 0.5), "eps of tran.*h.0"),
+            ("qwen3", lambda it: setattr(attention(it), "scaling", 0.01), "scaling of .*1.self_"),
+            ("llama", lambda it: it.model.rotary_emb.inv_freq.mul_(3), "the buffer inv_freq of"),
+            ("llama", past_versions, "the buffer inv_freq of model.rotary_emb"),
+            ("llama", lambda it: setattr(it.config, "num_hidden_layers", 1), "num_hidden_layers"),
+        ):
+            data = batches(3)
+            model, reference = make(name), make(name)
+            engine = self.engine(model, units="auto")
+            optimizer = torch_adamw(reference)
+            for step, batch in enumerate(data):
+                if step == 1:
+                    change(model)
+                    change(reference)
+                with torch.no_grad():
+                    self.near([engine(**batch).loss.item()], [reference(**batch).loss.item()])
+                optimizer.zero_grad()
+                expected = reference(**batch).loss
+                expected.backward()
+                for it in reference.parameters():  # the engine's: a gradient of zero
+                    it.grad = torch.zeros_like(it) if it.grad is None else it.grad
+                optimizer.step()
+                self.near(train(engine, [batch]), [expected.item()], f"{pattern}, step {step}")
+                self.assertEqual(engine.way, "hooks" if step else "engine")
+            self.assertRegex(engine.way_reason, pattern)
+            engine.close()
+
+    def test_rotary_tables_that_are_slightly_others(self):
+        model = make("llama")
+        model.model.rotary_emb.inv_freq[3] *= 1.01
+        self.reason(model, "inv_freq of model.rotary_emb is not what its config says")
+
 
 def run_of(directory, drive):
     """The losses of a run that saves after each step, and what it ends with."""

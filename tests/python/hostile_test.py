@@ -495,6 +495,80 @@ class Refusals(unittest.TestCase):
                 r"blocks\.1\.up\.weight was changed in place", lambda: engine(batches(1)[0])
             )
 
+    def test_of_parameters_that_are_given_other_memory(self):
+        """By .data, as an EMA is swapped in: nothing goes on with two models."""
+        data = batches(4)
+        with initialize(tower()) as engine:
+            train(engine, data)
+            expected = masters(engine)
+        for swap in ("one", "vector"):
+            module = tower()
+            with initialize(module) as engine, tempfile.TemporaryDirectory() as folder:
+                train(engine, data[:2])
+                values = engine.state_dict()
+                before = [it.data for it in module.parameters()]
+                if swap == "one":
+                    weight = module.blocks[2].down.weight
+                    weight.data = values["blocks.2.down.weight"] * 0.9
+                else:
+                    kept = [values[name].flatten() for name, _ in module.named_parameters()]
+                    nn.utils.vector_to_parameters(torch.cat(kept) * 0.9, module.parameters())
+                pattern = r"parameter \S+ has other memory .*load_weights\(\)"
+                for call in (
+                    lambda: engine(data[2]),
+                    lambda: module(data[2]),
+                    engine.state_dict,
+                    lambda: engine.save_checkpoint(folder),
+                    lambda: engine.save_weights(f"{folder}/weights.safetensors"),
+                ):
+                    self.refused(pattern, call)
+                    with torch.no_grad():
+                        self.refused(pattern, call)
+                self.assertEqual(os.listdir(folder), [])
+                for it, own in zip(module.parameters(), before):
+                    it.data = own
+                engine.backward(engine(data[2]))
+                module.head.weight.data = values["head.weight"]
+                self.refused(pattern, engine.step)
+                module.head.weight.data = before[0]
+                train(engine, data[2:])
+                self.assertEqual(masters(engine), expected)
+
+    def test_of_parameters_that_are_attached_again(self):
+        data = batches(3)
+        module = tower()
+        with initialize(module) as engine, tempfile.TemporaryDirectory() as folder:
+            train(engine, data[:1])
+            path = engine.save_checkpoint(folder)
+            expected = train(engine, data[1:])
+            for it in module.parameters():
+                it.data = torch.zeros(it.shape)
+            engine.load_checkpoint(path)
+            self.assertEqual(train(engine, data[1:]), expected)
+            other = tower(seed=4)
+            for it, own in zip(module.parameters(), other.parameters()):
+                it.data = own.data.clone()
+            engine.load_weights(dict(module.named_parameters()))
+            with torch.no_grad():
+                self.assertEqual(engine(data[0]).item(), other(data[0]).item())
+
+    def test_of_clipping_by_the_script(self):
+        module = tower()
+        with initialize(module) as engine:
+            with self.assertLogs("sluice", "WARNING") as logs:
+                for _ in range(2):
+                    engine.backward(engine(batches(1)[0]))
+                    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+                    engine.step()
+            self.assertRegex("".join(logs.output), 'clips nothing here.*"gradient_clipping"')
+            self.assertEqual(len(logs.output), 1)
+        other = tower()
+        other(batches(1)[0]).backward()
+        with self.assertNoLogs("sluice", "WARNING"):
+            self.assertGreater(nn.utils.clip_grad_norm_(other.parameters(), 1e-3), 1e-3)
+        norms = [it.grad.norm() for it in other.parameters()]
+        self.assertLess(torch.stack(norms).norm(), 1.01e-3)
+
     def test_of_another_torch(self):
         code = "import torch; torch.__version__ = '2.12.1+cpu'; import sluice"
         done = subprocess.run(

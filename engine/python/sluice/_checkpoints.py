@@ -65,6 +65,7 @@ class Checkpoints:
                 raise RefusedError("save_checkpoint() needs a directory: the engine has no run_dir")
             directory = self._record.directory
         self._check_values()
+        self._keeper.check_memory()
         self._keeper.release_all()
         self.wait()
         client = _client.pack(self.module, client_state, self._frozen_sample, self._ranks)
@@ -122,6 +123,7 @@ class Checkpoints:
         )
         self._is_empty = False
         self.last_step = None
+        self._keeper.attach()
         self._keeper.step_taken()
         self._record.begin_anew()
         return folder, _client.restore(accepted[0], self.module, self._ranks.rank)

@@ -290,6 +290,11 @@ class Steps:
         return self.last_step
 
     def _check_parameters(self) -> None:
+        try:
+            self._keeper.check_memory()
+        except RefusedError:
+            self._abandon()
+            raise
         for name, parameter in self.module.named_parameters():
             known = self._managed.get(id(parameter))
             if known is None:

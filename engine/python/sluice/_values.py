@@ -137,6 +137,7 @@ class Values:
             (it, values[id(it.parameter)]) for it in self._managed.values() if not it.trained
         )
         self._record.begin_anew()
+        self._keeper.attach()
         self._keeper.step_taken()
         for name, buffer in self.module.named_buffers():
             if name in state:
@@ -171,6 +172,7 @@ class Values:
         if dtype not in _DTYPES:
             raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
         self._check_values()
+        self._keeper.check_memory()
         self._keeper.release_all()
         self._run.save_weights(os.fspath(path), dtype)
 

@@ -103,6 +103,7 @@ class Engine(Steps, Values, Checkpoints):
         steps = parse_trace(trace, self._config.given_run_dir)
         self._scratch = os.path.dirname(self._config.run_dir) or None
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
+        self._said_who_clips = False
         try:
             self._make_run(divided if family is None else units_of(model, family), family)
             self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for

@@ -17,6 +17,7 @@ from . import _client
 from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
 from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
 from ._micro_batch import MicroBatch, NotByUnits, micro_batch
+from ._module_changes import Snapshot
 from .units import ManagedParameter, Unit, UnitPolicy
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ class Fast:
 
         self._original = original
         self._parts = list(module.modules())
+        self._snapshot = Snapshot(module)
         module.forward = forward  # type: ignore[method-assign]
 
     def detach(self) -> None:
@@ -264,7 +266,11 @@ class Fast:
             return self._original(*args, **kwargs)  # inference
         if not has_gradient and engine.world_size > 1:
             return self._original(*args, **kwargs)  # a rank may have what the units do not compute
+        engine._keeper.check_memory()
         try:
+            changed = self._snapshot.changed()
+            if changed is not None:
+                raise NotByUnits(changed)
             return self._forward(
                 micro_batch(named, self.family, self._engine.module.config, self._engine.device),
                 has_gradient,

@@ -34,6 +34,10 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(getattr(value, it.name, None))
 
 
+def _is_view(parameter: torch.Tensor, view: torch.Tensor) -> bool:
+    return parameter.device == view.device and parameter.is_set_to(view)
+
+
 class Closed:
     """In place of a run, once its engine is closed."""
 
@@ -62,6 +66,7 @@ class Keeper:
         self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones; at the end the last used
         self._frames: list[int] = []  # of modules that run: the sequence number at their beginning
         self._versions: list[list[int]] = [[] for _ in units]
+        self._views = [run.views(unit) if it.parameters else [] for unit, it in enumerate(units)]
         self._most = max(run.most_acquired, 1)
         self._at_once = min(self._most, 2)  # unless more are needed at a time
         self.in_backward = False
@@ -163,6 +168,7 @@ class Keeper:
     # ---- units
 
     def _acquire(self, unit: int) -> None:
+        self.check_memory(unit)
         if unit != 0:
             self._make_room(unit)
         self._run.acquire(unit)
@@ -255,6 +261,29 @@ class Keeper:
                     " parameters here. Its present value is that of the change: load a checkpoint"
                     " before going on"
                 )
+
+    def check_memory(self, *units: int) -> None:
+        """Whether the parameters of these units, or of all, are still the engine's."""
+        for unit in units or range(len(self._units)):
+            for it, view in zip(self._units[unit].parameters, self._views[unit]):
+                if not _is_view(it.parameter, view):
+                    raise RefusedError(
+                        f"parameter {it.name} has other memory than the engine's:"
+                        " `parameter.data = tensor` sets that, and so do vector_to_parameters() and"
+                        " the usual swap for an EMA. The engine would train one model, and the"
+                        " module compute another. Put back the tensor that `parameter.data` was"
+                        " before, or call engine.load_weights() or load_checkpoint(), which attach"
+                        " the module again. To change values, use"
+                        " sluice.deepspeed.zero.GatheredParameters(..., modifier_rank=0), and"
+                        " evaluate averaged weights in a second module"
+                    )
+
+    def attach(self) -> None:
+        """Gives parameters the engine's memory again."""
+        for unit, views in zip(self._units, self._views):
+            for it, view in zip(unit.parameters, views):
+                if not _is_view(it.parameter, view):
+                    it.parameter.data = view
 
     def close(self) -> None:
         """Graphs that are still there keep hooks, and so this object, but not the run."""
