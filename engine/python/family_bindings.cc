@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,6 +46,7 @@ std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& to
                                         const at::Tensor& targets, double divisor,
                                         const std::optional<PythonDocuments>& documents,
                                         bool has_backward, bool drops, bool keeps) {
+  const std::lock_guard lock(passes.run().calls());
   FamilyBatch batch{.tokens = tokens, .targets = targets, .documents = {}, .divisor = divisor};
   if (documents)
     batch.documents = Documents{.positions = std::get<0>(*documents),
@@ -78,8 +80,20 @@ void define_family_pass(py::module_& module) {
       .def("forward", &forward, py::arg("tokens"), py::arg("targets"), py::arg("divisor"),
            py::arg("documents"), py::arg("has_backward"), py::arg("drops"), py::arg("keeps"),
            NoGil())
-      .def("backward", &FamilyPass::backward, py::arg("micro_batch"), py::arg("scale"), NoGil())
-      .def("logits", &FamilyPass::logits, py::arg("micro_batch"), NoGil());
+      .def(
+          "backward",
+          [](FamilyPass& passes, MicroBatchPass& pass, double scale) {
+            const std::lock_guard lock(passes.run().calls());
+            passes.backward(pass, scale);
+          },
+          py::arg("micro_batch"), py::arg("scale"), NoGil())
+      .def(
+          "logits",
+          [](FamilyPass& passes, const MicroBatchPass& pass) {
+            const std::lock_guard lock(passes.run().calls());
+            return passes.logits(pass);
+          },
+          py::arg("micro_batch"), NoGil());
 }
 
 }  // namespace sluice::engine

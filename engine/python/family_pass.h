@@ -76,6 +76,7 @@ class FamilyPass {
   void backward(MicroBatchPass& pass, double scale);
   // [B, T, vocab], by the parameters as they are now.
   at::Tensor logits(const MicroBatchPass& pass);
+  ModuleRun& run() const { return run_; }
 
  private:
   class Held;

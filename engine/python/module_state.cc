@@ -264,7 +264,8 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
 }
 
 Result<std::string> ModuleRun::save(const SaveOptions& options) {
-  if (micro_batch_ > 0 || is_touched_)
+  const bool is_between = options.within_step && !awaits_update_ && open_unit_ < 0;
+  if ((micro_batch_ > 0 || is_touched_) && !is_between)
     return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
@@ -275,12 +276,11 @@ Result<std::string> ModuleRun::save(const SaveOptions& options) {
 Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
   is_told_ = false;
   const bool in_background = options.background && ranks_.is_alone();
-  Status saving = save_into(options.directory, in_background);
-  if (saving.ok()) {
-    client_ = options.client;
-    saving = checkpoints_->save({.loss = options.loss});
-    client_.clear();
-  }
+  client_ = options.client;
+  Status saving = check_manifest_room(checkpoint_state(), parameter_specs(model(), DType::kF32));
+  if (saving.ok()) saving = save_into(options.directory, in_background);
+  if (saving.ok()) saving = checkpoints_->save({.loss = options.loss});
+  client_.clear();
   if (!is_told_) SLUICE_RETURN_IF_ERROR(tell_others(false));
   SLUICE_RETURN_IF_ERROR(saving);
   if (in_background)

@@ -10,6 +10,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import nn
@@ -241,6 +242,48 @@ class Refusing(unittest.TestCase):
                     sluice.RefusedError, "client_state cannot be written as JSON"
                 ):
                     other.save_checkpoint(self.folder.name + "-other", {"f": print})
+
+    def test_a_save_between_micro_batches(self):
+        """Where that is asked for: of the last step, and the step goes on."""
+        data = batches(8)
+        for place in PLACES[:2]:
+            drive = Path(self.folder.name) / place
+            drive.mkdir()
+            with initialize(tower(), accumulation=3, place=place, drive=drive) as engine:
+                expected = train(engine, data[:6])
+                weights = masters(engine)
+            with initialize(tower(), accumulation=3, place=place, drive=drive) as engine:
+                losses = train(engine, data[:3])
+                middle = masters(engine)
+                losses += train(engine, data[3:5])
+                path = engine.save_checkpoint(drive / "run", within_step=True)
+                engine.backward(engine(data[5]))  # the last one of its step
+                with self.assertRaisesRegex(sluice.RefusedError, "between steps"):
+                    engine.save_checkpoint(drive / "run", within_step=True)
+                losses.append(engine.step().loss)
+                self.assertEqual((losses, masters(engine)), (expected, weights))
+                engine.load_checkpoint(path)
+                self.assertEqual(masters(engine), middle)
+
+    def test_a_client_state_that_no_manifest_has_room_for(self):
+        quotes = '"' * (65 << 20)  # four characters each, as the manifest has them
+        with initialize(tower()) as engine:
+            with self.assertRaisesRegex(sluice.RefusedError, "client_state is too large: .* 260.*M"):
+                engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes})
+            self.assertFalse(os.path.exists(self.folder.name + "/new"))
+            engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes[: 1 << 20]})
+            _, state = engine.load_checkpoint(self.folder.name + "/new")
+            self.assertEqual(state, {"notes": quotes[: 1 << 20]})
+
+    def test_a_generator_of_another_size_changes_nothing(self):
+        full = torch.get_rng_state()
+        for number, state in enumerate((full[:-8], full[:0], full.float())):
+            folder = Path(self.folder.name) / str(number)
+            with initialize(tower()) as engine:
+                train(engine, batches(1, seed=9))
+                with mock.patch("torch.get_rng_state", return_value=state):
+                    engine.save_checkpoint(folder)
+            self.refused("cpu generator does not suit this torch", tower(), path=folder)
 
     def test_keeps_no_more_than_asked_for(self):
         with initialize(tower(), run={"keep_last": 2}) as engine:

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -638,12 +639,116 @@ class ByHooks(Fast):
         self.assertEqual(list(Path.cwd().glob("sluice-to-hooks-*")), [])
 
     def test_in_the_middle_of_a_step(self):
+        """What the step has so far is computed once more, by hooks."""
+        data = batches(12)
+        for place in (2, 3):  # of the second step: within it, and its last micro-batch
+            together = list(data)
+            together[4 + place - 1] = padded(data[4 + place - 1], left=True, labels=False)
+            expected = by_torch(make("gpt2"), together, accumulation=4)
+            folder = self.folder / f"run-{place}"
+            engine = sluice.initialize(make("gpt2"), run_config(4), run_dir=folder)
+            with engine, self.assertLogs("sluice", "WARNING") as logs:
+                self.near(train(engine, together[:4]), expected[:1])
+                self.assertEqual(engine.way, "engine")
+                self.near(train(engine, together[4:]), expected[1:])
+                self.assertEqual(engine.way, "hooks")
+                self.assertRegex(" ".join(logs.output), "beginning with this step's micro-batches")
+            tokens = [it["tokens_seen"] for it in sluice.metrics(folder)]
+            self.assertEqual(tokens, [4 * 2 * LENGTH * step for step in (1, 2, 3)])
+        engine = self.engine(make("gpt2"), 4)
+        train(engine, data[:1])
+        with self.assertRaisesRegex(sluice.RefusedError, "padded on the left"):
+            engine(**padded(data[1], left=True))
+
+    def test_in_the_middle_of_a_step_without_room_for_hooks(self):
+        data = batches(4)
+        expected = train(self.engine(make("gpt2"), 2), data[2:])
         engine = self.engine(make("gpt2"), 2, units="auto")
-        batch = batches(1)[0]
-        engine.backward(engine(**batch).loss)
-        engine.step()
-        with self.assertRaisesRegex(sluice.RefusedError, "The step has begun"):
-            engine(input_ids=batch["input_ids"])
+        train(engine, data[:1])
+        with mock.patch.object(engine, "_go_on", wraps=engine._go_on) as go_on:
+            go_on.side_effect = [sluice.Error("no room"), mock.DEFAULT]
+            with self.assertRaisesRegex(sluice.RefusedError, "Nor can it go on by hooks: no room"):
+                engine(**{**data[1], "output_hidden_states": True})
+        self.assertEqual(engine.way, "engine")
+        self.assertEqual(train(engine, data[2:]), expected)
+
+    def test_several_backward_passes_of_a_micro_batch(self):
+        data = batches(12)
+
+        def losses_of(model, accumulation):
+            optimizer = torch_adamw(model)
+            losses = []
+            for first in range(0, len(data), 2 * accumulation):
+                optimizer.zero_grad()
+                loss = sum(model(**it).loss for it in data[first : first + 2 * accumulation])
+                (loss / accumulation).backward()
+                optimizer.step()
+                losses.append(loss.item() / accumulation)
+            return losses
+
+        for accumulation in (1, 2, 3):
+            for name in ("gpt2", "tied"):
+                expected = losses_of(make(name), accumulation)
+                engine = self.engine(make(name), accumulation, units="auto")
+                losses = []
+                for one, other in zip(data[::2], data[1::2]):
+                    engine.backward(engine(**one).loss)
+                    engine.backward(engine(**other).loss)
+                    done = engine.step()
+                    if done is not None:
+                        losses.append(done.loss)
+                self.near(losses, expected, f"{name}, {accumulation}")
+                self.assertEqual(engine.way, "engine" if accumulation > 1 else "hooks")
+
+    def test_a_graph_that_is_kept(self):
+        data = batches(4)
+        for accumulation in (1, 2):
+            engine = self.engine(make("llama"), accumulation, units="auto")
+            losses = []
+            for batch in data:
+                loss = engine(**batch).loss
+                engine.backward(loss, retain_graph=True)
+                engine.backward(loss)
+                done = engine.step()
+                if done is not None:
+                    losses.append(done.loss)
+            reference = by_torch(make("llama"), data, accumulation)
+            self.assertAlmostEqual(losses[0], 2 * reference[0], delta=1e-5)
+            self.near([it / 2 for it in losses[:1]], reference[:1])
+
+    def test_a_graph_that_began_before_the_call(self):
+        data = batches(6)
+
+        def call(model, module, batch):
+            embedded = module.get_input_embeddings()(batch["input_ids"])
+            return model(inputs_embeds=embedded, labels=batch["labels"]).loss
+
+        for name in ("llama", "tied"):
+            reference = make(name)
+            optimizer = torch_adamw(reference)
+            engine = self.engine(make(name), 2, units="auto")
+            own = train(engine, data[:2])
+            for first in range(0, 6, 2):
+                optimizer.zero_grad()
+                total = 0.0
+                for number, batch in enumerate(data[first : first + 2]):
+                    if first == 0 or (first == 2 and number == 0):
+                        loss = reference(**batch).loss / 2
+                    else:
+                        loss = call(reference, reference, batch) / 2
+                    loss.backward()
+                    total += loss.item()
+                optimizer.step()
+                if first == 0:
+                    self.near(own, [total])
+                    continue
+                for number, batch in enumerate(data[first : first + 2]):
+                    is_own = first == 2 and number == 0
+                    loss = engine(**batch).loss if is_own else call(engine, engine.module, batch)
+                    engine.backward(loss)
+                    done = engine.step()
+                self.near([done.loss], [total], name)
+            self.assertEqual(engine.way, "hooks")
 
     def test_losses_of_the_logits(self):
         data = [it["input_ids"] for it in batches(4)]

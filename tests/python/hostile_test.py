@@ -1,11 +1,13 @@
 """The package sluice where something goes wrong: stale slots, exceptions, and what it refuses."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 from random import Random
@@ -272,6 +274,91 @@ class Nested(unittest.TestCase):
                         engine(batches(1)[0])
                 with torch.no_grad():  # the innermost one calls no other
                     engine.module.blocks[0](torch.ones(1, 16))
+
+
+class Threads(unittest.TestCase):
+    """One engine, and a second thread that saves, reads and evaluates while the first trains."""
+
+    def test_wait_for_each_other(self):
+        data = batches(12)
+        sentence = "a checkpoint is made between steps|another thread is in a pass"
+        for place in PLACES[:3]:
+            with tempfile.TemporaryDirectory() as folder:
+                drive = Path(folder) / "drive"
+                drive.mkdir()
+                options = {"place": place, "drive": drive}
+                expected, losses = [], []
+                with initialize(tower(), **options) as engine:
+                    for tokens in data:
+                        expected += [(train(engine, [tokens]), masters(engine))]
+                with initialize(tower(), **options) as engine:
+                    ended = threading.Event()
+                    wrong, saved = [], []
+
+                    def disturb(number):
+                        calls = (
+                            lambda: saved.append(engine.save_checkpoint(f"{folder}/{number}")),
+                            lambda: engine.save_weights(f"{folder}/{number}.safetensors"),
+                            engine.state_dict,
+                            engine.wait,
+                        )
+                        while not ended.is_set():
+                            for call in calls:
+                                try:
+                                    call()
+                                except sluice.RefusedError as error:
+                                    if not re.search(sentence, str(error)):
+                                        wrong.append(error)
+                                except BaseException as error:
+                                    wrong.append(error)
+
+                    threads = [threading.Thread(target=disturb, args=(it,)) for it in range(2)]
+                    for it in threads:
+                        it.start()
+                    for tokens in data:
+                        losses += [train(engine, [tokens])]
+                    while len(saved) < 2 and not wrong:
+                        time.sleep(0.01)
+                    ended.set()
+                    for it in threads:
+                        it.join()
+                    self.assertEqual(wrong, [], place)
+                    self.assertEqual(losses, [it for it, _ in expected], place)
+                    self.assertEqual(masters(engine), expected[-1][1], place)
+                    engine.load_checkpoint(saved[-1])
+                    weights = expected[engine.global_step - 1][1]
+                    self.assertEqual(masters(engine), weights, place)
+
+    def test_do_not_mix_in_the_modules_own_passes(self):
+        inside, go_on = threading.Event(), threading.Event()
+        module = tower()
+        data = batches(2)
+        with initialize(module) as engine:
+            expected = engine(data[0]).item()
+
+            def wait(*_):
+                inside.set()
+                go_on.wait(20)
+
+            handle = module.blocks[1].register_forward_pre_hook(wait)
+            losses = []
+            thread = threading.Thread(target=lambda: losses.append(module(data[0]).item()))
+            thread.start()
+            self.assertTrue(inside.wait(20))
+            handle.remove()
+            for call in (
+                lambda: module(data[1]),
+                engine.state_dict,
+                lambda: engine.save_weights("weights.safetensors"),
+                lambda: engine(data[1]),
+                engine.close,
+            ):
+                with self.assertRaisesRegex(sluice.RefusedError, "another thread is in a pass"):
+                    call()
+            go_on.set()
+            thread.join()
+            self.assertEqual(losses, [expected])
+            self.assertEqual(len(train(engine, data)), 2)
 
 
 class NonFinite(unittest.TestCase):

@@ -7,12 +7,13 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ._core import Ranks, RefusedError, values_of
+from ._core import Error, Ranks, RefusedError, values_of
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
@@ -104,9 +105,51 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
     )
 
 
-def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
-    """What pack() has written. RefusedError where it is not this module's."""
-    stored = json.loads(text)
+@dataclass
+class Stored:
+    """What pack() has written, checked: restore() cannot fail half way."""
+
+    client_state: Any
+    buffers: dict[str, torch.Tensor]
+    generators: dict[str, torch.Tensor]  # this rank's; empty where it was not there
+
+
+def _generators(stored: dict[str, Any], rank: int) -> dict[str, torch.Tensor]:
+    of_ranks = [stored["generators"], *stored.get("generators_of_ranks", [])]
+    if rank >= len(of_ranks):
+        return {}
+    states = {}
+    for kind, text in of_ranks[rank].items():
+        if kind == "cuda" and not torch.cuda.is_available():
+            continue
+        state = _from_text(text)
+        try:
+            torch.Generator(kind).set_state(state)
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RefusedError(
+                f"the checkpoint's state of torch's {kind} generator does not suit this torch"
+                f" ({torch.__version__}): {reason}. Load it by the torch that saved it"
+            ) from error
+        states[kind] = state
+    return states
+
+
+def read(text: str, module: nn.Module, frozen: str, rank: int) -> Stored:
+    """What pack() has written. RefusedError where it is not this module's, Error where it cannot
+    be read."""
+    try:
+        return _read(json.loads(text), module, frozen, rank)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        if isinstance(error, Error):
+            raise
+        raise Error(
+            "the checkpoint's buffers and generators cannot be read"
+            f" ({type(error).__name__}: {error}): it is damaged, or of another version"
+        ) from error
+
+
+def _read(stored: dict[str, Any], module: nn.Module, frozen: str, rank: int) -> Stored:
     if stored["frozen"] != frozen:
         raise RefusedError(
             "the checkpoint was trained beside other frozen parameters than those of this module:"
@@ -119,19 +162,22 @@ def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
                 f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module"
                 " has not"
             )
-    return stored
+    return Stored(
+        stored["client_state"],
+        {name: _from_text(value) for name, value in stored["buffers"].items()},
+        _generators(stored, rank),
+    )
 
 
-def restore(stored: dict[str, Any], module: nn.Module, rank: int) -> Any:
+def restore(stored: Stored, module: nn.Module) -> Any:
     """Sets buffers and generators, and returns the client_state. A rank that was not there when it
     was saved keeps the generators that it has."""
     buffers = _persistent_buffers(module)
     with torch.no_grad():
-        for name, value in stored["buffers"].items():
-            buffers[name].copy_(_from_text(value))
-    of_ranks = [stored["generators"], *stored.get("generators_of_ranks", [])]
-    if rank < len(of_ranks):
-        torch.set_rng_state(_from_text(of_ranks[rank]["cpu"]))
-        if "cuda" in of_ranks[rank] and torch.cuda.is_available():
-            torch.cuda.set_rng_state(_from_text(of_ranks[rank]["cuda"]))
-    return stored["client_state"]
+        for name, value in stored.buffers.items():
+            buffers[name].copy_(value)
+    if "cpu" in stored.generators:
+        torch.set_rng_state(stored.generators["cpu"])
+    if "cuda" in stored.generators:
+        torch.cuda.set_rng_state(stored.generators["cuda"])
+    return stored.client_state

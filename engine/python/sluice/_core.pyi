@@ -121,6 +121,9 @@ class Run:
     applied_step: int
     on_gpu: bool
     keeping_costs: bool
+    def expect_several_passes(self) -> None: ...
+    can_have_several_passes: bool
+    has_several_passes: bool
     memory: dict[str, Any]
     notes: list[str]
     nvme_reads: int
@@ -141,6 +144,7 @@ class Run:
         client: str,
         background: bool = ...,
         loss: float | None = ...,
+        within_step: bool = ...,
     ) -> str: ...
     def wait_for_saves(self) -> None: ...
     def finished_saves(self) -> list[SavedCheckpoint]: ...

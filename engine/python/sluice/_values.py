@@ -13,6 +13,7 @@ from torch import nn
 
 from . import _client
 from ._core import Ranks, RefusedError, Run
+from ._threads import alone
 
 if TYPE_CHECKING:
     from ._records import Record
@@ -48,6 +49,7 @@ class Values:
     def _fail(self, error: BaseException) -> None:
         raise NotImplementedError
 
+    @alone
     def _gather(self, unit: int) -> list[torch.Tensor]:
         """Copies of a unit's parameters, on the CPU."""
         self._check_values()
@@ -83,7 +85,7 @@ class Values:
         """
         self._check_values()
         units = sorted({self._number_of(it) for it in parameters})
-        with self._keeper.holding(units):
+        with self._calls, self._keeper.holding(units):
             yield
 
     def _number_of(self, parameter: nn.Parameter) -> int:
@@ -92,11 +94,13 @@ class Values:
             raise RefusedError("gathered() wants parameters of the module that is trained")
         return known.unit
 
+    @alone
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
         one tensor."""
         return self.module.state_dict()
 
+    @alone
     def follow_state_dict(self) -> None:
         """Takes part in the state_dict() of another rank, and keeps nothing of it."""
         self._keeps_copies = False
@@ -105,6 +109,7 @@ class Values:
         finally:
             self._keeps_copies = True
 
+    @alone
     def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
         """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
         the step is 0.
@@ -143,6 +148,7 @@ class Values:
             if name in state:
                 buffer.copy_(state[name])
 
+    @alone
     def _change(self, changes: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]) -> None:
         """Parameters, their new values, and what they were: masters change where these differ."""
         if self._ranks.world > 1:
@@ -166,6 +172,7 @@ class Values:
                 with self._keeper.holding([number]):
                     yield from frozen
 
+    @alone
     def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
         """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
         "bf16" or "fp16"."""

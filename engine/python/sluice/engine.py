@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -104,6 +105,7 @@ class Engine(Steps, Values, Checkpoints):
         self._scratch = os.path.dirname(self._config.run_dir) or None
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
         self._said_who_clips = False
+        self._calls = threading.RLock()
         try:
             self._make_run(divided if family is None else units_of(model, family), family)
             self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
@@ -192,7 +194,8 @@ class Engine(Steps, Values, Checkpoints):
         """Goes on from there, with the module's own forward. RefusedError where that cannot be (it
         takes more memory): then by the units again, which refuse what they do not compute."""
         fast = cast(Fast, self._fast)
-        last, generation = self.last_step, self._keeper._generation
+        before = self._keeper
+        last, generation = self.last_step, before._generation
         self._record.let_go()
         self._take_apart()
         try:
@@ -207,6 +210,8 @@ class Engine(Steps, Values, Checkpoints):
             ) from error
         finally:
             self.last_step, self._keeper._generation = last, generation
+            if self._keeper is not before:
+                before.go_on_in(self._keeper)
 
     def _go_on(self, checkpoint: str, units: list[Unit], before: Fast | None) -> None:
         family = None if before is None else before.family
@@ -375,6 +380,11 @@ class Engine(Steps, Values, Checkpoints):
     def _close(self, how: str, reason: str) -> None:
         if isinstance(self._run, _forks.Forked):
             return
+        with self._calls:
+            self._close_alone(how, reason)
+
+    def _close_alone(self, how: str, reason: str) -> None:
+        self._keeper.check_thread()
         is_open = not isinstance(self._run, Closed)  # not where it could not go on by hooks
         try:
             if is_open:
@@ -394,6 +404,7 @@ class Engine(Steps, Values, Checkpoints):
 
     def _leave_to_parent(self) -> None:
         _forks.keep_forever(self._run)
+        self._calls = threading.RLock()  # one of the parent's threads may have held it
         self._record.leave_to_parent()
         self._run = self._keeper._run = self._record._run = cast(Run, _forks.Forked("the engine"))
         _engines.pop(self.module, None)

@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -90,15 +91,41 @@ class _Logits(torch.autograd.Function):
         return None, None, None
 
 
+@dataclass(frozen=True)
+class Passed:
+    """What one backward pass by units was computed of."""
+
+    batch: MicroBatch
+    args: tuple
+    kwargs: dict[str, Any]
+    scale: float
+
+
+def _own(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 class _Call:
     """A call in training, between forward and backward."""
 
-    def __init__(self, fast: Fast, passed: MicroBatchPass, by_hooks: Callable[[], Any]):
-        self.passed = passed
+    def __init__(
+        self, fast: Fast, batch: MicroBatch, passed: MicroBatchPass, args: tuple, kwargs: dict
+    ):
+        self.batch, self.passed = batch, passed
         self._fast = fast
-        self._by_hooks = by_hooks
+        self._args, self._kwargs = args, kwargs
         self._engine = fast._engine
         self.generation = self._engine._keeper._generation
+        self.was_passed = False
+        self.is_retained = False  # backward(retain_graph=True): another backward may come
+
+    def _by_hooks(self) -> Any:
+        return self._engine.module(*self._args, **self._kwargs)
+
+    def passed_with(self, scale: float) -> Passed:
+        """The script may use its tensors again."""
+        kwargs = {key: _own(value) for key, value in self._kwargs.items()}
+        return Passed(self.batch, tuple(_own(it) for it in self._args), kwargs, scale)
 
     @property
     def is_fast(self) -> bool:
@@ -258,6 +285,10 @@ class Fast:
         del self._passes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._engine._calls:  # the module's own call as well
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         engine = self._engine
         has_gradient = torch.is_grad_enabled()
         named = self._named(args, kwargs)
@@ -274,7 +305,8 @@ class Fast:
             return self._forward(
                 micro_batch(named, self.family, self._engine.module.config, self._engine.device),
                 has_gradient,
-                lambda: engine.module(*args, **kwargs),
+                args,
+                kwargs,
             )
         except NotByUnits as error:
             return self._otherwise(str(error), has_gradient, args, kwargs)
@@ -327,15 +359,11 @@ class Fast:
         names = [it for it in _argument_names(self._original) if it != "self"]
         return {**dict(zip(names, args)), **kwargs}
 
-    def _forward(
-        self, batch: MicroBatch, has_gradient: bool, by_hooks: Callable[[], Any]
-    ) -> Output:
-        engine = self._engine
-        module = engine.module
-        engine._keeper.release_all()
-        drops = module.training and self.family.dropout > 0
+    def _pass(self, batch: MicroBatch, has_gradient: bool) -> MicroBatchPass:
+        self._engine._keeper.release_all()
+        drops = self._engine.module.training and self.family.dropout > 0
         with torch.no_grad():
-            passed = self._passes.forward(
+            return self._passes.forward(
                 batch.tokens,
                 batch.targets,
                 batch.divisor,
@@ -344,8 +372,11 @@ class Fast:
                 drops,
                 self._keeps(),
             )
+
+    def _forward(self, batch: MicroBatch, has_gradient: bool, args: tuple, kwargs: dict) -> Output:
+        passed = self._pass(batch, has_gradient)
         self._check_module()  # while a GPU computes
-        call = _Call(self, passed, by_hooks)
+        call = _Call(self, batch, passed, args, kwargs)
         if not has_gradient:
             return Output(passed.loss, (lambda: call.logits(False)) if self.wants_logits else None)
         loss = _Loss.apply(self._anchor, call)
@@ -364,29 +395,66 @@ class Fast:
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
         """Of `scale` times the loss; past autograd where it is one that a call has returned."""
         node, call = getattr(loss, "_sluice_call", (None, None))
-        if call is not None and loss.grad_fn is node and not loss._backward_hooks:
-            self.run_backward(call, scale)
-            return
-        engine = self._engine
-        calls = _calls_in(loss.grad_fn)
+        is_own = call is not None and loss.grad_fn is node and not loss._backward_hooks
+        calls = [node] if is_own else _calls_in(loss.grad_fn)
         kind = _Loss._backward_cls  # type: ignore[attr-defined]
         is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
-        if not is_loss:
-            reason = "a loss is made of outputs.logits, or of several calls"
-            if self._must or self.family.dropout > 0:
+        engine = self._engine
+        reason = "" if is_loss else "a loss is made of outputs.logits, or of several calls"
+        can_go = not self._must and self.family.dropout == 0
+        if is_loss and len(engine._passed) > engine._run.micro_batch:
+            if self._can_add():
+                self._expect_several()
+            else:  # with dropout, the passes before are repeated with another one
+                reason, can_go = "a micro-batch has several backward passes", not self._must
+        if reason:
+            if not can_go:
                 raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
             to_hooks(engine, reason)
             engine._begin_pass()
             engine._begin_backward()
-        loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+        for it in calls:
+            it.call.is_retained |= retain_graph
+        if is_own and not reason:
+            self.run_backward(call, scale)
+        else:
+            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+
+    def _can_add(self) -> bool:
+        """Several passes to a micro-batch: their dropout would be the same."""
+        return self.family.dropout == 0 and self._engine._run.can_have_several_passes
+
+    def _expect_several(self) -> None:
+        """Until now, sums were complete after a micro-batch's first pass."""
+        engine = self._engine
+        run = engine._run
+        if run.has_several_passes:
+            return
+        passed, ended = engine._passed, run.micro_batch
+        run.abandon_step()
+        run.expect_several_passes()
+
+        def compute(it: Passed) -> None:
+            self._passes.backward(self._pass(it.batch, True), it.scale)
+
+        engine._repeat(passed, ended, compute)
+        engine._keeper.in_backward = True
 
     def run_backward(self, call: _Call, scale: float) -> None:
-        self._engine._keeper.check_in_backward()
+        engine = self._engine
+        engine._keeper.check_in_backward()
         call.check_generation()
+        if call.was_passed and call.is_retained:
+            call.passed = self._pass(call.batch, True)
+        number = engine._run.micro_batch
         try:
             self._passes.backward(call.passed, scale)
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        call.was_passed = True
+        while len(engine._passed) <= number:
+            engine._passed.append([])
+        engine._passed[number].append(call.passed_with(scale))
 
     def refuse_gradient(self, parameter: torch.Tensor) -> None:
         parameter.grad = None
@@ -406,20 +474,19 @@ def _argument_names(forward: Any) -> list[str]:
 
 
 def to_hooks(engine: Engine, reason: str) -> None:
-    """The engine goes on by hooks, between steps: its state passes through a checkpoint in a
-    temporary folder."""
+    """The engine goes on by hooks: its state passes through a checkpoint in a temporary folder, and
+    a step that has begun is computed once more from its beginning."""
     run = engine._run
-    if run.micro_batch > 0 or engine._losses:
-        raise RefusedError(
-            f"the engine's units do not compute this: {reason}. The step has begun, so it cannot go"
-            f" on by hooks either: {_BY_HOOKS} from the beginning"
-        )
-    _log.warning("from here on PyTorch computes the module, by hooks: %s", reason)
+    passed, ended, losses = engine._passed, run.micro_batch, engine._losses
+    is_new, tokens = engine._new_micro_batch, engine._record.tokens
+    again = ", beginning with this step's micro-batches" if passed else ""
+    _log.warning("from here on PyTorch computes the module, by hooks: %s%s", reason, again)
     run.wait_for_saves()
     engine._record.note_saves()  # and not of the one that follows
     folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=engine._scratch)
     try:
-        engine._keeper.release_all()
+        engine._keeper.end_backward()
+        run.abandon_step()
         client = _client.pack(engine.module, None, engine._frozen_sample, engine._ranks)
         path = run.save(folder, client)
         del run
@@ -435,3 +502,6 @@ def to_hooks(engine: Engine, reason: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
+    engine._losses, engine._new_micro_batch, engine._record.tokens = losses, is_new, tokens
+    engine._repeat(passed, ended, engine._compute_by_hooks)
+    engine._passed = []

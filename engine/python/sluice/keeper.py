@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ._core import Error, RefusedError, Run
+from ._threads import Passes
 from .units import Unit, owners
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
@@ -65,6 +66,7 @@ class Keeper:
         self._held = [False] * len(units)
         self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones; at the end the last used
         self._frames: list[int] = []  # of modules that run: the sequence number at their beginning
+        self._passes = Passes()
         self._versions: list[list[int]] = [[] for _ in units]
         self._views = [run.views(unit) if it.parameters else [] for unit, it in enumerate(units)]
         self._most = max(run.most_acquired, 1)
@@ -77,6 +79,7 @@ class Keeper:
         self._order_forward = 0
         self._position = 0
         self._handles: list[RemovableHandle] = []
+        self._next: Keeper | None = None
         for module, wanted in owners(root, units):
             self._handles.append(
                 module.register_forward_pre_hook(partial(self._before, wanted), prepend=True)
@@ -89,6 +92,8 @@ class Keeper:
     # ---- forward
 
     def _before(self, wanted: list[int], module: nn.Module, args: tuple) -> None:
+        self.check_thread()
+        self._passes.enter()
         self._frames.append(_sequence_nr())
         for unit in wanted:
             self._depth[unit] += 1
@@ -97,11 +102,21 @@ class Keeper:
                 self._acquire(unit)
 
     def _behind(self, wanted: list[int], module: nn.Module, args: tuple, output: object) -> None:
+        if not self._passes.is_own:  # refused in _before()
+            return
         began = self._frames.pop() if self._frames else 0
         if output is not None and torch.is_grad_enabled():
             for tensor in _tensors(output):
                 self._watch(tensor, wanted, began)
         self._leave(wanted)
+
+    def check_thread(self) -> None:
+        if self._frames and not self._passes.is_own and not self._passes.has_ended:
+            raise RefusedError(
+                "another thread is in a pass of this module: its units are fetched for one pass at"
+                " a time. Call the engine, whose calls wait for each other, or use a lock of your"
+                " own around calls of the module"
+            )
 
     def _leave(self, wanted: list[int]) -> None:
         for unit in wanted:
@@ -113,6 +128,7 @@ class Keeper:
 
     @contextmanager
     def holding(self, wanted: list[int]) -> Iterator[None]:
+        self.check_thread()
         for unit in wanted:
             self._depth[unit] += 1
         try:
@@ -135,6 +151,11 @@ class Keeper:
     # ---- backward
 
     def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
+        if self._next is not None:
+            numbers = self._next.units_with(self._units[unit])
+            for number in numbers:
+                self._next._need(number, generation, gradient)
+            return
         self.check_in_backward()
         if generation != self._generation:
             raise RefusedError(
@@ -198,6 +219,7 @@ class Keeper:
         self._blocks.pop(unit, None)
 
     def release_all(self) -> None:
+        self.check_thread()
         for unit in range(len(self._units)):  # also where an interrupt came before it was noted
             self._depth[unit] = 0
             self._release(unit)
@@ -284,6 +306,19 @@ class Keeper:
             for it, view in zip(unit.parameters, views):
                 if not _is_view(it.parameter, view):
                     it.parameter.data = view
+
+    def units_with(self, other: Unit) -> list[int]:
+        """Those of this one that have another's parameters."""
+        wanted = {id(it.parameter) for it in other.parameters}
+        return [
+            number
+            for number, unit in enumerate(self._units)
+            if any(id(it.parameter) in wanted for it in unit.parameters)
+        ]
+
+    def go_on_in(self, after: Keeper) -> None:
+        """For graphs that began before the module's units became others."""
+        self._next = after
 
     def close(self) -> None:
         """Graphs that are still there keep hooks, and so this object, but not the run."""

@@ -211,8 +211,16 @@ class TrainerMixin(_Trainer):
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._forgets_where_it_fails(), _trainer_ranks.ends_all(self.engine):
             loss = super().training_step(model, *args, **kwargs)
-            self._running.step(is_last=self.accelerator.sync_gradients)
+            self._end_micro_batch()
         return loss
+
+    def _end_micro_batch(self) -> None:
+        """Updates when the plain Trainer does. That counts anew with each pass over the data, and
+        keeps what a pass without a length has left over: then its step has more micro-batches than
+        the engine's, whose last one takes them all."""
+        engine = self._running
+        if self.accelerator.sync_gradients or not engine.is_boundary:
+            engine.step(is_last=self.accelerator.sync_gradients)
 
     def prediction_step(
         self,
@@ -303,7 +311,9 @@ class TrainerMixin(_Trainer):
             super()._save(output_dir, dict(state_dict or {}))  # it empties what it is given
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        self._running.save_checkpoint(os.path.join(output_dir, _FOLDER), background=False)
+        self._running.save_checkpoint(
+            os.path.join(output_dir, _FOLDER), background=False, within_step=True
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Before there is an engine: only whether it can be resumed."""
