@@ -45,15 +45,17 @@ using PythonDocuments = std::tuple<at::Tensor, at::Tensor, std::int64_t>;
 std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& tokens,
                                         const at::Tensor& targets, double divisor,
                                         const std::optional<PythonDocuments>& documents,
-                                        bool has_backward, bool drops, bool keeps) {
+                                        bool has_backward, bool drops, bool keeps,
+                                        std::int64_t number) {
   const std::lock_guard lock(passes.run().calls());
   FamilyBatch batch{.tokens = tokens, .targets = targets, .documents = {}, .divisor = divisor};
   if (documents)
     batch.documents = Documents{.positions = std::get<0>(*documents),
                                 .starts = std::get<1>(*documents),
                                 .longest = std::get<2>(*documents)};
-  return passes.forward(std::move(batch),
-                        {.has_backward = has_backward, .drops = drops, .keeps = keeps});
+  return passes.forward(
+      std::move(batch),
+      {.has_backward = has_backward, .drops = drops, .keeps = keeps, .number = number});
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ void define_family_pass(py::module_& module) {
            py::keep_alive<1, 2>())
       .def("forward", &forward, py::arg("tokens"), py::arg("targets"), py::arg("divisor"),
            py::arg("documents"), py::arg("has_backward"), py::arg("drops"), py::arg("keeps"),
-           NoGil())
+           py::arg("number"), NoGil())
       .def(
           "backward",
           [](FamilyPass& passes, MicroBatchPass& pass, double scale) {

@@ -480,6 +480,35 @@ class Gathering(unittest.TestCase):
         self.assertEqual(len(train(engine, batches(2))), 2)
         engine.destroy()
 
+    def test_takes_the_swap_of_an_average(self):
+        """By parameter.data = tensor, there and back; the tensors stay what they are."""
+        module = tower()
+        engine, _, _, _ = initialize(module)
+        train(engine, batches(2))
+        before = masters(engine.engine)
+        kept = engine.state_dict()
+        average = {name: value * 0.9 for name, value in kept.items()}
+        copies = {name: value.clone() for name, value in average.items()}
+        with torch.no_grad():
+            expected = [engine(batches(1)[0]).item()]
+        for values in (average, kept):
+            with gathered(module.parameters(), modifier_rank=0):
+                for name, it in module.named_parameters():
+                    it.data = values[name]
+            with torch.no_grad():
+                expected.append(engine(batches(1)[0]).item())
+        self.assertEqual(expected[0], expected[2])
+        self.assertNotEqual(expected[0], expected[1])
+        self.assertEqual(masters(engine.engine), before)
+        for name, value in copies.items():
+            self.assertTrue(torch.equal(average[name], value))
+        with self.assertRaisesRegex(sluice.RefusedError, "modifier_rank=0"):
+            with gathered(module.parameters()):
+                module.norm.bias.data = torch.ones(16)
+        self.assertEqual(masters(engine.engine), before)
+        self.assertEqual(len(train(engine, batches(2))), 2)
+        engine.destroy()
+
     def test_frozen_ones_are_what_a_checkpoint_goes_with(self):
         def frozen():
             module = tower()

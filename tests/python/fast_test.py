@@ -700,6 +700,31 @@ class ByHooks(Fast):
                 self.near(losses, expected, f"{name}, {accumulation}")
                 self.assertEqual(engine.way, "engine" if accumulation > 1 else "hooks")
 
+    def test_several_passes_have_their_own_dropout(self):
+        dropouts = {"resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0.3}
+        data = batches(4)
+        alone = train(self.engine(make("gpt2", **dropouts), 2), data[:2])
+        for places in (("cpu", "nvme"), ("cpu", "cpu")):
+            steps = []
+            for place in places:
+                drive = Path(tempfile.mkdtemp(dir=self.folder))
+                engine = self.engine(make("gpt2", **dropouts), 2, place, drive)
+                steps.append([])
+                for number, batch in enumerate(data):
+                    losses = []
+                    for _ in range(1 if number < 2 else 3):
+                        loss = engine(**batch).loss
+                        engine.backward(loss)
+                        losses.append(loss.item())
+                    self.assertEqual(len(set(losses)), len(losses))
+                    done = engine.step()
+                    if done is not None:
+                        steps[-1].append((done.loss, done.grad_norm))
+                steps[-1].append(masters(engine))
+                engine.close()
+            self.assertEqual(steps[0], steps[1])
+            self.assertEqual(steps[0][0][0], alone[0])
+
     def test_a_graph_that_is_kept(self):
         data = batches(4)
         for accumulation in (1, 2):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ._monitors import Monitors
     from ._records import Record
     from ._resident import ResidentWatch
-    from .fast import Fast, Passed
+    from ._calls import Passed
+    from .fast import Fast
     from .keeper import Keeper
     from .units import ManagedParameter, Unit
 
@@ -75,6 +76,7 @@ class Steps:
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         # Of the step, by micro-batch: backward passes by units, which may have to be repeated.
         self._passed: list[list[Passed]] = []
+        self._passes_begun = 0  # of the micro-batch, by units
         self._new_micro_batch = True
 
     @alone
@@ -190,6 +192,7 @@ class Steps:
         self._is_single = [False] * len(self._units)
         self._losses.clear()
         self._passed.clear()
+        self._passes_begun = 0
         self._new_micro_batch = True
         self._record.forget_step()
         self._run.abandon_step()
@@ -216,6 +219,7 @@ class Steps:
         """The step so far, in a run that has forgotten it: `ended` micro-batches, and what the next
         one has."""
         losses, is_new, tokens = self._losses, self._new_micro_batch, self._record.tokens
+        begun = self._passes_begun
         self._losses = []
         if any(len(it) > 1 for it in passed):
             self._learns_parts = False
@@ -231,7 +235,7 @@ class Steps:
             self._abandon()
             raise
         self._losses, self._new_micro_batch, self._record.tokens = losses, is_new, tokens
-        self._passed = passed
+        self._passed, self._passes_begun = passed, begun
 
     def _compute_by_hooks(self, passed: Passed) -> None:
         with torch.enable_grad():
@@ -244,6 +248,7 @@ class Steps:
     def _end_micro_batch(self) -> None:
         self._is_single = [parts == 1 for parts in self._parts]
         self._parts = [0] * len(self._units)
+        self._passes_begun = 0
         self._keeper.end_micro_batch()
         self._run.end_micro_batch()
 

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ._core import Error, RefusedError, Run
 from ._threads import Passes
-from .units import Unit, owners
+from .units import ManagedParameter, Unit, owners
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 
@@ -287,8 +287,8 @@ class Keeper:
     def check_memory(self, *units: int) -> None:
         """Whether the parameters of these units, or of all, are still the engine's."""
         for unit in units or range(len(self._units)):
-            for it, view in zip(self._units[unit].parameters, self._views[unit]):
-                if not _is_view(it.parameter, view):
+            for it in self._units[unit].parameters:
+                if not self.is_attached(it):
                     raise RefusedError(
                         f"parameter {it.name} has other memory than the engine's:"
                         " `parameter.data = tensor` sets that, and so do vector_to_parameters() and"
@@ -300,10 +300,13 @@ class Keeper:
                         " evaluate averaged weights in a second module"
                     )
 
-    def attach(self) -> None:
-        """Gives parameters the engine's memory again."""
-        for unit, views in zip(self._units, self._views):
-            for it, view in zip(unit.parameters, views):
+    def is_attached(self, it: ManagedParameter) -> bool:
+        return _is_view(it.parameter, self._views[it.unit][it.index])
+
+    def attach(self, *units: int) -> None:
+        """Gives parameters of these units, or of all, the engine's memory again."""
+        for unit in units or range(len(self._units)):
+            for it, view in zip(self._units[unit].parameters, self._views[unit]):
                 if not _is_view(it.parameter, view):
                     it.parameter.data = view
 
