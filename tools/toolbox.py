@@ -2,13 +2,16 @@
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import os
+import signal
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 1 << 30
+PR_SET_PDEATHSIG = 1
 
 EXIT_FAILURE = 1  # something on this machine, or in the code, is not as it should be
 EXIT_USAGE = 2    # the command line makes no sense
@@ -35,6 +38,14 @@ def positive_count(text):
     if not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a count of 1 or more")
     return int(text)
+
+
+def end_with_parent(parent=None):
+    """This process ends when the one that started it does, however that ends. parent: its number,
+    where it is known: it may have ended before this one could ask."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != (parent or os.getppid()) or os.getppid() == 1:
+        os._exit(1)
 
 
 def say(message):

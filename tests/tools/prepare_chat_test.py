@@ -492,7 +492,9 @@ class Forms(Prepared):
     def test_takes_keys_that_only_other_rows_have_for_missing(self):
         import pyarrow
         from pyarrow import parquet
-        self.tokenizer(CHATML.replace("message.content", "message.tool_calls | tojson"))
+        self.tokenizer(CHATML.replace("message.content",
+                                      "(message.content or '') + "
+                                      "((message.tool_calls or []) | tojson)"))
         calls = [{"role": "assistant", "tool_calls": [
             {"function": {"arguments": {key: "x"}, "name": "f"}}]} for key in "ab"]
         rows = [messages(("user", "q")) + [call] for call in calls]
@@ -590,9 +592,10 @@ class Reasons(Prepared):
             {"messages": [*messages(("user", "q")), {**turn, "weight": 0.5}]},
             {"messages": [*messages(("user", "q")), {**turn, "train": False}]},
             {"conversations": [human, {"from": "gpt", "value": "bad", "train": False}]}])
-        self.assertRegex(counts, r"\n +4 a turn that its data weigh \('weight' or 'train'\)\n")
-        self.assertIn("chat.jsonl:1: a turn that its data weigh ('weight' or 'train') "
-                      "('weight' is 0)", names)
+        self.assertRegex(counts, r"\n +3 no assistant turn that its data want trained\n")
+        self.assertRegex(counts, r"\n +1 a turn weighed by its data with neither 0 nor 1\n")
+        self.assertIn("chat.jsonl:2: a turn weighed by its data with neither 0 nor 1 ('weight' is "
+                      "0.5)", names)
 
     def test_turns_that_say_nothing(self):
         self.tokenizer()

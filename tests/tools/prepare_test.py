@@ -168,17 +168,55 @@ class Bytes(Prepared):
         self.assertEqual(printed[:3], ["uint16", "257", ""])
         self.assertEqual([int(line) for line in printed[3:-1]], self.tokens())
 
-    def test_replaces_what_is_no_utf8_and_skips_what_is_no_text(self):
-        self.write("in/a.txt", b"caf\xe9 and \xff\xfe.")
+    def test_replaces_what_is_damaged_and_skips_what_is_no_text(self):
+        self.write("in/a.txt", "Käse, Brötchen, Äpfel: ".encode() + b"caf\xe9 and \xff\xfe.")
         self.write("in/b.txt", b"PK\0\0binary")
         self.write("in/c.txt", "fine")
         self.write("in/d.txt", "")
         (self.folder / "in/e.txt").symlink_to("nowhere")
         said = self.prepare("in")
-        self.assertEqual(self.documents(), ["caf\ufffd and \ufffd\ufffd.", "fine"])
+        self.assertEqual(self.documents(), [
+            "Käse, Brötchen, Äpfel: caf\ufffd and \ufffd\ufffd.", "fine"])
         self.assertIn("a.txt: 3 places are not UTF-8", said)
         self.assertIn("skipped b.txt: it has NUL bytes", said)
         self.assertIn("skipped e.txt: No such file or directory", said)
+
+    def test_reads_utf16_and_refuses_encodings_that_nobody_named(self):
+        text = "Grüße, 水 🌊.\r\nzwei\n"
+        for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+            with self.subTest(encoding=encoding):
+                self.prepare(self.write("a.txt", text.encode(encoding)), "--overwrite")
+                self.assertEqual(self.documents(), [text])
+        latin = "Grüße\n" * 300_000  # more than is read at once
+        self.write("in/a.txt", latin.encode("latin-1"))
+        self.write("in/b.txt", "水火🌊木金土".encode("utf-16-le"))  # no zero byte
+        self.write("in/c.txt", "fine")
+        said = self.prepare("in", "--overwrite")
+        self.assertEqual(self.documents(), ["fine"])
+        self.assertIn("skipped a.txt: it is no UTF-8 (600000 places are not): --encoding says", said)
+        self.assertIn("skipped b.txt: it ", said)
+        self.prepare("in/a.txt", "--overwrite", "--encoding", "latin1")
+        self.assertEqual("".join(self.documents()), latin)
+        self.assertIn("b.txt: it is not cp1252", self.prepare(
+            "in/c.txt", self.write("b.txt", b"\x81"), "--overwrite", "--encoding", "cp1252"))
+        result = self.run_tool("in", "--out", self.out, "--encoding", "klingon")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("'klingon' is no encoding that Python knows", result.stderr)
+        for encoding in ("utf-16", "utf-16-be"):
+            lines = "".join(json.dumps({"text": each}) + "\n" for each in ("eins", "zw\n"))
+            self.prepare(self.write("a.jsonl", lines.encode(encoding)), "--overwrite")
+            self.assertEqual(self.documents(), ["eins", "zw\n"])
+
+    def test_reads_a_column_of_csv(self):
+        self.write("a.csv", "id,text\r\n1,\"a, \"\"b\"\"\n\"\r\n2,\r\n3,ü\r\n")
+        said = self.prepare("a.csv")
+        self.assertEqual(self.documents(), ['a, "b"\n', "ü"])
+        self.assertIn("skipped a.csv, row 3: no text in 'text'", said)
+        result = self.run_tool("a.csv", "--out", self.out, "--overwrite", "--column", "body")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("a.csv has no column 'body'; it has id, text", result.stderr)
+        self.prepare("a.csv", "--overwrite", "--format", "text")
+        self.assertTrue("".join(self.documents()).startswith("id,text"))
 
     def test_keeps_a_character_that_lies_across_two_reads(self):
         text = "a" * ((1 << 20) - 1) + "🌊" + "b" * 10

@@ -6,17 +6,20 @@ from array import array
 from collections import Counter, namedtuple
 
 from corpus import chat_spans
-from corpus.chat_template import ChatTemplate
-from corpus.conversations import LeftOut, parse
+from corpus.chat_template import ENDLESS, ChatTemplates
+from corpus.left_out import LeftOut
+from corpus.messages import parse
 from corpus.encode import side_by_hash
 from toolbox import Failure
 
 TOO_LONG = "longer than --max-tokens"
+MOST_ENDLESS = 3  # conversations on which the template may exceed a bound
 
-# What an encoder is made from; it travels to worker processes. name: of the template.
-ChatSettings = namedtuple("ChatSettings", "json_text wide template special_tokens now name form "
-                          "train_on max_tokens cut validation_fraction")
-Rendered = namedtuple("Rendered", "number conversation text spans")
+# What an encoder is made from; it travels to worker processes. templates: name -> text; name: of
+# the file that has them; renamed: what rows call a key -> what it is called.
+ChatSettings = namedtuple("ChatSettings", "json_text wide templates special_tokens now name form "
+                          "renamed train_on max_tokens cut validation_fraction")
+Rendered = namedtuple("Rendered", "number conversation text spans omitted dropped")
 
 
 class Side:
@@ -38,6 +41,7 @@ class ChatBatch:
         self.replaced = []  # numbers of the rows
         self.cut = 0
         self.spell_specials = 0
+        self.omitted = Counter()  # what the template left out -> of how many
 
 
 class ChatEncoder:
@@ -45,10 +49,12 @@ class ChatEncoder:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallel work is several processes
         self._settings = settings
         self._tokenizer = chat_tokenizer(settings.json_text)
-        self._template = ChatTemplate(settings.template, settings.special_tokens, settings.now,
-                                      settings.name)
-        self._specials = [token.content for token in
-                          self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        self._templates = ChatTemplates(settings.templates, settings.special_tokens, settings.now,
+                                        settings.name)
+        self._endless = 0
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self._specials = [token.content for token in added if token.special]
+        self._borders = chat_spans.Borders(token.content for token in added)
         # Their offsets include the white space beside them, which they swallow.
         self._swallowing = {number: token.content for number, token in
                             self._tokenizer.get_added_tokens_decoder().items()
@@ -58,18 +64,19 @@ class ChatEncoder:
 
     @property
     def has_markers(self):
-        return self._template.has_markers
+        return self._templates.has_markers
 
     def encode(self, rows):
         """The ChatBatch of rows as they were read."""
         batch, rendered = ChatBatch(), []
         for number, content in enumerate(rows):
             try:
-                conversation = parse(content, self._settings.form)
-                rendered.append(Rendered(number, conversation, *chat_spans.of_conversation(
-                    self._template, conversation, self._settings.train_on)))
+                conversation = parse(content, self._settings.form, self._settings.renamed)
+                rendered.append(Rendered(number, *chat_spans.of_conversation(
+                    self._templates, conversation, self._settings.train_on, self._borders)))
             except LeftOut as left_out:
                 batch.left_out.append((number, left_out.reason, left_out.detail))
+                self._check_endless(left_out)
         encodings = self._tokenizer.encode_batch([each.text for each in rendered],
                                                  add_special_tokens=False)
         for each, encoding in zip(rendered, encodings):
@@ -80,18 +87,28 @@ class ChatEncoder:
         batch.left_out.sort()
         return batch
 
+    def _check_endless(self, left_out):
+        """A template that ends on none would take that long for each."""
+        self._endless += left_out.reason == ENDLESS
+        if self._endless >= MOST_ENDLESS:
+            raise Failure(f"{self._settings.name}: {left_out.reason} ({left_out.detail}), for "
+                          f"{MOST_ENDLESS} conversations already: use another template "
+                          "(--chat-template FILE)")
+
     def _add(self, batch, each, encoding):
         settings = self._settings
         ids = encoding.ids
-        if settings.train_on == "all":
+        if each.spans == [(0, len(each.text))]:
             mask = bytearray(b"\1") * len(ids)
         else:
-            marked = self.has_markers
+            marked = self._templates.of(each.conversation.tools).has_markers
             offsets = encoding.offsets if marked else self._offsets(encoding, each.text)
             mask = chat_spans.token_mask(offsets, each.spans, partly=marked)
         trained = self._decoded([token for token, is_trained in zip(ids, mask) if is_trained])
-        chat_spans.check_turns(each.conversation.messages, settings.train_on, trained,
+        chat_spans.check_turns(each.conversation, settings.train_on, trained,
                                self._as_decoded)
+        if each.dropped:
+            raise each.dropped
         if settings.max_tokens and len(ids) > settings.max_tokens:
             if not settings.cut:
                 raise LeftOut(f"{TOO_LONG} {settings.max_tokens}", f"it has {len(ids)}")
@@ -108,6 +125,7 @@ class ChatEncoder:
         if each.conversation.replaced:
             batch.replaced.append(each.number)
         batch.spell_specials += self._spells_special(each.conversation.messages)
+        batch.omitted.update(each.omitted)
 
     def _offsets(self, encoding, text):
         """Where each token stands; of one that swallows white space, where it itself does."""
@@ -128,7 +146,7 @@ class ChatEncoder:
         return self._decoded(self._tokenizer.encode(text, add_special_tokens=False).ids).strip()
 
     def _spells_special(self, messages):
-        contents = [message.get("content", "") for message in messages]
+        contents = [message.get("content") or "" for message in messages]
         return any(special in content for special in self._specials for content in contents)
 
 

@@ -16,11 +16,12 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
-from corpus.tokenizer_folder import COMPANIONS
+from corpus.tokenizer_folder import COMPANIONS, MORE_TEMPLATES, TOOL_TEMPLATE_FILE
 from toolbox import Failure
 
 NAMES = {f"{side}.bin{suffix}" for side in ("train", "val")
-         for suffix in ("", ".json", ".documents", ".mask")} | {"tokenizer.json", *COMPANIONS}
+         for suffix in ("", ".json", ".documents", ".mask")} | {
+             "tokenizer.json", *(name.split("/")[0] for name in COMPANIONS)}
 SOURCES_LISTED = 1000
 CHUNK_BYTES = 1 << 20
 
@@ -86,6 +87,9 @@ def refusal(path, overwrite):
     names = set(os.listdir(path))
     if not names <= NAMES:
         return f"{path} has other things in it ({sorted(names - NAMES)[0]}): choose a new folder"
+    more = path / MORE_TEMPLATES
+    if more.is_dir() and not set(os.listdir(more)) <= {TOOL_TEMPLATE_FILE.split("/")[1]}:
+        return f"{more} has other things in it: choose a new folder"
     if names and not overwrite:
         return f"{path} has data in it already: choose a new folder, or pass --overwrite"
     return None
