@@ -421,6 +421,50 @@ class Bounds(Cases):
                 self.left_out({"messages": TALK}, "{{ 9 ** (9 ** 9) }}")
 
 
+class LongTexts(unittest.TestCase):
+    def encoder(self, first_space=False):
+        from corpus import chat_encode
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = (pre_tokenizers.Metaspace(prepend_scheme="always") if first_space else
+                              pre_tokenizers.ByteLevel(add_prefix_space=False))
+        made.decoder = (decoders.Metaspace(prepend_scheme="always") if first_space else
+                        decoders.ByteLevel())
+        made.train_from_iterator(["the wind and the water, waters and winds\n\n über 12"] * 3,
+                                 trainers.BpeTrainer(vocab_size=330, show_progress=False,
+                                                     special_tokens=["<|im_start|>", "<|im_end|>"],
+                                                     initial_alphabet=sorted({
+                                                         *pre_tokenizers.ByteLevel.alphabet(),
+                                                         *"\n\tü🌊▁_"})))
+        return chat_encode.ChatEncoder(chat_encode.ChatSettings(
+            made.to_str(), False, {"default": CHATML}, TOKENS, datetime.datetime(2024, 2, 29),
+            "t.jinja", None, {}, "assistant", None, False, 0.0))
+
+    def test_gives_the_same_tokens_in_pieces(self):
+        import random
+        from corpus import chat_encode
+        from unittest import mock
+        seed = 7
+        draw = random.Random(seed)
+        words = ["the", " ", "wind", "\n", "\n\n", "  ", "über", " 12", "water,", "\t", "🌊", "'s"]
+        for first_space in (False, True):
+            encoder = self.encoder(first_space)
+            for _ in range(20):
+                rows = [json.dumps({"messages": [
+                    {"role": role, "content": "x" + "".join(draw.choices(words, k=300)) + "y"}
+                    for role in ("user", "assistant") * 2]}).encode()]
+                whole = encoder.encode(rows).sides["train"]
+                sizes, encoded = [], encoder._encoded
+                with mock.patch.multiple(chat_encode, LONG_CHARACTERS=200, CUT_TRIES=90,
+                                         CUT_CONTEXT=20), mock.patch.object(
+                                             encoder, "_encoded",
+                                             lambda text: sizes.append(len(text)) or encoded(text)):
+                    cut = encoder.encode(rows).sides["train"]
+                self.assertEqual((cut.raw, cut.mask), (whole.raw, whole.mask), seed)
+                if not first_space:
+                    self.assertLess(max(sizes), 201)
+
+
 class Sources(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-chat-cases-")

@@ -953,17 +953,17 @@ class Parts(unittest.TestCase):
             self.assertEqual(list(token_mask(offsets, spans)), expected)
 
     def test_takes_a_list_apart_wherever_what_is_read_ends(self):
-        from corpus import documents
+        from corpus import records
         rows = [{"a": "é🌊\n\"]", "b": [1.5e3, {"c": None}]}, [], "x" * 99, 12345, True, {}]
         with tempfile.TemporaryDirectory() as folder, \
-                unittest.mock.patch.object(documents, "READ_BYTES", 1):
+                unittest.mock.patch.object(records, "READ_BYTES", 1):
             path = Path(folder) / "rows.json"
-            source = documents.Source("rows.json", path, 0, "json list")
+            source = records.Source("rows.json", path, 0, "json list")
             for text in (json.dumps(rows), json.dumps(rows, ensure_ascii=False, indent=2),
                          "\ufeff\n [ ]", "[]\n"):
                 path.write_text(text, encoding="utf-8")
                 digest = hashlib.sha256()
-                made = [json.loads(row) for _, row, _ in documents.json_list(source, digest)]
+                made = [json.loads(row) for _, row, _ in records.json_list(source, digest)]
                 self.assertEqual(made, json.loads(text.lstrip("\ufeff")))
                 self.assertEqual(digest.digest(), hashlib.sha256(text.encode()).digest())
 

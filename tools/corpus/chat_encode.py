@@ -13,6 +13,9 @@ from corpus.encode import side_by_hash
 from toolbox import Failure
 
 TOO_LONG = "longer than --max-tokens"
+LONG_CHARACTERS = 1 << 20  # a text that is encoded in pieces
+CUT_TRIES = 4096
+CUT_CONTEXT = 512
 MOST_ENDLESS = 3  # conversations on which the template may exceed a bound
 
 # What an encoder is made from; it travels to worker processes. templates: name -> text; name: of
@@ -77,15 +80,44 @@ class ChatEncoder:
             except LeftOut as left_out:
                 batch.left_out.append((number, left_out.reason, left_out.detail))
                 self._check_endless(left_out)
-        encodings = self._tokenizer.encode_batch([each.text for each in rendered],
-                                                 add_special_tokens=False)
-        for each, encoding in zip(rendered, encodings):
+        short = [each for each in rendered if len(each.text) <= LONG_CHARACTERS]
+        encodings = iter(self._tokenizer.encode_batch([each.text for each in short],
+                                                      add_special_tokens=False))
+        for each in rendered:
             try:
-                self._add(batch, each, encoding)
+                if len(each.text) <= LONG_CHARACTERS:
+                    self._add(batch, each, [(0, next(encodings))])
+                else:
+                    self._add(batch, each, self._pieces(each.text))
             except LeftOut as left_out:
                 batch.left_out.append((each.number, left_out.reason, left_out.detail))
         batch.left_out.sort()
         return batch
+
+    def _pieces(self, text):
+        """(where it begins, its Encoding) of the pieces of a long text: the package takes hundreds
+        of bytes for each token that it encodes at once."""
+        begin = 0
+        while begin < len(text):
+            end = self._cut(text, begin + LONG_CHARACTERS // 2) if (
+                len(text) - begin > LONG_CHARACTERS) else len(text)
+            yield begin, self._encoded(text[begin:end])
+            begin = end
+
+    def _cut(self, text, near):
+        """Where the tokens are the same whether the text is cut or not; else its end."""
+        for end in range(near, near - CUT_TRIES, -1):
+            if not text[end].isspace() or text[end - 1].isspace():
+                continue
+            before = text[max(0, end - CUT_CONTEXT):end]
+            after = text[end:end + CUT_CONTEXT]
+            if self._encoded(before + after).ids == [*self._encoded(before).ids,
+                                                     *self._encoded(after).ids]:
+                return end
+        return len(text)
+
+    def _encoded(self, text):
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _check_endless(self, left_out):
         """A template that ends on none would take that long for each."""
@@ -95,15 +127,12 @@ class ChatEncoder:
                           f"{MOST_ENDLESS} conversations already: use another template "
                           "(--chat-template FILE)")
 
-    def _add(self, batch, each, encoding):
+    def _add(self, batch, each, pieces):
         settings = self._settings
-        ids = encoding.ids
-        if each.spans == [(0, len(each.text))]:
-            mask = bytearray(b"\1") * len(ids)
-        else:
-            marked = self._templates.of(each.conversation.tools).has_markers
-            offsets = encoding.offsets if marked else self._offsets(encoding, each.text)
-            mask = chat_spans.token_mask(offsets, each.spans, partly=marked)
+        ids, mask = array("I"), bytearray()
+        for begin, encoding in pieces:
+            ids.extend(encoding.ids)
+            mask += self._mask(each, begin, encoding)
         trained = self._decoded([token for token, is_trained in zip(ids, mask) if is_trained])
         chat_spans.check_turns(each.conversation, settings.train_on, trained,
                                self._as_decoded)
@@ -118,7 +147,7 @@ class ChatEncoder:
             raise LeftOut(chat_spans.NOTHING,
                           f"of its first {len(ids)} tokens" if settings.cut else "")
         side = batch.sides.setdefault(self._side_of(each.conversation.fingerprint), Side())
-        side.raw += array(self._type, ids).tobytes()
+        side.raw += array(self._type, ids).tobytes() if self._type != ids.typecode else ids.tobytes()
         side.counts.update(ids)
         side.lengths.append(len(ids))
         side.mask += mask
@@ -126,6 +155,15 @@ class ChatEncoder:
             batch.replaced.append(each.number)
         batch.spell_specials += self._spells_special(each.conversation.messages)
         batch.omitted.update(each.omitted)
+
+    def _mask(self, each, begin, encoding):
+        """Of the tokens of a piece of the text that begins there."""
+        if each.spans == [(0, len(each.text))]:
+            return b"\1" * len(encoding.ids)
+        marked = self._templates.of(each.conversation.tools).has_markers
+        offsets = encoding.offsets if marked else self._offsets(encoding, each.text[begin:])
+        spans = [(first - begin, end - begin) for first, end in each.spans]
+        return chat_spans.token_mask(offsets, spans, partly=marked)
 
     def _offsets(self, encoding, text):
         """Where each token stands; of one that swallows white space, where it itself does."""
@@ -143,7 +181,7 @@ class ChatEncoder:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _as_decoded(self, text):
-        return self._decoded(self._tokenizer.encode(text, add_special_tokens=False).ids).strip()
+        return self._decoded(self._encoded(text).ids).strip()
 
     def _spells_special(self, messages):
         contents = [message.get("content") or "" for message in messages]

@@ -329,13 +329,16 @@ def token_mask(offsets, spans, partly=False):
     span_begin, span_end = next(spans)
     before = 0
     for token, (begin, end) in enumerate(offsets):
-        if begin == end:  # no characters of its own: it stands where the one before it ended
-            begin = end = max(begin, before)
+        if begin == end and begin < before:  # no characters of its own: it stands where the one
+            begin = end = before             # before it ended
         while span_end <= begin:
             span_begin, span_end = next(spans)
-        inside = span_begin <= begin and end <= span_end
-        mask[token] = inside or (partly and begin < span_end and span_begin < end)
-        before = max(before, end)
+        if end > span_begin:
+            mask[token] = (span_begin <= begin and end <= span_end) or (partly and begin < span_end)
+        elif begin == end == span_begin:
+            mask[token] = 1
+        if end > before:
+            before = end
     return mask
 
 

@@ -19,7 +19,7 @@ from corpus.left_out import LeftOut
 from toolbox import Failure
 
 ENDLESS = "the template exceeds a bound"
-MOST_WRITTEN = 1 << 24  # characters more than a conversation's JSON has
+MOST_WRITTEN = 1 << 24  # characters, and so much more as a conversation is large
 RAISES = "the template refuses it"
 LOST_MARKERS = "generation markers whose place is not known"
 SAFE_VERSION = (3, 1, 6)  # templates can leave the sandbox of older ones
@@ -108,7 +108,7 @@ class ChatTemplate:
         environment.written, environment.blocks = 0, []
         pieces = []
         given = [_with_reasoning(each) for each in messages]
-        most = MOST_WRITTEN + 16 * len(json.dumps([given, tools], ensure_ascii=False))
+        most = MOST_WRITTEN + 16 * _characters([given, tools])
         try:
             # Piece by piece: when a marker's content is written, all before it has been counted.
             with bounded():
@@ -133,6 +133,12 @@ class ChatTemplate:
                 raise LeftOut(LOST_MARKERS, "they are within a macro or a {% set %} block: write "
                                             "them outside")
         return text, [(begin, begin + len(block)) for begin, block in environment.blocks]
+
+
+def _characters(value):
+    if isinstance(value, dict):
+        return sum(len(str(key)) + _characters(item) for key, item in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list) else len(str(value))
 
 
 def _raise(message):

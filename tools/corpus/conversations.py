@@ -12,7 +12,7 @@ import os
 from collections import namedtuple
 from pathlib import Path
 
-from corpus import documents
+from corpus import documents, records
 from corpus.messages import MEDIA_KEYS, ROW_KEYS, TURN_KEYS
 from toolbox import Failure
 
@@ -66,7 +66,7 @@ def _of_json(source, fixed_format, encoding):
     is_json = source.path.suffix.lower() == ".json" and source.format == "text"
     if fixed_format or not (is_json or source.format == "jsonl"):
         return source
-    is_list = source.path.is_file() and documents.is_json_list(source.path, encoding)
+    is_list = source.path.is_file() and records.is_json_list(source.path, encoding)
     return source._replace(format="json list" if is_list else "jsonl")
 
 
@@ -94,7 +94,7 @@ def _saved_dataset(folder, report):
         if not (folder / name).is_file():
             raise Failure(f"{state_path} names {name}, which is not there: the data set is "
                           "incomplete; copy or save it again")
-    return [documents.Source(f"{folder.name}/{name}", folder / name,
+    return [records.Source(f"{folder.name}/{name}", folder / name,
                              (folder / name).stat().st_size, "arrow") for name in names]
 
 
@@ -129,15 +129,15 @@ def _rows(source, digest, report, options):
     """(where, content, its size, bytes read so far)."""
     encoding = options.encoding
     if source.format == "jsonl":
-        for where, line, at_bytes in documents.json_lines(source, digest, report, encoding):
+        for where, line, at_bytes in records.json_lines(source, digest, report, encoding):
             yield where, line, len(line), at_bytes
         return
     if source.format == "json list":
-        for where, row, at_bytes in documents.json_list(source, digest, report, encoding):
+        for where, row, at_bytes in records.json_list(source, digest, report, encoding):
             yield where, row, len(row), at_bytes
         return
     if source.format == "csv":
-        for where, row, at_bytes in documents.csv_rows(source, digest, report, encoding):
+        for where, row, at_bytes in records.csv_rows(source, digest, report, encoding):
             # A cell without text is what the row does not have.
             row = {key: cell for key, cell in row.items() if cell}
             yield where, row, sum(map(len, row.values())), at_bytes
