@@ -216,6 +216,18 @@ class Rows(Cases):
             with self.subTest(row=row):
                 self.assertIn(said, self.left_out(row))
 
+    def test_leaves_out_what_is_nested_too_deeply(self):
+        for depth in (200, 700, 960, 990, 99_999):
+            for begin, end in (("[", "]"), ('{"a":', "}")):
+                deep = begin * depth + "1" + end * depth
+                for text in ('{"messages": [{"role": "user", "content": "\\ud800", "a": @}]}',
+                             '{"messages": [{"role": "assistant", "content": "b"}], "tools": [@]}',
+                             '{"messages": @}', '{"instruction": "a", "output": "b", "history": @}'):
+                    self.assertRegex(self.left_out(text.replace("@", deep).encode()),
+                                     "within each other|not JSON|known forms")
+        self.assertIn("within each other", self.left_out(
+            {"messages": TALK, "tools": '[{"a": ' + "[" * 700 + "]" * 700 + "}]"}))
+
     def test_takes_a_first_turn_of_the_assistants(self):
         row = {"conversations": [{"from": "gpt", "value": "hi"}, {"from": "human", "value": "a"},
                                  {"from": "gpt", "value": "b"}]}

@@ -27,6 +27,8 @@ TRAINED_MARKS = ("train", "training", "trainable", "loss", "loss_weight", "loss_
                  "weight")
 MASKED_MARKS = ("mask", "masked")
 
+MOST_DEPTH = 100
+
 # untrained: the numbers of the messages that are context only.
 Conversation = namedtuple("Conversation", "messages tools fingerprint replaced untrained")
 
@@ -35,6 +37,7 @@ def parse(content, form=None, renamed=None):
     """The conversation of a row, whose form is recognised where `form` does not name it.
     renamed: what the row calls a key -> what it is called here."""
     row = _row(content)
+    _check_depth(row)
     if renamed:
         row = _renamed(row, renamed)
     _check_row(row)
@@ -56,6 +59,7 @@ def parse(content, form=None, renamed=None):
         marks = {number + len(system): trained for number, trained in marks.items()}
     untrained = frozenset(number for number, trained in marks.items() if not trained)
     tools = _tools(row.get("tools"))
+    _check_depth([messages, tools])
     _check_assistant(messages, untrained)
     try:
         return Conversation(messages, tools, _fingerprint(messages, tools), False, untrained)
@@ -76,6 +80,17 @@ def _row(content):
     if not isinstance(row, dict):
         raise LeftOut(NO_FORM, "it is no JSON object")
     return row
+
+
+def _check_depth(value):
+    """What follows goes down into it."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [item for outer in level if isinstance(outer, (dict, list))
+                 for item in (outer.values() if isinstance(outer, dict) else outer)]
+        if not level:
+            return
+    raise LeftOut(NO_FORM, f"lists and objects within each other, more than {MOST_DEPTH}")
 
 
 def _renamed(row, renamed):
