@@ -520,6 +520,9 @@ class Sources(unittest.TestCase):
         latin = json.dumps({"messages": [user("äö"), assistant("b")]}, ensure_ascii=False)
         self.assertEqual(self.rows("a.jsonl", latin.encode("latin-1"), "latin-1"),
                          [[user("äö"), assistant("b")]])
+        for damaged in (b"\xff\xfe{\0\"", b"\xff\xfe{\0\0\xd8\0\xd8"):
+            self.assertEqual(self.rows("a.jsonl", damaged), [])
+            self.assertIn("it is damaged, or in another encoding", self.said[-1])
         from corpus.left_out import LeftOut
         with self.assertRaisesRegex(LeftOut, "not JSON"):
             self.rows("a.jsonl", latin.encode("latin-1"))

@@ -199,6 +199,14 @@ class Bytes(Prepared):
         self.assertEqual("".join(self.documents()), latin)
         self.assertIn("b.txt: it is damaged, or in another encoding", self.prepare(
             "in/c.txt", self.write("b.txt", b"\x81"), "--overwrite", "--encoding", "cp1252"))
+        result = self.run_tool(self.write("b.txt", b"ab"), "--out", self.out, "--overwrite",
+                               "--encoding", "utf-16")
+        self.assertIn("in another encoding (UTF-16 stream does not start", result.stderr)
+        piped = subprocess.run([sys.executable, "-B", TOOLS / "prepare", "/dev/stdin", "--out",
+                                self.out, "--overwrite"], input=latin.encode("latin-1"),
+                               stderr=subprocess.PIPE, check=False)
+        self.assertEqual(piped.returncode, 1)
+        self.assertIn(b"stdin is no UTF-8 (600000 places are not)", piped.stderr)
         result = self.run_tool("in", "--out", self.out, "--encoding", "klingon")
         self.assertEqual(result.returncode, 2)
         self.assertIn("'klingon' is no encoding that Python knows", result.stderr)

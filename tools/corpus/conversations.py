@@ -37,7 +37,7 @@ class ConversationCorpus:
             try:
                 for where, content, size_bytes, at_bytes in _rows(source, digest, report, self._options):
                     yield Row(where, content, size_bytes, before_bytes + at_bytes)
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, UnicodeError) as error:
                 report.skip(source.name, documents.why_unread(error))
             else:
                 self.read.append({"name": source.name, "bytes": source.size_bytes,

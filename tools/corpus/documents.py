@@ -21,7 +21,7 @@ from collections import Counter, namedtuple
 from pathlib import Path
 
 from corpus.encodings import NotText, Utf8Reader, check_utf8, of_head
-from corpus.records import READ_BYTES, Source, csv_rows, json_lines
+from corpus.records import READ_BYTES, Source, csv_rows, json_lines, tell_encoding
 from toolbox import Failure
 
 FRAGMENT_CHARACTERS = 1 << 20
@@ -56,7 +56,7 @@ class Corpus:
             try:
                 for text, begins, ends, at_bytes in texts:
                     yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
-            except (OSError, UnicodeDecodeError, NotText) as error:
+            except (OSError, UnicodeError, NotText) as error:
                 report.skip(source.name, why_unread(error))
                 if not ends:  # the drive failed in the middle: what was read is kept, and ends here
                     yield Fragment("", False, True, None, before_bytes)
@@ -76,8 +76,9 @@ class Corpus:
 
 
 def why_unread(error):
-    if isinstance(error, UnicodeDecodeError):
-        return f"it is damaged, or in another encoding ({error.reason}): --encoding names one"
+    if isinstance(error, UnicodeError):
+        why = getattr(error, "reason", error)
+        return f"it is damaged, or in another encoding ({why}): --encoding names one"
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -227,13 +228,16 @@ def _text_file(source, digest, report, encoding):
     decoder = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
     with Utf8Reader(source.path, digest, encoding) as reader:
         handle = io.BufferedReader(reader, READ_BYTES)
-        pending, begins = "", True
+        tell_encoding(source, reader, encoding, report)
+        pending, begins, wide = "", True, 0
         while True:
             raw = handle.read(READ_BYTES)
             if begins and not pending and b"\0" in raw[:8192]:
                 report.skip(source.name, "it has NUL bytes, so it is not text")
                 return
-            pending += decoder.decode(raw, final=not raw)
+            text = decoder.decode(raw, final=not raw)
+            wide += 0 if text.isascii() else len(text) - len(text.encode("ascii", "ignore"))
+            pending += text
             if begins and pending.startswith("\ufeff"):
                 pending = pending[1:]
             if not raw:
@@ -243,6 +247,10 @@ def _text_file(source, digest, report, encoding):
                 yield pending[:cut], begins, False, reader.at_bytes
                 pending, begins = pending[cut:], False
         at_bytes = reader.at_bytes
+    wrong = _replaced.count - replaced_before
+    if wrong > wide - wrong and encoding is None:  # a pipe could not be looked at before
+        raise Failure(f"{source.name} is no UTF-8 ({wrong} places are not): --encoding says what it "
+                      "is in")
     if _replaced.count > replaced_before:
         report.replaced(source.name, _replaced.count - replaced_before)
     if pending or not begins:

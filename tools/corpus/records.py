@@ -21,7 +21,7 @@ def json_lines(source, digest, report=None, encoding=None):
     """(where, line, bytes read so far) of every line that is not blank."""
     with Utf8Reader(source.path, digest, encoding) as reader:
         handle, number = io.BufferedReader(reader, READ_BYTES), 0
-        _tell_encoding(source, reader, encoding, report)
+        tell_encoding(source, reader, encoding, report)
         while True:
             line = handle.readline(LONGEST_LINE_BYTES)
             if not line:
@@ -35,7 +35,7 @@ def json_lines(source, digest, report=None, encoding=None):
                 yield where, line, reader.at_bytes
 
 
-def _tell_encoding(source, reader, given, report):
+def tell_encoding(source, reader, given, report):
     if report and not given and reader.encoding != "utf-8":
         report.note(f"{source.name} is read as {reader.encoding.upper()}")
 
@@ -45,7 +45,7 @@ def csv_rows(source, digest, report, encoding=None):
     csv.field_size_limit(LONGEST_LINE_BYTES)
     with Utf8Reader(source.path, digest, encoding) as reader:
         text = io.TextIOWrapper(io.BufferedReader(reader, READ_BYTES), "utf-8-sig", newline="")
-        _tell_encoding(source, reader, encoding, report)
+        tell_encoding(source, reader, encoding, report)
         first = text.readline(LONGEST_LINE_BYTES)
         separator = max(",;\t", key=first.count)
         rows = csv.reader(itertools.chain([first], text), delimiter=separator)
@@ -76,7 +76,7 @@ def json_list(source, digest, report=None, encoding=None):
     as_text = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with Utf8Reader(source.path, digest, encoding) as reader:
         handle = io.BufferedReader(reader, READ_BYTES)
-        _tell_encoding(source, reader, encoding, report)
+        tell_encoding(source, reader, encoding, report)
         place = None  # in `text`, of the next element; none before the list has begun
         while True:
             # As much again as did not suffice, so that a long element is not parsed too often.
@@ -126,8 +126,11 @@ def _behind_space(text, place):
 def is_json_list(path, encoding=None):
     """Whether it is a list of rows, by how it begins: each line of JSON-lines may be a list, too,
     but of turns. Only of a regular file: of a pipe that would be lost."""
-    with Utf8Reader(path, hashlib.sha256(), encoding) as reader:
-        head = io.BufferedReader(reader, READ_BYTES).read(READ_BYTES).decode(errors="replace")
+    try:
+        with Utf8Reader(path, hashlib.sha256(), encoding) as reader:
+            head = io.BufferedReader(reader, READ_BYTES).read(READ_BYTES).decode(errors="replace")
+    except UnicodeError:
+        return False  # the reader of lines will say what is wrong with it
     head = head.lstrip("\ufeff" + _JSON_SPACE)
     if not head.startswith("["):
         return False
