@@ -325,6 +325,23 @@ class Calls(Cases):
         self.assertIn("You may call: [", self.text(row, templates))
         self.assertNotIn("You may call", self.text({**row, "tools": []}, templates))
 
+    def test_finds_the_template_for_tools_where_transformers_saves_it(self):
+        from corpus.tokenizer_folder import TokenizerFolder
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": [
+                {"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}))
+            self.assertEqual(TokenizerFolder(folder).templates, {"default": "a", "tool_use": "b"})
+            (folder / "chat_template.jinja").write_text("c")
+            (folder / "additional_chat_templates").mkdir()
+            (folder / "additional_chat_templates/tool_use.jinja").write_text("\ufeffd")
+            found = TokenizerFolder(folder)
+            self.assertEqual(found.templates, {"default": "c", "tool_use": "d"})
+            self.assertIn("additional_chat_templates/tool_use.jinja", found.companions)
+            (folder / "t.jinja").write_text("e")
+            self.assertEqual(TokenizerFolder(folder, folder / "t.jinja").templates,
+                             {"default": "e"})
+
     def test_notices_calls_arguments_and_tools_that_are_not_written(self):
         row = {"messages": [user("a"), call({"sku": "M"}), assistant("b")], "tools": [TOOL]}
         self.assertIn("its call of stock is not there",
