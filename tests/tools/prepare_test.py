@@ -123,6 +123,24 @@ class Bytes(Prepared):
         self.assertIn("1 links to folders in in are not followed", said)
         self.assertIn("skipped empty.txt: it is empty", said)
 
+    def test_follows_no_link_out_of_a_folder(self):
+        secret = self.write("elsewhere/secret.txt", "swordfish")
+        self.write("in/a.txt", "eins")
+        (self.folder / "in/b.txt").symlink_to("a.txt")
+        (self.folder / "in/c.txt").symlink_to(secret)
+        (self.folder / "in/d.txt").symlink_to("../elsewhere/secret.txt")
+        said = self.prepare("in")
+        self.assertEqual(self.documents(), ["eins", "eins"])
+        for name in "cd":
+            self.assertIn(f"skipped in/{name}.txt: it is a link that leads out of the folder", said)
+        # What is named is read; and the hub's cache has links to its blobs, but to none of others.
+        self.write("cache/blobs/abc", "zwei")
+        (self.folder / "cache/snapshots/rev").mkdir(parents=True)
+        (self.folder / "cache/snapshots/rev/a.txt").symlink_to("../../blobs/abc")
+        (self.folder / "cache/snapshots/rev/b.txt").symlink_to(secret)
+        self.prepare("in/c.txt", "cache/snapshots/rev", "--overwrite")
+        self.assertEqual(self.documents(), ["swordfish", "zwei"])
+
     def test_waits_for_no_pipe_in_a_folder(self):
         self.write("in/a.txt", "eins")
         os.mkfifo(self.folder / "in/b.txt")
@@ -524,6 +542,23 @@ class CommandLine(Prepared):
         self.prepare(path, "--overwrite")
         self.assertEqual(self.documents(), ["two"])
         self.assert_only("a.txt", "out")
+
+    def test_replaces_nothing_but_a_preparation(self):
+        path = self.write("a.txt", "one")
+        self.write("model/tokenizer.json", "{}")
+        self.write("model/tokenizer_config.json", "{}")
+        self.write("theirs/train.bin", "text")
+        self.write("theirs/train.bin.json", '{"format": "other"}')
+        self.prepare(path)
+        (self.folder / "link").symlink_to("out")
+        kept = {each: each.read_bytes() for each in self.folder.rglob("*") if each.is_file()}
+        for out, why in (("model", "holds no data of a preparation"), ("theirs", "holds no data"),
+                         ("link", "is a link")):
+            result = self.run_tool(path, "--out", self.folder / out, "--overwrite")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(why, result.stderr)
+        self.assertEqual({each: each.read_bytes() for each in self.folder.rglob("*")
+                          if each.is_file()}, kept)
 
     def test_says_what_is_missing(self):
         self.write("in/a.dat", "a")

@@ -10,6 +10,7 @@ What cannot be trained on is left out with one of the reasons below, by the exce
 
 import hashlib
 import json
+import os
 from collections import namedtuple
 from pathlib import Path
 
@@ -114,6 +115,9 @@ def _saved_dataset(folder, report):
     if not names:
         raise Failure(f"{folder}/state.json names no data files: save the data set again by "
                       "save_to_disk()")
+    for name in names:
+        if os.path.basename(name) != name or documents.leads_out(folder / name, folder):
+            raise Failure(f"{folder}/state.json names {name}, which leads out of its folder")
     return [documents.Source(f"{folder.name}/{name}", folder / name,
                              (folder / name).stat().st_size, "arrow") for name in names]
 
