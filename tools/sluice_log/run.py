@@ -28,7 +28,7 @@ class Run:
             self.event_lines = Tail(str(self.path / "events.jsonl"))
         else:
             self.folder = None
-            self.metrics = Tail(str(self.path))
+            self.metrics = Tail(os.path.realpath(self.path))  # a file is what the user names
             self.event_lines = None
         self.events = []  # all so far
         self.bad_lines = 0
