@@ -335,6 +335,15 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter) {
   return std::string(kPrefix) + family_of(shape).parameter_names(shape).exported(parameter);
 }
 
+Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
+                                                    const ModelFamily& family) {
+  const std::string path = folder + "/" + std::string(kPeftWeightsName);
+  SLUICE_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::open(queue, path));
+  auto targets = targets_in(reader->tensors(), family);
+  if (!targets.ok()) return std::move(targets).error().with_context(path);
+  return targets;
+}
+
 Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const bool adapter,
                           files.exists(folder + "/" + std::string(kPeftConfigName)));

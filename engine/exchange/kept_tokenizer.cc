@@ -74,6 +74,10 @@ bool is_ours(std::string_view name) {
 
 // Ours; the folder too, where nothing else is in it.
 Status remove_files_in(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(folder));
+  if (kind == aio::PathKind::kLink)
+    return Error(ErrorCode::kInvalidArgument,
+                 folder + " is a link, and nothing is removed through one");
   const auto names = files.list(folder);
   if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
   if (!names.ok()) return names.error();
@@ -134,8 +138,10 @@ Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& 
   if (kept.kind != Kind::kUnknown) return kept;
   // Where runs that were imported had it before they kept it in a folder of its own.
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles older, tokenizer_in(queue, directory));
+  // A model's folder without a tokenizer names the tokens that end its texts all the same.
+  kept.special = kept.special.or_else(older.special);
   if (older.kind == Kind::kUnknown) return kept;
-  older.special = kept.special.or_else(older.special);
+  older.special = kept.special;
   return older;
 }
 

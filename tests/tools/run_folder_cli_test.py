@@ -150,5 +150,75 @@ class RunFolders(TokenData):
         self.assertEqual(os.listdir(self.path / "a/tokenizer"), ["diary.txt"])
 
 
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Exports(TokenData):
+    """What goes into a run by a model's folder comes out of it again."""
+
+    def setUp(self):
+        super().setUp()
+        run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        del run["bf16"]
+        self.write("scratch.json", {**run, "model": {
+            "preset": "custom", "family": "llama", "architecture": "qwen3", "layers": 1,
+            "hidden": 32, "heads": 2, "context": 16, "vocab": 257, "ffn_multiplier": 2,
+            "kv_heads": 2, "head_dim": 16}})
+        self.sluice("train", "scratch.json", "--out", "scratch", *self.of("unknown"))
+        self.sluice("export", "scratch", "model", "--dtype", "bf16")
+        self.config = json.loads((self.path / "model/config.json").read_text(encoding="utf-8"))
+        self.config.update(bos_token_id=5, eos_token_id=[7, 9], pad_token_id=3)
+        self.write("model/config.json", self.config)
+        (self.path / "model/generation_config.json").unlink()
+        self.write("run.json", {**run, "model": {"path": "model"}})
+
+    def exported(self, run, name, *more):
+        shown = self.sluice("export", run, name, *more).stdout
+        return json.loads((self.path / name / "config.json").read_text(encoding="utf-8")), shown
+
+    def test_keep_the_tokens_and_the_type_of_a_model_without_a_tokenizer(self):
+        for data, ends in (("unknown", [7, 9]), ("bytes", [7, 9, 256])):
+            self.sluice("train", "run.json", "--out", f"of-{data}", *self.of(data))
+            config, shown = self.exported(f"of-{data}", f"{data}-out")
+            self.assertEqual([config[key] for key in ("bos_token_id", "eos_token_id",
+                                                      "pad_token_id")], [5, ends, 3])
+            self.assertEqual(config["dtype"], "bfloat16")
+            self.assertIn(" as bf16, ", shown)
+        config, shown = self.exported("of-unknown", "wide", "--dtype", "fp32")
+        self.assertEqual(config["dtype"], "float32")
+        # One that began with random numbers has none to keep.
+        self.assertEqual(self.exported("scratch", "again")[0]["dtype"], "float32")
+        self.sluice("import", "model", "imported")
+        self.assertEqual(self.exported("imported", "back")[0]["dtype"], "bfloat16")
+
+    def test_call_a_model_what_transformers_calls_it(self):
+        self.sluice("train", "run.json", "--out", "a", *self.of("unknown"))
+        self.exported("a", "a-out")
+        card = (self.path / "a-out/README.md").read_text(encoding="utf-8")
+        self.assertIn('- "qwen3"', card)
+        self.assertIn("of the qwen3 family", card)
+        self.assertNotIn("llama", card)
+
+    def test_name_the_base_of_adapters_and_take_patterns_of_their_products(self):
+        lora = ["--set", "recipe.lora.rank=2", *self.of("unknown")]
+        targets = ["--set", 'recipe.lora.targets=["q_proj", "v_proj"]']
+        self.sluice("train", "run.json", "--out", "a", *lora, *targets)
+        self.sluice("export", "a", "adapter")
+        path = self.path / "adapter/adapter_config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        self.assertEqual(config["base_model_name_or_path"], "model")
+        for pattern in (r".*\.self_attn\.(q|v)_proj",
+                        ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"]):
+            path.write_text(json.dumps({**config, "target_modules": pattern}), encoding="utf-8")
+            self.sluice("train", "run.json", "--out", "b", "--overwrite", "--set",
+                        "recipe.lora.adapter=adapter", *self.of("unknown"))
+            kept = json.loads((self.path / "b/config.json").read_text(encoding="utf-8"))
+            self.assertEqual(kept["recipe"]["lora"]["targets"], ["q_proj", "v_proj"])
+        # The name on the hub, where the base's folder has it.
+        self.write("model/config.json", {**self.config, "_name_or_path": "Qwen/Qwen3-tiny"})
+        self.sluice("train", "run.json", "--out", "c", *lora)
+        self.sluice("export", "c", "named")
+        text = (self.path / "named/adapter_config.json").read_text(encoding="utf-8")
+        self.assertEqual(json.loads(text)["base_model_name_or_path"], "Qwen/Qwen3-tiny")
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -9,6 +9,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
 #include "engine/families/families.h"
+#include "tools/session/open_queue.h"
 #include "tools/support/value_hints.h"
 
 #ifdef SLUICE_HAS_ENGINE
@@ -104,6 +105,13 @@ Status answer_adapter(config::Sources& sources) {
     return std::find(known.begin(), known.end(), target) != known.end();
   });
   if (!are_plain) targets.clear();
+  // A pattern, or longer names. What cannot be read is said when the adapter is opened.
+  if (targets.empty() && family != nullptr) {
+    aio::IoWatchdog watchdog{aio::IoWatchdog::Options{}};
+    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+    auto there = engine::adapter_targets_in(*files.queue, resolved->config.lora.adapter, *family);
+    if (there.ok()) targets = *std::move(there);
+  }
   sources.answers.adapter = adapter->recipe;
   return {};
 }

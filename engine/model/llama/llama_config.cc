@@ -277,10 +277,13 @@ LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
   return window;
 }
 
-void write_window(const LlamaShape& shape, Json& json) {
+void write_window(const LlamaShape& shape, std::int64_t context_tokens, Json& json) {
   if (shape.architecture == Architecture::kLlama) return;
   const LlamaWindow& window = shape.window;
   json["sliding_window"] = window.tokens == 0 ? Json() : Json(window.tokens);
+  // transformers' Ministral makes a mask of a window whether or not a layer uses one.
+  if (shape.architecture == Architecture::kMinistral && window.tokens == 0)
+    json["sliding_window"] = context_tokens;
   if (shape.architecture == Architecture::kMistral) return;
   if (is_qwen(shape.architecture)) {
     json["use_sliding_window"] = window.tokens != 0;
@@ -400,7 +403,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
   if (shape.architecture == Architecture::kLlama || shape.architecture == Architecture::kQwen3)
     json["attention_bias"] = shape.output_bias;
   if (shape.architecture == Architecture::kLlama) json["mlp_bias"] = shape.mlp_bias;
-  write_window(shape, json);
+  write_window(shape, of.context_tokens, json);
   json["bos_token_id"] = to_json(model.special.begin);
   json["eos_token_id"] = to_json(model.special.ends);
   json["pad_token_id"] = to_json(model.special.padding);

@@ -168,6 +168,25 @@ TEST(LlamaConfig, WhatIsWrittenIsReadAgain) {
   }
 }
 
+// transformers' Ministral makes a mask of a window, used or not, and fails where there is none.
+TEST(LlamaConfig, AMinistralWithoutWindowsIsWrittenWithOneThatNoLayerHas) {
+  const json none = {
+      {"num_key_value_heads", 4},
+      {"sliding_window", nullptr},
+      {"layer_types", {"full_attention", "full_attention", "full_attention", "full_attention"}}};
+  for (const char* const type : {"ministral", "mistral"}) {
+    const auto model = read(config_of(type, none));
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const json written = json::parse(family_of(model->shape).write_config(*model));
+    EXPECT_EQ(written["model_type"], "ministral");
+    EXPECT_EQ(written["sliding_window"], 128);
+    EXPECT_EQ(written["layer_types"], none["layer_types"]);
+    const auto again = read(written);
+    ASSERT_TRUE(again.ok()) << again.error().message();
+    EXPECT_EQ(again->shape.numbers, model->shape.numbers);
+  }
+}
+
 TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_THAT(refusal(config_of("llama", {{"hidden_act", "gelu"}})),
               HasSubstr(R"("hidden_act" is "gelu", and Sluice computes Llamas with "silu" alone)"));
