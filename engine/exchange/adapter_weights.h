@@ -45,8 +45,8 @@ Error no_adapter(const std::string& folder);
 
 // kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
 // name instead.
-// The products of a family that the adapters in a folder have, by its tensors: what a pattern in its
-// file means.
+// The products of a family that the adapters in a folder have, by its tensors: what a pattern in
+// its file means.
 Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
                                                     const ModelFamily& family);
 

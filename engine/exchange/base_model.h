@@ -7,8 +7,7 @@
 //
 // The name is the hub's where the folder lies in a cache of the hub or its config.json says it
 // ("_name_or_path"), else the folder's. `dtype` is that of its weights, as config.json has it. The
-// license
-// is that of the metadata at the head of the folder's README.md.
+// license is that of the metadata at the head of the folder's README.md.
 //
 // Errors: kCorrupt where a run's file cannot be read. What is wrong with a base's README.md or
 // generation_config.json only leaves it unknown here.

@@ -150,6 +150,96 @@ class RunFolders(TokenData):
         self.assertEqual(os.listdir(self.path / "a/tokenizer"), ["diary.txt"])
 
 
+def contents(folder):
+    """What each file below it holds, and where each link leads."""
+    return {str(path.relative_to(folder)):
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+            for path in sorted(folder.rglob("*"))}
+
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Foreign(TokenData):
+    """Folders that are no run's, and runs that somebody else has prepared."""
+
+    def put(self, files):
+        for name, text in files.items():
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.path / name).write_text(text, encoding="utf-8")
+
+    def test_is_never_written_to_or_cleared(self):
+        model = json.dumps({"model_type": "llama", "hidden_size": 32})
+        self.put({"model/config.json": model, "model/tokenizer.json": "{}",
+                  "model/trace.json": "{}", "model/tokenizer/vocab.json": "{}",
+                  "model/model.safetensors": "weights", "adapter/adapter_config.json": "{}",
+                  "adapter/tokenizer.json": "{}", "thesis/thesis.tex": "text",
+                  "mine/config.json": (self.path / "run.json").read_text(encoding="utf-8")})
+        for name, how in (("model", []), ("model", ["--overwrite"]), ("model", ["--resume"]),
+                          ("adapter", ["--resume"]), ("thesis", ["--overwrite"]),
+                          ("mine", ["--overwrite"])):
+            before = contents(self.path / name)
+            with self.subTest(folder=name, how=how):
+                said = self.refused("train", "run.json", "--out", name, *how)
+                self.assertIn(f"{name} is not a run's folder", said)
+                self.assertEqual(contents(self.path / name), before)
+
+    def test_keeps_what_is_put_into_a_run(self):
+        self.sluice("train", "run.json", "--out", "a")
+        self.put({"a/notes.txt": "mine", "a/tokenizer.json": "mine", "a/metrics.jsonl.old": "mine"})
+        self.sluice("train", "run.json", "--out", "a", "--overwrite", "--steps", "2")
+        self.assertEqual(len(self.metrics("a")), 2)
+        for name in ("notes.txt", "tokenizer.json", "metrics.jsonl.old"):
+            self.assertEqual((self.path / "a" / name).read_text(encoding="utf-8"), "mine")
+        # Of an older version, which left no mark.
+        (self.path / "a/sluice-run.json").unlink()
+        (self.path / "a/tokenizer.json").unlink()
+        self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "3")
+        self.assertEqual(len(self.metrics("a")), 3)
+        # A model that was saved into it.
+        self.put({"a/config.json": json.dumps({"model_type": "llama"})})
+        before = contents(self.path / "a")
+        self.refused("train", "run.json", "--out", "a", "--overwrite")
+        self.refused("train", "run.json", "--out", "a", "--resume")
+        self.assertEqual(contents(self.path / "a"), before)
+
+    def test_begins_again_where_a_run_was_killed_as_it_began(self):
+        self.put({f"a/{name}": "" for name in ("lock", "sluice-run.json", "sluice-run.json.new")})
+        self.sluice("train", "run.json", "--out", "a", "--resume")
+        self.assertEqual(len(self.metrics("a")), 1)
+
+    def test_writes_and_removes_nothing_through_a_link(self):
+        self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=1")
+        theirs = self.path / "theirs"
+        self.put({"theirs/.bashrc": "alias ls=ls\n", "theirs/tokenizer.json": "{}"})
+        resume, overwrite = ["--resume", "--steps", "2"], ["--overwrite"]
+        for name, target, how in (("events.jsonl", ".bashrc", resume), ("lock", ".bashrc", resume),
+                                  ("config.json.new", "nowhere", overwrite),
+                                  ("tokenizer", "", overwrite), ("checkpoints", "", resume)):
+            run = self.path / f"run-{name}"
+            shutil.copytree(self.path / "a", run)
+            place = run / name
+            if place.is_dir():
+                shutil.rmtree(place)
+            place.unlink(missing_ok=True)
+            place.symlink_to(theirs / target)
+            before = contents(theirs), contents(run)
+            with self.subTest(link=name, how=how):
+                said = self.refused("train", "run.json", "--out", run.name, *how)
+                self.assertIn(f"{run.name}/{name} is a link", said)
+                self.assertEqual((contents(theirs), contents(run)), before)
+        # The other name of a file keeps what it has, too.
+        (self.path / "a/events.jsonl").unlink()
+        os.link(theirs / ".bashrc", self.path / "a/events.jsonl")
+        self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2")
+        self.assertEqual((theirs / ".bashrc").read_text(encoding="utf-8"), "alias ls=ls\n")
+        self.assertIn("begin", (self.path / "a/events.jsonl").read_text(encoding="utf-8"))
+
+    def test_takes_a_run_by_a_link_to_its_folder(self):
+        self.sluice("train", "run.json", "--out", "a")
+        (self.path / "newest").symlink_to("a")
+        self.sluice("train", "run.json", "--out", "newest", "--resume", "--steps", "2")
+        self.assertEqual(len(self.metrics("a")), 2)
+
+
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Exports(TokenData):
     """What goes into a run by a model's folder comes out of it again."""
