@@ -13,12 +13,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -26,6 +28,7 @@
 #include <vector>
 
 #include "aio/machine_info.h"
+#include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
@@ -36,6 +39,8 @@
 #include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
+#include "swap/sealed_json.h"
+#include "swap/stream_hash.h"
 
 namespace py = pybind11;
 
@@ -282,6 +287,17 @@ void define_values(py::module_& module) {
       .def_readonly("skipped", &StepOutcome::skipped)
       .def_readonly("warning", &StepOutcome::warning);
 
+  py::class_<swap::StreamHash>(module, "ValuesHash")  // of contiguous tensors on the CPU
+      .def(py::init<>())
+      .def(
+          "add",
+          [](swap::StreamHash& hash, const at::Tensor& values) {
+            hash.add(
+                std::span(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()));
+          },
+          NoGil())
+      .def_property_readonly(
+          "value", [](const swap::StreamHash& hash) { return swap::to_hex(hash.value()); });
   py::class_<SavedCheckpoint>(module, "SavedCheckpoint")
       .def_readonly("step", &SavedCheckpoint::step)
       .def_readonly("path", &SavedCheckpoint::path)
@@ -414,6 +430,12 @@ void define_run(py::module_& module) {
       .def("add_span", &add_span)
       .def("wait_for_saves", &ModuleRun::wait_for_saves, NoGil())
       .def("finished_saves", &ModuleRun::finished_saves, NoGil())
+      .def(
+          "remove_checkpoint",
+          [](ModuleRun& run, const std::string& path) {
+            must_be(remove_checkpoint(run.file_queue(), path));
+          },
+          NoGil())
       .def_property_readonly("predicted_step_s", &ModuleRun::predicted_step_s)
       .def_property_readonly("assumptions", &ModuleRun::assumptions)
       .def(

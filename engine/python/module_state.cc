@@ -11,6 +11,7 @@
 #include "aio/check.h"
 #include "aio/log.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/config/stored_config.h"
 #include "engine/device/host.h"
 #include "engine/exchange/stored_shape.h"
@@ -216,6 +217,7 @@ CheckpointState ModuleRun::checkpoint_state() const {
 Status ModuleRun::lock_directory(const std::string& path) {
   if (locks_.contains(path)) return {};
   aio::FileSystem& files = drives_.saves->backend().files();
+  SLUICE_RETURN_IF_ERROR(check_checkpoints_are_no_link(files, path));
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy)
@@ -232,6 +234,7 @@ Status ModuleRun::lock_directory(const std::string& path) {
 
 Status ModuleRun::own_directory(const std::string& directory) {
   const std::string path = absolute_path(directory);
+  SLUICE_RETURN_IF_ERROR(check_run_directory(*drives_.saves, path));
   SLUICE_RETURN_IF_ERROR(lock_directory(path));
   home_ = path;
   return {};

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import tempfile
 import unittest
 from pathlib import Path
@@ -326,6 +327,53 @@ class Checkpoints(unittest.TestCase):
         other.load_checkpoint(self.folder, load_module_only=True)
         self.assertEqual((masters(other.engine), other.global_steps), (hashes["first"], 0))
         self.assertEqual(len(train(other, batches(2))), 2)
+
+    def test_a_tag_that_is_saved_anew_loses_nothing_but_what_it_replaces(self):
+        engine = self.engine()
+        train(engine, batches(1))
+        engine.save_checkpoint(self.folder, "tag")
+        parts = self.folder / "tag/checkpoints"
+        first = parts / "step-000000001"
+        newer, damaged = parts / "step-000000007", parts / "step-000000008"
+        for other in (newer, damaged, parts / "step-000000003"):
+            shutil.copytree(first, other)
+        text = (newer / "checkpoint.json").read_text(encoding="utf-8")
+        (newer / "checkpoint.json").write_text(text.replace('"version"', '"later"'))
+        (damaged / "checkpoint.json").write_bytes(b"cut")
+        (parts / "set-aside-at-step-000000001/checkpoints/step-000000002").mkdir(parents=True)
+        (parts / "mine").mkdir()
+        (parts / "mine/notes.txt").write_text("mine")
+        kept = set(os.listdir(parts)) - {first.name}
+        train(engine, batches(1))
+        with self.assertLogs("sluice", "INFO") as said:
+            engine.save_checkpoint(self.folder, "tag")
+        self.assertRegex("\n".join(said.output), "removed its checkpoint before, .*step-000000001")
+        self.assertEqual(set(os.listdir(parts)), kept | {"step-000000002"})
+        expected = masters(engine.engine)
+        other = self.engine(seed=1)
+        self.assertTrue(other.load_checkpoint(self.folder, "tag")[0].endswith("step-000000002"))
+        self.assertEqual(masters(other.engine), expected)
+        # What a link leads to is not the tag's.
+        theirs = self.folder / "theirs"
+        (self.folder / "tag").rename(theirs)
+        (self.folder / "tag").symlink_to(theirs)
+        before = sorted(os.listdir(theirs / "checkpoints"))
+        train(engine, batches(1))
+        with self.assertRaisesRegex(sluice.RefusedError, "is a link"):
+            engine.save_checkpoint(self.folder, "tag")
+        (self.folder / "tag").unlink()
+        (self.folder / "tag").mkdir()
+        (self.folder / "tag/checkpoints").symlink_to(theirs / "checkpoints")
+        with self.assertRaisesRegex(sluice.RefusedError, "checkpoints is a link"):
+            other.save_checkpoint(self.folder, "tag")
+        self.assertEqual(sorted(os.listdir(theirs / "checkpoints")), before)
+        (theirs / "notes.txt").write_text("mine")
+        (self.folder / "latest").unlink(missing_ok=True)
+        (self.folder / "latest").symlink_to(theirs / "notes.txt")
+        engine.save_checkpoint(self.folder, "another")
+        engine.save_16bit_model(theirs, "w.bin")
+        self.assertEqual((theirs / "notes.txt").read_text(), "mine")
+        self.assertEqual((self.folder / "latest").read_text(), "another")
 
     def test_what_is_not_whole(self):
         engine = self.engine()

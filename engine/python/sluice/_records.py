@@ -212,6 +212,8 @@ class Record:
                 self._kept.checkpoint(saved)
             if saved.error is None:
                 _log.info("saved %s; training stood still for %.2f s", saved.path, saved.stopped_s)
+                if saved.removed:
+                    _log.info("run.keep_last removed %s", ", ".join(saved.removed))
                 continue
             text = f"the checkpoint of step {saved.step} was not saved: {saved.error}"
             _log.warning(text)

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from .. import ranks
 from .._core import RefusedError
+from .._files import replacing
 from ..engine import Engine, StepResult
 from . import checkpoints, comm
 from .facades import EngineOptimizer, EngineSchedule
@@ -308,10 +309,11 @@ class DeepSpeedEngine:
 
     def _write_model(self, state: Mapping[str, torch.Tensor], path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        if path.endswith(".safetensors"):
-            self._save_safetensors(state, path)
-        else:
-            torch.save(dict(state), path)
+        with replacing(path) as fresh:
+            if path.endswith(".safetensors"):
+                self._save_safetensors(state, fresh)
+            else:
+                torch.save(dict(state), fresh)
 
     def _save_safetensors(self, state: Mapping[str, torch.Tensor], path: str) -> None:
         try:
