@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import sluice
+import small_modules
 from small_modules import PLACES, Tower, batches, initialize, masters, tower, train
 
 STEPS = 8
@@ -201,6 +202,26 @@ class Refusing(unittest.TestCase):
             other = tower(tied=False, seed=1)
             other.embedding.requires_grad_(False)
             self.refused("beside other frozen parameters", other, path=folder)
+
+    def test_a_frozen_parameter_that_differs_in_its_middle(self):
+        def wide(change=0.0):
+            torch.manual_seed(5)
+            module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))
+            module[0].requires_grad_(False)
+            with torch.no_grad():
+                module[0].weight[32, 32] += change
+            return module
+
+        def made(change=0.0):
+            return sluice.initialize(wide(change), small_modules.run_config())
+
+        with tempfile.TemporaryDirectory() as folder, made() as engine:
+            engine.save_checkpoint(folder)
+            with made() as same:
+                same.load_checkpoint(folder)
+            with made(0.25) as other:
+                with self.assertRaisesRegex(sluice.RefusedError, "beside other frozen parameters"):
+                    other.load_checkpoint(folder)
 
     def test_what_is_not_there_or_damaged(self):
         nowhere = Path(self.folder.name) / "nowhere"

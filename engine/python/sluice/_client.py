@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._core import Ranks, RefusedError, values_of
+from ._core import Ranks, RefusedError, ValuesHash, values_of
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
+_AT_ONCE = 1 << 22  # elements
 _MOST_BUFFER_BYTES = 64 << 20
 
 
@@ -23,23 +24,29 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sample(parameters: Iterable[ManagedParameter]) -> str:
-    """A fingerprint of names, shapes and some values; empty without parameters."""
-    return sample_of((it, it.parameter) for it in parameters)
+def sample(parameters: Iterable[ManagedParameter], whole: bool = False) -> str:
+    """A fingerprint of names, shapes and some values, or of all of them; empty without parameters."""
+    return sample_of(((it, it.parameter) for it in parameters), whole)
 
 
-def sample_of(values: Iterable[tuple[ManagedParameter, torch.Tensor]]) -> str:
-    """Likewise, of these values."""
-    digest = hashlib.sha256()
+def sample_of(
+    values: Iterable[tuple[ManagedParameter, torch.Tensor]], whole: bool = False
+) -> str:
+    """Likewise, of these values: SOME, by which earlier versions knew them, or SOME/ALL."""
+    some, every = hashlib.sha256(), ValuesHash()
     any_there = False
     for it, value in values:
         any_there = True
         flat = value.detach().reshape(-1)
         ends = torch.cat([values_of(flat[:_SAMPLED]), values_of(flat[-_SAMPLED:])])
         ends = ends.float().cpu().contiguous()
-        digest.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
-        digest.update(ends.numpy().tobytes())
-    return digest.hexdigest() if any_there else ""
+        some.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
+        some.update(ends.numpy().tobytes())
+        for first in range(0, flat.numel() if whole else 0, _AT_ONCE):
+            every.add(values_of(flat[first : first + _AT_ONCE]).float().cpu().contiguous())
+    if not any_there:
+        return ""
+    return some.hexdigest() + (f"/{every.value}" if whole else "")
 
 
 def _to_text(tensor: torch.Tensor) -> dict[str, Any]:
@@ -87,6 +94,7 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
         state = json.loads(json.dumps(client_state))
     except (TypeError, ValueError) as error:
         refused = f"client_state cannot be written as JSON: {error}"
+    some, _, every = frozen.partition("/")
     of_ranks = []
     for rank, text in enumerate(ranks.all_gather(json.dumps([refused, generators]))):
         said, of_rank = json.loads(text)
@@ -99,7 +107,8 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
             "buffers": {name: _to_text(buffer) for name, buffer in buffers.items()},
             "generators": generators,
             "generators_of_ranks": of_ranks[1:],
-            "frozen": frozen,
+            "frozen": some,
+            "frozen_values": every,
         }
     )
 
@@ -107,7 +116,9 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
 def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
     """What pack() has written. RefusedError where it is not this module's."""
     stored = json.loads(text)
-    if stored["frozen"] != frozen:
+    some, _, every = frozen.partition("/")
+    kept = stored.get("frozen_values")  # earlier versions looked at both ends of each parameter
+    if stored["frozen"] != some or (kept and every and kept != every):
         raise RefusedError(
             "the checkpoint was trained beside other frozen parameters than those of this module:"
             " make it with the weights that the run began with"

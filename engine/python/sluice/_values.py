@@ -134,7 +134,8 @@ class Values:
         self._is_empty = False
         self.last_step = None
         self._frozen_sample = _client.sample_of(
-            (it, values[id(it.parameter)]) for it in self._managed.values() if not it.trained
+            ((it, values[id(it.parameter)]) for it in self._managed.values() if not it.trained),
+            whole=True,
         )
         self._record.begin_anew()
         self._keeper.step_taken()
@@ -155,7 +156,7 @@ class Values:
         self._run.change([(it.unit, it.index, now, before) for it, now, before in changes])
         self._keeper.step_taken()
         if not all(it.trained for it, _, _ in changes):
-            self._frozen_sample = _client.sample(self._frozen())
+            self._frozen_sample = _client.sample(self._frozen(), whole=True)
 
     def _frozen(self) -> Iterator[ManagedParameter]:
         """One unit's after the other, in memory."""

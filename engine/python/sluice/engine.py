@@ -131,7 +131,7 @@ class Engine(Steps, Values, Checkpoints):
         }
         frozen = [it for it in self._managed.values() if not it.trained]
         with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
-            self._frozen_sample = _client.sample(frozen)
+            self._frozen_sample = _client.sample(frozen, whole=not self._is_empty)
         self._all_refuse = True
         if self._ranks.world > 1:
             with making.served(it.parameter for it in self._managed.values()):
