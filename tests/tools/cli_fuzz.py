@@ -167,6 +167,7 @@ if HAS_ENGINE:
                         bad("5:9", "2:1", "x", "", "-1:2", "1:", ":", "0:1")),
                    flag("--quiet"), flag("--json-lines"),
                    flag("--log-every", good("1", "3") + COUNTS_BAD),
+                   flag("--signal-exit-code", good("0", "75") + bad("256", "-1", "x", "")),
                    SET, DEEPSPEED]),
         "eval": (4, [CONFIGS],
                  [flag("--weights", WEIGHTS), flag("--data", DATA + good("chat.bin") * 3),

@@ -78,7 +78,8 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
       flops_of_token_(engine::trained_flops(
           engine::flops_of_token(parts.run->model(), parts.run->config().data.sequence_tokens))),
       tokens_seen_(tokens_before(*parts.log, *parts.run)),
-      save_clock_(saves, steps, SteadyClock().now_ns()) {}
+      save_clock_(saves, steps, SteadyClock().now_ns()),
+      stop_(saves.stop) {}
 
 Result<TrainSession::End> TrainSession::train(const Stop& stop) {
   bool interrupted = stop();
@@ -100,6 +101,7 @@ bool TrainSession::has_steps() const { return parts_.run->trainer().state().glob
 Status TrainSession::take_step(const Stop& stop) {
   const std::int64_t step = parts_.run->trainer().state().global_step + 1;
   one_step(step);
+  compare_with_grace();
   if (saves_after(step, stop())) SLUICE_RETURN_IF_ERROR(save());
   return report_saves();
 }
@@ -235,6 +237,15 @@ std::vector<std::string> TrainSession::missing() const {
                         " events are missing in events.jsonl, because they could not be written");
   }
   return sentences;
+}
+
+// Where no plan has said how long a step takes, the first one does.
+void TrainSession::compare_with_grace() {
+  if (parts_.checkpoints == nullptr || stop_.step_s) return;
+  stop_.step_s = last_.step_ms / 1e3;
+  if (stop_.seconds() <= engine::kUsualGraceS) return;
+  progress_.clear();
+  *parts_.says << engine::stop_sentence(stop_) << "\n";
 }
 
 bool TrainSession::evaluates_after(std::int64_t step) const {

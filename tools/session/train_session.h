@@ -87,6 +87,7 @@ class TrainSession {
   bool evaluates_after(std::int64_t step) const;
   bool saves_after(std::int64_t step, bool interrupted) const;
   Status report_failure(const engine::SavedCheckpoint& saved);
+  void compare_with_grace();
   Status save();
   Status report_saves();
 
@@ -103,6 +104,7 @@ class TrainSession {
   std::int64_t taken_steps_ = 0;   // by this process
   std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
+  engine::StopNeeds stop_;
   int failed_saves_ = 0;
   std::string why_not_saved_;  // of the last save that failed
   bool metrics_wait_ = false;  // as far as reported to the user
