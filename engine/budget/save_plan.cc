@@ -178,9 +178,8 @@ double StopNeeds::seconds() const {
 std::string stop_sentence(const StopNeeds& needs) {
   const double save_s = needs.seconds() - needs.step_s.value_or(0);
   const std::string parts =
-      (needs.step_s ? "a step, " + whole_seconds(*needs.step_s) : std::string("a step")) +
-      ", and a save, " + whole_seconds(save_s) +
-      (needs.save_bytes_per_s ? "" : " at an assumed 1 GB/s");
+      "a step" + (needs.step_s ? " (" + whole_seconds(*needs.step_s) + ")" : "") + " and a save (" +
+      whole_seconds(save_s) + (needs.save_bytes_per_s ? ")" : " at an assumed 1 GB/s)");
   if (needs.seconds() <= kUsualGraceS)
     return "SIGTERM or SIGUSR1 ends it after " + parts +
            (needs.step_s ? ": within the usual grace period of 30 s (Kubernetes, Slurm)"

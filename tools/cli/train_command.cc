@@ -121,7 +121,11 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   options.form = std::make_unique<OutputForm>(options.output.kind());
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
-  SLUICE_ASSIGN_OR_RETURN(const auto link, engine::meet_ranks(launch, listener));
+  auto met = engine::meet_ranks(launch, listener);
+  // The first rank has refused to begin, and says why.
+  const bool is_cancelled = !met.ok() && met.error().code() == ErrorCode::kCancelled;
+  if (is_cancelled && launch.context.rank > 0) return kExitFailed;
+  SLUICE_ASSIGN_OR_RETURN(const auto link, std::move(met));
   if (launch.context.rank > 0) return follow_first_rank(launch.context, *link, watchdog);
   const auto failed = [&](Error error) {
     if (link) link->abort(error.message());

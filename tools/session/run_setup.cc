@@ -76,7 +76,8 @@ std::optional<double> save_speed(const std::string& folder,
                                  const std::vector<engine::ProbedPath>& drives) {
   const std::string device = engine::device_number_of(folder);
   for (const engine::ProbedPath& drive : drives)
-    if (!device.empty() && device == engine::device_number_of(drive.path))
+    if (drive.rates.out_bytes_per_s > 0 && !device.empty() &&
+        device == engine::device_number_of(drive.path))
       return drive.rates.out_bytes_per_s;
   return {};
 }
