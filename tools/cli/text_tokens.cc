@@ -100,9 +100,9 @@ Result<std::string> find_tokens_tool(const std::string& named) {
         return tool.string();
   }
   return Error(ErrorCode::kNotFound,
-               "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
-               "not above " +
-                   program.string() + ": name it with --tokens-tool");
+               "the helper tools/tokens, which reads a tokenizer.json, was not found next to " +
+                   program.string() +
+                   ": install again (cmake --install), or give --tokens-tool PATH");
 }
 
 std::unique_ptr<TextTokens> byte_tokens() { return std::make_unique<ByteTokens>(); }
