@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "aio/small_file.h"
+#include "engine/exchange/described_model.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
 #include "engine/weights/quoting.h"
@@ -349,7 +350,8 @@ Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
 Error no_adapter(const std::string& folder) {
   return {ErrorCode::kNotFound,
           "there is no " + folder + "/" + std::string(kPeftConfigName) +
-              ": name the folder of an adapter as PEFT's save_pretrained() leaves it"};
+              ": name the folder of an adapter as PEFT's save_pretrained() leaves it" +
+              download_hint(folder)};
 }
 
 Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::string& folder,

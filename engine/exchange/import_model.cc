@@ -29,7 +29,8 @@ Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& fol
   if (!text.ok() && text.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kNotFound, "there is no " + path +
                                            ": name the folder of a model as transformers' "
-                                           "save_pretrained() leaves it");
+                                           "save_pretrained() leaves it" +
+                                           download_hint(folder));
   if (!text.ok() && text.error().error_number() == ENOTDIR)
     return Error(ErrorCode::kInvalidArgument,
                  folder +

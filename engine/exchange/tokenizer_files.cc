@@ -11,6 +11,7 @@
 #include "engine/data/sha256.h"
 #include "engine/data/token_sidecar.h"
 #include "engine/exchange/byte_tokenizer.h"
+#include "engine/exchange/described_model.h"
 #include "engine/families/families.h"
 
 namespace sluice::engine {
@@ -225,7 +226,12 @@ Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& n
     return found;
   }
   found.path = found.source = name;
-  SLUICE_ASSIGN_OR_RETURN(const auto vocabulary, read_vocabulary(queue, name));
+  auto read = read_vocabulary(queue, name);
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kNotFound,
+                 "there is no tokenizer " + name + download_hint(parent_folder(name)));
+  if (!read.ok()) return std::move(read).error();
+  const data::TokenizerVocabulary vocabulary = *std::move(read);
   set_vocabulary(vocabulary, found);
   SLUICE_ASSIGN_OR_RETURN(const SpecialTokens numbered, numbered_tokens(queue, found.folder()));
   SLUICE_ASSIGN_OR_RETURN(const SpecialTokens named,

@@ -861,6 +861,17 @@ class Files(Prepared):
                      tokenizer="tok/tokenizer.json")
         self.assertEqual(self.trained(), wanted)
 
+    def test_a_model_that_is_not_here_is_to_be_downloaded(self):
+        self.write("chat.jsonl", "{}")
+        for name, command in (("Qwen/Qwen3-8B", "hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B"),
+                              ("models/Llama-3.1-8B", "hf download meta-llama/Llama-3.1-8B "
+                                                      "--local-dir models/Llama-3.1-8B"),
+                              ("unsloth/Qwen3-8B/", "hf download unsloth/Qwen3-8B ")):
+            said = self.refused("chat.jsonl", tokenizer=name)
+            self.assertIn(f"there is no folder {name.rstrip('/')}, and models are not downloaded",
+                          said)
+            self.assertIn(command, said)
+
     def test_says_what_is_wrong_with_a_tokenizer(self):
         self.rows([asked("a")])
         self.tokenizer(None)

@@ -124,6 +124,31 @@ class Config(Program):
             self.assertIn(key, text)
 
 
+class AbsentModels(Program):
+    def test_are_to_be_downloaded_whoever_names_them(self):
+        self.write("run.json", {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                                "model": {"path": "models/Qwen3-8B"}})
+        self.write("one.json", {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                                "model": {"preset": "gpt2-small"}})
+        (self.path / "text.bin").write_bytes(bytes(64))
+        hub = "hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B"
+        cases = [(["config", "run.json"], "hf download Qwen/Qwen3-8B --local-dir models/Qwen3-8B"),
+                 (["import", "Qwen/Qwen3-8B", "a"], hub), (["import", "Qwen/Qwen3-8B/", "a"], hub),
+                 (["data", "text.bin", "--dtype", "uint16", "--tokenizer", "Qwen/Qwen3-8B"], hub)]
+        if HAS_ENGINE:
+            cases.append((["train", "one.json", "--out", "a", "--set", "model.init_from=gpt2",
+                           "--set", "run.device=cpu", "--set", 'data.train=["text.bin"]',
+                           "--set", "data.dtype=uint16"],
+                          "hf download openai-community/gpt2 --local-dir gpt2"))
+        for arguments, command in cases:
+            with self.subTest(arguments=arguments):
+                said = self.refused(*arguments)
+                self.assertIn("models are not downloaded", said)
+                self.assertIn(command, said)
+        (self.path / "Qwen/Qwen3-8B").mkdir(parents=True)  # there, and empty
+        self.assertNotIn("download", self.refused("import", "Qwen/Qwen3-8B", "a"))
+
+
 PROGRAMS = {"sluice", "aio_bench", "adam_bench", "swap_bench", "checkpoint_bench", "libsluice_mpi.so",
             *(("model_bench", "step_bench") if HAS_ENGINE else ())}
 

@@ -20,11 +20,39 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token
                   "mask_token")
 
 
+# Whose models are called so, and folders that are nobody's name.
+OWNERS = {"qwen": "Qwen", "llama": "meta-llama", "mistral": "mistralai", "ministral": "mistralai",
+          "gpt2": "openai-community"}
+PLAIN_FOLDERS = ("models", "model", "base", "weights", "checkpoints", "hf", "data", "out", "runs")
+
+
+def check_is_there(path):
+    """A model's name is no folder of this machine: what a name wants is a download."""
+    path = Path(path)
+    if path.exists():
+        return
+    if path.suffix == ".json":
+        raise Failure(f"there is no file {path}: name the tokenizer.json, or the folder of the "
+                      "model that has it")
+    raise Failure(f"there is no folder {path}, and models are not downloaded: fetch it by\n\n"
+                  f"  {download_command(path)}\n\nor name the folder that has it")
+
+
+def download_command(path):
+    """As engine/exchange/described_model.cc has it."""
+    owner = next((it for word, it in OWNERS.items() if path.name.lower().startswith(word)), "OWNER")
+    if len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in PLAIN_FOLDERS \
+            and not path.parts[0].startswith("."):
+        owner = path.parts[0]
+    return f"hf download {owner}/{path.name} --local-dir {path}"
+
+
 class TokenizerFolder:
     """template, special_tokens: name -> text, companions: name -> bytes."""
 
     def __init__(self, path, template_path=None):
         self.path = Path(path)
+        check_is_there(self.path)
         folder = self.path if self.path.is_dir() else self.path.parent
         self.companions = {name: _read(folder / name) for name in COMPANIONS
                            if (folder / name).is_file()}
@@ -82,6 +110,7 @@ class TokenizerFolder:
 def tokenizer_json(path):
     """The file itself, where a folder may have been named."""
     path = Path(path)
+    check_is_there(path)
     if not path.is_dir():
         return path
     if not (path / "tokenizer.json").is_file():

@@ -8,6 +8,7 @@
 #include "aio/real_file_system.h"
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
+#include "engine/exchange/described_model.h"
 #include "engine/families/families.h"
 #include "tools/support/value_hints.h"
 
@@ -72,6 +73,7 @@ Status answer_model(config::Sources& sources) {
         "model.path: there is no " + folder +
             "/config.json: name a folder of a model as transformers' save_pretrained() "
             "leaves it" +
+            engine::download_hint(folder) +
             (adapter ? ", and this one, which holds an adapter, as recipe.lora.adapter" : ""));
   }
   if (!read.ok()) return std::move(read).error().with_context("model.path");
