@@ -104,6 +104,11 @@ std::uint64_t OutputCosts::peak_bytes(const PassShape& pass, const PeakOptions& 
   return 3 * input + std::max(bytes(chunk), input) + bytes(pass.rows() * statistics * kFp32Bytes);
 }
 
+Traffic logits_traffic(std::int64_t vocab, std::int64_t number_bytes) {
+  const double bytes = 2 * static_cast<double>(vocab * number_bytes);
+  return {.forward = bytes, .backward = bytes};
+}
+
 std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu) {
   if (cpu) return std::max(kCpuLogits / vocab / kRowMultiple * kRowMultiple, kRowMultiple);
   // A power of two, which divides the rows of most micro-batches.

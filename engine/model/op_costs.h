@@ -35,6 +35,9 @@ struct OutputCosts {
                            std::int64_t statistics) const;
 };
 
+// Of a head's loss: logits that are written and read, then their gradient likewise.
+Traffic logits_traffic(std::int64_t vocab, std::int64_t number_bytes);
+
 // Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
 // the projection's whole gradient.
 std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);

@@ -344,14 +344,18 @@ Status forget_measurements(const config::Config& config, const ProbeReport& repo
 }
 
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report) {
+  // What is estimated here is computed by others (a module's own passes), or unusually large.
+  constexpr double kOfModel = 0.5;
   constexpr double kFlopsPerThread = 2e10;
   constexpr double kLeastCopy = 1e9;
   if (!report.gpu.empty()) {
-    return {.matmul_flops_per_s = report.speeds.gpu_matmul_flops_per_s,
-            .copy_bytes_per_s = report.speeds.gpu_copy_bytes_per_s};
+    return {.product_flops_per_s = kOfModel * report.speeds.gpu_matmul_flops_per_s,
+            .attention_flops_per_s = 0,
+            .kernel_bytes_per_s = report.speeds.gpu_copy_bytes_per_s};
   }
-  return {.matmul_flops_per_s = kFlopsPerThread * compute_threads(config),
-          .copy_bytes_per_s = std::max(report.speeds.host_copy_bytes_per_s, kLeastCopy)};
+  return {.product_flops_per_s = kOfModel * kFlopsPerThread * compute_threads(config),
+          .attention_flops_per_s = 0,
+          .kernel_bytes_per_s = std::max(report.speeds.host_copy_bytes_per_s, kLeastCopy)};
 }
 
 Result<ProbeReport> probe_machine(const config::Config& config,

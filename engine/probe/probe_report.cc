@@ -168,6 +168,11 @@ std::string to_json(const ProbeReport& report) {
   if (speeds.link.gather_bytes_per_s > 0)
     json["link"] = with_values(when_json(report.link_when), values_of(speeds.link));
   if (!report.disturbances.empty()) json["disturbed_by"] = report.disturbances;
+  for (const RateShare& it : report.shares)
+    json["shares_of_data_sheet"].push_back(
+        {{"what", it.what}, {"share", it.share}, {"from", it.from}});
+  if (!report.assumed.empty()) json["assumed"] = report.assumed;
+  if (!report.from_here.empty()) json["from_this_machine"] = report.from_here;
   json["units"] = with_values(when_json(report.units_when), values_of(report.units));
   json["units"]["of"] = report.units_of;
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

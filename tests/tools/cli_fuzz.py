@@ -98,7 +98,7 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("scrub", "--run", "--remove-leftovers"), ("data", "--config", "--dtype"),
             ("train", "--quiet", "--json-lines"), ("man", "--names", "COMMAND"),
             ("eval", "--json", "--csv"), ("metrics", "--json", "--markdown"), ("watch", "--web", "--plain"),
-            ("eval", "--by-document", "--batches")]
+            ("eval", "--by-document", "--batches"), ("plan", "--cpu-gib", "--ram")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
           ("plan", "--link-gb-per-s", "--gpus"), ("plan", "--network-gb-per-s", "--nodes"),
@@ -189,6 +189,10 @@ if HAS_ENGINE:
                   flag("--gpus", good("2") + COUNTS_BAD), flag("--nodes", good("2") + COUNTS_BAD),
                   flag("--link-gb-per-s", MACHINE), flag("--network-gb-per-s", MACHINE),
                   flag("--link-latency-us", MACHINE),
+                  flag("--gpu", good("rtx4090", "H200") + bad("voodoo2", "")),
+                  flag("--ram", good("64") + bad("0", "nan", "x")),
+                  flag("--data-tokens", good("1000000") + bad("0", "-1", "inf")),
+                  flag("--drive-tbw", good("600") + bad("0", "x")),
                   flag("--gpu-gib", MACHINE), flag("--cpu-gib", MACHINE),
                   flag("--ram-gb-per-s", MACHINE), flag("--force"), SET]),
         "profile": (1, [CONFIGS],

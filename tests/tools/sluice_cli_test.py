@@ -341,6 +341,73 @@ class Plan(Program):
             self.assertIn(what, text)
         self.assertFalse((self.path / "nvme").exists())  # nothing was measured there
 
+    def test_plans_a_model_by_its_name_for_a_machine_that_is_elsewhere(self):
+        cache = Path(os.environ["XDG_CACHE_HOME"])
+        shown = self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, "--data-tokens",
+                            10_000_000)
+        for what in ("8.19B parameters", "GeForce RTX 4090", "of the data sheet's rate",
+                     "large products", "assumed, because it was not given: RAM that copies 50 GB/s",
+                     "900 GiB of room on NVMe", "the run: 306 steps", "hours",
+                     "TB that such a drive is rated for"):
+            self.assertIn(what, shown.stdout)
+        self.assertNotIn("taken from this machine", shown.stdout)
+        self.assertEqual(list(self.path.iterdir()), [])  # nothing was measured, or made
+        self.assertFalse((cache / "sluice/speeds.json").exists())
+        more = ["--nvme-gib", 1800, "--drive-read-gb-per-s", 7, "--drive-write-gb-per-s", 5,
+                "--ram-gb-per-s", 60, "--data-tokens", 10_000_000, "--json"]
+        plan = json.loads(self.sluice("plan", "Qwen/Qwen3-8B-Base", "--gpu", "RTX 4090", "--ram", 64,
+                                      *more).stdout)
+        self.assertTrue(plan["fits"])
+        self.assertNotIn("assumed", plan["machine"])
+        self.assertEqual(plan["tiers"]["cpu"]["budget_bytes"], 56 << 30)
+        step, run = plan["prediction"], plan["run"]
+        self.assertEqual(run["steps"], 306)
+        self.assertAlmostEqual(run["hours"], 306 * step["step_s"] / 3600)
+        self.assertAlmostEqual(run["nvme_write_tb"], 306e-12 * step["nvme_write_bytes"])
+        self.assertEqual(run["drive_rated_tb"], 1200)
+        self.assertAlmostEqual(run["share_of_drive_life"], run["nvme_write_tb"] / 1200)
+        mine = json.loads(self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more,
+                                      "--drive-tbw", 300).stdout)
+        self.assertEqual(mine["run"]["drive_rated_tb"], 300)
+        shares = {it["what"]: it for it in plan["machine"]["shares_of_data_sheet"]}
+        self.assertEqual(shares["large products"]["share"], 0.92)
+        self.assertIn("LLMQ", shares["large products"]["from"])
+
+    def test_a_plan_needs_the_shape_of_a_model_and_not_its_folder(self):
+        file = ROOT / "configs/qwen3_8b_24gb.json"
+        shown = self.sluice("plan", file, "--gpu", "h100", "--ram", 256)
+        self.assertIn("models/Qwen3-8B is not here: planned with the shape of model.preset qwen3-8b",
+                      shown.stderr)
+        self.assertIn("8.19B parameters", shown.stdout)
+        # Of another model nothing is known; its config.json is enough.
+        other = ["plan", file, "--gpu", "h100", "--set", "model.path=mine"]
+        self.assertIn("hf download OWNER/mine --local-dir mine", self.refused(*other))
+        (self.path / "mine").mkdir()
+        self.write("mine/config.json", {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
+            "intermediate_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4,
+            "vocab_size": 1000, "rms_norm_eps": 1e-5, "max_position_embeddings": 2048,
+            "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": False})
+        self.sluice(*other)
+        self.sluice("plan", "mine", "--gpu", "l4", "--ram", 32)
+
+    def test_knows_gpus_by_name_and_lists_them(self):
+        table = self.sluice("plan", "--list-gpus").stdout
+        for name in ("rtx3090", "rtx4090", "rtx5090", "a6000", "l4", "l40s", "a100-40", "a100-80",
+                     "h100-pcie", "h100", "h200", "b200", "rtxpro6000"):
+            self.assertRegex(table, rf"(?m)^{name} ")
+        said = self.refused("plan", "qwen3-8b", "--gpu", "voodoo2")
+        self.assertIn("rtx4090", said)
+        self.assertIn("--tflops", said)
+        self.assertIn("qwen9-8b", self.refused("plan", "qwen9-8b", "--gpu", "rtx4090"))
+
+    def test_says_what_it_takes_from_this_machine(self):
+        shown = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", "--gpu-gib", 24,
+                            "--tflops", 165, "--cpu-gib", 56).stdout
+        self.assertIn("taken from this machine, because it was not given: the speed of RAM and of "
+                      "AdamW on the CPU (--ram-gb-per-s)\n", shown)
+        self.assertRegex(shown, r"assumed, because it was not given: GPU memory 768 GB/s; bus 32")
+
     def test_ends_with_2_and_a_setting_where_a_configuration_does_not_fit(self):
         little = ["--gpu-gib", 1, "--cpu-gib", 4, "--ram-gb-per-s", 80,
                   "--drive-read-gb-per-s", 6]

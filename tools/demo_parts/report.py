@@ -103,8 +103,8 @@ what next:
       your own text: files or folders in the place of README.md
   {train} {near(larger)} --set model.layers=12
       a larger model: 38M parameters, four times the time
-  {plan} --gpu-gib 24 --h2d-gb-per-s 22 --tflops 140
-      GPT-2 XL (1.56B) on your GPU: put in its memory, the speed of its bus, and its own"""
+  {plan} --gpu rtx4090 --ram 64
+      GPT-2 XL (1.56B) on your GPU: put in its name and your RAM (sluice plan --list-gpus)"""
 
 
 def say_all(folder, text, metrics, seconds):
