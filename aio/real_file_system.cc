@@ -22,6 +22,7 @@
 #include "aio/log.h"
 #include "aio/memory_files.h"
 #include "aio/page_memory.h"
+#include "aio/regular_file.h"
 #include "aio/units.h"
 
 namespace sluice::aio {
@@ -30,6 +31,10 @@ namespace {
 // Offsets and lengths are kept to multiples of this even where the drive would take 512: a drive's
 // physical sector, a page, and the unit the store's formats are laid out in.
 constexpr std::uint32_t kSectorBytes = 4096;
+
+constexpr std::string_view kThroughALink =
+    "it is a link, and no file is written through one: remove it, or put the file that it leads to "
+    "in its place";
 
 class RealFile final : public File {
  public:
@@ -70,23 +75,6 @@ class RealFile final : public File {
                                      .path = path(),
                                      .length_bytes = static_cast<std::int64_t>(size_bytes)});
   }
-
- private:
-  int descriptor_;
-};
-
-// Closes the descriptor unless it was handed on.
-class OwnedDescriptor {
- public:
-  explicit OwnedDescriptor(int descriptor) : descriptor_(descriptor) {}
-  OwnedDescriptor(const OwnedDescriptor&) = delete;
-  OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
-  OwnedDescriptor(OwnedDescriptor&& from) noexcept : descriptor_(from.hand_on()) {}
-  ~OwnedDescriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  int get() const { return descriptor_; }
-  int hand_on() { return std::exchange(descriptor_, -1); }
 
  private:
   int descriptor_;
@@ -133,12 +121,16 @@ int open_anonymous(const std::string& path, int flags) {
   return named;
 }
 
+// A pipe that has the name makes no lock wait.
+constexpr int kLockFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
 // How many times a lock is tried on a file that others keep replacing.
 constexpr int kLockAttempts = 100;
 
 Error lock_failed(int error_number, const std::string& path) {
   std::string_view advice;
   if (error_number == EWOULDBLOCK) advice = "another process, or this one, holds it";
+  if (error_number == ELOOP) advice = kThroughALink;
   if (error_number == ENOLCK || error_number == ENOSYS || error_number == EOPNOTSUPP) {
     advice = "its file system or the kernel refuses flock; choose a path on a local drive";
   }
@@ -238,7 +230,7 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
       descriptor = open_retrying(path.c_str(), flags | O_CREAT | O_EXCL);
       break;
     case OpenOptions::Create::kIfMissing:
-      descriptor = open_retrying(path.c_str(), flags | O_CREAT | O_NONBLOCK);
+      descriptor = open_retrying(path.c_str(), flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
       break;
     case OpenOptions::Create::kAnonymous:
       descriptor = open_anonymous(path, O_CLOEXEC | O_RDWR);
@@ -247,7 +239,8 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
   }
   if (descriptor < 0) {
     const bool creates = options.create != OpenOptions::Create::kMustExist;
-    return Error::from_errno(errno, {.operation = creates ? "create" : "open", .path = path});
+    return Error::from_errno(errno, {.operation = creates ? "create" : "open", .path = path},
+                             creates && errno == ELOOP ? kThroughALink : "");
   }
   // O_DIRECT comes by fcntl: with O_CREAT, a file system that refuses it would leave the file
   // behind.
@@ -317,7 +310,7 @@ Result<std::vector<std::string>> RealFileSystem::list(const std::string& path) {
 
 Result<std::unique_ptr<FileLock>> RealFileSystem::lock(const std::string& path) {
   for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
-    OwnedDescriptor file(open_retrying(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC));
+    OwnedDescriptor file(open_retrying(path.c_str(), kLockFlags));
     if (file.get() < 0) return lock_failed(errno, path);
     int result = 0;
     do {

@@ -20,25 +20,33 @@ OpenOptions writing(OpenOptions::Create create) {
   return {.access = OpenOptions::Access::kReadWrite, .create = create};
 }
 
-// The file at `path`, made or replaced, of this size. What it holds is undefined.
-Result<std::unique_ptr<DirectFile>> open_sized(IoQueue& queue, const std::string& path,
+// The file at `path`, made with this size. What it holds is undefined.
+Result<std::unique_ptr<DirectFile>> make_sized(IoQueue& queue, const std::string& path,
                                                std::uint64_t size_bytes) {
   if (size_bytes > 0) {
     return DirectFile::open(queue, path,
-                            {.open = writing(OpenOptions::Create::kIfMissing),
+                            {.open = writing(OpenOptions::Create::kMustNotExist),
                              .size_bytes = size_bytes,
                              .preallocate = false});
   }
-  {  // requests need bytes, so an empty file is made here
-    SLUICE_ASSIGN_OR_RETURN(const auto file, queue.backend().files().open(
-                                                 path, writing(OpenOptions::Create::kIfMissing)));
-    SLUICE_RETURN_IF_ERROR(file->truncate(0));
-  }
+  // Requests need bytes, so an empty file is made here.
+  SLUICE_RETURN_IF_ERROR(
+      queue.backend().files().open(path, writing(OpenOptions::Create::kMustNotExist)).status());
   return DirectFile::open(queue, path, {.open = writing(OpenOptions::Create::kMustExist)});
 }
 
+// What has the name is removed, whatever it is: by a link, or another name of one file, somebody
+// else could choose what is written.
+Result<std::unique_ptr<DirectFile>> make_anew(IoQueue& queue, const std::string& path,
+                                              std::uint64_t size_bytes) {
+  auto made = make_sized(queue, path, size_bytes);
+  if (made.ok() || made.error().code() != ErrorCode::kAlreadyExists) return made;
+  SLUICE_RETURN_IF_ERROR(queue.backend().files().remove(path));
+  return make_sized(queue, path, size_bytes);
+}
+
 Status write_whole(IoQueue& queue, const std::string& path, std::string_view content) {
-  SLUICE_ASSIGN_OR_RETURN(const auto file, open_sized(queue, path, content.size()));
+  SLUICE_ASSIGN_OR_RETURN(const auto file, make_anew(queue, path, content.size()));
   if (!content.empty()) {
     SLUICE_RETURN_IF_ERROR(queue.write(*file, 0, std::as_bytes(std::span(content))));
   }

@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
+
 namespace sluice::bench {
 namespace {
 
@@ -73,7 +75,8 @@ Status ResultFile::check() const {
     if (!S_ISREG(status.st_mode)) return {};
     if (status.st_size > 0) {
       std::ifstream in(path_);
-      if (!is_ours(nlohmann::json::parse(in, nullptr, false), kind_))
+      const std::string text(std::istreambuf_iterator<char>(in), {});
+      if (!is_ours(json_or_discarded<nlohmann::json>(text), kind_))
         return wrong("exists and is not an earlier result; choose another name or remove it");
     }
   } else if (errno != ENOENT) {

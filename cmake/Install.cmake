@@ -5,10 +5,23 @@ set(programs sluice aio_bench adam_bench swap_bench checkpoint_bench)
 if(SLUICE_TORCH)
   list(APPEND programs model_bench step_bench)
 endif()
-install(TARGETS ${programs} RUNTIME DESTINATION bin COMPONENT programs)
-install(PROGRAMS tools/prepare tools/tokens tools/trace_summary DESTINATION share/sluice/tools)
-install(FILES tools/tool_packages.py tools/toolbox.py DESTINATION share/sluice/tools)
-install(DIRECTORY tools/corpus DESTINATION share/sluice/tools FILES_MATCHING PATTERN "*.py")
+# tools/setup --program builds some of them.
+install(CODE [[
+  if(NOT EXISTS "$<TARGET_FILE:sluice>")
+    message(FATAL_ERROR "sluice is not built yet, so there is nothing to install: run tools/setup, "
+      "or tools/setup --program sluice")
+  endif()
+]] COMPONENT programs)
+install(TARGETS ${programs} RUNTIME DESTINATION bin COMPONENT programs OPTIONAL)
+if(TARGET sluice_mpi)  # which is looked for next to the program
+  install(TARGETS sluice_mpi LIBRARY DESTINATION bin COMPONENT programs OPTIONAL)
+endif()
+install(PROGRAMS tools/prepare tools/tokens tools/trace_summary DESTINATION share/sluice/tools
+  COMPONENT scripts)
+install(FILES tools/tool_packages.py tools/toolbox.py DESTINATION share/sluice/tools
+  COMPONENT scripts)
+install(DIRECTORY tools/corpus DESTINATION share/sluice/tools COMPONENT scripts
+  FILES_MATCHING PATTERN "*.py")
 install(PROGRAMS tools/sluice-log DESTINATION share/sluice/tools COMPONENT shells)
 install(DIRECTORY tools/sluice_log DESTINATION share/sluice/tools COMPONENT shells
   FILES_MATCHING PATTERN "*.py")
@@ -40,4 +53,4 @@ install(CODE [[
   file(CREATE_LINK ../share/sluice/tools/sluice-log
     "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/bin/sluice-log" SYMBOLIC)
 ]] COMPONENT shells)
-install(DIRECTORY configs DESTINATION share/sluice)
+install(DIRECTORY configs DESTINATION share/sluice COMPONENT scripts)

@@ -11,7 +11,14 @@ set(own $ENV{CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" own "${own}")
 list(PREPEND own ${Torch_DIR} ${CMAKE_PREFIX_PATH})
 set(venvs "${SLUICE_VENV}")
+set(imported "")
 if(NOT venvs AND SKBUILD)  # pip builds the package for the environment that it runs in
+  # Its torch need not be in the environment's own folder: --system-site-packages, a .pth file,
+  # PYTHONPATH, or the system's Python, as in NVIDIA's containers. Finding it does not import it.
+  execute_process(COMMAND "${Python3_EXECUTABLE}" -c "import importlib.util as u, os
+found = u.find_spec('torch')
+print(os.path.dirname(os.path.realpath(found.origin)) if found and found.origin else '')"
+    OUTPUT_VARIABLE imported OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   get_filename_component(venvs "${Python3_EXECUTABLE}" DIRECTORY)
   get_filename_component(venvs "${venvs}" DIRECTORY)
 elseif(NOT venvs)
@@ -25,7 +32,7 @@ elseif(NOT venvs)
 endif()
 list(TRANSFORM venvs APPEND "/lib/python3.*/site-packages/torch")
 set(torch_config "")
-foreach(root IN LISTS own venvs)
+foreach(root IN LISTS own imported venvs)
   # A prefix may be the root, torch.utils.cmake_prefix_path, or the folder of the file itself.
   file(GLOB found "${root}/share/cmake/Torch/TorchConfig.cmake" "${root}/Torch/TorchConfig.cmake"
     "${root}/TorchConfig.cmake")
@@ -34,7 +41,12 @@ foreach(root IN LISTS own venvs)
     break()
   endif()
 endforeach()
-if(NOT torch_config)
+if(NOT torch_config AND SKBUILD)
+  message(FATAL_ERROR "torch was not found: ${Python3_EXECUTABLE} cannot import it. Install torch "
+    "first, and then the package without an environment of its own to build in: "
+    "pip install --no-build-isolation . (with pip install scikit-build-core before it); or say "
+    "where torch is by CMAKE_PREFIX_PATH=/path/to/site-packages/torch.")
+elseif(NOT torch_config)
   message(FATAL_ERROR "LibTorch was not found. Run tools/setup, which fetches it; or say where "
     "yours is by CMAKE_PREFIX_PATH=/path/to/libtorch; or build without the engine: "
     "SLUICE_TORCH=OFF (tools/setup --no-torch).")
@@ -43,7 +55,9 @@ get_filename_component(torch_root "${torch_config}/../../../.." ABSOLUTE)
 set(torch_lib "${torch_root}/lib")
 set(SLUICE_TORCH_LIB "${torch_lib}")
 set(SLUICE_TORCH_PYTHON "")
-if(EXISTS "${torch_root}/../../../../bin/python" AND EXISTS "${torch_root}/__init__.py")
+if(imported AND torch_root STREQUAL imported)
+  set(SLUICE_TORCH_PYTHON "${Python3_EXECUTABLE}")
+elseif(EXISTS "${torch_root}/../../../../bin/python" AND EXISTS "${torch_root}/__init__.py")
   get_filename_component(SLUICE_TORCH_PYTHON "${torch_root}/../../../../bin" ABSOLUTE)
   string(APPEND SLUICE_TORCH_PYTHON "/python")  # a link, which has to stay one
 endif()
@@ -78,14 +92,14 @@ endforeach()
 list(APPEND CMAKE_BUILD_RPATH "${torch_lib}" ${nvidia_libs})
 set(installed_lib "lib/sluice")
 list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${installed_lib}/torch/lib")
-install(DIRECTORY "${torch_lib}/" DESTINATION "${installed_lib}/torch/lib"
+install(DIRECTORY "${torch_lib}/" DESTINATION "${installed_lib}/torch/lib" COMPONENT libraries
   FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*" PATTERN "libtorch_python*" EXCLUDE)
 foreach(folder IN LISTS nvidia_libs)
   get_filename_component(package "${folder}" DIRECTORY)
   get_filename_component(package "${package}" NAME)
   list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${installed_lib}/nvidia/${package}/lib")
   install(DIRECTORY "${folder}/" DESTINATION "${installed_lib}/nvidia/${package}/lib"
-    FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*")
+    COMPONENT libraries FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*")
 endforeach()
 set(SLUICE_TORCH_HAS_CUDA OFF)
 if(EXISTS "${torch_lib}/libtorch_cuda.so")

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 
 namespace sluice::swap {
@@ -18,7 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMaxOwnerBytes = 4096;
 
 std::optional<RunOwner> parse_owner(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   if (!json.is_object()) return std::nullopt;
   const auto pid = json.find("pid");
   const auto host = json.find("host");

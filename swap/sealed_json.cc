@@ -5,12 +5,11 @@
 #include <cstdio>
 #include <span>
 
+#include "aio/bounded_json.h"
 #include "swap/chunk_hash.h"
 
 namespace sluice::swap {
 namespace {
-
-constexpr int kMaxDepth = 16;
 
 std::string checksum_of(const nlohmann::json& content) {
   const std::string text = content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -41,12 +40,7 @@ std::string to_sealed_text(const nlohmann::json& content) {
 }
 
 Result<nlohmann::json> parse_sealed_text(std::string_view text) {
-  // Writing it out again recurses, so its depth is bounded.
-  const auto shallow = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    return depth <= kMaxDepth;
-  };
-  const auto document = nlohmann::json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (document.is_discarded()) return corrupt("it is not JSON (cut short or damaged)");
+  SLUICE_ASSIGN_OR_RETURN(const auto document, read_json<nlohmann::json>(text));
   if (!document.is_object() || !document.contains("checksum") || !document.contains("content") ||
       !document["checksum"].is_string())
     return corrupt("it has no checksum and content");

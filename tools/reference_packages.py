@@ -26,9 +26,12 @@ MONITORS_ALONE = {"tensorboard": "2.21.0", "absl-py": "2.5.1"}
 SERVER = {"flask": "3.1.3", "flask-cors": "6.0.5", "graphene": "3.4.3", "alembic": "1.20.1",
           "sqlalchemy": "2.1.9", "aiohttp": "3.14.5"}
 SERVER_ALONE = {"pandas": "2.3.3", "pytz": "2025.2", "tzdata": "2025.2"}
+# Trainers that train by the engine when they inherit: 90 MB to fetch.
+TRL = {"datasets": "5.2.0"}
+TRL_ALONE = {"trl": "1.16.0"}
 # By the folder's name; a change of one leaves the other as it is.
 GROUPS = {"reference": (PINNED, PINNED_ALONE), "monitors": (MONITORS, MONITORS_ALONE),
-          "server": (SERVER, SERVER_ALONE)}
+          "server": (SERVER, SERVER_ALONE), "trl": (TRL, TRL_ALONE)}
 
 
 def folder(group="reference"):

@@ -2,13 +2,17 @@
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
+import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 1 << 30
+PR_SET_PDEATHSIG = 1
 
 EXIT_FAILURE = 1  # something on this machine, or in the code, is not as it should be
 EXIT_USAGE = 2    # the command line makes no sense
@@ -37,6 +41,14 @@ def positive_count(text):
     return int(text)
 
 
+def end_with_parent(parent=None):
+    """This process ends when the one that started it does, however that ends. parent: its number,
+    where it is known: it may have ended before this one could ask."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != (parent or os.getppid()) or os.getppid() == 1:
+        os._exit(1)
+
+
 def say(message):
     print(f"==> {message}", flush=True)
 
@@ -52,6 +64,30 @@ def main_guard(program, main):
     except KeyboardInterrupt:
         print(f"\n{program}: stopped; run it again to continue where it was", file=sys.stderr)
         sys.exit(130)
+
+
+MOST_NESTING = 64  # of JSON from outside, as aio/bounded_json.h has it
+
+
+def read_json(text):
+    """What json.loads() gives. ValueError also where it is nested deeper than MOST_NESTING levels:
+    whatever copies or writes it recurses."""
+    too_deep = ValueError(f"nested deeper than {MOST_NESTING} levels")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    brackets = (b"[", b"{") if isinstance(text, (bytes, bytearray)) else ("[", "{")
+    if sum(map(text.count, brackets)) <= MOST_NESTING:
+        return value
+    level = [value]
+    for _ in range(MOST_NESTING):
+        level = [inner for outer in level if isinstance(outer, (dict, list))
+                 for inner in (outer.values() if isinstance(outer, dict) else outer)
+                 if isinstance(inner, (dict, list))]
+        if not level:
+            return value
+    raise too_deep
 
 
 def cache_folder():

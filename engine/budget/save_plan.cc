@@ -22,11 +22,18 @@ std::string number(double value) {
   return text.str();
 }
 
+std::string whole_seconds(double seconds) {
+  return seconds < 1 ? "less than 1 s" : number(std::round(std::min(seconds, 1e15))) + " s";
+}
+
 class Planner {
  public:
   Planner(const config::Run& run, const SaveNeeds& needs) : run_(run), needs_(needs) {
     plan_.every_steps = run.checkpoint_every_steps;
     plan_.at_end = run.checkpoint_at_end;
+    plan_.stop = {.checkpoint_bytes = needs.checkpoint_bytes,
+                  .save_bytes_per_s = needs.save_bytes_per_s,
+                  .step_s = needs.step_s};
   }
 
   SavePlan plan() {
@@ -162,6 +169,26 @@ class Planner {
 };
 
 }  // namespace
+
+double StopNeeds::seconds() const {
+  return step_s.value_or(0) +
+         static_cast<double>(checkpoint_bytes) / save_bytes_per_s.value_or(kAssumedSaveBytesPerS);
+}
+
+std::string stop_sentence(const StopNeeds& needs) {
+  const double save_s = needs.seconds() - needs.step_s.value_or(0);
+  const std::string parts =
+      "a step" + (needs.step_s ? " (" + whole_seconds(*needs.step_s) + ")" : "") + " and a save (" +
+      whole_seconds(save_s) + (needs.save_bytes_per_s ? ")" : " at an assumed 1 GB/s)");
+  if (needs.seconds() <= kUsualGraceS)
+    return "SIGTERM or SIGUSR1 ends it after " + parts +
+           (needs.step_s ? ": within the usual grace period of 30 s (Kubernetes, Slurm)"
+                         : "; the usual grace period is 30 s (Kubernetes, Slurm)");
+  return "SIGTERM or SIGUSR1 ends it after " + parts +
+         ": longer than the usual grace period of 30 s, after which it is killed without a save. "
+         "Allow more (Kubernetes: terminationGracePeriodSeconds; Slurm: --signal=USR1@" +
+         number(std::ceil(2 * std::min(needs.seconds(), 1e15))) + ")";
+}
 
 SavePlan plan_saves(const config::Run& run, const SaveNeeds& needs) {
   return Planner(run, needs).plan();

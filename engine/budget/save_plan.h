@@ -17,6 +17,21 @@
 namespace sluice::engine {
 
 inline constexpr double kDefaultCheckpointMinutes = 30;
+// What schedulers allow between a signal to end and SIGKILL, unless they are told otherwise.
+inline constexpr double kUsualGraceS = 30;
+// Of a drive that was not measured.
+inline constexpr double kAssumedSaveBytesPerS = 1e9;
+
+// What a run does between a signal and its end: at most a whole step and a save.
+struct StopNeeds {
+  std::uint64_t checkpoint_bytes = 0;
+  std::optional<double> save_bytes_per_s;  // of the folder's drive, where it was measured
+  std::optional<double> step_s;            // unset: not known yet
+
+  double seconds() const;
+};
+// A sentence: how long that is, compared with kUsualGraceS.
+std::string stop_sentence(const StopNeeds& needs);
 
 struct SaveNeeds {
   std::string folder;                       // of the run
@@ -26,14 +41,16 @@ struct SaveNeeds {
   std::int64_t complete_checkpoints = 0;    // those that are already in the folder
   std::int64_t first_step = 1;              // the next one
   std::optional<double> step_s;             // as it is predicted
+  std::optional<double> save_bytes_per_s = {};  // of the folder's drive, where it was measured
 };
 
 struct SavePlan {
   std::int64_t every_steps = 0;  // 0: not by steps
   double every_minutes = 0;      // 0: not by time
   bool at_end = false;
-  bool background = false;             // from a copy in RAM, while training continues
-  std::string schedule;                // a sentence: when the run saves
+  bool background = false;  // from a copy in RAM, while training continues
+  std::string schedule;     // a sentence: when the run saves
+  StopNeeds stop = {};
   std::optional<std::string> warning;  // sentences: what does not fit, and what would
 
   // Then also when it is interrupted.

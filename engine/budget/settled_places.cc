@@ -116,7 +116,9 @@ std::vector<offload::UnitSpec> unit_specs(const RunSpec& spec) {
 }
 
 std::uint64_t sub_group_elements(const config::Config& config) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(config.zero.sub_group_elements, 1));
+  constexpr std::uint64_t kUsual = 1'000'000'000;
+  const std::int64_t given = config.zero.sub_group_elements;
+  return given > 0 ? static_cast<std::uint64_t>(given) : kUsual;
 }
 
 std::optional<offload::TierFractions> asked_fractions(const config::Config& config, bool on_gpu) {

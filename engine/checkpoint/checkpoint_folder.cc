@@ -151,7 +151,8 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
                  "at least one checkpoint is kept, not " + std::to_string(keep_last));
   SLUICE_ASSIGN_OR_RETURN(auto entries, list());
   std::erase_if(entries, [&](const CheckpointEntry& entry) {
-    return !entry.complete() || entry.step > up_to_step;
+    return !entry.complete() || entry.step > up_to_step ||
+           is_linked(queue_.backend().files(), entry.path);
   });
   entries.resize(entries.size() - std::min(entries.size(), static_cast<std::size_t>(keep_last)));
   return entries;
@@ -164,7 +165,7 @@ void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::string path = folder_ + "/" + name;
     const auto entry = look_at_checkpoint(queue_, path);
-    if (!entry || !entry->leftover) continue;
+    if (!entry || !entry->leftover || is_linked(files, path)) continue;
     const auto marked = files.exists(path + "/" + std::string(kRemovalMarkName));
     if (!marked.ok() || !*marked) continue;
     const Status removed = remove_checkpoint(queue_, path);
@@ -175,11 +176,12 @@ void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
 }
 
 Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step) {
-  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(queue_.backend().files(), folder_));
+  aio::FileSystem& files = queue_.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
   for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
     const auto fresh = look_at_checkpoint(queue_, folder_ + "/" + name);
     const FolderName parsed = parse_folder_name(name).value_or(FolderName());
-    if (parsed.replacement && fresh && fresh->complete())
+    if (parsed.replacement && fresh && fresh->complete() && !is_linked(files, fresh->path))
       SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
   }
   finish_removals(names);
@@ -198,7 +200,7 @@ Result<std::vector<std::string>> CheckpointFolder::clean_leftovers() {
   for (const std::string& name : names) {
     const auto entry = look_at_checkpoint(queue_, folder_ + "/" + name);
     const FolderName parsed = parse_folder_name(name).value_or(FolderName());
-    if (!entry) continue;
+    if (!entry || is_linked(queue_.backend().files(), entry->path)) continue;
     if (entry->leftover)
       SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, entry->path));
     else if (parsed.replacement && entry->complete())

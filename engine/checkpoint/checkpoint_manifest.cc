@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aio/small_file.h"
+#include "aio/units.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/weights/safetensors_index.h"
 #include "swap/chunk_hash.h"
@@ -391,6 +392,29 @@ std::string to_text(const CheckpointManifest& manifest) {
     content["pieces"] = list_json(manifest.pieces);
   }
   return swap::to_sealed_text(content);
+}
+
+Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters) {
+  constexpr std::uint64_t kBytesOfTensor = 512;  // its shape and its pieces, with several ranks
+  CheckpointManifest manifest{.state = state};
+  std::uint64_t others = json(state.client).dump().size();
+  manifest.state.client.clear();
+  for (const TensorSpec& tensor : parameters) {
+    std::uint64_t elements = 1;
+    for (const std::int64_t size : tensor.shape) elements *= static_cast<std::uint64_t>(size);
+    manifest.elements += elements;
+    others += kBytesOfTensor + 2 * tensor.name.size();
+  }
+  StoredFile all{.name = "state", .bytes = 3 * sizeof(float) * manifest.elements};
+  all.chunks.assign(all.bytes / manifest.chunk_bytes + 1, ~std::uint64_t{0});
+  manifest.files.push_back(std::move(all));
+  const std::uint64_t bytes = to_text(manifest).size() + others;
+  if (bytes <= kMaxManifestBytes) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "client_state is too large: the checkpoint's manifest would have " +
+                   format_bytes(bytes) + ", and at most " + format_bytes(kMaxManifestBytes) +
+                   " are possible. Keep large data in a file of its own, and its path in "
+                   "client_state");
 }
 
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {

@@ -61,6 +61,9 @@ struct CheckpointChunk {
 std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const CheckpointChunk& place);
 
 std::string to_text(const CheckpointManifest& manifest);
+// kInvalidArgument: with this state, a checkpoint of these parameters has a manifest of more bytes
+// than are read again.
+Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters);
 // kCorrupt, or kNewerVersion for a format of a later version, in one sentence without the file's
 // name, for any bytes. What it accepts was written by to_text(): text that says the same in another
 // way counts as damaged too.

@@ -121,7 +121,8 @@ void CheckpointWriter::describe_parts() {
 Status CheckpointWriter::take_folder() {
   aio::FileSystem& files = queue_.backend().files();
   const auto begun = look_at_checkpoint(queue_, target_);
-  if (begun && begun->known() && !begun->leftover && !begun->complete())
+  const bool is_other = begun && begun->known() && !begun->leftover && !begun->complete();
+  if (is_other || (begun && is_linked(files, target_)))
     SLUICE_RETURN_IF_ERROR(set_folder_aside(files, target_));
   SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, folder_));
   const auto there = look_at_checkpoint(queue_, folder_);

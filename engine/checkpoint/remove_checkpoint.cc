@@ -49,10 +49,18 @@ Status keep_other_files(aio::FileSystem& files, const std::string& folder) {
 
 }  // namespace
 
+bool is_linked(aio::FileSystem& files, const std::string& folder) {
+  const auto kind = files.kind_of(folder);
+  return kind.ok() && *kind == aio::PathKind::kLink;
+}
+
 Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
   const auto entry = look_at_checkpoint(queue, folder);
   if (!entry) return {};
   if (!entry->complete() && !entry->leftover) return why_not(*entry).with_suffix("; it is kept");
+  if (is_linked(queue.backend().files(), folder))
+    return Error(ErrorCode::kInvalidArgument,
+                 folder + " is a link, and nothing is removed through one; it is kept");
   aio::FileSystem& files = queue.backend().files();
   const auto names = files.list(folder);
   if (!names.ok()) return ignore_missing(names.status());
@@ -88,7 +96,7 @@ Status settle_replacement(aio::IoQueue& queue, const std::string& folder) {
   SLUICE_RETURN_IF_ERROR(files.sync_directory(parent_folder(folder)));
   const auto old = look_at_checkpoint(queue, folder);
   if (old && !old->known()) return why_not(*old);  // a drive that does not answer: later, then
-  if (old && (old->complete() || old->leftover))
+  if (old && (old->complete() || old->leftover) && !is_linked(files, folder))
     SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue, folder));
   SLUICE_ASSIGN_OR_RETURN(const bool in_the_way, files.exists(folder));
   if (in_the_way) SLUICE_RETURN_IF_ERROR(set_folder_aside(files, folder));

@@ -19,9 +19,12 @@
 
 namespace sluice::engine {
 
+// Whether it is a link to where the checkpoint is: nothing is removed through one.
+bool is_linked(aio::FileSystem& files, const std::string& folder);
+
 // A complete checkpoint, or what an interrupted save or removal left. One that does not exist is
 // ok. Durable when it returns ok. What is neither complete nor a leftover stays as it is, and is an
-// error that says what it is (why_not() in checkpoint_entry.h).
+// error that says what it is (why_not() in checkpoint_entry.h); so is a link.
 Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder);
 
 // `<folder>.new`, which a save has written, takes the place of `folder` if it is complete, and is

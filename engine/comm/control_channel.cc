@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/comm/control_frames.h"
+#include "engine/comm/launcher_text.h"
 
 namespace sluice::engine {
 namespace {
@@ -41,11 +42,11 @@ std::pair<int, Error> unpack_failure(std::string_view payload) {
   Unpacker from(payload);
   const int rank = from.small_number() - 1;
   const std::uint64_t code = from.number();
-  std::string reason = from.text();
+  const std::string reason = from.text();
   if (!from.good() || code > static_cast<std::uint64_t>(ErrorCode::kInternal)) {
     return {-1, Error(ErrorCode::kCorrupt, "a failure was reported that cannot be read")};
   }
-  return {rank, Error(static_cast<ErrorCode>(code), std::move(reason))};
+  return {rank, Error(static_cast<ErrorCode>(code), shown(reason, kMaxReasonBytes))};
 }
 
 std::string in_seconds(milliseconds time) {
@@ -57,6 +58,7 @@ std::string in_seconds(milliseconds time) {
 ControlChannel::ControlChannel(const TcpOptions& options, Meeting meeting)
     : options_(options),
       table_(std::move(meeting.table)),
+      data_listener_(std::move(meeting.data_listener)),
       failure_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       wake_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (ControlConnection& connection : meeting.connections) {
@@ -65,9 +67,8 @@ ControlChannel::ControlChannel(const TcpOptions& options, Meeting meeting)
 }
 
 Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const TcpOptions& options,
-                                                             FileDescriptor listener,
-                                                             std::uint16_t data_port) {
-  SLUICE_ASSIGN_OR_RETURN(Meeting meeting, meet(options, std::move(listener), data_port));
+                                                             FileDescriptor listener) {
+  SLUICE_ASSIGN_OR_RETURN(Meeting meeting, meet(options, std::move(listener)));
   std::unique_ptr<ControlChannel> channel(new ControlChannel(options, std::move(meeting)));
   if (!channel->failure_event_.is_open() || !channel->wake_event_.is_open()) {
     return Error(ErrorCode::kOutOfMemory, "no file descriptor is left for an event");

@@ -7,9 +7,11 @@
 //             sends no beats; rank 0 passes on to all what it sees or is told. The first failure of
 //             the run is the one that counts, everywhere.
 // Threads:    join() once; the rest from any thread.
-// Trust:      the network is trusted, as NCCL's and PyTorch's rendezvous trust it: strangers who
-//             send something else are dropped, but nothing is encrypted or signed. Where all ranks
-//             are of one host and the master is localhost, nothing listens beyond loopback.
+// Trust:      who connects proves the run's secret (handshake.h), and strangers are turned away.
+//             What passes afterwards is neither encrypted nor signed: who can read or change the
+//             network's packets is trusted, as NCCL and PyTorch trust it. Where all ranks are of
+//             one host and the master is localhost, nothing listens beyond loopback; else at the
+//             address that leads to the others.
 // Errors:     kTimedOut (who did not come), kInvalidArgument (ranks that do not fit together),
 //             kBusy (the port is taken), else as communicator.h.
 #pragma once
@@ -34,16 +36,17 @@ namespace sluice::engine {
 
 class ControlChannel {
  public:
-  // data_port: where this rank listens for data. Rank 0 may bring a socket that listens already.
+  // Rank 0 may bring a socket that listens already.
   static Result<std::unique_ptr<ControlChannel>> join(const TcpOptions& options,
-                                                      FileDescriptor listener,
-                                                      std::uint16_t data_port);
+                                                      FileDescriptor listener);
   // Says good-bye, unless there was a failure.
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
   const RankTable& table() const { return table_; }
+  // Where the ranks above this one connect for data; once.
+  FileDescriptor take_data_listener() { return std::move(data_listener_); }
 
   Status failure() const;
   // Becomes readable, for poll(), when there is a failure.
@@ -78,6 +81,7 @@ class ControlChannel {
 
   const TcpOptions options_;
   const RankTable table_;
+  FileDescriptor data_listener_;
   std::vector<Member> members_;  // rank 0: all others; else: rank 0
   FileDescriptor failure_event_;
   FileDescriptor wake_event_;

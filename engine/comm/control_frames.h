@@ -13,7 +13,16 @@
 
 namespace sluice::engine {
 
-enum FrameType : std::uint32_t { kHello = 1, kTable, kFailure, kBeat, kGoodbye };
+enum FrameType : std::uint32_t {
+  kKnock = 1,  // handshake.h, like the next two and kWelcome
+  kChallenge,
+  kJoin,
+  kWelcome,
+  kTable,
+  kFailure,
+  kBeat,
+  kGoodbye,
+};
 
 // How long a rank may take to read what ends the run.
 constexpr std::chrono::seconds kMostForTelling{1};

@@ -82,7 +82,9 @@ Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank) {
       return Error(ErrorCode::kInvalidArgument,
                    "ranks " + std::to_string(there->second) + " and " + std::to_string(rank) +
                        " are both local rank " + std::to_string(place.local_rank) + " of host " +
-                       host_name(place.host) + ", and would share a GPU");
+                       host_name(place.host) +
+                       ", and would share a GPU: give each its LOCAL_RANK, and all the host's "
+                       "LOCAL_WORLD_SIZE");
     }
   }
   for (const auto& [host, ranks] : hosts) {

@@ -41,6 +41,12 @@ Status expand_ranges(std::string_view prefix, std::string_view ranges, std::stri
   }
 }
 
+bool is_max_slots(std::string_view word) {
+  constexpr std::string_view kMaxSlots = "max_slots=";
+  return word.starts_with(kMaxSlots) &&
+         whole_number(word.substr(kMaxSlots.size()), kMaxRanks).has_value();
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> parse_node_list(std::string_view list) {
@@ -102,6 +108,8 @@ Result<std::vector<int>> parse_tasks_per_node(std::string_view counts) {
 Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
   std::vector<HostSlots> hosts;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::set<std::string, std::less<>> seen;
   int ranks = 0;
   for (int number = 1; !text.empty(); ++number) {
@@ -121,23 +129,29 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
     if (words.empty()) continue;
     const std::string where = "line " + std::to_string(number) + " of the hostfile: ";
     constexpr std::string_view kSlots = "slots=";
-    const std::optional<int> slots = words.size() == 2 && words[1].starts_with(kSlots)
-                                         ? whole_number(words[1].substr(kSlots.size()), kMaxRanks)
-                                         : std::nullopt;
+    // Open MPI's max_slots says nothing of how many ranks are wanted; DeepSpeed leaves it out, too.
+    const bool has_form = words.size() == 2 || (words.size() == 3 && is_max_slots(words[2]));
+    const int slots = has_form && words[1].starts_with(kSlots)
+                          ? whole_number(words[1].substr(kSlots.size()), kMaxRanks).value_or(0)
+                          : 0;
     if (words.front().starts_with('-'))  // ssh would take it for an option
       return wrong(where + "no host is called " + quoted(words.front()));
-    if (!slots || *slots == 0) {
-      return wrong(where + "expected 'host slots=N' with N of 1 or more, and found " +
-                   quoted(words.front()) + (words.size() > 1 ? " " + quoted(words[1]) : ""));
+    if (slots == 0) {
+      std::string found;
+      for (const std::string_view word : words) found += " " + quoted(word);
+      return wrong(where + "expected 'host slots=N' with N of 1 or more, and found" + found);
     }
-    if (!seen.emplace(words.front()).second) {
-      return wrong(where + "host " + quoted(words.front()) + " is there twice");
+    const HostSlots named{std::string(words.front()), slots};
+    if (named.host.starts_with('@') || named.address().empty())
+      return wrong(where + quoted(named.host) + " is not 'host' or 'user@host'");
+    if (!seen.emplace(named.address()).second) {
+      return wrong(where + "host " + quoted(named.address()) + " is there twice");
     }
-    ranks += *slots;
+    ranks += slots;
     if (ranks > kMaxRanks) {
       return wrong(where + "more than " + std::to_string(kMaxRanks) + " slots in all");
     }
-    hosts.push_back({std::string(words.front()), *slots});
+    hosts.push_back(named);
   }
   if (hosts.empty()) return wrong("the hostfile names no host");
   return hosts;

@@ -18,9 +18,10 @@ Result<std::vector<int>> parse_tasks_per_node(std::string_view counts);
 
 // A line of DeepSpeed's hostfile: "host slots=N". '#' begins a comment; empty lines are skipped.
 struct HostSlots {
-  std::string host;
+  std::string host;  // as ssh takes it: "host" or "user@host"
   int slots = 0;
 
+  std::string address() const { return host.substr(host.rfind('@') + 1); }
   bool operator==(const HostSlots&) const = default;
 };
 // In the order of the file; errors name the line. No host at all, or one named twice, is refused.

@@ -3,8 +3,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <string_view>
 
+#include "engine/comm/launcher_text.h"
 #include "engine/comm/mpi_communicator.h"
 #include "engine/comm/tcp_communicator.h"
 
@@ -22,6 +25,38 @@ Environment own_environment() {
   }
   return variables;
 }
+
+namespace {
+
+Result<std::string> read_secret(const std::string& path) {
+  constexpr std::size_t kMostBytes = 4096;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    return Error(ErrorCode::kNotFound, "SLUICE_SECRET_FILE, " + path + ", cannot be read");
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  if (!text.empty() && text.size() <= kMostBytes) return text;
+  return wrong("SLUICE_SECRET_FILE, " + path + ", " +
+               (text.empty() ? "is empty" : "has more than 4 KiB") +
+               ": it needs some random text, such as `openssl rand -hex 32` prints");
+}
+
+// For who waits for ranks that do not come.
+std::string how_to_start(const Launch& launch) {
+  const std::string world = std::to_string(launch.context.world);
+  if (launch.launcher == Launcher::kSlurm)
+    return "Slurm's variables say that this is one of " + world +
+           " tasks; start them with srun, or unset SLURM_STEP_ID to run one process";
+  if (launch.launcher == Launcher::kTorchrun)
+    return "RANK and WORLD_SIZE say that this is one of " + world +
+           " processes; start them all, or unset both to run one";
+  return {};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int listener) {
   if (launch.context.world == 1) return std::unique_ptr<Communicator>();
@@ -46,6 +81,12 @@ Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int liste
   options.master_port = launch.master_port;
   options.listening_socket = listener;
   options.job = launch.job;
+  options.secret = launch.secret;
+  if (!launch.secret_file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(options.secret, read_secret(launch.secret_file));
+  }
+  options.listen_address = launch.listen_address;
+  options.how_to_start = how_to_start(launch);
   return make_tcp_communicator(options);
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/comm/host_lists.h"
@@ -36,7 +37,7 @@ class Reader {
     if (text == nullptr) return wrong(std::string(name) + " is not set");
     const std::optional<int> value = whole_number(*text, most);
     if (!value) {
-      return wrong(std::string(name) + " is " + quoted(*text) +
+      return wrong(std::string(name) + " is " + engine::quoted(*text) +
                    "; it must be a whole number from " + "0 to " + std::to_string(most));
     }
     return *value;
@@ -88,12 +89,34 @@ Status check_numbers(const Names& names, const RankContext& context) {
   return {};
 }
 
+// `hint`: what else would do.
 Status half_set(const char* title, const std::vector<std::string>& there,
-                const std::vector<std::string>& missing) {
-  return wrong("the environment of " + std::string(title) + " is set by half: " + listed(there) +
-               (there.size() == 1 ? " is" : " are") + " there and " + listed(missing) +
-               (missing.size() == 1 ? " is" : " are") +
-               " not. Start every rank by one launcher, or unset them for a run of one rank");
+                const std::vector<std::string>& missing, const std::string& hint = "") {
+  const std::string_view name(title);
+  const std::string starter = name == "Slurm"     ? "srun"
+                              : name == "OpenMPI" ? "mpirun"
+                              : name == "MPICH"   ? "mpiexec"
+                                                  : title;
+  return wrong("incomplete " + std::string(title) + " environment: " + listed(there) +
+               (there.size() == 1 ? " is" : " are") + " set, and " + listed(missing) +
+               (missing.size() == 1 ? " is" : " are") + " not. " + hint + "Start every rank with " +
+               starter + ", or unset " + (name == "Slurm" ? "SLURM_STEP_ID" : listed(there)) +
+               " to run one process");
+}
+
+// Kubeflow's PyTorchJob starts a process in each pod and says nothing of others there.
+Result<Launch> one_rank_a_host(const Reader& reader, const Names& names) {
+  Launch launch{.launcher = Launcher::kTorchrun};
+  SLUICE_ASSIGN_OR_RETURN(launch.context.rank, reader.number("RANK", kMaxRanks));
+  SLUICE_ASSIGN_OR_RETURN(launch.context.world, reader.number("WORLD_SIZE", kMaxRanks));
+  SLUICE_RETURN_IF_ERROR(check_numbers(names, launch.context));
+  if (launch.context.world > 1 && reader.find("MASTER_ADDR") == nullptr) {
+    return half_set(names.title, {"RANK", "WORLD_SIZE"}, {"MASTER_ADDR"},
+                    "Set it to rank 0's host, and LOCAL_RANK and LOCAL_WORLD_SIZE where several "
+                    "ranks share a host. ")
+        .error();
+  }
+  return launch;
 }
 
 // The ranks by the four plain numbers of a launcher; kNone where none of them is set.
@@ -106,8 +129,12 @@ Result<Launch> read_plain(const Reader& reader, Names names) {
   std::vector<std::string> missing;
   for (const char* name : names.numbers) (reader.find(name) ? there : missing).emplace_back(name);
   if (there.empty()) return Launch();
-  if (!missing.empty()) return half_set(names.title, there, missing).error();
   Launch launch{.launcher = names.launcher};
+  if (names.launcher == Launcher::kTorchrun && reader.find("RANK") != nullptr &&
+      reader.find("WORLD_SIZE") != nullptr && missing.size() == 2) {
+    return one_rank_a_host(reader, names);
+  }
+  if (!missing.empty()) return half_set(names.title, there, missing).error();
   RankContext& context = launch.context;
   const std::array<int*, 4> values = {&context.rank, &context.world, &context.local_rank,
                                       &context.local_world};
@@ -129,7 +156,7 @@ Result<int> slurm_local_world(const Reader& reader, int world, const char** name
     if (!counts.ok()) return std::move(counts).error().with_context(*name);
     const std::int64_t tasks = std::accumulate(counts->begin(), counts->end(), std::int64_t{0});
     if (tasks != world) {
-      return wrong(std::string(*name) + " is " + quoted(*text) + ", which makes " +
+      return wrong(std::string(*name) + " is " + engine::quoted(*text) + ", which makes " +
                    std::to_string(tasks) + " tasks, and SLURM_NTASKS is " + std::to_string(world) +
                    ": start the run by srun");
     }
@@ -194,7 +221,8 @@ Result<Launch> read_slurm(const Reader& reader) {
   if (const std::string* const job = reader.find("SLURM_JOB_ID")) {
     // Two jobs that share a host should not meet at one port.
     const std::optional<int> id = whole_number(*job, 2'000'000'000);
-    if (!id) return wrong("SLURM_JOB_ID is " + quoted(*job) + "; it must be a whole number");
+    if (!id)
+      return wrong("SLURM_JOB_ID is " + engine::quoted(*job) + "; it must be a whole number");
     launch.master_port = static_cast<std::uint16_t>(15'000 + *id % 15'000);
     launch.job = "Slurm " + *job;
   }
@@ -209,7 +237,8 @@ Status read_master(const Reader& reader, Launch* launch) {
     const auto stray = [](unsigned char c) { return c <= ' ' || c > '~'; };
     if (address->empty() || address->size() > 255 ||
         std::any_of(address->begin(), address->end(), stray)) {
-      return wrong("MASTER_ADDR is " + quoted(*address) + "; it must be a host's name or address");
+      return wrong("MASTER_ADDR is " + engine::quoted(*address) +
+                   "; it must be a host's name or address");
     }
     launch->master_address = *address;
   }
@@ -235,6 +264,19 @@ void read_job(const Reader& reader, Launch* launch) {
   if (launch->launcher != Launcher::kTorchrun) return;
   for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
     if (const std::string* const text = reader.find(name)) launch->job += "/" + *text;
+}
+
+Status read_trust(const Reader& reader, Launch* launch) {
+  for (const auto& [name, value] : {std::pair("SLUICE_SECRET", &launch->secret),
+                                    std::pair("SLUICE_SECRET_FILE", &launch->secret_file),
+                                    std::pair("SLUICE_LISTEN", &launch->listen_address)}) {
+    const std::string* const text = reader.find(name);
+    if (text == nullptr) continue;
+    if (text->empty()) return wrong(std::string(name) + " is empty: give it a value, or unset it");
+    *value = *text;
+  }
+  if (!launch->secret.empty()) launch->secret_file.clear();
+  return {};
 }
 
 // Which of the GPUs that the process may see is its own.
@@ -296,12 +338,14 @@ Result<Launch> read_launch(const Environment& environment) {
   if (chosen.launcher != Launcher::kNone) {
     SLUICE_RETURN_IF_ERROR(read_master(reader, &chosen));
     read_job(reader, &chosen);
+    SLUICE_RETURN_IF_ERROR(read_trust(reader, &chosen));
   }
   if (chosen.launcher == Launcher::kTorchrun && !alone) {
+    // A launcher that says which ranks share a host says where the first one listens, too.
+    const bool has_local = reader.find("LOCAL_RANK") != nullptr;
     std::vector<std::string> missing;
-    for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
-      if (reader.find(name) == nullptr) missing.emplace_back(name);
-    }
+    if (reader.find("MASTER_ADDR") == nullptr) missing.emplace_back("MASTER_ADDR");
+    if (has_local && reader.find("MASTER_PORT") == nullptr) missing.emplace_back("MASTER_PORT");
     if (!missing.empty()) return half_set("torchrun", {"RANK", "WORLD_SIZE"}, missing).error();
   }
   chosen.context.device = choose_device(reader, chosen.context.local_rank);

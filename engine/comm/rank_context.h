@@ -3,14 +3,15 @@
 //
 // Launchers, in the order in which they are asked; the first whose variables are all there decides:
 //   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT; DeepSpeed's
-//             launcher, with LOCAL_SIZE instead of LOCAL_WORLD_SIZE
+//             launcher, with LOCAL_SIZE instead of LOCAL_WORLD_SIZE; Kubeflow's PyTorchJob, without
+//             the local numbers: then each rank has a host, or a pod, to itself
 //   OpenMPI   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list;
 //             in a step of srun alone, by SLURM_STEP_ID
 //   MPICH     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (Hydra; Intel MPI too)
-// None of them: one rank. MASTER_ADDR and MASTER_PORT are obeyed under every launcher; where
-// torchrun keeps the port for a store of its own (TORCHELASTIC_USE_AGENT_STORE), the next one is
-// taken.
+// None of them: one rank. MASTER_ADDR, MASTER_PORT and SLUICE_JOB, SLUICE_SECRET,
+// SLUICE_SECRET_FILE and SLUICE_LISTEN are obeyed under every launcher; where torchrun keeps the
+// port for a store of its own (TORCHELASTIC_USE_AGENT_STORE), the next one is taken.
 //
 // All functions are pure: the environment is an argument, and only main() reads the process's own.
 // Threads: any. Errors: kInvalidArgument with a sentence that names the variables and their values:
@@ -50,6 +51,11 @@ struct Launch {
   // The same for all ranks of this run, and another for a run that might meet it at its port. By
   // SLUICE_JOB, or what torchrun and Slurm call it; empty where neither says.
   std::string job = {};
+  // SLUICE_SECRET, or the file that has it: what the ranks prove to each other (run_key.h).
+  std::string secret = {};
+  std::string secret_file = {};
+  // SLUICE_LISTEN: an address of this host where it listens. Empty: the one that leads to others.
+  std::string listen_address = {};
 };
 
 using Environment = std::map<std::string, std::string, std::less<>>;

@@ -19,7 +19,7 @@ namespace sluice::engine {
 
 // What the rendezvous hands to every rank.
 struct RankTable {
-  std::uint64_t token = 0;           // drawn by rank 0: a connection for data shows it
+  std::string token;                 // drawn by rank 0, another for each meeting
   std::vector<RankPlace> places;     // by rank
   std::vector<HostAndPort> targets;  // where each listens for data
 };
@@ -32,13 +32,11 @@ struct ControlConnection {
 
 struct Meeting {
   RankTable table;
+  FileDescriptor data_listener;
   std::vector<ControlConnection> connections;  // rank 0: to all others; else: to rank 0
 };
 
-// For listen_at(): on one host nothing listens beyond its loopback, where the master is there.
-std::string listening_host(const TcpOptions& options);
-
-// data_port: where this rank listens for data. Rank 0 may bring a socket that listens already.
-Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener, std::uint16_t data_port);
+// Rank 0 may bring a socket that listens already.
+Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener);
 
 }  // namespace sluice::engine

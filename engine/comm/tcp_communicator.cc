@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "engine/comm/control_channel.h"
+#include "engine/comm/data_connections.h"
 #include "engine/comm/host_communicator.h"
+#include "engine/comm/run_key.h"
 #include "engine/comm/tcp_socket.h"
 
 namespace sluice::engine {
@@ -24,15 +26,6 @@ using std::chrono::seconds;
 
 // How long one that lost a connection waits to learn from the control channel why.
 constexpr seconds kVerdictWithin{1};
-constexpr seconds kConnectAttempt{1};
-
-// The first message on a connection for data.
-struct DataHello {
-  std::uint32_t magic = 0x534c4431;
-  std::uint32_t rank = 0;
-  std::uint64_t token = 0;
-};
-static_assert(sizeof(DataHello) == 16);
 
 class TcpLinks final : public HostLinks {
  public:
@@ -47,36 +40,8 @@ class TcpLinks final : public HostLinks {
     waiting_.reserve(2 * sockets_.size());
   }
 
-  // One connection to each other rank: this one connects to those below it.
-  Status connect_all(const FileDescriptor& listener, Deadline deadline) {
-    for (int peer = 0; peer < rank_; ++peer) SLUICE_RETURN_IF_ERROR(connect(peer, deadline));
-    std::size_t missing = sockets_.size() - static_cast<std::size_t>(rank_) - 1;
-    while (missing > 0) {
-      std::array<pollfd, 2> entries = {
-          {{listener.get(), POLLIN, 0}, {control_->failure_event(), POLLIN, 0}}};
-      static_cast<void>(::poll(entries.data(), entries.size(), poll_ms(deadline)));
-      SLUICE_RETURN_IF_ERROR(control_->failure());
-      while (auto socket = try_accept(listener)) {
-        DataHello hello;
-        // A stranger may stay silent; a rank has sent this already.
-        const auto bytes = std::as_writable_bytes(std::span(&hello, 1));
-        if (!receive_all(*socket, bytes, time_now() + kConnectAttempt).ok()) continue;
-        if (hello.magic != DataHello().magic || hello.token != control_->table().token) continue;
-        if (hello.rank >= sockets_.size() || sockets_[hello.rank].is_open()) continue;
-        sockets_[hello.rank] = std::move(*socket);
-        --missing;
-      }
-      if (missing > 0 && time_now() >= deadline) {
-        std::vector<int> absent;
-        for (std::size_t peer = static_cast<std::size_t>(rank_) + 1; peer < sockets_.size();
-             ++peer) {
-          if (!sockets_[peer].is_open()) absent.push_back(static_cast<int>(peer));
-        }
-        return failed(ErrorCode::kTimedOut, list_ranks(absent) + " did not connect to " +
-                                                own_name() +
-                                                " for data: is a firewall between them?");
-      }
-    }
+  Status connect_all(const RunKey& key, Deadline deadline) {
+    SLUICE_ASSIGN_OR_RETURN(sockets_, connect_for_data(*control_, rank_, key, deadline));
     return {};
   }
 
@@ -146,28 +111,6 @@ class TcpLinks final : public HostLinks {
   };
 
   std::string own_name() const { return name_of_rank(places(), rank_); }
-
-  Status connect(int peer, Deadline deadline) {
-    const auto index = static_cast<std::size_t>(peer);
-    const DataHello hello{.rank = static_cast<std::uint32_t>(rank_),
-                          .token = control_->table().token};
-    while (true) {
-      auto socket = connect_to(control_->table().targets[index],
-                               std::min(deadline, time_now() + kConnectAttempt));
-      Status sent = socket.ok() ? send_all(*socket, std::as_bytes(std::span(&hello, 1)), deadline)
-                                : socket.status();
-      if (sent.ok()) {
-        sockets_[index] = std::move(*socket);
-        return {};
-      }
-      SLUICE_RETURN_IF_ERROR(control_->failure());
-      if (time_now() >= deadline) {
-        return failed(ErrorCode::kTimedOut, name_of_rank(places(), peer) +
-                                                " cannot be reached for data from " + own_name() +
-                                                ": " + sent.error().message());
-      }
-    }
-  }
 
   // The parts of a message that are left: of the label, and of its bytes.
   template <typename Byte>
@@ -280,11 +223,10 @@ Result<std::unique_ptr<Communicator>> make_tcp_communicator(const TcpOptions& op
                                                   std::to_string(listening.get()) +
                                                   ", cannot be used: " + std::strerror(errno));
   }
-  SLUICE_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(listening_host(options), 0));
-  SLUICE_ASSIGN_OR_RETURN(auto control,
-                          ControlChannel::join(options, std::move(listening), port_of(listener)));
+  SLUICE_ASSIGN_OR_RETURN(auto control, ControlChannel::join(options, std::move(listening)));
   auto links = std::make_unique<TcpLinks>(options, std::move(control));
-  SLUICE_RETURN_IF_ERROR(links->connect_all(listener, time_now() + options.rendezvous_timeout));
+  SLUICE_RETURN_IF_ERROR(links->connect_all(RunKey(options.secret, options.job),
+                                            time_now() + options.rendezvous_timeout));
   return make_host_communicator(std::move(links));
 }
 

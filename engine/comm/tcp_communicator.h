@@ -29,10 +29,18 @@ struct TcpOptions {
   int listening_socket = -1;
   // The same for all ranks, and another for every run that might meet this one at its port.
   std::string job = {};
+  // The same for all ranks, and known to nobody else. Empty: who knows the job can join.
+  std::string secret = {};
+  // An address of this host where it listens; empty: the one that leads to the others.
+  std::string listen_address = {};
+  // How those who did not come could be started: a sentence for messages, or empty.
+  std::string how_to_start = {};
   // Equal for the ranks of one host. Empty: this machine's name and boot.
   std::string host = {};
 
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
+  // How long whatever listens where rank 0 should may keep silent.
+  std::chrono::milliseconds answer_timeout = std::chrono::minutes(1);
   std::chrono::milliseconds collective_timeout = std::chrono::minutes(10);
   // A rank that has not been heard of for so long is gone: its host, or its network.
   std::chrono::milliseconds silence_timeout = std::chrono::seconds(30);

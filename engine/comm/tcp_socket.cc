@@ -1,9 +1,11 @@
 #include "engine/comm/tcp_socket.h"
 
+#include <dirent.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -80,27 +82,32 @@ SocketAddress any_address(int family, std::uint16_t port) {
   return address;
 }
 
+std::vector<SocketAddress> all_addresses(std::uint16_t port) {
+  return {any_address(AF_INET6, port), any_address(AF_INET, port)};
+}
+
 // In the order in which they are tried: where there is no IPv6, IPv4 alone.
-std::vector<SocketAddress> listening_addresses(const std::string& host, std::uint16_t port) {
+std::vector<SocketAddress> listening_addresses(const std::string& host, std::uint16_t port,
+                                               Reach reach) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
-  std::vector<SocketAddress> loopback;
-  if (!host.empty() &&
-      ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) == 0) {
-    const Addresses owner(list);
-    bool is_local = true;
-    for (const addrinfo* it = list; it != nullptr; it = it->ai_next) {
-      is_local = is_local && is_loopback_address(*it);
-      SocketAddress& address = loopback.emplace_back();
-      address.size = it->ai_addrlen;
-      std::memcpy(&address.storage, it->ai_addr, it->ai_addrlen);
-    }
-    // Who connects tries all addresses of a name.
-    if (is_local) return loopback;
+  if (host.empty() || ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0)
+    return all_addresses(port);
+  const Addresses owner(list);
+  std::vector<SocketAddress> found;
+  std::size_t loopbacks = 0;
+  for (const addrinfo* it = list; it != nullptr; it = it->ai_next) {
+    if (is_loopback_address(*it)) ++loopbacks;
+    SocketAddress& address = found.emplace_back();
+    address.size = it->ai_addrlen;
+    std::memcpy(&address.storage, it->ai_addr, it->ai_addrlen);
   }
-  return {any_address(AF_INET6, port), any_address(AF_INET, port)};
+  // Who connects tries all addresses of a name.
+  if (loopbacks == found.size() && reach == Reach::kThisHost) return found;
+  if (loopbacks == 0 && found.size() == 1) return found;
+  return all_addresses(port);
 }
 
 // One attempt at one address.
@@ -133,6 +140,18 @@ Result<FileDescriptor> connect_once(const addrinfo& address, Deadline deadline) 
   return socket;
 }
 
+std::string digits_of(const FileDescriptor& socket, decltype(&::getpeername) which) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, NI_MAXHOST> host{};
+  if (which(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host.data(), host.size(), nullptr,
+                    0, NI_NUMERICHOST) != 0) {
+    return {};
+  }
+  return host.data();
+}
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -149,10 +168,11 @@ bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port) {
-  const std::vector<SocketAddress> at = listening_addresses(host, port);
+Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Reach reach) {
+  std::vector<SocketAddress> at = listening_addresses(host, port, reach);
   int error = 0;
-  for (const SocketAddress& address : at) {
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const SocketAddress address = at[i];
     FileDescriptor socket(::socket(address.storage.ss_family,
                                    SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
     if (!socket.is_open()) {
@@ -168,6 +188,8 @@ Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port) {
     }
     error = errno;
     if (error == EADDRINUSE) break;
+    // The name is another machine's, or stands for this one elsewhere.
+    if (error == EADDRNOTAVAIL && at.size() == 1) at = all_addresses(port), i = SIZE_MAX;
   }
   return Error(error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kIo,
                "listening at port " + std::to_string(port) + " failed: " + std::strerror(error) +
@@ -183,23 +205,36 @@ std::uint16_t port_of(const FileDescriptor& listener) {
                    : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
-std::string peer_address(const FileDescriptor& socket) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  std::array<char, NI_MAXHOST> host{};
-  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host.data(), host.size(), nullptr,
-                    0, NI_NUMERICHOST) != 0) {
-    return {};
-  }
-  return host.data();
-}
+std::string peer_address(const FileDescriptor& socket) { return digits_of(socket, ::getpeername); }
 
-std::optional<FileDescriptor> try_accept(const FileDescriptor& listener) {
+std::string local_address(const FileDescriptor& socket) { return digits_of(socket, ::getsockname); }
+
+std::optional<FileDescriptor> try_accept(const FileDescriptor& listener, int* error) {
   FileDescriptor socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket.is_open()) return std::nullopt;
+  if (!socket.is_open()) {
+    if (error != nullptr) *error = errno;
+    return std::nullopt;
+  }
   set_option(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   return socket;
+}
+
+Status make_room_for_descriptors(std::uint64_t more) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir("/proc/self/fd"), ::closedir);
+  if (!open) return {};
+  std::uint64_t needed = more;
+  while (::readdir(open.get()) != nullptr) ++needed;  // NOLINT(concurrency-mt-unsafe): its own
+  if (needed <= limit.rlim_cur) return {};
+  limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= needed) return {};
+  return Error(ErrorCode::kOutOfMemory,
+               "this process needs " + std::to_string(needed) +
+                   " file descriptors for connections to the other ranks, and may have " +
+                   std::to_string(limit.rlim_max) +
+                   " (ulimit -Hn): raise it in /etc/security/limits.conf, or by LimitNOFILE= or "
+                   "docker run --ulimit nofile");
 }
 
 Result<FileDescriptor> connect_to(const HostAndPort& target, Deadline deadline) {
@@ -270,32 +305,40 @@ Status send_frame(const FileDescriptor& socket, const Frame& frame, Deadline dea
   return send_all(socket, std::as_bytes(std::span(bytes)), deadline);
 }
 
+// Of the frame whose beginning is there.
+std::size_t FrameReader::wanted_bytes() const {
+  Head head{};
+  if (buffer_.size() < sizeof head) return sizeof head;
+  std::memcpy(head.data(), buffer_.data(), sizeof head);
+  return sizeof head + head[2];
+}
+
 bool FrameReader::read_some(const FileDescriptor& socket) {
   std::array<char, 16384> chunk;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  while (!broken_) {
-    const ssize_t got = ::recv(socket.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+  while (!broken_ && buffer_.size() < wanted_bytes()) {
+    const std::size_t missing = wanted_bytes() - buffer_.size();
+    const ssize_t got =
+        ::recv(socket.get(), chunk.data(), std::min(missing, chunk.size()), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) return false;
     buffer_.append(chunk.data(), static_cast<std::size_t>(got));
-    // Bounded: a stranger may send for ever.
-    if (buffer_.size() > max_frame_bytes_ + chunk.size()) return true;
+    // As soon as it can be known: a stranger may send for ever.
+    constexpr std::uint32_t kMagic = kFrameMagic;
+    const std::size_t known = std::min(buffer_.size(), sizeof kMagic);
+    broken_ = std::memcmp(buffer_.data(), &kMagic, known) != 0 ||
+              wanted_bytes() > sizeof(Head) + max_frame_bytes_;
   }
-  return false;
+  return !broken_;
 }
 
 std::optional<Frame> FrameReader::next() {
-  std::array<std::uint32_t, 3> head{};
-  if (broken_ || buffer_.size() < sizeof head) return std::nullopt;
-  std::memcpy(head.data(), buffer_.data(), sizeof head);
-  const std::size_t size_bytes = head[2];
-  if (head[0] != kFrameMagic || size_bytes > max_frame_bytes_) {
-    broken_ = true;
+  if (broken_ || buffer_.size() < sizeof(Head) || buffer_.size() < wanted_bytes())
     return std::nullopt;
-  }
-  if (buffer_.size() - sizeof head < size_bytes) return std::nullopt;
-  Frame frame{.type = head[1], .payload = buffer_.substr(sizeof head, size_bytes)};
-  buffer_.erase(0, sizeof head + size_bytes);
+  Head head{};
+  std::memcpy(head.data(), buffer_.data(), sizeof head);
+  Frame frame{.type = head[1], .payload = buffer_.substr(sizeof head)};
+  buffer_.clear();
   return frame;
 }
 

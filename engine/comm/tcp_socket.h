@@ -5,6 +5,7 @@
 // Errors:  kTimedOut, or kIo with errno in words and the address. Nothing here raises SIGPIPE.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -51,15 +52,24 @@ struct HostAndPort {
 // Whether these digits, or "localhost", are an address that nobody outside can reach.
 bool is_loopback(std::string_view host);
 
-// Listens where `host` leads on this machine: at its loopback where the name or address means
-// nothing else, such as localhost, ::1 and what Debian's /etc/hosts calls the machine, 127.0.1.1;
-// else, and where it is empty, at all of this machine's addresses. Port 0: one that is free.
-Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port);
+enum class Reach : std::uint8_t {
+  kThisHost,  // loopback will do, where the name or address means nothing else
+  kAllHosts,
+};
+// Listens where `host` leads on this machine: localhost, ::1 and what Debian's /etc/hosts calls the
+// machine, 127.0.1.1, are its loopback; another name is the address that it has here. At all of
+// this machine's addresses where it has several or none here, as a service's name in Kubernetes
+// has, where it is empty, and where others have to reach what is loopback here. Port 0: a free one.
+Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Reach reach);
 std::uint16_t port_of(const FileDescriptor& listener);
-// The address at the other end, in digits.
+// The addresses at the other end and at this one, in digits.
 std::string peer_address(const FileDescriptor& socket);
-// A connection that waits, or nothing.
-std::optional<FileDescriptor> try_accept(const FileDescriptor& listener);
+std::string local_address(const FileDescriptor& socket);
+// A connection that waits, or nothing, with errno in `error`.
+std::optional<FileDescriptor> try_accept(const FileDescriptor& listener, int* error = nullptr);
+
+// Raises this process's limit where it has not so many more descriptors. kOutOfMemory: it may not.
+Status make_room_for_descriptors(std::uint64_t more);
 
 // Tries again until the deadline: the other side may not be listening yet.
 Result<FileDescriptor> connect_to(const HostAndPort& target, Deadline deadline);
@@ -76,23 +86,29 @@ struct Frame {
   std::uint32_t type = 0;
   std::string payload;
 };
-constexpr std::uint32_t kFrameMagic = 0x534c4331;
+constexpr std::uint32_t kFrameMagic = 0x534c4332;
 constexpr std::uint32_t kMaxFrameBytes = 16U << 20;
 
 Status send_frame(const FileDescriptor& socket, const Frame& frame, Deadline deadline);
 
-// Collects frames from a socket without waiting.
+// Collects frames from a socket without waiting, each by itself: nothing beyond it is read, and
+// nothing of one that is too long.
 class FrameReader {
  public:
   explicit FrameReader(std::uint32_t max_frame_bytes = kMaxFrameBytes)
       : max_frame_bytes_(max_frame_bytes) {}
 
-  // Reads what is there. False: the other side has closed, or sent what is no frame.
+  // Reads what is there of one frame. False: the other side has closed, or sent what is no frame.
   bool read_some(const FileDescriptor& socket);
+  bool is_broken() const { return broken_; }
   // The next whole frame.
   std::optional<Frame> next();
 
  private:
+  using Head = std::array<std::uint32_t, 3>;  // magic, type, bytes of the payload
+
+  std::size_t wanted_bytes() const;
+
   std::uint32_t max_frame_bytes_;
   std::string buffer_;
   bool broken_ = false;

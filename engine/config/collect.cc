@@ -12,6 +12,19 @@ constexpr std::string_view kZero = "zero_optimization";
 constexpr const char* kEnabled = "enabled";
 constexpr const char* kAuto = "auto";
 
+// JSON has no comments, so people write keys for them.
+bool is_comment(std::string_view word) {
+  return word.starts_with('_') || word.starts_with("//") || word.starts_with('#') ||
+         word == "comment" || word == "comments";
+}
+
+// Whether a key that is ignored would do anything in DeepSpeed.
+bool asks_for_something(const Json& value) {
+  if (value.is_object() && value.contains(kEnabled)) return asks_for_something(value.at(kEnabled));
+  return !value.is_null() && value != Json(kAuto) && as_boolean(value) != false &&
+         !(value.is_structured() && value.empty());
+}
+
 class Collector {
  public:
   Collector(const Document& document, Collected& collected)
@@ -22,14 +35,16 @@ class Collector {
       std::string path = prefix;
       if (!path.empty()) path += '.';
       path += word;
-      if (word.find('.') != std::string::npos) {
-        unknown(path, value, "a dot does not reach into a section here: nest it in braces");
+      if (is_comment(word)) {
+        ignore(printable(path), value, "a comment");
+      } else if (word.find('.') != std::string::npos) {
+        unknown(path, "a dot does not reach into a section here: nest it in braces");
       } else if (const Key* key = find_key(path)) {
         known(*key, value);
       } else if (is_section(path)) {
         subsection(path, value);
       } else {
-        unknown(path, value, suggest_key(path));
+        unknown(path, suggest_key(path));
       }
     }
   }
@@ -54,7 +69,7 @@ class Collector {
       case Treatment::kHonoured:
         return set(key, value, {});
       case Treatment::kIgnored:
-        return ignore(std::string(key.path), value, std::string(key.reason));
+        return ignore_of_deepspeed(key, value);
       case Treatment::kRefusedIfTrue:
         if (!refuse_if_true(key, std::string(key.path), value))
           ignore(std::string(key.path), value, "not asked for");
@@ -64,6 +79,11 @@ class Collector {
       case Treatment::kAlias:
         return alias(key, value);
     }
+  }
+
+  void ignore_of_deepspeed(const Key& key, const Json& value) {
+    ignore(std::string(key.path), value, std::string(key.reason));
+    collected_.ignored.back().is_unused = asks_for_something(value);
   }
 
   // True, or a section whose `enabled` is; in one without `enabled` the sections in it count, each
@@ -141,10 +161,8 @@ class Collector {
     before = std::move(setting);
   }
 
-  void unknown(const std::string& path, const Json& value, const std::string& hint) {
-    const std::string sentence = "is not a key that Sluice knows; " + hint;
-    if (document_.lenient) return ignore(printable(path), value, sentence);
-    reject(printable(path) + " " + sentence);
+  void unknown(const std::string& path, const std::string& hint) {
+    reject(printable(path) + " is not a key that Sluice or DeepSpeed knows; " + hint);
   }
 
   void ignore(std::string path, const Json& value, std::string reason) {

@@ -17,7 +17,7 @@ struct Document {
   std::string name;
   Json root;
   int rank = 0;          // of two that give a key, the higher one wins
-  bool lenient = false;  // a file that others wrote: unknown keys are ignored, "auto" yields
+  bool lenient = false;  // a file that was written for DeepSpeed: "auto" in it yields
 };
 
 // What is said about an honoured key.

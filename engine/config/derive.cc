@@ -253,12 +253,16 @@ std::vector<std::string> spill_paths(const Config& config, bool is_asked) {
 
 }  // namespace
 
-void Derivation::drop(std::string_view path, const std::string& reason) {
+void Derivation::drop(std::string_view path, const std::string& reason, bool is_unused) {
   const auto found = collected_.settings.find(path);
   if (found == collected_.settings.end()) return;
   const Setting& setting = found->second;
-  collected_.ignored.push_back(
-      {std::string(path), Outcome::kIgnored, short_text(setting.value), reason, setting.source});
+  collected_.ignored.push_back({.path = std::string(path),
+                                .outcome = Outcome::kIgnored,
+                                .value = short_text(setting.value),
+                                .reason = reason,
+                                .source = setting.source,
+                                .is_unused = is_unused && !setting.is_auto()});
   collected_.settings.erase(found);
 }
 

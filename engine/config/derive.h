@@ -54,8 +54,8 @@ class Derivation {
 
   // Where the value comes from, or why it is what it is.
   void note(std::string_view path, std::string reason) { notes_[path] = std::move(reason); }
-  // The value that was given has no effect.
-  void drop(std::string_view path, const std::string& reason);
+  // The value that was given has no effect; `is_unused` as in KeyReport.
+  void drop(std::string_view path, const std::string& reason, bool is_unused = false);
   void reject(std::string sentence) { collected_.rejections.push_back(std::move(sentence)); }
 
   const std::map<std::string_view, std::string>& notes() const { return notes_; }

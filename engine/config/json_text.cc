@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/config/relaxed_json.h"
+
 namespace sluice::config {
 namespace {
 
@@ -33,9 +35,8 @@ std::string advice_at(std::string_view text, std::size_t end, std::string_view r
   constexpr std::string_view kBetweenWords = " \t\r\n{}[]:,";
   const std::size_t word = text.find_last_of(kBetweenWords, at > 0 ? at - 1 : 0);
   const char first = word + 1 < text.size() ? text[word + 1] : '\0';
-  if (last == '/' || last == '#' || first == '/' || first == '#') {
-    return "JSON has no comments: take it out (a file given with --deepspeed may have them)";
-  }
+  if (text.substr(std::min(word + 1, text.size())).starts_with("/*"))
+    return "the comment has no end: */ is missing";
   if (last == '\'') return "JSON puts strings between double quotes";
   const std::string_view from_word = text.substr(std::min(word + 1, text.size()));
   if (from_word.starts_with("NaN") || from_word.starts_with("Infinity")) {
@@ -192,6 +193,15 @@ Result<Json> parse_json(std::string_view name, std::string_view text) {
     return Error(ErrorCode::kInvalidArgument, std::string(name) + ": not JSON");
   }
   return builder.take_root();
+}
+
+Result<Json> read_document(std::string_view name, std::string_view text) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string(name) + ": this is UTF-16: save the file as UTF-8");
+  return parse_json(name, text.size() > kMaxTextBytes ? text : strict_json(text));
 }
 
 std::string short_text(const Json& value) { return shorten(dump(value)); }

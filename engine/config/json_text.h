@@ -1,4 +1,4 @@
-// Strict JSON with errors for people, and JSON values as text for messages. Private to this folder.
+// JSON with errors for people, and JSON values as text for messages. Private to this folder.
 //
 // Bounded: text, nesting and keys of one object have limits, so that no input costs more than the
 // limits allow.
@@ -23,6 +23,10 @@ inline constexpr std::size_t kMaxKeysOfObject = 1024;
 // Errors begin with `name`: "run.json:3:14: unexpected '}' ...". A key given twice in one object is
 // an error that names it.
 Result<Json> parse_json(std::string_view name, std::string_view text);
+
+// Likewise of any configuration, as people write them: relaxed_json.h says how; with a byte order
+// mark, too.
+Result<Json> read_document(std::string_view name, std::string_view text);
 
 // A value in one short line; any string in a form that a terminal shows.
 std::string short_text(const Json& value);

@@ -67,7 +67,9 @@ struct Key {
   std::string_view default_json = "null";  // "\"auto\"": by auto_rule; null: unset
   Range range = {};                        // of numbers
   std::string_view unit = {};
-  std::string_view choices = {};     // "none|cpu|nvme", in the order of the field's enum
+  std::string_view choices = {};  // "none|cpu|nvme", in the order of the field's enum
+  // Other names of choices: "FusedAdam=Adam", "|" between.
+  std::string_view choice_aliases = {};
   std::string_view applies_to = {};  // the scheduler types that read it, "|" between; empty: all
   std::string_view families = {};    // whose models have it, "|" between; empty: all
   std::string_view auto_rule = {};   // what "auto" becomes, where it is not the default

@@ -279,6 +279,10 @@ Status store_choice(const Key& key, const Json& value, Enum& field) {
   std::string word;
   if (value.is_string()) word = value.get<std::string>();
   if (value.is_boolean()) word = value.get<bool>() ? "on" : "off";
+  for (const std::string_view alias : split_choices(key.choice_aliases)) {
+    const std::size_t equals = alias.find('=');
+    if (lower_case(word) == lower_case(alias.substr(0, equals))) word = alias.substr(equals + 1);
+  }
   const auto place = place_among(key.choices, word);
   if (!place) return no_choice(key, value, word);
   field = static_cast<Enum>(*place);

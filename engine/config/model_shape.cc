@@ -22,7 +22,11 @@ void fill(Derivation& derivation, std::string_view path, std::int64_t& field, co
   if (derivation.given(path)) return;
   field = of_origin;
   if (of_origin != 0) return derivation.note(path, origin.key);
-  derivation.reject("model.preset is custom, so " + std::string(path) + " has to be given");
+  const bool by_family = !derivation.given("model.preset");
+  derivation.reject(
+      by_family ? "model.family is " + derivation.config.model.family +
+                      " and no model.preset is named, so " + std::string(path) + " has to be given"
+                : "model.preset is custom, so " + std::string(path) + " has to be given");
 }
 
 // Of what an origin or a family has a usual number for.
@@ -107,8 +111,17 @@ Origin folder_origin(Derivation& derivation) {
   return origin;
 }
 
-Origin preset_origin(const Model& model) {
-  return {.shape = engine::preset_shape(model.preset).value_or(engine::ModelShape{})};
+Origin preset_origin(Derivation& derivation) {
+  Model& model = derivation.config.model;
+  const auto preset = engine::preset_shape(model.preset);
+  // The default preset is no answer to a file that names another family.
+  if (!derivation.given("model.preset") && derivation.given("model.family") &&
+      (!preset || preset->family != model.family)) {
+    model.preset = kCustomPreset;
+    derivation.note("model.preset", "model.family");
+    return {};
+  }
+  return {.shape = preset.value_or(engine::ModelShape{})};
 }
 
 void fill_numbers(Derivation& derivation, const Origin& origin) {
@@ -147,7 +160,7 @@ void check_shape(Derivation& derivation) {
 
 void derive_model(Derivation& derivation) {
   Model& model = derivation.config.model;
-  const Origin origin = model.path.empty() ? preset_origin(model) : folder_origin(derivation);
+  const Origin origin = model.path.empty() ? preset_origin(derivation) : folder_origin(derivation);
   fill_family(derivation, origin);
   const engine::ModelShape& shape = origin.shape;
   fill(derivation, "model.layers", model.layers, origin, shape.layers);

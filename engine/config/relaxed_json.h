@@ -1,4 +1,4 @@
-// JSON as people write it in DeepSpeed's files, which DeepSpeed reads with Hjson: comments (#, //
+// JSON as people write it in configurations. DeepSpeed reads its files with Hjson: comments (#, //
 // and /* */), commas after the last entry, keys without quotes, and Python's True and False.
 // Private to this folder.
 //

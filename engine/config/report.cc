@@ -75,6 +75,21 @@ std::string format_report(const Resolved& resolved, const ReportOptions& options
   return text + format_autos(resolved);
 }
 
+std::string unused_keys(const Resolved& resolved) {
+  constexpr std::size_t kMostNamed = 20;
+  std::string names;
+  std::size_t count = 0;
+  for (const KeyReport& report : resolved.reports) {
+    if (!report.is_unused) continue;
+    if (++count > kMostNamed) continue;
+    names += (names.empty() ? "" : ", ") + report.path;
+    if (report.value.starts_with('{')) names += " " + report.value;
+  }
+  if (count == 0) return {};
+  if (count > kMostNamed) names += " and " + std::to_string(count - kMostNamed) + " more";
+  return "no effect here: " + names + " (sluice config says why)";
+}
+
 std::string format_autos(const Resolved& resolved) {
   const std::string text = table("\"auto\" became", resolved.reports, [](const KeyReport& report) {
     return report.was_auto && report.outcome != Outcome::kIgnored;

@@ -18,4 +18,8 @@ std::string format_report(const Resolved& resolved, const ReportOptions& options
 // What each "auto" of the sources became and why, and how to choose it. Empty without any.
 std::string format_autos(const Resolved& resolved);
 
+// One sentence that names the keys that ask for something and have no effect
+// (KeyReport::is_unused). Empty without any.
+std::string unused_keys(const Resolved& resolved);
+
 }  // namespace sluice::config

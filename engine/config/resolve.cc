@@ -11,7 +11,6 @@
 #include "engine/config/collect.h"
 #include "engine/config/derive.h"
 #include "engine/config/key_value.h"
-#include "engine/config/relaxed_json.h"
 #include "engine/families/families.h"
 
 namespace sluice::config {
@@ -87,14 +86,14 @@ Status check_is_no_model(const std::string& name, const Json& root) {
 Result<std::vector<Document>> documents_of(const Sources& sources) {
   std::vector<Document> documents;
   if (sources.run_file) {
-    SLUICE_ASSIGN_OR_RETURN(Json root, parse_json(sources.run_file->name, sources.run_file->text));
+    SLUICE_ASSIGN_OR_RETURN(Json root,
+                            read_document(sources.run_file->name, sources.run_file->text));
     SLUICE_RETURN_IF_ERROR(check_is_no_model(sources.run_file->name, root));
     documents.push_back({sources.run_file->name, std::move(root), kRunFile, false});
   }
   if (sources.deepspeed) {
     const auto& [name, text] = *sources.deepspeed;
-    SLUICE_ASSIGN_OR_RETURN(
-        Json root, parse_json(name, text.size() > kMaxTextBytes ? text : strict_json(text)));
+    SLUICE_ASSIGN_OR_RETURN(Json root, read_document(name, text));
     documents.push_back({name, std::move(root), kDeepSpeed, true});
   }
   if (sources.overrides.size() > kMaxOverrides) {
@@ -200,6 +199,11 @@ Result<Resolved> resolve(const Sources& sources) {
   std::vector<KeyReport> reports = reports_of(collected, derivation);
   return Resolved{std::move(config), std::move(reports), derivation.questions,
                   std::move(derivation.kept_auto)};
+}
+
+Result<std::string> plain_json(const Source& source) {
+  SLUICE_ASSIGN_OR_RETURN(const Json root, read_document(source.name, source.text));
+  return root.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Result<Source> read_source(const std::string& path) {

@@ -6,18 +6,18 @@
 // DeepSpeed file, overrides in their order. Where one source gives two of the three batch sizes, or
 // the 16-bit type to use, it overrides what an earlier one said about the rest.
 //
-// A DeepSpeed file is read as DeepSpeed reads it: with comments, trailing commas and keys without
-// quotes (relaxed_json.h). "auto" in it yields to the run file's value, as it yields to the
-// Trainer's elsewhere; any other "auto" is resolved by the key's rule, or is its default. null
-// stands for the default.
+// Each source is read as DeepSpeed reads its files: with comments, trailing commas, keys without
+// quotes and a byte order mark (relaxed_json.h). "auto" in a DeepSpeed file yields to the run
+// file's value, as it yields to the Trainer's elsewhere; any other "auto" is resolved by the key's
+// rule, or is its default. null stands for the default.
 //
 // What only the data or the machine knows is passed in as an answer. Where a needed answer is
 // missing, the configuration says which (Resolved::questions): a model waits for the config.json in
 // model.path, run.epochs for the number of sequences in an epoch, and a precision that is "auto"
 // for what the GPU can do.
 //
-// A key that Sluice does not know is an error in a run file and an override, with the nearest known
-// one; in a DeepSpeed file, which others wrote, it is ignored with a reason.
+// A key that neither Sluice nor any DeepSpeed has known is an error in every source, with the
+// nearest known one. One that begins with an underscore or "//", or is "comment", is a comment.
 //
 // Pure: nothing is read but what is given.
 //
@@ -92,6 +92,8 @@ struct KeyReport {
   std::string source;     // "run.json", "--set"; empty when it was not given
   bool was_auto = false;  // a source says "auto"
   bool given = false;     // honoured as a value, and not as "auto"
+  // Ignored although it asks for something: of DeepSpeed's, or of another schedule than the run's.
+  bool is_unused = false;
 };
 
 struct Resolved {
@@ -103,6 +105,9 @@ struct Resolved {
 };
 
 Result<Resolved> resolve(const Sources& sources);
+
+// A source as strict JSON, for those who look into it themselves.
+Result<std::string> plain_json(const Source& source);
 
 // The file at `path` as a source; at most 1 MiB.
 Result<Source> read_source(const std::string& path);

@@ -213,9 +213,9 @@ void derive_schedule(Derivation& derivation) {
   schedule.base_betas = derivation.config.optimizer.betas;
   for (const Key& key : all_keys()) {
     if (applies(key, type_of(schedule))) continue;
-    derivation.drop(key.path, "scheduler.type " + std::string(type_of(schedule)) +
-                                  " has no such "
-                                  "parameter");
+    derivation.drop(key.path,
+                    "scheduler.type " + std::string(type_of(schedule)) + " has no such parameter",
+                    true);
   }
   derive_warmup(derivation);
   derive_tail(derivation);

@@ -17,20 +17,7 @@ std::string key_and_value(const char* key, std::int64_t value) {
   return std::string(kParams) + key + " " + std::to_string(value);
 }
 
-// A total equal to the run's own length is no contradiction: that run ends within its warm-up.
-void check_decay(Derivation& derivation) {
-  const Warmup& warmup = derivation.config.schedule.warmup;
-  const std::int64_t steps = derivation.config.run.steps;
-  if (warmup.steps == kOpenSteps || warmup.total_steps == kOpenSteps) return;
-  if (warmup.total_steps >= warmup.steps || warmup.total_steps == steps) return;
-  derivation.reject(key_and_value("total_num_steps", warmup.total_steps) + " is less than " +
-                    key_and_value("warmup_num_steps", warmup.steps) +
-                    ": the decay would end before it begins. total_num_steps counts the warm-up "
-                    "too; \"auto\" makes it run.steps");
-}
-
 void check_polynomial(Derivation& derivation) {
-  check_decay(derivation);
   const Schedule& schedule = derivation.config.schedule;
   if (schedule.tail.end_lr < schedule.base_lr) return;
   derivation.reject(key_and_value("lr_end", schedule.tail.end_lr) +
@@ -39,15 +26,14 @@ void check_polynomial(Derivation& derivation) {
                     short_text(Json(schedule.base_lr)));
 }
 
-// As above, a run that is too short for its own schedule is no contradiction.
+// A run that is too short for its own schedule is no contradiction.
 void check_stable_decay(Derivation& derivation) {
-  check_decay(derivation);
   const Warmup& warmup = derivation.config.schedule.warmup;
   const Tail& tail = derivation.config.schedule.tail;
   if (derivation.given("scheduler.params.num_stable_steps") || warmup.steps == kOpenSteps ||
       warmup.total_steps == kOpenSteps || warmup.total_steps == derivation.config.run.steps)
     return;
-  if (warmup.total_steps < warmup.steps) return;  // said already
+  if (warmup.total_steps < warmup.steps) return;  // a warning: decay_before_warmup()
   if (tail.decay_steps <= warmup.total_steps - warmup.steps) return;
   derivation.reject(key_and_value("num_decay_steps", tail.decay_steps) + " and " +
                     key_and_value("warmup_num_steps", warmup.steps) + " are more than " +
@@ -111,13 +97,6 @@ void check_range_test(Derivation& derivation) {
 
 void check_schedule(Derivation& derivation) {
   switch (derivation.config.schedule.type) {
-    case ScheduleType::kWarmupDecay:
-    case ScheduleType::kWarmupCosine:
-    case ScheduleType::kLinear:
-    case ScheduleType::kCosine:
-    case ScheduleType::kCosineRestarts:
-    case ScheduleType::kCosineMinLr:
-      return check_decay(derivation);
     case ScheduleType::kPolynomial:
       return check_polynomial(derivation);
     case ScheduleType::kStableDecay:
@@ -128,6 +107,12 @@ void check_schedule(Derivation& derivation) {
       return check_range_test(derivation);
     case ScheduleType::kConstant:
     case ScheduleType::kWarmup:
+    case ScheduleType::kWarmupDecay:
+    case ScheduleType::kWarmupCosine:
+    case ScheduleType::kLinear:
+    case ScheduleType::kCosine:
+    case ScheduleType::kCosineRestarts:
+    case ScheduleType::kCosineMinLr:
     case ScheduleType::kConstantWarmup:
     case ScheduleType::kInverseSqrt:
       return;

@@ -175,6 +175,17 @@ Status check_steps_left(const Config& config, const RunPosition& position) {
                    std::to_string(position.global_step) + "; " + remedy(*end, config.run.steps));
 }
 
+std::string decay_before_warmup(const Schedule& schedule) {
+  const auto end = end_of(schedule);
+  const std::int64_t total = schedule.warmup.total_steps;
+  const std::int64_t warmup = schedule.warmup.steps;
+  if (!end || schedule.type == ScheduleType::kOneCycle || total < 0 || total >= warmup) return {};
+  return std::string(kTotalKey) + " " + std::to_string(total) + " is less than warmup_num_steps " +
+         std::to_string(warmup) +
+         ": no step decays, and steps after the warm-up have the schedule's last rate. "
+         "total_num_steps counts the warm-up too";
+}
+
 std::string end_of_schedule(const Config& config, const RunPosition& position) {
   const Schedule& schedule = config.schedule;
   const std::int64_t left = steps_left(config, position);
@@ -186,6 +197,7 @@ std::string end_of_schedule(const Config& config, const RunPosition& position) {
            std::to_string(schedule.warmup.steps) + ". The learning rate gets to " +
            rate_text(learning_rate(schedule, last));
   }
+  if (const std::string before = decay_before_warmup(schedule); !before.empty()) return before;
   const auto end = end_of(schedule);
   if (!end || last < end->step + end->after) return {};
   // OneCycle has a rate for what follows the cycle.

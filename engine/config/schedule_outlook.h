@@ -29,6 +29,10 @@ struct RunPosition {
 // of its warm-up, with the setting that fixes it. A rate of 0 that was asked for is not refused.
 Status check_steps_left(const Config& config, const RunPosition& position);
 
+// That the decay ends before the warm-up does, as in a short trial of a long run's configuration.
+// DeepSpeed warns, too. Empty where it does not.
+std::string decay_before_warmup(const Schedule& schedule);
+
 // One sentence each, empty where there is nothing to say: steps beyond the end of the schedule, or
 // a run that does not leave its warm-up.
 std::string end_of_schedule(const Config& config, const RunPosition& position);

@@ -132,7 +132,7 @@ Result<std::string> run_folder_json(const Resolved& resolved, const std::string&
 }
 
 Source in_run_folder(Source source, const std::string& folder) {
-  auto parsed = parse_json(source.name, source.text);
+  auto parsed = read_document(source.name, source.text);
   if (!parsed.ok()) return source;  // resolve() says what is wrong with it
   const fs::path base = base_of(*parsed, folder);
   for (const char* const key : kPathKeys) {

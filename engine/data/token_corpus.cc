@@ -35,6 +35,15 @@ Result<std::uint64_t> TokenCorpus::fingerprint() const {
   return hash;
 }
 
+Result<std::uint64_t> TokenCorpus::token_hash() const {
+  std::uint64_t hash = files_.size();
+  for (const TokenFile& file : files_) {
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t of_file, file.token_hash());
+    hash = aio::SplitMix(hash ^ of_file).next();
+  }
+  return hash;
+}
+
 std::vector<TokenRange> TokenCorpus::whole() const {
   std::vector<TokenRange> ranges;
   ranges.reserve(files_.size());

@@ -34,6 +34,8 @@ class TokenCorpus {
   std::uint64_t token_count() const;
   // Of all files together; see TokenFile::fingerprint().
   Result<std::uint64_t> fingerprint() const;
+  // Likewise TokenFile::token_hash().
+  Result<std::uint64_t> token_hash() const;
 
   std::vector<TokenRange> whole() const;
 

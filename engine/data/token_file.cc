@@ -223,15 +223,24 @@ Status TokenFile::copy(std::uint64_t first, std::span<std::int64_t> out) const {
   return {};
 }
 
-Status TokenFile::check_vocab(std::uint64_t vocab_size) const {
-  if (vocab_size > max_token_of(type())) return {};
-  std::vector<std::byte> buffer(std::min(kScanBytes, token_count() * token_bytes(type())));
+template <typename Visit>
+Status TokenFile::scan(Visit visit) const {
   const std::uint64_t width = token_bytes(type());
+  std::vector<std::byte> buffer(std::min(kScanBytes, token_count() * width));
   for (std::uint64_t first = 0; first < token_count();) {
     const std::uint64_t count = std::min(buffer.size() / width, token_count() - first);
     const std::span bytes = std::span(buffer).first(count * width);
     SLUICE_RETURN_IF_ERROR(read_bytes(layout_.first_byte + first * width, bytes));
-    for (std::uint64_t i = 0; i < count; ++i) {
+    SLUICE_RETURN_IF_ERROR(visit(first, bytes));
+    first += count;
+  }
+  return {};
+}
+
+Status TokenFile::check_vocab(std::uint64_t vocab_size) const {
+  if (vocab_size > max_token_of(type())) return {};
+  return scan([&](std::uint64_t first, std::span<const std::byte> bytes) -> Status {
+    for (std::uint64_t i = 0; i < bytes.size() / token_bytes(type()); ++i) {
       const std::uint32_t token = type() == TokenType::kUint16 ? token_at<std::uint16_t>(bytes, i)
                                                                : token_at<std::uint32_t>(bytes, i);
       if (token < vocab_size) continue;
@@ -241,9 +250,21 @@ Status TokenFile::check_vocab(std::uint64_t vocab_size) const {
                        std::to_string(vocab_size - 1) +
                        ": set the model's vocabulary to that of the data, or check the token type");
     }
-    first += count;
-  }
-  return {};
+    return {};
+  });
+}
+
+Result<std::uint64_t> TokenFile::token_hash() const {
+  std::uint64_t hash = token_count();
+  SLUICE_RETURN_IF_ERROR(scan([&](std::uint64_t, std::span<const std::byte> bytes) -> Status {
+    for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));
+      hash = aio::SplitMix(hash ^ word).next();
+    }
+    return {};
+  }));
+  return hash;
 }
 
 Result<std::uint64_t> TokenFile::fingerprint() const {

@@ -56,6 +56,8 @@ class TokenFile {
   // Distinguishes this text from another of the same length: a hash of type, count and sixteen
   // samples of the tokens, and of all of a mask. The same on every machine.
   Result<std::uint64_t> fingerprint() const;
+  // A hash of every token: reads the whole file. The same on every machine.
+  Result<std::uint64_t> token_hash() const;
 
  private:
   TokenFile(std::unique_ptr<aio::File> file, const TokenLayout& layout);
@@ -64,6 +66,9 @@ class TokenFile {
   Status take_raw(TokenType type);
   Status take_documents(const TokenSidecar& sidecar);
   Status read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const;
+  // All tokens in order, a part at a time: visit(first, bytes) returns a Status.
+  template <typename Visit>
+  Status scan(Visit visit) const;
 
   std::unique_ptr<aio::File> file_;
   std::uint64_t file_bytes_ = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
+
 namespace sluice::data {
 namespace {
 
@@ -35,7 +37,7 @@ TokenRecord::Preparation preparation_of(const Json& json) {
 }  // namespace
 
 TokenRecord parse_token_record(std::string_view sidecar_text) {
-  const Json json = Json::parse(sidecar_text, nullptr, false);
+  const Json json = json_or_discarded<Json>(sidecar_text);
   TokenRecord record;
   if (!json.is_object()) return record;
   record.sources = count_of(json, "source_count");

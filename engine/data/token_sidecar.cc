@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
+
 namespace sluice::data {
 namespace {
 
@@ -38,8 +40,8 @@ Result<std::uint64_t> count_of(const Json& object, const char* key) {
 }  // namespace
 
 Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return wrong("is not a JSON object");
+  const Json json = json_or_discarded<Json>(text);
+  if (!json.is_object()) return wrong("is not a JSON object, or is nested too deep for one");
   SLUICE_ASSIGN_OR_RETURN(const std::string format, text_of(json, "format"));
   if (format != "sluice-tokens") return wrong("\"format\" is not \"sluice-tokens\"");
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "engine/data/sha256.h"
 
 namespace sluice::data {
@@ -81,7 +82,8 @@ std::string TokenizerVocabulary::added_text(std::int64_t token) const {
 }
 
 Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenizer_json) {
-  const Json json = Json::parse(tokenizer_json, nullptr, false);
+  SLUICE_RETURN_IF_ERROR(check_json_bounds(tokenizer_json));
+  const Json json = json_or_discarded<Json>(tokenizer_json);
   if (!json.is_object()) return wrong("it is not a JSON object");
   const Json model = json.value("model", Json());
   if (!model.is_object()) return wrong("it has no \"model\"");

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
+#include "engine/exchange/described_model.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
 #include "engine/weights/quoting.h"
@@ -286,7 +288,7 @@ Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
 
 Result<PeftConfig> parse_peft_config(std::string_view text) {
   SLUICE_RETURN_IF_ERROR(FaultFinder().find(text));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = json_or_discarded<Json>(text);
   if (!json.is_object())
     return corrupt("it is not a JSON object: save the adapter by PEFT's save_pretrained()");
   SLUICE_RETURN_IF_ERROR(check_known(json));
@@ -335,6 +337,15 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter) {
   return std::string(kPrefix) + family_of(shape).parameter_names(shape).exported(parameter);
 }
 
+Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
+                                                    const ModelFamily& family) {
+  const std::string path = folder + "/" + std::string(kPeftWeightsName);
+  SLUICE_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::open(queue, path));
+  auto targets = targets_in(reader->tensors(), family);
+  if (!targets.ok()) return std::move(targets).error().with_context(path);
+  return targets;
+}
+
 Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const bool adapter,
                           files.exists(folder + "/" + std::string(kPeftConfigName)));
@@ -349,7 +360,8 @@ Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
 Error no_adapter(const std::string& folder) {
   return {ErrorCode::kNotFound,
           "there is no " + folder + "/" + std::string(kPeftConfigName) +
-              ": name the folder of an adapter as PEFT's save_pretrained() leaves it"};
+              ": name the folder of an adapter as PEFT's save_pretrained() leaves it" +
+              download_hint(folder)};
 }
 
 Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::string& folder,

@@ -22,6 +22,8 @@
 
 namespace sluice::engine {
 
+class ModelFamily;
+
 // adapter_config.json as far as Sluice has it.
 struct PeftConfig {
   LoraRecipe recipe;  // targets as they are written, unless that is a pattern: then none
@@ -43,6 +45,11 @@ Error no_adapter(const std::string& folder);
 
 // kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
 // name instead.
+// The products of a family that the adapters in a folder have, by its tensors: what a pattern in
+// its file means.
+Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
+                                                    const ModelFamily& family);
+
 Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder);
 
 class AdapterWeights {

@@ -1,14 +1,17 @@
 #include "engine/exchange/base_model.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/described_model.h"
+#include "engine/model/hugging_face_config.h"
 #include "engine/weights/special_tokens.h"
 
 namespace sluice::engine {
@@ -79,22 +82,45 @@ std::optional<std::string> name_on_hub(const std::filesystem::path& folder) {
   return std::nullopt;
 }
 
-BaseModel described(aio::IoQueue& queue, const std::string& folder) {
+std::string member(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// "Qwen/Qwen3-0.6B", which is no path.
+bool is_name_on_hub(std::string_view text) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/';
+  };
+  const auto slash = text.find('/');
+  return slash != std::string_view::npos && slash > 0 && slash + 1 < text.size() &&
+         text.front() != '.' && text.find('/', slash + 1) == std::string_view::npos &&
+         std::all_of(text.begin(), text.end(), is_plain);
+}
+
+// As transformers writes it, and earlier versions of it.
+std::optional<DType> dtype_in(const Json& config) {
+  for (const char* const key : {"dtype", "torch_dtype"}) {
+    const std::string name = member(config, key);
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+      if (name == hugging_face_dtype(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+BaseModel described(aio::IoQueue& queue, const std::string& folder, const Json& config) {
   const std::filesystem::path absolute = absolute_folder(folder);
-  BaseModel base{.name = name_on_hub(absolute).value_or(absolute.filename().string()),
-                 .folder = absolute.string()};
+  const std::string said = member(config, "_name_or_path");
+  const std::string own = is_name_on_hub(said) ? said : absolute.filename().string();
+  BaseModel base{.name = name_on_hub(absolute).value_or(own), .folder = absolute.string()};
+  base.dtype = dtype_in(config);
   auto metadata = card_metadata(text_of(queue, folder + "/README.md"));
   base.license = metadata["license"];
   base.license_name = metadata["license_name"];
   base.license_link = metadata["license_link"];
   const std::string generation = text_of(queue, folder + "/" + std::string(kGenerationConfigName));
-  if (Json::parse(generation, nullptr, false).is_object()) base.generation_config = generation;
+  if (json_or_discarded<Json>(generation).is_object()) base.generation_config = generation;
   return base;
-}
-
-std::string member(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 }  // namespace
@@ -112,19 +138,20 @@ Result<BaseModel> base_model_of(aio::IoQueue& queue, const std::string& weights)
     SLUICE_ASSIGN_OR_RETURN(BaseModel kept, kept_base_model(queue, directory));
     if (!kept.folder.empty()) return kept;
   }
-  const Json config = Json::parse(text_of(queue, folder + "/config.json"), nullptr, false);
+  const Json config = json_or_discarded<Json>(text_of(queue, folder + "/config.json"));
   if (!config.is_object() || !config.contains("model_type")) return BaseModel();
-  return described(queue, folder);
+  return described(queue, folder, config);
 }
 
 Status keep_base_model(aio::IoQueue& queue, const BaseModel& base, const std::string& directory) {
   if (base.folder.empty()) return {};
-  const Json generation = Json::parse(base.generation_config, nullptr, false);
+  const Json generation = json_or_discarded<Json>(base.generation_config);
   const Json json = {{"name", base.name},
                      {"folder", base.folder},
                      {"license", base.license},
                      {"license_name", base.license_name},
                      {"license_link", base.license_link},
+                     {"dtype", base.dtype ? Json(hugging_face_dtype(*base.dtype)) : Json()},
                      {"generation_config", generation.is_object() ? generation : Json()}};
   return aio::write_small_file(queue, directory + "/" + std::string(kBaseModelName),
                                json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -135,19 +162,25 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
   if (!there) return BaseModel();
   SLUICE_ASSIGN_OR_RETURN(const std::string text, aio::read_small_file(queue, path, kMostBytes));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   if (!json.is_object() || member(json, "folder").empty())
     return Error(ErrorCode::kCorrupt,
                  path +
                      " does not say which model the run began with: bring it back, or remove it "
                      "and the model card will not say it");
   const Json generation = json.value("generation_config", Json());
-  return BaseModel{.name = member(json, "name"),
-                   .folder = member(json, "folder"),
-                   .license = member(json, "license"),
-                   .license_name = member(json, "license_name"),
-                   .license_link = member(json, "license_link"),
-                   .generation_config = generation.is_object() ? generation.dump() : ""};
+  BaseModel base{.name = member(json, "name"),
+                 .folder = member(json, "folder"),
+                 .license = member(json, "license"),
+                 .license_name = member(json, "license_name"),
+                 .license_link = member(json, "license_link"),
+                 .generation_config = generation.is_object() ? generation.dump() : "",
+                 .dtype = dtype_in(json)};
+  if (json.contains("dtype")) return base;
+  // A run of an earlier version did not keep it; its base may still be there.
+  const Json config = Json::parse(text_of(queue, base.folder + "/config.json"), nullptr, false);
+  if (config.is_object()) base.dtype = dtype_in(config);
+  return base;
 }
 
 Result<BaseModel> base_model_of_run(aio::IoQueue& queue, const std::string& directory,

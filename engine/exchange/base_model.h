@@ -3,20 +3,23 @@
 //
 //   DIR/base_model.json   {"name": "Qwen/Qwen3-0.6B", "folder": "/models/Qwen3-0.6B",
 //                          "license": "apache-2.0", "license_name": "", "license_link": "",
-//                          "generation_config": {...}}
+//                          "dtype": "bfloat16", "generation_config": {...}}
 //
-// The name is the hub's where the folder lies in a cache of the hub, else the folder's. The license
-// is that of the metadata at the head of the folder's README.md.
+// The name is the hub's where the folder lies in a cache of the hub or its config.json says it
+// ("_name_or_path"), else the folder's. `dtype` is that of its weights, as config.json has it. The
+// license is that of the metadata at the head of the folder's README.md.
 //
 // Errors: kCorrupt where a run's file cannot be read. What is wrong with a base's README.md or
 // generation_config.json only leaves it unknown here.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
+#include "engine/weights/dtype.h"
 
 namespace sluice::engine {
 
@@ -26,7 +29,8 @@ struct BaseModel {
   std::string license;  // each empty: not known
   std::string license_name;
   std::string license_link;
-  std::string generation_config;  // JSON
+  std::string generation_config;    // JSON
+  std::optional<DType> dtype = {};  // of its weights; nothing: not known
 
   friend bool operator==(const BaseModel&, const BaseModel&) = default;
 };

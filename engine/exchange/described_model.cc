@@ -1,11 +1,17 @@
 #include "engine/exchange/described_model.h"
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
@@ -15,6 +21,17 @@
 
 namespace sluice::engine {
 namespace {
+
+// Whose models are called so, and folders that are nobody's name; as in
+// tools/corpus/tokenizer_folder.py.
+constexpr std::array<std::pair<std::string_view, const char*>, 5> kOwners = {
+    {{"qwen", "Qwen"},
+     {"llama", "meta-llama"},
+     {"mistral", "mistralai"},
+     {"ministral", "mistralai"},
+     {"gpt2", "openai-community"}}};
+constexpr std::array<std::string_view, 9> kPlainFolders = {
+    "models", "model", "base", "weights", "checkpoints", "hf", "data", "out", "runs"};
 
 using Json = nlohmann::json;
 
@@ -143,6 +160,27 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
   return slash == std::string::npos ? "." : weights.substr(0, slash);
 }
 
+std::string download_hint(const std::string& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error)) return "";
+  std::filesystem::path path = folder;
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string name = path.filename().string();
+  std::string lower = name;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  std::string owner = "OWNER";
+  for (const auto& [word, it] : kOwners)
+    if (lower.starts_with(word)) owner = it;
+  const std::string parent = path.parent_path().string();
+  const bool is_plain =
+      std::find(kPlainFolders.begin(), kPlainFolders.end(), parent) != kPlainFolders.end();
+  if (!parent.empty() && parent.find('/') == std::string::npos && parent.front() != '.' &&
+      !is_plain)
+    owner = parent;
+  return ". There is no such folder, and models are not downloaded: fetch it by hf download " +
+         owner + "/" + name + " --local-dir " + path.string() + ", or name the folder that has it";
+}
+
 Status check_described_model(aio::IoQueue& queue, const std::string& weights,
                              const ModelShape& wanted) {
   aio::FileSystem& files = queue.backend().files();
@@ -156,7 +194,7 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   if (!described) return {};
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           aio::read_small_file(queue, path, kMaxModelConfigBytes));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   const Json model = json.is_object() ? json.value("model", Json()) : Json();
   const bool of_model = json.is_object() && describes_model(json);
   if (model.is_object() && !of_model) return check_run_file(path, model, wanted);

@@ -14,6 +14,10 @@ namespace sluice::engine {
 // The folder that weights lie in: `weights` itself, or the one of a file or an index.
 std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
 
+// Where there is no such folder: that, and the command that downloads a model into it; a sentence
+// to end a message with. Else empty.
+std::string download_hint(const std::string& folder);
+
 // kInvalidArgument: they are of a model that Sluice does not compute, or of another shape than
 // `wanted`, with what is different. kCorrupt: the file cannot be read. Ok where nothing says it.
 Status check_described_model(aio::IoQueue& queue, const std::string& weights,

@@ -153,11 +153,9 @@ Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOp
                                  config_text(model.shape, options));
   SLUICE_ASSIGN_OR_RETURN(const BaseModel base,
                           base_model_of_run(queue, options.run_directory, options.base));
-  // By what PEFT can load: its name on the hub, where it came from there, else its folder.
-  const bool on_hub = base.name.find('/') != std::string::npos;
-  return aio::write_small_file(
-      queue, options.folder + "/" + std::string(kPeftConfigName),
-      peft_config_text({.recipe = model.lora, .base = on_hub ? base.name : base.folder}));
+  // Its name, and no path of this machine: an adapter is for others, too.
+  return aio::write_small_file(queue, options.folder + "/" + std::string(kPeftConfigName),
+                               peft_config_text({.recipe = model.lora, .base = base.name}));
 }
 
 Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint,

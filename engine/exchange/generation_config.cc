@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/weights/special_tokens.h"
 
@@ -27,10 +28,10 @@ Status complete_generation_config(aio::IoQueue& queue, const BaseModel& base,
   if (there) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
                             aio::read_small_file(queue, path, kMaxGenerationConfigBytes));
-    json = Json::parse(text, nullptr, false);
+    json = json_or_discarded<Json>(text);
     if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is not a JSON object");
   }
-  const Json settings = Json::parse(base.generation_config, nullptr, false);
+  const Json settings = json_or_discarded<Json>(base.generation_config);
   const std::size_t before = json.size();
   if (settings.is_object()) {
     for (const auto& [key, value] : settings.items())

@@ -7,6 +7,7 @@
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/config/resolve.h"
 #include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/base_model.h"
@@ -29,7 +30,8 @@ Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& fol
   if (!text.ok() && text.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kNotFound, "there is no " + path +
                                            ": name the folder of a model as transformers' "
-                                           "save_pretrained() leaves it");
+                                           "save_pretrained() leaves it" +
+                                           download_hint(folder));
   if (!text.ok() && text.error().error_number() == ENOTDIR)
     return Error(ErrorCode::kInvalidArgument,
                  folder +
@@ -125,11 +127,13 @@ Result<Imported> import_model(aio::IoQueue& queue, const ImportOptions& options)
   tokenizer.special = tokenizer.special.within(shape.vocab);
   SLUICE_RETURN_IF_ERROR(validate(shape));
   SLUICE_ASSIGN_OR_RETURN(const config::Config config, run_config(shape));
-  SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
+  SLUICE_ASSIGN_OR_RETURN(const bool unused, is_unused_run_directory(files, options.directory));
+  if (!unused) SLUICE_RETURN_IF_ERROR(check_empty(files, options.directory));
   SLUICE_ASSIGN_OR_RETURN(const ModelWeights weights,
                           open_model_weights(queue, options.from, shape, HeadCheck::kWhole));
   const std::string checkpoints = options.directory + "/checkpoints";
   SLUICE_RETURN_IF_ERROR(files.make_directories(checkpoints));
+  SLUICE_RETURN_IF_ERROR(mark_run_directory(queue, options.directory));
 
   Imported imported{.checkpoint = checkpoints + "/" + checkpoint_name(0),
                     .tokenizer = tokenizer.kind != TokenizerFiles::Kind::kUnknown,

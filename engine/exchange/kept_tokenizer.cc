@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
 
@@ -33,7 +34,7 @@ Status read_fingerprint(aio::IoQueue& queue, const std::string& folder, Tokenize
   if (!there) return {};
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           aio::read_small_file(queue, path, kMaxFingerprintBytes));
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = json_or_discarded<Json>(text);
   const Json hash = json.is_object() ? json.value("vocabulary_sha256", Json()) : Json();
   const Json tokens = json.is_object() ? json.value("tokens", Json()) : Json();
   const Json source = json.is_object() ? json.value("source", Json()) : Json();
@@ -74,6 +75,10 @@ bool is_ours(std::string_view name) {
 
 // Ours; the folder too, where nothing else is in it.
 Status remove_files_in(aio::FileSystem& files, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(folder));
+  if (kind == aio::PathKind::kLink)
+    return Error(ErrorCode::kInvalidArgument,
+                 folder + " is a link, and nothing is removed through one");
   const auto names = files.list(folder);
   if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
   if (!names.ok()) return names.error();
@@ -134,8 +139,10 @@ Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& 
   if (kept.kind != Kind::kUnknown) return kept;
   // Where runs that were imported had it before they kept it in a folder of its own.
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles older, tokenizer_in(queue, directory));
+  // A model's folder without a tokenizer names the tokens that end its texts all the same.
+  kept.special = kept.special.or_else(older.special);
   if (older.kind == Kind::kUnknown) return kept;
-  older.special = kept.special.or_else(older.special);
+  older.special = kept.special;
   return older;
 }
 

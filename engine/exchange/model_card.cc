@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/token_file.h"
@@ -51,8 +52,7 @@ std::string counted(std::uint64_t count, const std::string& noun) {
 // Of a configuration, by the path of its key; null: it has none.
 class Keys {
  public:
-  explicit Keys(const std::string& configuration)
-      : json_(Json::parse(configuration, nullptr, false)) {}
+  explicit Keys(const std::string& configuration) : json_(json_or_discarded<Json>(configuration)) {}
 
   Json at(const char* pointer) const {
     const Json::json_pointer place(pointer);
@@ -96,6 +96,15 @@ std::string listed(const Json& params) {
   return text;
 }
 
+// What transformers calls such a model: "qwen3", of the family "llama".
+std::string model_type(const ModelCard& card) {
+  const Json config = Json::parse(
+      family_of(card.shape).write_config({.shape = card.shape, .special = {}, .notes = {}}),
+      nullptr, false);
+  const Json type = config.is_object() ? config.value("model_type", Json()) : Json();
+  return type.is_string() ? type.get<std::string>() : card.shape.family;
+}
+
 bool is_trained(const ModelCard& card) { return card.state.position.global_step > 0; }
 
 std::string metadata(const ModelCard& card) {
@@ -109,7 +118,7 @@ std::string metadata(const ModelCard& card) {
   // One that lies in the base's folder is not in this one.
   if (base.license_link.starts_with("http"))
     text += "license_link: " + quoted(base.license_link) + "\n";
-  text += "pipeline_tag: text-generation\ntags:\n- sluice\n- " + quoted(card.shape.family) + "\n";
+  text += "pipeline_tag: text-generation\ntags:\n- sluice\n- " + quoted(model_type(card)) + "\n";
   if (card.lora.exists()) text += "- lora\n";
   return text + "---\n";
 }
@@ -148,7 +157,7 @@ std::string introduction(const ModelCard& card, const Keys& keys) {
   if (card.is_adapter()) return adapter_introduction(card);
   std::string text = "\n# " + card.name + "\n\n";
   const std::string of =
-      "a causal language model of the " + card.shape.family + " family, " +
+      "a causal language model of the " + model_type(card) + " family, " +
       counted(card.parameters, "parameter") + " (" + std::to_string(card.shape.layers) +
       " layers of width " + std::to_string(card.shape.hidden) + ", a vocabulary of " +
       std::to_string(card.shape.vocab) + ", a context of " +

@@ -5,12 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/check.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/sha256.h"
 #include "engine/data/token_sidecar.h"
 #include "engine/exchange/byte_tokenizer.h"
+#include "engine/exchange/described_model.h"
 #include "engine/families/families.h"
 
 namespace sluice::engine {
@@ -39,8 +41,8 @@ Result<std::string> read_if_there(aio::IoQueue& queue, const std::string& path) 
 Result<Json> read_object(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, read_if_there(queue, path));
   if (text.empty()) return Json::object();
-  Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is not a JSON object");
+  auto json = read_json_object<Json>(text);
+  if (!json.ok()) return std::move(json).error().with_context(path);
   return json;
 }
 
@@ -225,7 +227,12 @@ Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& n
     return found;
   }
   found.path = found.source = name;
-  SLUICE_ASSIGN_OR_RETURN(const auto vocabulary, read_vocabulary(queue, name));
+  auto read = read_vocabulary(queue, name);
+  if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
+    return Error(ErrorCode::kNotFound,
+                 "there is no tokenizer " + name + download_hint(parent_folder(name)));
+  if (!read.ok()) return std::move(read).error();
+  const data::TokenizerVocabulary vocabulary = *std::move(read);
   set_vocabulary(vocabulary, found);
   SLUICE_ASSIGN_OR_RETURN(const SpecialTokens numbered, numbered_tokens(queue, found.folder()));
   SLUICE_ASSIGN_OR_RETURN(const SpecialTokens named,

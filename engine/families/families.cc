@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/check.h"
 #include "engine/model/gpt2/gpt2_family.h"
 #include "engine/model/llama/llama_family.h"
@@ -159,8 +160,7 @@ bool has_learned_positions(const ModelShape& shape) {
 }
 
 Result<HuggingFaceModel> read_hugging_face_config(std::string_view text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
+  SLUICE_ASSIGN_OR_RETURN(const auto json, read_json_object<nlohmann::json>(text));
   const nlohmann::json type = json.value("model_type", nlohmann::json());
   std::string known;
   for (const ModelFamily* family : table()) {

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace sluice::engine {
 
@@ -15,6 +16,10 @@ struct Documents {
   at::Tensor positions;      // int64 [B, T]: of each token in its document
   at::Tensor starts;         // int32 [documents + 1]: among all B * T tokens; the last is B * T
   std::int64_t longest = 0;  // tokens of a document
+  // What rotary frequencies that depend on a text's length (dynamic NTK) count: tokens of each
+  // document; or, where rows are padded on the left, the tokens of a row, as transformers does.
+  std::vector<std::int64_t> lengths = {};
+  std::int64_t padded_tokens = 0;
 };
 
 }  // namespace sluice::engine

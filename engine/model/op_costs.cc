@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/model/fp32_pieces.h"
 #include "engine/model/plain_attention_chunk.h"
 
 namespace sluice::engine {
@@ -63,10 +64,23 @@ bool is_fused(const AttentionCosts& attention, const PassShape& pass, const Peak
                          attention.head_dim % kHeadMultiple == 0);
 }
 
+bool multiplies_in_fp32(const PassShape& pass, const PeakOptions& options) {
+  return options.cpu && !options.fast_products && pass.number_bytes < kFp32Bytes;
+}
+
 // A mask, where the causal one is not all.
-std::int64_t mask_bytes(const AttentionCosts& attention, const PassShape& pass) {
+std::int64_t mask_bytes(const AttentionCosts& attention, const PassShape& pass, bool in_fp32) {
   if (attention.window == 0) return 0;
-  return pass.tokens * pass.tokens * (pass.number_bytes + 2 * 8 + 1);  // and distances
+  const std::int64_t number_bytes = in_fp32 ? kFp32Bytes : pass.number_bytes;
+  return pass.tokens * pass.tokens * (number_bytes + 2 * 8 + 1);  // and distances
+}
+
+// fp32 copies of one piece.
+std::int64_t fp32_attention_bytes(const AttentionCosts& attention, const PassShape& pass) {
+  const std::int64_t groups = attention.heads / attention.kv_heads;
+  return kFp32Bytes * Fp32AttentionPiece(pass.micro_batch, attention.kv_heads,
+                                         groups * pass.tokens * attention.head_dim)
+                          .numbers;
 }
 
 }  // namespace
@@ -85,7 +99,9 @@ std::uint64_t AttentionCosts::backward_bytes(const PassShape& pass,
                                              const PeakOptions& options) const {
   const std::int64_t repeated = repeated_bytes(*this, pass, options.cpu);
   if (!is_fused(*this, pass, options)) return bytes(plain_bytes(*this, pass) + repeated);
-  if (options.cpu) return bytes(repeated + mask_bytes(*this, pass));
+  const bool in_fp32 = multiplies_in_fp32(pass, options);
+  if (in_fp32) return bytes(fp32_attention_bytes(*this, pass) + mask_bytes(*this, pass, in_fp32));
+  if (options.cpu) return bytes(repeated + mask_bytes(*this, pass, in_fp32));
   return bytes(repeated + flash_sums_bytes(*this, pass, options.deterministic));
 }
 
@@ -98,10 +114,20 @@ std::uint64_t OutputCosts::peak_bytes(const PassShape& pass, const PeakOptions& 
                                       std::int64_t statistics) const {
   const std::int64_t logits = std::min(loss_chunk_rows(vocab, options.cpu), pass.rows()) * columns;
   std::int64_t chunk = logits * pass.number_bytes;
-  if (options.cpu) chunk += logits * kFp32Bytes * (pass.number_bytes < kFp32Bytes ? 2 : 1);
+  if (options.cpu) {
+    const std::int64_t wide = logits * kFp32Bytes * (pass.number_bytes < kFp32Bytes ? 2 : 1);
+    const auto copies =
+        static_cast<std::int64_t>(product_copies_bytes(pass, options, hidden, columns));
+    chunk += std::max(wide, copies);
+  }
   // Input, norm's output and its gradient; the input's gradient when the chunks are done.
   const std::uint64_t input = bytes(pass.rows() * hidden * pass.number_bytes);
   return 3 * input + std::max(bytes(chunk), input) + bytes(pass.rows() * statistics * kFp32Bytes);
+}
+
+Traffic logits_traffic(std::int64_t vocab, std::int64_t number_bytes) {
+  const double bytes = 2 * static_cast<double>(vocab * number_bytes);
+  return {.forward = bytes, .backward = bytes};
 }
 
 std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu) {
@@ -109,6 +135,12 @@ std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu) {
   // A power of two, which divides the rows of most micro-batches.
   const auto rows = std::bit_floor(static_cast<std::uint64_t>(kCudaLogits / vocab));
   return std::max(static_cast<std::int64_t>(rows), kRowMultiple);
+}
+
+std::uint64_t product_copies_bytes(const PassShape& pass, const PeakOptions& options,
+                                   std::int64_t inner, std::int64_t columns) {
+  if (!multiplies_in_fp32(pass, options)) return 0;
+  return bytes(kFp32Bytes * Fp32ProductPiece(pass.rows(), inner, columns).numbers);
 }
 
 std::uint64_t bias_sum_bytes(const PassShape& pass, std::int64_t columns, bool cpu) {

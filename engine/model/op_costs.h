@@ -35,9 +35,16 @@ struct OutputCosts {
                            std::int64_t statistics) const;
 };
 
+// Of a head's loss: logits that are written and read, then their gradient likewise.
+Traffic logits_traffic(std::int64_t vocab, std::int64_t number_bytes);
+
 // Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
 // the projection's whole gradient.
 std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);
+
+// fp32 copies for one product of the pass's rows, on a CPU without fast products of 16-bit numbers.
+std::uint64_t product_copies_bytes(const PassShape& pass, const PeakOptions& options,
+                                   std::int64_t inner, std::int64_t columns);
 
 // fp32 copies of what is summed for a bias, where rows have so many columns.
 std::uint64_t bias_sum_bytes(const PassShape& pass, std::int64_t columns, bool cpu);

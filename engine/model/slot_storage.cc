@@ -1,5 +1,6 @@
 #include "engine/model/slot_storage.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice::engine {
@@ -27,8 +28,26 @@ void give_memory_back(c10::StorageImpl& storage, at::DataPtr memory) {
   storage.set_data_ptr_noswap(std::move(memory));
 }
 
+namespace {
+
+// Which parameters it may be: the storage is that of all of them.
+std::string names_of(const UnitLayout& layout) {
+  constexpr std::size_t kMost = 4;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kMost, layout.parameters.size()); ++i)
+    names += (i == 0 ? "" : ", ") + layout.parameters[i].name;
+  return layout.parameters.size() > kMost ? names + ", ..." : names;
+}
+
+}  // namespace
+
 SlotStorage::SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Device device)
     : name_(layout.name),
+      released_("a parameter of unit " + name_ + " is used while the unit is released (it has " +
+                names_of(layout) +
+                "). Between passes of the module, parameters are read within \"with "
+                "engine.gathered(parameter):\" or zero.GatheredParameters of sluice.deepspeed, or "
+                "from state_dict()"),
       device_(device),
       bytes_(layout.slot_elements * c10::elementSize(dtype)),
       storage_(c10::Storage::use_byte_size_t(), bytes_, at::DataPtr(nullptr, device),
@@ -46,8 +65,7 @@ void SlotStorage::acquire(void* first) {
 
 void SlotStorage::release() {
   storage_.set_data_ptr_noswap(at::DataPtr(nullptr, device_));
-  take_memory_away(*storage_.unsafeGetStorageImpl(),
-                   "a parameter of unit " + name_ + " is used while the unit is released");
+  take_memory_away(*storage_.unsafeGetStorageImpl(), released_);
   acquired_ = false;
 }
 

@@ -37,6 +37,7 @@ class SlotStorage {
 
  private:
   std::string name_;
+  std::string released_;  // what an access says then
   at::Device device_;
   std::size_t bytes_;
   bool acquired_ = false;

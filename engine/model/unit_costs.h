@@ -38,6 +38,7 @@ struct KvShape {
 struct PeakOptions {
   bool cpu = false;
   bool plain_attention = false;  // where attention is not a fused kernel's
+  bool fast_products = false;    // of 16-bit numbers, by the CPU (ops/products.h); else fp32 copies
   bool deterministic = false;
 };
 

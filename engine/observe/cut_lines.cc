@@ -9,6 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "aio/bounded_json.h"
+#include "aio/regular_file.h"
 
 namespace sluice::engine {
 namespace {
@@ -23,7 +27,7 @@ Result<std::string> lines_behind(const std::string& path, std::uint64_t begin_by
   if (file.bad()) return Error::from_errno(EIO, {.operation = "read", .path = path});
   const std::size_t last = text.rfind('\n') + 1;  // 0 where there is none
   if (last < text.size()) {
-    if (nlohmann::json::accept(text.begin() + static_cast<std::ptrdiff_t>(last), text.end()))
+    if (read_json<nlohmann::json>(std::string_view(text).substr(last)).ok())
       text += '\n';
     else
       text.resize(last);
@@ -62,11 +66,9 @@ Result<std::int64_t> keep_lines(const std::string& from, std::uint64_t begin_byt
                                 const std::string& to) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, lines_behind(from, begin_bytes));
   if (text.empty()) return std::int64_t{0};
-  const int descriptor = ::open(to.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = to});
-  const Status written = append(descriptor, text, to);
-  ::close(descriptor);
-  SLUICE_RETURN_IF_ERROR(written);
+  SLUICE_ASSIGN_OR_RETURN(const aio::OwnedDescriptor file,
+                          aio::open_itself(to, O_WRONLY | O_CREAT | O_APPEND));
+  SLUICE_RETURN_IF_ERROR(append(file.get(), text, to));
   return static_cast<std::int64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 

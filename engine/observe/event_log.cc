@@ -9,6 +9,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "aio/regular_file.h"
 #include "engine/observe/log_parts.h"
 
 namespace sluice::engine {
@@ -36,9 +37,9 @@ EventLog::~EventLog() {
 Status EventLog::open(const std::string& path, std::uint64_t part_bytes) {
   path_ = path;
   part_bytes_ = part_bytes;
-  // Opening a pipe would wait for its reader.
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
+  SLUICE_ASSIGN_OR_RETURN(aio::OwnedDescriptor file,
+                          aio::open_itself(path, O_RDWR | O_CREAT | O_APPEND));
+  descriptor_ = file.hand_on();
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0)
     return Error::from_errno(errno, {.operation = "look at", .path = path});

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "aio/regular_file.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -117,9 +119,7 @@ Result<int> begin_log_part(const std::string& path, int descriptor, int flags) {
     return Error(ErrorCode::kNotFound, path + " is no longer the file that was opened");
   if (is_link(path)) return Error(ErrorCode::kUnsupported, path + " is a link: it has one part");
   const std::string made = path + ".new";
-  ::unlink(made.c_str());
-  const int opened = ::open(made.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | flags, 0666);
-  if (opened < 0) return Error::from_errno(errno, {.operation = "create", .path = made});
+  SLUICE_ASSIGN_OR_RETURN(aio::OwnedDescriptor opened, aio::make_fresh(made, O_WRONLY | flags));
   const std::string first = part_path(path, 1);
   Status put = make_room_for_first(path);
   if (put.ok()) put = renamed(path, first);
@@ -127,8 +127,7 @@ Result<int> begin_log_part(const std::string& path, int descriptor, int flags) {
     put = renamed(made, path);
     if (!put.ok()) static_cast<void>(renamed(first, path));
   }
-  if (put.ok()) return opened;
-  ::close(opened);
+  if (put.ok()) return opened.hand_on();
   ::unlink(made.c_str());
   return std::move(put).error();
 }

@@ -19,7 +19,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
+#include "aio/regular_file.h"
 #include "engine/observe/cut_lines.h"
 #include "engine/observe/log_parts.h"
 
@@ -79,7 +81,7 @@ struct Line {
 };
 
 Line parse_line(const std::string& text) {
-  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_or_discarded<nlohmann::ordered_json>(text);
   if (!json.is_object()) return {};
   std::int64_t schema = 1;
   if (const auto entry = json.find("schema"); entry != json.end() && !take(*entry, schema))
@@ -158,6 +160,13 @@ Result<CutPlace> find_cut(std::vector<std::string> parts, std::int64_t last_step
   return place;
 }
 
+// To what it was: of this size, or nothing.
+bool cut_back(const std::string& path, std::optional<off_t> size) {
+  if (!size) return ::unlink(path.c_str()) == 0;
+  const auto file = aio::open_itself(path, O_WRONLY);
+  return file.ok() && ::ftruncate(file->get(), *size) == 0;
+}
+
 // All lines behind the place. After an error the other file is as it was.
 Result<std::int64_t> keep_cut_lines(const CutPlace& place, const std::string& to) {
   struct stat before {};
@@ -166,8 +175,8 @@ Result<std::int64_t> keep_cut_lines(const CutPlace& place, const std::string& to
   for (std::size_t i = place.part; i < place.parts.size(); ++i) {
     auto kept = keep_lines(place.parts[i], i == place.part ? place.kept_bytes : 0, to);
     if (!kept.ok() && lines > 0) {
-      const int undone = was_there ? ::truncate(to.c_str(), before.st_size) : ::unlink(to.c_str());
-      if (undone != 0) return std::move(kept).error().with_suffix("; " + to + " has some of them");
+      if (!cut_back(to, was_there ? std::optional(before.st_size) : std::nullopt))
+        return std::move(kept).error().with_suffix("; " + to + " has some of them");
     }
     if (!kept.ok()) return std::move(kept).error();
     lines += *kept;
@@ -186,9 +195,9 @@ Status remove_parts_behind(const CutPlace& place) {
 }  // namespace
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::create(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor < 0) return Error::from_errno(errno, {.operation = "create", .path = path});
-  return std::unique_ptr<MetricsLog>(new MetricsLog(path, descriptor, 0));
+  SLUICE_ASSIGN_OR_RETURN(aio::OwnedDescriptor file,
+                          aio::open_itself(path, O_WRONLY | O_CREAT | O_EXCL));
+  return std::unique_ptr<MetricsLog>(new MetricsLog(path, file.hand_on(), 0));
 }
 
 Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
@@ -204,8 +213,8 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
   SLUICE_ASSIGN_OR_RETURN(CutPlace place, find_cut(std::move(parts), last_step));
   const std::string& part = place.parts[place.part];
   const std::uint64_t kept_bytes = place.kept_bytes;
-  const int descriptor = ::open(part.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return Error::from_errno(errno, {.operation = "open", .path = part});
+  SLUICE_ASSIGN_OR_RETURN(aio::OwnedDescriptor file, aio::open_itself(part, O_RDWR));
+  const int descriptor = file.hand_on();
   std::unique_ptr<MetricsLog> log(new MetricsLog(path, descriptor, kept_bytes));
   log->part_bytes_ = log->begin_part_bytes_ = part_bytes;
   log->last_kept_ = std::move(place.last_kept);

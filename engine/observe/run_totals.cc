@@ -24,6 +24,12 @@ void RunTotals::add(const StepMetrics& metrics) {
   last_ = metrics;
   ++steps_;
   skipped_ += metrics.skipped ? 1 : 0;
+  // A simulated step has no loss and no gradient.
+  if (!metrics.skipped && !std::isnan(metrics.loss)) {
+    const bool is_at_0 = metrics.grad_norm == 0;
+    at_norm_0_ += is_at_0 ? 1 : 0;
+    last_at_norm_0_ = is_at_0 ? last_at_norm_0_ + 1 : 0;
+  }
   tokens_ += metrics.tokens_per_s * metrics.step_ms / kMsPerSecond;
   teraflops_ += metrics.tflops_per_s.value_or(0) * metrics.step_ms / kMsPerSecond;
   if (metrics.gpu_utilization_percent) {
@@ -72,6 +78,9 @@ std::string RunTotals::closing_table() const {
                     (skipped_ > 0 ? ", " + std::to_string(skipped_) + " skipped" : "")}};
   if (!std::isnan(first_.loss) || !std::isnan(last_.loss))
     result.push_back({"loss", decimals(first_.loss, 4) + " -> " + decimals(last_.loss, 4)});
+  if (at_norm_0_ >= kStepsAtNorm0)
+    result.push_back({"gradient norm 0", std::to_string(at_norm_0_) + " of " +
+                                             std::to_string(steps_) + " steps: nothing learnt"});
   if (val_loss_) result.push_back({"validation loss", decimals(*val_loss_, 4)});
   result.push_back({"tokens/s", compact(seconds > 0 ? tokens_ / seconds : 0)});
   if (teraflops_ > 0 && seconds > 0) {

@@ -15,6 +15,8 @@ class RunTotals {
   // Within these bounds a plan counts as accurate.
   static constexpr double kLeastOfPlan = 0.7;
   static constexpr double kMostOfPlan = 1.4;
+  // A single one may be a batch without trained tokens.
+  static constexpr std::int64_t kStepsAtNorm0 = 3;
 
   void add(const StepMetrics& metrics);
   // What the plan predicted for a step: the table then compares the two.
@@ -25,6 +27,9 @@ class RunTotals {
   // are kLeastCompared others.
   std::optional<double> step_over_plan() const;
   bool far_from_plan() const;
+  // Whether the gradient norm of the last kStepsAtNorm0 steps was exactly 0. Skipped steps do not
+  // count.
+  bool learns_nothing() const { return last_at_norm_0_ >= kStepsAtNorm0; }
 
   // The loss, where the time went, what crossed each bus, and the peaks of memory, in columns:
   //
@@ -38,6 +43,8 @@ class RunTotals {
  private:
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
+  std::int64_t at_norm_0_ = 0;
+  std::int64_t last_at_norm_0_ = 0;
   StepMetrics first_;
   StepMetrics last_;
   StepMetrics sum_;  // of times and bytes; for memory the largest

@@ -1,5 +1,7 @@
 #include "engine/observe/trace_log.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -8,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "aio/regular_file.h"
 #include "engine/observe/trace_lanes.h"
 
 namespace sluice::engine {
@@ -201,8 +204,10 @@ Status TraceLog::write_json(const std::string& path, const TraceProcess& process
     std::remove(fresh.c_str());
     return error;
   };
-  std::FILE* const file = std::fopen(fresh.c_str(), "we");
+  SLUICE_ASSIGN_OR_RETURN(aio::OwnedDescriptor made, aio::make_fresh(fresh, O_WRONLY));
+  std::FILE* const file = ::fdopen(made.get(), "w");
   if (file == nullptr) return failed("create");
+  made.hand_on();
   const auto write = [&](const std::string& text) { std::fputs(text.c_str(), file); };
   write("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"dropped_spans\":" +
         std::to_string(dropped_spans() + others.dropped_spans));

@@ -1,14 +1,18 @@
 #include "engine/plan/described_machine.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/budget/memory_plan.h"
+#include "engine/observe/text_table.h"
+#include "engine/plan/gpu_sheets.h"
+#include "engine/preflight/nvme_folders.h"
 #include "engine/probe/machine_probe.h"
 
 namespace sluice::engine {
 namespace {
 
 constexpr double kGb = 1e9;
-// Of a bus that carries both directions at once, the rate of each; as measured on PCIe 4 and 5.
-constexpr double kBothWays = 0.9;
 // Of a drive that is read and written at once.
 constexpr double kMixedDrive = 0.5;
 // How much memory AdamW moves for an element of 16-bit training: state and parameter twice, the
@@ -17,26 +21,39 @@ constexpr double kAdamwBytes = 2.0 * 12 + 2;
 // The share of the memory's copy rate that AdamW reaches.
 constexpr double kAdamwShare = 0.9;
 
+std::string number_text(double value) { return decimals(value, value < 100 ? 1 : 0); }
+
 void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
                   const config::Config& config, ProbeReport& report) {
-  offload::MachineSpeeds& speeds = report.speeds;
-  const double bus = given.bus_gb_per_s.value_or(kAssumedGpu.bus_gb_per_s) * kGb;
-  speeds.bus = {.in_bytes_per_s = bus,
-                .out_bytes_per_s = bus,
-                .in_both_bytes_per_s = kBothWays * bus,
-                .out_both_bytes_per_s = kBothWays * bus};
-  speeds.gpu_copy_bytes_per_s =
-      given.gpu_memory_gb_per_s.value_or(kAssumedGpu.memory_gb_per_s) * kGb;
-  speeds.gpu_adamw_elements_per_s = kAdamwShare * speeds.gpu_copy_bytes_per_s / kAdamwBytes;
-  speeds.gpu_matmul_flops_per_s = given.tflops.value_or(kAssumedGpu.tflops) * 1e12;
+  const GpuSheet* const known = given.gpu;
+  const double tflops =
+      given.tflops.value_or(known != nullptr ? known->tflops : kAssumedGpu.tflops);
+  const SheetRates sheet{
+      .tflops = tflops,
+      .memory_gb_per_s = given.gpu_memory_gb_per_s.value_or(
+          known != nullptr ? known->memory_gb_per_s : kAssumedGpu.memory_gb_per_s),
+      .bus_gb_per_s = given.bus_gb_per_s.value_or(known != nullptr ? known->bus_gb_per_s
+                                                                   : kAssumedGpu.bus_gb_per_s),
+      .products = known != nullptr ? known->products : assumed_products(tflops)};
+  describe_by_sheet(sheet, report);
   const bool fp32 = config.precision == config::Precision::kFp32;
-  report.gpu = "a GPU as described";
+  report.gpu = known != nullptr ? std::string(known->title) : "a GPU as described";
+  if (known == nullptr) {
+    const auto assume = [&](bool is_given, const std::string& what) {
+      if (!is_given) report.assumed.push_back(what);
+    };
+    assume(given.gpu_gib.has_value(), "GPU memory " + number_text(kAssumedGpu.memory_gib) + " GiB");
+    assume(given.tflops.has_value(), number_text(kAssumedGpu.tflops) + " TFLOP/s");
+    assume(given.gpu_memory_gb_per_s.has_value(),
+           "GPU memory " + number_text(kAssumedGpu.memory_gb_per_s) + " GB/s");
+    assume(given.bus_gb_per_s.has_value(),
+           "bus " + number_text(kAssumedGpu.bus_gb_per_s) + " GB/s");
+  }
   report.units = estimate_units(model,
                                 {.micro_batch = config.batch.micro,
                                  .tokens = config.data.sequence_tokens,
                                  .number_bytes = fp32 ? 4 : 2},
-                                {.matmul_flops_per_s = speeds.gpu_matmul_flops_per_s,
-                                 .copy_bytes_per_s = speeds.gpu_copy_bytes_per_s});
+                                estimate_rates(sheet));
   report.gpu_when.estimated = report.units_when.estimated = true;
 }
 
@@ -86,6 +103,51 @@ Result<ProbeReport> described_machine(const config::Config& config, const ModelL
   describe_host(given, report);
   describe_drives(given, report);
   return report;
+}
+
+DescribedMachine with_assumptions(DescribedMachine machine, const config::Config& config,
+                                  std::vector<std::string>& assumed) {
+  if (!machine.is_elsewhere) return machine;
+  const auto assume = [&](std::optional<double>& value, double as, const std::string& what) {
+    if (value) return;
+    value = as;
+    assumed.push_back(what);
+  };
+  if (!config.budget.cpu_gib)
+    assume(machine.cpu_gib, kAssumedHost.cpu_gib, "64 GiB of RAM, 56 of them for the run (--ram)");
+  assume(machine.ram_gb_per_s, kAssumedHost.ram_gb_per_s,
+         "RAM that copies 50 GB/s, read plus written (--ram-gb-per-s)");
+  if (nvme_folders(config).empty() && !machine.nvme_gib) return machine;
+  if (!config.budget.nvme_gib)
+    assume(machine.nvme_gib, kAssumedHost.nvme_gib, "900 GiB of room on NVMe (--nvme-gib)");
+  if (!machine.describes_drives()) {
+    assume(machine.drive_read_gb_per_s, kAssumedHost.drive_read_gb_per_s,
+           "a drive that reads 6 GB/s (--drive-read-gb-per-s)");
+    assume(machine.drive_write_gb_per_s, kAssumedHost.drive_write_gb_per_s,
+           "and writes 3 GB/s for hours (--drive-write-gb-per-s)");
+  }
+  return machine;
+}
+
+std::vector<std::string> from_here(const DescribedMachine& machine, const config::Config& config,
+                                   bool on_gpu) {
+  std::vector<std::string> what;
+  if (on_gpu && !machine.describes_gpu()) what.emplace_back("the GPU (--gpu)");
+  if (!machine.cpu_gib && !config.budget.cpu_gib) what.emplace_back("how much RAM (--ram)");
+  if (!machine.describes_host())
+    what.emplace_back("the speed of RAM and of AdamW on the CPU (--ram-gb-per-s)");
+  if (nvme_folders(config).empty()) return what;
+  if (!machine.nvme_gib && !config.budget.nvme_gib)
+    what.emplace_back("the drives' room (--nvme-gib)");
+  if (!machine.describes_drives())
+    what.emplace_back("the drives' speed (--drive-read-gb-per-s, --drive-write-gb-per-s)");
+  return what;
+}
+
+double rated_tbw(const DescribedMachine& machine, double room_bytes) {
+  constexpr double kTbwOfTb = 600;  // 600 TB for each TB that they hold
+  constexpr double kTb = 1e12;
+  return machine.drive_tbw.value_or(kTbwOfTb * std::max(std::ceil(room_bytes / kTb), 1.0));
 }
 
 offload::LinkSpeeds described_link(const DescribedMachine& given, bool on_gpu) {

@@ -15,14 +15,34 @@ namespace sluice::engine {
 Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
                                       const PlanRunOptions& options);
 
-// A card of 24 GB behind PCIe 4 (RTX 4090, A10 to A5000: rounded down).
+// What a machine that is elsewhere has, as far as it is not said; `assumed` names it.
+DescribedMachine with_assumptions(DescribedMachine machine, const config::Config& config,
+                                  std::vector<std::string>& assumed);
+// What a plan for a described machine has of this one.
+std::vector<std::string> from_here(const DescribedMachine& machine, const config::Config& config,
+                                   bool on_gpu);
+// TB that drives with so much room are rated to be written: as given, or as common drives are.
+double rated_tbw(const DescribedMachine& machine, double room_bytes);
+
+// A card of 24 GB on PCIe 4, by its data sheet (RTX 4090, A10 to A5000: rounded down).
 struct AssumedGpu {
-  double bus_gb_per_s = 22;
-  double tflops = 100;
-  double memory_gb_per_s = 850;
+  double bus_gb_per_s = 32;
+  double tflops = 125;
+  double memory_gb_per_s = 768;
   double memory_gib = 23.5;
 };
 inline constexpr AssumedGpu kAssumedGpu;
+
+// A machine that is elsewhere, where nothing else is said of it: 64 GiB of two channels of DDR5,
+// and an NVMe drive of 1 TB on PCIe 4.
+struct AssumedHost {
+  double cpu_gib = 56;
+  double ram_gb_per_s = 50;
+  double nvme_gib = 900;
+  double drive_read_gb_per_s = 6;
+  double drive_write_gb_per_s = 3;
+};
+inline constexpr AssumedHost kAssumedHost;
 
 // What ranks exchange where nothing is said or measured: cards of that kind, which have no link but
 // the bus, and hosts on a network of 100 Gbit/s; processes that compute on a host's cores.

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "aio/bounded_json.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -35,8 +37,8 @@ std::string text_of(const RankPlaces& all) {
       .dump();
 }
 
-RankPlaces places_of(const std::string& text) {
-  const json content = json::parse(text);
+Result<RankPlaces> places_of(const std::string& text) {
+  SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(text));
   RankPlaces all{.places = {},
                  .block_slots = content.at("block_slots").get<int>(),
                  .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),

@@ -1,6 +1,7 @@
 #include "engine/plan/run_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "aio/real_file_system.h"
@@ -11,6 +12,7 @@
 #include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/plan/described_machine.h"
+#include "engine/plan/gpu_sheets.h"
 #include "engine/plan/planner_input.h"
 #include "engine/plan/rank_growth.h"
 #include "engine/preflight/nvme_folders.h"
@@ -52,8 +54,7 @@ TierBytes budget_of(const config::Config& config, const DescribedMachine& machin
 // Of the machine that is planned for.
 TierBytes available_on(const DescribedMachine& machine, const MachineFacts& facts) {
   TierBytes available{.gpu = gpu_free(facts).value_or(0), .cpu = host_free(facts).value_or(0)};
-  if (machine.describes_gpu())
-    available.gpu = bytes_of_gib(machine.gpu_gib.value_or(kAssumedGpu.memory_gib));
+  if (machine.describes_gpu()) available.gpu = bytes_of_gib(machine.gpu_memory_gib());
   if (machine.cpu_gib) available.cpu = bytes_of_gib(*machine.cpu_gib);
   return available;
 }
@@ -295,15 +296,37 @@ void set_link(const PlanRunOptions& options, bool on_gpu, ProbeReport& machine) 
 
 }  // namespace
 
+double DescribedMachine::gpu_memory_gib() const {
+  return gpu_gib.value_or(gpu != nullptr ? gpu->memory_gib : kAssumedGpu.memory_gib);
+}
+
 config::Budget planned_budget(config::Budget budget, const DescribedMachine& machine) {
   if (machine.cpu_gib) budget.cpu_gib = machine.cpu_gib;
   if (machine.gpu_gib) budget.gpu_gib = machine.gpu_gib;
   // A described GPU is not this machine's.
-  if (machine.describes_gpu() && !budget.gpu_gib) budget.gpu_gib = kAssumedGpu.memory_gib;
+  else if (machine.gpu != nullptr && budget.gpu_gib)
+    budget.gpu_gib = std::min(*budget.gpu_gib, machine.gpu_memory_gib());
+  else if (machine.describes_gpu() && !budget.gpu_gib)
+    budget.gpu_gib = machine.gpu_memory_gib();
   return budget;
 }
 
-Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& options) {
+std::optional<RunOutlook> run_outlook(const config::Config& config, const RunPlan& plan) {
+  if (config.run.steps <= 0 || !plan.placement.fits) return std::nullopt;
+  constexpr double kSecondsOfAnHour = 3600;
+  const offload::StepPrediction& step = plan.placement.prediction;
+  const auto steps = static_cast<double>(config.run.steps);
+  RunOutlook outlook{.steps = config.run.steps,
+                     .hours = steps * step.step_s / kSecondsOfAnHour,
+                     .written_tb = 1e-12 * steps * step.nvme_write_bytes * plan.ranks.local_world};
+  if (plan.drive_tbw > 0) outlook.drive_life = outlook.written_tb / plan.drive_tbw;
+  return outlook;
+}
+
+Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& asked) {
+  std::vector<std::string> assumed;
+  PlanRunOptions options = asked;
+  options.machine = with_assumptions(asked.machine, given, assumed);
   if (options.machine.nvme_gib && !options.machine.describes_drives() &&
       nvme_folders(given).empty()) {
     return Error(ErrorCode::kInvalidArgument,
@@ -348,6 +371,9 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
   // Of a described GPU its units are estimated already.
   if (options.described != nullptr && !options.machine.describes_gpu())
     estimate_described(config, model, plan.machine);
+  plan.machine.assumed.insert(plan.machine.assumed.end(), assumed.begin(), assumed.end());
+  if (is_described(options.machine))
+    plan.machine.from_here = from_here(options.machine, config, on_gpu);
   set_link(options, on_gpu, plan.machine);
   aio::RealFileSystem here;
   aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
@@ -362,6 +388,9 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& opti
                           .names = options.names};
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
+  if (!plan.stripes.paths.empty())
+    plan.drive_tbw =
+        rated_tbw(options.machine, static_cast<double>(of_host(plan.budget.nvme, plan.ranks)));
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_smaller_waves(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));

@@ -30,13 +30,17 @@
 
 namespace sluice::engine {
 
-// A machine that need not be this one. Unset: as this one.
+struct GpuSheet;
+
+// A machine that need not be this one, by data sheets (gpu_sheets.h). Unset: as this one; of a GPU,
+// what is unset is its sheet's, or else assumed (described_machine.h).
 struct DescribedMachine {
+  const GpuSheet* gpu = nullptr;
   std::optional<double> gpu_gib;
   std::optional<double> cpu_gib;
   std::optional<double> nvme_gib;
   std::optional<double> bus_gb_per_s;         // each way
-  std::optional<double> tflops;               // dense products in the run's 16-bit type
+  std::optional<double> tflops;               // dense, 16 bits, sums in fp32
   std::optional<double> gpu_memory_gb_per_s;  // read plus written
   std::optional<double> ram_gb_per_s;         // likewise
   std::optional<double> drive_read_gb_per_s;
@@ -46,11 +50,18 @@ struct DescribedMachine {
   std::optional<double> link_gb_per_s;
   std::optional<double> network_gb_per_s;
   std::optional<double> link_latency_us;
+  std::optional<double> drive_tbw;  // TB that the drives are rated to be written in their life
+  // Nothing of it is this machine's: what is not given is assumed, and no folder is looked at.
+  bool is_elsewhere = false;
 
   bool describes_host() const { return ram_gb_per_s.has_value(); }
   bool describes_drives() const { return drive_read_gb_per_s || drive_write_gb_per_s; }
   bool describes_link() const { return link_gb_per_s || network_gb_per_s || link_latency_us; }
-  bool describes_gpu() const { return gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s; }
+  bool describes_gpu() const {
+    return gpu != nullptr || gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s;
+  }
+  // With what the sheet has.
+  double gpu_memory_gib() const;
 };
 
 // A model that no family describes, whose passes somebody else computes (engine/python). Its units
@@ -119,7 +130,17 @@ struct RunPlan {
   std::int64_t tokens_per_step = 0;  // of all ranks
   offload::RankGroup ranks;
   std::vector<RankGrowth> growth;  // of several ranks; empty: not asked for
+  double drive_tbw = 0;            // of the run's drives; 0: nothing is written to any
 };
+
+// How long the run will be, and what it writes; nothing where its steps are not known.
+struct RunOutlook {
+  std::int64_t steps = 0;
+  double hours = 0;
+  double written_tb = 0;  // to the drives
+  double drive_life = 0;  // the share of their rated life that this is
+};
+std::optional<RunOutlook> run_outlook(const config::Config& config, const RunPlan& plan);
 
 Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options);
 

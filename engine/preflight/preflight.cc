@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iomanip>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -102,7 +103,7 @@ class Check {
                                    gib_text(needed * static_cast<std::uint64_t>(pool.sharing)) +
                                    ", which the machine has free; or: "
                              : "") +
-            remedy(lines, missing));
+            remedy(pool, lines, needed, missing));
   }
 
   // A part of what a run takes, and what makes it smaller.
@@ -137,9 +138,24 @@ class Check {
     return all;
   }
 
+  // Where no setting is enough, as in a small container: what has to be given.
+  std::string more_memory(const Pool& pool, std::uint64_t fixed, std::uint64_t missing) const {
+    const std::uint64_t more = missing + missing / 8;  // with the margin
+    return "No setting is enough: " + format_bytes(fixed) +
+           " of it are the program and buffers that every run of this model has. " +
+           (pool.limit.empty() ? "It takes " + format_bytes(more) + " more of free " + pool.name
+                               : "Raise the memory limit of this container or job to " +
+                                     format_bytes(*facts_.cgroup_limit_bytes + more));
+  }
+
   // What makes the largest part smaller; and the next part, where all of the largest is not enough.
-  std::string remedy(const std::vector<MemoryLine>& lines, std::uint64_t missing) const {
+  std::string remedy(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed,
+                     std::uint64_t missing) const {
     const std::vector<Consumer> all = consumers(lines);
+    const std::uint64_t reducible =
+        std::accumulate(all.begin(), all.end(), std::uint64_t{0},
+                        [](std::uint64_t sum, const Consumer& it) { return sum + it.bytes; });
+    if (reducible < missing) return more_memory(pool, needed - reducible, missing);
     const Consumer& largest = all.front();
     std::string text = largest.bytes > 0 ? format_bytes(largest.bytes) + " of it are " +
                                                largest.name + ": " + largest.remedy

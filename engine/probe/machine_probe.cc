@@ -19,6 +19,8 @@
 #include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/families/make_model.h"
+#include "engine/model/ops/products.h"
+#include "engine/model/torch_types.h"
 #include "engine/preflight/machine_facts.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/shared_file_systems.h"
@@ -251,6 +253,12 @@ class MachineProbe {
     return {};
   }
 
+  // What is noticed when the processor is held to less.
+  std::string products_of_cpu() const {
+    const auto type = scalar_type(offload::compute_type(types_.form.param));
+    return has_fast_products(type) ? "" : ", 16-bit products from fp32 copies";
+  }
+
   UnitSubject unit_subject_of(const ModelOptions& model) const {
     return {.shape = model.shape,
             .lora = model.lora,
@@ -259,7 +267,7 @@ class MachineProbe {
                      .tokens = config_.data.sequence_tokens,
                      .number_bytes = offload::param_bytes_per_element(types_.form.param)},
             .dtype = types_.name,
-            .device = gpu_ ? gpu_->name + ", " + gpu_->driver : report_.cpu,
+            .device = gpu_ ? gpu_->name + ", " + gpu_->driver : report_.cpu + products_of_cpu(),
             .torch_version = TORCH_VERSION,
             .deterministic = config_.run.deterministic};
   }
@@ -344,14 +352,18 @@ Status forget_measurements(const config::Config& config, const ProbeReport& repo
 }
 
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report) {
+  // What is estimated here is computed by others (a module's own passes), or unusually large.
+  constexpr double kOfModel = 0.5;
   constexpr double kFlopsPerThread = 2e10;
   constexpr double kLeastCopy = 1e9;
   if (!report.gpu.empty()) {
-    return {.matmul_flops_per_s = report.speeds.gpu_matmul_flops_per_s,
-            .copy_bytes_per_s = report.speeds.gpu_copy_bytes_per_s};
+    return {.product_flops_per_s = kOfModel * report.speeds.gpu_matmul_flops_per_s,
+            .attention_flops_per_s = 0,
+            .kernel_bytes_per_s = report.speeds.gpu_copy_bytes_per_s};
   }
-  return {.matmul_flops_per_s = kFlopsPerThread * compute_threads(config),
-          .copy_bytes_per_s = std::max(report.speeds.host_copy_bytes_per_s, kLeastCopy)};
+  return {.product_flops_per_s = kOfModel * kFlopsPerThread * compute_threads(config),
+          .attention_flops_per_s = 0,
+          .kernel_bytes_per_s = std::max(report.speeds.host_copy_bytes_per_s, kLeastCopy)};
 }
 
 Result<ProbeReport> probe_machine(const config::Config& config,

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "aio/check.h"
 
 namespace sluice::engine {
@@ -50,7 +51,7 @@ std::string to_text(const std::vector<Measurement>& measurements) {
 
 Result<std::vector<Measurement>> parse_measurements(std::string_view text) {
   try {
-    const Json whole = Json::parse(text);
+    SLUICE_ASSIGN_OR_RETURN(const Json whole, read_json<Json>(text));
     if (whole.at("format").get<std::string>() != kFormat) return corrupt("it has other content");
     const auto version = whole.at("version").get<std::int64_t>();
     if (version > kVersion)

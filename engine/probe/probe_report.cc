@@ -110,14 +110,29 @@ std::vector<swap::PathSpeed> path_speeds(const ProbeReport& report) {
   return speeds;
 }
 
+namespace {
+
+// "memory and cores: other work had 90% of the processor time; the model's units: 85%"
+std::string causes_text(const std::vector<std::string>& causes) {
+  std::string text;
+  for (std::string cause : causes) {
+    for (const std::string_view again : {"other work had ", " of the processor time"}) {
+      const auto at = cause.find(again);
+      if (!text.empty() && at != std::string::npos) cause.erase(at, again.size());
+    }
+    text += (text.empty() ? "" : "; ") + cause;
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string busy_warning(const ProbeReport& report) {
   std::string text;
   if (!report.disturbances.empty()) {
-    text =
-        "this machine was busy while it was measured (" + joined(report.disturbances, "; ") +
-        "): a plan made of that may be far off. It is not kept" +
-        (report.of_a_series ? " for longer than this series of runs"
-                            : ": the next run measures it again. Have nothing else running then");
+    text = "this machine was busy while it was measured (" + causes_text(report.disturbances) +
+           "): the plan may be far off, and the measurement is not kept" +
+           (report.of_a_series ? " for longer than this series of runs" : "");
   }
   if (!report.disturbed_before.empty()) {
     text += std::string(text.empty() ? "" : ". ") +
@@ -168,6 +183,11 @@ std::string to_json(const ProbeReport& report) {
   if (speeds.link.gather_bytes_per_s > 0)
     json["link"] = with_values(when_json(report.link_when), values_of(speeds.link));
   if (!report.disturbances.empty()) json["disturbed_by"] = report.disturbances;
+  for (const RateShare& it : report.shares)
+    json["shares_of_data_sheet"].push_back(
+        {{"what", it.what}, {"share", it.share}, {"from", it.from}});
+  if (!report.assumed.empty()) json["assumed"] = report.assumed;
+  if (!report.from_here.empty()) json["from_this_machine"] = report.from_here;
   json["units"] = with_values(when_json(report.units_when), values_of(report.units));
   json["units"]["of"] = report.units_of;
   return json.dump(2, ' ', false, Json::error_handler_t::replace);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/probe/measurement.h"
@@ -36,6 +37,13 @@ struct MeasuredLink {
   MeasuredKey key;  // what it is kept as
 };
 
+// What a plan takes of a rate that a data sheet gives, and where that is from.
+struct RateShare {
+  std::string_view what;
+  double share = 0;
+  std::string_view from;
+};
+
 struct ProbeReport {
   std::string cpu;  // "AMD EPYC 9654, 64 threads"
   std::string gpu;  // empty: none is used
@@ -53,6 +61,9 @@ struct ProbeReport {
   bool of_a_series = false;                   // for which disturbed measurements are kept
   std::vector<MeasuredKey> measured;          // what all of it is kept as
   ProbedWhen link_when;                       // of several ranks
+  std::vector<RateShare> shares;              // of a GPU that is described
+  std::vector<std::string> assumed;           // of a machine that is described: what was not given
+  std::vector<std::string> from_here;         // likewise, and is this machine's
 };
 
 // What weights are made of.

@@ -34,16 +34,15 @@ struct UnitTimes {
   const UnitSeconds& of(std::string_view kind) const;
 };
 
-// An assumption, for want of a measurement: the share of the rate of large plain products that a
-// model's block and head reach, including norms, attention and gradients in fp32.
-inline constexpr double kMatmulEfficiency = 0.5;
-
 struct EstimateRates {
-  double matmul_flops_per_s = 0;
-  double copy_bytes_per_s = 0;  // of the device's memory, read plus written
+  double product_flops_per_s = 0;    // of products with parameters, as long as a step takes
+  double attention_flops_per_s = 0;  // of heads of 128 in long sequences; 0: as those products
+  double kernel_bytes_per_s = 0;     // of kernels that memory holds, read plus written
+  double gap_s = 0;                  // between two kernels
 };
 
-// From operations, or from bytes where those take longer. The rates must be above 0.
+// The sum of what products, attention and kernels that memory holds take. The rates must be above
+// 0, but for attention's.
 UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
                          const EstimateRates& rates);
 

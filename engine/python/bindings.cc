@@ -13,12 +13,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -26,8 +29,11 @@
 #include <vector>
 
 #include "aio/machine_info.h"
+#include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/comm/launched_ranks.h"
+#include "engine/config/report.h"
 #include "engine/config/resolve.h"
+#include "engine/config/schedule_outlook.h"
 #include "engine/device/gpu.h"
 #include "engine/preflight/leftovers.h"
 #include "engine/python/bindings.h"
@@ -36,6 +42,8 @@
 #include "engine/python/python_errors.h"
 #include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
+#include "swap/sealed_json.h"
+#include "swap/stream_hash.h"
 
 namespace py = pybind11;
 
@@ -127,6 +135,14 @@ class Ranks {
   // What each rank says.
   std::vector<std::string> all_gather(const std::string& text) const {
     return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
+  }
+  // Rank 0's values of a tensor on the CPU, on all of them.
+  void broadcast(const at::Tensor& values) const {
+    TORCH_CHECK(values.device().is_cpu() && values.is_contiguous());
+    if (link_)
+      must_be(link_->broadcast(std::span(static_cast<std::byte*>(values.data_ptr()),
+                                         static_cast<std::size_t>(values.nbytes())),
+                               /*root=*/0));
   }
 
  private:
@@ -230,6 +246,17 @@ class PythonValues {
   std::exception_ptr raised_;
 };
 
+// A method of a run, for which calls of other threads wait. They come one after the other: what a
+// call changes is nothing for two threads to change.
+template <typename Returned, typename... Given>
+auto alone(Returned (ModuleRun::*method)(Given...)) {
+  return [method](ModuleRun& run, Given... given) -> Returned {
+    const py::gil_scoped_release no_gil;
+    const std::lock_guard lock(run.calls());
+    return (run.*method)(std::forward<Given>(given)...);
+  };
+}
+
 // Of what the script's thread did.
 void add_span(ModuleRun& run, std::size_t phase, std::int64_t begin_ns, std::int64_t end_ns) {
   constexpr std::array kNames = {"forward", "backward", "update"};
@@ -241,10 +268,24 @@ void add_span(ModuleRun& run, std::size_t phase, std::int64_t begin_ns, std::int
 }
 
 void define_values(py::module_& module) {
+  module.def(
+      "strict_config",
+      [](const std::string& name, const py::bytes& text) {
+        return value_of(config::plain_json({.name = name, .text = std::string(text)}));
+      },
+      py::arg("name"), py::arg("text"));
   py::class_<ResolvedConfig>(module, "Config")
       .def(py::init(&resolve_config), py::arg("text"), py::arg("of_deepspeed"),
            py::arg("overrides") = std::vector<std::string>(), py::arg("world") = 1)
       .def_readonly("ignored", &ResolvedConfig::ignored)
+      .def_property_readonly("warnings",
+                             [](const ResolvedConfig& it) {
+                               std::vector<std::string> said{
+                                   config::unused_keys(it.resolved),
+                                   config::decay_before_warmup(it.config.schedule)};
+                               std::erase(said, std::string());
+                               return said;
+                             })
       .def_property_readonly(
           "precision", [](const ResolvedConfig& it) { return precision_name(it.config.precision); })
       .def_property_readonly("uses_gpu",
@@ -282,6 +323,17 @@ void define_values(py::module_& module) {
       .def_readonly("skipped", &StepOutcome::skipped)
       .def_readonly("warning", &StepOutcome::warning);
 
+  py::class_<swap::StreamHash>(module, "ValuesHash")  // of contiguous tensors on the CPU
+      .def(py::init<>())
+      .def(
+          "add",
+          [](swap::StreamHash& hash, const at::Tensor& values) {
+            hash.add(
+                std::span(static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()));
+          },
+          NoGil())
+      .def_property_readonly(
+          "value", [](const swap::StreamHash& hash) { return swap::to_hex(hash.value()); });
   py::class_<SavedCheckpoint>(module, "SavedCheckpoint")
       .def_readonly("step", &SavedCheckpoint::step)
       .def_readonly("path", &SavedCheckpoint::path)
@@ -317,7 +369,8 @@ void define_run(py::module_& module) {
                              [](const Ranks& it) { return it.context().local_world; })
       .def("abort", &Ranks::abort, py::arg("reason"), NoGil())
       .def("failure", &Ranks::failure, NoGil())
-      .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil());
+      .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil())
+      .def("broadcast", &Ranks::broadcast, py::arg("values"), NoGil());
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
@@ -332,6 +385,7 @@ void define_run(py::module_& module) {
             Status done;
             {
               const py::gil_scoped_release no_gil;
+              const std::lock_guard lock(run.calls());
               done = run.initialise(from.get());
             }
             from.raise();
@@ -339,10 +393,10 @@ void define_run(py::module_& module) {
           },
           py::arg("values"))
       .def("views", &ModuleRun::views)
-      .def("acquire", &ModuleRun::acquire, NoGil())
-      .def("release", &ModuleRun::release, NoGil())
-      .def("prefetch", &ModuleRun::prefetch, NoGil())
-      .def("expect", &ModuleRun::expect, NoGil())
+      .def("acquire", alone(&ModuleRun::acquire))
+      .def("release", alone(&ModuleRun::release))
+      .def("prefetch", alone(&ModuleRun::prefetch))
+      .def("expect", alone(&ModuleRun::expect))
       .def_property_readonly("most_acquired", &ModuleRun::most_acquired)
       .def(
           "add",
@@ -353,13 +407,14 @@ void define_run(py::module_& module) {
             for (const auto& gradient : gradients)
               defined.push_back(gradient.value_or(at::Tensor()));
             const py::gil_scoped_release no_gil;
+            const std::lock_guard lock(run.calls());
             run.add(unit, defined, is_last);
           },
           py::arg("unit"), py::arg("gradients"), py::arg("is_last"))
-      .def("begin_backward", &ModuleRun::begin_backward, NoGil())
-      .def("end_micro_batch", &ModuleRun::end_micro_batch, NoGil())
-      .def("abandon_step", &ModuleRun::abandon_step, NoGil())
-      .def("fail", &ModuleRun::fail, py::arg("reason"), NoGil())
+      .def("begin_backward", alone(&ModuleRun::begin_backward))
+      .def("end_micro_batch", alone(&ModuleRun::end_micro_batch))
+      .def("abandon_step", alone(&ModuleRun::abandon_step))
+      .def("fail", alone(&ModuleRun::fail), py::arg("reason"))
       .def_property_readonly("micro_batches", &ModuleRun::micro_batches)
       .def_property_readonly("micro_batch", &ModuleRun::micro_batch)
       .def_property_readonly("is_complete", &ModuleRun::is_complete)
@@ -375,8 +430,11 @@ void define_run(py::module_& module) {
       .def_property_readonly("notes", [](const ModuleRun& run) { return run.plan().notes; })
       .def_property_readonly("nvme_reads",
                              [](const ModuleRun& run) { return run.param_stats().reads; })
-      .def("step", &ModuleRun::step, py::arg("losses"), NoGil())
-      .def("drain", &ModuleRun::drain, NoGil())
+      .def("step", alone(&ModuleRun::step), py::arg("losses"))
+      .def("expect_several_passes", alone(&ModuleRun::expect_several_passes))
+      .def_property_readonly("can_have_several_passes", &ModuleRun::can_have_several_passes)
+      .def_property_readonly("has_several_passes", &ModuleRun::has_several_passes)
+      .def("drain", alone(&ModuleRun::drain))
       .def(
           "change",
           [](ModuleRun& run,
@@ -386,20 +444,23 @@ void define_run(py::module_& module) {
             for (const auto& [unit, parameter, now, before] : changes)
               values.push_back(
                   {.unit = unit, .parameter = parameter, .values = now, .before = before});
+            const std::lock_guard lock(run.calls());
             must_be(run.change(values));
           },
           py::arg("changes"), NoGil())
       .def(
           "save",
           [](ModuleRun& run, const std::string& directory, const std::string& client,
-             bool background, std::optional<double> loss) {
-            return value_of(run.save({directory, client, background, loss}));
+             bool background, std::optional<double> loss, bool within_step) {
+            const std::lock_guard lock(run.calls());
+            return value_of(run.save({directory, client, background, loss, within_step}));
           },
           py::arg("directory"), py::arg("client"), py::arg("background") = false,
-          py::arg("loss") = py::none(), NoGil())
+          py::arg("loss") = py::none(), py::arg("within_step") = false, NoGil())
       .def(
           "own_directory",
           [](ModuleRun& run, const std::string& directory) {
+            const std::lock_guard lock(run.calls());
             must_be(run.own_directory(directory));
           },
           NoGil())
@@ -412,8 +473,15 @@ void define_run(py::module_& module) {
       .def("begin_traced_step", [](ModuleRun& run, std::int64_t step,
                                    std::int64_t now_ns) { run.trace().begin_step(step, now_ns); })
       .def("add_span", &add_span)
-      .def("wait_for_saves", &ModuleRun::wait_for_saves, NoGil())
-      .def("finished_saves", &ModuleRun::finished_saves, NoGil())
+      .def("wait_for_saves", alone(&ModuleRun::wait_for_saves))
+      .def("finished_saves", alone(&ModuleRun::finished_saves))
+      .def(
+          "remove_checkpoint",
+          [](ModuleRun& run, const std::string& path) {
+            const std::lock_guard lock(run.calls());
+            must_be(remove_checkpoint(run.file_queue(), path));
+          },
+          NoGil())
       .def_property_readonly("predicted_step_s", &ModuleRun::predicted_step_s)
       .def_property_readonly("assumptions", &ModuleRun::assumptions)
       .def(
@@ -433,6 +501,7 @@ void define_run(py::module_& module) {
             std::optional<Result<std::string>> loaded;
             {
               const py::gil_scoped_release no_gil;
+              const std::lock_guard lock(run.calls());
               loaded.emplace(run.load(path, ask));
             }
             if (raised) std::rethrow_exception(raised);
@@ -445,6 +514,7 @@ void define_run(py::module_& module) {
             const DType type = dtype == "fp32"   ? DType::kF32
                                : dtype == "fp16" ? DType::kF16
                                                  : DType::kBF16;
+            const std::lock_guard lock(run.calls());
             must_be(run.save_weights(path, type));
           },
           py::arg("path"), py::arg("dtype"), NoGil());

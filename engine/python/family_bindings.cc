@@ -4,12 +4,14 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/families/make_model.h"
+#include "engine/model/ops/products.h"
 #include "engine/python/family_pass.h"
 #include "engine/python/python_errors.h"
 
@@ -38,25 +40,38 @@ std::unique_ptr<FamilyPass> make_passes(ModuleRun& run, const FamilyModel& famil
                                       FamilyPass::Options{.padding_row = padding_row});
 }
 
-// Documents as their positions, starts and the longest's length.
+// Rows padded on the left as documents: positions, starts and the longest's length.
 using PythonDocuments = std::tuple<at::Tensor, at::Tensor, std::int64_t>;
 
 std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& tokens,
                                         const at::Tensor& targets, double divisor,
                                         const std::optional<PythonDocuments>& documents,
-                                        bool has_backward, bool drops, bool keeps) {
+                                        bool has_backward, bool drops, bool keeps,
+                                        std::int64_t number) {
+  const std::lock_guard lock(passes.run().calls());
   FamilyBatch batch{.tokens = tokens, .targets = targets, .documents = {}, .divisor = divisor};
   if (documents)
     batch.documents = Documents{.positions = std::get<0>(*documents),
                                 .starts = std::get<1>(*documents),
-                                .longest = std::get<2>(*documents)};
-  return passes.forward(std::move(batch),
-                        {.has_backward = has_backward, .drops = drops, .keeps = keeps});
+                                .longest = std::get<2>(*documents),
+                                .padded_tokens = batch.tokens.size(1)};
+  return passes.forward(
+      std::move(batch),
+      {.has_backward = has_backward, .drops = drops, .keeps = keeps, .number = number});
 }
 
 }  // namespace
 
 void define_family(py::module_& module) {
+  module.def(
+      "has_fast_products",
+      [](const std::string& precision) {
+        return precision == "bf16"   ? has_fast_products(at::kBFloat16)
+               : precision == "fp16" ? has_fast_products(at::kHalf)
+                                     : true;
+      },
+      py::arg("precision"),
+      "Whether this processor multiplies numbers of the precision as fast as fp32's.");
   py::class_<FamilyModel>(module, "Family")
       .def(py::init([](const std::string& text) { return value_of(FamilyModel::read(text)); }),
            py::arg("config"))
@@ -77,9 +92,21 @@ void define_family_pass(py::module_& module) {
            py::keep_alive<1, 2>())
       .def("forward", &forward, py::arg("tokens"), py::arg("targets"), py::arg("divisor"),
            py::arg("documents"), py::arg("has_backward"), py::arg("drops"), py::arg("keeps"),
-           NoGil())
-      .def("backward", &FamilyPass::backward, py::arg("micro_batch"), py::arg("scale"), NoGil())
-      .def("logits", &FamilyPass::logits, py::arg("micro_batch"), NoGil());
+           py::arg("number"), NoGil())
+      .def(
+          "backward",
+          [](FamilyPass& passes, MicroBatchPass& pass, double scale) {
+            const std::lock_guard lock(passes.run().calls());
+            passes.backward(pass, scale);
+          },
+          py::arg("micro_batch"), py::arg("scale"), NoGil())
+      .def(
+          "logits",
+          [](FamilyPass& passes, const MicroBatchPass& pass) {
+            const std::lock_guard lock(passes.run().calls());
+            return passes.logits(pass);
+          },
+          py::arg("micro_batch"), NoGil());
 }
 
 }  // namespace sluice::engine

@@ -44,7 +44,7 @@ PassContext FamilyPass::context(const MicroBatchPass& pass, int unit) const {
   const std::optional<Documents>& documents = pass.batch_.documents;
   return {.run_seed = static_cast<std::uint64_t>(run_.config().run.seed),
           .step = pass.step_,
-          .micro_batch = run_.number_in_step(pass.micro_batch_),
+          .micro_batch = run_.number_in_step(pass.micro_batch_) + (pass.number_ << 32),
           .unit = unit,
           .training = pass.drops_,
           .deterministic = run_.config().run.deterministic,
@@ -116,6 +116,7 @@ std::shared_ptr<MicroBatchPass> FamilyPass::forward(FamilyBatch batch, const How
   pass->batch_ = std::move(batch);
   pass->step_ = run_.train_state().global_step;
   pass->micro_batch_ = run_.micro_batch();
+  pass->number_ = how.number;
   pass->drops_ = how.drops;
   pass->has_backward_ = how.has_backward;
   pass->inputs_.resize(static_cast<std::size_t>(model_->units()));

@@ -48,6 +48,7 @@ class MicroBatchPass {
   at::Tensor loss_;
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
+  std::int64_t number_ = 0;
   bool drops_ = false;              // dropout
   bool has_backward_ = false;       // it may come, and has not
   std::vector<at::Tensor> inputs_;  // by unit; the head's stays
@@ -70,12 +71,15 @@ class FamilyPass {
     // Blocks keep what backward needs beyond their input: all, or those that the plan has; where
     // nothing is planned, all.
     bool keeps = false;
+    // Of the passes of one micro-batch: each has dropout of its own.
+    std::int64_t number = 0;
   };
   std::shared_ptr<MicroBatchPass> forward(FamilyBatch batch, const How& how);
   // Of scale * loss. Once.
   void backward(MicroBatchPass& pass, double scale);
   // [B, T, vocab], by the parameters as they are now.
   at::Tensor logits(const MicroBatchPass& pass);
+  ModuleRun& run() const { return run_; }
 
  private:
   class Held;

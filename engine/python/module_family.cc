@@ -15,11 +15,26 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
   if (micro_batch_ == 0) must(optimizer_->wait_ready(unit));
   must(gradients_->open(unit));
   open_unit_ = unit;
+  if (at(unit).begun) return {.sums = gradients_->target_again(unit, micro_batch_)};
+  if (has_several_passes_) {
+    at(unit).begun = true;
+    at(unit).summed.assign(model().layout(unit).parameters.size(), true);
+  }
   return gradients_->target(unit, micro_batch_);
+}
+
+void ModuleRun::expect_several_passes() {
+  TORCH_CHECK_VALUE(plan_.sums.kept > 0 && !is_touched_,
+                    "sums are kept within a micro-batch where the plan has room for them");
+  has_several_passes_ = true;
 }
 
 void ModuleRun::close_gradient() {
   const int unit = std::exchange(open_unit_, -1);
+  if (has_several_passes_) {
+    must(gradients_->keep(unit));
+    return;
+  }
   at(unit).ended = true;
   gradients_->added(unit, micro_batch_);
   must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));

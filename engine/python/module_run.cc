@@ -250,7 +250,8 @@ void ModuleRun::complete(int unit, const UnitViews& sums) {
 }
 
 void ModuleRun::begin_backward() {
-  if (in_last_micro_batch()) must(optimizer_->prefetch());
+  awaits_update_ = in_last_micro_batch();
+  if (awaits_update_) must(optimizer_->prefetch());
   if (micro_batch_ > 0) expect_gradients(/*of_update=*/false);
 }
 
@@ -343,6 +344,7 @@ void ModuleRun::abandon_step() {
   }
   const at::NoGradGuard no_tape;
   micro_batch_ = 0;
+  awaits_update_ = false;
   // The last step's update may still need its gradients; where it has failed, so will all to come.
   if (!optimizer_->drain().ok()) return;
   // None of them counts as complete any more.
@@ -377,7 +379,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   const std::vector<double> of_all = must(all_of_step(ranks_, plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
-  is_touched_ = false;
+  is_touched_ = awaits_update_ = false;
   if (!totals.finite) {
     outcome.skipped = true;
     outcome.warning = skip_step(rules_,

@@ -32,6 +32,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -96,9 +97,15 @@ class ModuleRun final : public SavedRun {
   }
   int prefetch_units() const { return plan_.fetching.prefetch_units; }
   // The sums of a unit, for all that the micro-batch that goes on adds to it; then they are
-  // complete, and go where its update wants them. One unit at a time, and each once.
+  // complete, and go where its update wants them. One unit at a time, and each once, unless
+  // several passes are expected.
   GradientSink::Target open_gradient(int unit);
   void close_gradient();
+  // From here on a micro-batch may have several backward passes, which add up, and sums are
+  // complete at its end. Between steps, where the plan has room for sums that are kept.
+  void expect_several_passes();
+  bool can_have_several_passes() const { return plan_.sums.kept > 0; }
+  bool has_several_passes() const { return has_several_passes_; }
   // The unit's sums, of earlier micro-batches, will be opened soon.
   void prefetch_gradient(int unit);
 
@@ -141,6 +148,9 @@ class ModuleRun final : public SavedRun {
     std::string client;       // a text that comes back from load()
     bool background = false;  // from a copy of the state, which takes 12 bytes a parameter
     std::optional<double> loss;
+    // Also between micro-batches, as long as the step's last one has not begun: the state is that
+    // of the last step, and what was added since is not in it.
+    bool within_step = false;
   };
   Result<std::string> save(const SaveOptions& options);
   // What became of each save, once, in order; those that go on are left out, and wait_for_saves()
@@ -166,6 +176,9 @@ class ModuleRun final : public SavedRun {
   Status change(const std::vector<NewValues>& changes);
   // All masters as one safetensors file, under the module's names, in this type of numbers.
   Status save_weights(const std::string& path, DType dtype);
+
+  // Calls from Python come one at a time, from whichever threads: each holds this.
+  std::recursive_mutex& calls() { return calls_; }
 
   // Where the planner was asked: what it predicted, and what it took for granted.
   std::optional<double> predicted_step_s() const { return predicted_step_s_; }
@@ -276,8 +289,9 @@ class ModuleRun final : public SavedRun {
 
   std::vector<Unit> units_;
   std::int64_t micro_batch_ = 0;
-  bool is_touched_ = false;  // something was added since the last step
-  int open_unit_ = -1;       // by open_gradient()
+  bool is_touched_ = false;     // something was added since the last step
+  bool awaits_update_ = false;  // state begins to come for the step's end
+  int open_unit_ = -1;          // by open_gradient()
   std::vector<offload::AdamwScalars> scalars_;
 
   std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: on the CPU
@@ -302,6 +316,8 @@ class ModuleRun final : public SavedRun {
   std::unique_ptr<RunCheckpoints> checkpoints_;
   bool saves_in_background_ = false;          // checkpoints_
   std::vector<SavedCheckpoint> ended_saves_;  // that nobody asked for yet
+  bool has_several_passes_ = false;
+  std::recursive_mutex calls_;
 };
 
 }  // namespace sluice::engine

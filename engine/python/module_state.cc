@@ -11,6 +11,7 @@
 #include "aio/check.h"
 #include "aio/log.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/config/stored_config.h"
 #include "engine/device/host.h"
 #include "engine/exchange/stored_shape.h"
@@ -216,6 +217,7 @@ CheckpointState ModuleRun::checkpoint_state() const {
 Status ModuleRun::lock_directory(const std::string& path) {
   if (locks_.contains(path)) return {};
   aio::FileSystem& files = drives_.saves->backend().files();
+  SLUICE_RETURN_IF_ERROR(check_checkpoints_are_no_link(files, path));
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy)
@@ -232,6 +234,7 @@ Status ModuleRun::lock_directory(const std::string& path) {
 
 Status ModuleRun::own_directory(const std::string& directory) {
   const std::string path = absolute_path(directory);
+  SLUICE_RETURN_IF_ERROR(check_run_directory(*drives_.saves, path));
   SLUICE_RETURN_IF_ERROR(lock_directory(path));
   home_ = path;
   return {};
@@ -264,7 +267,8 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
 }
 
 Result<std::string> ModuleRun::save(const SaveOptions& options) {
-  if (micro_batch_ > 0 || is_touched_)
+  const bool is_between = options.within_step && !awaits_update_ && open_unit_ < 0;
+  if ((micro_batch_ > 0 || is_touched_) && !is_between)
     return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
@@ -275,12 +279,11 @@ Result<std::string> ModuleRun::save(const SaveOptions& options) {
 Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
   is_told_ = false;
   const bool in_background = options.background && ranks_.is_alone();
-  Status saving = save_into(options.directory, in_background);
-  if (saving.ok()) {
-    client_ = options.client;
-    saving = checkpoints_->save({.loss = options.loss});
-    client_.clear();
-  }
+  client_ = options.client;
+  Status saving = check_manifest_room(checkpoint_state(), parameter_specs(model(), DType::kF32));
+  if (saving.ok()) saving = save_into(options.directory, in_background);
+  if (saving.ok()) saving = checkpoints_->save({.loss = options.loss});
+  client_.clear();
   if (!is_told_) SLUICE_RETURN_IF_ERROR(tell_others(false));
   SLUICE_RETURN_IF_ERROR(saving);
   if (in_background)

@@ -6,6 +6,7 @@
 #include "aio/clock.h"
 #include "aio/log.h"
 #include "engine/checkpoint/checkpoint_writer.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/run/stored_state.h"
 
@@ -65,7 +66,7 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
   if (saved.status.ok()) saved.status = write_files(plan, source, saved);
   if (!saved.status.ok()) {
     if (Status there = check_directory(); !there.ok()) {  // maybe in the middle of the save
-      saved.directory_lost = true;
+      saved.directory_lost = there.error().code() != ErrorCode::kInvalidArgument;  // a link
       saved.status = std::move(there);
     }
   }
@@ -75,7 +76,8 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
 }
 
 Status RunCheckpoints::check_directory() const {
-  return options_.check_directory ? options_.check_directory() : Status();
+  if (options_.check_directory) SLUICE_RETURN_IF_ERROR(options_.check_directory());
+  return check_checkpoints_are_no_link(queue_.backend().files(), options_.directory);
 }
 
 Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {

@@ -38,8 +38,10 @@ Result<RunData> RunData::open(const config::Config& config, RunPurpose purpose) 
                           RunSamples::open(config, {.training = purpose == RunPurpose::kTraining}));
   RunData run(config, std::move(samples));
   if (run.samples_.training() == nullptr) return run;
-  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, run.samples_.training_corpus().fingerprint());
-  run.order_ = hex(run.training().order_id()) + "-" + hex(text);
+  const data::TokenCorpus& corpus = run.samples_.training_corpus();
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpus.fingerprint());
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t tokens, corpus.token_hash());
+  run.order_ = hex(run.training().order_id()) + "-" + hex(text) + "-" + hex(tokens);
   return run;
 }
 
@@ -124,8 +126,10 @@ void RunData::read(const data::SampleSource& source, std::uint64_t first, std::i
   batch.counted_targets.push_back(counted);
   starts.push_back(static_cast<std::int32_t>(rows * length));
   Documents documents;
-  for (std::size_t i = 0; i + 1 < starts.size(); ++i)
-    documents.longest = std::max<std::int64_t>(documents.longest, starts[i + 1] - starts[i]);
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
+    documents.lengths.push_back(starts[i + 1] - starts[i]);
+    documents.longest = std::max(documents.longest, documents.lengths.back());
+  }
   documents.positions = positions.to(device);
   documents.starts = at::tensor(starts, at::kInt).to(device);
   batch.documents.push_back(std::move(documents));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "aio/clock.h"
 #include "engine/device/gpu.h"
 #include "engine/run/gathered_state.h"
@@ -47,9 +48,9 @@ Status TrainingRun::begin_together(const Status& own) {
   const auto refused = [this](ErrorCode code, const std::string& text) {
     return Error(is_first_rank() ? code : ErrorCode::kCancelled, text);
   };
-  const auto first = nlohmann::json::parse(texts.front());
+  SLUICE_ASSIGN_OR_RETURN(const auto first, read_json<nlohmann::json>(texts.front()));
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto told = nlohmann::json::parse(texts[rank]);
+    SLUICE_ASSIGN_OR_RETURN(const auto told, read_json<nlohmann::json>(texts[rank]));
     const std::string name = "rank " + std::to_string(rank);
     if (const auto error = told.find("error"); error != told.end())
       return refused(static_cast<ErrorCode>(error->at(0).get<int>()),

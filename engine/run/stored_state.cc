@@ -12,12 +12,17 @@
 namespace sluice::engine {
 namespace {
 
+// Earlier versions stored no hash of all tokens, which is the last part.
+bool is_same_data(const std::string& stored, const std::string& now) {
+  return stored == now || now.starts_with(stored + "-");
+}
+
 // For two runs whose data is not the same, or does not come in the same order.
 std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
   const auto tokens = [](const CheckpointState& state) {
     return state.run.data_order.substr(state.run.data_order.find('-') + 1);
   };
-  const bool other_tokens = tokens(stored) != tokens(now);
+  const bool other_tokens = !is_same_data(tokens(stored), tokens(now));
   const auto was = config::resolve_stored(stored.configuration);
   const auto is = config::resolve_stored(now.configuration);
   std::string text;
@@ -156,7 +161,7 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
       run_differences(stored, comparable, [&stored](const std::string& name, double value) {
         return family_number_text(stored.family, name, value);
       });
-  if (!stored.imported() && stored.data_order != now.data_order)
+  if (!stored.imported() && !is_same_data(stored.data_order, now.data_order))
     differences.push_back(data_difference(stored_state, state_now));
   if (!differences.empty()) {
     std::string text;

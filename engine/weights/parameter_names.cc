@@ -17,9 +17,24 @@ Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
                   ": the file is of another size than the configuration's model");
 }
 
+// Blocks that were compiled one by one have it in the middle of their names.
+std::string hint_at_wrappers(std::span<const TensorInfo> in_file) {
+  constexpr std::string_view kWrapper = "._orig_mod.";
+  for (const TensorInfo& tensor : in_file)
+    if (tensor.name.find(kWrapper) != std::string::npos)
+      return ": it has " + in_quotes(tensor.name) +
+             ", as a module that torch.compile made names it: take \"_orig_mod.\" out of the "
+             "names, "
+             "or save the module that was compiled";
+  return {};
+}
+
 }  // namespace
 
 std::string_view ParameterNames::ours(std::string_view name_in_file) const {
+  // What torch.compile and DistributedDataParallel put in front.
+  for (const std::string_view wrapper : {"module.", "_orig_mod.", "module."})
+    if (name_in_file.starts_with(wrapper)) name_in_file.remove_prefix(wrapper.size());
   if (name_in_file.starts_with(prefix)) name_in_file.remove_prefix(prefix.size());
   return name_in_file;
 }
@@ -52,7 +67,7 @@ Result<std::vector<std::string>> match_parameters(const ParameterNames& rules,
     const auto entry = found.find(parameter.name);
     if (entry == found.end())
       return mismatch("the file has no tensor " + in_quotes(parameter.name) +
-                      ", which the configuration's model needs");
+                      ", which the configuration's model needs" + hint_at_wrappers(in_file));
     SLUICE_RETURN_IF_ERROR(check_shape(*entry->second, parameter));
     if (!is_weight_dtype(entry->second->dtype))
       return mismatch("tensor " + in_quotes(entry->second->name) + " is " +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aio/bounded_json.h"
 #include "engine/weights/special_tokens_json.h"
 
 namespace sluice::engine {
@@ -41,12 +42,6 @@ Result<std::optional<std::int64_t>> token_of(const Json& object, const char* key
   return tokens.empty() ? std::nullopt : std::optional(tokens.front());
 }
 
-Result<Json> parse_object(std::string_view text) {
-  Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
-  return json;
-}
-
 }  // namespace
 
 bool SpecialTokens::ends_text(std::int64_t token) const {
@@ -69,7 +64,7 @@ SpecialTokens SpecialTokens::or_else(const SpecialTokens& other) const {
 }
 
 Result<SpecialTokens> parse_special_tokens(std::string_view json) {
-  SLUICE_ASSIGN_OR_RETURN(const Json object, parse_object(json));
+  SLUICE_ASSIGN_OR_RETURN(const Json object, read_json_object<Json>(json));
   SpecialTokens tokens;
   SLUICE_ASSIGN_OR_RETURN(tokens.begin, token_of(object, kBegin));
   SLUICE_ASSIGN_OR_RETURN(tokens.ends, tokens_of(object, kEnd));
@@ -80,7 +75,7 @@ Result<SpecialTokens> parse_special_tokens(std::string_view json) {
 Result<std::string> generation_config_text(const SpecialTokens& tokens, std::string_view original) {
   Json json = Json::object();
   if (!original.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(json, parse_object(original));
+    SLUICE_ASSIGN_OR_RETURN(json, read_json_object<Json>(original));
   }
   // With this mark transformers would derive the file from config.json anew.
   json.erase("_from_model_config");

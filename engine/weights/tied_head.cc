@@ -45,8 +45,9 @@ Status check_tied_head(const ParameterNames& names, WeightSource& weights,
                  "tensor " + in_quotes(head->name) + " is not " + in_quotes(embedding->name) +
                      " (token " + std::to_string((first + at) / row) +
                      " is the first that differs): the weights have a head of their own, and the "
-                     "model is said to have the token embedding as its head (tie_word_embeddings; "
-                     "model.tied_head)");
+                     "model is said to have the token embedding as its head. Set "
+                     "tie_word_embeddings to false in its config.json (or model.tied_head=false) "
+                     "to train both, as transformers 5 does; to train the one, remove the tensor");
   }
   return {};
 }

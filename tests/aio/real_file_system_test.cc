@@ -93,6 +93,29 @@ TEST(RealFileSystem, RefusesAPipeInsteadOfWaitingForItsOtherEnd) {
   EXPECT_EQ(::fcntl((*file)->descriptor(), F_GETFL) & O_NONBLOCK, 0);  // io_uring would not wait
 }
 
+TEST(RealFileSystem, NeitherWritesNorLocksThroughALink) {
+  TemporaryFolder folder;
+  RealFileSystem files;
+  std::ofstream(folder.file("theirs")) << "content";
+  for (const char* const target : {"theirs", "nowhere", "link"}) {
+    std::filesystem::remove(folder.file("link"));
+    std::filesystem::create_symlink(target, folder.file("link"));
+    for (const auto create :
+         {OpenOptions::Create::kIfMissing, OpenOptions::Create::kMustNotExist}) {
+      const auto opened = files.open(folder.file("link"),
+                                     {.access = OpenOptions::Access::kReadWrite, .create = create});
+      ASSERT_FALSE(opened.ok());
+      EXPECT_THAT(opened.error().message(),
+                  testing::AnyOf(HasSubstr("it is a link"), HasSubstr("File exists")));
+    }
+    const auto locked = files.lock(folder.file("link"));
+    ASSERT_FALSE(locked.ok());
+    EXPECT_THAT(locked.error().message(), HasSubstr("it is a link"));
+    EXPECT_FALSE(std::filesystem::exists(folder.file("nowhere")));
+  }
+  EXPECT_EQ(std::filesystem::file_size(folder.file("theirs")), 7U);
+}
+
 TEST(RealFileSystem, ReportsMissingPermission) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may do everything";
   RealFileSystem files;

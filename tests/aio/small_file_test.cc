@@ -76,6 +76,29 @@ TEST_P(SmallFile, ReplacesWhatAnInterruptedWriteLeft) {
   }
 }
 
+TEST_P(SmallFile, IsNeverWrittenThroughALinkOrAnotherNameOfAFile) {
+  const std::string theirs = folder_.file("theirs");
+  for (const std::string& content : {std::string(), std::string("text"), text(9000, 3)}) {
+    std::ofstream(theirs) << "precious";
+    for (const bool is_hard : {false, true}) {
+      for (const std::string& name : {path_ + ".new", path_}) {
+        std::filesystem::remove(name);
+        if (is_hard)
+          std::filesystem::create_hard_link(theirs, name);
+        else
+          std::filesystem::create_symlink(theirs, name);
+        ASSERT_OK(write_small_file(*queue_, path_, content));
+        EXPECT_EQ(as_others_see_it(theirs), "precious");
+        EXPECT_EQ(as_others_see_it(path_), content);
+        EXPECT_FALSE(std::filesystem::is_symlink(path_));
+      }
+    }
+    std::filesystem::create_symlink(folder_.file("nowhere"), path_ + ".new");
+    ASSERT_OK(write_small_file(*queue_, path_, content));
+    EXPECT_FALSE(std::filesystem::exists(folder_.file("nowhere")));
+  }
+}
+
 TEST_P(SmallFile, IsNotReadWhenMissingOrLargerThanItMayBe) {
   EXPECT_EQ(read_small_file(*queue_, path_, kMax).error().code(), ErrorCode::kNotFound);
   ASSERT_OK(write_small_file(*queue_, path_, text(5000, 1)));

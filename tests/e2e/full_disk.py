@@ -325,7 +325,7 @@ class OtherFailures(DiskTest):
         rule.remove()
         run.wait_for(SAVED, run.text.count(SAVED) + 2)
         run.send(signal.SIGTERM)
-        self.assertEqual(run.end(), 0, run.text)
+        self.assertEqual(run.end(), 75, run.text)
         kept = [path.name for path in (self.path / "a/checkpoints").iterdir()]
         self.assertEqual(kept, [f"step-{self.steps('a')[-1]:09}"])
 
@@ -417,7 +417,7 @@ class SavedOnTheWay(DiskTest):
         while shown.count(b"step ") < 5:  # as a terminal does; else the run would wait for it
             shown += os.read(master, 4096)
         os.close(master)  # SIGHUP, and EIO for all that it writes from now on
-        self.assertEqual(process.wait(WAIT_S), 0)
+        self.assertEqual(process.wait(WAIT_S), 75)
         self.assertEqual(os.listdir(self.path / "a/checkpoints"),
                          [f"step-{self.steps('a')[-1]:09d}"])
         self.expect_bits_of_a_whole_run("a")
@@ -426,7 +426,7 @@ class SavedOnTheWay(DiskTest):
         run = self.start("a")
         run.wait_for_more_steps()
         run.send(signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
-        self.assertEqual(run.end(), 0, run.text)
+        self.assertEqual(run.end(), 75, run.text)
         self.assertEqual(run.text.count(SAVED), 1)
 
     def test_not_under_nohup(self):
@@ -436,7 +436,7 @@ class SavedOnTheWay(DiskTest):
         run.wait_for_more_steps()
         self.assertNotIn("finishing the step", run.text)
         run.send(signal.SIGTERM)
-        self.assertEqual(run.end(), 0, run.text)
+        self.assertEqual(run.end(), 75, run.text)
 
     def test_when_nobody_reads_what_it_says(self):
         process = subprocess.Popen(self.words("a"), cwd=self.path, stdin=subprocess.DEVNULL,
@@ -452,7 +452,7 @@ class SavedOnTheWay(DiskTest):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(WAIT_S), 0)
+        self.assertEqual(process.wait(WAIT_S), 75)
         self.assertEqual(len(os.listdir(self.path / "a/checkpoints")), 1)
 
 

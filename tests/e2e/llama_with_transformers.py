@@ -42,6 +42,9 @@ CASES = {
                               "sliding_window": 9, "max_window_layers": 1}),
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
 }
+OTHERS = {
+    "ministral": ("MinistralConfig", {"sliding_window": 9, "layer_types": ["full_attention"] * 3}),
+}
 NVME = {"zero_optimization.offload_param.device": "nvme",
         "zero_optimization.offload_optimizer.device": "nvme",
         "zero_optimization.stage3_param_persistence_threshold": 0}
@@ -49,7 +52,7 @@ NVME = {"zero_optimization.offload_param.device": "nvme",
 
 def make_model(case, seed=3, stir=0.1, **more):
     """Weights that are large enough for each of them to matter."""
-    kind, keys = CASES[case]
+    kind, keys = {**CASES, **OTHERS}[case]
     torch.manual_seed(seed)
     config = getattr(transformers, kind)(**{**SIZES, **keys, **more}, bos_token_id=None, eos_token_id=None)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -178,6 +181,12 @@ class Llamas(LlamaRuns):
                 steps = self.assert_steps_are_those_of(model, case)
                 self.assertLess(steps[-1]["loss"], steps[0]["loss"] - 0.3)
 
+    def test_a_ministral_without_windows_runs_in_transformers(self):
+        model, run = self.imported("ministral")
+        self.sluice("export", run, self.path / "ours")
+        self.assertEqual(mean_loss(loaded(self.path / "ours"), self.text, LENGTH),
+                         mean_loss(model, self.text, LENGTH))
+
     def test_what_is_exported_is_what_sluice_evaluates(self):
         for case in CASES:
             with self.subTest(case=case):
@@ -248,6 +257,20 @@ class Llamas(LlamaRuns):
                     self.assert_close(step["loss"], loss, 2e-6)
                     self.assert_close(step["grad_norm"], norm, 2e-5)
                     shutil.rmtree(self.path / name)
+
+    def test_dynamic_frequencies_are_those_of_each_document(self):
+        documents, masks = self.write_documents([25, 15, 12, 25, 9, 11, 5])
+        model, folder = self.imported("qwen3", max_position_embeddings=8, rope_parameters={
+            "rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0})
+        # From the shortest on: transformers keeps the frequencies of the longest so far.
+        loss, norm = self.expected_step(model, *zip(*sorted(zip(documents, masks),
+                                                            key=lambda it: len(it[0]))))
+        self.train(folder, 1, **{"data.train": f'["{self.path / "chat.bin"}"]',
+                                 "model.context": LENGTH, "train_micro_batch_size_per_gpu": 4,
+                                 "gradient_accumulation_steps": 1})
+        step, = self.metrics("qwen3")
+        self.assert_close(step["loss"], loss, 2e-6)
+        self.assert_close(step["grad_norm"], norm, 2e-5)
 
     def test_a_folder_is_trained_without_an_import(self):
         model = make_model("qwen3")

@@ -266,7 +266,7 @@ class Ranks(RankRuns):
         for rank in reversed(ranks):
             rank.send_signal(signal.SIGTERM)
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
-        self.assertEqual([rank.returncode for rank in ranks], [0, 0], told)
+        self.assertEqual([rank.returncode for rank in ranks], [75, 75], told)
         self.assertIn("--resume continues from here", told[0])
 
     def test_are_started_by_the_program_itself(self):
@@ -278,8 +278,30 @@ class Ranks(RankRuns):
         self.wait_for(lambda: (self.path / "three/metrics.jsonl").exists())
         ranks.send_signal(signal.SIGINT)
         told = ranks.communicate(timeout=WAIT_S)[1]
-        self.assertEqual(ranks.returncode, 0, told)
+        self.assertEqual(ranks.returncode, 75, told)
         self.assertIn("--resume continues from here", told)
+
+    def test_that_the_user_asks_for_win_over_a_batch_script_of_slurms(self):
+        name = socket.gethostname()
+        batch = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_PROCID": "0",
+                 "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_TASKS_PER_NODE": "2",
+                 "SLURM_JOB_NODELIST": name}
+        for number, more in enumerate(({}, {"SLURM_STEP_ID": "0", "SLURM_STEPID": "0"})):
+            done = subprocess.run(
+                [SLUICE, "train", self.config, "--out", f"run{number}", "--ranks", "2"],
+                cwd=self.path, env={**os.environ, **batch, **more}, check=False, text=True,
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(list(self.path.glob(
+                f"run{number}/checkpoints/step-000000004/master-*"))), 2)
+        # A task that srun has started is one of its ranks, and starts none.
+        task = {**batch, "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
+        done = subprocess.run([SLUICE, "train", self.config, "--out", "run", "--ranks", "3"],
+                              cwd=self.path, env={**os.environ, **task}, check=False, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("a launcher has started 2 ranks: leave --ranks out, or unset SLURM_STEP_ID",
+                      done.stderr)
 
     def on_hosts(self, second, *words):
         """This machine as two hosts: what reaches the second one is a script."""
@@ -308,6 +330,11 @@ class Ranks(RankRuns):
         told = (self.path / "elsewhere/told").read_text(encoding="utf-8")
         self.assertIn("NCCL_TOLD", told)
         self.assertNotIn("NCCL_HOSTID", told)
+        self.assertNotRegex(told, "SECRET|[0-9a-f]{64}")
+        # What reaches the other host without the secret is no rank of this run.
+        done = self.on_hosts('cd elsewhere\nexec sh -c "$2" < /dev/null', *three, "--out", "four")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("the run's secret did not come by standard input", done.stderr)
         # One that cannot be reached ends all, by name; one that is not first is said before.
         begin = time.monotonic()
         done = self.on_hosts("exit 255", *three, "--out", "three")
@@ -316,12 +343,24 @@ class Ranks(RankRuns):
         self.assertLess(time.monotonic() - begin, 30)
         for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this one"),
                            ("localhost slots=1\nb slots=1\n", "means another machine"),
-                           ("one two\n", "line 1 of the hostfile")):
+                           ("one two\n", "line 1 of the hostfile"),
+                           (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",
+                            "65000 ranks on this machine")):
             (self.path / "hosts").write_text(hosts, encoding="utf-8")
             refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "hosts"],
                                      cwd=self.path, check=False, capture_output=True, text=True)
             self.assertEqual(refused.returncode, 2, refused.stderr)
             self.assertIn(why, refused.stderr)
+
+    def test_of_another_host_have_bounds(self):
+        for ranks in ("0:1000000:1000001:29500", "0:2:1:29500", "1:1:65537:29500", "2:1:2:29500",
+                      "0:1:1:70000", "0:99999999999:2:1", "-1:1:2:29500", "0:0:2:29500"):
+            refused = subprocess.run(
+                [SLUICE, "train", self.config, "--out", "run"], cwd=self.path, check=False,
+                env={**os.environ, "SLUICE_HOST_RANKS": f"{ranks}:first 7"}, text=True,
+                capture_output=True, stdin=subprocess.DEVNULL, timeout=WAIT_S)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn("only `sluice train --hostfile` sets it", refused.stderr)
 
     def test_are_traced_in_one_file_and_counted_together(self):
         self.sluice("train", self.config, "--out", self.path / "run", "--ranks", 2, "--trace",

@@ -10,11 +10,13 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import nn
 
 import sluice
+import small_modules
 from small_modules import PLACES, Tower, batches, initialize, masters, tower, train
 
 STEPS = 8
@@ -202,6 +204,26 @@ class Refusing(unittest.TestCase):
             other.embedding.requires_grad_(False)
             self.refused("beside other frozen parameters", other, path=folder)
 
+    def test_a_frozen_parameter_that_differs_in_its_middle(self):
+        def wide(change=0.0):
+            torch.manual_seed(5)
+            module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))
+            module[0].requires_grad_(False)
+            with torch.no_grad():
+                module[0].weight[32, 32] += change
+            return module
+
+        def made(change=0.0):
+            return sluice.initialize(wide(change), small_modules.run_config())
+
+        with tempfile.TemporaryDirectory() as folder, made() as engine:
+            engine.save_checkpoint(folder)
+            with made() as same:
+                same.load_checkpoint(folder)
+            with made(0.25) as other:
+                with self.assertRaisesRegex(sluice.RefusedError, "beside other frozen parameters"):
+                    other.load_checkpoint(folder)
+
     def test_what_is_not_there_or_damaged(self):
         nowhere = Path(self.folder.name) / "nowhere"
         self.refused("there is no checkpoint in", tower(), error=sluice.Error, path=nowhere)
@@ -241,6 +263,48 @@ class Refusing(unittest.TestCase):
                     sluice.RefusedError, "client_state cannot be written as JSON"
                 ):
                     other.save_checkpoint(self.folder.name + "-other", {"f": print})
+
+    def test_a_save_between_micro_batches(self):
+        """Where that is asked for: of the last step, and the step goes on."""
+        data = batches(8)
+        for place in PLACES[:2]:
+            drive = Path(self.folder.name) / place
+            drive.mkdir()
+            with initialize(tower(), accumulation=3, place=place, drive=drive) as engine:
+                expected = train(engine, data[:6])
+                weights = masters(engine)
+            with initialize(tower(), accumulation=3, place=place, drive=drive) as engine:
+                losses = train(engine, data[:3])
+                middle = masters(engine)
+                losses += train(engine, data[3:5])
+                path = engine.save_checkpoint(drive / "run", within_step=True)
+                engine.backward(engine(data[5]))  # the last one of its step
+                with self.assertRaisesRegex(sluice.RefusedError, "between steps"):
+                    engine.save_checkpoint(drive / "run", within_step=True)
+                losses.append(engine.step().loss)
+                self.assertEqual((losses, masters(engine)), (expected, weights))
+                engine.load_checkpoint(path)
+                self.assertEqual(masters(engine), middle)
+
+    def test_a_client_state_that_no_manifest_has_room_for(self):
+        quotes = '"' * (65 << 20)  # four characters each, as the manifest has them
+        with initialize(tower()) as engine:
+            with self.assertRaisesRegex(sluice.RefusedError, "client_state is too large: .* 260.*M"):
+                engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes})
+            self.assertFalse(os.path.exists(self.folder.name + "/new"))
+            engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes[: 1 << 20]})
+            _, state = engine.load_checkpoint(self.folder.name + "/new")
+            self.assertEqual(state, {"notes": quotes[: 1 << 20]})
+
+    def test_a_generator_of_another_size_changes_nothing(self):
+        full = torch.get_rng_state()
+        for number, state in enumerate((full[:-8], full[:0], full.float())):
+            folder = Path(self.folder.name) / str(number)
+            with initialize(tower()) as engine:
+                train(engine, batches(1, seed=9))
+                with mock.patch("torch.get_rng_state", return_value=state):
+                    engine.save_checkpoint(folder)
+            self.refused("cpu generator does not suit this torch", tower(), path=folder)
 
     def test_keeps_no_more_than_asked_for(self):
         with initialize(tower(), run={"keep_last": 2}) as engine:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import tempfile
 import unittest
 from pathlib import Path
@@ -276,6 +277,97 @@ class Training(unittest.TestCase):
             engine.destroy()
 
 
+def text_of(**more):
+    return json.dumps(ds_config(**more))
+
+
+class Configurations(unittest.TestCase):
+    """What people type, by every way in: they have one reader, which `sluice` has as well."""
+
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.path = Path(holder.name) / "ds.json"
+
+    def engines(self, text):
+        """Of a dict, where the text is JSON, and of a file; by both calls."""
+        self.path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        configs = [self.path, str(self.path)]
+        try:
+            configs.append(json.loads(text))
+        except (ValueError, RecursionError):
+            pass  # no dict
+        for config in configs:
+            yield lambda it=config: sluice.initialize(tower(blocks=1), it)
+            yield lambda it=config: initialize(tower(blocks=1), it)[0].engine
+
+    def test_what_is_misspelled_or_given_twice_is_refused(self):
+        twice = text_of()[:-1] + ', "bf16": {"enabled": true}, "bf16": {"enabled": false}}'
+        for text, sentence in (
+            (text_of(zero_optimisation={"stage": 3}), "did you mean zero_optimization"),
+            (text_of(optimizer={"params": {"learning_rate": 1}}), "optimizer.params.lr"),
+            (text_of(foo=1), "foo is not a key that Sluice or DeepSpeed knows"),
+            ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested deeper|is not a key"),
+            ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper"),
+            ("[1]", "object"),
+            ("{\n,", "ds.json:2:1"),
+        ):
+            for make in self.engines(text):
+                with self.assertRaisesRegex(sluice.RefusedError, sentence):
+                    make()
+        self.path.write_text(twice)
+        for config in (self.path, str(self.path)):
+            with self.assertRaisesRegex(sluice.RefusedError, "bf16 is given twice"):
+                sluice.initialize(tower(blocks=1), config)
+        loop = ds_config()
+        loop["x"] = loop
+        with self.assertRaisesRegex(sluice.RefusedError, "is no JSON"):
+            sluice.initialize(tower(blocks=1), loop)
+
+    def test_what_deepspeed_reads_is_read(self):
+        relaxed = text_of()[:-1] + ", bf16: {enabled: True,}, # why\n _comment: \"x\", fp16: null}"
+        for text in (relaxed, b"\xef\xbb\xbf" + relaxed.encode()):
+            for make in self.engines(text):
+                with make() as engine:
+                    self.assertTrue(engine.config["bf16"]["enabled"])
+        nothing = text_of(optimizer=None, scheduler=None, fp16=None)
+        for make in self.engines(nothing):
+            with make() as engine:
+                self.assertEqual(engine.config["optimizer"]["type"], "AdamW")
+        for name in ("FusedAdam", "DeepSpeedCPUAdam"):
+            for make in self.engines(text_of(optimizer={"type": name, "params": {"lr": 0.5}})):
+                with make() as engine:
+                    self.assertEqual(engine.config["optimizer"]["type"], "Adam")
+        for make in self.engines(text_of(zero_optimization={"stage": 3, "sub_group_size": 0})):
+            with make() as engine:
+                train(deepspeed.DeepSpeedEngine(engine, None, None), batches(1))
+
+    def test_what_has_no_effect_is_named_once(self):
+        config = ds_config(
+            pipeline={"stages": 3},
+            scheduler={
+                "type": "WarmupDecayLR",
+                "params": {"warmup_num_steps": 9, "total_num_steps": 4, "min_lr": 0},
+            },
+        )
+        with self.assertLogs("sluice", "WARNING") as said:
+            sluice.initialize(tower(blocks=1), config).close()
+        self.assertRegex(said.output[0], 'pipeline {"stages":3}, scheduler.params.min_lr')
+        self.assertRegex(said.output[1], "total_num_steps 4 is less than warmup_num_steps 9")
+        self.assertEqual(len(said.output), 2)
+        with self.assertNoLogs("sluice", "WARNING"):
+            sluice.initialize(tower(blocks=1), config).close()
+
+    def test_a_module_of_another_type_is_said(self):
+        module = tower(blocks=1)
+        module.norm.to(torch.bfloat16)
+        with self.assertLogs("sluice", "WARNING") as said:
+            sluice.initialize(module, ds_config()).close()
+        self.assertRegex(said.output[0], "bfloat16 and float32, and all of it is trained in float32")
+        with self.assertNoLogs("sluice", "WARNING"):
+            sluice.initialize(tower(blocks=1), ds_config(bf16={"enabled": True})).close()
+
+
 class Checkpoints(unittest.TestCase):
     def setUp(self):
         holder = tempfile.TemporaryDirectory()
@@ -326,6 +418,53 @@ class Checkpoints(unittest.TestCase):
         other.load_checkpoint(self.folder, load_module_only=True)
         self.assertEqual((masters(other.engine), other.global_steps), (hashes["first"], 0))
         self.assertEqual(len(train(other, batches(2))), 2)
+
+    def test_a_tag_that_is_saved_anew_loses_nothing_but_what_it_replaces(self):
+        engine = self.engine()
+        train(engine, batches(1))
+        engine.save_checkpoint(self.folder, "tag")
+        parts = self.folder / "tag/checkpoints"
+        first = parts / "step-000000001"
+        newer, damaged = parts / "step-000000007", parts / "step-000000008"
+        for other in (newer, damaged, parts / "step-000000003"):
+            shutil.copytree(first, other)
+        text = (newer / "checkpoint.json").read_text(encoding="utf-8")
+        (newer / "checkpoint.json").write_text(text.replace('"version"', '"later"'))
+        (damaged / "checkpoint.json").write_bytes(b"cut")
+        (parts / "set-aside-at-step-000000001/checkpoints/step-000000002").mkdir(parents=True)
+        (parts / "mine").mkdir()
+        (parts / "mine/notes.txt").write_text("mine")
+        kept = set(os.listdir(parts)) - {first.name}
+        train(engine, batches(1))
+        with self.assertLogs("sluice", "INFO") as said:
+            engine.save_checkpoint(self.folder, "tag")
+        self.assertRegex("\n".join(said.output), "removed its checkpoint before, .*step-000000001")
+        self.assertEqual(set(os.listdir(parts)), kept | {"step-000000002"})
+        expected = masters(engine.engine)
+        other = self.engine(seed=1)
+        self.assertTrue(other.load_checkpoint(self.folder, "tag")[0].endswith("step-000000002"))
+        self.assertEqual(masters(other.engine), expected)
+        # What a link leads to is not the tag's.
+        theirs = self.folder / "theirs"
+        (self.folder / "tag").rename(theirs)
+        (self.folder / "tag").symlink_to(theirs)
+        before = sorted(os.listdir(theirs / "checkpoints"))
+        train(engine, batches(1))
+        with self.assertRaisesRegex(sluice.RefusedError, "is a link"):
+            engine.save_checkpoint(self.folder, "tag")
+        (self.folder / "tag").unlink()
+        (self.folder / "tag").mkdir()
+        (self.folder / "tag/checkpoints").symlink_to(theirs / "checkpoints")
+        with self.assertRaisesRegex(sluice.RefusedError, "checkpoints is a link"):
+            other.save_checkpoint(self.folder, "tag")
+        self.assertEqual(sorted(os.listdir(theirs / "checkpoints")), before)
+        (theirs / "notes.txt").write_text("mine")
+        (self.folder / "latest").unlink(missing_ok=True)
+        (self.folder / "latest").symlink_to(theirs / "notes.txt")
+        engine.save_checkpoint(self.folder, "another")
+        engine.save_16bit_model(theirs, "w.bin")
+        self.assertEqual((theirs / "notes.txt").read_text(), "mine")
+        self.assertEqual((self.folder / "latest").read_text(), "another")
 
     def test_what_is_not_whole(self):
         engine = self.engine()
@@ -477,6 +616,35 @@ class Gathering(unittest.TestCase):
             for name, value in after.items():
                 self.assertTrue(torch.equal(value, before[name]), name)
         self.assertTrue((engine.state_dict()["blocks.1.up.weight"][3] == 0.5).all())
+        self.assertEqual(len(train(engine, batches(2))), 2)
+        engine.destroy()
+
+    def test_takes_the_swap_of_an_average(self):
+        """By parameter.data = tensor, there and back; the tensors stay what they are."""
+        module = tower()
+        engine, _, _, _ = initialize(module)
+        train(engine, batches(2))
+        before = masters(engine.engine)
+        kept = engine.state_dict()
+        average = {name: value * 0.9 for name, value in kept.items()}
+        copies = {name: value.clone() for name, value in average.items()}
+        with torch.no_grad():
+            expected = [engine(batches(1)[0]).item()]
+        for values in (average, kept):
+            with gathered(module.parameters(), modifier_rank=0):
+                for name, it in module.named_parameters():
+                    it.data = values[name]
+            with torch.no_grad():
+                expected.append(engine(batches(1)[0]).item())
+        self.assertEqual(expected[0], expected[2])
+        self.assertNotEqual(expected[0], expected[1])
+        self.assertEqual(masters(engine.engine), before)
+        for name, value in copies.items():
+            self.assertTrue(torch.equal(average[name], value))
+        with self.assertRaisesRegex(sluice.RefusedError, "modifier_rank=0"):
+            with gathered(module.parameters()):
+                module.norm.bias.data = torch.ones(16)
+        self.assertEqual(masters(engine.engine), before)
         self.assertEqual(len(train(engine, batches(2))), 2)
         engine.destroy()
 

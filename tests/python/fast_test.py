@@ -12,6 +12,7 @@ import tempfile
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -43,6 +44,14 @@ MODELS = {
     "qwen2": ("Qwen2", LLAMA, {}),
     "qwen3": ("Qwen3", LLAMA, {"head_dim": 16}),
     "mistral": ("Mistral", LLAMA, {"sliding_window": 5}),
+    "dynamic": (
+        "Llama",
+        LLAMA,
+        {
+            "max_position_embeddings": 5,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0},
+        },
+    ),
 }
 
 
@@ -156,7 +165,14 @@ class Losses(Fast):
                 self.assertLess(off, 1e-4, f"{name} {key}")
 
     def test_padded_rows(self):
-        for name, left in (("gpt2", False), ("tied", False), ("tied", True), ("mistral", True)):
+        for name, left in (
+            ("gpt2", False),
+            ("tied", False),
+            ("tied", True),
+            ("mistral", True),
+            ("dynamic", False),
+            ("dynamic", True),
+        ):
             model = make(name)
             reference = twin(model)
             data = [padded(it, left) for it in batches(6)]
@@ -510,6 +526,23 @@ print("closed")
             engine(**batch).loss.backward()
         train(engine, [batch])
 
+    def test_a_loss_of_ones_own_in_eval_mode(self):
+        engine = sluice.initialize(make("gpt2").eval(), run_config())  # as from_pretrained() does
+        self.addCleanup(engine.close)
+        batch = batches(1)[0]
+
+        def loss():
+            logits = engine(input_ids=batch["input_ids"]).logits
+            return torch.nn.functional.cross_entropy(
+                logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
+            )
+
+        with self.assertRaisesRegex(sluice.RefusedError, r"eval\(\) mode.*engine.train\(\)"):
+            engine.backward(loss())
+        engine.train()
+        engine.backward(loss())
+        engine.step()
+
     def test_losses_that_are_not_the_modules(self):
         engine = self.engine(make("gpt2"))
         batch = batches(1)[0]
@@ -638,12 +671,141 @@ class ByHooks(Fast):
         self.assertEqual(list(Path.cwd().glob("sluice-to-hooks-*")), [])
 
     def test_in_the_middle_of_a_step(self):
+        """What the step has so far is computed once more, by hooks."""
+        data = batches(12)
+        for place in (2, 3):  # of the second step: within it, and its last micro-batch
+            together = list(data)
+            together[4 + place - 1] = padded(data[4 + place - 1], left=True, labels=False)
+            expected = by_torch(make("gpt2"), together, accumulation=4)
+            folder = self.folder / f"run-{place}"
+            engine = sluice.initialize(make("gpt2"), run_config(4), run_dir=folder)
+            with engine, self.assertLogs("sluice", "WARNING") as logs:
+                self.near(train(engine, together[:4]), expected[:1])
+                self.assertEqual(engine.way, "engine")
+                self.near(train(engine, together[4:]), expected[1:])
+                self.assertEqual(engine.way, "hooks")
+                self.assertRegex(" ".join(logs.output), "beginning with this step's micro-batches")
+            tokens = [it["tokens_seen"] for it in sluice.metrics(folder)]
+            self.assertEqual(tokens, [4 * 2 * LENGTH * step for step in (1, 2, 3)])
+        engine = self.engine(make("gpt2"), 4)
+        train(engine, data[:1])
+        with self.assertRaisesRegex(sluice.RefusedError, "padded on the left"):
+            engine(**padded(data[1], left=True))
+
+    def test_in_the_middle_of_a_step_without_room_for_hooks(self):
+        data = batches(4)
+        expected = train(self.engine(make("gpt2"), 2), data[2:])
         engine = self.engine(make("gpt2"), 2, units="auto")
-        batch = batches(1)[0]
-        engine.backward(engine(**batch).loss)
-        engine.step()
-        with self.assertRaisesRegex(sluice.RefusedError, "The step has begun"):
-            engine(input_ids=batch["input_ids"])
+        train(engine, data[:1])
+        with mock.patch.object(engine, "_go_on", wraps=engine._go_on) as go_on:
+            go_on.side_effect = [sluice.Error("no room"), mock.DEFAULT]
+            with self.assertRaisesRegex(sluice.RefusedError, "Nor can it go on by hooks: no room"):
+                engine(**{**data[1], "output_hidden_states": True})
+        self.assertEqual(engine.way, "engine")
+        self.assertEqual(train(engine, data[2:]), expected)
+
+    def test_several_backward_passes_of_a_micro_batch(self):
+        data = batches(12)
+
+        def losses_of(model, accumulation):
+            optimizer = torch_adamw(model)
+            losses = []
+            for first in range(0, len(data), 2 * accumulation):
+                optimizer.zero_grad()
+                loss = sum(model(**it).loss for it in data[first : first + 2 * accumulation])
+                (loss / accumulation).backward()
+                optimizer.step()
+                losses.append(loss.item() / accumulation)
+            return losses
+
+        for accumulation in (1, 2, 3):
+            for name in ("gpt2", "tied"):
+                expected = losses_of(make(name), accumulation)
+                engine = self.engine(make(name), accumulation, units="auto")
+                losses = []
+                for one, other in zip(data[::2], data[1::2]):
+                    engine.backward(engine(**one).loss)
+                    engine.backward(engine(**other).loss)
+                    done = engine.step()
+                    if done is not None:
+                        losses.append(done.loss)
+                self.near(losses, expected, f"{name}, {accumulation}")
+                self.assertEqual(engine.way, "engine" if accumulation > 1 else "hooks")
+
+    def test_several_passes_have_their_own_dropout(self):
+        dropouts = {"resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0.3}
+        data = batches(4)
+        alone = train(self.engine(make("gpt2", **dropouts), 2), data[:2])
+        for places in (("cpu", "nvme"), ("cpu", "cpu")):
+            steps = []
+            for place in places:
+                drive = Path(tempfile.mkdtemp(dir=self.folder))
+                engine = self.engine(make("gpt2", **dropouts), 2, place, drive)
+                steps.append([])
+                for number, batch in enumerate(data):
+                    losses = []
+                    for _ in range(1 if number < 2 else 3):
+                        loss = engine(**batch).loss
+                        engine.backward(loss)
+                        losses.append(loss.item())
+                    self.assertEqual(len(set(losses)), len(losses))
+                    done = engine.step()
+                    if done is not None:
+                        steps[-1].append((done.loss, done.grad_norm))
+                steps[-1].append(masters(engine))
+                engine.close()
+            self.assertEqual(steps[0], steps[1])
+            self.assertEqual(steps[0][0][0], alone[0])
+
+    def test_a_graph_that_is_kept(self):
+        data = batches(4)
+        for accumulation in (1, 2):
+            engine = self.engine(make("llama"), accumulation, units="auto")
+            losses = []
+            for batch in data:
+                loss = engine(**batch).loss
+                engine.backward(loss, retain_graph=True)
+                engine.backward(loss)
+                done = engine.step()
+                if done is not None:
+                    losses.append(done.loss)
+            reference = by_torch(make("llama"), data, accumulation)
+            self.assertAlmostEqual(losses[0], 2 * reference[0], delta=1e-5)
+            self.near([it / 2 for it in losses[:1]], reference[:1])
+
+    def test_a_graph_that_began_before_the_call(self):
+        data = batches(6)
+
+        def call(model, module, batch):
+            embedded = module.get_input_embeddings()(batch["input_ids"])
+            return model(inputs_embeds=embedded, labels=batch["labels"]).loss
+
+        for name in ("llama", "tied"):
+            reference = make(name)
+            optimizer = torch_adamw(reference)
+            engine = self.engine(make(name), 2, units="auto")
+            own = train(engine, data[:2])
+            for first in range(0, 6, 2):
+                optimizer.zero_grad()
+                total = 0.0
+                for number, batch in enumerate(data[first : first + 2]):
+                    if first == 0 or (first == 2 and number == 0):
+                        loss = reference(**batch).loss / 2
+                    else:
+                        loss = call(reference, reference, batch) / 2
+                    loss.backward()
+                    total += loss.item()
+                optimizer.step()
+                if first == 0:
+                    self.near(own, [total])
+                    continue
+                for number, batch in enumerate(data[first : first + 2]):
+                    is_own = first == 2 and number == 0
+                    loss = engine(**batch).loss if is_own else call(engine, engine.module, batch)
+                    engine.backward(loss)
+                    done = engine.step()
+                self.near([done.loss], [total], name)
+            self.assertEqual(engine.way, "hooks")
 
     def test_losses_of_the_logits(self):
         data = [it["input_ids"] for it in batches(4)]
@@ -715,6 +877,53 @@ class ByHooks(Fast):
             change(engine.module.transformer)
             train(engine, batches(1))
             self.assertRegex(engine.way_reason, pattern)
+
+    def test_numbers_that_are_changed_later(self):
+        """As the module computes from there on, which PyTorch does then."""
+
+        def loss(logits, labels, vocab_size, **_):
+            return logits.float().logsumexp(-1).mean()
+
+        def attention(model):
+            return model.model.layers[1].self_attn
+
+        def past_versions(model):
+            model.model.rotary_emb.inv_freq.data.mul_(3)
+
+        for name, change, pattern in (
+            ("llama", lambda it: setattr(it, "loss_function", loss), "loss_function was replaced"),
+            ("llama", lambda it: setattr(it.model.norm, "variance_epsilon", 0.5), "variance_eps"),
+            ("gpt2", lambda it: setattr(it.transformer.h[0].ln_1, "eps", 0.5), "eps of tran.*h.0"),
+            ("qwen3", lambda it: setattr(attention(it), "scaling", 0.01), "scaling of .*1.self_"),
+            ("llama", lambda it: it.model.rotary_emb.inv_freq.mul_(3), "the buffer inv_freq of"),
+            ("llama", past_versions, "the buffer inv_freq of model.rotary_emb"),
+            ("llama", lambda it: setattr(it.config, "num_hidden_layers", 1), "num_hidden_layers"),
+        ):
+            data = batches(3)
+            model, reference = make(name), make(name)
+            engine = self.engine(model, units="auto")
+            optimizer = torch_adamw(reference)
+            for step, batch in enumerate(data):
+                if step == 1:
+                    change(model)
+                    change(reference)
+                with torch.no_grad():
+                    self.near([engine(**batch).loss.item()], [reference(**batch).loss.item()])
+                optimizer.zero_grad()
+                expected = reference(**batch).loss
+                expected.backward()
+                for it in reference.parameters():  # the engine's: a gradient of zero
+                    it.grad = torch.zeros_like(it) if it.grad is None else it.grad
+                optimizer.step()
+                self.near(train(engine, [batch]), [expected.item()], f"{pattern}, step {step}")
+                self.assertEqual(engine.way, "hooks" if step else "engine")
+            self.assertRegex(engine.way_reason, pattern)
+            engine.close()
+
+    def test_rotary_tables_that_are_slightly_others(self):
+        model = make("llama")
+        model.model.rotary_emb.inv_freq[3] *= 1.01
+        self.reason(model, "inv_freq of model.rotary_emb is not what its config says")
 
 
 def run_of(directory, drive):

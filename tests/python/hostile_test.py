@@ -1,11 +1,13 @@
 """The package sluice where something goes wrong: stale slots, exceptions, and what it refuses."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 from random import Random
@@ -274,6 +276,91 @@ class Nested(unittest.TestCase):
                     engine.module.blocks[0](torch.ones(1, 16))
 
 
+class Threads(unittest.TestCase):
+    """One engine, and a second thread that saves, reads and evaluates while the first trains."""
+
+    def test_wait_for_each_other(self):
+        data = batches(12)
+        sentence = "a checkpoint is made between steps|another thread is in a pass"
+        for place in PLACES[:3]:
+            with tempfile.TemporaryDirectory() as folder:
+                drive = Path(folder) / "drive"
+                drive.mkdir()
+                options = {"place": place, "drive": drive}
+                expected, losses = [], []
+                with initialize(tower(), **options) as engine:
+                    for tokens in data:
+                        expected += [(train(engine, [tokens]), masters(engine))]
+                with initialize(tower(), **options) as engine:
+                    ended = threading.Event()
+                    wrong, saved = [], []
+
+                    def disturb(number):
+                        calls = (
+                            lambda: saved.append(engine.save_checkpoint(f"{folder}/{number}")),
+                            lambda: engine.save_weights(f"{folder}/{number}.safetensors"),
+                            engine.state_dict,
+                            engine.wait,
+                        )
+                        while not ended.is_set():
+                            for call in calls:
+                                try:
+                                    call()
+                                except sluice.RefusedError as error:
+                                    if not re.search(sentence, str(error)):
+                                        wrong.append(error)
+                                except BaseException as error:
+                                    wrong.append(error)
+
+                    threads = [threading.Thread(target=disturb, args=(it,)) for it in range(2)]
+                    for it in threads:
+                        it.start()
+                    for tokens in data:
+                        losses += [train(engine, [tokens])]
+                    while len(saved) < 2 and not wrong:
+                        time.sleep(0.01)
+                    ended.set()
+                    for it in threads:
+                        it.join()
+                    self.assertEqual(wrong, [], place)
+                    self.assertEqual(losses, [it for it, _ in expected], place)
+                    self.assertEqual(masters(engine), expected[-1][1], place)
+                    engine.load_checkpoint(saved[-1])
+                    weights = expected[engine.global_step - 1][1]
+                    self.assertEqual(masters(engine), weights, place)
+
+    def test_do_not_mix_in_the_modules_own_passes(self):
+        inside, go_on = threading.Event(), threading.Event()
+        module = tower()
+        data = batches(2)
+        with initialize(module) as engine:
+            expected = engine(data[0]).item()
+
+            def wait(*_):
+                inside.set()
+                go_on.wait(20)
+
+            handle = module.blocks[1].register_forward_pre_hook(wait)
+            losses = []
+            thread = threading.Thread(target=lambda: losses.append(module(data[0]).item()))
+            thread.start()
+            self.assertTrue(inside.wait(20))
+            handle.remove()
+            for call in (
+                lambda: module(data[1]),
+                engine.state_dict,
+                lambda: engine.save_weights("weights.safetensors"),
+                lambda: engine(data[1]),
+                engine.close,
+            ):
+                with self.assertRaisesRegex(sluice.RefusedError, "another thread is in a pass"):
+                    call()
+            go_on.set()
+            thread.join()
+            self.assertEqual(losses, [expected])
+            self.assertEqual(len(train(engine, data)), 2)
+
+
 class NonFinite(unittest.TestCase):
     def poisoned(self, **more):
         module = tower()
@@ -494,6 +581,80 @@ class Refusals(unittest.TestCase):
             self.refused(
                 r"blocks\.1\.up\.weight was changed in place", lambda: engine(batches(1)[0])
             )
+
+    def test_of_parameters_that_are_given_other_memory(self):
+        """By .data, as an EMA is swapped in: nothing goes on with two models."""
+        data = batches(4)
+        with initialize(tower()) as engine:
+            train(engine, data)
+            expected = masters(engine)
+        for swap in ("one", "vector"):
+            module = tower()
+            with initialize(module) as engine, tempfile.TemporaryDirectory() as folder:
+                train(engine, data[:2])
+                values = engine.state_dict()
+                before = [it.data for it in module.parameters()]
+                if swap == "one":
+                    weight = module.blocks[2].down.weight
+                    weight.data = values["blocks.2.down.weight"] * 0.9
+                else:
+                    kept = [values[name].flatten() for name, _ in module.named_parameters()]
+                    nn.utils.vector_to_parameters(torch.cat(kept) * 0.9, module.parameters())
+                pattern = r"parameter \S+ has other memory .*load_weights\(\)"
+                for call in (
+                    lambda: engine(data[2]),
+                    lambda: module(data[2]),
+                    engine.state_dict,
+                    lambda: engine.save_checkpoint(folder),
+                    lambda: engine.save_weights(f"{folder}/weights.safetensors"),
+                ):
+                    self.refused(pattern, call)
+                    with torch.no_grad():
+                        self.refused(pattern, call)
+                self.assertEqual(os.listdir(folder), [])
+                for it, own in zip(module.parameters(), before):
+                    it.data = own
+                engine.backward(engine(data[2]))
+                module.head.weight.data = values["head.weight"]
+                self.refused(pattern, engine.step)
+                module.head.weight.data = before[0]
+                train(engine, data[2:])
+                self.assertEqual(masters(engine), expected)
+
+    def test_of_parameters_that_are_attached_again(self):
+        data = batches(3)
+        module = tower()
+        with initialize(module) as engine, tempfile.TemporaryDirectory() as folder:
+            train(engine, data[:1])
+            path = engine.save_checkpoint(folder)
+            expected = train(engine, data[1:])
+            for it in module.parameters():
+                it.data = torch.zeros(it.shape)
+            engine.load_checkpoint(path)
+            self.assertEqual(train(engine, data[1:]), expected)
+            other = tower(seed=4)
+            for it, own in zip(module.parameters(), other.parameters()):
+                it.data = own.data.clone()
+            engine.load_weights(dict(module.named_parameters()))
+            with torch.no_grad():
+                self.assertEqual(engine(data[0]).item(), other(data[0]).item())
+
+    def test_of_clipping_by_the_script(self):
+        module = tower()
+        with initialize(module) as engine:
+            with self.assertLogs("sluice", "WARNING") as logs:
+                for _ in range(2):
+                    engine.backward(engine(batches(1)[0]))
+                    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+                    engine.step()
+            self.assertRegex("".join(logs.output), 'clips nothing here.*"gradient_clipping"')
+            self.assertEqual(len(logs.output), 1)
+        other = tower()
+        other(batches(1)[0]).backward()
+        with self.assertNoLogs("sluice", "WARNING"):
+            self.assertGreater(nn.utils.clip_grad_norm_(other.parameters(), 1e-3), 1e-3)
+        norms = [it.grad.norm() for it in other.parameters()]
+        self.assertLess(torch.stack(norms).norm(), 1.01e-3)
 
     def test_of_another_torch(self):
         code = "import torch; torch.__version__ = '2.12.1+cpu'; import sluice"

@@ -423,7 +423,6 @@ with start(2) as engine:
             """
 rank = int(os.environ["RANK"])
 for module, options, sentence in (
-    (tower(seed=rank), {}, "the module has other values .*on rank 1 than on rank 0"),
     (tower(), {"gradient_clipping": 1.0 + rank}, "the configuration is another on rank 1"),
     (tower(blocks=3 + rank), {}, "the module has other parameters on rank 1"),
 ):
@@ -432,6 +431,19 @@ for module, options, sentence in (
 with initialize(tower(), run={"lanes": 2}) as engine:  # and they can go on
     train(engine, batches(1, seed=rank))
 """
+        )
+
+    def test_other_values_become_the_first_ranks(self):
+        self.check(
+            """
+rank = int(os.environ["RANK"])
+expected = {name: value.clone() for name, value in tower(seed=1).state_dict().items()}
+with initialize(tower(seed=1 + rank), run={"lanes": 2}) as engine:
+    state = engine.module.state_dict()
+    assert all(torch.equal(state[name].cpu(), value.cpu()) for name, value in expected.items())
+    train(engine, batches(1, seed=rank))
+""",
+            "had other values on some ranks, which have the first rank's now .*embedding.weight",
         )
 
     def test_half_of_a_launchers_variables_are_refused(self):

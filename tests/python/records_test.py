@@ -138,6 +138,25 @@ class Records(Folder):
             self.assertEqual(len(said), 2, said)
             self.assertRegex(said[0], r"step 2: loss \d")
 
+    def test_are_not_made_in_a_folder_that_is_no_run(self):
+        folder = self.path / "model"
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "llama"}')
+        (folder / "model.safetensors").write_bytes(b"weights")
+        with self.assertRaisesRegex(sluice.Error, "model is not a run's folder"):
+            self.initialize("model")
+        self.assertEqual(sorted(os.listdir(folder)), ["config.json", "model.safetensors"])
+        with self.initialize("a") as engine:
+            train(engine, batches(1))
+            engine.save_checkpoint()
+        theirs = self.path / "theirs"
+        theirs.write_text("mine\n")
+        (self.path / "a/events.jsonl").unlink()
+        (self.path / "a/events.jsonl").symlink_to(theirs)
+        with self.assertRaisesRegex(sluice.Error, "events.jsonl is a link"):
+            self.initialize("a")
+        self.assertEqual(theirs.read_text(), "mine\n")
+
     def test_are_not_made_where_nobody_asked(self):
         here = os.getcwd()
         os.chdir(self.path)

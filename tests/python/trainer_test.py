@@ -1,5 +1,6 @@
 """Hugging Face's Trainer by the engine (sluice.transformers), beside the plain one."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -200,6 +201,70 @@ class BesideThePlainOne(TrainerCase):
             it.train()
         self.assertAlmostEqual(logged(ours)[-1], logged(theirs)[-1], delta=1e-5)
         self.assertEqual(logged(ours, "learning_rate")[0], 3e-3)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Rows without a length: a pass over them ends where it ends."""
+
+    def __init__(self, name, count):
+        self.rows = Rows(name, count).rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+class PassesThatEndWithinAStep(TrainerCase):
+    """The plain Trainer counts a step's micro-batches anew in each pass, and keeps the gradients of
+    those that were left over."""
+
+    STEPS = 6
+
+    def train(self, kind, rows, units, resume=None, **options):
+        out = self.folder / kind.__name__ / units / str(rows)
+        args = self.arguments(max_steps=self.STEPS, output_dir=str(out), **options)
+        more = {"units": units} if kind is by_sluice.Trainer else {}
+        trainer = self.trainer(kind=kind, args=args, **more)
+        trainer.train_dataset = Stream("gpt2", rows)
+        transformers.set_seed(5)
+        trainer.train(resume_from_checkpoint=resume and str(out / resume))
+        return trainer
+
+    def near(self, ours, theirs, where):
+        for key, delta in (("loss", 1e-5), ("learning_rate", 1e-12), ("grad_norm", 1e-4)):
+            got, expected = logged(ours, key), logged(theirs, key)
+            self.assertEqual(len(got), len(expected), where)
+            for step, (one, other) in enumerate(zip(got, expected)):
+                self.assertAlmostEqual(one, other, delta=delta, msg=f"{where}, {key}, step {step}")
+        self.assertEqual(ours.state.global_step, theirs.state.global_step)
+        state = ours.model.state_dict()
+        for name, value in theirs.model.state_dict().items():
+            self.assertTrue(torch.allclose(state[name], value, atol=1e-5), f"{where}, {name}")
+
+    def test_update_when_the_plain_trainer_does(self):
+        # A pass has 4 micro-batches of a step's 3, or 5.
+        for units, rows in (("hooks", 7), ("engine", 10)):
+            where = f"{units}, {rows} rows"
+            kinds = (by_sluice.Trainer, transformers.Trainer)
+            options = {"save_strategy": "steps", "save_steps": 1, "warmup_steps": 3}
+            ours, theirs = (self.train(it, rows, units, **options) for it in kinds)
+            self.near(ours, theirs, where)
+            self.assertEqual(ours.engine.way, units)
+            self.end(ours)
+            again = [self.train(it, rows, units, "checkpoint-3", **options) for it in kinds]
+            self.near(*again, f"{where}, resumed")
+            self.assertEqual(again[0].engine.way, units)
+
+    def test_are_saved_at_their_end(self):
+        for units in ("hooks", "engine"):
+            kinds = (by_sluice.Trainer, transformers.Trainer)
+            ours, theirs = (self.train(it, 7, units, save_strategy="epoch") for it in kinds)
+            self.near(ours, theirs, units)
+            saved = sorted(it.name for it in Path(ours.args.output_dir).iterdir())
+            expected = sorted(it.name for it in Path(theirs.args.output_dir).iterdir())
+            self.assertEqual(saved, expected)
+            self.end(ours)
+            again = [self.train(it, 7, units, "checkpoint-3", save_strategy="epoch") for it in kinds]
+            self.near(*again, f"{units}, resumed")
 
 
 class Schedules(TrainerCase):
@@ -578,6 +643,28 @@ class Uses(TrainerCase):
         one.train()
         self.assertEqual(one.engine.config["optimizer"]["params"]["lr"], 2e-3)
         self.assertLess(logged(one)[-1], logged(one)[0])
+
+    @unittest.skipIf(importlib.util.find_spec("deepspeed"), "DeepSpeed is here, and has its own way")
+    def test_deepspeeds_json_may_stay_in_the_arguments(self):
+        config = {"zero_optimization": ZERO, "train_batch_size": "auto", "gradient_clipping": "auto"}
+        (self.folder / "ds.json").write_text(json.dumps(config), encoding="utf-8")
+        for given in (config, json.dumps(config), str(self.folder / "ds.json")):
+            args = self.arguments(deepspeed=given, max_steps=2)
+            for _ in range(2):  # also a second Trainer
+                one = by_sluice.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 20))
+                self.addCleanup(self.end, one)
+                one.train()
+                self.assertEqual(one.engine.config["zero_optimization"]["stage"], ZERO["stage"])
+                self.assertEqual(one.engine.config["train_batch_size"], 6)
+                self.end(one)
+        args = self.arguments(deepspeed=config)
+        with (
+            mock.patch.dict(os.environ),  # Accelerate notes there that DeepSpeed is wanted
+            self.assertRaisesRegex(ImportError, "DeepSpeed is not installed"),
+        ):
+            transformers.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 4))
+        with self.assertRaisesRegex(sluice.RefusedError, "leave one out"):
+            by_sluice.Trainer(model=make("gpt2"), args=args, sluice={"zero_optimization": ZERO})
 
     def test_arguments_that_are_refused(self):
         for name, value in (

@@ -18,15 +18,17 @@ class Checkpoints(Training):
     def test_saves_and_ends_well_on_ctrl_c_and_goes_on_with_the_same_bits(self):
         self.sluice("train", "run.json", "--out", "whole", "--steps", "60", "--save-weights",
                     "whole.safetensors")
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number, code, more in ((signal.SIGINT, 75, []), (signal.SIGTERM, 75, []),
+                                   (signal.SIGUSR1, 75, []),
+                                   (signal.SIGUSR2, 0, ["--signal-exit-code", "0"])):
             with self.subTest(signal=number):
                 out = f"stopped{int(number)}"
                 process = self.start("train", "run.json", "--out", out, "--steps", "100000",
-                                     "--trace", "99999:100000")
+                                     "--trace", "99999:100000", *more)
                 self.wait_for_steps(out, 3)
                 process.send_signal(number)
                 shown, told = process.communicate(timeout=120)
-                self.assertEqual(process.returncode, 0, told)
+                self.assertEqual(process.returncode, code, told)
                 self.assertIn(b"tokens/s", shown)
                 self.assertIn(b"interrupted; --resume continues from here", told)
                 self.assertIn(b"no trace was written: the run ended before step 99999", told)

@@ -98,7 +98,7 @@ EXCLUDES = [("train", "--resume", "--overwrite"), ("train", "--resume", "--init-
             ("scrub", "--run", "--remove-leftovers"), ("data", "--config", "--dtype"),
             ("train", "--quiet", "--json-lines"), ("man", "--names", "COMMAND"),
             ("eval", "--json", "--csv"), ("metrics", "--json", "--markdown"), ("watch", "--web", "--plain"),
-            ("eval", "--by-document", "--batches")]
+            ("eval", "--by-document", "--batches"), ("plan", "--cpu-gib", "--ram")]
 NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights"),
           ("train", "--force", "--save-weights"), ("train", "--set-aside-later", "--resume"),
           ("plan", "--link-gb-per-s", "--gpus"), ("plan", "--network-gb-per-s", "--nodes"),
@@ -167,6 +167,7 @@ if HAS_ENGINE:
                         bad("5:9", "2:1", "x", "", "-1:2", "1:", ":", "0:1")),
                    flag("--quiet"), flag("--json-lines"),
                    flag("--log-every", good("1", "3") + COUNTS_BAD),
+                   flag("--signal-exit-code", good("0", "75") + bad("256", "-1", "x", "")),
                    SET, DEEPSPEED]),
         "eval": (4, [CONFIGS],
                  [flag("--weights", WEIGHTS), flag("--data", DATA + good("chat.bin") * 3),
@@ -189,6 +190,10 @@ if HAS_ENGINE:
                   flag("--gpus", good("2") + COUNTS_BAD), flag("--nodes", good("2") + COUNTS_BAD),
                   flag("--link-gb-per-s", MACHINE), flag("--network-gb-per-s", MACHINE),
                   flag("--link-latency-us", MACHINE),
+                  flag("--gpu", good("rtx4090", "H200") + bad("voodoo2", "")),
+                  flag("--ram", good("64") + bad("0", "nan", "x")),
+                  flag("--data-tokens", good("1000000") + bad("0", "-1", "inf")),
+                  flag("--drive-tbw", good("600") + bad("0", "x")),
                   flag("--gpu-gib", MACHINE), flag("--cpu-gib", MACHINE),
                   flag("--ram-gb-per-s", MACHINE), flag("--force"), SET]),
         "profile": (1, [CONFIGS],

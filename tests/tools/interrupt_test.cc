@@ -65,6 +65,36 @@ TEST(InterruptDeathTest, ALostConnectionMaySendSeveralSignals) {
       testing::ExitedWithCode(kWentOn), "");
 }
 
+// Slurm's --signal comes minutes before its SIGTERM, and the save may take longer than that.
+TEST(InterruptDeathTest, ASchedulersWarningAsksForASaveAndIsNotTheFirstOfTwo) {
+  for (const int warning : {SIGUSR1, SIGUSR2}) {
+    EXPECT_EXIT(
+        {
+          const SignalThread signals;
+          const Interrupt interrupt;
+          send(warning);
+          wait_for(interrupt);
+          if (warning == SIGUSR1) std::this_thread::sleep_for(kSameStop);  // once is enough
+          send(SIGTERM);
+          send(warning);
+          for (sigset_t waiting = signals_pending(); !sigisemptyset(&waiting);)
+            waiting = signals_pending();
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          _exit(kWentOn);
+        },
+        testing::ExitedWithCode(kWentOn), "");
+    EXPECT_EXIT(
+        {
+          std::signal(warning, SIG_IGN);
+          const SignalThread signals;
+          const Interrupt interrupt;
+          send(warning);
+          _exit(is_blocked(warning) || interrupt.requested() ? 1 : kWentOn);
+        },
+        testing::ExitedWithCode(kWentOn), "");
+  }
+}
+
 // Who ends a job signals the process, its group and its parent, which passes the signal on.
 TEST(InterruptDeathTest, ASignalThatComesTwiceIsOneStop) {
   for (const int first : {SIGINT, SIGTERM}) {
@@ -127,7 +157,7 @@ TEST(InterruptDeathTest, EndsTheProcessThoughItsNoticeCannotBeWritten) {
 }
 
 TEST(InterruptDeathTest, WithoutOneASignalDoesWhatItAlwaysDid) {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     EXPECT_EXIT(
         {
           const SignalThread signals;

@@ -221,7 +221,7 @@ class Outputs(Training):
         self.wait_for_steps("a", 2)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-        self.assertEqual((process.returncode, err), (0, b""))
+        self.assertEqual((process.returncode, err), (75, b""))
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual([line["how"] for line in lines if line["event"] == "end"], ["interrupted"])
 

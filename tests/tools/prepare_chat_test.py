@@ -492,7 +492,9 @@ class Forms(Prepared):
     def test_takes_keys_that_only_other_rows_have_for_missing(self):
         import pyarrow
         from pyarrow import parquet
-        self.tokenizer(CHATML.replace("message.content", "message.tool_calls | tojson"))
+        self.tokenizer(CHATML.replace("message.content",
+                                      "(message.content or '') + "
+                                      "((message.tool_calls or []) | tojson)"))
         calls = [{"role": "assistant", "tool_calls": [
             {"function": {"arguments": {key: "x"}, "name": "f"}}]} for key in "ab"]
         rows = [messages(("user", "q")) + [call] for call in calls]
@@ -590,9 +592,10 @@ class Reasons(Prepared):
             {"messages": [*messages(("user", "q")), {**turn, "weight": 0.5}]},
             {"messages": [*messages(("user", "q")), {**turn, "train": False}]},
             {"conversations": [human, {"from": "gpt", "value": "bad", "train": False}]}])
-        self.assertRegex(counts, r"\n +4 a turn that its data weigh \('weight' or 'train'\)\n")
-        self.assertIn("chat.jsonl:1: a turn that its data weigh ('weight' or 'train') "
-                      "('weight' is 0)", names)
+        self.assertRegex(counts, r"\n +3 no assistant turn that its data want trained\n")
+        self.assertRegex(counts, r"\n +1 a turn weighed by its data with neither 0 nor 1\n")
+        self.assertIn("chat.jsonl:2: a turn weighed by its data with neither 0 nor 1 ('weight' is "
+                      "0.5)", names)
 
     def test_turns_that_say_nothing(self):
         self.tokenizer()
@@ -861,6 +864,17 @@ class Files(Prepared):
                      tokenizer="tok/tokenizer.json")
         self.assertEqual(self.trained(), wanted)
 
+    def test_a_model_that_is_not_here_is_to_be_downloaded(self):
+        self.write("chat.jsonl", "{}")
+        for name, command in (("Qwen/Qwen3-8B", "hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B"),
+                              ("models/Llama-3.1-8B", "hf download meta-llama/Llama-3.1-8B "
+                                                      "--local-dir models/Llama-3.1-8B"),
+                              ("unsloth/Qwen3-8B/", "hf download unsloth/Qwen3-8B ")):
+            said = self.refused("chat.jsonl", tokenizer=name)
+            self.assertIn(f"there is no folder {name.rstrip('/')}, and models are not downloaded",
+                          said)
+            self.assertIn(command, said)
+
     def test_says_what_is_wrong_with_a_tokenizer(self):
         self.rows([asked("a")])
         self.tokenizer(None)
@@ -950,17 +964,17 @@ class Parts(unittest.TestCase):
             self.assertEqual(list(token_mask(offsets, spans)), expected)
 
     def test_takes_a_list_apart_wherever_what_is_read_ends(self):
-        from corpus import documents
+        from corpus import records
         rows = [{"a": "é🌊\n\"]", "b": [1.5e3, {"c": None}]}, [], "x" * 99, 12345, True, {}]
         with tempfile.TemporaryDirectory() as folder, \
-                unittest.mock.patch.object(documents, "READ_BYTES", 1):
+                unittest.mock.patch.object(records, "READ_BYTES", 1):
             path = Path(folder) / "rows.json"
-            source = documents.Source("rows.json", path, 0, "json list")
+            source = records.Source("rows.json", path, 0, "json list")
             for text in (json.dumps(rows), json.dumps(rows, ensure_ascii=False, indent=2),
                          "\ufeff\n [ ]", "[]\n"):
                 path.write_text(text, encoding="utf-8")
                 digest = hashlib.sha256()
-                made = [json.loads(row) for _, row, _ in documents.json_list(source, digest)]
+                made = [json.loads(row) for _, row, _ in records.json_list(source, digest)]
                 self.assertEqual(made, json.loads(text.lstrip("\ufeff")))
                 self.assertEqual(digest.digest(), hashlib.sha256(text.encode()).digest())
 

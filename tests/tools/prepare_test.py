@@ -123,6 +123,24 @@ class Bytes(Prepared):
         self.assertIn("1 links to folders in in are not followed", said)
         self.assertIn("skipped empty.txt: it is empty", said)
 
+    def test_follows_no_link_out_of_a_folder(self):
+        secret = self.write("elsewhere/secret.txt", "swordfish")
+        self.write("in/a.txt", "eins")
+        (self.folder / "in/b.txt").symlink_to("a.txt")
+        (self.folder / "in/c.txt").symlink_to(secret)
+        (self.folder / "in/d.txt").symlink_to("../elsewhere/secret.txt")
+        said = self.prepare("in")
+        self.assertEqual(self.documents(), ["eins", "eins"])
+        for name in "cd":
+            self.assertIn(f"skipped in/{name}.txt: it is a link that leads out of the folder", said)
+        # What is named is read; and the hub's cache has links to its blobs, but to none of others.
+        self.write("cache/blobs/abc", "zwei")
+        (self.folder / "cache/snapshots/rev").mkdir(parents=True)
+        (self.folder / "cache/snapshots/rev/a.txt").symlink_to("../../blobs/abc")
+        (self.folder / "cache/snapshots/rev/b.txt").symlink_to(secret)
+        self.prepare("in/c.txt", "cache/snapshots/rev", "--overwrite")
+        self.assertEqual(self.documents(), ["swordfish", "zwei"])
+
     def test_waits_for_no_pipe_in_a_folder(self):
         self.write("in/a.txt", "eins")
         os.mkfifo(self.folder / "in/b.txt")
@@ -168,17 +186,63 @@ class Bytes(Prepared):
         self.assertEqual(printed[:3], ["uint16", "257", ""])
         self.assertEqual([int(line) for line in printed[3:-1]], self.tokens())
 
-    def test_replaces_what_is_no_utf8_and_skips_what_is_no_text(self):
-        self.write("in/a.txt", b"caf\xe9 and \xff\xfe.")
+    def test_replaces_what_is_damaged_and_skips_what_is_no_text(self):
+        self.write("in/a.txt", "Käse, Brötchen, Äpfel: ".encode() + b"caf\xe9 and \xff\xfe.")
         self.write("in/b.txt", b"PK\0\0binary")
         self.write("in/c.txt", "fine")
         self.write("in/d.txt", "")
         (self.folder / "in/e.txt").symlink_to("nowhere")
         said = self.prepare("in")
-        self.assertEqual(self.documents(), ["caf\ufffd and \ufffd\ufffd.", "fine"])
+        self.assertEqual(self.documents(), [
+            "Käse, Brötchen, Äpfel: caf\ufffd and \ufffd\ufffd.", "fine"])
         self.assertIn("a.txt: 3 places are not UTF-8", said)
         self.assertIn("skipped b.txt: it has NUL bytes", said)
         self.assertIn("skipped e.txt: No such file or directory", said)
+
+    def test_reads_utf16_and_refuses_encodings_that_nobody_named(self):
+        text = "Grüße, 水 🌊.\r\nzwei\n"
+        for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"):
+            with self.subTest(encoding=encoding):
+                self.prepare(self.write("a.txt", text.encode(encoding)), "--overwrite")
+                self.assertEqual(self.documents(), [text])
+        latin = "Grüße\n" * 300_000  # more than is read at once
+        self.write("in/a.txt", latin.encode("latin-1"))
+        self.write("in/b.txt", "水火🌊木金土".encode("utf-16-le"))  # no zero byte
+        self.write("in/c.txt", "fine")
+        said = self.prepare("in", "--overwrite")
+        self.assertEqual(self.documents(), ["fine"])
+        self.assertIn("skipped a.txt: it is no UTF-8 (600000 places are not): --encoding says", said)
+        self.assertIn("skipped b.txt: it ", said)
+        self.prepare("in/a.txt", "--overwrite", "--encoding", "latin1")
+        self.assertEqual("".join(self.documents()), latin)
+        self.assertIn("b.txt: it is damaged, or in another encoding", self.prepare(
+            "in/c.txt", self.write("b.txt", b"\x81"), "--overwrite", "--encoding", "cp1252"))
+        result = self.run_tool(self.write("b.txt", b"ab"), "--out", self.out, "--overwrite",
+                               "--encoding", "utf-16")
+        self.assertIn("in another encoding (UTF-16 stream does not start", result.stderr)
+        piped = subprocess.run([sys.executable, "-B", TOOLS / "prepare", "/dev/stdin", "--out",
+                                self.out, "--overwrite"], input=latin.encode("latin-1"),
+                               stderr=subprocess.PIPE, check=False)
+        self.assertEqual(piped.returncode, 1)
+        self.assertIn(b"stdin is no UTF-8 (600000 places are not)", piped.stderr)
+        result = self.run_tool("in", "--out", self.out, "--encoding", "klingon")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("'klingon' is no encoding that Python knows", result.stderr)
+        for encoding in ("utf-16", "utf-16-be"):
+            lines = "".join(json.dumps({"text": each}) + "\n" for each in ("eins", "zw\n"))
+            self.prepare(self.write("a.jsonl", lines.encode(encoding)), "--overwrite")
+            self.assertEqual(self.documents(), ["eins", "zw\n"])
+
+    def test_reads_a_column_of_csv(self):
+        self.write("a.csv", "id,text\r\n1,\"a, \"\"b\"\"\n\"\r\n2,\r\n3,ü\r\n")
+        said = self.prepare("a.csv")
+        self.assertEqual(self.documents(), ['a, "b"\n', "ü"])
+        self.assertIn("skipped a.csv, row 3: no text in 'text'", said)
+        result = self.run_tool("a.csv", "--out", self.out, "--overwrite", "--column", "body")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("a.csv has no column 'body'; it has id, text", result.stderr)
+        self.prepare("a.csv", "--overwrite", "--format", "text")
+        self.assertTrue("".join(self.documents()).startswith("id,text"))
 
     def test_keeps_a_character_that_lies_across_two_reads(self):
         text = "a" * ((1 << 20) - 1) + "🌊" + "b" * 10
@@ -524,6 +588,23 @@ class CommandLine(Prepared):
         self.prepare(path, "--overwrite")
         self.assertEqual(self.documents(), ["two"])
         self.assert_only("a.txt", "out")
+
+    def test_replaces_nothing_but_a_preparation(self):
+        path = self.write("a.txt", "one")
+        self.write("model/tokenizer.json", "{}")
+        self.write("model/tokenizer_config.json", "{}")
+        self.write("theirs/train.bin", "text")
+        self.write("theirs/train.bin.json", '{"format": "other"}')
+        self.prepare(path)
+        (self.folder / "link").symlink_to("out")
+        kept = {each: each.read_bytes() for each in self.folder.rglob("*") if each.is_file()}
+        for out, why in (("model", "holds no data of a preparation"), ("theirs", "holds no data"),
+                         ("link", "is a link")):
+            result = self.run_tool(path, "--out", self.folder / out, "--overwrite")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(why, result.stderr)
+        self.assertEqual({each: each.read_bytes() for each in self.folder.rglob("*")
+                          if each.is_file()}, kept)
 
     def test_says_what_is_missing(self):
         self.write("in/a.dat", "a")

@@ -16,6 +16,17 @@ TORCH_INCLUDE = re.compile(r"^#include [<\"]((?:ATen|c10|torch)/[^>\"]+)[>\"]", 
 TORCH = "sluice::torch"
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 # The lowest layer links no other.
+# Where JSON is read past aio/bounded_json.h: text that this program wrote itself a moment ago.
+PARSES = re.compile(r"\b(?:[jJ]son|ordered_json)::(?:parse|accept)\(")
+READ_PAST_BOUNDS = {
+    "aio/bounded_json.h", "bench/step_report.cc", "engine/config/stored_config.cc",
+    "engine/plan/report/plan_json.cc", "engine/weights/safetensors_header.cc",
+    "tools/cli/profile_report.cc"}
+# Likewise in Python, past toolbox.read_json(). sluice_log answers RecursionError by itself, and
+# stands alone; the examples read what they name.
+LOADS = re.compile(r"\bjson\.loads?\(")
+LOADED_PAST_BOUNDS = {"tools/toolbox.py", "tools/demo", "tools/lint"}
+STAND_ALONE = ("tools/sluice_log/", "tools/python_examples/")
 OTHERS = {"sluice_aio": "aio", "sluice_aio_sim": "aio"}
 
 
@@ -65,6 +76,21 @@ def wrong_includes(root, seen, folders):
                     yield f"{name} includes {included}, and its room does not link LibTorch"
 
 
+def unbounded_json(root):
+    for top in ("aio", "swap", "offload", "engine", "tools", "bench"):
+        for path in sorted((root / top).rglob("*")):
+            name = str(path.relative_to(root))
+            is_cxx = path.suffix in (".cc", ".h")
+            is_python = top == "tools" and path.is_file() and path.suffix in (".py", "")
+            if is_cxx and name not in READ_PAST_BOUNDS and \
+                    PARSES.search(path.read_text(encoding="utf-8")):
+                yield f"{name} reads JSON past aio/bounded_json.h"
+            if is_python and name not in LOADED_PAST_BOUNDS and \
+                    not name.startswith(STAND_ALONE) and "__pycache__" not in name and \
+                    LOADS.search(path.read_text(encoding="utf-8")):
+                yield f"{name} reads JSON past toolbox.read_json()"
+
+
 def main():
     root, rooms_file = Path(sys.argv[1]), Path(sys.argv[2])
     rooms = json.loads(rooms_file.read_text(encoding="utf-8"))
@@ -75,6 +101,7 @@ def main():
     with_sources = {str(path.parent.relative_to(root)) for top in ("swap", "offload", "engine")
                     for path in (root / top).rglob("*.cc")}
     findings += [f"{folder} has sources and is no room" for folder in sorted(with_sources - folders)]
+    findings += unbounded_json(root)
     print("\n".join(findings) or f"{len(folders)} rooms, no wrong include")
     return 1 if findings else 0
 

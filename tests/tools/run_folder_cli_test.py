@@ -150,5 +150,165 @@ class RunFolders(TokenData):
         self.assertEqual(os.listdir(self.path / "a/tokenizer"), ["diary.txt"])
 
 
+def contents(folder):
+    """What each file below it holds, and where each link leads."""
+    return {str(path.relative_to(folder)):
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+            for path in sorted(folder.rglob("*"))}
+
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Foreign(TokenData):
+    """Folders that are no run's, and runs that somebody else has prepared."""
+
+    def put(self, files):
+        for name, text in files.items():
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.path / name).write_text(text, encoding="utf-8")
+
+    def test_is_never_written_to_or_cleared(self):
+        model = json.dumps({"model_type": "llama", "hidden_size": 32})
+        self.put({"model/config.json": model, "model/tokenizer.json": "{}",
+                  "model/trace.json": "{}", "model/tokenizer/vocab.json": "{}",
+                  "model/model.safetensors": "weights", "adapter/adapter_config.json": "{}",
+                  "adapter/tokenizer.json": "{}", "thesis/thesis.tex": "text",
+                  "mine/config.json": (self.path / "run.json").read_text(encoding="utf-8")})
+        for name, how in (("model", []), ("model", ["--overwrite"]), ("model", ["--resume"]),
+                          ("adapter", ["--resume"]), ("thesis", ["--overwrite"]),
+                          ("mine", ["--overwrite"])):
+            before = contents(self.path / name)
+            with self.subTest(folder=name, how=how):
+                said = self.refused("train", "run.json", "--out", name, *how)
+                self.assertIn(f"{name} is not a run's folder", said)
+                self.assertEqual(contents(self.path / name), before)
+
+    def test_keeps_what_is_put_into_a_run(self):
+        self.sluice("train", "run.json", "--out", "a")
+        self.put({"a/notes.txt": "mine", "a/tokenizer.json": "mine", "a/metrics.jsonl.old": "mine"})
+        self.sluice("train", "run.json", "--out", "a", "--overwrite", "--steps", "2")
+        self.assertEqual(len(self.metrics("a")), 2)
+        for name in ("notes.txt", "tokenizer.json", "metrics.jsonl.old"):
+            self.assertEqual((self.path / "a" / name).read_text(encoding="utf-8"), "mine")
+        # Of an older version, which left no mark.
+        (self.path / "a/sluice-run.json").unlink()
+        (self.path / "a/tokenizer.json").unlink()
+        self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "3")
+        self.assertEqual(len(self.metrics("a")), 3)
+        # A model that was saved into it.
+        self.put({"a/config.json": json.dumps({"model_type": "llama"})})
+        before = contents(self.path / "a")
+        self.refused("train", "run.json", "--out", "a", "--overwrite")
+        self.refused("train", "run.json", "--out", "a", "--resume")
+        self.assertEqual(contents(self.path / "a"), before)
+
+    def test_begins_again_where_a_run_was_killed_as_it_began(self):
+        self.put({f"a/{name}": "" for name in ("lock", "sluice-run.json", "sluice-run.json.new")})
+        self.sluice("train", "run.json", "--out", "a", "--resume")
+        self.assertEqual(len(self.metrics("a")), 1)
+
+    def test_writes_and_removes_nothing_through_a_link(self):
+        self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=1")
+        theirs = self.path / "theirs"
+        self.put({"theirs/.bashrc": "alias ls=ls\n", "theirs/tokenizer.json": "{}"})
+        resume, overwrite = ["--resume", "--steps", "2"], ["--overwrite"]
+        for name, target, how in (("events.jsonl", ".bashrc", resume), ("lock", ".bashrc", resume),
+                                  ("config.json.new", "nowhere", overwrite),
+                                  ("tokenizer", "", overwrite), ("checkpoints", "", resume)):
+            run = self.path / f"run-{name}"
+            shutil.copytree(self.path / "a", run)
+            place = run / name
+            if place.is_dir():
+                shutil.rmtree(place)
+            place.unlink(missing_ok=True)
+            place.symlink_to(theirs / target)
+            before = contents(theirs), contents(run)
+            with self.subTest(link=name, how=how):
+                said = self.refused("train", "run.json", "--out", run.name, *how)
+                self.assertIn(f"{run.name}/{name} is a link", said)
+                self.assertEqual((contents(theirs), contents(run)), before)
+        # The other name of a file keeps what it has, too.
+        (self.path / "a/events.jsonl").unlink()
+        os.link(theirs / ".bashrc", self.path / "a/events.jsonl")
+        self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2")
+        self.assertEqual((theirs / ".bashrc").read_text(encoding="utf-8"), "alias ls=ls\n")
+        self.assertIn("begin", (self.path / "a/events.jsonl").read_text(encoding="utf-8"))
+
+    def test_takes_a_run_by_a_link_to_its_folder(self):
+        self.sluice("train", "run.json", "--out", "a")
+        (self.path / "newest").symlink_to("a")
+        self.sluice("train", "run.json", "--out", "newest", "--resume", "--steps", "2")
+        self.assertEqual(len(self.metrics("a")), 2)
+
+
+@unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+class Exports(TokenData):
+    """What goes into a run by a model's folder comes out of it again."""
+
+    def setUp(self):
+        super().setUp()
+        run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        del run["bf16"]
+        self.write("scratch.json", {**run, "model": {
+            "preset": "custom", "family": "llama", "architecture": "qwen3", "layers": 1,
+            "hidden": 32, "heads": 2, "context": 16, "vocab": 257, "ffn_multiplier": 2,
+            "kv_heads": 2, "head_dim": 16}})
+        self.sluice("train", "scratch.json", "--out", "scratch", *self.of("unknown"))
+        self.sluice("export", "scratch", "model", "--dtype", "bf16")
+        self.config = json.loads((self.path / "model/config.json").read_text(encoding="utf-8"))
+        self.config.update(bos_token_id=5, eos_token_id=[7, 9], pad_token_id=3)
+        self.write("model/config.json", self.config)
+        (self.path / "model/generation_config.json").unlink()
+        self.write("run.json", {**run, "model": {"path": "model"}})
+
+    def exported(self, run, name, *more):
+        shown = self.sluice("export", run, name, *more).stdout
+        return json.loads((self.path / name / "config.json").read_text(encoding="utf-8")), shown
+
+    def test_keep_the_tokens_and_the_type_of_a_model_without_a_tokenizer(self):
+        for data, ends in (("unknown", [7, 9]), ("bytes", [7, 9, 256])):
+            self.sluice("train", "run.json", "--out", f"of-{data}", *self.of(data))
+            config, shown = self.exported(f"of-{data}", f"{data}-out")
+            self.assertEqual([config[key] for key in ("bos_token_id", "eos_token_id",
+                                                      "pad_token_id")], [5, ends, 3])
+            self.assertEqual(config["dtype"], "bfloat16")
+            self.assertIn(" as bf16, ", shown)
+        config, shown = self.exported("of-unknown", "wide", "--dtype", "fp32")
+        self.assertEqual(config["dtype"], "float32")
+        # One that began with random numbers has none to keep.
+        self.assertEqual(self.exported("scratch", "again")[0]["dtype"], "float32")
+        self.sluice("import", "model", "imported")
+        self.assertEqual(self.exported("imported", "back")[0]["dtype"], "bfloat16")
+
+    def test_call_a_model_what_transformers_calls_it(self):
+        self.sluice("train", "run.json", "--out", "a", *self.of("unknown"))
+        self.exported("a", "a-out")
+        card = (self.path / "a-out/README.md").read_text(encoding="utf-8")
+        self.assertIn('- "qwen3"', card)
+        self.assertIn("of the qwen3 family", card)
+        self.assertNotIn("llama", card)
+
+    def test_name_the_base_of_adapters_and_take_patterns_of_their_products(self):
+        lora = ["--set", "recipe.lora.rank=2", *self.of("unknown")]
+        targets = ["--set", 'recipe.lora.targets=["q_proj", "v_proj"]']
+        self.sluice("train", "run.json", "--out", "a", *lora, *targets)
+        self.sluice("export", "a", "adapter")
+        path = self.path / "adapter/adapter_config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        self.assertEqual(config["base_model_name_or_path"], "model")
+        for pattern in (r".*\.self_attn\.(q|v)_proj",
+                        ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"]):
+            path.write_text(json.dumps({**config, "target_modules": pattern}), encoding="utf-8")
+            self.sluice("train", "run.json", "--out", "b", "--overwrite", "--set",
+                        "recipe.lora.adapter=adapter", *self.of("unknown"))
+            kept = json.loads((self.path / "b/config.json").read_text(encoding="utf-8"))
+            self.assertEqual(kept["recipe"]["lora"]["targets"], ["q_proj", "v_proj"])
+        # The name on the hub, where the base's folder has it.
+        self.write("model/config.json", {**self.config, "_name_or_path": "Qwen/Qwen3-tiny"})
+        self.sluice("train", "run.json", "--out", "c", *lora)
+        self.sluice("export", "c", "named")
+        text = (self.path / "named/adapter_config.json").read_text(encoding="utf-8")
+        self.assertEqual(json.loads(text)["base_model_name_or_path"], "Qwen/Qwen3-tiny")
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

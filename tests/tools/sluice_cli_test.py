@@ -18,6 +18,10 @@ from pathlib import Path
 
 from sluice_program import HAS_ENGINE, Program, SLUICE
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import tool_packages  # noqa: E402
+from toolbox import Failure  # noqa: E402
+
 
 class CommandLine(Program):
     def test_explains_itself_and_every_command(self):
@@ -120,24 +124,104 @@ class Config(Program):
             self.assertIn(key, text)
 
 
+class AbsentModels(Program):
+    def test_are_to_be_downloaded_whoever_names_them(self):
+        self.write("run.json", {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                                "model": {"path": "models/Qwen3-8B"}})
+        self.write("one.json", {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                                "model": {"preset": "gpt2-small"}})
+        (self.path / "text.bin").write_bytes(bytes(64))
+        hub = "hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B"
+        cases = [(["config", "run.json"], "hf download Qwen/Qwen3-8B --local-dir models/Qwen3-8B"),
+                 (["import", "Qwen/Qwen3-8B", "a"], hub), (["import", "Qwen/Qwen3-8B/", "a"], hub),
+                 (["data", "text.bin", "--dtype", "uint16", "--tokenizer", "Qwen/Qwen3-8B"], hub)]
+        if HAS_ENGINE:
+            cases.append((["train", "one.json", "--out", "a", "--set", "model.init_from=gpt2",
+                           "--set", "run.device=cpu", "--set", 'data.train=["text.bin"]',
+                           "--set", "data.dtype=uint16"],
+                          "hf download openai-community/gpt2 --local-dir gpt2"))
+        for arguments, command in cases:
+            with self.subTest(arguments=arguments):
+                said = self.refused(*arguments)
+                self.assertIn("models are not downloaded", said)
+                self.assertIn(command, said)
+        (self.path / "Qwen/Qwen3-8B").mkdir(parents=True)  # there, and empty
+        self.assertNotIn("download", self.refused("import", "Qwen/Qwen3-8B", "a"))
+
+
+PROGRAMS = {"sluice", "aio_bench", "adam_bench", "swap_bench", "checkpoint_bench", "libsluice_mpi.so",
+            *(("model_bench", "step_bench") if HAS_ENGINE else ())}
+
+
+@unittest.skipUnless(shutil.which("cmake"), "cmake is not there")
 class Install(Program):
-    def test_programs_look_for_libraries_beside_themselves_alone(self):
+    def install(self, component, code=0, **environment):
         build = Path(SLUICE).resolve().parents[1]
-        names = ["sluice", "aio_bench", "adam_bench", "swap_bench", "checkpoint_bench"]
-        names += ["model_bench", "step_bench"] if HAS_ENGINE else []
-        if not all((build / "bin" / name).exists() for name in names):
-            self.skipTest("the build is not complete")
-        if not shutil.which("cmake") or not shutil.which("readelf"):
-            self.skipTest("cmake or readelf is not there")
-        subprocess.run(["cmake", "--install", build, "--prefix", self.path / "x", "--component",
-                        "programs"], check=True, stdout=subprocess.DEVNULL)
-        self.assertEqual(sorted(os.listdir(self.path / "x/bin")), sorted(names))
+        done = subprocess.run(["cmake", "--install", build, "--prefix", self.path / "x",
+                               "--component", component], check=False, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, env={**os.environ, **environment})
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr
+
+    def test_programs_that_are_built_look_for_libraries_beside_themselves_alone(self):
+        if not shutil.which("readelf"):
+            self.skipTest("readelf is not there")
+        self.install("programs")
+        names = sorted(PROGRAMS & set(os.listdir(Path(SLUICE).resolve().parent)))
+        self.assertEqual(sorted(os.listdir(self.path / "x/bin")), names)
         for name in names:
             shown = subprocess.run(["readelf", "-d", self.path / "x/bin" / name], check=True,
                                    capture_output=True, text=True).stdout
             for folders in re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", shown):
                 for folder in folders.split(":"):
                     self.assertRegex(folder, r"\A\$ORIGIN/\.\./lib/sluice/")
+
+    def test_configuring_says_that_mpirun_is_left_out_and_why(self):
+        shown = subprocess.run(
+            ["cmake", "-S", ROOT, "-B", self.path / "build", "-DSLUICE_TORCH=OFF", "-DSLUICE_CUDA=off",
+             "-DSLUICE_TESTS=OFF", "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON"], check=True,
+            capture_output=True, text=True).stdout
+        self.assertIn("-- Sluice: mpirun is left out: there is no mpi.h (Debian: libopenmpi-dev", shown)
+
+    @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+    def test_a_prefix_that_was_moved_prepares_trains_and_generates(self):
+        for component in ("programs", "scripts", "shells"):
+            self.install(component)
+        self.install("libraries", CMAKE_INSTALL_MODE="ABS_SYMLINK")  # else copies of 3.6 GB
+        self.install("Unspecified")
+        (self.path / "x").rename(self.path / "moved")
+        self.assertFalse((self.path / "x").exists())
+        program = self.path / "moved/bin/sluice"
+        self.assertFalse(program.is_symlink())
+
+        def run(*command):
+            done = subprocess.run([str(it) for it in command], cwd=self.path, check=False, text=True,
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=240)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return done.stdout
+        self.write("text.txt", "the cat sat on the mat, and the dog sat on the log. " * 60)
+        prepare = self.path / "moved/share/sluice/tools/prepare"
+        try:
+            tool_packages.provide()
+        except Failure as failure:
+            self.skipTest(f"no tokenizers package: {failure}")
+        run(sys.executable, "-B", prepare, "text.txt", "--tokenizer", "bpe", "--vocab-size", "280",
+            "--out", "corpus")
+        self.write("run.json", {
+            "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
+            "model": {"layers": 1, "hidden": 32, "heads": 2, "context": 16, "vocab": 280},
+            "data": {"train": ["corpus/train.bin"]},
+            "run": {"steps": 2, "cpu_threads": 1, "device": "cpu"}})
+        run(program, "train", "run.json", "--out", "run", "--quiet")
+        self.assertIn("the cat", run(program, "data", "corpus/train.bin", "--plain").replace("[", ""))
+        self.assertTrue(run(program, "generate", "run", "--prompt", "the cat", "--tokens", 4))
+        shutil.rmtree(self.path / "moved/share")
+        said = subprocess.run([program, "generate", "run", "--prompt", "the"], cwd=self.path,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              check=False).stderr
+        self.assertRegex(said, r"tools/tokens.* was not found next to .*moved/bin/sluice: install "
+                               r"again")
 
 
 class Scrub(Program):
@@ -256,6 +340,73 @@ class Plan(Program):
         for what in ("optimizer state", "a step", "held by", "ZeRO-3", "budget"):
             self.assertIn(what, text)
         self.assertFalse((self.path / "nvme").exists())  # nothing was measured there
+
+    def test_plans_a_model_by_its_name_for_a_machine_that_is_elsewhere(self):
+        cache = Path(os.environ["XDG_CACHE_HOME"])
+        shown = self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, "--data-tokens",
+                            10_000_000)
+        for what in ("8.19B parameters", "GeForce RTX 4090", "of the data sheet's rate",
+                     "large products", "assumed, because it was not given: RAM that copies 50 GB/s",
+                     "900 GiB of room on NVMe", "the run: 306 steps", "hours",
+                     "TB that such a drive is rated for"):
+            self.assertIn(what, shown.stdout)
+        self.assertNotIn("taken from this machine", shown.stdout)
+        self.assertEqual(list(self.path.iterdir()), [])  # nothing was measured, or made
+        self.assertFalse((cache / "sluice/speeds.json").exists())
+        more = ["--nvme-gib", 1800, "--drive-read-gb-per-s", 7, "--drive-write-gb-per-s", 5,
+                "--ram-gb-per-s", 60, "--data-tokens", 10_000_000, "--json"]
+        plan = json.loads(self.sluice("plan", "Qwen/Qwen3-8B-Base", "--gpu", "RTX 4090", "--ram", 64,
+                                      *more).stdout)
+        self.assertTrue(plan["fits"])
+        self.assertNotIn("assumed", plan["machine"])
+        self.assertEqual(plan["tiers"]["cpu"]["budget_bytes"], 56 << 30)
+        step, run = plan["prediction"], plan["run"]
+        self.assertEqual(run["steps"], 306)
+        self.assertAlmostEqual(run["hours"], 306 * step["step_s"] / 3600)
+        self.assertAlmostEqual(run["nvme_write_tb"], 306e-12 * step["nvme_write_bytes"])
+        self.assertEqual(run["drive_rated_tb"], 1200)
+        self.assertAlmostEqual(run["share_of_drive_life"], run["nvme_write_tb"] / 1200)
+        mine = json.loads(self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more,
+                                      "--drive-tbw", 300).stdout)
+        self.assertEqual(mine["run"]["drive_rated_tb"], 300)
+        shares = {it["what"]: it for it in plan["machine"]["shares_of_data_sheet"]}
+        self.assertEqual(shares["large products"]["share"], 0.92)
+        self.assertIn("LLMQ", shares["large products"]["from"])
+
+    def test_a_plan_needs_the_shape_of_a_model_and_not_its_folder(self):
+        file = ROOT / "configs/qwen3_8b_24gb.json"
+        shown = self.sluice("plan", file, "--gpu", "h100", "--ram", 256)
+        self.assertIn("models/Qwen3-8B is not here: planned with the shape of model.preset qwen3-8b",
+                      shown.stderr)
+        self.assertIn("8.19B parameters", shown.stdout)
+        # Of another model nothing is known; its config.json is enough.
+        other = ["plan", file, "--gpu", "h100", "--set", "model.path=mine"]
+        self.assertIn("hf download OWNER/mine --local-dir mine", self.refused(*other))
+        (self.path / "mine").mkdir()
+        self.write("mine/config.json", {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
+            "intermediate_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4,
+            "vocab_size": 1000, "rms_norm_eps": 1e-5, "max_position_embeddings": 2048,
+            "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": False})
+        self.sluice(*other)
+        self.sluice("plan", "mine", "--gpu", "l4", "--ram", 32)
+
+    def test_knows_gpus_by_name_and_lists_them(self):
+        table = self.sluice("plan", "--list-gpus").stdout
+        for name in ("rtx3090", "rtx4090", "rtx5090", "a6000", "l4", "l40s", "a100-40", "a100-80",
+                     "h100-pcie", "h100", "h200", "b200", "rtxpro6000"):
+            self.assertRegex(table, rf"(?m)^{name} ")
+        said = self.refused("plan", "qwen3-8b", "--gpu", "voodoo2")
+        self.assertIn("rtx4090", said)
+        self.assertIn("--tflops", said)
+        self.assertIn("qwen9-8b", self.refused("plan", "qwen9-8b", "--gpu", "rtx4090"))
+
+    def test_says_what_it_takes_from_this_machine(self):
+        shown = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", "--gpu-gib", 24,
+                            "--tflops", 165, "--cpu-gib", 56).stdout
+        self.assertIn("taken from this machine, because it was not given: the speed of RAM and of "
+                      "AdamW on the CPU (--ram-gb-per-s)\n", shown)
+        self.assertRegex(shown, r"assumed, because it was not given: GPU memory 768 GB/s; bus 32")
 
     def test_ends_with_2_and_a_setting_where_a_configuration_does_not_fit(self):
         little = ["--gpu-gib", 1, "--cpu-gib", 4, "--ram-gb-per-s", 80,

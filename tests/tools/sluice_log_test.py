@@ -269,6 +269,31 @@ class Files(RunFolder):
             (self.path / name).rename(self.run / name)
         self.assertEqual([step for step, _ in self.rows()], [1, 2])
 
+    def test_reads_and_writes_nothing_through_a_link(self):
+        self.begin()
+        self.steps(1, 2)
+        theirs = self.path / "theirs"
+        (self.run / "metrics.jsonl").rename(theirs)
+        (self.run / "metrics.jsonl").symlink_to(theirs)
+        self.assertIn("is a link to another folder", self.log("--csv", "csv", code=1))
+        (self.run / "metrics.jsonl").unlink()
+        theirs.rename(self.run / "m.jsonl")
+        (self.run / "metrics.jsonl").symlink_to("m.jsonl")  # it stays in the folder
+        self.log("--csv", "csv")
+        self.assertEqual([step for step, _ in self.rows()], [1, 2])
+        theirs.write_text("mine", encoding="ascii")
+        state = next((self.path / "csv").glob("*.json"), None) or next(
+            each for each in (self.path / "csv").iterdir() if each.suffix != ".csv")
+        state.with_name(state.name + ".new").symlink_to(theirs)
+        self.steps(3, 4)
+        self.log("--csv", "csv")
+        self.assertEqual([step for step, _ in self.rows()], [1, 2, 3, 4])
+        (self.path / "csv/metrics.csv").unlink()
+        (self.path / "csv/metrics.csv").symlink_to(theirs)
+        self.steps(5, 6)
+        self.log("--csv", "csv")  # which makes another in its place
+        self.assertEqual(theirs.read_text(encoding="ascii"), "mine")
+
     def test_one_output_that_fails_does_not_cost_another(self):
         self.steps(1, 3)
         (self.path / "file").write_text("")

@@ -1,9 +1,16 @@
 """tools/tokens: text as tokens come never ends within a character, and nothing is lost."""
 
 import importlib.util
+import json
+import os
 import random
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 import unittest
+import unittest.mock
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -53,6 +60,76 @@ class Decoder(unittest.TestCase):
             text = "".join(draw.choice("aé€🦆 ") for _ in range(20)).encode()
             ids = [token if draw.random() > 0.05 else draw.randrange(512) for token in text]
             self.assertEqual("".join(self.pieces(ids)), decode(ids), ids)
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+# Starts tools/tokens as `sluice generate` does, asks it for what takes long, and tells its number.
+PARENT = """
+import json, socket, subprocess, sys, time
+here, there = socket.socketpair()
+child = subprocess.Popen([*sys.argv[1:], "--reply-fd", "0"], stdin=there)
+here.sendall(b'{"chat": [{"role": "user", "content": "a"}]}\\n')
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+class Ends(unittest.TestCase):
+    def setUp(self):
+        sys.path.append(str(TOOL.parent))
+        import tool_packages
+        from toolbox import Failure
+        try:
+            packages = tool_packages.folder_with(["tokenizers", "jinja2", "markupsafe"])
+        except Failure as failure:
+            self.skipTest(str(failure))
+        sys.path.append(str(packages))
+        folder = tempfile.TemporaryDirectory(prefix="sluice-tokens-test-")
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name)
+        (self.path / "tokenizer.json").write_text(json.dumps({
+            "version": "1.0", "added_tokens": [],
+            "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0}}}))
+        (self.path / "chat_template.jinja").write_text(ENDLESS)
+        self.words = [sys.executable, "-B", str(TOOL), str(self.path / "tokenizer.json"), "--chat"]
+
+    def test_ends_with_its_parent_though_a_template_does_not(self):
+        for end in (signal.SIGKILL, signal.SIGINT):
+            with subprocess.Popen([sys.executable, "-c", PARENT, *self.words],
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                  text=True) as parent:
+                child = int(parent.stdout.readline())
+                self.assertTrue(self.is_busy(child))
+                parent.send_signal(end)
+            self.assertTrue(self.is_gone(child))
+
+    def is_busy(self, process):
+        """Once it has used the processor for longer than its start takes."""
+        for _ in range(600):
+            fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").split()
+            if int(fields[13]) > 0.8 * os.sysconf("SC_CLK_TCK"):
+                return True
+            time.sleep(0.1)
+        return False
+
+    def is_gone(self, process):
+        for _ in range(300):
+            try:
+                if Path(f"/proc/{process}/stat").read_text(encoding="ascii").split()[2] == "Z":
+                    return True
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+            time.sleep(0.1)
+        os.kill(process, signal.SIGKILL)
+        return False
+
+    def test_answers_that_a_template_does_not_end(self):
+        from corpus import bounds
+        from toolbox import Failure
+        chat = tool().Chat(str(self.path / "tokenizer.json"), None)
+        with unittest.mock.patch.object(bounds, "MOST_CPU_S", 0.2), \
+                self.assertRaisesRegex(Failure, "exceeds a bound: it takes more than"):
+            chat.ids([{"role": "user", "content": "a"}])
 
 
 if __name__ == "__main__":

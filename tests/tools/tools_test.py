@@ -157,6 +157,40 @@ class LibTorch(Machine):
                       (self.folder / "calls").read_text(encoding="ascii"))
         self.assertFalse((self.home / ".cache").exists())
 
+    @unittest.skipUnless(shutil.which("cmake"), "cmake is not there")
+    def test_a_wheel_is_built_for_the_torch_that_its_python_imports(self):
+        torch = self.folder / "elsewhere/torch"
+        (torch / "share/cmake/Torch").mkdir(parents=True)
+        (torch / "share/cmake/Torch/TorchConfig.cmake").touch()
+        (torch / "__init__.py").write_text("raise ImportError('only found')", encoding="ascii")
+        project = self.folder / "project"
+        project.mkdir()
+        (project / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(found LANGUAGES NONE)\n"
+            f"include({TOOLS.parent}/cmake/Torch.cmake)\n"
+            'message(STATUS "for ${SLUICE_TORCH_PYTHON}")\n', encoding="ascii")
+        venv = self.folder / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+
+        def configure():
+            shutil.rmtree(project / "build", ignore_errors=True)
+            return subprocess.run(
+                [shutil.which("cmake"), "-S", project, "-B", project / "build", "-DSKBUILD=2",
+                 f"-DPython3_EXECUTABLE={venv}/bin/python"], stdin=subprocess.DEVNULL,
+                env={"PATH": os.environ["PATH"], "HOME": str(self.home)}, text=True, check=False,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        lacking = configure()
+        self.assertNotEqual(lacking.returncode, 0)
+        said = " ".join(lacking.stdout.split())
+        self.assertIn(f"torch was not found: {venv}/bin/python cannot import it", said)
+        self.assertIn("pip install --no-build-isolation .", said)
+        (site,) = venv.glob("lib/python3.*/site-packages")
+        (site / "others.pth").write_text(f"{torch.parent}\n", encoding="ascii")
+        found = configure()
+        self.assertEqual(found.returncode, 0, found.stdout)
+        self.assertIn(f"LibTorch (of unknown version), {torch}\n", found.stdout)
+        self.assertIn(f"for {venv}/bin/python\n", found.stdout)
+
 
 class OneProgram(Machine):
     def setUp(self):

@@ -116,6 +116,18 @@ class Train(Training):
         said = self.refused("train", "run.json", "--out", "a", "--resume", "--steps", "4")
         self.assertIn("data.train have other tokens", said)
 
+    def test_says_that_nothing_is_learnt_at_a_rate_beyond_sense(self):
+        llama = [word for one in ("preset=custom", "family=llama", "architecture=qwen3",
+                                  "kv_heads=1", "head_dim=16", "ffn_multiplier=3")
+                 for word in ("--set", f"model.{one}")]
+        told = self.sluice("train", "run.json", "--out", "a", "--steps", 8, *llama,
+                           "--set", "optimizer.params.lr=1e9")
+        self.assertIn("the learning rate reaches 1e+09", told.stderr)
+        self.assertEqual(told.stderr.count("the gradient norm has been exactly 0"), 1)
+        self.assertRegex(told.stdout, r"gradient norm 0 +\d of 8 steps: nothing learnt")
+        told = self.sluice("train", "run.json", "--out", "b", "--steps", 4, *llama)
+        self.assertNotRegex(told.stdout + told.stderr, "learning rate reaches|norm 0|exactly 0")
+
     def test_refuses_flags_that_would_do_nothing(self):
         for arguments in (["--steps", "-5"], ["--steps", "0"], ["--epochs", "0"],
                           ["--epochs", "-1"], ["--epochs", "nan"], ["--dtype", "bf16"], ["--force"],
@@ -273,7 +285,7 @@ class Train(Training):
             shown = self.sluice("train", "run.json", "--out", "a", "--steps", 5, *auto)
             self.assertRegex(shown.stdout, r"step, median +[0-9.]+ ms \(0\.0\d+ of the plan\)")
             self.assertIn("the steps took longer or shorter than planned", shown.stderr)
-            self.assertIn("is measured again next time", shown.stderr)
+            self.assertIn("and made again next time", shown.stderr)
             self.assertEqual(json.loads(kept.read_text(encoding="utf-8"))["measurements"], [])
 
     SCHEDULE = {"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto",

@@ -12,6 +12,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/base_fingerprint.h"
+#include "engine/exchange/described_model.h"
 #include "engine/exchange/stored_shape.h"
 #include "tools/cli/command.h"
 #include "tools/cli/document_report.h"
@@ -49,7 +50,8 @@ Status check_weights(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status))
-    return Error(ErrorCode::kNotFound, "--weights: there is no file or folder " + path);
+    return Error(ErrorCode::kNotFound,
+                 "--weights: there is no file or folder " + path + engine::download_hint(path));
   if (std::filesystem::is_regular_file(status) || std::filesystem::is_directory(status)) return {};
   return Error(ErrorCode::kInvalidArgument,
                "--weights: " + path + " is neither a regular file nor a folder");

@@ -14,13 +14,15 @@ namespace sluice::tools {
 namespace {
 
 struct ExportCommandOptions : ExportRequest {
-  std::string dtype_name = "fp32";
+  std::string dtype_name;
   std::string max_shard_size = "5G";
 };
 
 Result<int> run(const ExportCommandOptions& options, aio::IoWatchdog& watchdog) {
   ExportRequest wanted = static_cast<const ExportRequest&>(options);
-  SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype_name));
+  if (!options.dtype_name.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(wanted.dtype, weight_dtype(options.dtype_name));
+  }
   auto shard = parse_bytes(options.max_shard_size);
   if (!shard.ok()) return std::move(shard).error().with_context("--max-shard-size");
   wanted.max_shard_bytes = *shard;
@@ -33,10 +35,15 @@ Result<int> run(const ExportCommandOptions& options, aio::IoWatchdog& watchdog) 
   if (!exported.ok() && has_begun) return at_work(exported.error());
   if (!exported.ok()) return exported.error();
   const std::size_t count = exported->files.files;
+  const bool is_rounded = options.dtype_name.empty() && exported->dtype != engine::DType::kF32;
   std::cout << options.to << ": the " << (exported->is_adapter ? "adapters" : "weights") << " of "
             << exported->path << (options.merged ? " merged with " + exported->base : std::string())
-            << " as " << options.dtype_name << ", " << format_bytes(exported->files.bytes) << " in "
-            << count << (count == 1 ? " file\n" : " files\n");
+            << " as " << weight_dtype_name(exported->dtype) << ", "
+            << format_bytes(exported->files.bytes) << " in " << count
+            << (count == 1 ? " file" : " files")
+            << (is_rounded
+                    ? " (as the model that the run began with; --dtype fp32 keeps every bit)\n"
+                    : "\n");
   if (exported->tokenizer.kind != engine::TokenizerFiles::Kind::kUnknown)
     std::cout << "tokenizer: " << exported->tokenizer.description() << "\n";
   warn_of_exported(exported->tokenizer);
@@ -67,7 +74,10 @@ Command add_export_command(CLI::App& sluice) {
       ->required();
   command->add_option("--checkpoint", options->checkpoint,
                       "Of a run's directory: step-000000012, or 12; else the newest");
-  command->add_option("--dtype", options->dtype_name, "Of the weights: fp32 (default), bf16, fp16")
+  command
+      ->add_option("--dtype", options->dtype_name,
+                   "Data type of the weights: fp32, bf16 or fp16; else that of the model that the "
+                   "run began with, or fp32")
       ->check(choices(kWeightDTypes));
   command->add_option("--max-shard-size", options->max_shard_size,
                       "Splits larger weights into several files (default 5G); 0: never");

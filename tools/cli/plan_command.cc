@@ -1,12 +1,17 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <vector>
 
 #include "aio/log.h"
+#include "engine/config/report.h"
 #include "engine/device/gpu.h"
 #include "engine/observe/run_totals.h"
+#include "engine/observe/text_table.h"
 #include "engine/observe/trace_log.h"
+#include "engine/plan/gpu_sheets.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/plan/run_plan.h"
 #include "engine/plan/simulate/simulated_run.h"
@@ -19,6 +24,7 @@
 #include "tools/session/plan_here.h"
 #include "tools/session/run_tokenizer.h"
 #include "tools/support/output_file.h"
+#include "tools/support/value_hints.h"
 
 namespace sluice::tools {
 namespace {
@@ -28,6 +34,10 @@ constexpr int kDoesNotFit = 2;
 struct PlanOptions {
   ConfigOptions config;
   engine::DescribedMachine machine;
+  std::string gpu;  // a name of the table
+  std::optional<double> ram_gib;
+  std::optional<double> data_tokens;
+  bool lists_gpus = false;
   engine::ClusterShape cluster;  // one GPU of one host, unless several are named
 
   offload::RankGroup ranks() const {
@@ -101,19 +111,63 @@ Status check_ranks(const config::Config& config, const PlanOptions& options) {
   return {};
 }
 
-Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
+// The GPUs that --gpu knows, with what their data sheets say.
+int list_gpus() {
+  std::vector<engine::TextRow> rows = {
+      {"--gpu", "", "memory", "TFLOP/s", "of it", "memory, GB/s", "bus, GB/s"}};
+  for (const engine::GpuSheet& it : engine::gpu_sheets())
+    rows.push_back({std::string(it.name), std::string(it.title),
+                    engine::decimals(it.memory_gib, 1) + " GiB", engine::decimals(it.tflops, 0),
+                    engine::decimals(100 * it.products.share, 0) + "%",
+                    engine::decimals(it.memory_gb_per_s, 0), engine::decimals(it.bus_gb_per_s, 0)});
+  std::cout << engine::aligned(rows);
+  return 0;
+}
+
+// What --gpu and --ram say in the words of the other options.
+Status complete_machine(PlanOptions& options) {
+  engine::DescribedMachine& machine = options.machine;
+  if (!options.gpu.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(machine.gpu, engine::find_gpu_sheet(options.gpu));
+    machine.is_elsewhere = true;
+  }
+  constexpr double kForTheRun = 0.875;  // the rest is for the system and others
+  if (options.ram_gib) machine.cpu_gib = kForTheRun * *options.ram_gib;
+  return {};
+}
+
+// Steps of the run's epochs over data that is not here.
+void set_steps(const PlanOptions& options, config::Config& config) {
+  if (!options.data_tokens) return;
+  const double of_a_step =
+      static_cast<double>(config.batch.train) * static_cast<double>(config.data.sequence_tokens);
+  const double steps = config.run.epochs.value_or(1) * *options.data_tokens / of_a_step;
+  config.run.steps = std::max<std::int64_t>(std::llround(std::ceil(std::min(steps, 1e15))), 1);
+}
+
+Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
+  if (options.lists_gpus) return list_gpus();
+  SLUICE_RETURN_IF_ERROR(complete_machine(options));
   SLUICE_RETURN_IF_ERROR(check_output_file(
       {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
   const offload::RankGroup ranks = options.ranks();
   ConfigOptions config_options = options.config;
   config_options.world_size = ranks.world;
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, resolve(config_options));
+  config_options.needs_shape_only = options.machine.describes_gpu();
+  take_model_as_config(config_options);
+  SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved,
+                          resolve(config_options, LookAtData::kIfItOpens));
+  set_steps(options, resolved.config);
   SLUICE_RETURN_IF_ERROR(check_ranks(resolved.config, options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
-  warn_of_data(resolved.config);
-  warn_of_tokenizers(resolved.config, watchdog);
-  if (const std::string note = engine::leftovers_note(resolved.config); !note.empty())
-    log::warning(note);
+  if (const std::string unused = config::unused_keys(resolved); !unused.empty())
+    log::warning(unused);
+  if (!options.machine.is_elsewhere) {
+    warn_of_data(resolved.config);
+    warn_of_tokenizers(resolved.config, watchdog);
+    if (const std::string note = engine::leftovers_note(resolved.config); !note.empty())
+      log::warning(note);
+  }
   SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
                           plan_here(resolved.config, {.machine = options.machine,
                                                       .refresh = options.refresh,
@@ -133,19 +187,31 @@ Result<int> run(const PlanOptions& options, aio::IoWatchdog& watchdog) {
   return plan.placement.fits ? 0 : kDoesNotFit;
 }
 
+std::string gpu_names() {
+  std::string names;
+  for (const engine::GpuSheet& it : engine::gpu_sheets())
+    names += (names.empty() ? "" : "|") + std::string(it.name);
+  return names;
+}
+
 void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
   const auto add = [&](const char* name, std::optional<double>& value, const char* meaning) {
     command.add_option(name, value, meaning)->check(above_zero())->group("Another machine");
   };
-  add("--gpu-gib", machine.gpu_gib, "GPU memory; this and the next three describe a GPU");
-  add("--bus-gb-per-s,--h2d-gb-per-s", machine.bus_gb_per_s, "host to GPU, and back");
-  add("--tflops", machine.tflops, "dense products in the run's 16-bit type");
-  add("--gpu-memory-gb-per-s", machine.gpu_memory_gb_per_s, "GPU memory, read plus written");
+  add("--gpu-gib", machine.gpu_gib,
+      "GPU memory; this and the next three describe a GPU by its data sheet, of whose rates the "
+      "plan takes the shares that it prints");
+  add("--bus-gb-per-s,--h2d-gb-per-s", machine.bus_gb_per_s,
+      "host to GPU, each way: 32 for PCIe 4 x16, 64 for PCIe 5");
+  add("--tflops", machine.tflops, "dense 16-bit products with sums in fp32, without sparsity");
+  add("--gpu-memory-gb-per-s", machine.gpu_memory_gb_per_s, "GPU memory");
   add("--cpu-gib", machine.cpu_gib, "RAM that the run may take");
   add("--ram-gb-per-s", machine.ram_gb_per_s, "RAM, read plus written, by all cores");
   add("--nvme-gib", machine.nvme_gib, "space on the drives");
   add("--drive-read-gb-per-s", machine.drive_read_gb_per_s, "all drives together");
-  add("--drive-write-gb-per-s", machine.drive_write_gb_per_s, "all drives together");
+  add("--drive-write-gb-per-s", machine.drive_write_gb_per_s, "all drives together, for hours");
+  add("--drive-tbw", machine.drive_tbw,
+      "TB that the drives are rated to be written in their life (600 for each TB of room)");
   add("--link-gb-per-s", machine.link_gb_per_s, "between the GPUs of a host, each way of each");
   add("--network-gb-per-s", machine.network_gb_per_s, "between hosts, each way of a host");
   add("--link-latency-us", machine.link_latency_us, "of each exchange between GPUs");
@@ -157,10 +223,12 @@ Command add_plan_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
       "plan", "Plan a run: whether it fits, where its state goes, how long a step will take");
   command->footer(
-      "Measures this machine the first time (sluice probe). For a GPU that it does not have:\n"
-      "  sluice plan CONFIG --gpu-gib 24 --h2d-gb-per-s 12 --tflops 30\n"
+      "Measures this machine the first time (sluice probe). For another one, with a run file or "
+      "just a model's\nname (model.preset), nothing of which need be here:\n"
+      "  sluice plan qwen3-8b --gpu rtx4090 --ram 64\n"
+      "  sluice plan CONFIG --gpu-gib 24 --bus-gb-per-s 16 --tflops 71\n"
       "For several, from what a whole host has, and how it grows with them:\n"
-      "  sluice plan CONFIG --gpus 8 --hosts 4 --gpu-gib 80 --tflops 400 --cpu-gib 1000 \\\n"
+      "  sluice plan CONFIG --gpus 8 --hosts 4 --gpu h100 --cpu-gib 1000 \\\n"
       "      --link-gb-per-s 250 --network-gb-per-s 100\n"
       "Exit code 2: the run does not fit; the nearest setting that does is named.");
   const auto options = std::make_shared<PlanOptions>();
@@ -188,7 +256,20 @@ Command add_plan_command(CLI::App& sluice) {
   command->add_option("--hosts,--nodes", options->cluster.nodes, "and for so many hosts alike")
       ->check(CLI::Range(1, kMostHosts))
       ->needs(gpus);
+  command->add_option("--gpu", options->gpu, "A GPU by its name, in a machine that is not this one")
+      ->check(choices(gpu_names()))
+      ->group("Another machine");
+  command->add_option("--ram", options->ram_gib, "GiB of RAM of that machine")
+      ->check(above_zero())
+      ->group("Another machine");
   add_machine_options(*command, options->machine);
+  command->get_option("--cpu-gib")->excludes("--ram");
+  command
+      ->add_option("--data-tokens", options->data_tokens,
+                   "Tokens of the training data, where it is not here: for the run's hours, and "
+                   "what it writes")
+      ->check(above_zero());
+  command->add_flag("--list-gpus", options->lists_gpus, "Prints what --gpu knows, and ends");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 

@@ -2,19 +2,22 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <utility>
 #include <vector>
 
-#include "aio/machine_info.h"
-#include "aio/units.h"
 #include "engine/comm/host_lists.h"
 #include "engine/device/gpu.h"
 #include "tools/cli/option_checks.h"
 
 namespace sluice::tools {
 namespace {
+
+bool is_wanted(const RankOptions& options) {
+  return options.ranks > 0 || options.gpus > 0 || !options.hostfile.empty();
+}
 
 // Of this machine, before ranks are started for them.
 Status check_gpus(int wanted) {
@@ -34,20 +37,14 @@ Error refused_by_launcher(const RankOptions& options, const engine::Launch& laun
   const std::string value = options.hostfile.empty()
                                 ? std::to_string(std::max(options.gpus, options.ranks))
                                 : options.hostfile;
-  return Error(ErrorCode::kInvalidArgument, flag + " " + value + ", but a launcher has started " +
-                                                std::to_string(launch.context.world) +
-                                                " ranks: leave " + flag + " out");
-}
-
-// Before ranks are started whose bare processes do not fit into this machine.
-Status check_memory(int ranks) {
-  constexpr std::uint64_t kOfARank = 256 * kMiB;  // LibTorch and a little
-  const std::uint64_t available = aio::available_ram_bytes();
-  if (available == 0 || static_cast<std::uint64_t>(ranks) * kOfARank <= available) return {};
-  return Error(ErrorCode::kOutOfMemory,
-               std::to_string(ranks) + " ranks on this machine, which has " +
-                   format_bytes(available) + " of free memory: each takes " +
-                   format_bytes(kOfARank) + " before it has read anything");
+  return Error(ErrorCode::kInvalidArgument,
+               flag + " " + value + ", but a launcher has started " +
+                   std::to_string(launch.context.world) + " ranks: leave " + flag +
+                   " out, or unset " +
+                   (launch.launcher == engine::Launcher::kSlurm      ? "SLURM_STEP_ID"
+                    : launch.launcher == engine::Launcher::kTorchrun ? "RANK and WORLD_SIZE"
+                                                                     : "its variables") +
+                   " to start them here");
 }
 
 Result<std::vector<engine::HostSlots>> read_hostfile(const std::string& path) {
@@ -88,7 +85,8 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
           ->excludes(gpus);
   command
       .add_option("--ssh", options.remote.shell,
-                  "Instead of ssh: a command that is given a host and a line for its shell")
+                  "Instead of ssh: a command that is given a host and a line for its shell, and "
+                  "passes standard input on")
       ->type_name("COMMAND")
       ->capture_default_str()
       ->needs(hostfile);
@@ -101,13 +99,24 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
       ->needs(hostfile);
 }
 
+void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment) {
+  if (!is_wanted(options) || is_started_rank()) return;
+  // srun sets them for each task that it starts.
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"})
+    if (environment.contains(name)) return;
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
+    environment.erase(name);
+    unsetenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
+  }
+}
+
 Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch) {
   if (is_started_rank()) return std::optional<int>();
   const int ranks = std::max(options.ranks, options.gpus);
-  const bool is_wanted = ranks > 0 || !options.hostfile.empty();
   // A launcher of one task leaves it to that one.
   if (launch.context.world > 1) {
-    if (is_wanted && ranks != launch.context.world) return refused_by_launcher(options, launch);
+    if (is_wanted(options) && ranks != launch.context.world)
+      return refused_by_launcher(options, launch);
     return std::optional<int>();
   }
   SLUICE_ASSIGN_OR_RETURN(const auto of_host, ranks_of_this_host());
@@ -125,7 +134,6 @@ Result<std::optional<int>> start_ranks(const RankOptions& options, const engine:
   }
   if (options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
   if (ranks < 2) return std::optional<int>();
-  SLUICE_RETURN_IF_ERROR(check_memory(ranks));
   return ended_with(run_ranks(words, ranks));
 }
 

@@ -23,6 +23,10 @@ struct RankOptions {
 
 void add_rank_options(CLI::App& command, RankOptions& options);
 
+// A batch script and an interactive shell of Slurm's may have all the variables of a task, though
+// srun has not started one there: what the user asks for wins, here and in what this starts.
+void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment);
+
 // Where this process is to start ranks rather than to be one: does so, and returns their exit code.
 // Errors: kInvalidArgument for options that contradict the launcher or this machine.
 Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch);

@@ -32,7 +32,13 @@ struct ReportCommandOptions {
 
 // Those that are there; of a run whose folder cannot be searched, a notice.
 void add_checkpoints(aio::IoQueue& queue, report::RunRecord& record) {
-  const auto list = engine::CheckpointFolder(queue, record.path + "/checkpoints").list();
+  const std::string path = record.path + "/checkpoints";
+  const auto kind = queue.backend().files().kind_of(path);
+  if (kind.ok() && *kind == aio::PathKind::kLink) {
+    record.notices.emplace_back("checkpoints is a link: those that it leads to are not listed");
+    return;
+  }
+  const auto list = engine::CheckpointFolder(queue, path).list();
   if (!list.ok()) {
     record.notices.push_back("the checkpoints cannot be listed: " + list.error().message());
     return;

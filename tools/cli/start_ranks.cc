@@ -2,22 +2,17 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -29,6 +24,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "engine/comm/launcher_text.h"
+#include "engine/comm/run_key.h"
+#include "tools/cli/rank_process.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
@@ -99,34 +97,27 @@ struct Listener {
   }
 };
 
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  all.reserve(texts.size() + 1);
-  for (std::string& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
+// A pipe with a line in it, for a process that is started elsewhere: what is in its command line or
+// its environment, others there can read.
+struct InputLine {
+  int reads = -1;
 
-// The variables of this process, with others in place of those of the same names.
-class Variables {
- public:
-  Variables() {
-    for (char** it = environ; *it != nullptr; ++it) all_.emplace_back(*it);
+  InputLine() = default;
+  InputLine(const InputLine&) = delete;
+  InputLine& operator=(const InputLine&) = delete;
+  ~InputLine() {
+    if (reads >= 0) close(reads);
   }
-  void set(const std::string& name, const std::string& value) {
-    std::erase_if(all_, [&](const std::string& it) { return it.starts_with(name + "="); });
-    all_.push_back(name + "=" + value);
+  Status open(const std::string& line) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe");
+    reads = ends[0];
+    const std::string text = line + "\n";  // fits into a pipe
+    const bool is_written =
+        write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    close(ends[1]);
+    return is_written ? Status() : system_error("write");
   }
-  std::vector<std::string>& all() { return all_; }
-
- private:
-  std::vector<std::string> all_;
-};
-
-// The descriptors that a rank is given: -1 for none.
-struct HandedDown {
-  int lifeline = -1;
-  int listener = -1;
 };
 
 Variables environment_of(const HostRanks& ranks, int local, const HandedDown& handed) {
@@ -144,6 +135,7 @@ Variables environment_of(const HostRanks& ranks, int local, const HandedDown& ha
   set("MASTER_ADDR", ranks.master_address);
   set("MASTER_PORT", ranks.master_port);
   set("SLUICE_JOB", ranks.job);
+  set("SLUICE_SECRET", ranks.secret);
   // Of a launcher that has started this process: the port is no store's of its.
   set("TORCHELASTIC_USE_AGENT_STORE", std::string("False"));
   set(kStarter, handed.lifeline);
@@ -151,118 +143,10 @@ Variables environment_of(const HostRanks& ranks, int local, const HandedDown& ha
   return variables;
 }
 
-// In a process group of its own: a terminal's Ctrl-C reaches this process alone.
-// `words` name a program of PATH, or by its path. Zero, or an error's number.
-int start(std::vector<std::string> words, Variables variables, const HandedDown& handed,
-          pid_t& process) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // The same number: what closed it there does not any more.
-  for (const int descriptor : {handed.lifeline, handed.listener})
-    if (descriptor >= 0) posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none{};
-  sigemptyset(&none);
-  const sigset_t defaults = signals_ignored_here();
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes,
-                           static_cast<short>(POSIX_SPAWN_SETSIGMASK |  // NOLINT: as declared
-                                              POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP));
-  const int failed = posix_spawnp(&process, words.front().c_str(), &actions, &attributes,
-                                  pointers(words).data(), pointers(variables.all()).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  return failed;
-}
-
-int exit_code_of_status(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-// A process that is waited for: a rank, or another host's.
-struct Child {
-  pid_t process = 0;  // 0: it has ended
-  std::string host;   // empty: a rank of this one
-  int rank = 0;       // of this host
-};
-
-// What a rank that has ended did not say itself. In one piece: the other ranks write to the same
-// terminal.
-void report_end(const Child& child, int status) {
-  if (!child.host.empty()) {
-    std::cerr << ("host " + child.host + ": its ranks ended with exit code " +
-                  std::to_string(exit_code_of_status(status)) + "\n");
-  } else if (WIFSIGNALED(status)) {
-    const int number = WTERMSIG(status);
-    const char* const name = ::strsignal(number);  // NOLINT(concurrency-mt-unsafe): the only thread
-    std::cerr << ("rank " + std::to_string(child.rank) + " was ended by signal " +
-                  std::to_string(number) + " (" + name + ")" +
-                  (number == SIGKILL ? ", as the kernel does when memory runs out" : "") + "\n");
-  }
-}
-
-// Who is left after one has failed knows of it within seconds, unless it still waits for all to
-// come; then it is asked to end, and at last made to.
-class Grace {
- public:
-  void begin() {
-    if (!due_at_) due_at_ = Clock::now() + std::chrono::seconds(5);
-  }
-  // The signal that is due now, or 0.
-  int due() {
-    if (!due_at_ || Clock::now() < *due_at_) return 0;
-    due_at_ = Clock::now() + std::chrono::minutes(1);
-    return std::exchange(has_asked_, true) ? SIGKILL : SIGTERM;
-  }
-  bool has_asked() const { return has_asked_; }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> due_at_;
-  bool has_asked_ = false;
-};
-
-// Ends with all of them. The first code that is not 0 counts, and the first one's before others.
-int wait_for_all(std::vector<Child> children) {
-  const Interrupt interrupt;
-  bool told = false;
-  Grace grace;
-  int first_code = 0;
-  int other_code = 0;
-  const auto runs = [](const Child& child) { return child.process > 0; };
-  while (std::any_of(children.begin(), children.end(), runs)) {
-    if (interrupt.requested() && !std::exchange(told, true) && runs(children.front()))
-      kill(children.front().process, SIGTERM);
-    const int due = grace.due();
-    for (Child& child : children) {
-      if (due != 0 && runs(child)) kill(child.process, due);
-      int status = 0;
-      if (!runs(child) || waitpid(child.process, &status, WNOHANG) != child.process) continue;
-      const int code = exit_code_of_status(status);
-      if (code != 0) grace.begin();
-      if (code != 0 && !grace.has_asked()) report_end(child, status);
-      int& counts = &child == children.data() ? first_code : other_code;
-      if (counts == 0 && !grace.has_asked()) counts = code;
-      child.process = 0;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return first_code != 0 ? first_code : std::min(other_code, 1);
-}
-
-// On a failure none of them stays.
-Error not_started(const std::string& what, int failed, std::vector<Child> started) {
-  for (const Child& child : started) kill(child.process, SIGKILL);
-  wait_for_all(std::move(started));
-  return Error(ErrorCode::kNotFound, what + " cannot be started: " + std::strerror(failed));
-}
-
 // `handed`: the listener is the first one's.
 Status start_local(std::vector<std::string> words, const HostRanks& ranks, HandedDown handed,
                    std::vector<Child>& children) {
+  SLUICE_RETURN_IF_ERROR(check_memory(ranks.count));
   words.front() = "/proc/self/exe";
   for (int local = 0; local < ranks.count; ++local) {
     const int rank = ranks.first + local;
@@ -317,7 +201,7 @@ std::vector<std::string> split(const std::string& text) {
 }
 
 Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
-  const std::string& first = hosts.front().host;
+  const std::string first = hosts.front().address();
   if (!is_this_host(first))
     return Error(ErrorCode::kInvalidArgument,
                  "the first host of the hostfile is " + first +
@@ -328,6 +212,23 @@ Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
                                                   ", which means another machine on each of the "
                                                   "others: write the name that they reach it by");
   return {};
+}
+
+// The secret of the run, as InputLine sends it; reads nothing beyond it.
+Result<std::string> line_of_input() {
+  constexpr std::size_t kMostBytes = 256;
+  std::string line;
+  char next = 0;
+  while (line.size() < kMostBytes) {
+    const ssize_t got = read(STDIN_FILENO, &next, 1);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0 || next == '\n') break;
+    line += next;
+  }
+  if (next == '\n' && !line.empty()) return line;
+  return Error(ErrorCode::kInvalidArgument,
+               "the run's secret did not come by standard input: the command of --ssh has to pass "
+               "it on, as ssh does (docker exec -i, kubectl exec -i)");
 }
 
 // In a variable; -1: it is not set.
@@ -366,7 +267,8 @@ Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
                                       .world = ranks,
                                       .master_address = "127.0.0.1",
                                       .master_port = listener.port,
-                                      .job = new_job()},
+                                      .job = new_job(),
+                                      .secret = engine::new_secret()},
                                      {lifeline.handed, listener.socket}, children));
   return wait_for_all(std::move(children));
 }
@@ -377,8 +279,10 @@ Result<int> run_hosts(const std::vector<std::string>& words,
   if (hosts.size() == 1) return run_ranks(words, hosts.front().slots);
   const std::vector<std::string> shell = split(remote.shell);
   if (shell.empty()) return Error(ErrorCode::kInvalidArgument, "the command of --ssh is empty");
-  HostRanks ranks{
-      .master_address = hosts.front().host, .master_port = remote.master_port, .job = new_job()};
+  HostRanks ranks{.master_address = hosts.front().address(),
+                  .master_port = remote.master_port,
+                  .job = new_job(),
+                  .secret = engine::new_secret()};
   ranks.world =
       std::accumulate(hosts.begin(), hosts.end(), 0,
                       [](int sum, const engine::HostSlots& host) { return sum + host.slots; });
@@ -394,7 +298,9 @@ Result<int> run_hosts(const std::vector<std::string>& words,
       command.push_back(host.host);
       SLUICE_ASSIGN_OR_RETURN(command.emplace_back(), remote_line(words, ranks));
       pid_t process = 0;
-      const int failed = start(std::move(command), Variables(), {}, process);
+      InputLine secret;
+      SLUICE_RETURN_IF_ERROR(secret.open(ranks.secret));
+      const int failed = start(std::move(command), Variables(), {.input = secret.reads}, process);
       if (failed != 0)
         return not_started(shell.front() + ", for host " + host.host + ",", failed, children);
       children.push_back({.process = process, .host = host.host});
@@ -416,10 +322,15 @@ Result<std::optional<HostRanks>> ranks_of_this_host() {
     char colon = 0;
     is_good = is_good && stream >> *number >> colon && colon == ':' && *number >= 0;
   }
-  if (!is_good || !(stream >> ranks.master_address >> ranks.job) || ranks.count < 1)
+  is_good = is_good && stream >> ranks.master_address >> ranks.job && ranks.count >= 1 &&
+            ranks.world <= engine::kMaxRanks && ranks.first < ranks.world &&
+            ranks.count <= ranks.world - ranks.first && ranks.master_port >= 1 &&
+            ranks.master_port <= 65535;
+  if (!is_good)
     return Error(ErrorCode::kInvalidArgument,
-                 std::string(kHostRanks) + " is '" + text +
-                     "': it is set by `sluice train --hostfile` alone; unset it");
+                 std::string(kHostRanks) + " is " + engine::quoted(text) +
+                     ": only `sluice train --hostfile` sets it, for other hosts; unset it");
+  SLUICE_ASSIGN_OR_RETURN(ranks.secret, line_of_input());
   return std::optional(ranks);
 }
 

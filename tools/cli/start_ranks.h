@@ -29,7 +29,8 @@ struct HostRanks {
   int world = 1;
   std::string master_address;  // of the first host, as the others reach it
   int master_port = engine::kDefaultMasterPort;
-  std::string job;  // of this start and of no other: digits
+  std::string job;     // of this start and of no other: digits
+  std::string secret;  // likewise; to another host it goes by standard input
 };
 
 struct RemoteStart {

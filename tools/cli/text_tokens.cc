@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "tools/cli/child_process.h"
 #include "tools/cli/utf8_stream.h"
 
@@ -72,7 +73,7 @@ class ToolTokens final : public TextTokens {
       return Error(ErrorCode::kInvalidArgument, "the prompt is not UTF-8");
     }
     SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));
-    json reply = json::parse(answer, nullptr, false);
+    json reply = json_or_discarded<json>(answer);
     if (reply.is_object() && reply.contains("error"))
       return Error(ErrorCode::kInvalidArgument, reply["error"].get<std::string>());
     if (!reply.is_object() || !reply.contains(key))
@@ -100,9 +101,9 @@ Result<std::string> find_tokens_tool(const std::string& named) {
         return tool.string();
   }
   return Error(ErrorCode::kNotFound,
-               "a tokenizer.json is used through tools/tokens of Sluice's source tree, which is "
-               "not above " +
-                   program.string() + ": name it with --tokens-tool");
+               "the helper tools/tokens, which reads a tokenizer.json, was not found next to " +
+                   program.string() +
+                   ": install again (cmake --install), or give --tokens-tool PATH");
 }
 
 std::unique_ptr<TextTokens> byte_tokens() { return std::make_unique<ByteTokens>(); }

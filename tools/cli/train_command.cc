@@ -33,6 +33,7 @@ constexpr const char* kTrainInterruptNotice =
 
 struct TrainOptions : TrainRequest {
   RankOptions ranks;
+  int signal_exit_code = kSavedExitCode;
   OutputOptions output;
   std::unique_ptr<OutputForm> form;  // until all is said
 };
@@ -52,11 +53,11 @@ std::string begin_again(const CLI::App& command, RunFolder::Entry entry, const R
   return same_command(command, {"--overwrite"}) + " --overwrite";
 }
 
-// Of the first rank, or the only one. Where it ends with a code that is not 0 and has said why,
-// `reason` is what to tell the others.
+// Of the first rank, or the only one. `reason` is what to tell the others; empty where they have
+// come to the end with this one. `interrupt` is made once there is something to finish.
 Result<int> run(const TrainOptions& options, const CLI::App& app,
                 const engine::RankContext& context, engine::Communicator* link,
-                aio::IoWatchdog& watchdog, std::string& reason) {
+                aio::IoWatchdog& watchdog, std::optional<Interrupt>& made, std::string& reason) {
   const ResumeCommand command = [&](const std::string& name, const std::string& more) {
     return resume_command(app, name, more);
   };
@@ -65,7 +66,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   events.set_listener([&form](std::string_view line) { form.event(line); });
   SLUICE_ASSIGN_OR_RETURN(WantedRun wanted, check_training(options, context, watchdog));
   const bool as_json = form.kind() == OutputForm::Kind::kJsonLines;
-  const Interrupt interrupt(as_json ? nullptr : kTrainInterruptNotice);
+  const Interrupt& interrupt = made.emplace(as_json ? nullptr : kTrainInterruptNotice);
   std::optional<Monitors> monitors;
   fail_writes_without_reader();
   auto begun = begin_training(options, std::move(wanted),
@@ -98,9 +99,12 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
                        .monitors = *monitors,
                        .form = form,
                        .weights = options.save_weights,
-                       .again = begin_again(app, started->wanted.entry, started->from)};
+                       .again = begin_again(app, started->wanted.entry, started->from),
+                       .signal_exit_code = options.signal_exit_code};
   const Result<int> ended = train_and_finish(work);
-  if (!ended.ok()) {
+  if (ended.ok()) {
+    reason.clear();
+  } else {
     reason = ended.error().message();
     // Before the run goes, which would tell the others that all is done.
     if (link != nullptr) link->abort(reason);
@@ -109,14 +113,19 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
 }
 
 Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
-  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch,
-                          engine::read_launch(engine::own_environment()));
+  engine::Environment environment = engine::own_environment();
+  prefer_asked_ranks(options.ranks, environment);
+  SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, engine::read_launch(environment));
   SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));
   if (ended) return *ended;
   options.form = std::make_unique<OutputForm>(options.output.kind());
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
-  SLUICE_ASSIGN_OR_RETURN(const auto link, engine::meet_ranks(launch, listener));
+  auto met = engine::meet_ranks(launch, listener);
+  // The first rank has refused to begin, and says why.
+  const bool is_cancelled = !met.ok() && met.error().code() == ErrorCode::kCancelled;
+  if (is_cancelled && launch.context.rank > 0) return kExitFailed;
+  SLUICE_ASSIGN_OR_RETURN(const auto link, std::move(met));
   if (launch.context.rank > 0) return follow_first_rank(launch.context, *link, watchdog);
   const auto failed = [&](Error error) {
     if (link) link->abort(error.message());
@@ -124,9 +133,12 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   };
   try {
     std::string reason = "the first rank has ended";
-    auto done = run(options, app, launch.context, link.get(), watchdog, reason);
+    std::optional<Interrupt> interrupt;  // until the last rank has ended
+    auto done = run(options, app, launch.context, link.get(), watchdog, interrupt, reason);
     if (!done.ok()) return failed(std::move(done).error());
-    if (link && *done != 0) link->abort(reason);
+    if (link && !reason.empty()) link->abort(reason);
+    // What the first rank could not write is no failure of the others.
+    if (link && reason.empty()) end_together(*link, *done == kExitNotSaved ? 0 : *done);
     return done;
   } catch (const std::exception& error) {
     return failed(error_of(error));
@@ -152,9 +164,9 @@ Command add_train_command(CLI::App& sluice) {
       "tokenizer/, metrics.jsonl (one line per step), checkpoints/ and, with --trace, trace.json. "
       "It\n"
       "may be moved or copied, and DIR/config.json is a CONFIG whose run is in DIR.\n"
-      "Ctrl-C, SIGTERM or SIGHUP finishes the step, saves it and exits with 0; a second Ctrl-C or\n"
-      "SIGTERM stops at once. Exit code 1: a checkpoint, metrics or another file could not be "
-      "written.");
+      "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 finishes the step, saves it and exits with 75\n"
+      "(--signal-exit-code); a second Ctrl-C or SIGTERM stops at once, with 130. Exit code 1: a\n"
+      "checkpoint, metrics or another file could not be written.");
   const auto options = std::make_shared<TrainOptions>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
@@ -193,6 +205,14 @@ Command add_train_command(CLI::App& sluice) {
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
   add_rank_options(*command, options->ranks);
+  command
+      ->add_option(
+          "--signal-exit-code", options->signal_exit_code,
+          "Exit code after a signal, once all is saved: 75 lets a scheduler tell that from "
+          "a run that is complete, 0 does not")
+      ->type_name("CODE")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 255));
   command
       ->add_option("--log-every", options->log_every,
                    "Steps between lines of progress (run.log_every)")

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
+#include "engine/comm/launcher_text.h"
 #include "engine/config/resolve.h"
 #include "engine/device/gpu.h"
 #include "tools/cli/start_ranks.h"
@@ -58,7 +60,7 @@ Status see_folder(engine::Communicator& link, const std::string& path, const std
   if (blind == all.end()) return {};
   return Error(link.rank() == 0 ? ErrorCode::kInvalidArgument : ErrorCode::kCancelled,
                "rank " + std::to_string(blind - all.begin()) +
-                   " does not see the run's folder: it finds no " + *blind +
+                   " does not see the run's folder: it finds no " + engine::shown(*blind, 4096) +
                    ", which rank 0 has just written. Choose an --out that all hosts have by the "
                    "same path, such as a folder of a network file system");
 }
@@ -72,7 +74,7 @@ struct HandedOut {
 
 Result<HandedOut> receive(engine::Communicator& link) {
   SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(""));
-  const json content = json::parse(texts.front());
+  SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(texts.front()));
   HandedOut handed;
   config::Sources sources;
   sources.run_file =
@@ -138,9 +140,15 @@ void see_own_gpu(const engine::RankContext& context) {
   setenv(kVisible, own.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): likewise
 }
 
+int end_together(engine::Communicator& link, int code) {
+  // A rank that is gone by now has left its part of the run complete.
+  const auto codes = link.all_gather_text(std::to_string(code));
+  return codes.ok() ? engine::whole_number(codes->front(), 255).value_or(code) : code;
+}
+
 Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
                               aio::IoWatchdog& watchdog) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
   bool has_begun = false;
   const auto follow = [&]() -> Status {
     const QuietRank quiet(link.rank());
@@ -166,7 +174,7 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
   } catch (const std::exception& error) {
     done = error_of(error);
   }
-  if (done.ok()) return 0;
+  if (done.ok()) return end_together(link, 0);
   // The first rank refused to begin, or another one, and it is the first that says why.
   if (!has_begun && done.error().code() == ErrorCode::kCancelled) return 1;
   const Status known = link.health();

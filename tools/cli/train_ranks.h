@@ -22,8 +22,13 @@ void see_own_gpu(const engine::RankContext& context);
 // kInvalidArgument where one does not see the folder.
 Status hand_out(engine::Communicator& link, const StartedRun& run);
 
-// All that another rank does, until the first one ends. Signals that a terminal or a launcher sends
-// to all ranks are the first one's to answer.
+// Of all ranks, once each has let go of all that it had: none ends before. Launchers kill the
+// others when one ends with a code that is not 0. Returns the first one's `code`.
+int end_together(engine::Communicator& link, int code);
+
+// All that another rank does, until the first one ends; its code is the first one's where a signal
+// has ended that one. Signals that a terminal or a launcher sends to all ranks are the first one's
+// to answer.
 Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
                               aio::IoWatchdog& watchdog);
 

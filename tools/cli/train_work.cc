@@ -54,7 +54,7 @@ Result<int> train_and_finish(const TrainWork& work) {
   if (end == TrainSession::End::kCompleted) return 0;
   if (is_saved(started)) {
     std::cerr << "interrupted; --resume continues from here\n";
-    return 0;
+    return work.signal_exit_code;
   }
   std::cerr << "interrupted, and no step is saved; to begin again: " << work.again << "\n";
   return kInterruptedExitCode;

@@ -21,6 +21,7 @@ struct TrainWork {
   OutputForm& form;
   std::string weights;  // the file of the final weights; empty: none
   std::string again;    // the command that begins again where the run began
+  int signal_exit_code = kSavedExitCode;
 };
 
 // Returns the exit code. Errors, including those thrown, say on which drives the run's state was

@@ -8,6 +8,7 @@ from functools import partial
 
 from corpus import chat_encode, chat_spans, encode, vocabulary
 from corpus.chat_output import ChatWriter, histogram
+from corpus.left_out import NO_FORM
 from corpus.report import Progress
 from corpus.tokenizer_folder import SPECIAL_TOKENS
 from toolbox import Failure, default_jobs
@@ -31,19 +32,22 @@ class ChatPreparation:
         tokenizer.check_added_tokens(checked.token_to_id)
         now = datetime.datetime.now()
         self._settings = chat_encode.ChatSettings(
-            self.words.json_text, self.words.size > 1 << 16, tokenizer.template,
+            self.words.json_text, self.words.size > 1 << 16, tokenizer.templates,
             tokenizer.special_tokens, now, tokenizer.template_from, options.chat_format,
-            options.train_on, options.max_tokens, options.too_long == "cut",
+            options.map, options.train_on, options.max_tokens, options.too_long == "cut",
             options.validation_fraction)
         markers = chat_encode.ChatEncoder(self._settings).has_markers
         self._about = {
-            "template_sha256": hashlib.sha256(tokenizer.template.encode()).hexdigest(),
+            **{key: hashlib.sha256(tokenizer.templates[name].encode()).hexdigest()
+               for key, name in (("template_sha256", "default"),
+                                 ("tool_template_sha256", "tool_use"))
+               if name in tokenizer.templates},
             "train_on": options.train_on,
             "mask": chat_spans.MARKERS if markers else chat_spans.PREFIXES}
         self.made_with = {"validation_fraction": options.validation_fraction,
                           "chat_format": options.chat_format, "max_tokens": options.max_tokens,
                           "too_long": options.too_long}
-        if "strftime_now" in tokenizer.template:
+        if any("strftime_now" in text for text in tokenizer.templates.values()):
             self.made_with["now"] = now.isoformat(timespec="seconds")
 
     def write(self, corpus, folder):
@@ -57,7 +61,10 @@ class ChatPreparation:
             reasons = self._report.reasons.most_common()
             if reasons:
                 raise Failure("no conversation is left to train on. Left out, and why: " +
-                              ", ".join(f"{count} {reason}" for reason, count in reasons))
+                              ", ".join(f"{count} {reason}" for reason, count in reasons) +
+                              ("; --map says what the rows' names mean, as in "
+                               "question=instruction,answer=output"
+                               if reasons[0][0] == NO_FORM else ""))
             skipped = self._report.skipped
             raise Failure("there is no conversation in what was given" +
                           (f" ({skipped} skipped, see above)" if skipped else ""))
@@ -77,7 +84,8 @@ class ChatPreparation:
         progress.finish()
 
     def _take(self, batch, names, writers):
-        self._conversations.update(read=len(names), cut=batch.cut, specials=batch.spell_specials)
+        self._conversations.update(read=len(names), cut=batch.cut, specials=batch.spell_specials,
+                                   **batch.omitted)
         for number, reason, detail in batch.left_out:
             self._report.leave_out(names[number], reason, detail)
         for number in batch.replaced:
@@ -127,6 +135,12 @@ class ChatPreparation:
         if counted["specials"]:
             lines.append(f"in {counted['specials']} conversations a message spells a special "
                          "token, and is trained on as that token")
+        if counted["reasoning"]:
+            lines.append(f"in {counted['reasoning']} conversations the template drops the reasoning "
+                         "of a turn that others follow, as it will when the model is used")
+        if counted["tools"]:
+            lines.append(f"in {counted['tools']} conversations there are tools that the template "
+                         "does not write: the model learns without seeing them")
         left_out = sum(self._report.reasons.values())
         lines.append("\n".join([f"{left_out} of {counted['read']} conversations are left out"] +
                                [f"{count:>9} {reason}" for reason, count in
@@ -136,7 +150,8 @@ class ChatPreparation:
 
 def _check_names(tokenizer):
     """A template that writes a token nobody has named would leave it out without a word."""
-    used = [name for name in SPECIAL_TOKENS if re.search(rf"\b{name}\b", tokenizer.template)]
+    used = [name for name in SPECIAL_TOKENS
+            if any(re.search(rf"\b{name}\b", text) for text in tokenizer.templates.values())]
     if used and not tokenizer.says_special_tokens:
         raise Failure(f"the chat template {tokenizer.template_from} writes {' and '.join(used)}, "
                       "and no file says what that is: put the model's tokenizer_config.json beside "

@@ -6,17 +6,23 @@ from array import array
 from collections import Counter, namedtuple
 
 from corpus import chat_spans
-from corpus.chat_template import ChatTemplate
-from corpus.conversations import LeftOut, parse
+from corpus.chat_template import ENDLESS, ChatTemplates
+from corpus.left_out import LeftOut
+from corpus.messages import parse
 from corpus.encode import side_by_hash
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 TOO_LONG = "longer than --max-tokens"
+LONG_CHARACTERS = 1 << 20  # a text that is encoded in pieces
+CUT_TRIES = 4096
+CUT_CONTEXT = 512
+MOST_ENDLESS = 3  # conversations on which the template may exceed a bound
 
-# What an encoder is made from; it travels to worker processes. name: of the template.
-ChatSettings = namedtuple("ChatSettings", "json_text wide template special_tokens now name form "
-                          "train_on max_tokens cut validation_fraction")
-Rendered = namedtuple("Rendered", "number conversation text spans")
+# What an encoder is made from; it travels to worker processes. templates: name -> text; name: of
+# the file that has them; renamed: what rows call a key -> what it is called.
+ChatSettings = namedtuple("ChatSettings", "json_text wide templates special_tokens now name form "
+                          "renamed train_on max_tokens cut validation_fraction")
+Rendered = namedtuple("Rendered", "number conversation text spans omitted dropped")
 
 
 class Side:
@@ -38,6 +44,7 @@ class ChatBatch:
         self.replaced = []  # numbers of the rows
         self.cut = 0
         self.spell_specials = 0
+        self.omitted = Counter()  # what the template left out -> of how many
 
 
 class ChatEncoder:
@@ -45,10 +52,12 @@ class ChatEncoder:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parallel work is several processes
         self._settings = settings
         self._tokenizer = chat_tokenizer(settings.json_text)
-        self._template = ChatTemplate(settings.template, settings.special_tokens, settings.now,
-                                      settings.name)
-        self._specials = [token.content for token in
-                          self._tokenizer.get_added_tokens_decoder().values() if token.special]
+        self._templates = ChatTemplates(settings.templates, settings.special_tokens, settings.now,
+                                        settings.name)
+        self._endless = 0
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self._specials = [token.content for token in added if token.special]
+        self._borders = chat_spans.Borders(token.content for token in added)
         # Their offsets include the white space beside them, which they swallow.
         self._swallowing = {number: token.content for number, token in
                             self._tokenizer.get_added_tokens_decoder().items()
@@ -58,40 +67,77 @@ class ChatEncoder:
 
     @property
     def has_markers(self):
-        return self._template.has_markers
+        return self._templates.has_markers
 
     def encode(self, rows):
         """The ChatBatch of rows as they were read."""
         batch, rendered = ChatBatch(), []
         for number, content in enumerate(rows):
             try:
-                conversation = parse(content, self._settings.form)
-                rendered.append(Rendered(number, conversation, *chat_spans.of_conversation(
-                    self._template, conversation, self._settings.train_on)))
+                conversation = parse(content, self._settings.form, self._settings.renamed)
+                rendered.append(Rendered(number, *chat_spans.of_conversation(
+                    self._templates, conversation, self._settings.train_on, self._borders)))
             except LeftOut as left_out:
                 batch.left_out.append((number, left_out.reason, left_out.detail))
-        encodings = self._tokenizer.encode_batch([each.text for each in rendered],
-                                                 add_special_tokens=False)
-        for each, encoding in zip(rendered, encodings):
+                self._check_endless(left_out)
+        short = [each for each in rendered if len(each.text) <= LONG_CHARACTERS]
+        encodings = iter(self._tokenizer.encode_batch([each.text for each in short],
+                                                      add_special_tokens=False))
+        for each in rendered:
             try:
-                self._add(batch, each, encoding)
+                if len(each.text) <= LONG_CHARACTERS:
+                    self._add(batch, each, [(0, next(encodings))])
+                else:
+                    self._add(batch, each, self._pieces(each.text))
             except LeftOut as left_out:
                 batch.left_out.append((each.number, left_out.reason, left_out.detail))
         batch.left_out.sort()
         return batch
 
-    def _add(self, batch, each, encoding):
+    def _pieces(self, text):
+        """(where it begins, its Encoding) of the pieces of a long text: the package takes hundreds
+        of bytes for each token that it encodes at once."""
+        begin = 0
+        while begin < len(text):
+            end = self._cut(text, begin + LONG_CHARACTERS // 2) if (
+                len(text) - begin > LONG_CHARACTERS) else len(text)
+            yield begin, self._encoded(text[begin:end])
+            begin = end
+
+    def _cut(self, text, near):
+        """Where the tokens are the same whether the text is cut or not; else its end."""
+        for end in range(near, near - CUT_TRIES, -1):
+            if not text[end].isspace() or text[end - 1].isspace():
+                continue
+            before = text[max(0, end - CUT_CONTEXT):end]
+            after = text[end:end + CUT_CONTEXT]
+            if self._encoded(before + after).ids == [*self._encoded(before).ids,
+                                                     *self._encoded(after).ids]:
+                return end
+        return len(text)
+
+    def _encoded(self, text):
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _check_endless(self, left_out):
+        """A template that ends on none would take that long for each."""
+        self._endless += left_out.reason == ENDLESS
+        if self._endless >= MOST_ENDLESS:
+            raise Failure(f"{self._settings.name}: {left_out.reason} ({left_out.detail}), for "
+                          f"{MOST_ENDLESS} conversations already: use another template "
+                          "(--chat-template FILE)")
+
+    def _add(self, batch, each, pieces):
         settings = self._settings
-        ids = encoding.ids
-        if settings.train_on == "all":
-            mask = bytearray(b"\1") * len(ids)
-        else:
-            marked = self.has_markers
-            offsets = encoding.offsets if marked else self._offsets(encoding, each.text)
-            mask = chat_spans.token_mask(offsets, each.spans, partly=marked)
+        ids, mask = array("I"), bytearray()
+        for begin, encoding in pieces:
+            ids.extend(encoding.ids)
+            mask += self._mask(each, begin, encoding)
         trained = self._decoded([token for token, is_trained in zip(ids, mask) if is_trained])
-        chat_spans.check_turns(each.conversation.messages, settings.train_on, trained,
+        chat_spans.check_turns(each.conversation, settings.train_on, trained,
                                self._as_decoded)
+        if each.dropped:
+            raise each.dropped
         if settings.max_tokens and len(ids) > settings.max_tokens:
             if not settings.cut:
                 raise LeftOut(f"{TOO_LONG} {settings.max_tokens}", f"it has {len(ids)}")
@@ -101,13 +147,23 @@ class ChatEncoder:
             raise LeftOut(chat_spans.NOTHING,
                           f"of its first {len(ids)} tokens" if settings.cut else "")
         side = batch.sides.setdefault(self._side_of(each.conversation.fingerprint), Side())
-        side.raw += array(self._type, ids).tobytes()
+        side.raw += array(self._type, ids).tobytes() if self._type != ids.typecode else ids.tobytes()
         side.counts.update(ids)
         side.lengths.append(len(ids))
         side.mask += mask
         if each.conversation.replaced:
             batch.replaced.append(each.number)
         batch.spell_specials += self._spells_special(each.conversation.messages)
+        batch.omitted.update(each.omitted)
+
+    def _mask(self, each, begin, encoding):
+        """Of the tokens of a piece of the text that begins there."""
+        if each.spans == [(0, len(each.text))]:
+            return b"\1" * len(encoding.ids)
+        marked = self._templates.of(each.conversation.tools).has_markers
+        offsets = encoding.offsets if marked else self._offsets(encoding, each.text[begin:])
+        spans = [(first - begin, end - begin) for first, end in each.spans]
+        return chat_spans.token_mask(offsets, spans, partly=marked)
 
     def _offsets(self, encoding, text):
         """Where each token stands; of one that swallows white space, where it itself does."""
@@ -125,10 +181,10 @@ class ChatEncoder:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _as_decoded(self, text):
-        return self._decoded(self._tokenizer.encode(text, add_special_tokens=False).ids).strip()
+        return self._decoded(self._encoded(text).ids).strip()
 
     def _spells_special(self, messages):
-        contents = [message.get("content", "") for message in messages]
+        contents = [message.get("content") or "" for message in messages]
         return any(special in content for special in self._specials for content in contents)
 
 
@@ -138,7 +194,7 @@ def chat_tokenizer(json_text):
     tells that spaces were no part of a token."""
     from tokenizers import Tokenizer  # pylint: disable=import-outside-toplevel
     try:
-        described = json.loads(json_text)
+        described = read_json(json_text)
         described["post_processor"] = None
         tokenizer = Tokenizer.from_str(json.dumps(described))
     except Exception as error:  # what the package raises is a plain Exception

@@ -1,56 +1,30 @@
-"""Conversations out of files: their rows, and the three forms in which a row tells who said what.
+"""Conversations out of files: their rows, which messages.py takes apart.
 
-Rows come from JSON-lines, files that are one JSON list, Parquet, and folders that the package
+Rows come from JSON-lines, files that are one JSON list, CSV, Parquet, and folders that the package
 datasets wrote by save_to_disk() (Arrow streams, which pyarrow reads alone). A row stays as it was
 read until a worker process takes it apart, so parsing is parallel and memory is bounded by the
 batches in flight.
-
-What cannot be trained on is left out with one of the reasons below, by the exception LeftOut.
 """
 
 import hashlib
-import json
+import os
 from collections import namedtuple
 from pathlib import Path
 
-from corpus import documents
-from toolbox import Failure
+from corpus import documents, records
+from corpus.messages import MEDIA_KEYS, ROW_KEYS, TURN_KEYS
+from toolbox import Failure, read_json
 
 GLOBS = ("*.jsonl", "*.ndjson", "*.parquet")
-FORMS = ("messages", "sharegpt", "alpaca")
-TURN_KEYS = ("messages", "conversations", "conversation")
-SYSTEM_KEYS = ("system", "system_prompt")
-ROW_KEYS = (*TURN_KEYS, "instruction", "input", "output", *SYSTEM_KEYS, "history", "tools")
-SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
-            "chatgpt": "assistant", "model": "assistant", "system": "system", "tool": "tool",
-            "observation": "tool"}
-
-NOT_JSON = "not JSON"
-NO_FORM = "in none of the known forms"
-NOT_TEXT = "content that is not text"
-NO_ASSISTANT = "no assistant turn"
-EMPTY_TURN = "an empty assistant turn"
-WEIGHED = "a turn that its data weigh ('weight' or 'train')"
 
 # content: a line of JSON as bytes, or a dict.
 Row = namedtuple("Row", "where content size_bytes done_bytes")
-Conversation = namedtuple("Conversation", "messages tools fingerprint replaced")
-
-
-class LeftOut(Exception):
-    """Why a conversation is not trained on: a reason to count by, and what is particular here."""
-
-    def __init__(self, reason, detail=""):
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-
-
 class ConversationCorpus:
     """Sources of rows, in order."""
 
-    def __init__(self, sources):
+    def __init__(self, sources, options=documents.ReadOptions()):
         self.sources = sources
+        self._options = options
         self.total_bytes = sum(source.size_bytes for source in sources)
         self.read = []  # {"name", "bytes", "sha256"}
 
@@ -60,17 +34,17 @@ class ConversationCorpus:
         for source in self.sources:
             digest = hashlib.sha256()
             try:
-                for where, content, size_bytes, at_bytes in _rows(source, digest, report):
+                for where, content, size_bytes, at_bytes in _rows(source, digest, report, self._options):
                     yield Row(where, content, size_bytes, before_bytes + at_bytes)
-            except OSError as error:
-                report.skip(source.name, error.strerror or str(error))
+            except (OSError, UnicodeError) as error:
+                report.skip(source.name, documents.why_unread(error))
             else:
                 self.read.append({"name": source.name, "bytes": source.size_bytes,
                                   "sha256": digest.hexdigest()})
             before_bytes += source.size_bytes
 
 
-def find_sources(arguments, globs, fixed_format, report):
+def find_sources(arguments, globs, fixed_format, report, encoding=None):
     sources = []
     for argument in arguments:
         path = Path(argument)
@@ -78,26 +52,27 @@ def find_sources(arguments, globs, fixed_format, report):
             sources += _saved_dataset(path, report)
         else:
             found = documents.find_sources([argument], globs or GLOBS, fixed_format, report)
-            sources += map(_of_json, found)
+            sources += [_of_json(source, fixed_format, encoding) for source in found]
     for source in sources:
         if source.format == "text":
-            raise Failure(f"{source.name} is neither JSON nor Parquet by its name, and no folder "
-                          "of the package datasets: --format says which it is")
+            raise Failure(f"{source.name} is neither JSON nor Parquet nor CSV by its name, and "
+                          "no folder of the package datasets: --format says which it is")
     return sources
 
 
-def _of_json(source):
-    """A .json file is a list of rows, or has one in each line."""
-    if source.path.suffix.lower() != ".json" or source.format != "text":
+def _of_json(source, fixed_format, encoding):
+    """A .json file is a list of rows, or has one in each line. So may be what is called .jsonl."""
+    is_json = source.path.suffix.lower() == ".json" and source.format == "text"
+    if fixed_format or not (is_json or source.format == "jsonl"):
         return source
-    is_list = source.path.is_file() and documents.is_json_list(source.path)
+    is_list = source.path.is_file() and records.is_json_list(source.path, encoding)
     return source._replace(format="json list" if is_list else "jsonl")
 
 
 def _saved_dataset(folder, report):
     """The Arrow files of a folder that save_to_disk() wrote, or of the train split in it."""
     if (folder / "dataset_dict.json").is_file():
-        splits = _json_file(folder / "dataset_dict.json").get("splits") or []
+        splits = _strings(folder / "dataset_dict.json", "splits")
         chosen = splits[0] if len(splits) == 1 else "train"
         if chosen not in splits:
             raise Failure(f"{folder} has the splits {', '.join(splits)} and none that is called "
@@ -106,241 +81,144 @@ def _saved_dataset(folder, report):
             report.note(f"{folder} has the splits {', '.join(splits)}: train is taken; name the "
                         f"folder of another, as in {folder / splits[-1]}, to take that")
         folder = folder / chosen
-    state = _json_file(folder / "state.json")
-    if state.get("_indices_data_files"):
+    state_path = folder / "state.json"
+    if _json_file(state_path).get("_indices_data_files"):
         raise Failure(f"{folder} was saved by an old version of datasets, with its rows in another "
                       "order than its files: save it again by save_to_disk() of a newer one")
-    names = [entry["filename"] for entry in state.get("_data_files") or ()]
+    names = _strings(state_path, "_data_files", "filename")
     if not names:
-        raise Failure(f"{folder}/state.json names no data files: save the data set again by "
+        raise Failure(f"{state_path} names no data files: save the data set again by "
                       "save_to_disk()")
-    return [documents.Source(f"{folder.name}/{name}", folder / name,
+    for name in names:
+        if os.path.basename(name) != name or documents.leads_out(folder / name, folder):
+            raise Failure(f"{state_path} names {name}, which leads out of its folder")
+        if not (folder / name).is_file():
+            raise Failure(f"{state_path} names {name}, which is not there: the data set is "
+                          "incomplete; copy or save it again")
+    return [records.Source(f"{folder.name}/{name}", folder / name,
                              (folder / name).stat().st_size, "arrow") for name in names]
+
+
+def _strings(path, key, inner=None):
+    """The names of files or folders that a JSON file lists under `key`."""
+    found = _json_file(path).get(key) or []
+    if inner and isinstance(found, list):
+        found = [entry.get(inner) if isinstance(entry, dict) else None for entry in found]
+    if not isinstance(found, list) or not all(
+            isinstance(name, str) and name == os.path.basename(name) and name not in ("", "..", ".")
+            and "\0" not in name for name in found):
+        raise Failure(f"'{key}' in {path} is no list of names: the file is damaged; save the data "
+                      "set again")
+    return found
 
 
 def _json_file(path):
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Failure(f"cannot read {path}: {error.strerror}; the data set is incomplete: copy or "
+                      "save it again") from error
     except ValueError as error:
-        raise Failure(f"{path} is not JSON ({error}): save the data set again") from error
-    return content if isinstance(content, dict) else {}
+        raise Failure(f"{path} is not JSON ({error}): the file is damaged; save the data set "
+                      "again") from error
+    if not isinstance(content, dict):
+        raise Failure(f"{path} is no JSON object: the file is damaged; save the data set again")
+    return content
 
 
-def _rows(source, digest, report):
+def _rows(source, digest, report, options):
     """(where, content, its size, bytes read so far)."""
+    encoding = options.encoding
     if source.format == "jsonl":
-        for where, line, at_bytes in documents.json_lines(source, digest):
+        for where, line, at_bytes in records.json_lines(source, digest, report, encoding):
             yield where, line, len(line), at_bytes
         return
     if source.format == "json list":
-        for where, row, at_bytes in documents.json_list(source, digest):
+        for where, row, at_bytes in records.json_list(source, digest, report, encoding):
             yield where, row, len(row), at_bytes
+        return
+    if source.format == "csv":
+        for where, row, at_bytes in records.csv_rows(source, digest, report, encoding):
+            # A cell without text is what the row does not have.
+            row = {key: cell for key, cell in row.items() if cell}
+            yield where, row, sum(map(len, row.values())), at_bytes
         return
     documents.add_content(digest, source.path)
     number = 0
-    for batch, all_rows in _record_batches(source, report):
+    for batch, all_rows in _record_batches(source, report, options.renamed):
         each_bytes = batch.nbytes // max(1, batch.num_rows)
+        decoders = {name: decoder for name, kind in zip(batch.schema.names, batch.schema.types)
+                    if (decoder := _json_decoder(kind))}
         for row in batch.to_pylist():
             number += 1
+            for name, decoder in decoders.items():
+                row[name] = decoder(row[name])
             yield (f"{source.name}, row {number}", row, each_bytes,
                    source.size_bytes * number // all_rows)
 
 
-def _record_batches(source, report):
+def _record_batches(source, report, renamed):
     """(some rows, number of all rows), with only the columns that conversations are made of."""
     import pyarrow  # pylint: disable=import-outside-toplevel
     from pyarrow import ipc, parquet  # pylint: disable=import-outside-toplevel
     try:
         if source.format == "parquet":
             table = parquet.ParquetFile(source.path)
-            columns = _columns(source, table.schema_arrow.names)
+            columns = _columns(source, table.schema_arrow.names, renamed)
             for batch in table.iter_batches(batch_size=256, columns=columns):
-                yield batch, max(1, table.metadata.num_rows)
+                yield _without_media(batch), max(1, table.metadata.num_rows)
             return
         with pyarrow.memory_map(str(source.path)) as file:
             all_rows = max(1, sum(batch.num_rows for batch in ipc.open_stream(file)))
         with pyarrow.memory_map(str(source.path)) as file:
             stream = ipc.open_stream(file)
-            columns = _columns(source, stream.schema.names)
+            columns = _columns(source, stream.schema.names, renamed)
             for batch in stream:
                 for begin in range(0, batch.num_rows, 256):
-                    yield batch.select(columns).slice(begin, 256), all_rows
-    except pyarrow.ArrowInvalid as error:
+                    part = batch.select(columns).slice(begin, 256)
+                    yield _without_media(part), all_rows
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         kind = "a Parquet" if source.format == "parquet" else "an Arrow"
         report.skip(source.name, f"not {kind} file ({error})")
 
 
-def _columns(source, names):
-    columns = [name for name in names if name in ROW_KEYS]
-    if not set(columns) & {*TURN_KEYS, "instruction"}:
+def _columns(source, names, renamed):
+    columns = [name for name in names if renamed.get(name, name) in ROW_KEYS]
+    known = {renamed.get(name, name) for name in columns}
+    if not known & {*TURN_KEYS, "instruction"} and not {"prompt", "completion"} <= known:
         raise Failure(f"{source.name} has none of the columns {', '.join(TURN_KEYS)} and "
-                      f"instruction; it has {', '.join(names)}: rename the one with the "
-                      "conversations")
+                      f"instruction; it has {', '.join(names)}: name the one with the "
+                      f"conversations, as in --map {names[0] if names else 'NAME'}=messages")
     return columns
 
 
-# --- one row -------------------------------------------------------------------------------------
-
-def parse(content, form=None):
-    """The conversation of a row, whose form is recognised where `form` does not name it."""
-    if isinstance(content, bytes):
-        try:
-            row = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise LeftOut(NOT_JSON, str(error)) from error
-        if not isinstance(row, dict):
-            raise LeftOut(NO_FORM, "it is no JSON object")
-    else:
-        row = _plain(content)
-    found = _turns(row)
-    if form is None:
-        form = _form(row, found)
-    if form == "alpaca":
-        messages = _alpaca(row)
-    else:
-        if found is None:
-            raise LeftOut(NO_FORM, f"it has no list under {' or '.join(TURN_KEYS)}")
-        messages = list(map(_said_by if form == "sharegpt" else _message, found))
-        if not messages or messages[0]["role"] != "system":
-            messages = _system(row) + messages
-    tools = _tools(row.get("tools"))
-    _check_assistant(messages)
-    try:
-        return Conversation(messages, tools, _fingerprint(messages, tools), False)
-    except UnicodeEncodeError:  # JSON can hold halves of characters, which are no Unicode text
-        messages, tools = _whole_characters(messages), _whole_characters(tools)
-        return Conversation(messages, tools, _fingerprint(messages, tools), True)
+def _without_media(batch):
+    """Of pictures and sounds, only whether a row has any."""
+    import pyarrow  # pylint: disable=import-outside-toplevel
+    for at, name in enumerate(batch.schema.names):
+        if name not in MEDIA_KEYS:
+            continue
+        column = batch.column(at)
+        has_any = column.is_valid()
+        if pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type):
+            from pyarrow import compute  # pylint: disable=import-outside-toplevel
+            has_any = compute.fill_null(compute.greater(compute.list_value_length(column), 0),
+                                        False)
+        batch = batch.set_column(at, name, has_any)
+    return batch
 
 
-def _fingerprint(messages, tools):
-    """What a conversation is told from others by; the template has no part in it."""
-    text = json.dumps([messages, tools], ensure_ascii=False, sort_keys=True)
-    text.encode()
-    return text
-
-
-def _plain(value):
-    """What Arrow gives, as JSON would have: a column's structs all have the same keys, so a key
-    that a row did not have is there and null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
-
-
-def _whole_characters(value):
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, dict):
-        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
-    return [_whole_characters(item) for item in value] if isinstance(value, list) else value
-
-
-def _turns(row):
-    for key in TURN_KEYS:
-        turns = row.get(key)
-        if isinstance(turns, dict) and all(isinstance(column, list) for column in turns.values()):
-            # A list of structs that was saved as a struct of lists.
-            return [dict(zip(turns, values)) for values in zip(*turns.values())]
-        if isinstance(turns, list):
-            return turns
+def _json_decoder(kind):
+    """What makes a value of the Arrow type `kind` from one that has JSON as text in it, or None
+    where no part of it is of that type (Json of the package datasets)."""
+    from pyarrow import types  # pylint: disable=import-outside-toplevel
+    if getattr(kind, "extension_name", "") == "arrow.json":
+        return lambda text: None if text is None else read_json(text)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = _json_decoder(kind.value_type)
+        return inner and (lambda items: items and [inner(item) for item in items])
+    if types.is_struct(kind):
+        fields = {field.name: decoder for field in kind if (decoder := _json_decoder(field.type))}
+        return fields and (lambda value: value and {
+            **value, **{name: decoder(value[name]) for name, decoder in fields.items()}})
     return None
-
-
-def _form(row, turns):
-    if turns is not None:
-        for form, key in (("sharegpt", "from"), ("messages", "role")):
-            if all(isinstance(turn, dict) and key in turn for turn in turns):
-                return form
-    elif isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
-        return "alpaca"
-    raise LeftOut(NO_FORM, f"it has {', '.join(map(str, row)) or 'nothing'}" if turns is None else
-                  "its turns have neither 'role' and 'content' nor 'from' and 'value'")
-
-
-def _message(turn):
-    if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
-        raise LeftOut(NO_FORM, "a message without 'role'")
-    if turn["role"] == "assistant":
-        _check_weight(turn)
-    message = {key: value for key, value in turn.items() if value is not None}
-    if "content" in message:
-        message["content"] = _text(message["content"])
-    elif turn["role"] != "assistant":
-        raise LeftOut(NO_FORM, f"a message of '{turn['role']}' without 'content'")
-    return message
-
-
-def _text(content):
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise LeftOut(NOT_TEXT, f"it is of type {type(content).__name__}")
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise LeftOut(NOT_TEXT, f"a part of type '{kind}', and only text can be trained on")
-    return "".join(part["text"] for part in content)
-
-
-def _said_by(turn):
-    """A message of a ShareGPT turn."""
-    name = turn.get("from") if isinstance(turn, dict) else None
-    if not isinstance(name, str) or name not in SPEAKERS:
-        raise LeftOut(NO_FORM, f"a turn from '{name}'; known are {', '.join(SPEAKERS)}")
-    if turn.get("value") is None:
-        raise LeftOut(NO_FORM, f"a turn from '{name}' without 'value'")
-    if SPEAKERS[name] == "assistant":
-        _check_weight(turn)
-    return {"role": SPEAKERS[name], "content": _text(turn["value"])}
-
-
-def _check_weight(turn):
-    """Every turn of the assistant's counts alike: one that its data want left out, or weighed, is
-    not trained on as if they did not."""
-    for key in ("weight", "train"):
-        if turn.get(key) is not None and turn[key] not in (1, True):
-            raise LeftOut(WEIGHED, f"'{key}' is {json.dumps(turn[key])[:40]}")
-
-
-def _alpaca(row):
-    for key in ("instruction", "output"):
-        if not isinstance(row.get(key), str):
-            raise LeftOut(NO_FORM, f"no text under '{key}'")
-    if row.get("history"):
-        raise LeftOut(NO_FORM, "earlier turns under 'history' are not read: write them as messages")
-    given = row.get("input") or ""
-    if not isinstance(given, str):
-        raise LeftOut(NO_FORM, "what is under 'input' is not text")
-    asked = row["instruction"] + ("\n\n" + given if given.strip() else "")
-    return _system(row) + [{"role": "user", "content": asked},
-                           {"role": "assistant", "content": row["output"]}]
-
-
-def _system(row):
-    for key in SYSTEM_KEYS:
-        text = row.get(key)
-        if isinstance(text, str) and text:
-            return [{"role": "system", "content": text}]
-    return []
-
-
-def _tools(tools):
-    if isinstance(tools, str):  # as many data sets have them: the schemas' types differ
-        try:
-            tools = json.loads(tools) if tools.strip() else None
-        except (ValueError, RecursionError) as error:
-            raise LeftOut(NO_FORM, f"'tools' is not JSON: {error}") from error
-    if tools is not None and not (isinstance(tools, list) and
-                                  all(isinstance(tool, dict) for tool in tools)):
-        raise LeftOut(NO_FORM, "'tools' is no list of objects")
-    return tools
-
-
-def _check_assistant(messages):
-    turns = [message for message in messages if message["role"] == "assistant"]
-    if not turns:
-        raise LeftOut(NO_ASSISTANT)
-    if any(not turn.get("content", "").strip() and not turn.get("tool_calls") for turn in turns):
-        raise LeftOut(EMPTY_TURN)

@@ -4,39 +4,42 @@ A text file is one document, as is a line of JSON-lines or a row of Parquet or o
 documents come in fragments of about a million characters, cut after a line's end, so memory is
 bounded; where the cuts fall depends only on the text.
 
-Text is UTF-8. What is not becomes U+FFFD, is counted and reported. Left out, named and counted:
-files that cannot be read or that are not regular files, text files with NUL bytes (binaries), lines
-that are not JSON or lack the key, rows without text. A source that is named explicitly may be a
-pipe.
+Text is UTF-8, or what encodings.py finds. A damaged character becomes U+FFFD, is counted and
+reported. Left out, named and counted: files that cannot be read, are not regular files or are in an
+encoding that nobody named, text files with NUL bytes (binaries), lines that are not JSON or lack
+the key, rows without text. A source that is named explicitly may be a pipe.
 """
 
 import codecs
 import fnmatch
 import hashlib
-import json
+import io
 import os
 import stat
 from collections import Counter, namedtuple
 from pathlib import Path
 
-from toolbox import Failure
+from corpus.encodings import NotText, Utf8Reader, check_utf8, of_head
+from corpus.records import READ_BYTES, Source, csv_rows, json_lines, tell_encoding
+from toolbox import Failure, read_json
 
 FRAGMENT_CHARACTERS = 1 << 20
-READ_BYTES = 1 << 20
-LONGEST_LINE_BYTES = 1 << 28  # of JSON-lines
 DEFAULT_GLOBS = ("*.txt", "*.md", "*.rst", "*.jsonl", "*.ndjson", "*.parquet")
-FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".csv": "csv",
+           ".tsv": "csv"}
 
 # side: "train" or "val" where the data set has decided it, else None.
 Fragment = namedtuple("Fragment", "text begins_document ends_document side done_bytes")
-Source = namedtuple("Source", "name path size_bytes format")
+# encoding: of all files, or None; renamed: what the rows of conversations call a key -> its name.
+ReadOptions = namedtuple("ReadOptions", "encoding renamed", defaults=(None, {}))
 
 
 class Corpus:
     """A list of sources that can be read any number of times, always in the same order."""
 
-    def __init__(self, sources, json_key="text", column="text"):
+    def __init__(self, sources, json_key="text", column="text", options=ReadOptions()):
         self.sources = sources
+        self._options = options
         self.total_bytes = sum(source.size_bytes for source in sources)
         self.read = []  # of the last pass: {"name", "bytes", "sha256"}
         self._json_key = json_key
@@ -52,8 +55,8 @@ class Corpus:
             try:
                 for text, begins, ends, at_bytes in texts:
                     yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
-            except OSError as error:
-                report.skip(source.name, error.strerror or str(error))
+            except (OSError, UnicodeError, NotText) as error:
+                report.skip(source.name, why_unread(error))
                 if not ends:  # the drive failed in the middle: what was read is kept, and ends here
                     yield Fragment("", False, True, None, before_bytes)
             else:
@@ -65,8 +68,17 @@ class Corpus:
         if source.format == "parquet":
             return _parquet(source, self._column, digest, report)
         if source.format == "jsonl":
-            return _json_lines(source, self._json_key, digest, report)
-        return _text_file(source, digest, report)
+            return _json_lines(source, self._json_key, digest, report, self._options.encoding)
+        if source.format == "csv":
+            return _csv(source, self._column, digest, report, self._options.encoding)
+        return _text_file(source, digest, report, self._options.encoding)
+
+
+def why_unread(error):
+    if isinstance(error, UnicodeError):
+        why = getattr(error, "reason", error)
+        return f"it is damaged, or in another encoding ({why}): --encoding names one"
+    return getattr(error, "strerror", None) or str(error)
 
 
 class HubDataset:
@@ -204,28 +216,40 @@ def _source(name, path, fixed_format):
 
 # --- one source ----------------------------------------------------------------------------------
 
-def _text_file(source, digest, report):
+def _text_file(source, digest, report, encoding):
     """(fragment, begins its document, ends it, bytes read so far)."""
     replaced_before = _replaced.count
+    if encoding is None:
+        with open(source.path, "rb") as handle:
+            is_utf8 = not source.path.is_file() or of_head(handle.read(READ_BYTES)) == "utf-8"
+        if is_utf8:
+            check_utf8(source.path, source.name)
     decoder = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
-    with open(source.path, "rb") as handle:
-        pending, begins, at_bytes = "", True, 0
+    with Utf8Reader(source.path, digest, encoding) as reader:
+        handle = io.BufferedReader(reader, READ_BYTES)
+        tell_encoding(source, reader, encoding, report)
+        pending, begins, wide = "", True, 0
         while True:
             raw = handle.read(READ_BYTES)
-            digest.update(raw)
             if begins and not pending and b"\0" in raw[:8192]:
                 report.skip(source.name, "it has NUL bytes, so it is not text")
                 return
-            at_bytes += len(raw)
-            pending += decoder.decode(raw, final=not raw)
+            text = decoder.decode(raw, final=not raw)
+            wide += 0 if text.isascii() else len(text) - len(text.encode("ascii", "ignore"))
+            pending += text
             if begins and pending.startswith("\ufeff"):
                 pending = pending[1:]
             if not raw:
                 break
             while len(pending) > FRAGMENT_CHARACTERS:
                 cut = _cut_position(pending)
-                yield pending[:cut], begins, False, at_bytes
+                yield pending[:cut], begins, False, reader.at_bytes
                 pending, begins = pending[cut:], False
+        at_bytes = reader.at_bytes
+    wrong = _replaced.count - replaced_before
+    if wrong > wide - wrong and encoding is None:  # a pipe could not be looked at before
+        raise Failure(f"{source.name} is no UTF-8 ({wrong} places are not): --encoding says what it "
+                      "is in")
     if _replaced.count > replaced_before:
         report.replaced(source.name, _replaced.count - replaced_before)
     if pending or not begins:
@@ -234,90 +258,11 @@ def _text_file(source, digest, report):
         report.skip(source.name, "it is empty")
 
 
-def json_lines(source, digest):
-    """(where, line, bytes read so far) of every line that is not blank."""
-    with open(source.path, "rb") as handle:
-        number, at_bytes = 0, 0
-        while True:
-            line = handle.readline(LONGEST_LINE_BYTES)
-            if not line:
-                return
-            number += 1
-            at_bytes += len(line)
-            digest.update(line)
-            where = f"{source.name}:{number}"
-            if len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
-                raise Failure(f"{where} has more than {LONGEST_LINE_BYTES >> 20} MiB, so this is "
-                              "hardly JSON-lines; pass --format text if it is text")
-            if line.strip():
-                yield where, line, at_bytes
-
-
-def json_list(source, digest):
-    """Likewise of every element of a file that is one JSON list, as its bytes."""
-    decoder, text, at_bytes, number, failed = json.JSONDecoder(), "", 0, 0, None
-    # What is not UTF-8 is given on as it was: whoever takes the row apart says so.
-    reader = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    with open(source.path, "rb") as handle:
-        place = None  # in `text`, of the next element; none before the list has begun
-        while True:
-            # As much again as did not suffice, so that a long element is not parsed too often.
-            raw = handle.read(max(READ_BYTES, len(text) - (place or 0)))
-            digest.update(raw)
-            at_bytes += len(raw)
-            text = text[place or 0:] + reader.decode(raw, final=not raw)
-            if place is None:
-                text = text.lstrip("\ufeff" + _JSON_SPACE)
-                if raw and not text:
-                    continue
-                text = text.removeprefix("[")
-            place = 0
-            while True:
-                begin = _behind_space(text, place)
-                if text[begin:begin + 1] == "]":
-                    rest = handle.read()
-                    digest.update(rest)
-                    if text[begin + 1:].strip(_JSON_SPACE) or rest.strip():
-                        raise Failure(f"{source.name} goes on behind the end of its list, after "
-                                      f"{number} rows: save it as one list, or as JSON-lines")
-                    return
-                try:
-                    _, end = decoder.raw_decode(text, begin)
-                except (ValueError, RecursionError) as error:
-                    failed = error
-                    break
-                after = _behind_space(text, end)
-                if text[after:after + 1] not in (",", "]"):
-                    failed = "there is no comma behind it"
-                    break
-                number += 1
-                yield f"{source.name}, row {number}", text[begin:end].encode(errors="surrogateescape"), at_bytes
-                place = after + (text[after] == ",")
-            if not raw or len(text) - place > LONGEST_LINE_BYTES:
-                raise Failure(f"{source.name}, row {number + 1} of its list: {failed}. Nothing "
-                              "from there on can be read: mend it, or save it as JSON-lines")
-
-
-_JSON_SPACE = " \t\r\n"
-
-
-def _behind_space(text, place):
-    while text[place:place + 1] in _JSON_SPACE and place < len(text):
-        place += 1
-    return place
-
-
-def is_json_list(path):
-    """By how it begins. Only of a regular file: of a pipe that would be lost."""
-    with open(path, "rb") as handle:
-        return handle.read(4096).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-
-
-def _json_lines(source, key, digest, report):
-    for where, line, at_bytes in json_lines(source, digest):
+def _json_lines(source, key, digest, report, encoding):
+    for where, line, at_bytes in json_lines(source, digest, report, encoding):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = read_json(line)
+        except ValueError as error:
             report.skip(where, f"not JSON ({error})")
             continue
         text = record.get(key) if isinstance(record, dict) else None
@@ -325,6 +270,18 @@ def _json_lines(source, key, digest, report):
             report.skip(where, f"no text under '{key}' (--json-key)")
             continue
         for piece, begins, ends in _cut(_without_surrogates(text, where, report)):
+            yield piece, begins, ends, at_bytes
+
+
+def _csv(source, column, digest, report, encoding):
+    for where, row, at_bytes in csv_rows(source, digest, report, encoding):
+        if column not in row:
+            raise Failure(f"{source.name} has no column '{column}'; it has {', '.join(row)} "
+                          "(--column; --format text takes the file as it is)")
+        if not row[column]:
+            report.skip(where, f"no text in '{column}'")
+            continue
+        for piece, begins, ends in _cut(row[column]):
             yield piece, begins, ends, at_bytes
 
 

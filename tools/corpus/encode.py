@@ -5,7 +5,6 @@ process is free, and the results are written in the order of the batches. At mos
 process are in flight, so memory is bounded however slow the disk is.
 """
 
-import ctypes
 import hashlib
 import multiprocessing
 import os
@@ -14,13 +13,12 @@ from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from toolbox import Failure
+from toolbox import Failure, end_with_parent
 
 BATCH_CHARACTERS = 1 << 20
 BATCH_FRAGMENTS = 4096
 # Below this, starting processes takes longer than the work.
 WORTH_PROCESSES_BYTES = 8 << 20
-PR_SET_PDEATHSIG = 1
 
 
 def batches(fragments, side_of):
@@ -109,9 +107,7 @@ def _start_worker(make_encoder, parent):
     # Ctrl-C goes to every process of the terminal, and ending is up to the first one; should
     # that be killed, this one goes with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was killed before this one could ask to be notified
-        os._exit(1)
+    end_with_parent(parent)
     global _encoder
     _encoder = make_encoder()
 

@@ -6,6 +6,7 @@ each FILE.bin.json, which engine/data/token_sidecar.h reads; tokenizer.json wher
 Conversations have two files more (chat_output.py) and bring all of their tokenizer's.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -16,11 +17,12 @@ from array import array
 from collections import Counter
 from pathlib import Path
 
-from corpus.tokenizer_folder import COMPANIONS
+from corpus.tokenizer_folder import COMPANIONS, MORE_TEMPLATES, TOOL_TEMPLATE_FILE
 from toolbox import Failure
 
 NAMES = {f"{side}.bin{suffix}" for side in ("train", "val")
-         for suffix in ("", ".json", ".documents", ".mask")} | {"tokenizer.json", *COMPANIONS}
+         for suffix in ("", ".json", ".documents", ".mask")} | {
+             "tokenizer.json", *(name.split("/")[0] for name in COMPANIONS)}
 SOURCES_LISTED = 1000
 CHUNK_BYTES = 1 << 20
 
@@ -58,6 +60,9 @@ class OutputFolder:
             raise cannot_write(self.path, error) from error
 
     def _replace(self):
+        why = refusal(self.path, overwrite=True)  # hours may have passed since it was checked
+        if why:
+            raise Failure(why)
         old = self.path.with_name(f".{self.path.name}.old-{os.getpid()}")
         os.rename(self.path, old)
         try:
@@ -65,7 +70,14 @@ class OutputFolder:
         except BaseException:
             os.rename(old, self.path)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        more = old / MORE_TEMPLATES
+        with contextlib.suppress(OSError):  # what else was put there meanwhile stays
+            if more.is_dir() and not more.is_symlink():
+                os.unlink(old / TOOL_TEMPLATE_FILE)
+                os.rmdir(more)
+            for name in NAMES & set(os.listdir(old)):
+                os.unlink(old / name)
+            os.rmdir(old)
 
     def _remove_leftovers(self):
         """Of preparations that were killed: their processes no longer exist."""
@@ -79,6 +91,8 @@ class OutputFolder:
 def refusal(path, overwrite):
     """Why `path` cannot be written to, or None."""
     path = Path(path)
+    if path.is_symlink():
+        return f"{path} is a link, and nothing is written through one: name what it leads to"
     if not path.exists():
         return None
     if not path.is_dir():
@@ -86,9 +100,29 @@ def refusal(path, overwrite):
     names = set(os.listdir(path))
     if not names <= NAMES:
         return f"{path} has other things in it ({sorted(names - NAMES)[0]}): choose a new folder"
+    more = path / MORE_TEMPLATES
+    if more.is_symlink() or more.is_dir() and set(os.listdir(more)) != {
+            TOOL_TEMPLATE_FILE.split("/")[1]}:
+        return f"{more} has other things in it: choose a new folder"
+    if names and not any(_is_prepared(path, name) for name in names):
+        return (f"{path} holds no data of a preparation (train.bin and its train.bin.json), but "
+                f"{sorted(names)[0]}: choose a new folder")
     if names and not overwrite:
         return f"{path} has data in it already: choose a new folder, or pass --overwrite"
     return None
+
+
+def _is_prepared(folder, name):
+    """Whether it is the description of a file of tokens: then the folder is a preparation's."""
+    try:
+        with open(folder / name, "rb", opener=_itself) as handle:
+            return name.endswith(".bin.json") and b'"sluice-tokens"' in handle.read(CHUNK_BYTES)
+    except OSError:
+        return False
+
+
+def _itself(path, flags):
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 class TokenWriter:

@@ -1,38 +1,69 @@
 """What lies in a Hugging Face folder beside tokenizer.json: its chat template, what its special
 tokens are called, and the files that go with them.
 
-The template is chat_template.jinja, else "chat_template" of tokenizer_config.json, of which a list
-of named ones has "default". Special tokens are those of tokenizer_config.json, and those of
+The template is chat_template.jinja, with others by name in additional_chat_templates/, else
+"chat_template" of tokenizer_config.json, which may be a list of named ones. "default" is used, and
+"tool_use", where there is one, for conversations with tools. Special tokens are those of tokenizer_config.json, and those of
 special_tokens_map.json where the former has none, or is from before added tokens were in it.
 """
 
-import json
 from pathlib import Path
 
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
+MORE_TEMPLATES = "additional_chat_templates"
+TOOL_TEMPLATE_FILE = f"{MORE_TEMPLATES}/tool_use.jinja"
 CONFIG_FILE = "tokenizer_config.json"
 MAP_FILE = "special_tokens_map.json"
 # What a run needs later, beside tokenizer.json.
-COMPANIONS = (CONFIG_FILE, MAP_FILE, TEMPLATE_FILE, "generation_config.json")
+COMPANIONS = (CONFIG_FILE, MAP_FILE, TEMPLATE_FILE, TOOL_TEMPLATE_FILE, "generation_config.json")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
                   "mask_token")
 
 
+# Whose models are called so, and folders that are nobody's name.
+OWNERS = {"qwen": "Qwen", "llama": "meta-llama", "mistral": "mistralai", "ministral": "mistralai",
+          "gpt2": "openai-community"}
+PLAIN_FOLDERS = ("models", "model", "base", "weights", "checkpoints", "hf", "data", "out", "runs")
+
+
+def check_is_there(path):
+    """A model's name is no folder of this machine: what a name wants is a download."""
+    path = Path(path)
+    if path.exists():
+        return
+    if path.suffix == ".json":
+        raise Failure(f"there is no file {path}: name the tokenizer.json, or the folder of the "
+                      "model that has it")
+    raise Failure(f"there is no folder {path}, and models are not downloaded: fetch it by\n\n"
+                  f"  {download_command(path)}\n\nor name the folder that has it")
+
+
+def download_command(path):
+    """As engine/exchange/described_model.cc has it."""
+    owner = next((it for word, it in OWNERS.items() if path.name.lower().startswith(word)), "OWNER")
+    if len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in PLAIN_FOLDERS \
+            and not path.parts[0].startswith("."):
+        owner = path.parts[0]
+    return f"hf download {owner}/{path.name} --local-dir {path}"
+
+
 class TokenizerFolder:
-    """template, special_tokens: name -> text, companions: name -> bytes."""
+    """templates, special_tokens: name -> text, companions: name -> bytes."""
 
     def __init__(self, path, template_path=None):
         self.path = Path(path)
+        check_is_there(self.path)
         folder = self.path if self.path.is_dir() else self.path.parent
         self.companions = {name: _read(folder / name) for name in COMPANIONS
                            if (folder / name).is_file()}
         self._config = self._json(folder, CONFIG_FILE)
         self.special_tokens = _special_tokens(self._config, self._json(folder, MAP_FILE))
-        self.template, self.template_from = self._template(folder, template_path)
+        self.templates, self.template_from = self._found(folder, template_path)
         if template_path:
-            self.companions[TEMPLATE_FILE] = self.template.encode()
+            self.companions[TEMPLATE_FILE] = self.templates["default"].encode()
+            self.companions.pop(TOOL_TEMPLATE_FILE, None)
 
     @property
     def says_special_tokens(self):
@@ -50,18 +81,21 @@ class TokenizerFolder:
 
     def _json(self, folder, name):
         try:
-            content = json.loads(self.companions.get(name, b"{}"))
-        except (ValueError, RecursionError) as error:
+            content = read_json(self.companions.get(name, b"{}"))
+        except ValueError as error:
             raise Failure(f"{folder / name} is not JSON: {error}") from error
         if not isinstance(content, dict):
             raise Failure(f"{folder / name} is not a JSON object")
         return content
 
-    def _template(self, folder, template_path):
+    def _found(self, folder, template_path):
+        """The templates by name, and the file that they are from."""
         if template_path:
-            return _text(Path(template_path)), str(template_path)
+            return {"default": _text(Path(template_path))}, str(template_path)
+        more = ({"tool_use": _text(folder / TOOL_TEMPLATE_FILE)}
+                if TOOL_TEMPLATE_FILE in self.companions else {})
         if TEMPLATE_FILE in self.companions:
-            return _text(folder / TEMPLATE_FILE), str(folder / TEMPLATE_FILE)
+            return {"default": _text(folder / TEMPLATE_FILE), **more}, str(folder / TEMPLATE_FILE)
         found = self._config.get("chat_template")
         if isinstance(found, list):
             named = {entry.get("name"): entry.get("template") for entry in found
@@ -70,18 +104,22 @@ class TokenizerFolder:
                 raise Failure(f"{folder / CONFIG_FILE} has the chat templates "
                               f"{', '.join(map(str, named))} and none called default: write the "
                               "one to use into a file, and name it by --chat-template")
-            found = named["default"]
-        if not isinstance(found, str) or not found:
+            found = {name: text for name, text in named.items()
+                     if isinstance(name, str) and isinstance(text, str) and text}
+        elif isinstance(found, str) and found:
+            found = {"default": found}
+        if not isinstance(found, dict) or "default" not in found:
             raise Failure(f"{self.path} has no chat template, neither in {TEMPLATE_FILE} nor in "
                           f"{CONFIG_FILE}: it is a base model's, perhaps. Take the folder of the "
                           "model that was trained to chat, or name a template by --chat-template "
                           "FILE")
-        return found, str(folder / CONFIG_FILE)
+        return {**more, **found}, str(folder / CONFIG_FILE)
 
 
 def tokenizer_json(path):
     """The file itself, where a folder may have been named."""
     path = Path(path)
+    check_is_there(path)
     if not path.is_dir():
         return path
     if not (path / "tokenizer.json").is_file():
@@ -120,6 +158,6 @@ def _text(path):
     if path.exists() and not path.is_file():  # a pipe would block
         raise Failure(f"the chat template {path} is not a regular file")
     try:
-        return _read(path).decode()
+        return _read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Failure(f"the chat template {path} is not UTF-8: {error}") from error

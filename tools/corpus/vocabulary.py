@@ -7,14 +7,13 @@ become the end-of-text token.
 
 import hashlib
 import itertools
-import json
 import os
 import sys
 from array import array
 from collections import Counter
 
 from corpus.tokenizer_folder import tokenizer_json
-from toolbox import Failure
+from toolbox import Failure, read_json
 
 END_OF_TEXT = "<|endoftext|>"
 # What others call it, tried in this order for a given tokenizer.json.
@@ -107,7 +106,10 @@ def description(vocabulary):
 
 def fingerprint(json_text):
     """A hash of what its tokens mean; engine/data/tokenizer_vocabulary.h says how."""
-    tokenizer = json.loads(json_text)
+    try:
+        tokenizer = read_json(json_text)
+    except ValueError as error:
+        raise Failure(f"this is not a tokenizer.json: {error}") from error
     vocabulary = tokenizer["model"]["vocab"]
     if isinstance(vocabulary, dict):
         entries = {(token, text) for text, token in vocabulary.items()}

@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 
+EXIT_SAVED = 75  # of sluice train: a signal came, and all is saved
+
 
 class Stopped(Exception):
     """By Ctrl-C, SIGTERM or SIGHUP."""
@@ -81,7 +83,8 @@ class Child:
             self._process.terminate()
 
     def wait(self):
-        """The exit code; raises Stopped where the user has asked for that meanwhile."""
+        """The exit code, 0 where interrupt() has ended it and all is saved; raises Stopped where
+        the user has asked for that meanwhile."""
         code = self._process.wait()
         self._children.check()
-        return code
+        return 0 if self._interrupted and code == EXIT_SAVED else code

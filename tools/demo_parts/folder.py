@@ -9,9 +9,10 @@ Nothing that is there is replaced unless the user asks for it. Other files are l
 """
 
 import fcntl
-import json
 import os
 import re
+
+from toolbox import read_json
 
 SHAPE = ("layers", "hidden", "heads", "context", "vocab")
 WAY_OUT = "--out DIR puts this demo elsewhere, --overwrite replaces what is there"
@@ -112,14 +113,14 @@ class DemoFolder:
                 lines = file.read().split(b"\n")[:-1]
         except FileNotFoundError:
             return 0
-        return json.loads(lines[-1])["step"] if lines else 0
+        return read_json(lines[-1])["step"] if lines else 0
 
     def metrics(self):
         try:
             text = (self.run / "metrics.jsonl").read_text(encoding="utf-8")
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [read_json(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _shape(model):
@@ -129,7 +130,7 @@ def _shape(model):
 def _read_json(path):
     """{} for what is not a JSON object."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -9,7 +9,7 @@ from array import array
 from collections import Counter, namedtuple
 
 from corpus.output import entropy_nats
-from toolbox import ROOT, say
+from toolbox import ROOT, read_json, say
 
 SLUICE = ROOT / "build/bin/sluice"
 END = "<|endoftext|>"
@@ -21,7 +21,7 @@ HeldBack = namedtuple("HeldBack", "tokens bytes byte_nats token_nats vocab")
 
 def held_back(corpus):
     """Of corpus/val.bin, whose tokens are byte pairs."""
-    tokenizer = json.loads((corpus / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer = read_json((corpus / "tokenizer.json").read_text(encoding="utf-8"))
     spelled = {token: text for text, token in tokenizer["model"]["vocab"].items()}
     tokens = array("H")
     tokens.frombytes((corpus / "val.bin").read_bytes())
@@ -103,8 +103,8 @@ what next:
       your own text: files or folders in the place of README.md
   {train} {near(larger)} --set model.layers=12
       a larger model: 38M parameters, four times the time
-  {plan} --gpu-gib 24 --h2d-gb-per-s 22 --tflops 140
-      GPT-2 XL (1.56B) on your GPU: put in its memory, the speed of its bus, and its own"""
+  {plan} --gpu rtx4090 --ram 64
+      GPT-2 XL (1.56B) on your GPU: put in its name and your RAM (sluice plan --list-gpus)"""
 
 
 def say_all(folder, text, metrics, seconds):

@@ -10,6 +10,7 @@
 
 #include "aio/log.h"
 #include "aio/small_file.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/config/stored_config.h"
 #include "engine/observe/event_log.h"
 
@@ -57,6 +58,8 @@ Result<std::unique_ptr<ModuleRecord>> ModuleRecord::begin(engine::ModuleRun& run
   const std::int64_t step = run.train_state().global_step;
   SLUICE_RETURN_IF_ERROR(check_folder(directory, step));
   std::unique_ptr<ModuleRecord> record(new ModuleRecord(run, directory));
+  SLUICE_RETURN_IF_ERROR(engine::check_run_directory(run.file_queue(), directory));
+  SLUICE_RETURN_IF_ERROR(engine::mark_run_directory(run.file_queue(), directory));
   SLUICE_RETURN_IF_ERROR(write_config(run, resolved, directory));
   SLUICE_ASSIGN_OR_RETURN(record->log_,
                           engine::MetricsLog::resume(metrics_path(directory), step, "",

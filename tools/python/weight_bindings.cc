@@ -146,15 +146,15 @@ std::string export_to(const std::string& from, const std::string& to, const std:
                       const std::string& dtype, std::uint64_t max_shard_bytes,
                       const std::string& tokenizer, bool merged, const std::string& base) {
   OpenFiles open;
-  const ExportedCheckpoint made =
-      value_of(export_checkpoint(*open.files.queue, {.from = from,
-                                                     .to = to,
-                                                     .checkpoint = checkpoint,
-                                                     .dtype = dtype_named(dtype),
-                                                     .max_shard_bytes = max_shard_bytes,
-                                                     .tokenizer = tokenizer,
-                                                     .merged = merged,
-                                                     .base = base}));
+  const ExportedCheckpoint made = value_of(export_checkpoint(
+      *open.files.queue, {.from = from,
+                          .to = to,
+                          .checkpoint = checkpoint,
+                          .dtype = dtype.empty() ? std::nullopt : std::optional(dtype_named(dtype)),
+                          .max_shard_bytes = max_shard_bytes,
+                          .tokenizer = tokenizer,
+                          .merged = merged,
+                          .base = base}));
   warn_of_exported(made.tokenizer);
   return made.path;
 }

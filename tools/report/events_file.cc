@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "engine/observe/log_parts.h"
-#include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -73,9 +73,7 @@ Json changes(const Json& before, const Json& after) {
 class Reader {
  public:
   void take(const TextLine& line) {
-    Json json = is_nested_too_deep(line.text)
-                    ? Json(Json::value_t::discarded)
-                    : Json::parse(line.text, nullptr, /*allow_exceptions=*/false);
+    Json json = json_or_discarded<Json>(line.text);
     if (!is_event(json)) {
       ++(line.ended ? file_.bad_lines : torn_);
       return;

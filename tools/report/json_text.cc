@@ -7,25 +7,6 @@
 
 namespace sluice::report {
 
-bool is_nested_too_deep(std::string_view json) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if ((c == '{' || c == '[') && ++depth > kMostNesting) {
-      return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 std::string script_safe(std::string_view json) {
   std::string out;
   out.reserve(json.size());

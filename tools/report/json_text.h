@@ -11,11 +11,6 @@
 
 namespace sluice::report {
 
-// Whether objects and arrays lie in each other more than kMostNesting deep. JSON libraries write
-// and compare documents by recursion, so who reads what anyone may have written asks before.
-inline constexpr int kMostNesting = 64;
-bool is_nested_too_deep(std::string_view json);
-
 void append_string(std::string& out, std::string_view text);
 // `digits`: significant ones.
 void append_number(std::string& out, double value, int digits);

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "engine/observe/log_parts.h"
-#include "tools/report/json_text.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -59,13 +59,13 @@ void read_config(const std::string& path, RunRecord& record) {
   const auto read = read_lines(path, [&](const TextLine& line) {
     if (text.size() <= kMostLineBytes) text.append(line.text).append("\n");
   });
-  const Json json = read.ok() && text.size() <= kMostLineBytes && !is_nested_too_deep(text)
-                        ? Json::parse(text, nullptr, /*allow_exceptions=*/false)
-                        : Json(Json::value_t::discarded);
+  const Json json = read.ok() && text.size() <= kMostLineBytes ? json_or_discarded<Json>(text)
+                                                               : Json(Json::value_t::discarded);
   if (json.is_object())
     flatten(json, "", 0, record);
   else
-    record.notices.emplace_back("config.json cannot be read");
+    record.notices.push_back("config.json cannot be read" +
+                             (read.ok() ? "" : ": " + read.error().message()));
 }
 
 void note_metrics(const MetricsFile& metrics, std::vector<std::string>& notices) {
@@ -114,7 +114,17 @@ void read_trace(const std::string& path, RunRecord& record) {
   if (trace.ok() && trace->window_s > 0)
     record.trace = *std::move(trace);
   else
-    record.notices.emplace_back("trace.json cannot be read, or holds no step");
+    record.notices.push_back(trace.ok() ? "trace.json cannot be read, or holds no step"
+                                        : "trace.json cannot be read: " + trace.error().message());
+}
+
+void read_cut(const std::string& path, RunRecord& record) {
+  auto cut = read_metrics_file(path, 1);
+  if (cut.ok())
+    record.cut = *std::move(cut);
+  else
+    record.notices.push_back("metrics of steps that were run again cannot be read: " +
+                             cut.error().message());
 }
 
 std::string run_name(const std::string& path) {
@@ -127,7 +137,10 @@ Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !exists(path)) return Error(ErrorCode::kNotFound, "there is no " + path);
-  const std::string metrics_path = is_folder ? path + "/metrics.jsonl" : path;
+  // A file is what the user names, wherever a link of that name leads.
+  const std::filesystem::path named = std::filesystem::canonical(path, ignored);
+  const std::string metrics_path =
+      is_folder ? path + "/metrics.jsonl" : (ignored ? path : named.string());
   if (is_folder && !has_log(metrics_path) && !exists(path + "/config.json"))
     return Error(ErrorCode::kNotFound, path +
                                            " is not a run's directory (sluice train --out): it has "
@@ -144,14 +157,7 @@ Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   note_metrics(record.metrics, record.notices);
   if (!is_folder) return record;
   const std::string cut_path = path + "/metrics-cut.jsonl";
-  if (exists(cut_path)) {
-    auto cut = read_metrics_file(cut_path, 1);
-    if (cut.ok())
-      record.cut = *std::move(cut);
-    else
-      record.notices.push_back("metrics of steps that were run again cannot be read: " +
-                               cut.error().message());
-  }
+  if (exists(cut_path)) read_cut(cut_path, record);
   read_config(path + "/config.json", record);
   read_events(path + "/events.jsonl", record);
   read_trace(path + "/trace.json", record);

@@ -41,6 +41,7 @@ std::string run_name(const std::string& path);
 // far as they are there; and what is to be said of the metrics.
 void read_config(const std::string& path, RunRecord& record);
 void read_events(const std::string& path, RunRecord& record);
+void read_cut(const std::string& path, RunRecord& record);
 void read_trace(const std::string& path, RunRecord& record);
 void note_metrics(const MetricsFile& metrics, std::vector<std::string>& notices);
 

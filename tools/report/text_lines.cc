@@ -1,33 +1,13 @@
 #include "tools/report/text_lines.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <vector>
 
+#include "aio/regular_file.h"
+
 namespace sluice::report {
-namespace {
-
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path)
-      : descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {}
-  ~OpenFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
-}  // namespace
-
 void LineSplitter::end_line(std::string_view rest, bool ended) {
   if (passes_over_ || begun_.size() + rest.size() > kMostLineBytes) {
     ++too_long_;
@@ -58,18 +38,11 @@ void LineSplitter::finish() {
 
 Result<std::int64_t> read_lines(const std::string& path,
                                 const std::function<void(const TextLine&)>& visit) {
-  const OpenFile file(path);
-  if (file.descriptor() < 0) return Error::from_errno(errno, {.operation = "open", .path = path});
-  struct stat info {};
-  if (::fstat(file.descriptor(), &info) != 0)
-    return Error::from_errno(errno, {.operation = "look at", .path = path});
-  if (!S_ISREG(info.st_mode))
-    return Error(ErrorCode::kInvalidArgument, path + " is not a regular file");
-
+  SLUICE_ASSIGN_OR_RETURN(const aio::OwnedDescriptor file, aio::open_inside(path));
   std::vector<char> block(std::size_t{1} << 20);
   LineSplitter lines(visit);
   while (true) {
-    const ssize_t got = ::read(file.descriptor(), block.data(), block.size());
+    const ssize_t got = ::read(file.get(), block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error::from_errno(errno, {.operation = "read", .path = path});
     if (got == 0) break;

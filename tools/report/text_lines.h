@@ -1,7 +1,8 @@
 // The lines of a text file that anyone may have written: torn, huge, or no text at all.
 //
 // Memory: one line, at most kMostLineBytes.
-// Errors: name the file. What is not a regular file is kInvalidArgument: a pipe would wait.
+// Errors: name the file. What is not a regular file is kInvalidArgument: a pipe would wait. So is a
+//         link that leads out of the file's folder: a run may be somebody else's.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "tools/report/json_text.h"
+#include "aio/bounded_json.h"
 #include "tools/report/text_lines.h"
 
 namespace sluice::report {
@@ -43,13 +43,12 @@ class Reader {
  public:
   void take(const TextLine& line) {
     std::string_view text = line.text;
-    if (is_nested_too_deep(text)) return;
     if (text.ends_with(',')) text.remove_suffix(1);
     if (text.ends_with("\"traceEvents\":[")) {
-      take_window(Json::parse(std::string(text) + "]}", nullptr, /*allow_exceptions=*/false));
+      take_window(json_or_discarded<Json>(std::string(text) + "]}"));
       return;
     }
-    const Json event = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const Json event = json_or_discarded<Json>(text);
     if (event.is_object()) take_span(event);
   }
 

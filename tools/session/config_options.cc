@@ -2,13 +2,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <span>
+#include <string_view>
+#include <system_error>
 
+#include "aio/log.h"
 #include "aio/real_file_system.h"
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
+#include "engine/exchange/described_model.h"
 #include "engine/families/families.h"
+#include "tools/session/open_queue.h"
 #include "tools/support/value_hints.h"
 
 #ifdef SLUICE_HAS_ENGINE
@@ -72,6 +79,7 @@ Status answer_model(config::Sources& sources) {
         "model.path: there is no " + folder +
             "/config.json: name a folder of a model as transformers' save_pretrained() "
             "leaves it" +
+            engine::download_hint(folder) +
             (adapter ? ", and this one, which holds an adapter, as recipe.lora.adapter" : ""));
   }
   if (!read.ok()) return std::move(read).error().with_context("model.path");
@@ -104,8 +112,52 @@ Status answer_adapter(config::Sources& sources) {
     return std::find(known.begin(), known.end(), target) != known.end();
   });
   if (!are_plain) targets.clear();
+  // A pattern, or longer names. What cannot be read is said when the adapter is opened.
+  if (targets.empty() && family != nullptr) {
+    aio::IoWatchdog watchdog{aio::IoWatchdog::Options{}};
+    SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
+    auto there = engine::adapter_targets_in(*files.queue, resolved->config.lora.adapter, *family);
+    if (there.ok()) targets = *std::move(there);
+  }
   sources.answers.adapter = adapter->recipe;
   return {};
+}
+
+// Letters and digits.
+std::string plain_name(std::string_view text) {
+  std::string name;
+  for (const char c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// The preset that a model's name begins with: "Qwen3-8B-Instruct"; empty: there is none.
+std::string preset_of(const std::string& model) {
+  std::filesystem::path path = model;
+  if (!path.has_filename()) path = path.parent_path();
+  std::string name = plain_name(path.filename().string());
+  if (name.starts_with("meta")) name.erase(0, std::string_view("meta").size());
+  std::string_view found;
+  for (const engine::NamedShape& it : engine::model_presets())
+    if (name.starts_with(plain_name(it.name)) && it.name.size() > found.size()) found = it.name;
+  return std::string(found);
+}
+
+// A plan needs the shape of a model and not its folder: that of the preset of its name does.
+void take_preset_for_absent_model(config::Sources& sources) {
+  config::Sources asking = sources;
+  asking.leaves_folders_open = true;
+  const auto resolved = config::resolve(asking);
+  if (!resolved.ok() || !resolved->questions.model) return;
+  const std::string& folder = resolved->config.model.path;
+  std::error_code error;
+  if (std::filesystem::exists(folder + "/config.json", error)) return;
+  const std::string preset = preset_of(folder);
+  if (preset.empty()) return;
+  log::info(folder + " is not here: planned with the shape of model.preset " + preset);
+  sources.overrides.emplace_back("model.path=");
+  sources.overrides.emplace_back("model.preset=" + preset);
 }
 
 Status answer_folders(config::Sources& sources) {
@@ -155,8 +207,39 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
   sources.overrides = overrides_of(options);
   sources.world_size = options.world_size;
   sources.answers.means_default_model = true;
+  if (options.needs_shape_only) take_preset_for_absent_model(sources);
   SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
   return sources;
+}
+
+void take_model_as_config(ConfigOptions& options) {
+  if (options.file.empty()) return;
+  std::error_code error;
+  const std::filesystem::path path = options.file;
+  const bool is_folder = std::filesystem::is_directory(path, error);
+  const bool has_model = is_folder && std::filesystem::exists(path / "config.json", error);
+  const std::string preset = preset_of(options.file);
+  if (std::filesystem::exists(path, error) ? !has_model : preset.empty()) return;
+  if (!is_folder && path.extension() == ".json") return;
+  const auto shape = engine::preset_shape(preset);
+  constexpr std::int64_t kTokens = 2048;
+  const std::int64_t context = shape && !has_model ? shape->context_tokens : kTokens;
+  nlohmann::json run = {{"train_micro_batch_size_per_gpu", 2},
+                        {"gradient_accumulation_steps", 8},
+                        {"bf16", {{"enabled", true}}},
+                        {"zero_optimization",
+                         {{"stage", 3},
+                          {"offload_param", {{"device", "auto"}}},
+                          {"offload_optimizer", {{"device", "auto"}}}}},
+                        {"data", {{"sequence_length", std::min(context, kTokens)}}},
+                        {"run", {{"epochs", 1}}},
+                        {"budget", {{"nvme_paths", nlohmann::json::array({"nvme"})}}}};
+  if (has_model)
+    run["model"] = {{"path", options.file}};
+  else
+    run["model"] = {{"preset", preset}};
+  options.text = run.dump();
+  options.file.clear();
 }
 
 Result<config::Resolved> resolve_for_probe(const ConfigOptions& options) {

@@ -22,11 +22,15 @@ struct ConfigOptions {
   std::string deepspeed;
   std::vector<std::string> overrides;
   std::int64_t world_size = 1;               // ranks of the launch
+  bool needs_shape_only = false;             // of the model: its folder need not be here
   const CLI::Option* io_watchdog = nullptr;  // the program's, which is the key run.io_watchdog
 };
 
 // CONFIG, --deepspeed and --set; `options` must outlive the parsing.
 void add_config_options(CLI::App& command, ConfigOptions& options);
+// In place of a run file that is not there: a small run of the model that CONFIG names, by a preset
+// or by its folder; else unchanged. For plans.
+void take_model_as_config(ConfigOptions& options);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 

@@ -5,6 +5,7 @@
 
 #include "aio/log.h"
 #include "engine/config/stored_config.h"
+#include "engine/exchange/base_model.h"
 #include "tools/session/checkpoint_argument.h"
 #include "tools/session/run_tokenizer.h"
 
@@ -39,11 +40,21 @@ std::vector<std::string> token_files(const engine::CheckpointState& state) {
   return config.ok() ? config->data.train : std::vector<std::string>();
 }
 
+Result<engine::DType> dtype_of(aio::IoQueue& queue, const engine::ExportOptions& wanted,
+                               const engine::CheckpointState& state) {
+  if (state.run.adapters && !wanted.merged) return engine::DType::kF32;
+  const auto config = config::resolve_stored(state.configuration);
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::BaseModel base,
+      engine::base_model_of_run(queue, wanted.run_directory,
+                                config.ok() ? config->model.init_from : wanted.base));
+  return base.dtype.value_or(engine::DType::kF32);
+}
+
 }  // namespace
 
 Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRequest& request) {
-  engine::ExportOptions wanted{
-      .folder = request.to, .dtype = request.dtype, .max_shard_bytes = request.max_shard_bytes};
+  engine::ExportOptions wanted{.folder = request.to, .max_shard_bytes = request.max_shard_bytes};
   SLUICE_RETURN_IF_ERROR(engine::check_empty(queue.backend().files(), request.to));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(queue, request.from, request.checkpoint));
@@ -56,6 +67,11 @@ Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRe
   wanted.merged = request.merged;
   SLUICE_ASSIGN_OR_RETURN(wanted.base, base_of(request, checkpoint->state()));
   wanted.run_directory = from.run_directory;
+  if (request.dtype) {
+    wanted.dtype = *request.dtype;
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(wanted.dtype, dtype_of(queue, wanted, checkpoint->state()));
+  }
   const auto& adapters = checkpoint->state().run.adapters;
   if (request.merged && adapters && adapters->base_bits < engine::StoredAdapters{}.base_bits)
     log::info("the adapters were trained beside this model in " +
@@ -69,6 +85,7 @@ Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRe
                             .path = from.path,
                             .base = wanted.base,
                             .is_adapter = adapters && !request.merged,
+                            .dtype = wanted.dtype,
                             .tokenizer = wanted.tokenizer};
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "aio/io_queue.h"
@@ -18,7 +19,9 @@ struct ExportRequest {
   std::string from;        // a run's directory, or the folder of one checkpoint
   std::string to;          // not there yet, or empty
   std::string checkpoint;  // of a run's directory; empty: the newest
-  engine::DType dtype = engine::DType::kF32;
+  // Nothing: that of the model that the run began with, where it is known, else fp32. Of adapters
+  // by themselves fp32, as PEFT has them.
+  std::optional<engine::DType> dtype = {};
   std::uint64_t max_shard_bytes = 0;
   std::string tokenizer;  // a tokenizer.json, or "bytes"; empty: the run's
   bool merged = false;
@@ -31,6 +34,7 @@ struct ExportedCheckpoint {
   std::string path;  // of the checkpoint
   std::string base;  // of merged adapters
   bool is_adapter = false;
+  engine::DType dtype = engine::DType::kF32;
   engine::TokenizerFiles tokenizer;
 };
 Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRequest& request);

@@ -52,20 +52,17 @@ void judge_plan(const config::Config& config, const engine::ProbeReport& machine
                                      [](const engine::ProbedWhen& when) { return when.cached; });
   if (!from_file) {
     log::warning(
-        "the steps took longer or shorter than planned, although the plan was made of what was "
-        "measured "
-        "just now: something else may use this machine, or the plan does not know this case well; "
-        "sluice tune measures whole steps");
+        "the steps took longer or shorter than planned: this machine may be busy; sluice tune "
+        "measures whole steps");
     return;
   }
   const std::string text =
-      "the steps took longer or shorter than planned: what the plan was made of was measured "
-      "earlier, ";
+      "the steps took longer or shorter than planned: the plan's measurements are old, ";
   const Status forgotten = engine::forget_measurements(config, machine, unix_s_now());
-  log::warning(forgotten.ok() ? text + "and is measured again next time"
-                              : text + "and stays in " + machine.cache_path + " (" +
-                                    forgotten.error().message() +
-                                    "): sluice probe --refresh measures it again");
+  log::warning(forgotten.ok()
+                   ? text + "and made again next time"
+                   : text + "and stay in " + machine.cache_path + " (" +
+                         forgotten.error().message() + "): sluice probe --refresh measures again");
 }
 
 void warn_of_data(const config::Config& config) {

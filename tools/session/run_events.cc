@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "aio/machine_info.h"
 #include "tools/support/version.h"
@@ -102,9 +103,7 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
                {"tiers", tiers_json(begin.tiers)}});
   if (begin.flops_per_token) json["model"]["flops_per_token"] = flops_json(*begin.flops_per_token);
   if (begin.planned != nullptr) {
-    const auto parsed = [](const std::string& text) {
-      return Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    };
+    const auto parsed = [](const std::string& text) { return json_or_discarded<Json>(text); };
     json["plan"] = parsed(begin.planned->prediction);
     if (!begin.planned->what_if.empty()) json["what_if"] = parsed(begin.planned->what_if);
   }

@@ -1,6 +1,5 @@
 #include "tools/session/run_folder.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -8,32 +7,37 @@
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/remove_checkpoint.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/exchange/kept_tokenizer.h"
-#include "engine/observe/log_parts.h"
 #include "engine/run/run_checkpoints.h"
 
 namespace sluice::tools {
 namespace {
 
-constexpr const char* kLockName = "lock";
-constexpr const char* kMarkName = "sluice-ranks";
-constexpr const char* kFiles[] = {"metrics.jsonl",   "metrics-cut.jsonl", "events.jsonl",
-                                  "trace.json",      kMarkName,           "tokenizer.json",
-                                  "base_model.json", "config.json"};
-
-// Except for the lock, and what ranks that were killed as they began have left.
-Result<bool> is_empty(aio::FileSystem& files, const std::string& directory) {
-  SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(directory));
-  return std::all_of(names.begin(), names.end(), [](const std::string& name) {
-    return name == kLockName || name == kMarkName;
-  });
+// That a run may begin there, or continue.
+Status check_entry(aio::IoQueue& queue, const std::string& directory, RunFolder::Entry entry) {
+  SLUICE_RETURN_IF_ERROR(engine::check_run_directory(queue, directory));
+  if (entry != RunFolder::Entry::kNew) return {};
+  SLUICE_ASSIGN_OR_RETURN(const bool unused,
+                          engine::is_unused_run_directory(queue.backend().files(), directory));
+  if (unused) return {};
+  return Error(ErrorCode::kAlreadyExists,
+               directory +
+                   " is not empty: choose another --out, give --resume to continue the run "
+                   "that is there, or --overwrite to replace it");
 }
 
 // What cannot be read may be worth more than the user who gave --overwrite knew.
-Status check_replaceable(const engine::CheckpointFolder& checkpoints) {
+Status check_replaceable(aio::FileSystem& files, const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
   for (const engine::CheckpointEntry& entry : list) {
-    if (entry.complete() || entry.leftover) continue;
+    const bool linked = engine::is_linked(files, entry.path);
+    if ((entry.complete() || entry.leftover) && !linked) continue;
+    if (linked)
+      return Error(ErrorCode::kInvalidArgument,
+                   entry.path +
+                       " is a link, and --overwrite removes nothing through one. Move it "
+                       "away, or choose another --out");
     return engine::why_not(entry).with_suffix(
         ": --overwrite removes nothing that cannot be read. Move " + entry.path +
         " away, or choose another --out");
@@ -57,30 +61,25 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
   SLUICE_ASSIGN_OR_RETURN(folder.files_, open_queue(watchdog));
   aio::FileSystem& files = folder.files_.backend->files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(directory));
-  SLUICE_ASSIGN_OR_RETURN(const bool empty, is_empty(files, directory));
-  if (entry == Entry::kNew && !empty) {
-    return Error(ErrorCode::kAlreadyExists,
-                 directory +
-                     " is not empty: choose another --out, give --resume to continue the run "
-                     "that is there, or --overwrite to replace it");
-  }
-  auto lock = files.lock(folder.file(kLockName));
+  SLUICE_RETURN_IF_ERROR(check_entry(folder.queue(), directory, entry));
+  auto lock = files.lock(folder.file(engine::kRunLockName));
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) {
     return Error(ErrorCode::kBusy, "another process trains in " + directory +
                                        ": wait for it, end it, or choose another --out");
   }
   if (!lock.ok()) return std::move(lock).error();
   folder.lock_ = *std::move(lock);
+  SLUICE_RETURN_IF_ERROR(check_entry(folder.queue(), directory, entry));  // it was not locked then
   auto checkpoints = folder.checkpoints();
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, checkpoints.clean_leftovers());
   for (const std::string& name : leftovers)
     log::info("cleared up after a save that was interrupted: " + checkpoints.path() + "/" + name);
-  if (entry == Entry::kOverwrite) SLUICE_RETURN_IF_ERROR(check_replaceable(checkpoints));
+  if (entry == Entry::kOverwrite) SLUICE_RETURN_IF_ERROR(check_replaceable(files, checkpoints));
   return folder;
 }
 
 Status RunFolder::check_there() const {
-  SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(file(kLockName)));
+  SLUICE_ASSIGN_OR_RETURN(const bool there, lock_->is_at(file(engine::kRunLockName)));
   if (there) return {};
   return Error(ErrorCode::kNotFound,
                directory_ + " is no longer there: was its drive unmounted, or was it moved?");
@@ -88,14 +87,14 @@ Status RunFolder::check_there() const {
 
 Result<RunFolder::Mark> RunFolder::leave_mark() const {
   std::random_device random;
-  Mark mark{.path = file(kMarkName), .content = {}};
+  Mark mark{.path = file(engine::kSharedMarkName), .content = {}};
   for (int word = 0; word < 4; ++word) mark.content += std::to_string(random()) + " ";
   SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue(), mark.path, mark.content));
   return mark;
 }
 
 Status RunFolder::remove_mark() const {
-  return aio::remove_durably(files_.backend->files(), file(kMarkName));
+  return aio::remove_durably(files_.backend->files(), file(engine::kSharedMarkName));
 }
 
 engine::CheckpointFolder RunFolder::checkpoints() const {
@@ -110,14 +109,7 @@ Status RunFolder::clear() const {
   for (const engine::CheckpointEntry& entry : list)
     SLUICE_RETURN_IF_ERROR(engine::remove_checkpoint(queue(), entry.path));
   SLUICE_RETURN_IF_ERROR(engine::remove_kept_tokenizer(files, directory_));
-  for (const char* name : kFiles) {
-    SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(file(name)));
-    if (there) SLUICE_RETURN_IF_ERROR(files.remove(file(name)));
-  }
-  for (const char* name : {"metrics.jsonl", "events.jsonl"})
-    for (const std::string& part : engine::log_parts(file(name)))
-      SLUICE_RETURN_IF_ERROR(files.remove(part));
-  return {};
+  return engine::remove_run_files(queue(), directory_);
 }
 
 Result<std::optional<engine::CheckpointEntry>> RunFolder::newest() const {

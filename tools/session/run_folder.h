@@ -1,5 +1,6 @@
 // RunFolder: the directory of a run, while one process trains in it.
 //
+//   DIR/sluice-run.json which of these files are the run's: engine/checkpoint/run_directory.h
 //   DIR/config.json     resolved, as engine/config/stored_config.h has it: the run is where it lies
 //   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/kept_tokenizer.h
 //   DIR/base_model.json the model that the run began with, if any: engine/exchange/base_model.h
@@ -33,7 +34,8 @@ class RunFolder {
     kResume,     // it stays
   };
   // Makes the folder, locks it, and removes what saves that were cut short left. kBusy: another
-  // process trains there. kOverwrite is refused where a checkpoint cannot be read.
+  // process trains there. A folder that holds other things than a run is refused, and so is one
+  // where a run's file is a link; kOverwrite also where a checkpoint cannot be read.
   static Result<RunFolder> open(const std::string& directory, Entry entry,
                                 aio::IoWatchdog& watchdog);
 

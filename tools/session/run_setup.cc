@@ -38,6 +38,7 @@ struct CheckedPlan {
   engine::MemoryPlan memory;
   bool saves_in_background = false;  // their copy of the state is a line of the memory then
   std::optional<double> predicted_step_s;
+  std::vector<engine::ProbedPath> drives = {};  // as the plan has them
   TierRooms rooms;
 };
 
@@ -68,6 +69,17 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
 std::string folder_of(const std::string& file) {
   const std::string folder = std::filesystem::path(file).parent_path().string();
   return folder.empty() ? "." : folder;
+}
+
+// Of a drive that the plan has measured, if the run's folder is there.
+std::optional<double> save_speed(const std::string& folder,
+                                 const std::vector<engine::ProbedPath>& drives) {
+  const std::string device = engine::device_number_of(folder);
+  for (const engine::ProbedPath& drive : drives)
+    if (drive.rates.out_bytes_per_s > 0 && !device.empty() &&
+        device == engine::device_number_of(drive.path))
+      return drive.rates.out_bytes_per_s;
+  return {};
 }
 
 // When the run saves, reported before its memory is taken.
@@ -102,10 +114,12 @@ engine::SavePlan saves_of(const config::Config& config,
                    .other_bytes = room.other_bytes,
                    .complete_checkpoints = files.complete_checkpoints,
                    .first_step = first_step,
-                   .step_s = plan.predicted_step_s});
+                   .step_s = plan.predicted_step_s,
+                   .save_bytes_per_s = save_speed(config.run.dir, plan.drives)});
   saves.background = plan.saves_in_background;
   if (saves.warning) log::warning(*saves.warning);
   says << saves.schedule << "\n";
+  if (saves.saves()) says << engine::stop_sentence(saves.stop) << "\n";
   return saves;
 }
 
@@ -164,6 +178,7 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const engine::M
     const engine::RunPlan& plan = *of_first.plan;
     return CheckedPlan{.memory = plan.memory,
                        .predicted_step_s = plan.placement.prediction.step_s,
+                       .drives = plan.machine.paths,
                        .rooms = {.nvme_bytes = plan.input.budget.nvme}};
   }
   SLUICE_ASSIGN_OR_RETURN(const auto of_rank,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "aio/small_file.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/config/stored_config.h"
 #include "engine/exchange/base_model.h"
 #include "tools/session/run_tokenizer.h"
@@ -57,8 +58,13 @@ Status keep_base(const RunFolder& folder, const NewLife& life) {
 Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
                                                         const NewLife& life) {
   const StagedConfig staged(folder);
+  const bool replaces = life.entry == RunFolder::Entry::kOverwrite;
+  if (!replaces) SLUICE_RETURN_IF_ERROR(engine::mark_run_directory(folder.queue(), folder.path()));
   SLUICE_RETURN_IF_ERROR(staged.write(life.resolved));
-  if (life.entry == RunFolder::Entry::kOverwrite) SLUICE_RETURN_IF_ERROR(folder.clear());
+  if (replaces) {
+    SLUICE_RETURN_IF_ERROR(folder.clear());
+    SLUICE_RETURN_IF_ERROR(engine::mark_run_directory(folder.queue(), folder.path()));
+  }
   const std::int64_t first_step = (life.from.checkpoint ? life.from.checkpoint->step : 0) + 1;
   SLUICE_RETURN_IF_ERROR(
       keep_run_tokenizer(folder.queue(), life.resolved.config, life.tokenizer, first_step));

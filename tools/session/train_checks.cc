@@ -1,8 +1,12 @@
 #include "tools/session/train_checks.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
 #include <filesystem>
 
 #include "aio/log.h"
+#include "engine/config/lr_schedule.h"
 #include "engine/run/run_checkpoints.h"
 #include "tools/support/output_file.h"
 
@@ -63,6 +67,29 @@ Status check_flops_profile(const config::Config& config, std::int64_t done) {
                             .path = wanted.output_file,
                             .replaces = true,
                             .made_folder = config.run.dir});
+}
+
+void warn_of_rate(const config::Config& config, std::int64_t done) {
+  constexpr double kMostUsualRate = 1;
+  constexpr std::int64_t kStepsSeen = 1024;  // of a schedule, evenly spread
+  // A range test is made to go too high.
+  if (config.schedule.type == config::ScheduleType::kRangeTest) return;
+  const std::int64_t stride = std::max<std::int64_t>((config.run.steps - done) / kStepsSeen, 1);
+  double most = 0;
+  for (std::int64_t step = done; step < config.run.steps; step += stride) {
+    most = std::max(most, config::learning_rate(config.schedule, step));
+    const bool scales_groups =
+        config.schedule.base_lr > 0 || !config::names_its_rates(config.schedule.type);
+    for (const config::ParameterGroup& group : config.optimizer.groups)
+      if (group.learning_rate && scales_groups)
+        most = std::max(most, config::learning_rate(config.schedule, step, *group.learning_rate));
+  }
+  if (most < kMostUsualRate) return;
+  std::array<char, 32> rate{};
+  std::snprintf(rate.data(), rate.size(), "%g", most);
+  log::warning("the learning rate reaches " + std::string(rate.data()) +
+               ", and AdamW moves each weight by up to that much in a step: the model is "
+               "unlikely to learn. Usual rates are 1e-6 to 1e-2 (optimizer.params.lr, scheduler)");
 }
 
 Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,

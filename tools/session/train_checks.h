@@ -30,6 +30,9 @@ Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t d
 // come, after `done`, do not have its step.
 Status check_flops_profile(const config::Config& config, std::int64_t done);
 
+// A warning where the learning rate of the steps to come is beyond what any model learns with.
+void warn_of_rate(const config::Config& config, std::int64_t done);
+
 // One line: at random with their seed, from a file, or from a checkpoint. `config_file`: the run
 // file that was named; where it lies in another run's folder, a second line says how to begin with
 // that run's weights.

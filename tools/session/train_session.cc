@@ -78,7 +78,8 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
       flops_of_token_(engine::trained_flops(
           engine::flops_of_token(parts.run->model(), parts.run->config().data.sequence_tokens))),
       tokens_seen_(tokens_before(*parts.log, *parts.run)),
-      save_clock_(saves, steps, SteadyClock().now_ns()) {}
+      save_clock_(saves, steps, SteadyClock().now_ns()),
+      stop_(saves.stop) {}
 
 Result<TrainSession::End> TrainSession::train(const Stop& stop) {
   bool interrupted = stop();
@@ -100,6 +101,7 @@ bool TrainSession::has_steps() const { return parts_.run->trainer().state().glob
 Status TrainSession::take_step(const Stop& stop) {
   const std::int64_t step = parts_.run->trainer().state().global_step + 1;
   one_step(step);
+  compare_with_grace();
   if (saves_after(step, stop())) SLUICE_RETURN_IF_ERROR(save());
   return report_saves();
 }
@@ -154,6 +156,7 @@ void TrainSession::one_step(std::int64_t step) {
     *parts_.says << "step " << step << "  validation loss " << *metrics.val_loss << "\n";
   }
   totals_.add(metrics);
+  warn_if_nothing_is_learnt(metrics);
   if (parts_.shows_progress) progress_.update(metrics);
   report_metrics(parts_.log->append(metrics));
   parts_.events->after_step(step);
@@ -162,6 +165,19 @@ void TrainSession::one_step(std::int64_t step) {
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
   last_ = std::move(metrics);
+}
+
+void TrainSession::warn_if_nothing_is_learnt(const StepMetrics& metrics) {
+  if (!totals_.learns_nothing()) return;
+  progress_.clear();
+  log::warning_once(
+      "gradient norm 0",
+      "the gradient norm has been exactly 0 for " +
+          std::to_string(engine::RunTotals::kStepsAtNorm0) + " steps, up to step " +
+          std::to_string(metrics.step) +
+          ": the model learns nothing. Its weights may be too large after too high a learning "
+          "rate (optimizer.params.lr), or no trained token may be left in the data: stop, and "
+          "begin again from an earlier checkpoint with a lower rate");
 }
 
 void TrainSession::compare_with_limit(double flops_per_s) {
@@ -235,6 +251,15 @@ std::vector<std::string> TrainSession::missing() const {
                         " events are missing in events.jsonl, because they could not be written");
   }
   return sentences;
+}
+
+// Where no plan has said how long a step takes, the first one does.
+void TrainSession::compare_with_grace() {
+  if (parts_.checkpoints == nullptr || stop_.step_s) return;
+  stop_.step_s = last_.step_ms / 1e3;
+  if (stop_.seconds() <= engine::kUsualGraceS) return;
+  progress_.clear();
+  *parts_.says << engine::stop_sentence(stop_) << "\n";
 }
 
 bool TrainSession::evaluates_after(std::int64_t step) const {

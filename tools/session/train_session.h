@@ -81,12 +81,14 @@ class TrainSession {
  private:
   void one_step(std::int64_t step);
   void report_metrics(const Status& written);
+  void warn_if_nothing_is_learnt(const engine::StepMetrics& metrics);
   void report_flops(std::int64_t step, const engine::StepOutcome& outcome, std::int64_t took_ns);
   engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
                                  std::int64_t took_ns) const;
   bool evaluates_after(std::int64_t step) const;
   bool saves_after(std::int64_t step, bool interrupted) const;
   Status report_failure(const engine::SavedCheckpoint& saved);
+  void compare_with_grace();
   Status save();
   Status report_saves();
 
@@ -103,6 +105,7 @@ class TrainSession {
   std::int64_t taken_steps_ = 0;   // by this process
   std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
+  engine::StopNeeds stop_;
   int failed_saves_ = 0;
   std::string why_not_saved_;  // of the last save that failed
   bool metrics_wait_ = false;  // as far as reported to the user

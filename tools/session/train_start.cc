@@ -5,6 +5,7 @@
 #include <ostream>
 #include <utility>
 
+#include "aio/log.h"
 #include "aio/real_file_system.h"
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
@@ -131,12 +132,15 @@ Status check_steps(const WantedRun& wanted, const RunFolder& folder, const Resum
                    const std::string& config_file, std::ostream& says) {
   const config::Config& config = wanted.resolved.config;
   says << weights_text(config, from, config_file) << config::format_autos(wanted.resolved);
+  if (const std::string unused = config::unused_keys(wanted.resolved); !unused.empty())
+    log::warning(unused);
   SLUICE_RETURN_IF_ERROR(report_changes(wanted.resolved, from, says));
   const std::int64_t steps = config.run.steps;
   const std::int64_t done = from.checkpoint ? from.checkpoint->step : 0;
   if (done >= steps) {
     says << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
+  warn_of_rate(config, done);
   SLUICE_RETURN_IF_ERROR(check_flops_profile(config, done));
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));

@@ -18,4 +18,8 @@ inline Result<engine::DType> weight_dtype(const std::string& text) {
                "--dtype is \"" + text + "\"; it must be fp32, bf16 or fp16");
 }
 
+inline const char* weight_dtype_name(engine::DType dtype) {
+  return dtype == engine::DType::kBF16 ? "bf16" : dtype == engine::DType::kF16 ? "fp16" : "fp32";
+}
+
 }  // namespace sluice::tools

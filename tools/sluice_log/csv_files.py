@@ -4,7 +4,7 @@ import csv
 import math
 import os
 
-from .outputs import Output
+from .outputs import Output, open_new, open_to_add
 from .records import NAMES, plain_text
 
 FIRST = ["step", "tokens", "unix_s"]
@@ -71,7 +71,7 @@ class CsvFiles(Output):
     # ---- files
 
     def _append(self, path, rows):
-        with open(path, "a", encoding="utf-8", newline="") as file:
+        with open_to_add(path, newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
             file.flush()
             os.fsync(file.fileno())
@@ -79,7 +79,7 @@ class CsvFiles(Output):
 
     def _replace(self, path, rows):
         staged = path.with_name(path.name + ".new")
-        with open(staged, "w", encoding="utf-8", newline="") as file:
+        with open_new(staged, newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
             file.flush()
             os.fsync(file.fileno())

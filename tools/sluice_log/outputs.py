@@ -107,7 +107,7 @@ class Output:
     def _save(self):
         path = self.folder / STATE
         staged = path.with_name(STATE + ".new")
-        with open(staged, "w", encoding="utf-8") as file:
+        with open_new(staged) as file:
             json.dump(self.state, file)
             file.flush()
             os.fsync(file.fileno())
@@ -197,6 +197,19 @@ class Output:
 
     def _close(self):
         pass
+
+
+def open_new(path, **how):
+    """A file in place of whatever has the name: what a link leads to stays as it is."""
+    path.unlink(missing_ok=True)
+    return open(path, "x", encoding="utf-8", **how)
+
+
+def open_to_add(path, **how):
+    """Never what a link leads to."""
+    def itself(name, flags):
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+    return open(path, "a", encoding="utf-8", opener=itself, **how)
 
 
 def missing(what, package, error):

@@ -28,7 +28,7 @@ class Run:
             self.event_lines = Tail(str(self.path / "events.jsonl"))
         else:
             self.folder = None
-            self.metrics = Tail(str(self.path))
+            self.metrics = Tail(os.path.realpath(self.path))  # a file is what the user names
             self.event_lines = None
         self.events = []  # all so far
         self.bad_lines = 0
@@ -179,5 +179,9 @@ def flatten(value, path, found, depth=0):
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
         value = str(value) if abs(value) < 10**100 else "large"
     if not isinstance(value, (bool, int, float)):
-        value = plain_text(value if isinstance(value, str) else json.dumps(value))[:MOST_VALUE]
+        try:
+            text = value if isinstance(value, str) else json.dumps(value)
+        except RecursionError:
+            text = "nested too deep"
+        value = plain_text(text)[:MOST_VALUE]
     found[plain_text(path)[:250]] = value

@@ -16,9 +16,21 @@ LASTING = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO}
 
 
 def open_file(path):
-    """A descriptor; OSError where it is gone, or cannot be read now; Failure where it never can."""
+    """A descriptor; OSError where it is gone, or cannot be read now; Failure where it never can. A
+    link is followed to another name in its folder, and no further: a run may be somebody else's."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            file = os.open(path, flags)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            folder, target = os.path.dirname(path), os.readlink(path)
+            where = os.path.dirname(os.path.join(folder, target))
+            if os.path.realpath(where) != os.path.realpath(folder):
+                raise Failure(f"{path} is a link to another folder, and is not a regular file of "
+                              "the run") from error
+            file = os.open(os.path.join(folder, os.path.basename(target)), flags)
     except OSError as error:
         if error.errno in LASTING:
             raise Failure(f"{path} cannot be read: {error.strerror}") from error
@@ -38,7 +50,7 @@ def parts_of(path):
         with os.scandir(folder or ".") as entries:
             for entry in entries:
                 match = pattern.match(entry.name)
-                if match and entry.is_file():
+                if match and entry.is_file(follow_symlinks=False):
                     found.append((-int(match[1]), entry.path))
     except OSError:
         pass

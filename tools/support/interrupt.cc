@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -14,6 +15,9 @@ namespace {
 // Signals belong to the process, and so does the thread that listens to them.
 std::mutex listener_mutex;
 const Interrupt* listener = nullptr;  // guarded by listener_mutex
+
+// They ask for a save, and never end a process that saves already.
+constexpr std::array kWarnings = {SIGHUP, SIGUSR1, SIGUSR2};
 
 bool is_ignored(int number) {
   struct sigaction action {};
@@ -54,7 +58,8 @@ SignalThread::SignalThread() {
   sigemptyset(&taken_);
   sigaddset(&taken_, SIGINT);
   sigaddset(&taken_, SIGTERM);
-  if (!is_ignored(SIGHUP)) sigaddset(&taken_, SIGHUP);
+  for (const int number : kWarnings)
+    if (!is_ignored(number)) sigaddset(&taken_, number);
   pthread_sigmask(SIG_BLOCK, &taken_, &old_mask_);
   thread_ = std::thread([this] { listen(); });
 }
@@ -97,7 +102,8 @@ void Interrupt::on_signal(int number) const {
     say(notice_);
   }
   const bool is_same = number == SIGTERM && now - first_at_ < kSameStop;
-  const bool is_deliberate = number != SIGHUP && (is_first || !is_same);
+  const bool is_warning = std::find(kWarnings.begin(), kWarnings.end(), number) != kWarnings.end();
+  const bool is_deliberate = !is_warning && (is_first || !is_same);
   if (is_deliberate && ++deliberate_ > 1) _exit(kInterruptedExitCode);
 }
 

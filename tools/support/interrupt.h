@@ -1,5 +1,5 @@
-// SignalThread and Interrupt: Ctrl-C, SIGTERM and SIGHUP (a lost terminal or ssh connection) as a
-// flag that long loops look at.
+// SignalThread and Interrupt: Ctrl-C, SIGTERM, SIGHUP (a lost terminal or ssh connection), SIGUSR1
+// and SIGUSR2 (a scheduler's warning: Slurm's --signal, submitit) as a flag that long loops read.
 //
 // A SignalThread is the first object of a program's main: it keeps these signals from every other
 // thread and takes them on one of its own. So a second Ctrl-C ends the process even while all other
@@ -11,8 +11,10 @@
 //                  never counts as the second one: when a connection is lost, the kernel, the shell
 //                  and the service manager may each send one, and a SIGTERM beside it. Nor does a
 //                  SIGTERM within kSameStop of the first signal: launchers, their shells and
-//                  Slurm pass one on, each by itself.
-//   SIGHUP         stays ignored where it was ignored at the start, as under nohup.
+//                  Slurm pass one on, each by itself. SIGUSR1 and SIGUSR2 never count: they
+//                  announce the SIGTERM that a scheduler sends while the save still runs.
+//   SIGHUP,        stay ignored where they were ignored at the start, as SIGHUP is under nohup.
+//   SIGUSR1 and 2
 //
 // One SignalThread, and at most one Interrupt at a time.
 //
@@ -31,7 +33,8 @@
 
 namespace sluice::tools {
 
-inline constexpr int kInterruptedExitCode = 130;
+inline constexpr int kInterruptedExitCode = 130;  // a second signal, or nothing is saved
+inline constexpr int kSavedExitCode = 75;         // EX_TEMPFAIL: saved, and to be continued
 inline constexpr std::chrono::seconds kSameStop(5);
 
 class SignalThread {

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "aio/bounded_json.h"
+
 namespace sluice::tools {
 namespace {
 
@@ -20,14 +22,16 @@ void put(Json& root, std::string_view path, Json value) {
 
 // As resolve() takes it: JSON, else a string.
 Json value_of(const std::string& text) {
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json value = json_or_discarded<Json>(text);
   return value.is_discarded() ? Json(text) : value;
 }
 
 std::string merged_text(const config::Sources& sources) {
-  Json root = sources.run_file
-                  ? Json::parse(sources.run_file->text, nullptr, /*allow_exceptions=*/false)
-                  : Json::object();
+  Json root = Json::object();
+  if (sources.run_file) {
+    const auto text = config::plain_json(*sources.run_file);
+    if (text.ok()) root = json_or_discarded<Json>(*text);
+  }
   if (!root.is_object()) return {};
   for (const std::string& override_text : sources.overrides) {
     const std::size_t equals = override_text.find('=');

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
+
 namespace sluice::tools {
 namespace {
 
@@ -12,7 +14,8 @@ using nlohmann::json;
 template <typename Read>
 auto parsed(const std::string& line, const Read& read) -> Result<decltype(read(json()))> {
   try {
-    return read(json::parse(line));
+    SLUICE_ASSIGN_OR_RETURN(const json message, read_json<json>(line));
+    return read(message);
   } catch (const json::exception& error) {
     return Error(ErrorCode::kInvalidArgument,
                  std::string("a trial's message cannot be read: ") + error.what());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
 
@@ -168,8 +169,7 @@ std::string json_of(const TuneReport& report) {
     json["trials"].push_back(json_of_row(report, i));
   if (result.best) {
     Json keys = Json::object();
-    for (const KeyValue& one : report.best_keys)
-      keys[one.key] = Json::parse(one.json, nullptr, /*allow_exceptions=*/false);
+    for (const KeyValue& one : report.best_keys) keys[one.key] = json_or_discarded<Json>(one.json);
     json["best"] = {
         {"trial", *result.best + 1}, {"keys", std::move(keys)}, {"worth_it", is_worth_it(result)}};
   }

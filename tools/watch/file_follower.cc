@@ -1,6 +1,5 @@
 #include "tools/watch/file_follower.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/regular_file.h"
 #include "engine/observe/log_parts.h"
 
 namespace sluice::watch {
@@ -21,29 +21,21 @@ constexpr std::size_t kBlock = std::size_t{256} << 10;
 
 class FileFollower::OpenFile {
  public:
-  explicit OpenFile(const std::string& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
-    error_ = descriptor_ < 0 ? errno : 0;
-    if (descriptor_ >= 0 && ::fstat(descriptor_, &info_) != 0) error_ = errno;
+  explicit OpenFile(const std::string& path) : path_(path), file_(aio::open_inside(path)) {
+    if (file_.ok() && ::fstat(file_->get(), &info_) != 0)
+      file_ = Error::from_errno(errno, {.operation = "look at", .path = path_});
   }
-  ~OpenFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
 
-  bool is_missing() const { return error_ == ENOENT || error_ == ENOTDIR; }
-  Status status() const {
-    if (error_ != 0) return Error::from_errno(error_, {.operation = "open", .path = path_});
-    if (!S_ISREG(info_.st_mode))
-      return Error(ErrorCode::kInvalidArgument, path_ + " is not a regular file");
-    return {};
+  bool is_missing() const {
+    return !file_.ok() &&
+           (file_.error().error_number() == ENOENT || file_.error().error_number() == ENOTDIR);
   }
+  Status status() const { return file_.status(); }
   Identity identity() const { return {.device = info_.st_dev, .inode = info_.st_ino}; }
   std::int64_t size_bytes() const { return info_.st_size; }
   Result<std::size_t> read_at(std::int64_t offset_bytes, char* into, std::size_t bytes) const {
     for (;;) {
-      const ssize_t got = ::pread(descriptor_, into, bytes, offset_bytes);
+      const ssize_t got = ::pread(file_->get(), into, bytes, offset_bytes);
       if (got >= 0) return static_cast<std::size_t>(got);
       if (errno != EINTR) return Error::from_errno(errno, {.operation = "read", .path = path_});
     }
@@ -51,8 +43,7 @@ class FileFollower::OpenFile {
 
  private:
   std::string path_;
-  int descriptor_;
-  int error_ = 0;
+  Result<aio::OwnedDescriptor> file_;
   struct stat info_ {};
 };
 

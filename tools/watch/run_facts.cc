@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "aio/bounded_json.h"
 #include "tools/watch/numbers.h"
 #include "tools/watch/run_view.h"
 
@@ -120,7 +121,7 @@ Happening happening(const Json& event) {
 std::int64_t configured(const report::RunRecord& record, const char* key) {
   for (const auto& [name, value] : record.config)
     if (name == key) {
-      const Json json = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+      const Json json = json_or_discarded<Json>(value);
       return whole(Json{{"it", json}}, "it").value_or(0);
     }
   return 0;
@@ -131,7 +132,7 @@ std::int64_t configured(const report::RunRecord& record, const char* key) {
 RunFacts facts_of(const report::RunRecord& record) {
   RunFacts facts;
   const auto take = [&](const std::string& line) {
-    const Json event = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Json event = json_or_discarded<Json>(line);
     const std::string kind = text(event, "event");
     if (kind == "begin") take_begin(event, facts);
     if (kind == "end") take_end(event, facts);

@@ -84,19 +84,6 @@ bool RunFollower::changed(const std::string& name, Stamp& stamp) {
   return std::exchange(stamp, now) != now;
 }
 
-// Not where it is a link out of the folder.
-bool RunFollower::may_be_read(const std::string& name) {
-  std::error_code error;
-  const fs::path path = fs::path(options_.path) / name;
-  if (!fs::is_symlink(fs::symlink_status(path, error))) return true;
-  const fs::path target = fs::canonical(path, error);
-  if (error) return true;  // it leads nowhere
-  const fs::path folder = fs::canonical(options_.path, error);
-  if (!error && target.parent_path() == folder) return true;
-  file_notices_.push_back(name + " is a link that leads out of the run's folder: it is not read");
-  return false;
-}
-
 void RunFollower::read_facts() {
   const std::string folder = options_.path + "/";
   std::array<bool, 4> is_new{};
@@ -109,13 +96,10 @@ void RunFollower::read_facts() {
   const std::vector<std::string> notices_before = std::exchange(file_notices_, {});
   std::error_code ignored;
   const bool has_trace = fs::exists(folder + kNames[2], ignored);
-  if (!engine::log_parts(folder + kNames[0]).empty() && may_be_read(kNames[0]))
-    report::read_events(folder + kNames[0], now);
-  if (stamps_[1] != Stamp{} && may_be_read(kNames[1])) report::read_config(folder + kNames[1], now);
-  if (has_trace && may_be_read(kNames[2])) report::read_trace(folder + kNames[2], now);
-  if (stamps_[3] != Stamp{} && may_be_read(kNames[3]))
-    if (auto cut = report::read_metrics_file(folder + kNames[3], 1); cut.ok())
-      now.cut = *std::move(cut);
+  if (!engine::log_parts(folder + kNames[0]).empty()) report::read_events(folder + kNames[0], now);
+  if (stamps_[1] != Stamp{}) report::read_config(folder + kNames[1], now);
+  if (has_trace) report::read_trace(folder + kNames[2], now);
+  if (stamps_[3] != Stamp{}) report::read_cut(folder + kNames[3], now);
   // A last line that is being written is none yet.
   if (now.events.has_torn_end) stamps_[0].size = -1;
   file_notices_.insert(file_notices_.end(), now.notices.begin(), now.notices.end());
@@ -132,13 +116,6 @@ void RunFollower::follow_metrics() {
   if (::stat((options_.path + "/metrics.jsonl").c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
     is_there_ = true;
     newest_unix_s_ = std::max(newest_unix_s_, seconds_of(info.st_mtim));
-  }
-  const std::size_t notices = file_notices_.size();
-  if (!may_be_read("metrics.jsonl")) {
-    metrics_error_ = file_notices_.back();
-    file_notices_.resize(notices);
-    facts_version_ += metrics_error_ != error_before ? 1 : 0;
-    return;
   }
   const std::int64_t rewrites = metrics_.rewrites();
   const std::int64_t epoch = series_epoch_;

@@ -58,7 +58,6 @@ class RunFollower {
     friend bool operator==(const Progress&, const Progress&) = default;
   };
   bool changed(const std::string& name, Stamp& stamp);
-  bool may_be_read(const std::string& name);
   void read_facts();
   void follow_metrics();
   void take_step(const report::MetricsReader::Step& step);

@@ -1,7 +1,6 @@
 #include "engine/model/gpt2/gpt2_block.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/kv_cache.h"
@@ -222,10 +221,9 @@ at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& inpu
     cache.put(layer_, heads.key, heads.value);
     if (cache.length() == 0) return attention(heads, options);
     const std::int64_t positions = cache.length() + 1;
-    return {
-        .output = merge_heads(at::scaled_dot_product_attention(
-            heads.query, cache.keys(layer_, positions), cache.values(layer_, positions), {}, 0.0,
-            /*is_causal=*/false, options.scale))};
+    return {.output = attend_all(
+                {heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)},
+                options.scale)};
   };
   Kept kept = run(parameters, variant_, input, attend, {}, /*keep=*/false);
   return last_product(parameters, variant_, kept).add_(kept.middle);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "engine/model/gpt2/gpt2_shape.h"
 #include "engine/model/hugging_face_config.h"
 #include "engine/weights/special_tokens_json.h"
@@ -173,8 +174,7 @@ std::string gpt2_config_text(const HuggingFaceModel& model) {
 }
 
 Result<HuggingFaceModel> parse_gpt2_config(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
+  SLUICE_ASSIGN_OR_RETURN(const Json json, read_json_object<Json>(text));
   HuggingFaceConfig config(json, "GPT-2s");
   HuggingFaceModel model = parse(config);
   SLUICE_RETURN_IF_ERROR(config.status());

@@ -50,6 +50,15 @@ Flops block_flops(const ModelShape& shape, std::int64_t tokens) {
           .recompute = weights - last + 2 * scores};
 }
 
+Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes) {
+  const auto hidden = static_cast<double>(shape.hidden);
+  const auto ffn = static_cast<double>(shape.ffn());
+  const auto width = static_cast<double>(number_bytes);
+  // Two norms read and write a row, two residuals read two and write one; the activation. Backward
+  // reads gradient and input, adds to the stream's, and sums for biases.
+  return {.forward = width * (10 * hidden + 2 * ffn), .backward = width * (17 * hidden + 4 * ffn)};
+}
+
 Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab) {
   return output_costs(shape, padded_vocab).flops();
 }
@@ -80,7 +89,8 @@ std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
   const std::uint64_t feed_forward =
       bytes(pass.rows() * (shape.ffn() + (shape.dropout > 0 ? shape.hidden : 0)) *
             pass.number_bytes) +
-      bias_sum_bytes(pass, shape.ffn(), options.cpu);
+      std::max(bias_sum_bytes(pass, shape.ffn(), options.cpu),
+               product_copies_bytes(pass, options, shape.hidden, shape.ffn()));
   return 2 * unit_input_bytes(shape, pass) + std::max(block_saved_bytes(shape, pass) + feed_forward,
                                                       attention_bytes(shape, pass, options));
 }

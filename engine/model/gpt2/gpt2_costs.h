@@ -11,6 +11,9 @@ namespace sluice::engine {
 // Per token, in sequences of `tokens`.
 Flops block_flops(const ModelShape& shape, std::int64_t tokens);
 // forward: of the loss alone. Training makes forward and backward at once.
+// Of kernels between a block's products: norms, residuals with dropout, the activation, sums for
+// biases.
+Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes);
 Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
 Flops model_flops(const ModelShape& shape, std::int64_t tokens, std::int64_t padded_vocab = 0);
 

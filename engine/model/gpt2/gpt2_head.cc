@@ -1,12 +1,12 @@
 #include "engine/model/gpt2/gpt2_head.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm.h>
 
 #include <utility>
 
 #include "engine/model/gpt2/gpt2_shape.h"
 #include "engine/model/op_costs.h"
+#include "engine/model/ops/products.h"
 
 namespace sluice::engine {
 
@@ -66,7 +66,7 @@ at::Tensor Gpt2Head::logits(const UnitViews& parameters, const at::Tensor& input
   const at::NoGradGuard no_grad;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = norm(parameters, last).output.flatten(0, 1);
-  return at::mm(rows, parameters[places_.output].t())
+  return product(rows, parameters[places_.output].t())
       .narrow(1, 0, vocab_)
       .reshape({input.size(0), positions, vocab_});
 }

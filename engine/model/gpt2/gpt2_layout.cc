@@ -62,6 +62,9 @@ class BlockKind final : public UnitKind {
       : UnitKind("block", UnitRole::kBlock), shape_(shape) {}
 
   Flops flops(std::int64_t tokens) const override { return block_flops(shape_, tokens); }
+  Traffic traffic(std::int64_t number_bytes) const override {
+    return block_traffic(shape_, number_bytes);
+  }
   std::uint64_t saved_bytes(const PassShape& pass) const override {
     return block_saved_bytes(shape_, pass);
   }
@@ -84,6 +87,9 @@ class HeadKind final : public UnitKind {
       : UnitKind("head", UnitRole::kHead), shape_(shape), padded_vocab_(padded_vocab) {}
 
   Flops flops(std::int64_t /*tokens*/) const override { return head_flops(shape_, padded_vocab_); }
+  Traffic traffic(std::int64_t number_bytes) const override {
+    return logits_traffic(shape_.vocab, number_bytes);
+  }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     return head_peak_bytes(shape_, pass, padded_vocab_, options);
   }

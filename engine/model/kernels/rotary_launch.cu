@@ -23,10 +23,13 @@ struct ThreadTurns {
   __device__ ThreadTurns(const RotaryTurns& turns, std::int64_t row) {
     const std::int64_t position =
         turns.positions != nullptr ? turns.positions[row] : turns.first + row % turns.tokens;
+    // blockDim.x threads have the pairs of a head.
+    const float* const frequencies =
+        turns.of_rows != nullptr ? turns.of_rows + row * blockDim.x * kPack : turns.frequencies;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float angle =
-          __fmul_rn(static_cast<float>(position), turns.frequencies[threadIdx.x * kPack + i]);
+          __fmul_rn(static_cast<float>(position), frequencies[threadIdx.x * kPack + i]);
       sincosf(angle, &sine[i], &cosine[i]);
       sine[i] *= turns.scale;
       cosine[i] *= turns.scale;

@@ -28,6 +28,7 @@ struct RotaryTurns {
   const std::int64_t* positions = nullptr;  // [rows]; null: first + row % tokens
   std::int64_t first = 0;
   std::int64_t tokens = 1;
+  const float* of_rows = nullptr;  // [rows, head_dim / 2], instead of `frequencies`
 };
 
 // Of one head, [head_dim]; null: there is no norm.

@@ -1,7 +1,7 @@
 #include "engine/model/llama/llama_block.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <optional>
@@ -57,7 +57,8 @@ class LlamaBlock::Pass {
             .dropout = dropout_at(context, DropoutSite::kAttention, block.shape_.attention_dropout),
             .deterministic = context.deterministic},
         place_{.first = first, .documents = context.documents},
-        frequencies_(block.frequencies_at(longest())),
+        frequencies_(block.frequencies_at(counted_tokens())),
+        of_rows_(block.frequencies_of(context.documents, input.device())),
         overwrites_(context.overwrites) {}
 
   // Everything of a forward pass but the last product and what is cheap to compute again.
@@ -125,10 +126,9 @@ class LlamaBlock::Pass {
     const std::int64_t seen =
         options_.reach.window == 0 ? positions : std::min(positions, options_.reach.window);
     const auto last = [&](const at::Tensor& all) { return all.narrow(2, positions - seen, seen); };
-    return {.output = merge_heads(at::scaled_dot_product_attention(
-                heads.query, last(cache.keys(layer, positions)),
-                last(cache.values(layer, positions)), {}, 0.0, /*is_causal=*/false, std::nullopt,
-                /*enable_gqa=*/true))};
+    return {.output = attend_all({heads.query, last(cache.keys(layer, positions)),
+                                  last(cache.values(layer, positions))},
+                                 options_.scale)};
   }
 
   // Frees what comes before the gate, unless it was saved.
@@ -181,16 +181,18 @@ class LlamaBlock::Pass {
   }
 
  private:
-  // Tokens of the longest text here.
-  std::int64_t longest() const {
-    return place_.documents == nullptr ? place_.first + input_.size(1) : place_.documents->longest;
+  // Where all texts here have the same frequencies.
+  std::int64_t counted_tokens() const {
+    if (place_.documents == nullptr) return place_.first + input_.size(1);
+    return place_.documents->padded_tokens;
   }
   HeadNorms norms() const {
     return {.weights = {w_[places_.query_norm], w_[places_.query_norm + 1]},
             .epsilon = shape_.epsilon};
   }
   Rotary rotary() const {
-    return {.heads = options_.heads, .frequencies = frequencies_, .place = place_};
+    return {
+        .heads = options_.heads, .frequencies = frequencies_, .place = place_, .of_rows = of_rows_};
   }
 
   const LlamaShape& shape_;
@@ -205,6 +207,7 @@ class LlamaBlock::Pass {
   AttentionOptions options_;
   RotaryPlace place_;
   RotaryFrequencies frequencies_;
+  at::Tensor of_rows_;
   bool overwrites_;
 };
 
@@ -223,6 +226,24 @@ RotaryFrequencies LlamaBlock::frequencies_at(std::int64_t tokens) const {
   if (!grows_with_sequence(shape_.rope) || tokens <= shape_.rope.original_context)
     return frequencies_;
   return rope_frequencies(shape_.rope, shape_.head_dim, tokens);
+}
+
+at::Tensor LlamaBlock::frequencies_of(const Documents* documents, at::Device device) const {
+  if (documents == nullptr || !grows_with_sequence(shape_.rope)) return {};
+  const std::vector<std::int64_t>& lengths = documents->lengths;
+  const auto grows = [&](std::int64_t tokens) { return tokens > shape_.rope.original_context; };
+  if (std::none_of(lengths.begin(), lengths.end(), grows)) return {};
+  std::vector<float> of_documents;
+  for (const std::int64_t tokens : lengths) {
+    const std::vector<float> of_pair = frequencies_at(tokens).of_pair;
+    of_documents.insert(of_documents.end(), of_pair.begin(), of_pair.end());
+  }
+  const auto documents_count = static_cast<std::int64_t>(lengths.size());
+  return at::tensor(of_documents, at::kFloat)
+      .view({documents_count, -1})
+      .to(device)
+      .repeat_interleave(at::tensor(lengths, at::kLong).to(device), 0,
+                         documents->positions.numel());
 }
 
 at::Tensor LlamaBlock::forward(const PassContext& context, const UnitViews& parameters,

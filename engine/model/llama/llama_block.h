@@ -36,6 +36,8 @@ class LlamaBlock final : public ModelUnit {
 
   // Of texts of so many tokens.
   RotaryFrequencies frequencies_at(std::int64_t tokens) const;
+  // Where they depend on the length of a text, each token's, of its document; else undefined.
+  at::Tensor frequencies_of(const Documents* documents, at::Device device) const;
 
   LlamaShape shape_;
   LlamaBlockParameters places_;

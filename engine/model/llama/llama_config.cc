@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "engine/model/hugging_face_config.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/weights/special_tokens_json.h"
@@ -277,10 +279,13 @@ LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
   return window;
 }
 
-void write_window(const LlamaShape& shape, Json& json) {
+void write_window(const LlamaShape& shape, std::int64_t context_tokens, Json& json) {
   if (shape.architecture == Architecture::kLlama) return;
   const LlamaWindow& window = shape.window;
   json["sliding_window"] = window.tokens == 0 ? Json() : Json(window.tokens);
+  // transformers' Ministral makes a mask of a window whether or not a layer uses one.
+  if (shape.architecture == Architecture::kMinistral && window.tokens == 0)
+    json["sliding_window"] = context_tokens;
   if (shape.architecture == Architecture::kMistral) return;
   if (is_qwen(shape.architecture)) {
     json["use_sliding_window"] = window.tokens != 0;
@@ -303,14 +308,24 @@ Result<SpecialTokens> special_tokens(const Json& config, const Class& of, std::i
   return tokens.within(vocab);
 }
 
+// The first Llamas' files have "LLaMAForCausalLM".
+bool same_but_for_case(const Json& one, const std::string& name) {
+  if (!one.is_string()) return false;
+  const auto& text = one.get_ref<const std::string&>();
+  return std::equal(text.begin(), text.end(), name.begin(), name.end(), [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) ==
+           std::tolower(static_cast<unsigned char>(b));
+  });
+}
+
 void check_class(HuggingFaceConfig& config, const Class& of) {
   const std::string wanted = std::string(of.name) + "ForCausalLM";
   if (config.has("architectures")) {
     const Json& all = config.json()["architectures"];
-    const Json base = std::string(of.name) + "Model";
+    const std::string base = std::string(of.name) + "Model";
     const bool known =
         all.is_array() && (all.empty() || std::any_of(all.begin(), all.end(), [&](const Json& one) {
-                             return one == wanted || one == base;
+                             return same_but_for_case(one, wanted) || same_but_for_case(one, base);
                            }));
     if (!known) config.refuse("architectures", all, "[\"" + wanted + "\"]");
   }
@@ -353,8 +368,8 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
       config.count("head_dim", of.head_dim == 0 ? shape.hidden / shape.heads : of.head_dim);
   numbers["head_dim"] = static_cast<double>(head_dim);
   constexpr double kEpsilon = 1e-6;
-  constexpr double kSmallestEpsilon = 1e-12;
-  numbers["norm_epsilon"] = config.number("rms_norm_eps", kEpsilon, kSmallestEpsilon, 1);
+  constexpr double kLargestEpsilon = 1000;
+  numbers["norm_epsilon"] = config.number("rms_norm_eps", kEpsilon, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
   const bool may_have_bias =
       of.architecture == Architecture::kLlama || of.architecture == Architecture::kQwen3;
@@ -400,7 +415,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
   if (shape.architecture == Architecture::kLlama || shape.architecture == Architecture::kQwen3)
     json["attention_bias"] = shape.output_bias;
   if (shape.architecture == Architecture::kLlama) json["mlp_bias"] = shape.mlp_bias;
-  write_window(shape, json);
+  write_window(shape, of.context_tokens, json);
   json["bos_token_id"] = to_json(model.special.begin);
   json["eos_token_id"] = to_json(model.special.ends);
   json["pad_token_id"] = to_json(model.special.padding);
@@ -410,8 +425,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
 }
 
 Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Error(ErrorCode::kCorrupt, "it is not a JSON object");
+  SLUICE_ASSIGN_OR_RETURN(const Json json, read_json_object<Json>(text));
   const Json type = json.value("model_type", Json());
   for (const Class& of : kClasses) {
     if (type != of.model_type) continue;

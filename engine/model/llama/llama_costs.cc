@@ -95,6 +95,18 @@ class BlockKind final : public UnitKind {
             .recompute = weights + added - 2 * hidden * ffn + 2 * scores};
   }
 
+  // Norms, residuals, rotary positions, the gate, and norms of heads. Backward reads gradient and
+  // input, and adds to the stream's; the gate is made again with its gradient.
+  Traffic traffic(std::int64_t number_bytes) const override {
+    const auto hidden = static_cast<double>(shape_.hidden);
+    const auto ffn = static_cast<double>(shape_.ffn);
+    const auto turned = static_cast<double>(shape_.query_width() + shape_.key_width());
+    const double heads = 2 * turned * (shape_.head_norms ? 2 : 1);
+    const auto width = static_cast<double>(number_bytes);
+    return {.forward = width * (10 * hidden + heads + 3 * ffn),
+            .backward = width * (8 * hidden + heads + 6 * ffn)};
+  }
+
   // Queries, keys and values; attention's output; the residual stream between the branches; the
   // feed-forward before its gate. In fp32 two norms' statistics and a sum of each head.
   std::uint64_t saved_bytes(const PassShape& pass) const override {
@@ -136,8 +148,12 @@ class BlockKind final : public UnitKind {
     const std::int64_t ffn = shape_.ffn * (is_fused(pass, options, shape_.ffn) ? 1 : kCopies);
     const std::uint64_t bias =
         shape_.mlp_bias ? bias_sum_bytes(pass, 2 * shape_.ffn, options.cpu) : 0;
-    return std::max(numbers_bytes(pass, ffn), numbers_bytes(pass, 2 * shape_.hidden) +
-                                                  std::max(norm_bytes(pass, options), bias));
+    const auto copies = [&](std::int64_t columns) {
+      return product_copies_bytes(pass, options, shape_.hidden, columns);
+    };
+    return std::max({numbers_bytes(pass, ffn), numbers_bytes(pass, shape_.ffn) + copies(shape_.ffn),
+                     numbers_bytes(pass, 2 * shape_.hidden) +
+                         std::max({norm_bytes(pass, options), bias, copies(2 * shape_.ffn)})});
   }
 
   // In attention's backward, and when its gradient is turned back.
@@ -195,6 +211,9 @@ class HeadKind final : public UnitKind {
     Flops flops = costs_.flops();
     if (!is_trained_) flops.backward /= 2;  // the input's gradient, and not the weight's
     return flops;
+  }
+  Traffic traffic(std::int64_t number_bytes) const override {
+    return logits_traffic(costs_.vocab, number_bytes);
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     constexpr std::int64_t kStatistics = 1;

@@ -1,11 +1,11 @@
 #include "engine/model/llama/llama_head.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm.h>
 
 #include <utility>
 
 #include "engine/model/op_costs.h"
+#include "engine/model/ops/products.h"
 #include "engine/model/ops/rms_norm.h"
 
 namespace sluice::engine {
@@ -58,7 +58,7 @@ at::Tensor LlamaHead::logits(const UnitViews& parameters, const at::Tensor& inpu
   const at::NoGradGuard no_grad;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = rms_norm(last, parameters[places_.norm], epsilon_).output.flatten(0, 1);
-  return at::mm(rows, parameters[places_.output].t())
+  return product(rows, parameters[places_.output].t())
       .narrow(1, 0, vocab_)
       .reshape({input.size(0), positions, vocab_});
 }

@@ -8,7 +8,6 @@ namespace {
 
 constexpr double kMostCount = 1 << 24;
 constexpr double kMostFactor = 1e9;
-constexpr double kSmallestEpsilon = 1e-12;
 
 // The names, which are those of the keys behind "model.".
 constexpr const char* kArchitecture = "architecture";
@@ -66,8 +65,8 @@ std::vector<ShapeNumber> make_numbers() {
       count("model.head_dim", 0, "numbers of a head; 0: model.hidden / model.heads"),
       {.key = "model.norm_epsilon",
        .default_value = 1e-6,
-       .minimum = kSmallestEpsilon,
-       .maximum = 1,
+       .minimum = 0,
+       .maximum = 1000,
        .meaning = "rms_norm_eps"},
       word("model.tied_head", kSwitchChoices, 0,
            "whether the output projection is the token embedding (tie_word_embeddings)"),

@@ -3,23 +3,30 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
+#include "engine/model/fp32_pieces.h"
 #include "engine/model/ops/bias_gradient.h"
 #include "engine/model/ops/cuda_attention.h"
 #include "engine/model/ops/fused_kernels.h"
 #include "engine/model/ops/plain_attention.h"
+#include "engine/model/ops/products.h"
 
 namespace sluice::engine {
 namespace {
 
-enum class Kernel : std::uint8_t { kFlashCpu, kCuda, kPlain };
+enum class Kernel : std::uint8_t { kFlashCpu, kFlashCpuInFp32, kCuda, kPlain };
 
 Kernel kernel_for(const at::Tensor& query, const AttentionOptions& options) {
-  if (query.is_cpu()) return options.dropout.active() ? Kernel::kPlain : Kernel::kFlashCpu;
+  if (query.is_cpu()) {
+    if (options.dropout.active()) return Kernel::kPlain;
+    return multiplies_in_fp32(query) ? Kernel::kFlashCpuInFp32 : Kernel::kFlashCpu;
+  }
   return has_cuda_attention(query, options.heads.head_dim) ? Kernel::kCuda : Kernel::kPlain;
 }
 
@@ -58,23 +65,115 @@ at::Tensor plain_backward(const at::Tensor& grad_heads, const HeadViews& heads,
   return gradient;
 }
 
+// To be added to the scores; none where attention is causal and no more.
+std::optional<at::Tensor> mask_of(const AttentionReach& reach, std::int64_t tokens,
+                                  const at::TensorOptions& numbers) {
+  if (!reach.is_short(tokens)) return std::nullopt;
+  const at::Tensor hidden = hidden_keys(reach, tokens, numbers.device()).unsqueeze(1);
+  return at::zeros(hidden.sizes(), numbers)
+      .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+}
+
 // What the kernel for the CPU takes: a key for every query, and a mask to add unless it is causal.
 struct FlashCpu {
-  FlashCpu(const HeadViews& heads, const AttentionReach& reach)
+  FlashCpu(const HeadViews& heads, std::optional<at::Tensor> added)
       : key(repeat_heads(heads.key, heads.query.size(1))),
-        value(repeat_heads(heads.value, heads.query.size(1))) {
-    const std::int64_t tokens = heads.query.size(2);
-    if (!reach.is_short(tokens)) return;
-    const at::Tensor hidden = hidden_keys(reach, tokens, heads.query.device()).unsqueeze(1);
-    mask = at::zeros(hidden.sizes(), heads.query.options())
-               .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-  }
+        value(repeat_heads(heads.value, heads.query.size(1))),
+        mask(std::move(added)) {}
+  FlashCpu(const HeadViews& heads, const AttentionReach& reach)
+      : FlashCpu(heads, mask_of(reach, heads.query.size(2), heads.query.options())) {}
   bool is_causal() const { return !mask; }
 
   at::Tensor key;
   at::Tensor value;
   std::optional<at::Tensor> mask;
 };
+
+// Some sequences, and some heads of keys with their queries.
+struct HeadPiece {
+  std::int64_t first_sequence = 0;
+  std::int64_t sequences = 0;
+  std::int64_t first_kv_head = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t groups = 1;
+
+  at::Tensor of_sequences(const at::Tensor& all) const {
+    return all.narrow(0, first_sequence, sequences);
+  }
+  at::Tensor of_queries(const at::Tensor& all) const {
+    return of_sequences(all).narrow(1, first_kv_head * groups, kv_heads * groups);
+  }
+  at::Tensor of_keys(const at::Tensor& all) const {
+    return of_sequences(all).narrow(1, first_kv_head, kv_heads);
+  }
+  HeadViews fp32(const HeadViews& heads) const {
+    return {of_queries(heads.query).to(at::kFloat), of_keys(heads.key).to(at::kFloat),
+            of_keys(heads.value).to(at::kFloat)};
+  }
+  // Masks are every sequence's, or one for all.
+  std::optional<at::Tensor> of_mask(const std::optional<at::Tensor>& mask) const {
+    return !mask || mask->size(0) == 1 ? mask : of_sequences(*mask);
+  }
+};
+
+template <typename Visit>
+void for_each_fp32_piece(const HeadViews& heads, std::int64_t positions, const Visit& visit) {
+  const std::int64_t sequences = heads.query.size(0);
+  const std::int64_t kv_heads = heads.key.size(1);
+  const std::int64_t groups = heads.query.size(1) / kv_heads;
+  const Fp32AttentionPiece piece(sequences, kv_heads, groups * positions * heads.query.size(3));
+  for (std::int64_t first = 0; first < sequences; first += piece.sequences)
+    for (std::int64_t head = 0; head < kv_heads; head += piece.kv_heads)
+      visit(HeadPiece{.first_sequence = first,
+                      .sequences = std::min(piece.sequences, sequences - first),
+                      .first_kv_head = head,
+                      .kv_heads = std::min(piece.kv_heads, kv_heads - head),
+                      .groups = groups});
+}
+
+Attended flash_cpu_in_fp32(const HeadViews& heads, const AttentionOptions& options) {
+  const at::Tensor& query = heads.query;
+  const at::TensorOptions fp32 = query.options().dtype(at::kFloat);
+  const auto mask = mask_of(options.reach, query.size(2), fp32);
+  Attended attended = {
+      .output =
+          at::empty({query.size(0), query.size(2), options.heads.query_width()}, query.options()),
+      .logsumexp = at::empty({query.size(0), query.size(2), query.size(1)}, fp32).transpose(1, 2)};
+  const at::Tensor outputs = split_heads(attended.output, options.heads.heads);
+  for_each_fp32_piece(heads, query.size(2), [&](const HeadPiece& piece) {
+    const HeadViews some = piece.fp32(heads);
+    const FlashCpu flash(some, piece.of_mask(mask));
+    const auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        some.query, flash.key, flash.value, 0.0, flash.is_causal(), flash.mask, options.scale);
+    piece.of_queries(outputs).copy_(output);
+    piece.of_queries(attended.logsumexp).copy_(logsumexp);
+  });
+  return attended;
+}
+
+at::Tensor flash_cpu_backward_in_fp32(const at::Tensor& grad_heads, const HeadViews& heads,
+                                      const Attended& attended, const AttentionOptions& options,
+                                      const at::Tensor& bias_gradient) {
+  const at::Tensor& query = heads.query;
+  const auto mask = mask_of(options.reach, query.size(2), query.options().dtype(at::kFloat));
+  const at::Tensor gradient = packed_like(query, options.heads);
+  const HeadViews gradients(gradient, options.heads);
+  const at::Tensor outputs = split_heads(attended.output, options.heads.heads);
+  for_each_fp32_piece(heads, query.size(2), [&](const HeadPiece& piece) {
+    const HeadViews some = piece.fp32(heads);
+    const FlashCpu flash(some, piece.of_mask(mask));
+    const auto [of_query, of_key, of_value] =
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            piece.of_queries(grad_heads).to(at::kFloat), some.query, flash.key, flash.value,
+            piece.of_queries(outputs).to(at::kFloat), piece.of_queries(attended.logsumexp), 0.0,
+            flash.is_causal(), flash.mask, options.scale);
+    piece.of_queries(gradients.query).copy_(of_query);
+    piece.of_keys(gradients.key).copy_(sum_groups(of_key, piece.kv_heads));
+    piece.of_keys(gradients.value).copy_(sum_groups(of_value, piece.kv_heads));
+  });
+  accumulate_bias_gradient(bias_gradient, gradient);
+  return gradient;
+}
 
 HeadGradients flash_cpu_backward(const at::Tensor& grad_heads, const HeadViews& heads,
                                  const Attended& attended, const AttentionOptions& options) {
@@ -103,6 +202,8 @@ Attended attention(const HeadViews& heads, const AttentionOptions& options) {
       attended.logsumexp = std::move(logsumexp);
       return attended;
     }
+    case Kernel::kFlashCpuInFp32:
+      return flash_cpu_in_fp32(heads, options);
     case Kernel::kCuda:
       return cuda_attention(heads, options);
   }
@@ -119,11 +220,29 @@ at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& he
     case Kernel::kFlashCpu:
       return gather(flash_cpu_backward(grad_heads, heads, attended, options), options.heads,
                     bias_gradient);
+    case Kernel::kFlashCpuInFp32:
+      return flash_cpu_backward_in_fp32(grad_heads, heads, attended, options, bias_gradient);
     case Kernel::kCuda:
       return gather(cuda_attention_backward(grad_heads, heads, attended, options), options.heads,
                     bias_gradient);
   }
   return {};
+}
+
+at::Tensor attend_all(const HeadViews& heads, std::optional<double> scale) {
+  const auto attend = [&](const HeadViews& some) {
+    return at::scaled_dot_product_attention(some.query, some.key, some.value, {}, 0.0,
+                                            /*is_causal=*/false, scale, /*enable_gqa=*/true);
+  };
+  if (!multiplies_in_fp32(heads.query)) return merge_heads(attend(heads));
+  at::Tensor output = at::empty(
+      {heads.query.size(0), heads.query.size(2), heads.query.size(1) * heads.query.size(3)},
+      heads.query.options());
+  const at::Tensor outputs = split_heads(output, heads.query.size(1));
+  for_each_fp32_piece(heads, heads.key.size(2), [&](const HeadPiece& piece) {
+    piece.of_queries(outputs).copy_(attend(piece.fp32(heads)));
+  });
+  return output;
 }
 
 }  // namespace sluice::engine

@@ -1,7 +1,8 @@
 // Causal self-attention of packed queries, keys and values.
 //
-// ATen's fused kernels where they serve: on the CPU without dropout; on CUDA from Ampere on in
-// 16-bit dtypes (cuda_attention.h), where dropout is the kernel's own, from the same seed.
+// ATen's fused kernels where they serve: on the CPU without dropout, in fp32 where it multiplies
+// 16-bit numbers slowly (products.h); on CUDA from Ampere on in 16-bit dtypes (cuda_attention.h),
+// where dropout is the kernel's own, from the same seed.
 // Otherwise plain products and softmax in fp32, a bounded number of heads at a time, with the masks
 // of dropout.h. Which of them, the shapes and options alone decide.
 #pragma once
@@ -40,5 +41,9 @@ Attended attention(const HeadViews& heads, const AttentionOptions& options);
 at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& heads,
                               const Attended& attended, const AttentionOptions& options,
                               const at::Tensor& bias_gradient);
+
+// Of positions that see all keys, of which there may be more: [B, positions, width of the
+// queries].
+at::Tensor attend_all(const HeadViews& heads, std::optional<double> scale);
 
 }  // namespace sluice::engine

@@ -97,12 +97,14 @@ RotaryShape rotary_shape(const at::Tensor& packed, const HeadShape& heads) {
 
 RotaryTurns rotary_turns(const at::Tensor& packed, const Rotary& rotary) {
   const RotaryPlace& place = rotary.place;
-  RotaryTurns turns = {.scale = rotary.frequencies.scale,
-                       .positions = place.documents == nullptr
-                                        ? nullptr
-                                        : place.documents->positions.const_data_ptr<std::int64_t>(),
-                       .first = place.first,
-                       .tokens = packed.size(1)};
+  RotaryTurns turns = {
+      .scale = rotary.frequencies.scale,
+      .positions = place.documents == nullptr
+                       ? nullptr
+                       : place.documents->positions.const_data_ptr<std::int64_t>(),
+      .first = place.first,
+      .tokens = packed.size(1),
+      .of_rows = rotary.of_rows.defined() ? rotary.of_rows.const_data_ptr<float>() : nullptr};
   std::copy(rotary.frequencies.of_pair.begin(), rotary.frequencies.of_pair.end(),
             std::begin(turns.frequencies));
   return turns;

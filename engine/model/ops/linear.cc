@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/model/ops/products.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -34,9 +36,11 @@ void put_product(const at::Tensor& gradient, const at::Tensor& left, const at::T
       at::addmm_out(sum, sum, left.t(), right, wanted);
     else
       at::mm_out(sum, left.t(), right, wanted);
+  } else if (multiplies_in_fp32(left)) {
+    add_transposed_product_in_fp32(gradient, left, right, /*overwrites=*/!adds);
   } else {
-    // The CPU has no such product either way; in 16 bits it is several times as fast as in fp32,
-    // and its sums are fp32's until they are rounded, as autograd's are.
+    // The CPU has no such product. In 16 bits it is several times as fast as in fp32 here, and its
+    // sums are fp32's until they are rounded, as autograd's are.
     const at::Tensor product = at::mm(left.t(), right);
     if (adds)
       sum.add_(product);
@@ -50,14 +54,14 @@ void put_product(const at::Tensor& gradient, const at::Tensor& left, const at::T
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                   WeightOrder order) {
   const at::Tensor turned = order == WeightOrder::kInOut ? weight : weight.t();
-  if (!bias.defined()) return with_shape_of(at::mm(as_rows(input), turned), input);
-  return with_shape_of(at::addmm(bias, as_rows(input), turned), input);
+  if (!bias.defined()) return with_shape_of(product(as_rows(input), turned), input);
+  return with_shape_of(product_plus(bias, as_rows(input), turned), input);
 }
 
 at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor& weight,
                                  WeightOrder order) {
   const at::Tensor turned = order == WeightOrder::kInOut ? weight.t() : weight;
-  return with_shape_of(at::mm(as_rows(grad_output), turned), grad_output);
+  return with_shape_of(product(as_rows(grad_output), turned), grad_output);
 }
 
 void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,

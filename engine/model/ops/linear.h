@@ -20,7 +20,8 @@ at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor
 
 // gradient (fp32) += left^T @ right, for left [..., n] and right [..., m] of one dtype: input and
 // gradient of the output for a weight [in, out], the other way round for [out, in]. The
-// product of 16-bit numbers is rounded to 16 bits on the CPU, not on CUDA.
+// product of 16-bit numbers is rounded to 16 bits on a CPU with fast products of them
+// (products.h), and nowhere else.
 void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
                                 const at::Tensor& right);
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/linear.h"
+#include "engine/model/ops/products.h"
 
 namespace sluice::engine {
 namespace {
@@ -34,12 +34,12 @@ OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& ou
   OutputLoss loss = {zero_sum(rows), at::empty_like(rows)};
   for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
     const at::Tensor x = rows.narrow(0, first, count);
-    at::Tensor logits = at::mm(x, output.t());
+    at::Tensor logits = product(x, output.t());
     loss.sum.add_(cross_entropy_in_place(logits, targets.narrow(0, first, count),
                                          {.vocab = options.vocab, .grad_scale = options.grad_scale})
                       .sum(at::kDouble));
     at::Tensor grad_x = loss.grad_rows.narrow(0, first, count);
-    at::mm_out(grad_x, logits, output);
+    product_out(grad_x, logits, output);
     if (output_gradient.defined()) accumulate_weight_gradient(output_gradient, logits, x);
   });
   return loss;
@@ -49,7 +49,7 @@ at::Tensor output_loss(const at::Tensor& rows, const at::Tensor& output, const a
                        const OutputLossOptions& options) {
   at::Tensor sum = zero_sum(rows);
   for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
-    at::Tensor logits = at::mm(rows.narrow(0, first, count), output.t());
+    at::Tensor logits = product(rows.narrow(0, first, count), output.t());
     sum.add_(cross_entropy_in_place(logits, targets.narrow(0, first, count),
                                     {.vocab = options.vocab, .gradient = false})
                  .sum(at::kDouble));
@@ -61,7 +61,7 @@ at::Tensor output_losses(const at::Tensor& rows, const at::Tensor& output,
                          const at::Tensor& targets, const OutputLossOptions& options) {
   std::vector<at::Tensor> losses;
   for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
-    at::Tensor logits = at::mm(rows.narrow(0, first, count), output.t());
+    at::Tensor logits = product(rows.narrow(0, first, count), output.t());
     losses.push_back(cross_entropy_in_place(logits, targets.narrow(0, first, count),
                                             {.vocab = options.vocab, .gradient = false}));
   });

@@ -27,8 +27,10 @@ struct Turns {
 };
 
 Turns turns_of(const at::Tensor& packed, const Rotary& rotary) {
-  const std::vector<float>& of_pair = rotary.frequencies.of_pair;
-  const at::Tensor frequencies = at::tensor(of_pair, at::kFloat).to(packed.device());
+  const at::Tensor frequencies =
+      rotary.of_rows.defined()
+          ? rotary.of_rows.view({packed.size(0), packed.size(1), -1})
+          : at::tensor(rotary.frequencies.of_pair, at::kFloat).to(packed.device());
   const RotaryPlace& place = rotary.place;
   const at::Tensor positions =
       place.documents != nullptr

@@ -26,6 +26,8 @@ struct Rotary {
   const HeadShape& heads;
   const RotaryFrequencies& frequencies;
   RotaryPlace place;
+  at::Tensor of_rows =
+      {};  // fp32 [B * T, head_dim / 2]: where tokens have frequencies of their own
 };
 
 // Weights [head_dim] of one head, for all of them; or their gradients, fp32, added to; both

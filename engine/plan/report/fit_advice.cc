@@ -48,6 +48,11 @@ Advice budget_advice(const char* key, const char* of_what, std::uint64_t bytes,
                             format_bytes(available) + ")"};
 }
 
+// Whether a control group leaves less than the machine has.
+bool is_in_small_group(const MachineFacts& facts) {
+  return facts.cgroup_limit_bytes && host_free(facts) == facts.cgroup_bytes;
+}
+
 std::string micro_batch_text(const config::BatchSizes& batch, std::int64_t micro) {
   return "train_micro_batch_size_per_gpu " + std::to_string(micro) +
          " with gradient_accumulation_steps " +
@@ -68,7 +73,10 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
               static_cast<double>(budget.gpu + beside.gpu + hint.more_bytes) / (1 - kGpuSlack)),
           plan.available.gpu);
     case Change::kMoreCpu:
-      return budget_advice("budget.cpu_gib", "a machine with RAM of",
+      return budget_advice("budget.cpu_gib",
+                           is_in_small_group(plan.facts)
+                               ? "a memory limit of this container or job of"
+                               : "a machine with RAM of",
                            of_host(plan, budget.cpu + beside.cpu + hint.more_bytes),
                            of_host(plan, plan.available.cpu));
     case Change::kMoreNvme:

@@ -171,6 +171,12 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
     return json.dump(2);
   }
   json["prediction"] = step_json(plan);
+  if (const auto outlook = run_outlook(config, plan))
+    json["run"] = {{"steps", outlook->steps},
+                   {"hours", outlook->hours},
+                   {"nvme_write_tb", outlook->written_tb},
+                   {"drive_rated_tb", plan.drive_tbw},
+                   {"share_of_drive_life", outlook->drive_life}};
   json["what_if"] = changes_json(plan);
   if (!plan.growth.empty()) json["growth"] = growth_json(plan);
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));

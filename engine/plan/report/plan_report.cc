@@ -206,6 +206,41 @@ std::string link_text(const RunPlan& plan) {
          milliseconds_text(step.link_exposed_s) + " of it not under compute\n";
 }
 
+std::string described_text(const RunPlan& plan) {
+  const ProbeReport& machine = plan.machine;
+  std::string text;
+  if (!machine.shares.empty()) {
+    std::vector<TextRow> rows = {{"of the data sheet's rate", "taken", "from"}};
+    for (const RateShare& it : machine.shares)
+      rows.push_back({"  " + std::string(it.what), percent_text(it.share), std::string(it.from)});
+    text += "\n" + aligned(rows);
+  }
+  const auto list = [&](const char* what, const std::vector<std::string>& items) {
+    if (items.empty()) return;
+    text += what;
+    for (std::size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : "; ") + items[i];
+    text += "\n";
+  };
+  list("assumed, because it was not given: ", machine.assumed);
+  list("taken from this machine, because it was not given: ", machine.from_here);
+  return text;
+}
+
+std::string outlook_text(const config::Config& config, const RunPlan& plan) {
+  const auto outlook = run_outlook(config, plan);
+  if (!outlook) return "";
+  const double tokens =
+      static_cast<double>(outlook->steps) * static_cast<double>(plan.tokens_per_step);
+  std::string text = "the run: " + std::to_string(outlook->steps) + " steps, " + compact(tokens) +
+                     " tokens, " + decimals(outlook->hours, outlook->hours < 10 ? 1 : 0) + " hours";
+  if (outlook->written_tb > 0)
+    text += "; " + decimals(outlook->written_tb, outlook->written_tb < 10 ? 1 : 0) +
+            " TB written, " + decimals(100 * outlook->drive_life, 1) + "% of the " +
+            decimals(plan.drive_tbw, 0) +
+            " TB that such a drive is rated for (--drive-tbw has your drive's)";
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string memory_table(const RunPlan& plan) {
@@ -235,7 +270,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
       " parameters, " + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
       " tokens a step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
       "\n" + ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
-  if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n";
+  if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n" + described_text(plan);
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n" +
           link_text(plan);
   if (step.nvme_write_bytes > 0) {
@@ -244,6 +279,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
             decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
             " TB written a day\n";
   }
+  text += outlook_text(config, plan) + described_text(plan);
   const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
   const std::string growth = growth_table(plan);

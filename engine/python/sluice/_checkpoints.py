@@ -9,6 +9,7 @@ from torch import nn
 
 from . import _client
 from ._core import Config, Ranks, RefusedError, Run
+from ._threads import alone
 
 if TYPE_CHECKING:
     from ._records import Record
@@ -37,12 +38,14 @@ class Checkpoints:
     def _check_values(self) -> None:
         raise NotImplementedError
 
+    @alone
     def save_checkpoint(
         self,
         directory: str | os.PathLike[str] | None = None,
         client_state: Any = None,
         *,
         background: bool | None = None,
+        within_step: bool = False,
     ) -> str:
         """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
         which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
@@ -55,6 +58,8 @@ class Checkpoints:
             background: returns once the state is copied, 12 bytes a parameter, and writes it while
                 training goes on; None: as run.checkpoint_background says, where that is true.
                 Durable after :meth:`wait`, :meth:`close` or the next save.
+            within_step: also between micro-batches, before the step's last one: what they have
+                added is not in it, and the step goes on.
 
         Raises:
             Error: what could not be written, now or by the background save before this one;
@@ -65,6 +70,7 @@ class Checkpoints:
                 raise RefusedError("save_checkpoint() needs a directory: the engine has no run_dir")
             directory = self._record.directory
         self._check_values()
+        self._keeper.check_memory()
         self._keeper.release_all()
         self.wait()
         client = _client.pack(self.module, client_state, self._frozen_sample, self._ranks)
@@ -72,12 +78,13 @@ class Checkpoints:
         in_background = in_background and self._ranks.world == 1
         loss = self.last_step.loss if self.last_step is not None else None
         try:
-            return self._run.save(os.fspath(directory), client, in_background, loss)
+            return self._run.save(os.fspath(directory), client, in_background, loss, within_step)
         finally:
             self._record.note_saves()
             if not in_background:  # what failed is being raised
                 self._record.forget_failed()
 
+    @alone
     def wait(self) -> None:
         """Until no checkpoint is being written.
 
@@ -88,6 +95,7 @@ class Checkpoints:
         self._record.note_saves()
         self._record.raise_failed()
 
+    @alone
     def load_checkpoint(self, path: str | os.PathLike[str] | None = None) -> tuple[str, Any]:
         """Goes on where a checkpoint was made, with the bits of a run that never stopped.
 
@@ -115,13 +123,16 @@ class Checkpoints:
         self._abandon()
         self._keeper.release_all()
         self.wait()
-        accepted: list[dict[str, Any]] = []
+        accepted: list[_client.Stored] = []
         folder = self._run.load(
             os.fspath(path),
-            lambda client: accepted.append(_client.read(client, self.module, self._frozen_sample)),
+            lambda client: accepted.append(
+                _client.read(client, self.module, self._frozen_sample, self._ranks.rank)
+            ),
         )
         self._is_empty = False
         self.last_step = None
+        self._keeper.attach()
         self._keeper.step_taken()
         self._record.begin_anew()
-        return folder, _client.restore(accepted[0], self.module, self._ranks.rank)
+        return folder, _client.restore(accepted[0], self.module)

@@ -6,40 +6,79 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ._core import Ranks, RefusedError, values_of
+from . import making
+from ._core import Error, Ranks, RefusedError, ValuesHash, values_of
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
+_AT_ONCE = 1 << 22  # elements
 _MOST_BUFFER_BYTES = 64 << 20
+_log = logging.getLogger("sluice")
 
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sample(parameters: Iterable[ManagedParameter]) -> str:
-    """A fingerprint of names, shapes and some values; empty without parameters."""
-    return sample_of((it, it.parameter) for it in parameters)
+def sample(parameters: Iterable[ManagedParameter], whole: bool = False) -> str:
+    """A fingerprint of names, shapes and some values, or of all of them; empty without parameters."""
+    return sample_of(((it, it.parameter) for it in parameters), whole)
 
 
-def sample_of(values: Iterable[tuple[ManagedParameter, torch.Tensor]]) -> str:
-    """Likewise, of these values."""
-    digest = hashlib.sha256()
+def sample_of(
+    values: Iterable[tuple[ManagedParameter, torch.Tensor]], whole: bool = False
+) -> str:
+    """Likewise, of these values: SOME, by which earlier versions knew them, or SOME/ALL."""
+    some, every = hashlib.sha256(), ValuesHash()
     any_there = False
     for it, value in values:
         any_there = True
         flat = value.detach().reshape(-1)
         ends = torch.cat([values_of(flat[:_SAMPLED]), values_of(flat[-_SAMPLED:])])
         ends = ends.float().cpu().contiguous()
-        digest.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
-        digest.update(ends.numpy().tobytes())
-    return digest.hexdigest() if any_there else ""
+        some.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
+        some.update(ends.numpy().tobytes())
+        for first in range(0, flat.numel() if whole else 0, _AT_ONCE):
+            every.add(values_of(flat[first : first + _AT_ONCE]).float().cpu().contiguous())
+    if not any_there:
+        return ""
+    return some.hexdigest() + (f"/{every.value}" if whole else "")
+
+
+def take_first_ranks_values(ranks: Ranks, parameters: list[ManagedParameter]) -> None:
+    """As DeepSpeed has it: parameters with other values on some rank take the first rank's."""
+    with making.served(it.parameter for it in parameters):
+        own = [sample([it]) for it in parameters]
+    of_all = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
+    others = [
+        it
+        for number, it in enumerate(parameters)
+        if any(said[number] != of_all[0][number] for said in of_all)
+    ]
+    if not others:
+        return
+    with making.served((it.parameter for it in others), changes=True), torch.no_grad():
+        for it in others:
+            values = it.parameter.detach().cpu().contiguous()
+            ranks.broadcast(values)
+            if ranks.rank != 0:
+                it.parameter.copy_(values)
+    if ranks.rank == 0:
+        names = ", ".join(it.name for it in others[:3]) + (", ..." if len(others) > 3 else "")
+        _log.warning(
+            "%d parameters of the module had other values on some ranks, which have the first"
+            " rank's now (%s)",
+            len(others),
+            names,
+        )
 
 
 def _to_text(tensor: torch.Tensor) -> dict[str, Any]:
@@ -85,8 +124,9 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
     state = None
     try:
         state = json.loads(json.dumps(client_state))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         refused = f"client_state cannot be written as JSON: {error}"
+    some, _, every = frozen.partition("/")
     of_ranks = []
     for rank, text in enumerate(ranks.all_gather(json.dumps([refused, generators]))):
         said, of_rank = json.loads(text)
@@ -99,15 +139,60 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
             "buffers": {name: _to_text(buffer) for name, buffer in buffers.items()},
             "generators": generators,
             "generators_of_ranks": of_ranks[1:],
-            "frozen": frozen,
+            "frozen": some,
+            "frozen_values": every,
         }
     )
 
 
-def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
-    """What pack() has written. RefusedError where it is not this module's."""
-    stored = json.loads(text)
-    if stored["frozen"] != frozen:
+@dataclass
+class Stored:
+    """What pack() has written, checked: restore() cannot fail half way."""
+
+    client_state: Any
+    buffers: dict[str, torch.Tensor]
+    generators: dict[str, torch.Tensor]  # this rank's; empty where it was not there
+
+
+def _generators(stored: dict[str, Any], rank: int) -> dict[str, torch.Tensor]:
+    of_ranks = [stored["generators"], *stored.get("generators_of_ranks", [])]
+    if rank >= len(of_ranks):
+        return {}
+    states = {}
+    for kind, text in of_ranks[rank].items():
+        if kind == "cuda" and not torch.cuda.is_available():
+            continue
+        state = _from_text(text)
+        try:
+            torch.Generator(kind).set_state(state)
+        except (RuntimeError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RefusedError(
+                f"the checkpoint's state of torch's {kind} generator does not suit this torch"
+                f" ({torch.__version__}): {reason}. Load it by the torch that saved it"
+            ) from error
+        states[kind] = state
+    return states
+
+
+def read(text: str, module: nn.Module, frozen: str, rank: int) -> Stored:
+    """What pack() has written. RefusedError where it is not this module's, Error where it cannot
+    be read."""
+    try:
+        return _read(json.loads(text), module, frozen, rank)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        if isinstance(error, Error):
+            raise
+        raise Error(
+            "the checkpoint's buffers and generators cannot be read"
+            f" ({type(error).__name__}: {error}): it is damaged, or of another version"
+        ) from error
+
+
+def _read(stored: dict[str, Any], module: nn.Module, frozen: str, rank: int) -> Stored:
+    some, _, every = frozen.partition("/")
+    kept = stored.get("frozen_values")  # earlier versions looked at both ends of each parameter
+    if stored["frozen"] != some or (kept and every and kept != every):
         raise RefusedError(
             "the checkpoint was trained beside other frozen parameters than those of this module:"
             " make it with the weights that the run began with"
@@ -119,19 +204,22 @@ def read(text: str, module: nn.Module, frozen: str) -> dict[str, Any]:
                 f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module"
                 " has not"
             )
-    return stored
+    return Stored(
+        stored["client_state"],
+        {name: _from_text(value) for name, value in stored["buffers"].items()},
+        _generators(stored, rank),
+    )
 
 
-def restore(stored: dict[str, Any], module: nn.Module, rank: int) -> Any:
+def restore(stored: Stored, module: nn.Module) -> Any:
     """Sets buffers and generators, and returns the client_state. A rank that was not there when it
     was saved keeps the generators that it has."""
     buffers = _persistent_buffers(module)
     with torch.no_grad():
-        for name, value in stored["buffers"].items():
-            buffers[name].copy_(_from_text(value))
-    of_ranks = [stored["generators"], *stored.get("generators_of_ranks", [])]
-    if rank < len(of_ranks):
-        torch.set_rng_state(_from_text(of_ranks[rank]["cpu"]))
-        if "cuda" in of_ranks[rank] and torch.cuda.is_available():
-            torch.cuda.set_rng_state(_from_text(of_ranks[rank]["cuda"]))
-    return stored["client_state"]
+        for name, value in stored.buffers.items():
+            buffers[name].copy_(value)
+    if "cpu" in stored.generators:
+        torch.set_rng_state(stored.generators["cpu"])
+    if "cuda" in stored.generators:
+        torch.cuda.set_rng_state(stored.generators["cuda"])
+    return stored.client_state

@@ -82,6 +82,7 @@ def family_of(model: nn.Module) -> Family:
     # Those of sluice.init() are on the drives, or have no values yet; on meta none ever has.
     if not any(it.is_meta or is_spilled(it) or 0 in it.stride() for it in model.parameters()):
         _check_logits(model, family)
+    _check_rotary(model)
     return family
 
 
@@ -126,9 +127,15 @@ def _check_parts(model: nn.Module) -> None:
     hooked = find_hook(model, frozenset())
     if hooked is not None:
         raise NotOfAFamily(f"{hooked} has hooks")
-    usual = sys.modules["transformers.loss.loss_utils"].LOSS_MAPPING["ForCausalLM"]
-    if "_loss_function" in model.__dict__ or not usual.__module__.startswith("transformers."):
+    own, usual = loss_functions(model)
+    if own is not None or not usual.__module__.startswith("transformers."):
         raise NotOfAFamily("its loss_function was replaced")
+
+
+def loss_functions(model: nn.Module) -> tuple[Any, Any]:
+    """The one that was set on it, if any, and transformers' own."""
+    usual = sys.modules["transformers.loss.loss_utils"].LOSS_MAPPING["ForCausalLM"]
+    return model.__dict__.get("_loss_function"), usual
 
 
 def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
@@ -214,6 +221,23 @@ def _check_twin(model: nn.Module) -> None:
                 raise NotOfAFamily(f"{key} of {name} is {own[key]!r}, and {value!r} by its config")
     if parts:
         raise NotOfAFamily(f"it has a part {next(iter(parts))} more than its config says")
+
+
+def _check_rotary(model: nn.Module) -> None:
+    """Tables beside those that are made of the config: too small a difference in them is not seen
+    in the logits of a few tokens."""
+    for name, part in named(model):
+        table = part._buffers.get("inv_freq")
+        if table is None or table.is_meta:
+            continue
+        try:
+            with torch.device("cpu"):
+                usual = type(part)(config=part.config)._buffers["inv_freq"]
+        except Exception as error:
+            raise NotOfAFamily(f"{name} cannot be made of its config: {error}") from error
+        assert usual is not None
+        if usual.shape != table.shape or not torch.equal(usual.to(table.dtype), table.cpu()):
+            raise NotOfAFamily(f"inv_freq of {name} is not what its config says")
 
 
 def _check_logits(model: nn.Module, family: Family) -> None:

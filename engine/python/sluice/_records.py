@@ -91,7 +91,7 @@ class Record:
         self._began = 0  # of the step; 0: it has not begun
         self._forward_began = 0
         self._ns = dict.fromkeys(_PHASES, 0)
-        self._tokens = 0
+        self.tokens = 0  # of the step's micro-batches
         self._last_traced = 0
         self._failed: list[str] = []
         if not self._keeps:
@@ -144,7 +144,7 @@ class Record:
             return
         self._forward_began = time.monotonic_ns()
         if torch.is_grad_enabled():
-            self._tokens += count_tokens(args, kwargs)
+            self.tokens += count_tokens(args, kwargs)
 
     def _behind_forward(self, module: Any, args: tuple, output: Any) -> None:
         self._depth = max(self._depth - 1, 0)
@@ -175,7 +175,7 @@ class Record:
         self._kept.step(
             outcome,
             step,
-            self._tokens,
+            self.tokens,
             self._began or began,
             time.monotonic_ns(),
             seconds["forward"],
@@ -189,7 +189,7 @@ class Record:
 
     def forget_step(self) -> None:
         self._began = 0
-        self._tokens = 0
+        self.tokens = 0
         self._ns = dict.fromkeys(_PHASES, 0)
 
     def _write_trace(self) -> None:
@@ -212,6 +212,8 @@ class Record:
                 self._kept.checkpoint(saved)
             if saved.error is None:
                 _log.info("saved %s; training stood still for %.2f s", saved.path, saved.stopped_s)
+                if saved.removed:
+                    _log.info("run.keep_last removed %s", ", ".join(saved.removed))
                 continue
             text = f"the checkpoint of step {saved.step} was not saved: {saved.error}"
             _log.warning(text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ._core import Config, Family, Parameter, RefusedError
+from ._core import Config, Family, Parameter, RefusedError, strict_config
 from .units import Unit
 
 if TYPE_CHECKING:
@@ -21,10 +21,34 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("sluice")
 _numbers = itertools.count()
+_warned: set[str] = set()
 # Of a run file, beside DeepSpeed's keys.
 _SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
 # By their modules; those that are not closed.
 _engines: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Engine]] = weakref.WeakKeyDictionary()
+
+
+def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys of a run file, of DeepSpeed's or of a mapping, read as the command line reads them.
+
+    Raises:
+        RefusedError: it cannot be read, or is no JSON object.
+    """
+    name, text = "the configuration", b""
+    try:
+        if isinstance(config, Mapping):
+            text = json.dumps(dict(config)).encode()
+        else:
+            name = os.fspath(config)
+            text = Path(name).read_bytes()
+    except OSError as error:
+        raise RefusedError(f"the configuration {name} cannot be read: {error.strerror}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RefusedError(f"the configuration is no JSON: {error}") from error
+    keys = json.loads(strict_config(name, text))
+    if not isinstance(keys, dict):
+        raise RefusedError(f"{name} is no JSON object")
+    return keys
 
 
 def _read_config(
@@ -34,25 +58,13 @@ def _read_config(
     world: int = 1,
     family: Family | None = None,
 ) -> Config:
-    if isinstance(config, Mapping):
-        text = json.dumps(config)
-    else:
-        path = Path(config)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise RefusedError(
-                f"the configuration {path} cannot be read: {error.strerror}"
-            ) from error
-    try:
-        keys = json.loads(text)
-        of_deepspeed = isinstance(keys, dict) and not _SECTIONS & keys.keys()
-    except ValueError:  # with comments, as DeepSpeed's may be
-        of_deepspeed = True
+    keys = read_keys(config)
+    of_deepspeed = not _SECTIONS & keys.keys()
     # Of another one, whose parameters have other names.
-    if not of_deepspeed and isinstance(keys, dict) and keys.get("model"):
-        text = json.dumps({**keys, "model": {}})
+    if keys.get("model"):
+        keys["model"] = {}
         _log.info("model is ignored: it is the module that is given")
+    text = json.dumps(keys)
     overrides = dict(overrides or {})
     asks_length = "data.sequence_length" in overrides or '"sequence_length"' in text
     used: set[str] = set()
@@ -70,6 +82,10 @@ def _read_config(
     for key, reason in resolved.ignored:
         if key not in used:
             _log.info("%s is ignored: %s", key, reason)
+    for warning in resolved.warnings:
+        if warning not in _warned:
+            _warned.add(warning)
+            _log.warning("%s", warning)
     if run_dir is not None:
         resolved.run_dir = os.fspath(run_dir)
     if resolved.run_dir:

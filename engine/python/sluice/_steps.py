@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,13 @@ from torch import nn
 from ._core import NonFiniteGradientError, Ranks, RefusedError, Run
 from ._records import timed
 from ._setup import _check_not_compiled
+from ._threads import alone
 
 if TYPE_CHECKING:
     from ._monitors import Monitors
     from ._records import Record
     from ._resident import ResidentWatch
+    from ._calls import Passed
     from .fast import Fast
     from .keeper import Keeper
     from .units import ManagedParameter, Unit
@@ -71,8 +74,12 @@ class Steps:
         self._is_single = [False] * len(self._units)
         self._learns_parts = self._run.keeping_costs
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
+        # Of the step, by micro-batch: backward passes by units, which may have to be repeated.
+        self._passed: list[list[Passed]] = []
+        self._passes_begun = 0  # of the micro-batch, by units
         self._new_micro_batch = True
 
+    @alone
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward. Tensors among the arguments come to :attr:`device`, those of
         floating-point numbers in :attr:`dtype`.
@@ -117,6 +124,7 @@ class Steps:
             return value
         return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
 
+    @alone
     @timed("backward")
     def backward(
         self, loss: torch.Tensor, retain_graph: bool = False, *, averages: bool = True
@@ -142,9 +150,7 @@ class Steps:
                 loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
             else:
                 self._fast.backward(loss, scale, retain_graph)
-            for unit, arrived in enumerate(self._arrived):
-                if arrived > 0:
-                    self._hand_over(unit)
+            self._hand_over_all()
         except BaseException as error:
             self._fail(error)
             self._abandon()
@@ -171,6 +177,7 @@ class Steps:
         self._run.begin_backward()
         self._keeper.begin_backward()
 
+    @alone
     def abandon(self) -> None:
         """Forgets the micro-batches since the last step, as after an exception: for who catches one
         between :meth:`backward` and :meth:`step`."""
@@ -184,6 +191,8 @@ class Steps:
         self._parts = [0] * len(self._units)
         self._is_single = [False] * len(self._units)
         self._losses.clear()
+        self._passed.clear()
+        self._passes_begun = 0
         self._new_micro_batch = True
         self._record.forget_step()
         self._run.abandon_step()
@@ -199,6 +208,50 @@ class Steps:
         if self._arrived[unit] >= self._units[unit].trained_count:
             self._hand_over(unit)
 
+    def _hand_over_all(self) -> None:
+        for unit, arrived in enumerate(self._arrived):
+            if arrived > 0:
+                self._hand_over(unit)
+
+    def _repeat(
+        self, passed: list[list[Passed]], ended: int, compute: Callable[[Passed], None]
+    ) -> None:
+        """The step so far, in a run that has forgotten it: `ended` micro-batches, and what the next
+        one has."""
+        losses, is_new, tokens = self._losses, self._new_micro_batch, self._record.tokens
+        begun = self._passes_begun
+        self._losses = []
+        if any(len(it) > 1 for it in passed):
+            self._learns_parts = False
+        try:
+            for number, passes in enumerate(passed):
+                self._keeper.begin_micro_batch()
+                for it in passes:
+                    compute(it)
+                if number < ended:
+                    self._end_micro_batch()
+        except BaseException:
+            self._keeper.end_backward()
+            self._abandon()
+            raise
+        self._losses, self._new_micro_batch, self._record.tokens = losses, is_new, tokens
+        self._passed, self._passes_begun = passed, begun
+
+    def _compute_by_hooks(self, passed: Passed) -> None:
+        with torch.enable_grad():
+            loss = self.module(*passed.args, **passed.kwargs)["loss"]
+        self._begin_backward()
+        loss.backward(torch.full_like(loss, passed.scale))
+        self._hand_over_all()
+        self._keeper.end_backward()
+
+    def _end_micro_batch(self) -> None:
+        self._is_single = [parts == 1 for parts in self._parts]
+        self._parts = [0] * len(self._units)
+        self._passes_begun = 0
+        self._keeper.end_micro_batch()
+        self._run.end_micro_batch()
+
     def _hand_over(self, unit: int) -> None:
         gradients = []
         for it in self._units[unit].parameters:
@@ -212,6 +265,7 @@ class Steps:
         self._parts[unit] += 1 if self._arrived[unit] == self._units[unit].trained_count else 2
         self._arrived[unit] = 0
 
+    @alone
     def step(self, is_last: bool = False) -> StepResult | None:
         """Ends the micro-batch. Behind the last one of a step: norm, clipping, AdamW; and what the
         step did.
@@ -228,11 +282,8 @@ class Steps:
         if len(self._losses) == self._run.micro_batch:
             raise RefusedError("step() ends a micro-batch, and there was no backward() in this one")
         self._new_micro_batch = True
-        self._is_single = [parts == 1 for parts in self._parts]
-        self._parts = [0] * len(self._units)
-        self._keeper.end_micro_batch()
         try:
-            self._run.end_micro_batch()
+            self._end_micro_batch()
             while is_last and not self._run.is_complete:
                 self._run.end_micro_batch()
                 self._losses.append(torch.zeros_like(self._losses[0]))
@@ -245,6 +296,7 @@ class Steps:
         self._check_parameters()
         losses = [float(loss) for loss in self._losses]
         self._losses.clear()
+        self._passed.clear()
         self._keeper.release_all()
         try:
             outcome = self._record.take_step(losses)
@@ -290,6 +342,11 @@ class Steps:
         return self.last_step
 
     def _check_parameters(self) -> None:
+        try:
+            self._keeper.check_memory()
+        except RefusedError:
+            self._abandon()
+            raise
         for name, parameter in self.module.named_parameters():
             known = self._managed.get(id(parameter))
             if known is None:

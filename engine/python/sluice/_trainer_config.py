@@ -65,7 +65,7 @@ class TrainerConfig:
         self._optimizer(args)
         self._precision(args)
         self._schedule(args, max_steps)
-        self._sizes(model)
+        self.sizes(model)
         if self._mismatches:
             raise RefusedError(
                 "the configuration and TrainingArguments do not match. Make them equal, or write"
@@ -113,7 +113,7 @@ class TrainerConfig:
         for name in ("warmup_num_steps", "num_warmup_steps"):
             self.fill(f"scheduler.params.{name}", warmup, "warmup_steps")
 
-    def _sizes(self, model: Any) -> None:
+    def sizes(self, model: Any) -> None:
         """As Hugging Face has them; the engine's own rules where the model says no width."""
         config = getattr(model, "config", None)
         config = getattr(config, "text_config", None) or config

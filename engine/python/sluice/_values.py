@@ -13,6 +13,7 @@ from torch import nn
 
 from . import _client
 from ._core import Ranks, RefusedError, Run
+from ._threads import alone
 
 if TYPE_CHECKING:
     from ._records import Record
@@ -48,6 +49,7 @@ class Values:
     def _fail(self, error: BaseException) -> None:
         raise NotImplementedError
 
+    @alone
     def _gather(self, unit: int) -> list[torch.Tensor]:
         """Copies of a unit's parameters, on the CPU."""
         self._check_values()
@@ -83,7 +85,7 @@ class Values:
         """
         self._check_values()
         units = sorted({self._number_of(it) for it in parameters})
-        with self._keeper.holding(units):
+        with self._calls, self._keeper.holding(units):
             yield
 
     def _number_of(self, parameter: nn.Parameter) -> int:
@@ -92,11 +94,13 @@ class Values:
             raise RefusedError("gathered() wants parameters of the module that is trained")
         return known.unit
 
+    @alone
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
         one tensor."""
         return self.module.state_dict()
 
+    @alone
     def follow_state_dict(self) -> None:
         """Takes part in the state_dict() of another rank, and keeps nothing of it."""
         self._keeps_copies = False
@@ -105,6 +109,7 @@ class Values:
         finally:
             self._keeps_copies = True
 
+    @alone
     def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
         """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
         the step is 0.
@@ -134,14 +139,17 @@ class Values:
         self._is_empty = False
         self.last_step = None
         self._frozen_sample = _client.sample_of(
-            (it, values[id(it.parameter)]) for it in self._managed.values() if not it.trained
+            ((it, values[id(it.parameter)]) for it in self._managed.values() if not it.trained),
+            whole=True,
         )
         self._record.begin_anew()
+        self._keeper.attach()
         self._keeper.step_taken()
         for name, buffer in self.module.named_buffers():
             if name in state:
                 buffer.copy_(state[name])
 
+    @alone
     def _change(self, changes: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]) -> None:
         """Parameters, their new values, and what they were: masters change where these differ."""
         if self._ranks.world > 1:
@@ -155,7 +163,7 @@ class Values:
         self._run.change([(it.unit, it.index, now, before) for it, now, before in changes])
         self._keeper.step_taken()
         if not all(it.trained for it, _, _ in changes):
-            self._frozen_sample = _client.sample(self._frozen())
+            self._frozen_sample = _client.sample(self._frozen(), whole=True)
 
     def _frozen(self) -> Iterator[ManagedParameter]:
         """One unit's after the other, in memory."""
@@ -165,12 +173,14 @@ class Values:
                 with self._keeper.holding([number]):
                     yield from frozen
 
+    @alone
     def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
         """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
         "bf16" or "fp16"."""
         if dtype not in _DTYPES:
             raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
         self._check_values()
+        self._keeper.check_memory()
         self._keeper.release_all()
         self._run.save_weights(os.fspath(path), dtype)
 

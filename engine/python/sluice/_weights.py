@@ -66,7 +66,8 @@ def save(
             safetensors file. Or a run's folder, or one checkpoint of it: becomes a folder for
             Hugging Face's libraries, as `sluice export` makes it.
         path: the file, which is replaced; or the folder, which must not be there, or be empty.
-        dtype: "fp32", "bf16" or "fp16"; else that of the tensors, and fp32 of masters.
+        dtype: "fp32", "bf16" or "fp16"; else that of the tensors, fp32 of masters, and of a folder
+            that of the model that the run began with, or fp32.
         max_shard_bytes: splits what is larger; 0 never does. Of a folder 5 GB unless given.
         checkpoint: of a run's folder: a step, or its name; else the newest.
         tokenizer: of a folder: a tokenizer.json, or "bytes"; else the one of the run.
@@ -78,7 +79,7 @@ def save(
             os.fspath(what),
             target,
             str(checkpoint),
-            dtype or "fp32",
+            dtype or "",
             _SHARD_BYTES if max_shard_bytes is None else max_shard_bytes,
             os.fspath(tokenizer),
             merged,

@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from . import _client, _core, _forks, making, ranks
 from ._build import VERSION
 from ._checkpoints import Checkpoints
+from ._copies import NotCopied, allow, forbid
 from ._core import Error, Family, RefusedError, Run
 from ._monitors import Monitors
 from ._records import Record, parse_trace
@@ -67,7 +69,7 @@ def initialize(
     return Engine(model, config, units=units, overrides=overrides, run_dir=run_dir, trace=trace)
 
 
-class Engine(Steps, Values, Checkpoints):
+class Engine(Steps, Values, Checkpoints, NotCopied):
     """A module in training. Made by :func:`initialize`.
 
     A step has ``gradient_accumulation_steps`` micro-batches, each of which ends with :meth:`step`::
@@ -94,6 +96,7 @@ class Engine(Steps, Values, Checkpoints):
         #: The module that is trained.
         self.module = model
         self._is_empty = making.give_stand_ins(model)
+        self._noted_slow = False
         divided = divide(model, units)
         self._ranks = ranks.join()
         family, self._way_reason = choose(model, units, self._ranks.world)
@@ -103,6 +106,8 @@ class Engine(Steps, Values, Checkpoints):
         steps = parse_trace(trace, self._config.given_run_dir)
         self._scratch = os.path.dirname(self._config.run_dir) or None
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
+        self._said_who_clips = False
+        self._calls = threading.RLock()
         try:
             self._make_run(divided if family is None else units_of(model, family), family)
             self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
@@ -130,13 +135,12 @@ class Engine(Steps, Values, Checkpoints):
             id(it.parameter): it for unit in self._units for it in unit.parameters
         }
         frozen = [it for it in self._managed.values() if not it.trained]
-        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
-            self._frozen_sample = _client.sample(frozen)
         self._all_refuse = True
         if self._ranks.world > 1:
-            with making.served(it.parameter for it in self._managed.values()):
-                self._require_same()
+            self._require_same()
         self._all_refuse = False
+        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+            self._frozen_sample = _client.sample(frozen, whole=not self._is_empty)
         making.settle(self.module)
         checkpointed = checkpointed_share(self.module, self._units)
         if family is not None:
@@ -154,6 +158,7 @@ class Engine(Steps, Values, Checkpoints):
             _log.info(note)
         #: What the module computes with: torch.float32, bfloat16 or float16.
         self.dtype: torch.dtype = _DTYPES[self._config.precision]
+        self._say_types()
         #: Where it computes.
         self.device = (
             torch.device("cuda", torch.cuda.current_device())
@@ -166,6 +171,19 @@ class Engine(Steps, Values, Checkpoints):
         self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
         self._handles: list[RemovableHandle] = []
 
+    def _say_types(self) -> None:
+        """Where the configuration's type makes something else of the module's."""
+        found = sorted({str(it.parameter.dtype)[6:] for it in self._managed.values()})
+        is_narrower = self.dtype == torch.float32 and found != ["float32"]
+        if self._ranks.rank != 0 or (len(found) == 1 and not is_narrower):
+            return
+        _log.warning(
+            "the module's parameters are %s, and all of it is trained in %s: bf16.enabled and"
+            " fp16.enabled of the configuration choose the type",
+            " and ".join(found),
+            str(self.dtype)[6:],
+        )
+
     def _begin(self, fast: Fast | None) -> None:
         self._take_over()
         self._keeper = Keeper(self._run, self.module, self._units)
@@ -176,6 +194,21 @@ class Engine(Steps, Values, Checkpoints):
             _log.info("the engine's own units compute %s", type(self.module).__name__)
         else:
             _log.info("PyTorch computes the module, by hooks: %s", self._way_reason)
+            self._note_slow_products()
+
+    def _note_slow_products(self) -> None:
+        precision = self._config.precision
+        if self.device.type != "cpu" or self._noted_slow or _core.has_fast_products(precision):
+            return
+        self._noted_slow = True
+        _log.warning(
+            "this processor has no fast product of %s numbers, and PyTorch, which computes the"
+            " module, takes many times as long as in fp32: train in fp32 (leave out %s.enabled), or"
+            " let the engine's units compute, which multiply through fp32 (engine.way_reason says"
+            " why they do not)",
+            precision,
+            precision,
+        )
 
     def _take_apart(self) -> None:
         """What holds the run, which goes with it; the module's parameters are gone."""
@@ -185,13 +218,15 @@ class Engine(Steps, Values, Checkpoints):
         self._keeper.close()
         for handle in self._handles:
             handle.remove()
+        allow(self.module)
         self._run = cast(Run, Closed())
 
     def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
         """Goes on from there, with the module's own forward. RefusedError where that cannot be (it
         takes more memory): then by the units again, which refuse what they do not compute."""
         fast = cast(Fast, self._fast)
-        last, generation = self.last_step, self._keeper._generation
+        before = self._keeper
+        last, generation = self.last_step, before._generation
         self._record.let_go()
         self._take_apart()
         try:
@@ -206,6 +241,8 @@ class Engine(Steps, Values, Checkpoints):
             ) from error
         finally:
             self.last_step, self._keeper._generation = last, generation
+            if self._keeper is not before:
+                before.go_on_in(self._keeper)
 
     def _go_on(self, checkpoint: str, units: list[Unit], before: Fast | None) -> None:
         family = None if before is None else before.family
@@ -219,7 +256,13 @@ class Engine(Steps, Values, Checkpoints):
         keys = json.loads(self._config.json())
         keys["run"].pop("dir", None)
         described = [
-            (unit.name, [(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters])
+            (
+                unit.name,
+                [
+                    (it.name, list(it.parameter.shape), str(it.parameter.dtype), it.trained)
+                    for it in unit.parameters
+                ],
+            )
             for unit in self._units
         ]
         ranks.require_same(
@@ -229,10 +272,10 @@ class Engine(Steps, Values, Checkpoints):
                 "the run's folder (run_dir) is another": self._config.given_run_dir,
                 "the configuration is another": _client.digest(json.dumps(keys)),
                 "the module has other parameters": _client.digest(json.dumps(described)),
-                "the module has other values (set the same seed before it is made, or load the same"
-                " weights)": "" if self._is_empty else _client.sample(self._managed.values()),
             },
         )
+        if not self._is_empty:
+            _client.take_first_ranks_values(self._ranks, list(self._managed.values()))
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):
@@ -250,6 +293,7 @@ class Engine(Steps, Values, Checkpoints):
                 for name, buffer in part._buffers.items():
                     if buffer is not None:
                         part._buffers[name] = buffer.to(self.device)
+        forbid(self.module)
         for part in self.module.modules():
             if any(True for _ in part.parameters(recurse=False)):
                 self._handles.append(
@@ -374,6 +418,11 @@ class Engine(Steps, Values, Checkpoints):
     def _close(self, how: str, reason: str) -> None:
         if isinstance(self._run, _forks.Forked):
             return
+        with self._calls:
+            self._close_alone(how, reason)
+
+    def _close_alone(self, how: str, reason: str) -> None:
+        self._keeper.check_thread()
         is_open = not isinstance(self._run, Closed)  # not where it could not go on by hooks
         try:
             if is_open:
@@ -393,6 +442,7 @@ class Engine(Steps, Values, Checkpoints):
 
     def _leave_to_parent(self) -> None:
         _forks.keep_forever(self._run)
+        self._calls = threading.RLock()  # one of the parent's threads may have held it
         self._record.leave_to_parent()
         self._run = self._keeper._run = self._record._run = cast(Run, _forks.Forked("the engine"))
         _engines.pop(self.module, None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from . import _client
+from ._calls import Call, Loss, Output, Passed, calls_in
 from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
 from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
 from ._micro_batch import MicroBatch, NotByUnits, micro_batch
+from ._module_changes import Snapshot
 from .units import ManagedParameter, Unit, UnitPolicy
 
 if TYPE_CHECKING:
@@ -59,162 +61,6 @@ def units_of(model: nn.Module, family: Family) -> list[Unit]:
     return units
 
 
-class _Loss(torch.autograd.Function):
-    """The engine's backward as autograd's."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, call: _Call) -> torch.Tensor:  # type: ignore[override]
-        ctx.call = call
-        return call.passed.loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        ctx.call.loss_backward(gradient)
-        return None, None
-
-
-class _Logits(torch.autograd.Function):
-    """Values whose gradient the units do not have, and which must not be lost in silence."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, anchor: torch.Tensor, logits: torch.Tensor, call: _Call
-    ) -> torch.Tensor:
-        ctx.call = call
-        return logits.view_as(logits)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        ctx.call.repeat(gradient, "logits")
-        return None, None, None
-
-
-class _Call:
-    """A call in training, between forward and backward."""
-
-    def __init__(self, fast: Fast, passed: MicroBatchPass, by_hooks: Callable[[], Any]):
-        self.passed = passed
-        self._fast = fast
-        self._by_hooks = by_hooks
-        self._engine = fast._engine
-        self.generation = self._engine._keeper._generation
-
-    @property
-    def is_fast(self) -> bool:
-        return self._engine._fast is self._fast
-
-    def logits(self, has_gradient: bool) -> torch.Tensor:
-        fast, engine = self._fast, self._engine
-        if engine._keeper._generation != self.generation:
-            raise RefusedError(
-                "outputs.logits are computed when they are asked for, and the parameters have"
-                " changed since: ask before engine.step()"
-            )
-        if not has_gradient and self.is_fast:
-            return fast._passes.logits(self.passed)
-        if self.is_fast and (fast._must or fast.family.dropout == 0):
-            return _Logits.apply(fast._anchor, fast._passes.logits(self.passed), self)
-        # Their gradient could not be had later: dropout would be another one.
-        if self.is_fast:
-            to_hooks(engine, "outputs.logits are asked for in training, with dropout")
-        with torch.set_grad_enabled(has_gradient):
-            engine._begin_pass()
-            return self._by_hooks()["logits"]
-
-    def loss_backward(self, gradient: torch.Tensor) -> None:
-        if self.is_fast:
-            self._fast.run_backward(self, float(gradient))
-        else:
-            self.repeat(gradient, "loss")
-
-    def repeat(self, gradient: torch.Tensor, name: str) -> None:
-        """The call once more by hooks, whose backward this one becomes."""
-        self._engine._keeper.check_in_backward()
-        self.check_generation()
-        with torch.enable_grad():
-            value = self._by_hooks()[name]
-        value.backward(gradient)
-
-    def check_generation(self) -> None:
-        if self._engine._keeper._generation != self.generation:
-            raise RefusedError(
-                "the loss was computed before the parameters changed: a step, or loading, was in"
-                " between"
-            )
-
-
-def _calls_in(node: Any) -> list[Any]:
-    """The nodes of a graph that are of calls by units."""
-    kinds = (_Loss._backward_cls, _Logits._backward_cls)  # type: ignore[attr-defined]
-    found: list[Any] = []
-    seen = {id(node): node}  # held, so that no other one gets its id
-    left = [node]
-    while left:
-        it = left.pop()
-        if isinstance(it, kinds):
-            found.append(it)
-            continue
-        for after, _ in it.next_functions:
-            if after is not None and id(after) not in seen:
-                seen[id(after)] = after
-                left.append(after)
-    return found
-
-
-class Output(dict):
-    """What a call returns: ``loss``, and ``logits``, which are computed when they are asked for.
-    As transformers' outputs: by attribute, key or place."""
-
-    def __init__(self, loss: torch.Tensor, logits: Callable[[], torch.Tensor] | None):
-        super().__init__(loss=loss)
-        self._make = logits
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("loss", "logits"):
-            return self[name]
-        if name in ("past_key_values", "hidden_states", "attentions", "cross_attentions"):
-            return None
-        raise AttributeError(name)
-
-    def __missing__(self, key: str) -> torch.Tensor:
-        if key != "logits" or self._make is None:
-            raise KeyError(key)
-        self[key] = self._make()
-        self._make = None
-        return self[key]
-
-    def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or (key == "logits" and self._make is not None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["loss", "logits"] if "logits" in self else ["loss"])
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
-
-    def keys(self) -> Any:
-        return list(self)
-
-    def values(self) -> Any:
-        return [self[key] for key in self]
-
-    def items(self) -> Any:
-        return [(key, self[key]) for key in self]
-
-    def to_tuple(self) -> tuple:
-        return tuple(self.values())
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, int) and key in (0, -len(self)):
-            return self["loss"]
-        if isinstance(key, (int, slice)):
-            return self.to_tuple()[key]
-        return super().__getitem__(key)
-
-
 class Fast:
     """What an engine has where its module's passes are the units'."""
 
@@ -228,6 +74,9 @@ class Fast:
         self._counted = -1  # handles
         #: Whether an evaluation is asked for logits (a Trainer may not be).
         self.wants_logits = True
+
+    def to_hooks(self, reason: str) -> None:
+        to_hooks(self._engine, reason)
 
     def again(self) -> Fast:
         """For the engine's next run, by the units alone."""
@@ -249,6 +98,7 @@ class Fast:
 
         self._original = original
         self._parts = list(module.modules())
+        self._snapshot = Snapshot(module)
         module.forward = forward  # type: ignore[method-assign]
 
     def detach(self) -> None:
@@ -256,6 +106,10 @@ class Fast:
         del self._passes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._engine._calls:  # the module's own call as well
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         engine = self._engine
         has_gradient = torch.is_grad_enabled()
         named = self._named(args, kwargs)
@@ -264,11 +118,16 @@ class Fast:
             return self._original(*args, **kwargs)  # inference
         if not has_gradient and engine.world_size > 1:
             return self._original(*args, **kwargs)  # a rank may have what the units do not compute
+        engine._keeper.check_memory()
         try:
+            changed = self._snapshot.changed()
+            if changed is not None:
+                raise NotByUnits(changed)
             return self._forward(
                 micro_batch(named, self.family, self._engine.module.config, self._engine.device),
                 has_gradient,
-                lambda: engine.module(*args, **kwargs),
+                args,
+                kwargs,
             )
         except NotByUnits as error:
             return self._otherwise(str(error), has_gradient, args, kwargs)
@@ -321,15 +180,12 @@ class Fast:
         names = [it for it in _argument_names(self._original) if it != "self"]
         return {**dict(zip(names, args)), **kwargs}
 
-    def _forward(
-        self, batch: MicroBatch, has_gradient: bool, by_hooks: Callable[[], Any]
-    ) -> Output:
-        engine = self._engine
-        module = engine.module
-        engine._keeper.release_all()
-        drops = module.training and self.family.dropout > 0
+    def _pass(self, batch: MicroBatch, has_gradient: bool, number: int) -> MicroBatchPass:
+        """`number`: of the passes of its micro-batch."""
+        self._engine._keeper.release_all()
+        drops = self._engine.module.training and self.family.dropout > 0
         with torch.no_grad():
-            passed = self._passes.forward(
+            return self._passes.forward(
                 batch.tokens,
                 batch.targets,
                 batch.divisor,
@@ -337,12 +193,20 @@ class Fast:
                 has_gradient,
                 drops,
                 self._keeps(),
+                number,
             )
+
+    def _forward(self, batch: MicroBatch, has_gradient: bool, args: tuple, kwargs: dict) -> Output:
+        engine, number = self._engine, 0
+        if has_gradient:
+            number = engine._passes_begun
+            engine._passes_begun += 1
+        passed = self._pass(batch, has_gradient, number)
         self._check_module()  # while a GPU computes
-        call = _Call(self, passed, by_hooks)
+        call = Call(self, batch, passed, number, args, kwargs)
         if not has_gradient:
             return Output(passed.loss, (lambda: call.logits(False)) if self.wants_logits else None)
-        loss = _Loss.apply(self._anchor, call)
+        loss = Loss.apply(self._anchor, call)
         loss._sluice_call = (loss.grad_fn, call)
         return Output(loss, lambda: call.logits(True))
 
@@ -358,36 +222,78 @@ class Fast:
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
         """Of `scale` times the loss; past autograd where it is one that a call has returned."""
         node, call = getattr(loss, "_sluice_call", (None, None))
-        if call is not None and loss.grad_fn is node and not loss._backward_hooks:
-            self.run_backward(call, scale)
-            return
-        engine = self._engine
-        calls = _calls_in(loss.grad_fn)
-        kind = _Loss._backward_cls  # type: ignore[attr-defined]
+        is_own = call is not None and loss.grad_fn is node and not loss._backward_hooks
+        calls = [node] if is_own else calls_in(loss.grad_fn)
+        kind = Loss._backward_cls  # type: ignore[attr-defined]
         is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
-        if not is_loss:
-            reason = "a loss is made of outputs.logits, or of several calls"
-            if self._must or self.family.dropout > 0:
+        if any(it.call.was_passed and not it.call.is_retained for it in calls):
+            raise RefusedError(
+                "the loss's backward has been: backward(loss, retain_graph=True) keeps it for another"
+            )
+        engine = self._engine
+        reason = "" if is_loss else "a loss is made of outputs.logits, or of several calls"
+        can_go = not self._must and self.family.dropout == 0
+        if is_loss and len(engine._passed) > engine._run.micro_batch:
+            if engine._run.can_have_several_passes:
+                self._expect_several()
+            else:  # with dropout, the passes before are repeated with another one
+                reason, can_go = "a micro-batch has several backward passes", not self._must
+        if reason:
+            if not can_go:
                 raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
             to_hooks(engine, reason)
             engine._begin_pass()
             engine._begin_backward()
-        loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
+        for it in calls:
+            it.call.is_retained |= retain_graph
+        if is_own and not reason:
+            self.run_backward(call, scale)
+        else:
+            loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
 
-    def run_backward(self, call: _Call, scale: float) -> None:
-        self._engine._keeper.check_in_backward()
+    def _expect_several(self) -> None:
+        """Until now, sums were complete after a micro-batch's first pass."""
+        engine = self._engine
+        run = engine._run
+        if run.has_several_passes:
+            return
+        passed, ended = engine._passed, run.micro_batch
+        run.abandon_step()
+        run.expect_several_passes()
+
+        def compute(it: Passed) -> None:
+            self._passes.backward(self._pass(it.batch, True, it.number), it.scale)
+
+        engine._repeat(passed, ended, compute)
+        engine._keeper.in_backward = True
+
+    def run_backward(self, call: Call, scale: float) -> None:
+        engine = self._engine
+        engine._keeper.check_in_backward()
         call.check_generation()
+        if call.was_passed and call.is_retained:
+            call.passed = self._pass(call.batch, True, call.number)
+        number = engine._run.micro_batch
         try:
             self._passes.backward(call.passed, scale)
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        call.was_passed = True
+        while len(engine._passed) <= number:
+            engine._passed.append([])
+        engine._passed[number].append(call.passed_with(scale))
 
     def refuse_gradient(self, parameter: torch.Tensor) -> None:
         parameter.grad = None
         self._engine._keeper.check_in_backward()
+        in_eval = (
+            ". The module is in eval() mode (from_pretrained() leaves it so), in which a call"
+            " without labels is inference: call engine.train() before training"
+        )
         raise RefusedError(
             "a loss that was not computed by calling the engine (or its module in training) with"
             f" labels has a gradient here: {_BY_HOOKS}"
+            + ("" if self._engine.module.training else in_eval)
         )
 
 
@@ -400,20 +306,19 @@ def _argument_names(forward: Any) -> list[str]:
 
 
 def to_hooks(engine: Engine, reason: str) -> None:
-    """The engine goes on by hooks, between steps: its state passes through a checkpoint in a
-    temporary folder."""
+    """The engine goes on by hooks: its state passes through a checkpoint in a temporary folder, and
+    a step that has begun is computed once more from its beginning."""
     run = engine._run
-    if run.micro_batch > 0 or engine._losses:
-        raise RefusedError(
-            f"the engine's units do not compute this: {reason}. The step has begun, so it cannot go"
-            f" on by hooks either: {_BY_HOOKS} from the beginning"
-        )
-    _log.warning("from here on PyTorch computes the module, by hooks: %s", reason)
+    passed, ended, losses = engine._passed, run.micro_batch, engine._losses
+    is_new, tokens = engine._new_micro_batch, engine._record.tokens
+    again = ", beginning with this step's micro-batches" if passed else ""
+    _log.warning("from here on PyTorch computes the module, by hooks: %s%s", reason, again)
     run.wait_for_saves()
     engine._record.note_saves()  # and not of the one that follows
     folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=engine._scratch)
     try:
-        engine._keeper.release_all()
+        engine._keeper.end_backward()
+        run.abandon_step()
         client = _client.pack(engine.module, None, engine._frozen_sample, engine._ranks)
         path = run.save(folder, client)
         del run
@@ -429,3 +334,6 @@ def to_hooks(engine: Engine, reason: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
+    engine._losses, engine._new_micro_batch, engine._record.tokens = losses, is_new, tokens
+    engine._repeat(passed, ended, engine._compute_by_hooks)
+    engine._passed = []

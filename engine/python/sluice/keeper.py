@@ -14,8 +14,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from . import _setup
+from ._copies import NotCopied
 from ._core import Error, RefusedError, Run
-from .units import Unit, owners
+from ._threads import Passes
+from .units import ManagedParameter, Unit, owners
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
 
@@ -34,6 +37,10 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(getattr(value, it.name, None))
 
 
+def _is_view(parameter: torch.Tensor, view: torch.Tensor) -> bool:
+    return parameter.device == view.device and parameter.is_set_to(view)
+
+
 class Closed:
     """In place of a run, once its engine is closed."""
 
@@ -41,7 +48,7 @@ class Closed:
         raise RefusedError("the module's engine is closed, and its parameters are gone")
 
 
-class Keeper:
+class Keeper(NotCopied):
     """Acquires and releases units as the module's passes need them.
 
     Forward: a unit is held while any module that needs it runs. Backward: from the moment at which
@@ -61,7 +68,9 @@ class Keeper:
         self._held = [False] * len(units)
         self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones; at the end the last used
         self._frames: list[int] = []  # of modules that run: the sequence number at their beginning
+        self._passes = Passes()
         self._versions: list[list[int]] = [[] for _ in units]
+        self._views = [run.views(unit) if it.parameters else [] for unit, it in enumerate(units)]
         self._most = max(run.most_acquired, 1)
         self._at_once = min(self._most, 2)  # unless more are needed at a time
         self.in_backward = False
@@ -72,6 +81,7 @@ class Keeper:
         self._order_forward = 0
         self._position = 0
         self._handles: list[RemovableHandle] = []
+        self._next: Keeper | None = None
         for module, wanted in owners(root, units):
             self._handles.append(
                 module.register_forward_pre_hook(partial(self._before, wanted), prepend=True)
@@ -84,6 +94,8 @@ class Keeper:
     # ---- forward
 
     def _before(self, wanted: list[int], module: nn.Module, args: tuple) -> None:
+        self.check_thread()
+        self._passes.enter()
         self._frames.append(_sequence_nr())
         for unit in wanted:
             self._depth[unit] += 1
@@ -92,11 +104,21 @@ class Keeper:
                 self._acquire(unit)
 
     def _behind(self, wanted: list[int], module: nn.Module, args: tuple, output: object) -> None:
+        if not self._passes.is_own:  # refused in _before()
+            return
         began = self._frames.pop() if self._frames else 0
         if output is not None and torch.is_grad_enabled():
             for tensor in _tensors(output):
                 self._watch(tensor, wanted, began)
         self._leave(wanted)
+
+    def check_thread(self) -> None:
+        if self._frames and not self._passes.is_own and not self._passes.has_ended:
+            raise RefusedError(
+                "another thread is in a pass of this module: its units are fetched for one pass at"
+                " a time. Call the engine, whose calls wait for each other, or use a lock of your"
+                " own around calls of the module"
+            )
 
     def _leave(self, wanted: list[int]) -> None:
         for unit in wanted:
@@ -108,6 +130,7 @@ class Keeper:
 
     @contextmanager
     def holding(self, wanted: list[int]) -> Iterator[None]:
+        self.check_thread()
         for unit in wanted:
             self._depth[unit] += 1
         try:
@@ -130,6 +153,11 @@ class Keeper:
     # ---- backward
 
     def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
+        if self._next is not None:
+            numbers = self._next.units_with(self._units[unit])
+            for number in numbers:
+                self._next._need(number, generation, gradient)
+            return
         self.check_in_backward()
         if generation != self._generation:
             raise RefusedError(
@@ -144,9 +172,18 @@ class Keeper:
     def check_in_backward(self) -> None:
         if not self.in_backward:
             self._run.loss_scale  # of an engine that is closed there is none
+            engines = [reference() for reference in _setup._engines.values()]
+            if any(it is not None and it._keeper.in_backward for it in engines):
+                raise RefusedError(
+                    "another engine's loss went through this engine's module: a backward pass is of"
+                    " one engine. Train both as parts of one module, with one engine (a GAN: two"
+                    " losses in turn, and what the other one trains detached), or detach() what"
+                    " comes from this one"
+                )
             raise RefusedError(
                 "a gradient is computed outside of engine.backward(loss): call that instead of"
-                " loss.backward()"
+                " loss.backward(). torch.autograd.grad() of the parameters, and gradients of"
+                " gradients (create_graph=True, a gradient penalty), are not possible"
             )
 
     def begin_backward(self) -> None:
@@ -163,6 +200,7 @@ class Keeper:
     # ---- units
 
     def _acquire(self, unit: int) -> None:
+        self.check_memory(unit)
         if unit != 0:
             self._make_room(unit)
         self._run.acquire(unit)
@@ -192,6 +230,7 @@ class Keeper:
         self._blocks.pop(unit, None)
 
     def release_all(self) -> None:
+        self.check_thread()
         for unit in range(len(self._units)):  # also where an interrupt came before it was noted
             self._depth[unit] = 0
             self._release(unit)
@@ -255,6 +294,45 @@ class Keeper:
                     " parameters here. Its present value is that of the change: load a checkpoint"
                     " before going on"
                 )
+
+    def check_memory(self, *units: int) -> None:
+        """Whether the parameters of these units, or of all, are still the engine's."""
+        for unit in units or range(len(self._units)):
+            for it in self._units[unit].parameters:
+                if not self.is_attached(it):
+                    raise RefusedError(
+                        f"parameter {it.name} has other memory than the engine's:"
+                        " `parameter.data = tensor` sets that, and so do vector_to_parameters() and"
+                        " the usual swap for an EMA. The engine would train one model, and the"
+                        " module compute another. Put back the tensor that `parameter.data` was"
+                        " before, or call engine.load_weights() or load_checkpoint(), which attach"
+                        " the module again. To change values, use"
+                        " sluice.deepspeed.zero.GatheredParameters(..., modifier_rank=0), and"
+                        " evaluate averaged weights in a second module"
+                    )
+
+    def is_attached(self, it: ManagedParameter) -> bool:
+        return _is_view(it.parameter, self._views[it.unit][it.index])
+
+    def attach(self, *units: int) -> None:
+        """Gives parameters of these units, or of all, the engine's memory again."""
+        for unit in units or range(len(self._units)):
+            for it, view in zip(self._units[unit].parameters, self._views[unit]):
+                if not _is_view(it.parameter, view):
+                    it.parameter.data = view
+
+    def units_with(self, other: Unit) -> list[int]:
+        """Those of this one that have another's parameters."""
+        wanted = {id(it.parameter) for it in other.parameters}
+        return [
+            number
+            for number, unit in enumerate(self._units)
+            if any(id(it.parameter) in wanted for it in unit.parameters)
+        ]
+
+    def go_on_in(self, after: Keeper) -> None:
+        """For graphs that began before the module's units became others."""
+        self._next = after
 
     def close(self) -> None:
         """Graphs that are still there keep hooks, and so this object, but not the run."""

@@ -1,13 +1,15 @@
 """The ranks of a run: processes that torchrun, DeepSpeed's launcher, mpirun or srun started, each
 with a GPU of its own.
 
-They meet when the first engine is made. All of them run the same script: each makes the same module
-with the same values, and trains on batches of its own (as with a ``DistributedSampler``).
+They meet when the first engine is made. All of them run the same script: each makes the same
+module, of which the first rank's values count, and trains on batches of its own (as with a
+``DistributedSampler``).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from typing import Any
 
@@ -33,14 +35,16 @@ def _environment() -> dict[str, str]:
     # torch.distributed listens where the launcher says, so rank 0 has to choose another port.
     if torch.cuda.is_available() and torch.distributed.get_backend() == "nccl":
         choose_gpu(of_launcher())  # what is told to the others is moved by it
-    chosen: list[Any] = [None]
+    chosen: list[Any] = [None, None]
     if torch.distributed.get_rank() == 0:
         with socket.socket() as free:
             free.bind(("", 0))
-            chosen[0] = free.getsockname()[1]
+            chosen = [free.getsockname()[1], secrets.token_hex(32)]
     torch.distributed.broadcast_object_list(chosen, src=0)
     environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     environment["MASTER_PORT"] = str(chosen[0])
+    if "SLUICE_SECRET_FILE" not in environment:
+        environment.setdefault("SLUICE_SECRET", chosen[1])
     return environment
 
 

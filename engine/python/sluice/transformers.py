@@ -7,6 +7,9 @@
 
 Arguments, callbacks, evaluation, checkpoints and resuming are the Trainer's. The configuration is
 what ``deepspeed=`` takes elsewhere, or a run file; "auto" in it is filled from TrainingArguments.
+``TrainingArguments(deepspeed=...)`` may stay: it counts where there is no ``sluice=``.
+
+Other libraries' Trainers train by inheritance: ``class Mine(TrainerMixin, trl.SFTTrainer)``.
 
 Several ranks (torchrun, accelerate launch) train together: each on its part of the batches, as with
 the plain Trainer, and without DistributedDataParallel.
@@ -14,9 +17,12 @@ the plain Trainer, and without DistributedDataParallel.
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,6 +43,41 @@ if any(not hasattr(transformers.Trainer, name) for name in _WANTED):
     )
 
 _FOLDER = "sluice"  # in a checkpoint's folder
+_IN_PLACE = "sluice.transformers"  # of a plug-in for DeepSpeed, with which no plain Trainer begins
+
+
+def _keep_deepspeed(plain: Any) -> Any:
+    @wraps(plain)
+    def post_init(args: Any) -> None:
+        given, args.deepspeed = args.deepspeed, None
+        try:
+            plain(args)
+        finally:
+            args.deepspeed = given
+        if isinstance(given, str) and given.lstrip().startswith("{"):
+            args.deepspeed = json.loads(given)
+        if given:
+            args.deepspeed_plugin = _IN_PLACE
+
+    return post_init
+
+
+if importlib.util.find_spec("deepspeed") is None:  # which TrainingArguments(deepspeed=...) imports
+    transformers.TrainingArguments.__post_init__ = _keep_deepspeed(  # type: ignore[method-assign]
+        transformers.TrainingArguments.__post_init__
+    )
+
+
+def _take_deepspeed(given: tuple, named: Mapping[str, Any]) -> Any:
+    """TrainingArguments(deepspeed=...), among a Trainer's arguments."""
+    for args in (*given, *named.values()):
+        if isinstance(args, transformers.TrainingArguments):
+            if getattr(args, "deepspeed_plugin", None) == _IN_PLACE:
+                args.deepspeed_plugin = None
+                return args.deepspeed
+            if not hasattr(args, "hf_deepspeed_config"):  # of an earlier Trainer
+                return args.deepspeed
+    return None
 _Trainer: Any = transformers.Trainer if TYPE_CHECKING else object
 
 
@@ -69,6 +110,12 @@ class TrainerMixin(_Trainer):
         units: UnitPolicy = "auto",
         **kwargs: Any,
     ):
+        deepspeed = _take_deepspeed(args, kwargs)
+        if sluice is not None and deepspeed:
+            raise RefusedError(
+                "the Trainer has sluice=, and its TrainingArguments have deepspeed=: leave one out"
+            )
+        sluice = deepspeed or sluice
         if sluice is None:
             raise RefusedError('Trainer needs sluice=, a configuration: sluice="ds_config.json"')
         TrainerConfig(sluice)  # refused here, if at all
@@ -211,8 +258,16 @@ class TrainerMixin(_Trainer):
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._forgets_where_it_fails(), _trainer_ranks.ends_all(self.engine):
             loss = super().training_step(model, *args, **kwargs)
-            self._running.step(is_last=self.accelerator.sync_gradients)
+            self._end_micro_batch()
         return loss
+
+    def _end_micro_batch(self) -> None:
+        """Updates when the plain Trainer does. That counts anew with each pass over the data, and
+        keeps what a pass without a length has left over: then its step has more micro-batches than
+        the engine's, whose last one takes them all."""
+        engine = self._running
+        if self.accelerator.sync_gradients or not engine.is_boundary:
+            engine.step(is_last=self.accelerator.sync_gradients)
 
     def prediction_step(
         self,
@@ -303,7 +358,9 @@ class TrainerMixin(_Trainer):
             super()._save(output_dir, dict(state_dict or {}))  # it empties what it is given
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        self._running.save_checkpoint(os.path.join(output_dir, _FOLDER), background=False)
+        self._running.save_checkpoint(
+            os.path.join(output_dir, _FOLDER), background=False, within_step=True
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Before there is an engine: only whether it can be resumed."""
@@ -340,8 +397,12 @@ class Seq2SeqTrainer(TrainerMixin, transformers.Seq2SeqTrainer):
 
 
 def _check_arguments(args: Any) -> None:
+    if hasattr(args, "hf_deepspeed_config"):
+        raise RefusedError(
+            "TrainingArguments(deepspeed=...) were made by the package deepspeed, which has changed"
+            " how a model is made: give the JSON as Trainer(sluice=...)"
+        )
     instead = {
-        "deepspeed": "give its JSON as Trainer(sluice=...)",
         "fsdp": "leave it out",
         "torch_compile": "compile the forward of the model's blocks",
         "auto_find_batch_size": "say per_device_train_batch_size",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/comm/host_lists.h"
+#include "engine/comm/launcher_text.h"
 
 namespace sluice::engine {
 namespace {
@@ -41,6 +42,8 @@ const Environment kTorchrunOne = {{"RANK", "5"},
                                   {"LOCAL_WORLD_SIZE", "4"},
                                   {"MASTER_ADDR", "gpu01"},
                                   {"MASTER_PORT", "29400"}};
+const Environment kPyTorchJob = {
+    {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "job-master-0"}};
 const Environment kMpi = {{"OMPI_COMM_WORLD_RANK", "3"},
                           {"OMPI_COMM_WORLD_SIZE", "4"},
                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -97,6 +100,14 @@ std::vector<Case> cases() {
       {"DeepSpeed's launcher",
        with(without(kTorchrunOne, "LOCAL_WORLD_SIZE"), {{"LOCAL_SIZE", "4"}}), Launcher::kTorchrun,
        kFive, "gpu01", 29400},
+      {"PyTorchJob", kPyTorchJob, Launcher::kTorchrun, {1, 2, 0, 1, 0}, "job-master-0"},
+      {"PyTorchJob with a port",
+       with(kPyTorchJob, {{"MASTER_PORT", "23456"}}),
+       Launcher::kTorchrun,
+       {1, 2, 0, 1, 0},
+       "job-master-0",
+       23456},
+      {"PyTorchJob of a master alone", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, Launcher::kTorchrun},
       {"somebody's own LOCAL_SIZE", {{"LOCAL_SIZE", "big"}}},
       {"one rank of torchrun",
        {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
@@ -155,28 +166,36 @@ std::vector<Case> cases() {
       {.what = "half of torchrun",
        .environment = without(without(kTorchrunOne, "LOCAL_RANK"), "WORLD_SIZE"),
        .refused =
-           "the environment of torchrun is set by half: RANK and LOCAL_WORLD_SIZE are there and "
-           "WORLD_SIZE and LOCAL_RANK are not"},
+           "incomplete torchrun environment: RANK and LOCAL_WORLD_SIZE are set, and WORLD_SIZE and "
+           "LOCAL_RANK are not. Start every rank with torchrun, or unset RANK and LOCAL_WORLD_SIZE "
+           "to run one process"},
       {.what = "WORLD_SIZE alone",
        .environment = {{"WORLD_SIZE", "2"}},
-       .refused = "WORLD_SIZE is there and RANK, LOCAL_RANK and LOCAL_WORLD_SIZE are not"},
+       .refused = "WORLD_SIZE is set, and RANK, LOCAL_RANK and LOCAL_WORLD_SIZE are not"},
+      {.what = "PyTorchJob without a master",
+       .environment = without(kPyTorchJob, "MASTER_ADDR"),
+       .refused = "RANK and WORLD_SIZE are set, and MASTER_ADDR is not. Set it to rank 0's host"},
+      {.what = "PyTorchJob with a rank outside the world",
+       .environment = with(kPyTorchJob, {{"RANK", "2"}}),
+       .refused = "RANK is 2, which is not below WORLD_SIZE, 2"},
       {.what = "torchrun without a master",
        .environment = without(kTorchrunOne, "MASTER_PORT"),
-       .refused = "RANK and WORLD_SIZE are there and MASTER_PORT is not"},
+       .refused = "RANK and WORLD_SIZE are set, and MASTER_PORT is not"},
       {.what = "half of OpenMPI",
        .environment = without(kMpi, "OMPI_COMM_WORLD_SIZE"),
-       .refused = "and OMPI_COMM_WORLD_SIZE is not"},
+       .refused = "and OMPI_COMM_WORLD_SIZE is not. Start every rank with mpirun, or unset"},
       {.what = "half of Slurm",
        .environment = without(without(kSlurmOne, "SLURM_NTASKS"), "SLURM_TASKS_PER_NODE"),
        .refused =
-           "SLURM_PROCID and SLURM_LOCALID are there and SLURM_NTASKS and SLURM_TASKS_PER_NODE "
-           "(or SLURM_NTASKS_PER_NODE) are not"},
+           "incomplete Slurm environment: SLURM_PROCID and SLURM_LOCALID are set, and SLURM_NTASKS "
+           "and SLURM_TASKS_PER_NODE (or SLURM_NTASKS_PER_NODE) are not. Start every rank with "
+           "srun, or unset SLURM_STEP_ID to run one process"},
       {.what = "half of MPICH",
        .environment = without(kPmi, "MPI_LOCALRANKID"),
        .refused = "MPI_LOCALRANKID is not"},
       {.what = "a half beside a whole",
        .environment = with(kMpi, {{"LOCAL_RANK", "0"}}),
-       .refused = "the environment of torchrun is set by half: LOCAL_RANK is there"},
+       .refused = "incomplete torchrun environment: LOCAL_RANK is set"},
       {.what = "uneven nodes without a number",
        .environment = without(kSlurmOne, "SLURM_NODEID"),
        .refused = "SLURM_NODEID is not set"},
@@ -264,6 +283,29 @@ TEST(RankContext, RefusesHostileNumbersInEveryVariable) {
   EXPECT_EQ(launch.error().message().find('\x1b'), std::string::npos);
 }
 
+TEST(RankContext, HasWhatRanksTrustEachOtherBy) {
+  const auto read = [](const Environment& more) { return read_launch(with(kTorchrunOne, more)); };
+  EXPECT_EQ(read({})->secret + read({})->secret_file + read({})->listen_address, "");
+  EXPECT_EQ(read({{"SLUICE_SECRET_FILE", "/run/secret"}})->secret_file, "/run/secret");
+  const auto both = read({{"SLUICE_SECRET", "x y"}, {"SLUICE_SECRET_FILE", "/run/secret"}});
+  EXPECT_EQ(both->secret, "x y");
+  EXPECT_EQ(both->secret_file, "");
+  EXPECT_EQ(read({{"SLUICE_LISTEN", "10.0.0.7"}})->listen_address, "10.0.0.7");
+  for (const char* name : {"SLUICE_SECRET", "SLUICE_SECRET_FILE", "SLUICE_LISTEN"})
+    EXPECT_THAT(read({{name, ""}}).error().message(), HasSubstr(std::string(name) + " is empty"));
+}
+
+TEST(ShownText, IsCutAndHasItsControlCharactersAsDigits) {
+  EXPECT_EQ(shown("a b\n\x1b[1m\x7f", 100), "a b\\x0a\\x1b[1m\\x7f");
+  EXPECT_EQ(shown("Zürich 東京 \U0001F600", 100), "Zürich 東京 \U0001F600");
+  EXPECT_EQ(shown("\xc2\x9b"
+                  "2J \xe2\x80\xae \xff\xc3",
+                  100),
+            "\\xc2\\x9b2J \\xe2\\x80\\xae \\xff\\xc3");
+  EXPECT_EQ(shown("abcdef", 4), "abcd...");
+  EXPECT_EQ(shown("", 4), "");
+}
+
 TEST(NodeList, IsExpandedAsSlurmMeansIt) {
   const auto expanded = [](const char* list) { return parse_node_list(list).value(); };
   EXPECT_THAT(expanded("a"), ElementsAre("a"));
@@ -293,6 +335,13 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
       parse_hostfile("# two hosts\n\n worker-1   slots=4 # eight soon\r\n\tworker-2 slots=2");
   ASSERT_TRUE(hosts.ok()) << hosts.error().message();
   EXPECT_THAT(*hosts, ElementsAre(HostSlots{"worker-1", 4}, HostSlots{"worker-2", 2}));
+  // What else DeepSpeed's reader takes: users, Open MPI's max_slots, indents; a byte order mark.
+  const auto others = parse_hostfile(
+      "\xEF\xBB\xBF"
+      "amd@10.1.0.10 slots=2 max_slots=2\r\n   # indented\n\t\nnode-b slots=02");
+  ASSERT_TRUE(others.ok()) << others.error().message();
+  EXPECT_THAT(*others, ElementsAre(HostSlots{"amd@10.1.0.10", 2}, HostSlots{"node-b", 2}));
+  EXPECT_EQ(others->front().address(), "10.1.0.10");
   const auto refusal = [](const char* text) { return parse_hostfile(text).error().message(); };
   EXPECT_EQ(refusal("a slots=1\n#\nb slots=2\na slots=1\n"),
             "line 4 of the hostfile: host 'a' is there twice");
@@ -303,7 +352,9 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
   EXPECT_THAT(refusal("# nothing\n\n"), HasSubstr("names no host"));
   for (const char* bad :
        {"", "a slots=0", "a slots=-1", "a slots=", "a slots=4 max=8", "a slots = 4", "a 4",
-        "slots=4", "a slots=65536\nb slots=1", "a slots=1e3"}) {
+        "slots=4", "node-a:2", "node_ip slots=num_of_gpus", "a@ slots=1", "@a slots=1",
+        "a@h slots=1\nb@h slots=1", "a slots=1 max_slots=x", "a slots=1 max_slots=1 more",
+        "a slots=65536\nb slots=1", "a slots=1e3"}) {
     EXPECT_FALSE(parse_hostfile(bad).ok()) << bad;
   }
 }

@@ -10,7 +10,7 @@
 namespace sluice::engine {
 
 std::vector<TcpOptions> options_of(const std::vector<RankPlace>& places) {
-  auto listener = listen_at("127.0.0.1", 0);
+  auto listener = listen_at("127.0.0.1", 0, Reach::kThisHost);
   EXPECT_TRUE(listener.ok());
   std::vector<TcpOptions> all;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {

@@ -254,7 +254,9 @@ TEST(KeyTable, Gpt2NumbersAreTakenAndGivenBackWhereTheyAreNotTheDefault) {
     return refusal(resolve_run(root.dump()));
   };
   EXPECT_THAT(refused("activation", "rely"), HasSubstr("did you mean \"relu\"?"));
-  EXPECT_THAT(refused("norm_epsilon", 0), HasSubstr("model.norm_epsilon must be"));
+  EXPECT_THAT(refused("norm_epsilon", 0),
+              HasSubstr("norm_epsilon is 0.0; in a model of the family gpt2"));
+  EXPECT_THAT(refused("norm_epsilon", -1), HasSubstr("model.norm_epsilon must be at least 0"));
   EXPECT_THAT(refused("kv_heads", 2), HasSubstr("belongs to models of the family llama"));
   Json llama = {{"train_batch_size", 1}};
   put(llama, "model.preset", "qwen3-8b");

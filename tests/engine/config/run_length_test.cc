@@ -203,6 +203,31 @@ TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "500"), IsEmpty());
 }
 
+// As DeepSpeed and transformers: a trial of a script is shorter than its warm-up.
+TEST(RunLength, WarnsOfADecayThatEndsBeforeTheWarmUp) {
+  const auto of = [](const std::string& type, const std::string& params) {
+    return resolved_with(R"({"train_batch_size": 8, "optimizer": {"params": {"lr": 0.5}},
+                             "scheduler": {"type": ")" +
+                             type + R"(", "params": {)" + params + "}}}",
+                         {"run.steps=20"})
+        .config;
+  };
+  for (const char* type : {"WarmupDecayLR", "WarmupCosineLR", "linear", "cosine", "polynomial",
+                           "warmup_stable_decay"}) {
+    const Config config = of(type, R"("total_num_steps": 5, "warmup_num_steps": 10)");
+    EXPECT_THAT(decay_before_warmup(config.schedule),
+                AllOf(HasSubstr("total_num_steps 5 is less than warmup_num_steps 10")))
+        << type;
+    EXPECT_THAT(end_of_schedule(config, {}), HasSubstr("is less than warmup_num_steps")) << type;
+    EXPECT_GT(learning_rate(config.schedule, 9), learning_rate(config.schedule, 4)) << type;
+    EXPECT_LT(learning_rate(config.schedule, 12), 0.1) << type;
+  }
+  EXPECT_THAT(decay_before_warmup(
+                  of("linear", R"("total_num_steps": 10, "warmup_num_steps": 10)").schedule),
+              IsEmpty());
+  EXPECT_THAT(decay_before_warmup(of("WarmupLR", R"("warmup_num_steps": 10)").schedule), IsEmpty());
+}
+
 TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
   const Config was = resolved_with(kAutoDecay, {"run.steps=100"}).config;
   const Config now = resolved_with(kAutoDecay, {"run.steps=400"}).config;
@@ -255,11 +280,6 @@ TEST(RunLength, ASchedulesBadNumbersAreRefusedWithTheirKey) {
                                type + R"(", "params": {)" + params + "}}}"));
   };
   const std::string bounds = R"("cycle_min_lr": 0.1, "cycle_max_lr": 0.5, )";
-  EXPECT_THAT(
-      refused("WarmupDecayLR", R"("total_num_steps": 500)"),
-      AllOf(HasSubstr("total_num_steps 500 is less than"), HasSubstr("warmup_num_steps 1000")));
-  EXPECT_THAT(refused("WarmupCosineLR", R"("total_num_steps": 5, "warmup_num_steps": 6)"),
-              HasSubstr("total_num_steps 5"));
   EXPECT_THAT(refused("OneCycle", R"("cycle_min_lr": 0.5, "cycle_max_lr": 0.1)"),
               AllOf(HasSubstr("cycle_min_lr 0.5 is more than"), HasSubstr("cycle_max_lr 0.1")));
   EXPECT_THAT(refused("OneCycle", bounds + R"("cycle_min_mom": 0.9, "cycle_max_mom": 0.5)"),

@@ -105,6 +105,25 @@ TEST_F(TokenCorpusTest, TellsTextsOfTheSameLengthApart) {
   EXPECT_NE(*corpus.fingerprint(), *before);
 }
 
+// fingerprint() looks at samples, as checkpoints of earlier versions need; token_hash() at all.
+TEST_F(TokenCorpusTest, HashesEveryToken) {
+  constexpr std::size_t kTokens = 700'003;  // more than one read, and no whole words
+  std::vector<std::uint16_t> tokens(kTokens);
+  for (std::size_t i = 0; i < kTokens; ++i) tokens[i] = static_cast<std::uint16_t>(i * 7);
+  const std::vector<std::string> paths = {folder_.file("all.bin")};
+  const auto hash_of = [&](const std::vector<std::uint16_t>& all) {
+    write_file(paths[0], bytes_of(all));
+    return *TokenCorpus::open(paths, {})->token_hash();
+  };
+  const std::uint64_t before = hash_of(tokens);
+  EXPECT_EQ(hash_of(tokens), before);
+  for (const std::size_t changed : {std::size_t{0}, std::size_t{1000}, kTokens / 2, kTokens - 1}) {
+    std::vector<std::uint16_t> other = tokens;
+    other[changed] ^= 1;
+    EXPECT_NE(hash_of(other), before) << changed;
+  }
+}
+
 TEST_F(TokenCorpusTest, NamesTheFileThatCannotBeOpened) {
   corpus_of({10});
   const std::vector<std::string> paths = {folder_.file("0.bin"), folder_.file("none.bin")};

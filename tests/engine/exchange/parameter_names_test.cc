@@ -12,6 +12,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 const ModelShape kTiny{.layers = 2, .hidden = 8, .heads = 2, .context_tokens = 16, .vocab = 100};
@@ -67,7 +68,9 @@ TEST(Gpt2Names, AreHuggingFacesWithConv1dsShapes) {
 
 TEST(Gpt2Names, AreFoundWithAndWithoutTheirPrefix) {
   const auto wanted = parameter_specs(kTiny, DType::kBF16);
-  for (const std::string prefix : {"", "transformer."}) {
+  for (const std::string prefix :
+       {"", "transformer.", "module.transformer.", "_orig_mod.transformer.", "module._orig_mod.",
+        "_orig_mod.module.transformer."}) {
     const auto names = match_parameters(names_of_gpt2(), tiny_file(prefix), wanted);
     ASSERT_TRUE(names.ok()) << names.error().message();
     ASSERT_EQ(names->size(), wanted.size());
@@ -84,6 +87,13 @@ TEST(Gpt2Names, LeaveMasksAndATiedHeadAside) {
   file.back().shape = {104, 8};
   EXPECT_THAT(refusal(file), HasSubstr("\"lm_head.weight\" has shape [104, 8], and the model wants "
                                        "[100, 8]"));
+}
+
+TEST(Gpt2Names, OfBlocksThatWereCompiledAreRefusedWithAHint) {
+  auto file = tiny_file("");
+  for (TensorInfo& it : file)
+    if (it.name.starts_with("h.0.")) it.name.insert(4, "_orig_mod.");
+  EXPECT_THAT(refusal(file), AllOf(HasSubstr("has no tensor \"h.0."), HasSubstr("torch.compile")));
 }
 
 TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {

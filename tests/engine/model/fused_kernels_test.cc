@@ -446,10 +446,15 @@ TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
       const at::Tensor of_key = at::randn({head_dim}).to(GetParam());
       const Documents documents = documents_of(tokens, {20, 21, 60});
       const Documents there = on_cuda(documents);
-      for (const bool packed : {false, true}) {
+      const at::Tensor own = at::rand({2 * tokens, head_dim / 2});
+      // Documents, and documents with frequencies of their own.
+      for (const int packed : {0, 1, 2}) {
         const auto pass = [&](const at::Tensor& from, const at::Tensor& grad,
                               const Documents* cut) {
-          const Rotary rotary = {heads, frequencies, {.first = packed ? 0 : 5, .documents = cut}};
+          const Rotary rotary = {heads,
+                                 frequencies,
+                                 {.first = packed != 0 ? 0 : 5, .documents = cut},
+                                 packed == 2 ? own.to(from.device()) : at::Tensor()};
           const auto like = [&](const at::Tensor& weight) { return weight.to(from.options()); };
           const at::Tensor query_weight = like(of_query);
           const at::Tensor key_weight = like(of_key);
@@ -467,10 +472,10 @@ TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
           norm_and_rotate_backward(normed_back, from, norms, {query_sum, key_sum}, rotary);
           return std::vector<at::Tensor>{turned, back, normed, normed_back, query_sum, key_sum};
         };
-        const auto ours = pass(qkv.cuda(), gradient.cuda(), packed ? &there : nullptr);
-        const auto again = pass(qkv.cuda(), gradient.cuda(), packed ? &there : nullptr);
+        const auto ours = pass(qkv.cuda(), gradient.cuda(), packed != 0 ? &there : nullptr);
+        const auto again = pass(qkv.cuda(), gradient.cuda(), packed != 0 ? &there : nullptr);
         const auto expected =
-            pass(qkv.to(at::kDouble), gradient.to(at::kDouble), packed ? &documents : nullptr);
+            pass(qkv.to(at::kDouble), gradient.to(at::kDouble), packed != 0 ? &documents : nullptr);
         for (std::size_t i = 0; i < ours.size(); ++i) {
           EXPECT_LT(error(ours[i], expected[i]), 5e-3) << head_dim << " " << packed << " " << i;
           EXPECT_TRUE(ours[i].equal(again[i])) << head_dim << " " << packed << " " << i;

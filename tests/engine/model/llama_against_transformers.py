@@ -259,7 +259,8 @@ class AgainstTransformers(Comparison):
                 self.compare(case, "fp32", padded_vocab=128)
 
     def test_documents_of_a_row_do_not_see_one_another(self):
-        for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling"):
+        for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling",
+                     "dynamic_scaling"):
             with self.subTest(case=case):
                 self.compare(case, "fp64", begins=[[0, 11, 13], [0, 30]])
 

@@ -168,6 +168,25 @@ TEST(LlamaConfig, WhatIsWrittenIsReadAgain) {
   }
 }
 
+// transformers' Ministral makes a mask of a window, used or not, and fails where there is none.
+TEST(LlamaConfig, AMinistralWithoutWindowsIsWrittenWithOneThatNoLayerHas) {
+  const json none = {
+      {"num_key_value_heads", 4},
+      {"sliding_window", nullptr},
+      {"layer_types", {"full_attention", "full_attention", "full_attention", "full_attention"}}};
+  for (const char* const type : {"ministral", "mistral"}) {
+    const auto model = read(config_of(type, none));
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const json written = json::parse(family_of(model->shape).write_config(*model));
+    EXPECT_EQ(written["model_type"], "ministral");
+    EXPECT_EQ(written["sliding_window"], 128);
+    EXPECT_EQ(written["layer_types"], none["layer_types"]);
+    const auto again = read(written);
+    ASSERT_TRUE(again.ok()) << again.error().message();
+    EXPECT_EQ(again->shape.numbers, model->shape.numbers);
+  }
+}
+
 TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_THAT(refusal(config_of("llama", {{"hidden_act", "gelu"}})),
               HasSubstr(R"("hidden_act" is "gelu", and Sluice computes Llamas with "silu" alone)"));
@@ -197,6 +216,21 @@ TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
                                            {{"full_attention", {{"rope_type", "default"}}}}}})),
               HasSubstr("one object for all layers"));
   EXPECT_THAT(refusal({{"model_type", "gemma3"}}), HasSubstr("\"model_type\" is \"gemma3\""));
+}
+
+// As transformers, which takes any number, and goes by the model_type.
+TEST(LlamaConfig, TakesOddEpsilonsAndTheFirstLlamasName) {
+  for (const double epsilon : {0.0, 1e-15, 4.0})
+    EXPECT_EQ(shape_of(config_of("llama", {{"rms_norm_eps", epsilon}})).epsilon, epsilon);
+  for (const char* name : {"LLaMAForCausalLM", "LlamaForCausalLM", "llamamodel"})
+    EXPECT_EQ(refusal(config_of("llama", {{"architectures", {name}}})), "accepted") << name;
+}
+
+TEST(LlamaConfig, IsBoundedInDepth) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const auto model = read_hugging_face_config(R"({"model_type": "llama", "x": )" + deep + "}");
+  ASSERT_FALSE(model.ok());
+  EXPECT_THAT(model.error().message(), HasSubstr("nested deeper than 64 levels"));
 }
 
 TEST(LlamaConfig, RefusesNumbersThatAreNone) {

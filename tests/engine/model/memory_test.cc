@@ -16,6 +16,7 @@
 
 #include "engine/families/families.h"
 #include "engine/model/llama/llama_shape.h"
+#include "engine/model/ops/products.h"
 #include "tests/engine/model/whole_model.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -219,7 +220,9 @@ TEST_P(ModelMemory, IsWhatTheFormulasSay) {
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
   CountingAllocator& allocator = CountingAllocator::installed();
-  const PeakOptions options = {.cpu = true, .plain_attention = GetParam().dropout > 0};
+  const PeakOptions options = {.cpu = true,
+                               .plain_attention = GetParam().dropout > 0,
+                               .fast_products = has_fast_products(GetParam().dtype)};
   expect_formulas_hold(
       GetParam(), at::kCPU, options, [&] { return allocator.now_bytes(); },
       [&] { allocator.start_peak(); }, [&] { return allocator.peak_bytes(); });

@@ -121,6 +121,7 @@ std::optional<Documents> documents_of(const std::string& text, std::int64_t rows
       starts.push_back(static_cast<std::int32_t>(row * tokens + firsts[i]));
       for (std::int64_t at = 0; at < length; ++at) positions.push_back(at);
       documents.longest = std::max(documents.longest, length);
+      documents.lengths.push_back(length);
     }
   }
   starts.push_back(static_cast<std::int32_t>(rows * tokens));

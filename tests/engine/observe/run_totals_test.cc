@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
 
@@ -54,6 +56,36 @@ TEST(RunTotals, AddUpToATableInColumns) {
             "\n"
             "memory          peak\n"
             "host, resident    3G\n");
+}
+
+TEST(RunTotals, SayThatNothingIsLearntAtNorm0) {
+  StepMetrics step;
+  step.loss = 6.4;
+  RunTotals totals;
+  const auto add = [&](double norm, bool skipped = false) {
+    step.grad_norm = norm;
+    step.skipped = skipped;
+    totals.add(step);
+  };
+  for (const double norm : {0.0, 0.0, 1.0, 0.0, 0.0}) add(norm);
+  EXPECT_FALSE(totals.learns_nothing());
+  add(0, /*skipped=*/true);
+  EXPECT_FALSE(totals.learns_nothing());
+  add(0);
+  EXPECT_TRUE(totals.learns_nothing());
+  EXPECT_THAT(totals.closing_table(), testing::ContainsRegex("gradient norm 0 +5 of 7 steps"));
+  add(1e-9);
+  EXPECT_FALSE(totals.learns_nothing());
+}
+
+// A simulated step computes nothing.
+TEST(RunTotals, SayNothingOfTheGradientsOfAPlan) {
+  StepMetrics step;
+  step.loss = std::nan("");
+  RunTotals totals;
+  for (int i = 0; i < 5; ++i) totals.add(step);
+  EXPECT_FALSE(totals.learns_nothing());
+  EXPECT_THAT(totals.closing_table(), Not(HasSubstr("norm")));
 }
 
 TEST(RunTotals, SayTheSpeedAndItsShareOfTheLimit) {

@@ -86,6 +86,22 @@ TEST_F(Preflight, RefusesWhatHostMemoryDoesNotHoldAndSaysHowMuchIsMissing) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("are missing"));
 }
 
+TEST_F(Preflight, AdvisesNoSettingWhereNoneIsEnough) {
+  plan_.host = {{"the program", MemoryUse::kOther, kGiB},
+                {"kept for backward", MemoryUse::kActivations, 2 * kMiB}};
+  facts_.available_bytes = 8 * kGiB;
+  facts_.cgroup_bytes = 256 * kMiB;
+  facts_.cgroup_limit_bytes = 512 * kMiB;
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("No setting is enough: 1G of it are the program"),
+                    HasSubstr("Raise the memory limit of this container or job to 1.3"),
+                    Not(HasSubstr("sequence"))));
+  facts_.available_bytes = 256 * kMiB;
+  facts_.cgroup_bytes.reset();
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("It takes 88"), HasSubstr("more of free host memory")));
+}
+
 TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
   config_.budget.cpu_gib = 3.5;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),

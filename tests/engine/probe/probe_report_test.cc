@@ -58,6 +58,9 @@ TEST(ProbeReport, SaysWhatWasMeasuredWhileTheMachineWasBusy) {
   EXPECT_THAT(busy_warning(report),
               testing::AllOf(HasSubstr("this machine was busy"), HasSubstr(report.disturbances[0]),
                              HasSubstr("is not kept")));
+  report.disturbances.emplace_back("nvme: other work had 80% of the processor time");
+  EXPECT_THAT(busy_warning(report), HasSubstr("90% of the processor time; nvme: 80%)"));
+  report.disturbances.pop_back();
   const auto json = nlohmann::json::parse(to_json(report));
   EXPECT_EQ(json["host"]["disturbed"], true);
   EXPECT_EQ(json["disturbed_by"][0], report.disturbances[0]);

@@ -265,6 +265,34 @@ TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
   EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
 }
 
+// One token that no sample of the older fingerprint has; which is all that a checkpoint of an
+// earlier version can be compared with.
+TEST(ResumeRefuses, OneTokenThatHasChanged) {
+  const SmallRun small;
+  const auto run = small.start();
+  const std::string path = save(*run, false);
+  {
+    std::fstream file(small.folder().file("train.bin"),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    constexpr std::uint16_t kOther = 60;
+    file.seekp(1000 * sizeof(kOther));
+    file.write(reinterpret_cast<const char*>(&kOther), sizeof(kOther));
+  }
+  const Status resumed = resume(*small.make(), path);
+  ASSERT_FALSE(resumed.ok());
+  EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
+
+  auto manifest = read_checkpoint_manifest(*run->drives().reads, path);
+  ASSERT_OK(manifest);
+  std::string& order = manifest->state.run.data_order;
+  order.resize(order.rfind('-'));
+  std::ofstream(path + "/checkpoint.json", std::ios::trunc) << to_text(*manifest);
+  EXPECT_OK(resume(*small.make(), path));
+  order.back() = order.back() == '0' ? '1' : '0';
+  std::ofstream(path + "/checkpoint.json", std::ios::trunc) << to_text(*manifest);
+  EXPECT_FALSE(resume(*small.make(), path).ok());
+}
+
 TEST(ResumeWarns, OfAnotherNumberOfThreads) {
   const SmallRun small;
   const auto run = small.start();

@@ -123,6 +123,12 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   put("bad.json", R"({"weight_map":{"in a":"b.safetensors"}})");
   EXPECT_THAT(refusal("bad.json"),
               HasSubstr("bad.json: tensor \"in a\" is said to be in b.safetensors, and is not"));
+  // A list may name more than there is, such as buffers that were not saved.
+  put("more.json",
+      R"({"weight_map":{"in a":"a.safetensors","rope":"a.safetensors","mask":"b.safetensors"}})");
+  ASSERT_NE(open("more.json"), nullptr);
+  EXPECT_NE(open("more.json")->find("in a"), nullptr);
+  EXPECT_EQ(open("more.json")->find("rope"), nullptr);
   put("lost.json", R"({"weight_map":{"in a":"c.safetensors"}})");
   EXPECT_THAT(
       refusal("lost.json"),

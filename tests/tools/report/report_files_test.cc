@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "aio/bounded_json.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/trace_log.h"
 #include "tests/aio/backends_under_test.h"
@@ -196,6 +197,33 @@ TEST_F(ReportFiles, SaysWhatIsMissingOrDamagedBesideTheMetrics) {
   EXPECT_THAT(run["notices"].dump(), HasSubstr("config.json cannot be read"));
   EXPECT_THAT(run["notices"].dump(), HasSubstr("2 lines of the events cannot be read"));
   EXPECT_EQ(run["events"].size(), 1U);
+}
+
+// A run's folder may come from somebody else, and the page is handed on.
+TEST_F(ReportFiles, EmbedsNothingThatALinkLeadsTo) {
+  const aio::TemporaryFolder elsewhere;
+  const auto secret = [&](const std::string& name, const std::string& text) {
+    std::ofstream(elsewhere.file(name)) << text;
+    std::filesystem::create_symlink(elsewhere.file(name), folder_.file(name));
+  };
+  put("m.jsonl", step(7));
+  std::filesystem::create_symlink("m.jsonl", folder_.file("metrics.jsonl"));  // it stays inside
+  secret("config.json", R"({"password": "swordfish"})");
+  secret("events.jsonl",
+         "{\"event\":\"warning\",\"unix_s\":1,\"step\":1,\"text\":\"swordfish\"}\n");
+  secret("trace.json", "{\"a\":\"swordfish\"}");
+  secret("metrics-cut.jsonl", step(5));
+  const auto run = data();
+  EXPECT_THAT(run.dump(), testing::Not(HasSubstr("swordfish")));
+  for (const char* const name : {"config.json", "events.jsonl", "trace.json", "metrics-cut.jsonl"})
+    EXPECT_THAT(run["notices"].dump(),
+                HasSubstr(std::string(name) + " is a link that leads out of the run's folder"));
+  // What the user names is read, wherever it is.
+  put("named", step(3));
+  std::filesystem::create_symlink(folder_.file("named"), elsewhere.file("named"));
+  const auto named = read_run(elsewhere.file("named"), 10);
+  ASSERT_OK(named);
+  EXPECT_EQ(named->metrics.lines, 1);
 }
 
 TEST_F(ReportFiles, SaysWhatChangedFromOneLifeToTheNext) {

@@ -6,10 +6,13 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "engine/observe/event_log.h"
 #include "tests/aio/backends_under_test.h"
@@ -189,6 +192,39 @@ TEST_F(FollowedRun, DoesNotReadThroughALinkOutOfTheFolder) {
   std::ofstream(folder_.file("m.jsonl")) << step(7);
   fs::create_symlink("m.jsonl", folder_.file("metrics.jsonl"));
   EXPECT_EQ(polled().last->step, 7);
+}
+
+// Who looked at the name first and opened it then, was caught in one of some hundred polls.
+TEST_F(FollowedRun, DoesNotReadThroughALinkThatIsSwappedInMeanwhile) {
+  const aio::TemporaryFolder elsewhere;
+  std::ofstream(elsewhere.file("secret.json")) << R"({"password": "swordfish"})";
+  std::ofstream(elsewhere.file("m.jsonl")) << step(7);
+  add("mine.json", R"({"mine": 1})");
+  add("mine.jsonl", step(3));
+  std::atomic<bool> ends = false;
+  std::thread swaps([&] {
+    const std::string next = folder_.file("next");
+    while (!ends) {
+      for (const auto& [name, theirs, mine] :
+           {std::array<std::string, 3>{"config.json", "secret.json", "mine.json"},
+            std::array<std::string, 3>{"metrics.jsonl", "m.jsonl", "mine.jsonl"}}) {
+        fs::create_symlink(elsewhere.file(theirs), next);
+        fs::rename(next, folder_.file(name));
+        fs::copy_file(folder_.file(mine), next);
+        fs::rename(next, folder_.file(name));
+      }
+    }
+  });
+  constexpr int kPolls = 1500;
+  for (int i = 0; i < kPolls; ++i) {
+    const RunView& seen = polled();
+    if (seen.last) {
+      EXPECT_EQ(seen.last->step, 3);
+    }
+    EXPECT_THAT(follower_.increment("0"), testing::Not(HasSubstr("swordfish")));
+  }
+  ends = true;
+  swaps.join();
 }
 
 // What the page's script does with an increment.

@@ -15,21 +15,21 @@ What is not supported is refused by its name, with what to do instead.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import __version__
 from .._core import RefusedError
+from .._setup import read_keys
 from ..engine import initialize as initialize_engine
 from ..units import UnitPolicy
-from . import comm, translate, zero
+from . import accelerator, comm, modules, translate, zero
+from .accelerator import get_accelerator
+from .comm import init_distributed
 from .engine import DeepSpeedEngine
 from .facades import EngineOptimizer, EngineSchedule, shadow_optimizer
 
@@ -38,7 +38,9 @@ __all__ = [
     "EngineOptimizer",
     "EngineSchedule",
     "add_config_arguments",
+    "accelerator",
     "comm",
+    "get_accelerator",
     "init_distributed",
     "initialize",
     "zero",
@@ -49,19 +51,19 @@ _INSTEAD = {
     "init_inference": "call the model under torch.no_grad(), with or without an engine",
     "PipelineModule": "give the whole model to initialize(): its blocks come and go one by one",
     "checkpointing": "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()",
-    "ops": "the engine has its own Adam: name it in the configuration's optimizer section",
     "moe": "give a model with experts of its own (transformers' are)",
     "tp_model_init": "tensors are not divided among GPUs",
     "OnDevice": "make the model on the CPU",
-    "get_accelerator": "ask engine.device",
-    "runtime": "its names are in sluice.deepspeed",
-    "utils": "masters are saved by engine.engine.save_weights()",
 }
+modules.register(runtime_engine={"DeepSpeedEngine": DeepSpeedEngine})
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Any:
     if name in _INSTEAD:
-        raise RefusedError(f"sluice.deepspeed has no {name}: {_INSTEAD[name]}")
+        raise modules.MissingError(f"sluice.deepspeed has no {name}: {_INSTEAD[name]}")
+    module = modules.find(name)
+    if module is not None:
+        return module
     raise AttributeError(f"module 'sluice.deepspeed' has no attribute {name!r}")
 
 
@@ -107,7 +109,7 @@ def initialize(
     if model is None:
         raise RefusedError("initialize() needs model=, a torch.nn.Module")
     keys = read_config(_one_config(args, config, config_params))
-    overrides = _translated(model, optimizer, model_parameters, lr_scheduler, keys)
+    overrides = translated(model, optimizer, model_parameters, lr_scheduler, keys)
     engine = DeepSpeedEngine(
         initialize_engine(model, keys, units=units, overrides=overrides), training_data, collate_fn
     )
@@ -132,47 +134,25 @@ def _one_config(args: Any, config: Any, config_params: Any) -> Any:
 
 
 def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """A copy of its keys. RefusedError where it is no JSON object."""
-    keys = dict(config) if isinstance(config, Mapping) else _read(Path(config))
-    try:
-        keys = json.loads(json.dumps(keys))
-    except (TypeError, ValueError) as error:
-        raise RefusedError(f"the configuration is no JSON: {error}") from error
+    """A copy of its keys but those that are null. RefusedError where it is no JSON object."""
+    keys = _without_nulls(read_keys(config))
     if "model" in keys:  # of a run file: another one, whose names are not this module's
         keys["model"] = {}
     return keys
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        keys = json.loads(_without_comments(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise RefusedError(f"the configuration {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise RefusedError(f"the configuration {path} is no JSON: {error}") from error
+def _without_nulls(keys: Any) -> Any:
     if not isinstance(keys, dict):
-        raise RefusedError(f"the configuration {path} is no JSON object")
-    return keys
+        return keys
+    return {name: _without_nulls(value) for name, value in keys.items() if value is not None}
 
 
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_COMMENT = r"//[^\n]*|#[^\n]*|/\*.*?\*/"
-_TRAILING_COMMA = r",(?=\s*[}\]])"
-
-
-def _without_comments(text: str) -> str:
-    """DeepSpeed's files may have them, and commas behind the last entry."""
-    for extra in (_COMMENT, _TRAILING_COMMA):
-        text = re.sub(f"({_STRING})|{extra}", lambda it: it[1] or "", text, flags=re.DOTALL)
-    return text
-
-
-def _translated(
+def translated(
     model: nn.Module, optimizer: Any, parameters: Any, schedule: Any, config: Mapping[str, Any]
 ) -> translate.Keys:
     if not isinstance(model, nn.Module):
         return {}  # refused by the engine
-    params = config.get("optimizer", {}).get("params", {})
+    params = _section(_section(config, "optimizer"), "params")
     keys: translate.Keys = {}
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         trained = [it for it in model.parameters() if it.requires_grad]
@@ -189,7 +169,7 @@ def _translated(
         if groups is not None:
             keys.update(translate.group_keys(groups))
     if schedule is not None:
-        if config.get("scheduler", {}).get("type"):
+        if _section(config, "scheduler").get("type"):
             raise RefusedError("a scheduler is given, and the configuration has one: leave one out")
         if optimizer is None:
             optimizer = shadow_optimizer(_number(params, "lr", 1e-3), model)
@@ -206,6 +186,12 @@ def _translated(
     return keys
 
 
+def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Empty where it is none: the engine refuses that."""
+    section = keys.get(name)
+    return section if isinstance(section, dict) else {}
+
+
 def _is_schedule(value: Any) -> bool:
     return isinstance(value, torch.optim.lr_scheduler.LRScheduler) or not callable(value)
 
@@ -218,10 +204,6 @@ def _number(params: Mapping[str, Any], name: str, default: float) -> float:
             " it there"
         )
     return float(value)
-
-
-def init_distributed(*_: Any, **__: Any) -> None:
-    """Nothing: ranks meet when the engine is made."""
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

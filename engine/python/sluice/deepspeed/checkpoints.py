@@ -1,7 +1,11 @@
 """Checkpoints in folders by tag, with a file `latest`, as DeepSpeed's users know them.
 
 DIR/latest              the tag that was saved last
-DIR/TAG/checkpoints/    the engine's own checkpoint, one
+DIR/TAG/checkpoints/    the engine's own checkpoint
+DIR/TAG/sluice-tag.json which of the checkpoints there the tag is
+
+A tag that is saved anew replaces the checkpoint that its mark names. Nothing else in its folder is
+removed: what others have put there, and what cannot be read, stays.
 """
 
 from __future__ import annotations
@@ -9,11 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
+import re
 from pathlib import Path
 from typing import Any
 
 from .._core import Error, RefusedError
+from .._files import write_durably
 from ..engine import Engine
 from . import comm
 
@@ -21,6 +26,9 @@ _log = logging.getLogger("sluice")
 _LATEST = "latest"
 _MANIFEST = "checkpoint.json"
 _PARTS = "checkpoints"
+_MARK = "sluice-tag.json"
+_FORMAT = "sluice-tag"
+_MOST_MARK = 1 << 16  # bytes
 
 
 def check_tag(tag: Any) -> str:
@@ -46,34 +54,43 @@ def check_client_state(state: Any) -> Any:
 
 def save(engine: Engine, directory: str, tag: str, client_state: Any, save_latest: bool) -> str:
     """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` changes last."""
-    folder = engine.save_checkpoint(
-        os.path.join(directory, tag), client_state, background=False  # `latest` names it next
-    )
-    comm.on_first_rank(engine, lambda: _tidy(directory, tag, folder, save_latest))
+    where = os.path.join(directory, tag)
+    if os.path.islink(where):
+        raise RefusedError(f"{where} is a link, and nothing is saved through one: take another tag")
+    folder = engine.save_checkpoint(where, client_state, background=False)  # `latest` names it next
+    comm.on_first_rank(engine, lambda: _settle(engine, directory, tag, folder, save_latest))
     return folder
 
 
-def _tidy(directory: str, tag: str, folder: str, save_latest: bool) -> None:
-    for other in sorted(Path(folder).parent.iterdir()):
-        if other != Path(folder) and other.is_dir():  # of the same tag, and replaced
-            (other / _MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(other, ignore_errors=True)
+def _settle(engine: Engine, directory: str, tag: str, folder: str, save_latest: bool) -> None:
+    """The tag is that of `folder` from here on; the checkpoint that it replaces is removed."""
+    before = _named_by(os.path.join(directory, tag))
+    text = json.dumps({"format": _FORMAT, "version": 1, "checkpoint": os.path.basename(folder)})
+    write_durably(os.path.join(directory, tag, _MARK), text + "\n")
     if save_latest:
         write_durably(os.path.join(directory, _LATEST), tag)
-
-
-def write_durably(path: str, text: str) -> None:
-    beside = f"{path}.{os.getpid()}.new"
-    with open(beside, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    handle = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    if before is None or before == Path(folder) or not before.exists():
+        return
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        engine._run.remove_checkpoint(os.fspath(before))
+    except Error as error:
+        _log.warning("tag %s was saved anew, and its checkpoint before is kept: %s", tag, error)
+    else:
+        _log.info("tag %s was saved anew: removed its checkpoint before, %s", tag, before)
+
+
+def _named_by(folder: str) -> Path | None:
+    """The checkpoint that DIR/TAG's mark names; None: there is no mark, or it cannot be read."""
+    try:
+        with open(os.path.join(folder, _MARK), encoding="utf-8") as file:
+            mark = json.loads(file.read(_MOST_MARK))
+    except (OSError, ValueError, RecursionError):
+        return None
+    name = mark.get("checkpoint") if isinstance(mark, dict) else None
+    is_ours = isinstance(name, str) and mark.get("format") == _FORMAT
+    if not is_ours or not re.fullmatch(r"step-[0-9]{9,18}", name):
+        return None
+    return Path(os.path.abspath(folder), _PARTS, name)
 
 
 def tags(directory: str) -> list[str]:
@@ -102,6 +119,9 @@ def find(directory: str, tag: Any) -> str | None:
             return None
         said = f", which {latest} names,"
     folder = os.path.join(directory, check_tag(tag))
+    named = _named_by(folder)
+    if named is not None and (named / _MANIFEST).exists():
+        return os.fspath(named)
     if any(Path(folder).glob(f"{_PARTS}/*/{_MANIFEST}")):
         return folder
     if any(Path(folder).glob("*_model_states.pt")):

@@ -1,14 +1,66 @@
-"""``deepspeed.comm``: the ranks that a launcher started."""
+"""``deepspeed.comm``: the ranks that a launcher started. What is not here is torch.distributed's,
+whose process group :func:`init_distributed` makes for the script's own collectives: the engine's
+ranks meet by themselves, when it is made."""
 
 from __future__ import annotations
 
+import datetime
+import logging
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
 
 from .. import ranks
 
 if TYPE_CHECKING:
     from ..engine import Engine
+
+
+_log = logging.getLogger("sluice")
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") or not hasattr(distributed, name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(distributed, name)
+
+
+def init_distributed(
+    dist_backend: str | None = None,
+    auto_mpi_discovery: bool = True,
+    distributed_port: int = 29500,
+    verbose: bool = True,
+    timeout: datetime.timedelta | None = None,
+    init_method: str | None = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """torch.distributed's process group, where there is none: of the launcher's ranks, or of this
+    process alone. gloo without GPUs, whatever is asked for."""
+    if not distributed.is_available() or distributed.is_initialized():
+        return
+    launch = ranks.of_launcher()
+    if not torch.cuda.is_available():
+        dist_backend = "gloo"
+    given: dict[str, Any] = {"rank": launch.rank, "world_size": launch.world}
+    if launch.world == 1:
+        given["store"] = distributed.HashStore()
+    elif init_method is None and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        _log.warning(
+            "torch.distributed is left alone: its ranks meet at MASTER_ADDR and MASTER_PORT, and"
+            " the launcher has not set them. The engine's ranks meet without it"
+        )
+        return
+    else:
+        given["init_method"] = init_method
+        if torch.cuda.is_available():
+            ranks.choose_gpu(launch)
+    if timeout is not None:
+        given["timeout"] = timeout
+    distributed.init_process_group(dist_backend or "cpu:gloo,cuda:nccl", **given)
 
 
 def is_initialized() -> bool:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from .. import ranks
 from .._core import RefusedError
+from .._files import replacing
 from ..engine import Engine, StepResult
 from . import checkpoints, comm
 from .facades import EngineOptimizer, EngineSchedule
@@ -97,17 +98,18 @@ class DeepSpeedEngine:
         self.engine.backward(loss, retain_graph, averages=scale_wrt_gas)
         return loss
 
-    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
-        """Ends the micro-batch, and the step with its last one."""
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
+        """Ends the micro-batch, and the step with its last one, or with this one if it `is_last`:
+        an epoch that ends within an accumulation."""
         if lr_kwargs:
             raise RefusedError("step(lr_kwargs=...): the schedule is the configuration's")
-        if self._is_boundary is False and self.engine.is_boundary:
+        if self._is_boundary is False and not is_last and self.engine.is_boundary:
             raise RefusedError(
                 f"a step has {self.gradient_accumulation_steps()} micro-batches, and"
                 " set_gradient_accumulation_boundary(False) asks for more: raise"
                 " gradient_accumulation_steps"
             )
-        done = self.engine.step(is_last=self._is_boundary is True)
+        done = self.engine.step(is_last=is_last or self._is_boundary is True)
         if done is not None:
             self._say(done)
 
@@ -308,10 +310,11 @@ class DeepSpeedEngine:
 
     def _write_model(self, state: Mapping[str, torch.Tensor], path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        if path.endswith(".safetensors"):
-            self._save_safetensors(state, path)
-        else:
-            torch.save(dict(state), path)
+        with replacing(path) as fresh:
+            if path.endswith(".safetensors"):
+                self._save_safetensors(state, fresh)
+            else:
+                torch.save(dict(state), fresh)
 
     def _save_safetensors(self, state: Mapping[str, torch.Tensor], path: str) -> None:
         try:

@@ -124,12 +124,18 @@ class GatheredParameters:
         if self._engine is None:
             self._holding.__exit__(kind, error, trace)
             return
-        changed: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]] = []
-        for it, value, version in self._before:
-            if it.parameter._version != version or not torch.equal(it.parameter, value):
-                changed.append((it, it.parameter.detach().clone(), value))
-                it.parameter.data.copy_(value)
-        self._engine._keeper.note_versions()
+        keeper = self._engine._keeper
+        changed: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]] = [
+            (it, it.parameter.detach().clone(), value)
+            for it, value, version in self._before
+            if it.parameter._version != version
+            or not keeper.is_attached(it)  # by parameter.data = tensor, which stays the script's
+            or not torch.equal(it.parameter, value)
+        ]
+        keeper.attach(*{it.unit for it, _, _ in self._before})
+        for it, _, value in changed:
+            it.parameter.data.copy_(value)
+        keeper.note_versions()
         self._holding.__exit__(kind, error, trace)
         if kind is None and changed:
             self._write(self._engine, changed)

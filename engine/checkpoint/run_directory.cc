@@ -1,0 +1,213 @@
+#include "engine/checkpoint/run_directory.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "aio/log.h"
+#include "aio/small_file.h"
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/checkpoint_names.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kConfig = "config.json";
+constexpr std::string_view kOldTokenizer = "tokenizer.json";  // of imports of old versions
+constexpr std::string_view kRunFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "events.jsonl",
+                                          "trace.json",    kSharedMarkName,     "base_model.json",
+                                          kConfig};
+constexpr std::string_view kLogs[] = {"metrics.jsonl", "events.jsonl"};  // in parts: ".1", ".2"
+constexpr std::string_view kTokenizer = "tokenizer";
+constexpr std::string_view kFreshEnding = ".new";
+constexpr std::string_view kRunFormat = "sluice-run";
+constexpr int kRunVersion = 1;
+constexpr std::uint64_t kMostMarkBytes = 64 << 10;
+constexpr std::uint64_t kMostConfigBytes = 16 << 20;
+constexpr int kMostDepth = 4;  // of what is looked at
+
+bool is_one_of(std::string_view name, const auto& names) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+bool is_log_part(std::string_view name) {
+  return std::any_of(std::begin(kLogs), std::end(kLogs), [&](std::string_view log) {
+    if (!name.starts_with(log) || name.size() < log.size() + 2 || name[log.size()] != '.')
+      return false;
+    const std::string_view number = name.substr(log.size() + 1);
+    return std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+  });
+}
+
+std::string_view without_fresh(std::string_view name) {
+  if (name.ends_with(kFreshEnding)) name.remove_suffix(kFreshEnding.size());
+  return name;
+}
+
+// Files and folders that a run writes by these names.
+bool is_own_name(std::string_view name) {
+  const std::string_view whole = without_fresh(name);
+  return is_one_of(whole, kRunFiles) || is_log_part(name) || whole == kRunMarkName ||
+         name == kRunLockName || whole == kTokenizer ||
+         name.starts_with("tokenizer-before-step-") || name == kCheckpointsFolder;
+}
+
+// Of a run that was killed as it began.
+bool is_left_of_beginning(std::string_view name) {
+  return name == kRunLockName || without_fresh(name) == kSharedMarkName ||
+         without_fresh(name) == kRunMarkName;
+}
+
+// What a folder often has before anything is put there, and state on its way through a drive.
+bool is_of_no_account(std::string_view name) {
+  return name.starts_with('.') || name.starts_with("sluice-") || name == "lost+found" ||
+         name.ends_with(".log") || name.ends_with(".out") || name.ends_with(".err");
+}
+
+std::string run_path(const std::string& directory, std::string_view name) {
+  return directory + "/" + std::string(name);
+}
+
+// The upper levels of a JSON file; discarded where it is none, or cannot be read.
+Json upper_levels(aio::IoQueue& queue, const std::string& path, std::uint64_t most_bytes) {
+  const auto text = aio::read_small_file(queue, path, most_bytes);
+  if (!text.ok()) return Json(Json::value_t::discarded);
+  return Json::parse(
+      *text,
+      [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) {
+        return depth <= kMostDepth;
+      },
+      /*allow_exceptions=*/false);
+}
+
+// The files that the mark names; none where there is no mark.
+std::vector<std::string> marked_files(aio::IoQueue& queue, const std::string& directory) {
+  const Json mark = upper_levels(queue, run_path(directory, kRunMarkName), kMostMarkBytes);
+  if (!mark.is_object() || mark.value("format", Json()) != Json(kRunFormat)) return {};
+  std::vector<std::string> names;
+  for (const Json& name : mark.value("files", Json::array()))
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  return names;
+}
+
+// Not a model's, which has model_type or architectures.
+bool is_run_config(const Json& config) {
+  return config.is_object() && !config.contains("model_type") &&
+         !config.contains("architectures") && config.contains("model") &&
+         config.at("model").is_object();
+}
+
+Result<bool> has_whole_checkpoint(aio::IoQueue& queue, const std::string& directory) {
+  const CheckpointFolder checkpoints(queue, run_path(directory, kCheckpointsFolder));
+  SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
+  return std::any_of(list.begin(), list.end(),
+                     [](const CheckpointEntry& entry) { return entry.complete(); });
+}
+
+// Of a version that wrote no mark.
+Result<bool> is_older_run(aio::IoQueue& queue, const std::string& directory,
+                          const std::vector<std::string>& names) {
+  SLUICE_ASSIGN_OR_RETURN(const bool whole, has_whole_checkpoint(queue, directory));
+  if (whole) return true;
+  if (!is_one_of(kRunLockName, names)) return false;
+  if (is_one_of(kConfig, names)) return true;  // a run's, as was looked at
+  return std::all_of(names.begin(), names.end(), is_own_name);
+}
+
+Error foreign(const std::string& directory, const std::string& why) {
+  return {ErrorCode::kAlreadyExists,
+          directory + " is not a run's folder (" + why +
+              "), and nothing is written to it or removed from it: choose another --out (or "
+              "run_dir), a folder that is empty, not there yet or a run's"};
+}
+
+Status check_no_links(aio::FileSystem& files, const std::string& directory,
+                      const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (!is_own_name(name)) continue;
+    const std::string path = run_path(directory, name);
+    SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(path));
+    if (kind != aio::PathKind::kLink) continue;
+    // Of a drive that is not mounted whoever looks for checkpoints says more.
+    SLUICE_ASSIGN_OR_RETURN(const bool leads_on, files.exists(path));
+    if (name == kCheckpointsFolder && !leads_on) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 path +
+                     " is a link, and a run writes and removes nothing through one: put what it "
+                     "leads to in its place, or choose another --out (or run_dir)");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<bool> is_unused_run_directory(aio::FileSystem& files, const std::string& directory) {
+  const auto names = files.list(directory);
+  if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return true;
+  if (!names.ok()) return names.error();
+  return std::all_of(names->begin(), names->end(), is_left_of_beginning);
+}
+
+Status check_checkpoints_are_no_link(aio::FileSystem& files, const std::string& directory) {
+  return check_no_links(files, directory, {std::string(kCheckpointsFolder)});
+}
+
+Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
+  aio::FileSystem& files = queue.backend().files();
+  const auto names = files.list(directory);
+  if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
+  if (!names.ok()) return names.error();
+  SLUICE_RETURN_IF_ERROR(check_no_links(files, directory, *names));
+  if (std::all_of(names->begin(), names->end(), is_left_of_beginning)) return {};
+  if (is_one_of(kConfig, *names)) {
+    const Json config = upper_levels(queue, run_path(directory, kConfig), kMostConfigBytes);
+    if (!is_run_config(config)) return foreign(directory, "its config.json is none of a run");
+  }
+  if (!marked_files(queue, directory).empty()) return {};
+  const auto is_new = [](const std::string& name) {
+    return is_left_of_beginning(name) || is_of_no_account(name);
+  };
+  if (std::all_of(names->begin(), names->end(), is_new)) return {};
+  SLUICE_ASSIGN_OR_RETURN(const bool older, is_older_run(queue, directory, *names));
+  if (older) return {};
+  const auto other = std::find_if_not(names->begin(), names->end(), is_new);
+  return foreign(directory, "it holds " + *other);
+}
+
+Status mark_run_directory(aio::IoQueue& queue, const std::string& directory) {
+  const Json mark = {{"format", kRunFormat}, {"version", kRunVersion}, {"files", kRunFiles}};
+  return aio::write_small_file(queue, run_path(directory, kRunMarkName), mark.dump(1) + "\n");
+}
+
+Status remove_run_files(aio::IoQueue& queue, const std::string& directory) {
+  aio::FileSystem& files = queue.backend().files();
+  std::vector<std::string> named = marked_files(queue, directory);
+  const bool is_marked = !named.empty();
+  if (!is_marked) named.assign(std::begin(kRunFiles), std::end(kRunFiles));
+  SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(directory));
+  // The configuration says whose the rest is, and goes last.
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& name) { return name != kConfig; });
+  const auto is_named = [&](std::string_view name) { return is_one_of(name, named); };
+  for (const std::string& name : names) {
+    const bool is_part = is_log_part(name) && is_named(name.substr(0, name.rfind('.')));
+    if (!is_part && !(is_one_of(name, kRunFiles) && is_named(name))) continue;
+    SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(run_path(directory, name)));
+    if (kind != aio::PathKind::kFile) continue;
+    SLUICE_RETURN_IF_ERROR(files.remove(run_path(directory, name)));
+  }
+  // It would be taken for the new run's where that knows none.
+  if (is_marked || !is_one_of(kOldTokenizer, names)) return {};
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::string aside,
+      aio::unused_name(files, run_path(directory, "before-step-1-" + std::string(kOldTokenizer))));
+  SLUICE_RETURN_IF_ERROR(files.rename(run_path(directory, kOldTokenizer), aside));
+  log::info("the tokenizer of the run before is now " + aside);
+  return {};
+}
+
+}  // namespace sluice::engine

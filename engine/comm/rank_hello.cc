@@ -1,0 +1,73 @@
+#include "engine/comm/rank_hello.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+
+#include "engine/comm/control_frames.h"
+#include "engine/comm/launcher_text.h"
+
+namespace sluice::engine {
+namespace {
+
+std::string this_host() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) name = {"?"};
+  std::array<char, 64> boot{};
+  // Containers of one machine have names of their own, machines of one name boots of their own.
+  if (FILE* const file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
+    const std::size_t size = std::fread(boot.data(), 1, 36, file);
+    boot[size] = '\0';
+    static_cast<void>(std::fclose(file));
+  }
+  return std::string(name.data()) + "/" + boot.data();
+}
+
+}  // namespace
+
+std::string pack(const Hello& hello) {
+  return Packer()
+      .number(static_cast<std::uint64_t>(hello.rank))
+      .number(static_cast<std::uint64_t>(hello.world))
+      .number(static_cast<std::uint64_t>(hello.local_rank))
+      .number(static_cast<std::uint64_t>(hello.local_world))
+      .number(static_cast<std::uint64_t>(hello.data_port))
+      .text(hello.host)
+      .take();
+}
+
+std::optional<Hello> unpack_hello(std::string_view payload) {
+  Unpacker from(payload);
+  Hello hello;
+  hello.rank = from.small_number();
+  hello.world = from.small_number();
+  hello.local_rank = from.small_number();
+  hello.local_world = from.small_number();
+  hello.data_port = from.small_number();
+  hello.host = shown(from.text(), kMaxHostBytes);
+  return from.good() ? std::optional(hello) : std::nullopt;
+}
+
+Hello own_hello(const TcpOptions& options, std::uint16_t data_port) {
+  return {.rank = options.context.rank,
+          .world = options.context.world,
+          .local_rank = options.context.local_rank,
+          .local_world = options.context.local_world,
+          .data_port = data_port,
+          .host = shown(options.host.empty() ? this_host() : options.host, kMaxHostBytes)};
+}
+
+RunKey key_of(const TcpOptions& options) { return {options.secret, options.job}; }
+
+bool is_on_one_host(const TcpOptions& options) {
+  return options.context.world == options.context.local_world;
+}
+
+Result<FileDescriptor> listen_for(const TcpOptions& options, const std::string& host,
+                                  std::uint16_t port) {
+  return listen_at(options.listen_address.empty() ? host : options.listen_address, port,
+                   is_on_one_host(options) ? Reach::kThisHost : Reach::kAllHosts);
+}
+
+}  // namespace sluice::engine

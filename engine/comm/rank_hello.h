@@ -1,0 +1,46 @@
+// What a rank says of itself when ranks meet, and where it listens: for gathering.cc and
+// rendezvous.cc.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "aio/result.h"
+#include "engine/comm/run_key.h"
+#include "engine/comm/tcp_communicator.h"
+#include "engine/comm/tcp_socket.h"
+
+namespace sluice::engine {
+
+constexpr const char* kMeetingPurpose = "meeting";  // of a handshake
+constexpr std::size_t kMaxHostBytes = 512;
+constexpr std::size_t kTokenBytes = 32;
+// What a rank that has come may send: beats, and why it fails.
+constexpr std::uint32_t kMaxMemberFrameBytes = 64U << 10;
+// Rank 0 may have begun to wait later than the others, and tells them who is missing.
+constexpr std::chrono::seconds kGrace{10};
+
+struct Hello {
+  int rank = 0;
+  int world = 0;
+  int local_rank = 0;
+  int local_world = 0;
+  int data_port = 0;
+  std::string host;
+};
+
+std::string pack(const Hello& hello);
+std::optional<Hello> unpack_hello(std::string_view payload);
+Hello own_hello(const TcpOptions& options, std::uint16_t data_port);
+
+RunKey key_of(const TcpOptions& options);
+bool is_on_one_host(const TcpOptions& options);
+// At the address of TcpOptions, or where `host` leads; see listen_at().
+Result<FileDescriptor> listen_for(const TcpOptions& options, const std::string& host,
+                                  std::uint16_t port);
+
+}  // namespace sluice::engine

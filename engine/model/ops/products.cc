@@ -1,0 +1,152 @@
+#include "engine/model/ops/products.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/cpu/Utils.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/model/fp32_pieces.h"
+
+namespace sluice::engine {
+namespace {
+
+// Whether oneDNN has products of the type, by LibTorch's own question, which knows what
+// ONEDNN_MAX_CPU_ISA allows.
+bool onednn_multiplies(const char* question) {
+  if (!at::globalContext().hasMKLDNN()) return false;
+  const auto found = c10::Dispatcher::singleton().findSchema({question, ""});
+  return found && found->typed<bool()>().call();
+}
+
+bool processor_has(const char* feature) {
+  const auto features = at::cpu::get_cpu_capabilities();
+  const auto found = features.find(feature);
+  return found != features.end() && found->second.isBool() && found->second.toBool();
+}
+
+bool is_x86() {
+#if defined(__x86_64__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+// With AVX-512 and without instructions for bf16, oneDNN says that it multiplies them, four times
+// slower than fp32.
+bool has_fast_bf16() {
+  return onednn_multiplies("mkldnn::_is_mkldnn_bf16_supported") &&
+         (!is_x86() || processor_has("avx512_bf16") || processor_has("amx_bf16"));
+}
+
+// Hands out the products of pieces: where they belong, and fp32 sums, to which `addend` was added.
+template <typename Finish>
+void multiply_pieces(const at::Tensor& left, const at::Tensor& right, const at::Tensor& addend,
+                     const ProductScales& scales, const Finish& finish) {
+  const std::int64_t rows = left.size(0);
+  const std::int64_t columns = right.size(1);
+  const Fp32ProductPiece piece(rows, left.size(1), columns);
+  for (std::int64_t column = 0; column < columns; column += piece.columns) {
+    const std::int64_t wide = std::min(piece.columns, columns - column);
+    const at::Tensor of_right = right.narrow(1, column, wide).to(at::kFloat);
+    for (std::int64_t row = 0; row < rows; row += piece.rows) {
+      const std::int64_t high = std::min(piece.rows, rows - row);
+      const at::Tensor of_left = left.narrow(0, row, high).to(at::kFloat);
+      at::Tensor sum;
+      if (addend.defined()) {
+        at::Tensor added = addend.narrow(-1, column, wide);
+        if (added.dim() == 2) added = added.narrow(0, row, high);
+        sum = at::addmm(added.to(at::kFloat), of_left, of_right, scales.beta, scales.alpha);
+      } else {
+        sum = at::mm(of_left, of_right);
+        if (scales.alpha != 1) sum.mul_(scales.alpha);
+      }
+      finish(row, high, column, wide, sum);
+    }
+  }
+}
+
+void multiply_into(const at::Tensor& out, const at::Tensor& left, const at::Tensor& right,
+                   const at::Tensor& addend, const ProductScales& scales) {
+  multiply_pieces(
+      left, right, addend, scales,
+      [&](std::int64_t row, std::int64_t high, std::int64_t column, std::int64_t wide,
+          const at::Tensor& sum) { out.narrow(0, row, high).narrow(1, column, wide).copy_(sum); });
+}
+
+at::Tensor empty_product(const at::Tensor& left, const at::Tensor& right) {
+  return at::empty({left.size(0), right.size(1)}, left.options());
+}
+
+// One row with a matrix that is stored column by column: LibTorch's dot products read the 16-bit
+// numbers once, with fp32 sums, and are as fast as memory.
+bool is_row_of_dots(const at::Tensor& left, const at::Tensor& right) {
+  return left.size(0) == 1 && right.stride(0) == 1;
+}
+
+}  // namespace
+
+bool has_fast_products(at::ScalarType type) {
+  static const bool bf16 = has_fast_bf16();
+  static const bool fp16 = onednn_multiplies("mkldnn::_is_mkldnn_fp16_supported");
+  if (type == at::kBFloat16) return bf16;
+  return type == at::kHalf ? fp16 : true;
+}
+
+bool multiplies_in_fp32(const at::Tensor& numbers) {
+  return numbers.is_cpu() && !has_fast_products(numbers.scalar_type());
+}
+
+at::Tensor product(const at::Tensor& left, const at::Tensor& right) {
+  if (!multiplies_in_fp32(left) || is_row_of_dots(left, right)) return at::mm(left, right);
+  at::Tensor out = empty_product(left, right);
+  multiply_into(out, left, right, {}, {});
+  return out;
+}
+
+void product_out(at::Tensor& out, const at::Tensor& left, const at::Tensor& right) {
+  if (multiplies_in_fp32(left))
+    multiply_into(out, left, right, {}, {});
+  else
+    at::mm_out(out, left, right);
+}
+
+at::Tensor product_plus(const at::Tensor& addend, const at::Tensor& left, const at::Tensor& right) {
+  if (!multiplies_in_fp32(left)) return at::addmm(addend, left, right);
+  at::Tensor out = empty_product(left, right);
+  multiply_into(out, left, right, addend, {});
+  return out;
+}
+
+void add_product(const at::Tensor& sum, const at::Tensor& left, const at::Tensor& right,
+                 const ProductScales& scales) {
+  if (multiplies_in_fp32(left))
+    multiply_into(sum, left, right, scales.beta == 0 ? at::Tensor() : sum, scales);
+  else
+    sum.addmm_(left, right, scales.beta, scales.alpha);
+}
+
+void add_transposed_product_in_fp32(const at::Tensor& sum, const at::Tensor& left,
+                                    const at::Tensor& right, bool overwrites) {
+  const std::int64_t rows = left.size(0);
+  if (rows == 0 && overwrites) sum.zero_();
+  const std::int64_t piece = fp32_piece_rows(std::max(left.size(1), right.size(1)));
+  at::Tensor added = sum;
+  for (std::int64_t row = 0; row < rows; row += piece) {
+    const std::int64_t high = std::min(piece, rows - row);
+    const at::Tensor of_left = left.narrow(0, row, high).to(at::kFloat).t();
+    const at::Tensor of_right = right.narrow(0, row, high).to(at::kFloat);
+    if (overwrites && row == 0)
+      at::mm_out(added, of_left, of_right);
+    else
+      added.addmm_(of_left, of_right);
+  }
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,126 @@
+#include "engine/plan/gpu_sheets.h"
+
+#include <array>
+#include <cctype>
+
+namespace sluice::engine {
+namespace {
+
+constexpr double kGiga = 1e9;
+constexpr double kTera = 1e12;
+
+// What a step reaches of a data sheet's numbers; bench/README.md has the measurements ("What limits
+// each row", "What holds it").
+constexpr RateShare kAttention = {
+    "attention", 0.75, "of the products' rate, heads of 128, long sequences: 32,768 tokens, H200"};
+constexpr RateShare kKernels = {"norms, gates and what else memory holds", 0.7,
+                                "their traffic, Qwen2.5-7B and GPT-2 XL, H200"};
+constexpr RateShare kCopies = {"copies in GPU memory", 0.9, "the probe's copy, H200"};
+constexpr RateShare kAdamw = {"AdamW on the GPU", 0.84, "155 G parameters/s of 26 bytes, H200"};
+constexpr RateShare kBus = {"host to GPU, and back", 0.86, "55 GB/s of PCIe 5 x16, H200"};
+constexpr RateShare kBothWays = {"each way, both ways at once", 0.9, "PCIe 4 and 5"};
+// Between two kernels: 2,112 of them in 4.0 ms.
+constexpr double kGapS = 1.9e-6;
+// How much memory AdamW moves for an element of 16-bit training: state and parameter twice, the
+// gradient once.
+constexpr double kGpuAdamwBytes = 2.0 * 12 + 2;
+
+constexpr SustainedShare kHopper = {0.67, "656 to 670 TFLOP/s for minutes, H200 (989)"};
+constexpr SustainedShare kGeForce = {
+    0.92, "LLMQ's and torchtune's published steps in bf16, RTX 4090 (165)"};
+constexpr SustainedShare kBlackwell = {0.85, "LLMQ's published steps in bf16, RTX 5090 (209.5)"};
+constexpr SustainedShare kBlackwellPro = {0.8,
+                                          "LLMQ's published steps in bf16, RTX PRO 6000 (503.8)"};
+constexpr SustainedShare kAmpere = {0.85, "assumed: no step of this kind was measured"};
+constexpr SustainedShare kPowerBound = {
+    0.5, "LLMQ's published steps in bf16, L40S (362): held by power"};
+constexpr SustainedShare kHopperPcie = {0.55, "assumed: half of the SXM card's power"};
+constexpr SustainedShare kBlackwellDataCenter = {0.67, "assumed: as the H200"};
+
+constexpr std::array kSheets = {
+    GpuSheet{"rtx3090", "GeForce RTX 3090", 23.5, 71, 936, 32, kAmpere},
+    GpuSheet{"rtx3090ti", "GeForce RTX 3090 Ti", 23.5, 80, 1008, 32, kAmpere},
+    GpuSheet{"rtx4060ti", "GeForce RTX 4060 Ti 16 GB", 15.5, 44, 288, 16, kGeForce},
+    GpuSheet{"rtx4070tis", "GeForce RTX 4070 Ti Super", 15.5, 88, 672, 32, kGeForce},
+    GpuSheet{"rtx4080", "GeForce RTX 4080", 15.5, 97.5, 717, 32, kGeForce},
+    GpuSheet{"rtx4090", "GeForce RTX 4090", 23.5, 165.2, 1008, 32, kGeForce},
+    GpuSheet{"rtx5060ti", "GeForce RTX 5060 Ti 16 GB", 15.5, 47.4, 448, 32, kBlackwell},
+    GpuSheet{"rtx5070ti", "GeForce RTX 5070 Ti", 15.5, 87.9, 896, 64, kBlackwell},
+    GpuSheet{"rtx5080", "GeForce RTX 5080", 15.5, 112.6, 960, 64, kBlackwell},
+    GpuSheet{"rtx5090", "GeForce RTX 5090", 31.3, 209.5, 1792, 64, kBlackwell},
+    GpuSheet{"a5000", "RTX A5000", 23.5, 111.1, 768, 32, kAmpere},
+    GpuSheet{"a6000", "RTX A6000", 47.5, 154.8, 768, 32, kAmpere},
+    GpuSheet{"rtx6000ada", "RTX 6000 Ada", 47.5, 364.2, 960, 32, kPowerBound},
+    GpuSheet{"rtxpro6000", "RTX PRO 6000 Blackwell", 95, 503.8, 1792, 64, kBlackwellPro},
+    GpuSheet{"a10", "A10", 22, 125, 600, 32, kPowerBound},
+    GpuSheet{"l4", "L4", 22, 121, 300, 32, kPowerBound},
+    GpuSheet{"l40s", "L40S", 44.4, 362, 864, 32, kPowerBound},
+    GpuSheet{"a100-40", "A100 40 GB", 39.2, 312, 1555, 32, kAmpere},
+    GpuSheet{"a100-80", "A100 80 GB", 79, 312, 2039, 32, kAmpere},
+    GpuSheet{"h100-pcie", "H100 PCIe", 79, 756, 2039, 64, kHopperPcie},
+    GpuSheet{"h100", "H100 SXM", 79, 989, 3352, 64, kHopper},
+    GpuSheet{"h200", "H200", 139.5, 989, 4800, 64, kHopper},
+    GpuSheet{"b200", "B200", 178, 2250, 7700, 64, kBlackwellDataCenter},
+};
+
+// Letters and digits, without what everybody's card is called.
+std::string plain(std::string_view text) {
+  std::string name;
+  for (const char c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0)
+      name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view word : {"nvidia", "geforce", "rtx", "gb", "sxm"})
+    for (std::size_t at = name.find(word); at != std::string::npos; at = name.find(word))
+      name.erase(at, word.size());
+  return name;
+}
+
+}  // namespace
+
+std::span<const GpuSheet> gpu_sheets() { return kSheets; }
+
+Result<const GpuSheet*> find_gpu_sheet(std::string_view name) {
+  std::string names;
+  for (const GpuSheet& it : kSheets) {
+    if (plain(name) == plain(it.name) || plain(name) == plain(it.title)) return &it;
+    names += (names.empty() ? "" : ", ") + std::string(it.name);
+  }
+  return Error(ErrorCode::kInvalidArgument,
+               "there is no GPU \"" + std::string(name) + "\" in the table: it has " + names +
+                   "; describe another one by --gpu-gib, --tflops, --gpu-memory-gb-per-s and "
+                   "--bus-gb-per-s");
+}
+
+SustainedShare assumed_products(double tflops) {
+  constexpr double kLarge = 600;  // such cards are held by their power
+  return tflops >= kLarge ? kHopper : kGeForce;
+}
+
+void describe_by_sheet(const SheetRates& sheet, ProbeReport& report) {
+  offload::MachineSpeeds& speeds = report.speeds;
+  const double bus = kBus.share * sheet.bus_gb_per_s * kGiga;
+  speeds.bus = {.in_bytes_per_s = bus,
+                .out_bytes_per_s = bus,
+                .in_both_bytes_per_s = kBothWays.share * bus,
+                .out_both_bytes_per_s = kBothWays.share * bus};
+  speeds.gpu_copy_bytes_per_s = kCopies.share * sheet.memory_gb_per_s * kGiga;
+  speeds.gpu_adamw_elements_per_s = kAdamw.share * sheet.memory_gb_per_s * kGiga / kGpuAdamwBytes;
+  speeds.gpu_matmul_flops_per_s = sheet.products.share * sheet.tflops * kTera;
+  report.shares = {{"large products", sheet.products.share, sheet.products.from},
+                   kAttention,
+                   kKernels,
+                   kCopies,
+                   kAdamw,
+                   kBus,
+                   kBothWays};
+}
+
+EstimateRates estimate_rates(const SheetRates& sheet) {
+  const double products = sheet.products.share * sheet.tflops * kTera;
+  return {.product_flops_per_s = products,
+          .attention_flops_per_s = kAttention.share * products,
+          .kernel_bytes_per_s = kKernels.share * sheet.memory_gb_per_s * kGiga,
+          .gap_s = kGapS};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,39 @@
+"""What is not copied, nor pickled: an engine, and a module whose parameters it has."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch import nn
+
+from ._core import RefusedError
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise RefusedError(
+        "a module in training is not copied or pickled (copy.deepcopy, torch.save(module)): its"
+        " parameters are the engine's. Its values are engine.state_dict(): torch.save() takes them,"
+        " and so does load_state_dict() of a module that was copied before sluice.initialize()"
+    )
+
+
+class NotCopied:
+    """Of a module's hooks, so that its parts are not copied either."""
+
+    __deepcopy__ = _refuse
+    __reduce_ex__ = _refuse
+
+
+_NAMES = ("__deepcopy__", "__reduce_ex__")  # looked for in the object before its class
+
+
+def forbid(module: nn.Module) -> None:
+    for part in module.modules():
+        for name in _NAMES:
+            part.__dict__[name] = _refuse
+
+
+def allow(module: nn.Module) -> None:
+    for part in module.modules():
+        for name in _NAMES:
+            part.__dict__.pop(name, None)

@@ -1,0 +1,167 @@
+"""What a script changes of a module that is in training, where the engine would not see it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad
+
+from ._families import _OWN, _READ, _SCALARS, loss_functions, named
+
+_log = logging.getLogger("sluice")
+_ALWAYS_COMPARED = 1 << 16  # elements of a buffer; larger ones by their version
+_NOT_OF_PASSES = {"architectures", "dtype", "torch_dtype", "transformers_version"}
+_MISSING = object()
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, _SCALARS) and type(one) is type(other) and one == other)
+
+
+def _noted(part: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Attributes by which a module computes."""
+    for key, value in part.__dict__.items():
+        if key == "forward" or key.startswith("_") or key in _OWN:
+            continue
+        if key == "p" and isinstance(part, nn.Dropout):  # compared with the family's
+            continue
+        if key == "config" or isinstance(value, _SCALARS) or callable(value):
+            yield key, value
+
+
+class Snapshot:
+    """How a family's module computes. The engine's units have all of that from its config, and see
+    nothing that is changed afterwards."""
+
+    def __init__(self, model: nn.Module):
+        self._model = weakref.ref(model)
+        self._parts = [(name, part, dict(_noted(part))) for name, part in named(model)]
+        self._forwards = {type(part): type(part).forward for _, part, _ in self._parts}
+        self._config = self._config_of(model)
+        self._losses = loss_functions(model)
+        self._buffers = [
+            (name, part, key, buffer, buffer._version, self._copy(buffer))
+            for name, part, _ in self._parts
+            for key, buffer in part._buffers.items()
+            if buffer is not None and not _is_updated_in_passes(part)
+        ]
+
+    @staticmethod
+    def _config_of(model: nn.Module) -> dict[str, Any]:
+        own: dict[str, Any] = vars(model.config)
+        return copy.deepcopy(
+            {key: own[key] for key in sorted(_READ - _NOT_OF_PASSES) if key in own}
+        )
+
+    @staticmethod
+    def _copy(buffer: torch.Tensor) -> torch.Tensor | None:
+        return buffer.clone() if buffer.numel() <= _ALWAYS_COMPARED else None
+
+    def changed(self) -> str | None:
+        """What is not as it was; a clause."""
+        model: Any = self._model()
+        config = vars(model.config)
+        for key, value in self._config.items():
+            if config.get(key, _MISSING) != value:
+                return f"{key} of its config was changed after sluice.initialize()"
+        if loss_functions(model) != self._losses:
+            return "its loss_function was replaced"
+        for kind, forward in self._forwards.items():
+            if kind.forward is not forward:
+                return f"the forward of {kind.__qualname__} was replaced"
+        for name, part, noted in self._parts:
+            own = part.__dict__
+            for key, value in noted.items():
+                if not _same(own.get(key, _MISSING), value):
+                    return f"{key} of {name} was changed after sluice.initialize()"
+        for name, part, key, buffer, version, values in self._buffers:
+            now = part._buffers.get(key)
+            if values is None:
+                is_same = now is buffer and now._version == version
+            else:  # also where it was changed past its version
+                is_same = now is not None and torch.equal(now, values)
+            if not is_same:
+                return f"the buffer {key} of {name} was changed after sluice.initialize()"
+        return None
+
+
+def _is_updated_in_passes(part: nn.Module) -> bool:
+    """Rotary tables that transformers makes anew as sequences need them."""
+    return getattr(part, "rope_type", "") in ("dynamic", "longrope")
+
+
+# ---- clipping
+
+
+def _engine_of(parameters: Iterable[Any]) -> Any:
+    from ._setup import _engines
+
+    wanted = {id(it) for it in parameters}
+    for reference in list(_engines.values()):
+        engine = reference()
+        if engine is not None and not wanted.isdisjoint(engine._managed):
+            return engine
+    return None
+
+
+def _say_who_clips(parameters: Any, by_value: bool) -> None:
+    """Once for each engine: torch's functions find no gradients on its parameters."""
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    engine = _engine_of(parameters)
+    if engine is None or engine._said_who_clips:
+        return
+    engine._said_who_clips = True
+    by_norm = "gradient_clipping", "which clips by the norm of the whole step"
+    by_element = "gradient_clipping_value", "which clips each element"
+    key, what = by_element if by_value else by_norm
+    own = engine.config.get(key)
+    _log.warning(
+        "torch.nn.utils.clip_grad_%s_() clips nothing here: gradients are the engine's, and"
+        ' parameter.grad is None. Set "%s" in the configuration, %s (it is %s);'
+        " last_step.grad_norm is the norm before clipping",
+        "value" if by_value else "norm",
+        key,
+        what,
+        f"{own:g}" if own else "off",
+    )
+
+
+def _watch_clipping() -> None:
+    """Of clip_grad_norm_ the part that is given the parameters, so that a name that a script has
+    imported before is watched as well."""
+
+    def watched(original: Any, by_value: bool) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            parameters = args[0] if args else kwargs.get("parameters", ())
+            if not isinstance(parameters, torch.Tensor):  # maybe a generator
+                parameters = list(parameters)
+            _say_who_clips(parameters, by_value)
+            if args:
+                return original(parameters, *args[1:], **kwargs)
+            return original(**{**kwargs, "parameters": parameters})
+
+        call._sluice_watches = True  # type: ignore[attr-defined]
+        return call
+
+    inner = "_clip_grads_with_norm_"
+    norm = inner if hasattr(clip_grad, inner) else "clip_grad_norm_"
+    for name in (norm, "clip_grad_value_"):
+        original = getattr(clip_grad, name)
+        if getattr(original, "_sluice_watches", False):
+            continue
+        call = watched(original, name == "clip_grad_value_")
+        for module in (clip_grad, torch.nn.utils):
+            if getattr(module, name, None) is original:
+                setattr(module, name, call)
+
+
+_watch_clipping()

@@ -1,0 +1,245 @@
+"""Accelerate's Accelerator, whose model and optimizer the engine has:
+
+    from sluice.accelerate import Accelerator
+
+    accelerator = Accelerator(sluice="ds_config.json", gradient_accumulation_steps=4)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+
+The loop is the one for the plain Accelerator. As with its DeepSpeed plug-in, backward() ends the
+micro-batch, and the step where gradients are synchronised; step() and zero_grad() do nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.utils.deepspeed import DummyOptim, DummyScheduler
+from torch import nn
+
+from ._core import RefusedError
+from ._trainer_config import TrainerConfig
+from .deepspeed import DeepSpeedEngine, translated
+from .engine import initialize
+from .units import UnitPolicy
+
+__all__ = ["Accelerator", "DummyOptim", "DummyScheduler"]
+
+_FOLDER = "sluice"  # in the folder of a state
+
+
+class Accelerator(accelerate.Accelerator):
+    """The plain one's arguments, and:
+
+    Args:
+        sluice: a configuration, as a path or a dict. What it does not say is the Accelerator's:
+            accumulation, 16 bits; "auto" as well, and batch sizes from the loader.
+        units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
+
+    One model is trained, the first with parameters that require a gradient; others that are given
+    to :meth:`prepare` are the plain Accelerator's.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sluice: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        units: UnitPolicy = "auto",
+        mixed_precision: str | None = None,
+        **kwargs: Any,
+    ):
+        if sluice is None:
+            raise RefusedError(
+                'Accelerator needs sluice=, a configuration: sluice="ds_config.json"'
+            )
+        for name in ("deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin"):
+            if kwargs.get(name) is not None:
+                raise RefusedError(f"Accelerator({name}=...): leave it out, sluice= is in its place")
+        self._precision = str(mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
+        if self._precision not in ("no", "bf16", "fp16"):
+            raise RefusedError(f"mixed_precision={self._precision!r}: the engine has bf16 and fp16")
+        self._source = TrainerConfig(sluice)
+        self._policy = units
+        #: The engine under DeepSpeed's names, from prepare() on.
+        self.engine: DeepSpeedEngine | None = None
+        # No autocast: the module computes in 16 bits itself.
+        super().__init__(*args, mixed_precision="no", **kwargs)
+        self.register_save_state_pre_hook(self._save_engine)
+        self.register_load_state_pre_hook(self._load_engine)
+
+    @property
+    def mixed_precision(self) -> str:
+        return self._precision
+
+    @property
+    def _running(self) -> DeepSpeedEngine:
+        if self.engine is None:
+            raise RefusedError("there is no engine yet: prepare(model, ...) makes it")
+        return self.engine
+
+    # ---- before training
+
+    def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
+        model = next((it for it in args if _is_trained(it)), None)
+        if model is None:
+            return super().prepare(*args, device_placement=device_placement)
+        if self.engine is not None:
+            raise RefusedError("this Accelerator has a model that is trained: make another one")
+        made: dict[int, Any] = {}
+        for it in args:  # the loader's batch size counts
+            if isinstance(it, torch.utils.data.DataLoader):
+                made[id(it)] = self.prepare_data_loader(it)
+        optimizer = _only(args, (torch.optim.Optimizer, DummyOptim))
+        schedule = _only(args, (torch.optim.lr_scheduler.LRScheduler, DummyScheduler))
+        keys = self._complete(model, optimizer, schedule, [it for it in args if id(it) in made])
+        self.engine = self._make(model, optimizer, schedule, keys)
+        made[id(model)] = self.engine
+        if optimizer is not None:
+            made[id(optimizer)] = self.engine.optimizer
+        if schedule is not None:
+            made[id(schedule)] = self.engine.lr_scheduler
+        rest = [it for it in args if id(it) not in made]
+        if rest:
+            others = super().prepare(*rest)
+            for it, other in zip(rest, others if len(rest) > 1 else [others]):
+                made[id(it)] = other
+        result = tuple(made[id(it)] for it in args)
+        return result if len(result) > 1 else result[0]
+
+    def _complete(
+        self, model: nn.Module, optimizer: Any, schedule: Any, loaders: list[Any]
+    ) -> dict[str, Any]:
+        config = self._source
+        if config.value("gradient_accumulation_steps") in (None, "auto"):
+            config.keys["gradient_accumulation_steps"] = self.gradient_accumulation_steps
+        self.gradient_accumulation_steps = int(config.value("gradient_accumulation_steps"))
+        self._complete_batch(loaders)
+        if config.value("gradient_clipping") == "auto":
+            config.keys["gradient_clipping"] = 1.0  # as Accelerate's for DeepSpeed
+        for kind in ("fp16", "bf16"):
+            if config.value(f"{kind}.enabled") in (None, "auto") and self._precision == kind:
+                config.keys[kind] = {**config.keys.get(kind, {}), "enabled": True}
+            config.fill(f"{kind}.enabled", self._precision == kind, None)
+            if config.value(f"{kind}.enabled") is True:
+                self._precision = kind
+        if isinstance(optimizer, DummyOptim):
+            config.fill("optimizer.params.lr", optimizer.lr, None)
+            config.fill("optimizer.params.weight_decay", optimizer.weight_decay, None)
+        if isinstance(schedule, DummyScheduler):
+            lr = config.value("optimizer.params.lr")
+            config.fill("scheduler.params.warmup_min_lr", 0, None)
+            config.fill("scheduler.params.warmup_max_lr", lr, None)
+            warmup = max(1, schedule.warmup_num_steps)
+            config.fill("scheduler.params.warmup_num_steps", warmup, None)
+            if schedule.total_num_steps is not None:
+                share = 1 if self.split_batches else self.num_processes
+                steps = -(-schedule.total_num_steps // share)
+                config.fill("scheduler.params.total_num_steps", steps, None)
+        config.sizes(model)
+        return config.keys
+
+    def _complete_batch(self, loaders: list[Any]) -> None:
+        config = self._source
+        if config.value("train_micro_batch_size_per_gpu") in (None, "auto"):
+            sizes = [it.batch_size for it in loaders if it.batch_size is not None]
+            if not sizes:
+                raise RefusedError(
+                    "train_micro_batch_size_per_gpu is neither in the configuration nor the"
+                    " batch_size of a loader that is given to prepare(): say it in the"
+                    " configuration"
+                )
+            micro = min(sizes) // (self.num_processes if self.split_batches else 1)
+            config.keys["train_micro_batch_size_per_gpu"] = micro
+        if config.value("train_batch_size") == "auto":
+            del config.keys["train_batch_size"]  # follows
+
+    def _make(
+        self, model: nn.Module, optimizer: Any, schedule: Any, keys: dict[str, Any]
+    ) -> DeepSpeedEngine:
+        parameters = None
+        if isinstance(optimizer, DummyOptim):
+            optimizer, parameters = None, list(optimizer.params)
+        if isinstance(schedule, DummyScheduler):
+            schedule = schedule.lr_scheduler_callable
+        if schedule is not None and self.num_processes > 1:
+            raise RefusedError(
+                "of several processes Accelerate steps a schedule once for each: name it in the"
+                " configuration's scheduler section, in steps of the engine, and give prepare() a"
+                " DummyScheduler (sluice.accelerate has it)"
+            )
+        overrides = translated(model, optimizer, parameters, schedule, keys)
+        overrides["run.device"] = self.device.type
+        return DeepSpeedEngine(initialize(model, keys, units=self._policy, overrides=overrides))
+
+    # ---- a micro-batch
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """The engine's backward() and step(): the step ends where gradients are synchronised."""
+        self._running.backward(loss, **kwargs)
+        self._running.step(is_last=self.sync_gradients)
+
+    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
+        """The norm of the step's gradient, which the engine has clipped by the configuration's
+        gradient_clipping: refused where that is another one."""
+        clipping = self._running.gradient_clipping()
+        if norm_type != 2 or float(max_norm) != clipping:
+            raise RefusedError(
+                f"clip_grad_norm_({max_norm:g}): the engine clips, and its gradient_clipping is"
+                f' {clipping:g}. Set "gradient_clipping": {max_norm:g} in the configuration'
+            )
+        return self._running.get_global_grad_norm()
+
+    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
+        raise RefusedError("clip_grad_value_(): the engine clips by the norm, gradient_clipping")
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        return self._running.optimizer.overflow
+
+    # ---- values
+
+    def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(model, DeepSpeedEngine):
+            return model.module
+        return super().unwrap_model(model, *args, **kwargs)
+
+    def get_state_dict(self, model: Any, unwrap: bool = True) -> Any:
+        if self.engine is not None and self.unwrap_model(model) is self.engine.module:
+            return self.engine.module.state_dict()
+        return super().get_state_dict(model, unwrap)
+
+    def _save_engine(self, _models: list[Any], _weights: list[Any], output_dir: str) -> None:
+        if self.engine is not None:
+            self.engine.engine.save_checkpoint(
+                os.path.join(output_dir, _FOLDER), background=False
+            )
+
+    def _load_engine(self, _models: list[Any], input_dir: str) -> None:
+        if self.engine is not None:
+            self.engine.engine.load_checkpoint(os.path.join(input_dir, _FOLDER))
+
+    def free_memory(self, *objects: Any) -> Any:
+        if self.engine is not None:
+            self.engine.destroy()
+            self.engine = None
+        return super().free_memory(*objects)
+
+
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, nn.Module) and any(it.requires_grad for it in value.parameters())
+
+
+def _only(args: tuple, kinds: tuple[type, ...]) -> Any:
+    found = [it for it in args if isinstance(it, kinds)]
+    if len(found) > 1:
+        raise RefusedError(f"prepare() was given several {kinds[0].__name__}s, and has room for one")
+    return found[0] if found else None

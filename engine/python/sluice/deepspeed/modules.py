@@ -1,0 +1,261 @@
+"""DeepSpeed's modules by their names (``deepspeed.ops.adam``, ``deepspeed.accelerator``, ...), with what
+scripts import of them. What is not there says what to use instead.
+
+They are few names each, so this is a table: :func:`register` makes modules of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .._core import RefusedError
+from . import accelerator, comm, zero
+
+_PACKAGE = __package__ or "sluice.deepspeed"
+_log = logging.getLogger("sluice")
+
+
+class MissingError(RefusedError, ImportError):
+    """A name of DeepSpeed's that is not here: its import says what to use."""
+
+
+# ---- ops.adam
+
+
+class _Adam:
+    """DeepSpeed's arguments for one of torch's optimizers, which the engine then does itself."""
+
+    def __new__(
+        cls,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        adamw_mode: bool = True,
+        adam_w_mode: bool = True,
+        **_: Any,  # how DeepSpeed computes it
+    ) -> torch.optim.Optimizer:  # type: ignore[misc]
+        if not bias_correction:
+            raise RefusedError(f"{cls.__name__}(bias_correction=False): AdamW here corrects it")
+        kind = torch.optim.AdamW if adamw_mode and adam_w_mode else torch.optim.Adam
+        return kind(
+            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
+        )
+
+
+class DeepSpeedCPUAdam(_Adam):
+    """torch's AdamW, or its Adam with ``adamw_mode=False``: give it to initialize()."""
+
+
+class FusedAdam(_Adam):
+    """torch's AdamW, or its Adam with ``adam_w_mode=False``: give it to initialize()."""
+
+    def __new__(
+        cls,
+        params: Any,
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+    ) -> torch.optim.Optimizer:  # type: ignore[misc]
+        return super().__new__(
+            cls, params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode
+        )
+
+
+# ---- utils
+
+
+def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:
+    """Logs it on these ranks; on all where there is a -1 among them, or none is given."""
+    wanted = list(ranks or [-1])
+    if -1 in wanted or comm.get_rank() in wanted:
+        _log.log(level, "[Rank %d] %s", comm.get_rank(), message)
+
+
+def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: Any) -> list[Any]:
+    """Nothing: what is fetched as a whole are the module's blocks, or ``initialize(units=...)``."""
+    return []
+
+
+def see_memory_usage(message: str, force: bool = False) -> None:
+    if force:
+        used = accelerator.get_accelerator().memory_allocated()
+        _log.info("%s: %.2f GiB of the accelerator's memory", message, used / 2**30)
+
+
+class RepeatingLoader:
+    """A loader that begins again where it ends."""
+
+    def __init__(self, loader: Any):
+        self.loader = loader
+        self._rows = iter(loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._rows)
+        except StopIteration:
+            self._rows = iter(self.loader)
+            return next(self._rows)
+
+
+# ---- runtime.zero
+
+
+class ZeroParamStatus(enum.Enum):
+    """Of a parameter's ``ds_status``, which the parameters here do not have (``ds_id`` neither)."""
+
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
+
+
+_MASTERS = "masters are written by engine.engine.save_weights(path), as safetensors"
+_ONE_MODULE = "give the whole model to initialize(): its blocks come and go one by one"
+_CHECKPOINTED = "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()"
+_ADAM_ALONE = "the engine has AdamW and Adam: torch's, or the configuration's optimizer section"
+_GRADIENTS = (
+    "a step's gradients are the engine's, and gone after it; engine.get_global_grad_norm() is their"
+    " norm"
+)
+_SCHEDULES = (
+    "name the schedule in the configuration's scheduler section, or give one of transformers'"
+    " get_scheduler() as lr_scheduler"
+)
+
+#: By module: what there is.
+_NAMES: dict[str, dict[str, Any]] = {
+    "accelerator": {"get_accelerator": accelerator.get_accelerator},
+    "checkpointing": {},
+    "inference": {},
+    "moe": {},
+    "moe.layer": {},
+    "moe.utils": {},
+    "ops": {},
+    "ops.adagrad": {},
+    "ops.adam": {"DeepSpeedCPUAdam": DeepSpeedCPUAdam, "FusedAdam": FusedAdam},
+    "ops.adam.cpu_adam": {"DeepSpeedCPUAdam": DeepSpeedCPUAdam},
+    "ops.adam.fused_adam": {"FusedAdam": FusedAdam},
+    "ops.lamb": {},
+    "ops.lion": {},
+    "ops.op_builder": {},
+    "ops.sparse_attention": {},
+    "ops.transformer": {},
+    "pipe": {},
+    "profiling": {},
+    "profiling.flops_profiler": {},
+    "runtime": {},
+    "runtime.activation_checkpointing": {},
+    "runtime.activation_checkpointing.checkpointing": {},
+    "runtime.config": {},
+    "runtime.dataloader": {"RepeatingLoader": RepeatingLoader},
+    "runtime.engine": {},
+    "runtime.lr_schedules": {},
+    "runtime.pipe": {},
+    "runtime.utils": {"see_memory_usage": see_memory_usage},
+    "runtime.zero": {"GatheredParameters": zero.GatheredParameters, "Init": zero.Init},
+    "runtime.zero.config": {},
+    "runtime.zero.partition_parameters": {
+        "GatheredParameters": zero.GatheredParameters,
+        "Init": zero.Init,
+        "ZeroParamStatus": ZeroParamStatus,
+    },
+    "runtime.zero.stage_1_and_2": {},
+    "runtime.zero.stage3": {},
+    "runtime.zero.utils": {},
+    "sequence": {},
+    "utils": {
+        "RepeatingLoader": RepeatingLoader,
+        "log_dist": log_dist,
+        "logger": _log,
+        "set_z3_leaf_modules": set_z3_leaf_modules,
+    },
+    "utils.logging": {"log_dist": log_dist, "logger": _log},
+    "utils.zero_to_fp32": {},
+}
+
+#: What to do instead: of one name, or of a module's.
+_INSTEAD = {
+    "checkpointing": _CHECKPOINTED,
+    "inference": "call the model under torch.no_grad(), with or without an engine",
+    "moe": "give a model with experts of its own (transformers' are)",
+    "moe.layer": "give a model with experts of its own (transformers' are)",
+    "moe.utils": "give all parameters to initialize() as they are",
+    "ops": _ADAM_ALONE,
+    "ops.adagrad": _ADAM_ALONE,
+    "ops.adam": _ADAM_ALONE,
+    "ops.lamb": _ADAM_ALONE,
+    "ops.lion": _ADAM_ALONE,
+    "ops.op_builder": "nothing is compiled when a script runs: leave it out",
+    "ops.sparse_attention": "the model's own attention is what is computed",
+    "ops.transformer": "the model's own layers are what is computed",
+    "pipe": _ONE_MODULE,
+    "profiling": "`sluice profile` counts operations",
+    "profiling.flops_profiler": "`sluice profile` counts operations",
+    "runtime": "its names are in sluice.deepspeed",
+    "runtime.activation_checkpointing": _CHECKPOINTED,
+    "runtime.activation_checkpointing.checkpointing": _CHECKPOINTED,
+    "runtime.config": "give the configuration to initialize(); engine.config has it as resolved",
+    "runtime.lr_schedules": _SCHEDULES,
+    "runtime.pipe": _ONE_MODULE,
+    "runtime.utils": "the engine clips by gradient_clipping in its configuration",
+    "runtime.zero": "zero.Init and zero.GatheredParameters are what there is",
+    "runtime.zero.config": "zero_optimization is a section of the configuration",
+    "runtime.zero.stage_1_and_2": "the optimizer is what initialize() returns",
+    "runtime.zero.stage3": "the optimizer is what initialize() returns",
+    "sequence": "sequences are not divided among GPUs",
+    "utils.groups": "there are no groups of ranks: sluice.deepspeed.comm has rank and world size",
+    "utils.safe_get_full_fp32_param": _MASTERS,
+    "utils.safe_get_full_grad": _GRADIENTS,
+    "utils.safe_get_full_optimizer_state": "moments are in engine.save_checkpoint()'s files alone",
+    "utils.safe_set_full_fp32_param": "change it within zero.GatheredParameters(modifier_rank=0)",
+    "utils.zero_to_fp32": f"checkpoints are the engine's own: {_MASTERS}",
+}
+
+
+def _missing(module: str, name: str) -> Any:
+    below = sys.modules.get(f"{_PACKAGE}.{module}.{name}")
+    if below is not None:
+        return below
+    sentence = _INSTEAD.get(f"{module}.{name}") or _INSTEAD.get(module)
+    if sentence is None or name.startswith("__"):
+        raise AttributeError(f"module '{_PACKAGE}.{module}' has no attribute {name!r}")
+    raise MissingError(f"{_PACKAGE}.{module} has no {name}: {sentence}")
+
+
+def register(**more: dict[str, Any]) -> None:
+    """Makes them importable. `more`: names beyond the table's, by module ("_" for a dot)."""
+    for name, names in _NAMES.items():
+        full = f"{_PACKAGE}.{name}"
+        if name == "accelerator":
+            continue  # a file of its own
+        module = types.ModuleType(full, f"DeepSpeed's {name}: see {__name__}.")
+        module.__path__ = []  # may have modules within it
+        module.__dict__.update(names, **more.get(name.replace(".", "_"), {}))
+        module.__getattr__ = lambda it, name=name: _missing(name, it)  # type: ignore[method-assign]
+        sys.modules[full] = module
+
+
+def find(name: str) -> types.ModuleType | None:
+    """Of the table's, where a script reaches it as an attribute of sluice.deepspeed."""
+    return sys.modules.get(f"{_PACKAGE}.{name}") if name in _NAMES else None

@@ -1,0 +1,414 @@
+// Who may join a run, and what those cost it who may not: proofs of the run's secret, connections
+// that say nothing or something else, and ports that another program has.
+#include "engine/comm/handshake.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "engine/comm/control_channel.h"
+#include "engine/comm/control_frames.h"
+#include "engine/comm/data_connections.h"
+#include "tests/engine/comm/tcp_ranks.h"
+
+namespace sluice::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+Deadline soon() { return time_now() + seconds(20); }
+
+FileDescriptor listening() {
+  auto listener = listen_at("127.0.0.1", 0, Reach::kThisHost);
+  EXPECT_TRUE(listener.ok());
+  return std::move(*listener);
+}
+FileDescriptor connected(std::uint16_t port) {
+  auto socket = connect_to({"127.0.0.1", port}, soon());
+  EXPECT_TRUE(socket.ok());
+  return std::move(*socket);
+}
+
+// A door and one that knocks there, step by step.
+class HandshakeTest : public testing::Test {
+ protected:
+  static Door::Options options(const RunKey& key, const char* purpose = "meeting") {
+    return {.key = key, .purpose = purpose, .refusal = "another run"};
+  }
+
+  // What the one that knocks comes to, and what the door lets in.
+  Knock::State meet(Door& door, Knock& knock) {
+    socket_ = connected(port_of(listener_));
+    Knock::State state = knock.begin(socket_);
+    const Deadline until = soon();
+    while (state == Knock::State::kWaiting && time_now() < until) {
+      auto guests = door.look();
+      EXPECT_TRUE(guests.ok());
+      for (Door::Guest& guest : *guests) {
+        EXPECT_TRUE(guest.welcome().ok());
+        guest_ = std::move(guest);
+      }
+      state = knock.look(socket_);
+    }
+    return state;
+  }
+
+  FileDescriptor listener_ = listening();
+  FileDescriptor socket_;
+  std::optional<Door::Guest> guest_;
+};
+
+TEST_F(HandshakeTest, LetsInWhoProvesTheSecretWithWhatItSaysOfItself) {
+  const RunKey key("secret", "job");
+  Door door(listener_, options(key));
+  Knock knock(key, "meeting", "rank 7");
+  EXPECT_EQ(meet(door, knock), Knock::State::kWelcome);
+  ASSERT_TRUE(guest_);
+  EXPECT_EQ(guest_->payload, "rank 7");
+  // What follows is not the handshake's.
+  std::string sent = "raw";
+  ASSERT_TRUE(send_all(guest_->socket, std::as_bytes(std::span(sent)), soon()).ok());
+  std::string came(3, ' ');
+  ASSERT_TRUE(receive_all(socket_, std::as_writable_bytes(std::span(came)), soon()).ok());
+  EXPECT_EQ(came, sent);
+}
+
+TEST_F(HandshakeTest, TurnsAwayAnotherSecretAnotherJobAndAnotherPurpose) {
+  const RunKey key("secret", "job");
+  for (const auto& [other, purpose] :
+       {std::pair(RunKey("other", "job"), "meeting"), std::pair(RunKey("secret", "jo"), "meeting"),
+        std::pair(RunKey("", "job"), "meeting"), std::pair(RunKey("secretj", "ob"), "meeting"),
+        std::pair(key.derived("token"), "meeting"), std::pair(key, "data of 1")}) {
+    Door door(listener_, options(key));
+    Knock knock(other, purpose, "rank 1");
+    EXPECT_EQ(meet(door, knock), Knock::State::kRefused);
+    EXPECT_EQ(knock.refusal().message(), "another run");
+    EXPECT_FALSE(guest_);
+    EXPECT_EQ(door.turned_away(), "127.0.0.1");
+  }
+}
+
+TEST_F(HandshakeTest, DoesNotBelieveAnAcceptorWithoutTheSecret) {
+  const RunKey key("secret", "job");
+  Knock knock(key, "meeting", "rank 1");
+  socket_ = connected(port_of(listener_));
+  EXPECT_EQ(knock.begin(socket_), Knock::State::kWaiting);
+  const auto acceptor = try_accept(listener_);
+  ASSERT_TRUE(acceptor);
+  ASSERT_TRUE(send_frame(*acceptor, {kChallenge, random_bytes(kNonceBytes)}, soon()).ok());
+  ASSERT_TRUE(send_frame(*acceptor, {kWelcome, random_bytes(kProofBytes)}, soon()).ok());
+  EXPECT_EQ(knock.look(socket_), Knock::State::kForeign);
+}
+
+TEST_F(HandshakeTest, SendsNeitherSecretNorJobAndAProofServesOnce) {
+  const RunKey key("a secret of the run", "the job's name");
+  Knock knock(key, "meeting", "rank 1");
+  socket_ = connected(port_of(listener_));
+  EXPECT_EQ(knock.begin(socket_), Knock::State::kWaiting);
+  auto acceptor = try_accept(listener_);
+  ASSERT_TRUE(acceptor);
+  const auto frame = [&] {
+    FrameReader reader;
+    std::optional<Frame> came;
+    while (!(came = reader.next())) EXPECT_TRUE(reader.read_some(*acceptor));
+    return *came;
+  };
+  const Frame first = frame();
+  ASSERT_TRUE(send_frame(*acceptor, {kChallenge, random_bytes(kNonceBytes)}, soon()).ok());
+  EXPECT_EQ(knock.look(socket_), Knock::State::kWaiting);
+  const Frame second = frame();
+  for (const Frame& each : {first, second}) {
+    EXPECT_THAT(each.payload, Not(HasSubstr("secret of")));
+    EXPECT_THAT(each.payload, Not(HasSubstr("job's")));
+  }
+  // The same once more, to a door whose number is another.
+  Door door(listener_, options(key));
+  const FileDescriptor thief = connected(port_of(listener_));
+  ASSERT_TRUE(send_frame(thief, first, soon()).ok());
+  ASSERT_TRUE(send_frame(thief, second, soon()).ok());
+  for (const Deadline until = soon(); door.turned_away().empty() && time_now() < until;) {
+    const auto guests = door.look();
+    ASSERT_TRUE(guests.ok());
+    EXPECT_TRUE(guests->empty());
+  }
+  EXPECT_EQ(door.turned_away(), "127.0.0.1");
+}
+
+TEST_F(HandshakeTest, ClosesWhoHasHadItsTimeAndTheOldestOfTooMany) {
+  Door::Options of_door = options(RunKey("secret", "job"));
+  of_door.most_strangers = 4;
+  of_door.patience = seconds(1);
+  Door door(listener_, of_door);
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 9; ++i) silent.push_back(connected(port_of(listener_)));
+  ASSERT_TRUE(door.look().ok());
+  std::vector<pollfd> entries;
+  door.add_entries(entries);
+  EXPECT_EQ(entries.size(), 5U);
+  std::this_thread::sleep_until(door.next_end());
+  ASSERT_TRUE(door.look().ok());
+  entries.clear();
+  door.add_entries(entries);
+  EXPECT_EQ(entries.size(), 1U);
+  EXPECT_EQ(door.next_end(), Deadline::max());
+}
+
+TEST_F(HandshakeTest, ReadsNothingOfAFrameThatIsTooLong) {
+  socket_ = connected(port_of(listener_));
+  const auto acceptor = try_accept(listener_);
+  ASSERT_TRUE(acceptor);
+  const std::array<std::uint32_t, 3> head = {kFrameMagic, kKnock, kMaxHandshakeBytes + 1};
+  std::string bytes(reinterpret_cast<const char*>(head.data()), sizeof head);
+  bytes += std::string(1000, 'x');
+  ASSERT_TRUE(send_all(socket_, std::as_bytes(std::span(bytes)), soon()).ok());
+  FrameReader reader(kMaxHandshakeBytes);
+  while (reader.read_some(*acceptor)) {
+  }
+  EXPECT_TRUE(reader.is_broken());
+  int unread = 0;
+  ASSERT_EQ(::ioctl(acceptor->get(), FIONREAD, &unread), 0);
+  EXPECT_EQ(unread, 1000);
+}
+
+// --- runs ----------------------------------------------------------------------------------------
+
+double cpu_seconds(const rusage& use) {
+  const auto of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return of(use.ru_utime) + of(use.ru_stime);
+}
+
+std::vector<TcpOptions> with_secret(std::vector<TcpOptions> options) {
+  for (TcpOptions& of_rank : options) of_rank.secret = "of this run";
+  return options;
+}
+
+TEST(Meeting, AStrangerWhoKnowsTheJobNeitherJoinsNorEndsTheRun) {
+  const auto options = with_secret(options_of(places_of(std::array{3})));
+  std::vector<std::thread> ranks;
+  const auto start = [&](std::size_t rank) {
+    ranks.emplace_back([&options, rank] {
+      const auto comm = make_tcp_communicator(options[rank]);
+      ASSERT_TRUE(comm.ok()) << comm.error().message();
+      EXPECT_TRUE((*comm)->barrier().ok());
+    });
+  };
+  start(0);
+  start(1);
+  // As rank 1, and as one of another number of ranks, while rank 0 waits for rank 2.
+  for (const int world : {3, 5}) {
+    TcpOptions stranger = options[1];
+    stranger.secret = "";
+    stranger.context.world = world;
+    const auto comm = make_tcp_communicator(stranger);
+    ASSERT_FALSE(comm.ok());
+    EXPECT_THAT(comm.error().message(), HasSubstr("another SLUICE_SECRET"));
+  }
+  start(2);
+  for (std::thread& thread : ranks) thread.join();
+}
+
+TEST(Meeting, NamesTheHostOfOneThatHasAnotherSecret) {
+  auto options = with_secret(options_of(places_of(std::array{2})));
+  options[1].secret = "of another";
+  options[0].rendezvous_timeout = milliseconds(500);
+  options[0].how_to_start = "start them";
+  const auto statuses = in_threads(options, [](int, Communicator&) { FAIL(); });
+  EXPECT_THAT(message_of(statuses[0]),
+              AllOf(HasSubstr("rank 1 of 2 did not come"), HasSubstr(": start them. A process at "
+                                                                     "127.0.0.1 came with another "
+                                                                     "SLUICE_SECRET")));
+}
+
+// Rank 0 in a process that may have few descriptors, with more connections than it can have.
+void expect_ranks_meet_among_strangers(int strangers, std::uint64_t more_descriptors) {
+  auto options = with_secret(options_of(places_of(std::array{2})));
+  const pid_t first = ::fork();
+  if (first == 0) {
+    if (more_descriptors > 0) {
+      const int next = ::dup(0);
+      const rlimit limit{static_cast<rlim_t>(next) + more_descriptors,
+                         static_cast<rlim_t>(next) + more_descriptors};
+      ::close(next);
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    auto comm = make_tcp_communicator(options[0]);
+    rusage use{};
+    ::getrusage(RUSAGE_SELF, &use);
+    const bool is_idle = cpu_seconds(use) < 0.5;
+    ::_exit(!comm.ok() ? 1 : !(*comm)->barrier().ok() ? 2 : is_idle ? 0 : 3);
+  }
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < strangers; ++i) silent.push_back(connected(options[0].master_port));
+  std::this_thread::sleep_for(seconds(1));  // in which it has nothing to do
+  options[1].listening_socket = -1;
+  {
+    const auto comm = make_tcp_communicator(options[1]);
+    EXPECT_TRUE(comm.ok()) << comm.error().message();
+    if (comm.ok()) {
+      EXPECT_TRUE((*comm)->barrier().ok());
+    }
+  }
+  int status = 0;
+  ::waitpid(first, &status, 0);
+  ::close(options[0].listening_socket);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: it did not meet; 3: it was busy with strangers";
+}
+
+TEST(Meeting, HundredsOfConnectionsThatSayNothingKeepNobodyWaiting) {
+  expect_ranks_meet_among_strangers(400, 0);
+}
+
+TEST(Meeting, ConnectionsThatSayNothingDoNotUseUpDescriptors) {
+  expect_ranks_meet_among_strangers(60, 40);
+}
+
+TEST(Meeting, NeedsDescriptorsForAllRanksAndSaysSoBefore) {
+  EXPECT_EXIT(
+      {
+        rlimit limit{};
+        limit.rlim_cur = 64;
+        limit.rlim_max = 4096;
+        ::setrlimit(RLIMIT_NOFILE, &limit);
+        const Status raised = make_room_for_descriptors(1000);
+        ::getrlimit(RLIMIT_NOFILE, &limit);
+        const bool is_raised = raised.ok() && limit.rlim_cur > 1000;
+        const Status refused = make_room_for_descriptors(10'000);
+        const bool is_said =
+            !refused.ok() && refused.error().message().find("4096") != std::string::npos;
+        ::_exit(is_raised && is_said ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+// Rank 2 has come and never connects for data; before it fails, it keeps strangers there.
+TEST(Meeting, StrangersAtThePortForDataDoNotHideAFailure) {
+  auto options = with_secret(options_of(places_of(std::array{3})));
+  std::vector<std::thread> threads;
+  for (const TcpOptions& of_rank : options) {
+    threads.emplace_back([&of_rank] {
+      auto control = ControlChannel::join(of_rank, FileDescriptor(of_rank.listening_socket));
+      ASSERT_TRUE(control.ok()) << control.error().message();
+      const int rank = of_rank.context.rank;
+      if (rank < 2) {
+        const auto sockets = connect_for_data(**control, rank, RunKey(of_rank.secret, of_rank.job),
+                                              time_now() + seconds(20));
+        ASSERT_FALSE(sockets.ok());
+        EXPECT_THAT(sockets.error().message(), HasSubstr("rank 2 (a) ended the run: it has died"));
+        return;
+      }
+      std::vector<FileDescriptor> silent;
+      for (int i = 0; i < 40; ++i)
+        silent.push_back(
+            connected((*control)->table().targets[static_cast<std::size_t>(i % 2)].port));
+      std::this_thread::sleep_for(milliseconds(100));
+      const auto begin = time_now();
+      (*control)->fail(ErrorCode::kInternal, "it has died");
+      EXPECT_LT(time_now() - begin, seconds(5));
+    });
+  }
+  const auto begin = time_now();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(time_now() - begin, seconds(10));
+}
+
+// What another rank says where something else has rank 0's port.
+std::string said_of(const std::function<void(const FileDescriptor& socket)>& server) {
+  const FileDescriptor listener = listening();
+  auto options = options_of(places_of(std::array{2}));
+  ::close(options[0].listening_socket);
+  options[1].master_port = port_of(listener);
+  options[1].rendezvous_timeout = seconds(20);
+  options[1].answer_timeout = milliseconds(300);
+  std::thread thread([&] {
+    pollfd entry{.fd = listener.get(), .events = POLLIN, .revents = 0};
+    static_cast<void>(::poll(&entry, 1, 20'000));
+    const auto socket = try_accept(listener);
+    if (socket) server(*socket);
+  });
+  const auto begin = time_now();
+  const auto comm = make_tcp_communicator(options[1]);
+  EXPECT_LT(time_now() - begin, seconds(15));
+  thread.join();
+  return comm.ok() ? "" : comm.error().message();
+}
+
+TEST(Meeting, SaysSoonThatAnotherProgramHasThePort) {
+  const auto says = [](const std::string& text) {
+    return [text](const FileDescriptor& socket) {
+      EXPECT_TRUE(send_all(socket, std::as_bytes(std::span(text)), soon()).ok());
+      std::array<std::byte, 48> knock{};  // all of it: else the close is a reset
+      static_cast<void>(receive_all(socket, knock, soon()));
+    };
+  };
+  for (const char* text : {"HTTP/1.1 400 Bad Request\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n"}) {
+    EXPECT_THAT(said_of(says(text)), AllOf(HasSubstr("is not rank 0 of this run"),
+                                           HasSubstr("choose another MASTER_PORT")));
+  }
+  // It waits for more.
+  EXPECT_THAT(said_of([](const FileDescriptor& socket) {
+                std::array<std::byte, 4096> all{};
+                static_cast<void>(receive_all(socket, all, time_now() + seconds(2)));
+              }),
+              HasSubstr("has said nothing for 300 ms"));
+}
+
+TEST(Meeting, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
+  const std::string evil = "\x1b[2J\x1b]0;owned\a\nsluice: all is well" + std::string(9000, 'x');
+  const std::string said = said_of([&](const FileDescriptor& socket) {
+    const Frame frame = failure_frame(0, Error(ErrorCode::kIo, evil.substr(0, 3500)));
+    EXPECT_TRUE(send_frame(socket, frame, soon()).ok());
+    std::array<std::byte, 48> knock{};  // all of it: else the close is a reset
+    static_cast<void>(receive_all(socket, knock, soon()));
+  });
+  EXPECT_THAT(said, HasSubstr("\\x1b[2J\\x1b]0;owned\\x07\\x0asluice: all is well"));
+  for (const char c : said) EXPECT_GE(c, ' ');
+}
+
+TEST(ListenAt, TakesTheAddressThatLeadsToOthersAndAllWhereNoneDoes) {
+  // The address of this machine that a packet to the documentation's network would leave by.
+  const FileDescriptor probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in far{};
+  far.sin_family = AF_INET;
+  far.sin_port = htons(9);
+  far.sin_addr.s_addr = htonl(0xc0000201);  // 192.0.2.1
+  const bool has_route =
+      ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&far), sizeof far) == 0;
+  const std::string own = has_route ? local_address(probe) : "";
+  if (own.empty() || is_loopback(own)) GTEST_SKIP() << "this machine has no network";
+  for (const Reach reach : {Reach::kThisHost, Reach::kAllHosts}) {
+    const auto here = listen_at(own, 0, reach);
+    ASSERT_TRUE(here.ok()) << here.error().message();
+    EXPECT_EQ(local_address(*here), own);
+  }
+  // A name that is loopback here, others know as something else; so they do an address that this
+  // machine has not.
+  for (const char* elsewhere : {"localhost", "192.0.2.1", ""}) {
+    const auto anywhere = listen_at(elsewhere, 0, Reach::kAllHosts);
+    ASSERT_TRUE(anywhere.ok()) << anywhere.error().message();
+    EXPECT_THAT(local_address(*anywhere), testing::AnyOf("::", "0.0.0.0"));
+  }
+  EXPECT_TRUE(is_loopback(local_address(*listen_at("localhost", 0, Reach::kThisHost))));
+}
+
+}  // namespace
+}  // namespace sluice::engine

@@ -1,0 +1,19 @@
+"""Why a conversation is not trained on: the reasons to count by, and what carries one."""
+
+NOT_JSON = "not JSON"
+NO_FORM = "in none of the known forms"
+NOT_TEXT = "content that is not text"
+NO_ASSISTANT = "no assistant turn"
+EMPTY_TURN = "an empty assistant turn"
+UNTRAINED = "no assistant turn that its data want trained"
+WEIGHED = "a turn weighed by its data with neither 0 nor 1"
+REJECTED = "an answer that its data reject"
+
+
+class LeftOut(Exception):
+    """A reason to count by, and what is particular here."""
+
+    def __init__(self, reason, detail=""):
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,142 @@
+"""Records out of files: lines of JSON, the elements of a JSON list, rows of CSV."""
+
+import codecs
+import csv
+import hashlib
+import io
+import itertools
+import json
+from collections import namedtuple
+
+from corpus.encodings import Utf8Reader
+from toolbox import Failure, read_json
+
+READ_BYTES = 1 << 20
+LONGEST_LINE_BYTES = 1 << 28  # of JSON-lines
+
+Source = namedtuple("Source", "name path size_bytes format")
+
+
+def json_lines(source, digest, report=None, encoding=None):
+    """(where, line, bytes read so far) of every line that is not blank."""
+    with Utf8Reader(source.path, digest, encoding) as reader:
+        handle, number = io.BufferedReader(reader, READ_BYTES), 0
+        tell_encoding(source, reader, encoding, report)
+        while True:
+            line = handle.readline(LONGEST_LINE_BYTES)
+            if not line:
+                return
+            number += 1
+            where = f"{source.name}:{number}"
+            if len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
+                raise Failure(f"{where} has more than {LONGEST_LINE_BYTES >> 20} MiB, so this is "
+                              "hardly JSON-lines; pass --format text if it is text")
+            if line.strip():
+                yield where, line, reader.at_bytes
+
+
+def tell_encoding(source, reader, given, report):
+    if report and not given and reader.encoding != "utf-8":
+        report.note(f"{source.name} is read as {reader.encoding.upper()}")
+
+
+def csv_rows(source, digest, report, encoding=None):
+    """(where, {column: cell}, bytes read so far) of every row after the first, which names them."""
+    csv.field_size_limit(LONGEST_LINE_BYTES)
+    with Utf8Reader(source.path, digest, encoding) as reader:
+        text = io.TextIOWrapper(io.BufferedReader(reader, READ_BYTES), "utf-8-sig", newline="")
+        tell_encoding(source, reader, encoding, report)
+        first = text.readline(LONGEST_LINE_BYTES)
+        separator = max(",;\t", key=first.count)
+        rows = csv.reader(itertools.chain([first], text), delimiter=separator)
+        number, names = 1, next(rows, [])
+        if len(set(names)) < len(names):
+            raise Failure(f"two columns of {source.name} have the same name: {', '.join(names)}")
+        while True:
+            number += 1
+            where = f"{source.name}, row {number}"
+            try:
+                cells = next(rows, None)
+            except csv.Error as error:
+                report.skip(where, f"not CSV ({error})")
+                continue
+            if cells is None:
+                return
+            if cells and len(cells) != len(names):
+                report.skip(where, f"it has {len(cells)} cells, and the first row names "
+                                   f"{len(names)}")
+            elif cells:
+                yield where, dict(zip(names, cells)), reader.at_bytes
+
+
+def json_list(source, digest, report=None, encoding=None):
+    """Likewise of every element of a file that is one JSON list, as its bytes."""
+    decoder, text, number, failed = json.JSONDecoder(), "", 0, None
+    # What is not UTF-8 is given on as it was: whoever takes the row apart says so.
+    as_text = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    with Utf8Reader(source.path, digest, encoding) as reader:
+        handle = io.BufferedReader(reader, READ_BYTES)
+        tell_encoding(source, reader, encoding, report)
+        place = None  # in `text`, of the next element; none before the list has begun
+        while True:
+            # As much again as did not suffice, so that a long element is not parsed too often.
+            raw = handle.read(max(READ_BYTES, len(text) - (place or 0)))
+            text = text[place or 0:] + as_text.decode(raw, final=not raw)
+            if place is None:
+                text = text.lstrip("\ufeff" + _JSON_SPACE)
+                if raw and not text:
+                    continue
+                text = text.removeprefix("[")
+            place = 0
+            while True:
+                begin = _behind_space(text, place)
+                if text[begin:begin + 1] == "]":
+                    rest = handle.read()
+                    if text[begin + 1:].strip(_JSON_SPACE) or rest.strip():
+                        raise Failure(f"{source.name} goes on behind the end of its list, after "
+                                      f"{number} rows: save it as one list, or as JSON-lines")
+                    return
+                try:
+                    _, end = decoder.raw_decode(text, begin)
+                except (ValueError, RecursionError) as error:
+                    failed = error
+                    break
+                after = _behind_space(text, end)
+                if text[after:after + 1] not in (",", "]"):
+                    failed = "there is no comma behind it"
+                    break
+                number += 1
+                yield (f"{source.name}, row {number}",
+                       text[begin:end].encode(errors="surrogateescape"), reader.at_bytes)
+                place = after + (text[after] == ",")
+            if not raw or len(text) - place > LONGEST_LINE_BYTES:
+                raise Failure(f"{source.name}, row {number + 1} of its list: {failed}. Nothing "
+                              "from there on can be read: mend it, or save it as JSON-lines")
+
+
+_JSON_SPACE = " \t\r\n"
+
+
+def _behind_space(text, place):
+    while text[place:place + 1] in _JSON_SPACE and place < len(text):
+        place += 1
+    return place
+
+
+def is_json_list(path, encoding=None):
+    """Whether it is a list of rows, by how it begins: each line of JSON-lines may be a list, too,
+    but of turns. Only of a regular file: of a pipe that would be lost."""
+    try:
+        with Utf8Reader(path, hashlib.sha256(), encoding) as reader:
+            head = io.BufferedReader(reader, READ_BYTES).read(READ_BYTES).decode(errors="replace")
+    except UnicodeError:
+        return False  # the reader of lines will say what is wrong with it
+    head = head.lstrip("\ufeff" + _JSON_SPACE)
+    if not head.startswith("["):
+        return False
+    line = head.split("\n", 1)[0]
+    try:
+        row = read_json(line)
+    except ValueError:
+        return True
+    return not (row and isinstance(row[0], dict) and ("role" in row[0] or "from" in row[0]))
