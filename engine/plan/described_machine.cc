@@ -23,6 +23,15 @@ constexpr double kAdamwShare = 0.9;
 
 std::string number_text(double value) { return decimals(value, value < 100 ? 1 : 0); }
 
+// The table's rates, and the assumed one, are of 16-bit products: several times those of fp32.
+Status check_rate(const DescribedMachine& given, const config::Config& config) {
+  if (given.tflops || !given.describes_gpu() || config.precision != config::Precision::kFp32)
+    return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "this run computes in fp32, and only the rate of 16-bit products is known of that "
+               "GPU: give its rate in fp32, without TF32, as --tflops, or set bf16.enabled");
+}
+
 void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
                   const config::Config& config, ProbeReport& report) {
   const GpuSheet* const known = given.gpu;
@@ -83,6 +92,7 @@ void describe_drives(const DescribedMachine& given, ProbeReport& report) {
 Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
                                       const PlanRunOptions& options) {
   const DescribedMachine& given = options.machine;
+  SLUICE_RETURN_IF_ERROR(check_rate(given, config));
   config::Config here = config;
   if (given.describes_gpu()) here.run.device = config::Device::kCpu;
   if (given.describes_drives()) {
@@ -106,25 +116,30 @@ Result<ProbeReport> described_machine(const config::Config& config, const ModelL
 }
 
 DescribedMachine with_assumptions(DescribedMachine machine, const config::Config& config,
-                                  std::vector<std::string>& assumed) {
-  if (!machine.is_elsewhere) return machine;
+                                  bool drives_are_here, std::vector<std::string>& assumed) {
+  const bool drives_alone =
+      !machine.is_elsewhere && machine.describes_gpu() && !machine.describes_drives();
+  if (!machine.is_elsewhere && (!drives_alone || drives_are_here)) return machine;
   const auto assume = [&](std::optional<double>& value, double as, const std::string& what) {
     if (value) return;
     value = as;
     assumed.push_back(what);
   };
-  if (!config.budget.cpu_gib)
+  // A budget is of that machine, and is not compared with this one.
+  if (!drives_alone) {
+    if (!machine.cpu_gib) machine.cpu_gib = config.budget.cpu_gib;
     assume(machine.cpu_gib, kAssumedHost.cpu_gib, "64 GiB of RAM, 56 of them for the run (--ram)");
-  assume(machine.ram_gb_per_s, kAssumedHost.ram_gb_per_s,
-         "RAM that copies 50 GB/s, read plus written (--ram-gb-per-s)");
+    assume(machine.ram_gb_per_s, kAssumedHost.ram_gb_per_s,
+           "RAM that copies 50 GB/s, read plus written (--ram-gb-per-s)");
+  }
   if (nvme_folders(config).empty() && !machine.nvme_gib) return machine;
-  if (!config.budget.nvme_gib)
-    assume(machine.nvme_gib, kAssumedHost.nvme_gib, "900 GiB of room on NVMe (--nvme-gib)");
+  if (!machine.nvme_gib) machine.nvme_gib = config.budget.nvme_gib;
+  assume(machine.nvme_gib, kAssumedHost.nvme_gib, "900 GiB of room on NVMe (--nvme-gib)");
   if (!machine.describes_drives()) {
     assume(machine.drive_read_gb_per_s, kAssumedHost.drive_read_gb_per_s,
            "a drive that reads 6 GB/s (--drive-read-gb-per-s)");
     assume(machine.drive_write_gb_per_s, kAssumedHost.drive_write_gb_per_s,
-           "and writes 3 GB/s for hours (--drive-write-gb-per-s)");
+           "a drive that writes 3 GB/s for hours (--drive-write-gb-per-s)");
   }
   return machine;
 }
@@ -144,10 +159,10 @@ std::vector<std::string> from_here(const DescribedMachine& machine, const config
   return what;
 }
 
-double rated_tbw(const DescribedMachine& machine, double room_bytes) {
+double rated_tbw(const DescribedMachine& machine, double drive_bytes) {
   constexpr double kTbwOfTb = 600;  // 600 TB for each TB that they hold
   constexpr double kTb = 1e12;
-  return machine.drive_tbw.value_or(kTbwOfTb * std::max(std::ceil(room_bytes / kTb), 1.0));
+  return machine.drive_tbw.value_or(kTbwOfTb * std::max(std::ceil(drive_bytes / kTb), 1.0));
 }
 
 offload::LinkSpeeds described_link(const DescribedMachine& given, bool on_gpu) {

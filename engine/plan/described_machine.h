@@ -15,14 +15,15 @@ namespace sluice::engine {
 Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
                                       const PlanRunOptions& options);
 
-// What a machine that is elsewhere has, as far as it is not said; `assumed` names it.
+// What a machine that is elsewhere has, as far as neither it nor a budget says so; `assumed` names
+// it. Of a described GPU without drives the drives alone, where the run's are not here.
 DescribedMachine with_assumptions(DescribedMachine machine, const config::Config& config,
-                                  std::vector<std::string>& assumed);
+                                  bool drives_are_here, std::vector<std::string>& assumed);
 // What a plan for a described machine has of this one.
 std::vector<std::string> from_here(const DescribedMachine& machine, const config::Config& config,
                                    bool on_gpu);
-// TB that drives with so much room are rated to be written: as given, or as common drives are.
-double rated_tbw(const DescribedMachine& machine, double room_bytes);
+// TB that drives of so many bytes are rated to be written: as given, or as common drives are.
+double rated_tbw(const DescribedMachine& machine, double drive_bytes);
 
 // A card of 24 GB on PCIe 4, by its data sheet (RTX 4090, A10 to A5000: rounded down).
 struct AssumedGpu {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "aio/real_file_system.h"
@@ -16,6 +18,7 @@
 #include "engine/plan/planner_input.h"
 #include "engine/plan/rank_growth.h"
 #include "engine/preflight/nvme_folders.h"
+#include "engine/preflight/shared_file_systems.h"
 #include "engine/probe/machine_probe.h"
 
 namespace sluice::engine {
@@ -282,6 +285,27 @@ void estimate_described(const config::Config& config, const ModelLayout& model,
   machine.units_when.estimated = true;
 }
 
+bool drives_are_here(const config::Config& config, aio::FileSystem& files) {
+  const Status found = require_nvme_folders(config, files);
+  return found.ok() || found.error().code() != ErrorCode::kNotFound;
+}
+
+// The size of the drives, of which an earlier run's files may take a part; what the plan has of
+// them, where they are not this machine's.
+double drive_bytes(const RunPlan& plan, const PlanRunOptions& options) {
+  double bytes = 0;
+  if (!options.machine.nvme_gib && options.files == nullptr) {
+    aio::RealFileSystem files;
+    for (const auto& it :
+         file_systems_of_paths(files, plan.stripes.paths, options.file_system_of)) {
+      std::error_code error;
+      const auto space = std::filesystem::space(it.folder, error);
+      if (!error) bytes += static_cast<double>(space.capacity);
+    }
+  }
+  return bytes > 0 ? bytes : static_cast<double>(of_host(plan.budget.nvme, plan.ranks));
+}
+
 void set_link(const PlanRunOptions& options, bool on_gpu, ProbeReport& machine) {
   if (options.ranks.is_alone()) return;
   if (options.link) {
@@ -326,7 +350,9 @@ std::optional<RunOutlook> run_outlook(const config::Config& config, const RunPla
 Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& asked) {
   std::vector<std::string> assumed;
   PlanRunOptions options = asked;
-  options.machine = with_assumptions(asked.machine, given, assumed);
+  aio::RealFileSystem here;
+  aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
+  options.machine = with_assumptions(asked.machine, given, drives_are_here(given, *files), assumed);
   if (options.machine.nvme_gib && !options.machine.describes_drives() &&
       nvme_folders(given).empty()) {
     return Error(ErrorCode::kInvalidArgument,
@@ -375,8 +401,6 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
   if (is_described(options.machine))
     plan.machine.from_here = from_here(options.machine, config, on_gpu);
   set_link(options, on_gpu, plan.machine);
-  aio::RealFileSystem here;
-  aio::FileSystem* const files = options.files != nullptr ? options.files : &here;
   plan.stripes = nvme_stripes(config, plan.machine, options.machine.nvme_gib ? nullptr : files,
                               options.file_system_of);
   const Question question{.config = config,
@@ -388,9 +412,10 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
                           .names = options.names};
   SLUICE_RETURN_IF_ERROR(place(question, plan));
   SLUICE_RETURN_IF_ERROR(place_in_room(question, plan));
-  if (!plan.stripes.paths.empty())
-    plan.drive_tbw =
-        rated_tbw(options.machine, static_cast<double>(of_host(plan.budget.nvme, plan.ranks)));
+  if (!plan.stripes.paths.empty()) {
+    plan.drive_tbw = rated_tbw(options.machine, drive_bytes(plan, options));
+    plan.drive_tbw_assumed = !options.machine.drive_tbw;
+  }
   SLUICE_RETURN_IF_ERROR(hint_at_a_drive(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_smaller_waves(question, plan));
   SLUICE_RETURN_IF_ERROR(hint_at_a_smaller_batch(question, plan));

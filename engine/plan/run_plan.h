@@ -40,7 +40,7 @@ struct DescribedMachine {
   std::optional<double> cpu_gib;
   std::optional<double> nvme_gib;
   std::optional<double> bus_gb_per_s;         // each way
-  std::optional<double> tflops;               // dense, 16 bits, sums in fp32
+  std::optional<double> tflops;               // dense, in the run's type, sums in fp32
   std::optional<double> gpu_memory_gb_per_s;  // read plus written
   std::optional<double> ram_gb_per_s;         // likewise
   std::optional<double> drive_read_gb_per_s;
@@ -51,7 +51,8 @@ struct DescribedMachine {
   std::optional<double> network_gb_per_s;
   std::optional<double> link_latency_us;
   std::optional<double> drive_tbw;  // TB that the drives are rated to be written in their life
-  // Nothing of it is this machine's: what is not given is assumed, and no folder is looked at.
+  // Nothing of it is this machine's: what neither it nor a budget of the configuration gives is
+  // assumed, and no folder is looked at.
   bool is_elsewhere = false;
 
   bool describes_host() const { return ram_gb_per_s.has_value(); }
@@ -131,6 +132,7 @@ struct RunPlan {
   offload::RankGroup ranks;
   std::vector<RankGrowth> growth;  // of several ranks; empty: not asked for
   double drive_tbw = 0;            // of the run's drives; 0: nothing is written to any
+  bool drive_tbw_assumed = false;  // as common drives of that size have
 };
 
 // How long the run will be, and what it writes; nothing where its steps are not known.

@@ -306,6 +306,36 @@ TEST(RunPlan, AssumesACardOf24GBWhereOnlyItsSpeedIsDescribed) {
   EXPECT_LT(plan.input.budget.gpu, gib(24));
 }
 
+// With the run's own folder, which need not be here.
+TEST(RunPlan, AssumesTheDriveOfADescribedGpuThatIsNotHere) {
+  const aio::TemporaryFolder folder;
+  DescribedMachine machine = described(8);
+  machine.cpu_gib = 12;
+  machine.nvme_gib = machine.drive_read_gb_per_s = machine.drive_write_gb_per_s = std::nullopt;
+  const RunPlan plan =
+      planned(planned_config({"budget.nvme_paths=[\"" + folder.file("nvme") + "\"]"}),
+              {.machine = machine});
+  EXPECT_EQ(plan.machine.speeds.drives.in_bytes_per_s, 6e9);
+  EXPECT_EQ(plan.machine.speeds.drives.out_bytes_per_s, 3e9);
+  EXPECT_THAT(plan.machine.assumed,
+              testing::ElementsAre(testing::HasSubstr("900 GiB of room on NVMe"),
+                                   testing::HasSubstr("a drive that reads 6 GB/s"),
+                                   testing::HasSubstr("a drive that writes 3 GB/s for hours")));
+  EXPECT_TRUE(plan.machine.from_here.empty());
+  EXPECT_TRUE(plan.drive_tbw_assumed);
+  EXPECT_EQ(plan.drive_tbw, 600);
+  EXPECT_FALSE(std::filesystem::exists(folder.file("nvme")));
+}
+
+TEST(RunPlan, TakesNoRateOf16BitsForARunInFp32) {
+  DescribedMachine machine = described();
+  machine.tflops.reset();
+  const auto plan = plan_run(planned_config({"bf16.enabled=false"}), {.machine = machine});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_THAT(plan.error().message(), testing::HasSubstr("give its rate in fp32"));
+  EXPECT_TRUE(plan_run(planned_config({}), {.machine = machine}).ok());
+}
+
 TEST(RunPlan, PlansForADriveThatIsOnlyDescribed) {
   DescribedMachine little = described(8);
   little.cpu_gib = 12;
