@@ -40,17 +40,21 @@ constexpr int kLargestRank = 1;  // makes the largest part smaller
 constexpr int kOtherRank = 2;
 constexpr int kMachineRank = 3;  // takes another machine
 
-Advice budget_advice(const char* key, const char* of_what, std::uint64_t bytes,
+// `before` and `behind` are what the machine needs, around so many GiB.
+Advice budget_advice(const char* key, const char* before, const char* behind, std::uint64_t bytes,
                      std::uint64_t available) {
   if (available == 0 || bytes <= available)
     return {kBudgetRank, std::string(key) + " " + gib_up_text(bytes)};
-  return {kMachineRank, std::string(of_what) + " " + gib_up_text(bytes) + " GiB (there are " +
-                            format_bytes(available) + ")"};
+  return {kMachineRank, std::string(before) + " " + gib_up_text(bytes) + " GiB" + behind +
+                            " (there are " + format_bytes(available) + ")"};
 }
 
-// Whether a control group leaves less than the machine has.
-bool is_in_small_group(const MachineFacts& facts) {
-  return facts.cgroup_limit_bytes && host_free(facts) == facts.cgroup_bytes;
+// Whether a control group leaves less than the machine has, and this machine's RAM is planned with.
+bool is_in_small_group(const RunPlan& plan) {
+  const MachineFacts& facts = plan.facts;
+  if (!facts.cgroup_limit_bytes || host_free(facts) != facts.cgroup_bytes) return false;
+  return plan.available.cpu ==
+         *facts.cgroup_bytes / static_cast<std::uint64_t>(plan.ranks.local_world);
 }
 
 std::string micro_batch_text(const config::BatchSizes& batch, std::int64_t micro) {
@@ -65,18 +69,18 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
   const offload::TierBytes& beside = plan.beside.at_most;
   const int activations = activations_are_largest ? kLargestRank : kOtherRank;
   const int state = activations_are_largest ? kOtherRank : kLargestRank;
+  const bool in_group = is_in_small_group(plan);
   switch (hint.change) {
     case Change::kMoreGpu:
       return budget_advice(
-          "budget.gpu_gib", "a GPU with",
+          "budget.gpu_gib", "a GPU with", "",
           static_cast<std::uint64_t>(
               static_cast<double>(budget.gpu + beside.gpu + hint.more_bytes) / (1 - kGpuSlack)),
           plan.available.gpu);
     case Change::kMoreCpu:
       return budget_advice("budget.cpu_gib",
-                           is_in_small_group(plan.facts)
-                               ? "a memory limit of this container or job of"
-                               : "a machine with RAM of",
+                           in_group ? "a memory limit of" : "a machine with RAM of",
+                           in_group ? " for this container or job" : "",
                            of_host(plan, budget.cpu + beside.cpu + hint.more_bytes),
                            of_host(plan, plan.available.cpu));
     case Change::kMoreNvme:

@@ -237,7 +237,9 @@ std::string outlook_text(const config::Config& config, const RunPlan& plan) {
     text += "; " + decimals(outlook->written_tb, outlook->written_tb < 10 ? 1 : 0) +
             " TB written, " + decimals(100 * outlook->drive_life, 1) + "% of the " +
             decimals(plan.drive_tbw, 0) +
-            " TB that such a drive is rated for (--drive-tbw has your drive's)";
+            (plan.drive_tbw_assumed ? " TB that such a drive is rated for (an assumed rating: "
+                                      "give your drive's with --drive-tbw)"
+                                    : " TB that the drives are rated for");
   return text + "\n";
 }
 
