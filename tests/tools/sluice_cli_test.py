@@ -369,6 +369,9 @@ class Plan(Program):
         mine = json.loads(self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more,
                                       "--drive-tbw", 300).stdout)
         self.assertEqual(mine["run"]["drive_rated_tb"], 300)
+        given = self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more[:-1],
+                            "--drive-tbw", 300).stdout
+        self.assertIn("300 TB that the drives are rated for\n", given)
         shares = {it["what"]: it for it in plan["machine"]["shares_of_data_sheet"]}
         self.assertEqual(shares["large products"]["share"], 0.92)
         self.assertIn("LLMQ", shares["large products"]["from"])
@@ -390,6 +393,42 @@ class Plan(Program):
             "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": False})
         self.sluice(*other)
         self.sluice("plan", "mine", "--gpu", "l4", "--ram", 32)
+
+    def test_a_described_gpu_needs_no_drive_here(self):
+        card = ["--gpu-gib", 24, "--tflops", 165, "--ram", 64]
+        for name in (ROOT / "configs/qwen3_8b_24gb.json", "qwen3-8b"):
+            shown = self.sluice("plan", name, *card)
+            self.assertIn("a drive that reads 6 GB/s (--drive-read-gb-per-s); "
+                          "a drive that writes 3 GB/s for hours", shown.stdout)
+        self.assertIn("no run file: planned is a full training of model.preset qwen3-8b, "
+                      "16 sequences of 2048 tokens a step", shown.stderr)
+        self.assertEqual(list(self.path.iterdir()), [])
+        # A budget is of the machine that is described.
+        large = ["--gpu", "h100", "--set", "budget.cpu_gib=90000", "--set", "budget.nvme_gib=9000"]
+        shown = self.sluice("plan", "qwen3-8b", *large)
+        self.assertNotIn("the machine says", shown.stderr)
+        self.assertNotIn("(--ram)", shown.stdout)
+        self.assertNotIn("(--nvme-gib)", shown.stdout)
+
+    def test_a_mistyped_run_file_is_no_model(self):
+        (self.path / "configs").mkdir()
+        for name in ("gpt2_xl_24gb", "configs/gpt2_xl_24gb", "runs/qwen3-8b-lora.jsonc",
+                     "qwen3-8b.yaml", "runs/mine/qwen3-8b"):
+            with self.subTest(name=name):
+                self.assertIn(name, self.refused("plan", name, "--gpu", "rtx4090"))
+
+    def test_counts_steps_by_tokens_only_where_epochs_are_the_length(self):
+        plan = ["plan", ROOT / "configs/demo.json", *CARD, "--data-tokens", 1_000_000, "--json",
+                "--set"]
+        self.assertIn("run.steps is 9", self.refused(*plan, "run.steps=9"))
+        made = json.loads(self.sluice(*plan, "run.epochs=1").stdout)
+        self.assertEqual(made["run"]["steps"], -(-1_000_000 // made["tokens_per_step"]))
+
+    def test_plans_fp32_by_a_rate_of_fp32(self):
+        plan = ["plan", ROOT / "configs/demo.json", "--gpu", "rtx4090", "--set",
+                "bf16.enabled=false"]
+        self.assertIn("give its rate in fp32", self.refused(*plan))
+        self.sluice(*plan, "--tflops", 82)
 
     def test_knows_gpus_by_name_and_lists_them(self):
         table = self.sluice("plan", "--list-gpus").stdout

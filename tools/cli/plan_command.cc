@@ -80,7 +80,7 @@ std::string closing(const std::vector<engine::StepMetrics>& steps) {
 std::vector<std::string> budget_warnings(const config::Config& config, const engine::RunPlan& plan,
                                          const engine::DescribedMachine& machine) {
   config::Budget budget = config.budget;
-  if (machine.cpu_gib) budget.cpu_gib.reset();
+  if (machine.cpu_gib || machine.is_elsewhere) budget.cpu_gib.reset();
   if (machine.describes_gpu()) budget.gpu_gib.reset();
   return engine::budget_warnings(budget, plan.facts);
 }
@@ -137,12 +137,36 @@ Status complete_machine(PlanOptions& options) {
 }
 
 // Steps of the run's epochs over data that is not here.
-void set_steps(const PlanOptions& options, config::Config& config) {
-  if (!options.data_tokens) return;
+Status set_steps(const PlanOptions& options, config::Resolved& resolved) {
+  if (!options.data_tokens) return {};
+  config::Config& config = resolved.config;
+  const bool has_steps =
+      std::any_of(resolved.reports.begin(), resolved.reports.end(),
+                  [](const auto& key) { return key.path == "run.steps" && key.given; });
+  if (has_steps && !config.run.epochs)
+    return Error(ErrorCode::kInvalidArgument,
+                 "--data-tokens counts the steps of run.epochs, and run.steps is " +
+                     std::to_string(config.run.steps) +
+                     " already: leave it out, or give --set run.epochs=1");
   const double of_a_step =
       static_cast<double>(config.batch.train) * static_cast<double>(config.data.sequence_tokens);
   const double steps = config.run.epochs.value_or(1) * *options.data_tokens / of_a_step;
   config.run.steps = std::max<std::int64_t>(std::llround(std::ceil(std::min(steps, 1e15))), 1);
+  return {};
+}
+
+// What is planned where no run file says so.
+std::string invented_text(const config::Config& config) {
+  const std::string training = config.lora.rank > 0 ? "adapters for" : "a full training of";
+  const std::string model = config.model.path.empty() ? "model.preset " + config.model.preset
+                                                      : "the model in " + config.model.path;
+  return "no run file: planned is " + training + " " + model + ", " +
+         std::to_string(config.batch.train) + " sequences of " +
+         std::to_string(config.data.sequence_tokens) + " tokens a step";
+}
+
+bool describes_drives(const engine::DescribedMachine& machine) {
+  return machine.describes_gpu() || machine.describes_drives() || machine.nvme_gib;
 }
 
 Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
@@ -154,10 +178,11 @@ Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   config_options.world_size = ranks.world;
   config_options.needs_shape_only = options.machine.describes_gpu();
-  take_model_as_config(config_options);
+  const bool invented = take_model_as_config(config_options, describes_drives(options.machine));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved,
                           resolve(config_options, LookAtData::kIfItOpens));
-  set_steps(options, resolved.config);
+  if (invented) log::info(invented_text(resolved.config));
+  SLUICE_RETURN_IF_ERROR(set_steps(options, resolved));
   SLUICE_RETURN_IF_ERROR(check_ranks(resolved.config, options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
   if (const std::string unused = config::unused_keys(resolved); !unused.empty())
@@ -203,7 +228,9 @@ void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
       "plan takes the shares that it prints");
   add("--bus-gb-per-s,--h2d-gb-per-s", machine.bus_gb_per_s,
       "host to GPU, each way: 32 for PCIe 4 x16, 64 for PCIe 5");
-  add("--tflops", machine.tflops, "dense 16-bit products with sums in fp32, without sparsity");
+  add("--tflops", machine.tflops,
+      "dense products of the run's type with sums in fp32, without sparsity: by data sheets, of "
+      "16 bits");
   add("--gpu-memory-gb-per-s", machine.gpu_memory_gb_per_s, "GPU memory");
   add("--cpu-gib", machine.cpu_gib, "RAM that the run may take");
   add("--ram-gb-per-s", machine.ram_gb_per_s, "RAM, read plus written, by all cores");

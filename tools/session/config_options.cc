@@ -144,6 +144,26 @@ std::string preset_of(const std::string& model) {
   return std::string(found);
 }
 
+// "run.json", but not "Llama-3.1-8B".
+bool has_file_ending(const std::filesystem::path& path) {
+  const std::string ending = path.extension().string();
+  return ending.size() > 1 && std::isalpha(static_cast<unsigned char>(ending[1])) != 0;
+}
+
+// The preset that somebody means who names no file: by its name, or by a published model's, as
+// OWNER/NAME. Empty: a file was meant, whose path has a mistake perhaps.
+std::string preset_meant_by(const std::string& name) {
+  const std::filesystem::path path = name;
+  if (has_file_ending(path)) return "";
+  const std::string preset = preset_of(name);
+  if (!path.has_parent_path()) return plain_name(name) == plain_name(preset) ? preset : "";
+  const std::filesystem::path owner = path.parent_path();
+  std::error_code error;
+  const bool is_owner = path.is_relative() && !owner.has_parent_path() && path.has_filename() &&
+                        !std::filesystem::exists(owner, error);
+  return is_owner ? preset : "";
+}
+
 // A plan needs the shape of a model and not its folder: that of the preset of its name does.
 void take_preset_for_absent_model(config::Sources& sources) {
   config::Sources asking = sources;
@@ -212,15 +232,14 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
   return sources;
 }
 
-void take_model_as_config(ConfigOptions& options) {
-  if (options.file.empty()) return;
+bool take_model_as_config(ConfigOptions& options, bool with_drive) {
+  if (options.file.empty()) return false;
   std::error_code error;
   const std::filesystem::path path = options.file;
   const bool is_folder = std::filesystem::is_directory(path, error);
   const bool has_model = is_folder && std::filesystem::exists(path / "config.json", error);
-  const std::string preset = preset_of(options.file);
-  if (std::filesystem::exists(path, error) ? !has_model : preset.empty()) return;
-  if (!is_folder && path.extension() == ".json") return;
+  const std::string preset = preset_meant_by(options.file);
+  if (std::filesystem::exists(path, error) ? !has_model : preset.empty()) return false;
   const auto shape = engine::preset_shape(preset);
   constexpr std::int64_t kTokens = 2048;
   const std::int64_t context = shape && !has_model ? shape->context_tokens : kTokens;
@@ -232,14 +251,15 @@ void take_model_as_config(ConfigOptions& options) {
                           {"offload_param", {{"device", "auto"}}},
                           {"offload_optimizer", {{"device", "auto"}}}}},
                         {"data", {{"sequence_length", std::min(context, kTokens)}}},
-                        {"run", {{"epochs", 1}}},
-                        {"budget", {{"nvme_paths", nlohmann::json::array({"nvme"})}}}};
+                        {"run", {{"epochs", 1}}}};
+  if (with_drive) run["budget"] = {{"nvme_paths", nlohmann::json::array({"nvme"})}};
   if (has_model)
     run["model"] = {{"path", options.file}};
   else
     run["model"] = {{"preset", preset}};
   options.text = run.dump();
   options.file.clear();
+  return true;
 }
 
 Result<config::Resolved> resolve_for_probe(const ConfigOptions& options) {

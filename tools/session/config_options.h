@@ -28,9 +28,10 @@ struct ConfigOptions {
 
 // CONFIG, --deepspeed and --set; `options` must outlive the parsing.
 void add_config_options(CLI::App& command, ConfigOptions& options);
-// In place of a run file that is not there: a small run of the model that CONFIG names, by a preset
-// or by its folder; else unchanged. For plans.
-void take_model_as_config(ConfigOptions& options);
+// In place of a run file that is not there: a small run of the model that CONFIG names, by a
+// preset, by its folder or as OWNER/NAME; else unchanged, and false. With a drive only where one is
+// described, since it would be no folder of this machine. For plans.
+bool take_model_as_config(ConfigOptions& options, bool with_drive);
 // Without CONFIG, for commands that know where the run's is.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
