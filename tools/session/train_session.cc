@@ -253,10 +253,16 @@ std::vector<std::string> TrainSession::missing() const {
   return sentences;
 }
 
-// Where no plan has said how long a step takes, the first one does.
+// Where no plan has said how long a step takes, the faster of the first two does: the first one
+// warms up too.
 void TrainSession::compare_with_grace() {
   if (parts_.checkpoints == nullptr || stop_.step_s) return;
-  stop_.step_s = last_.step_ms / 1e3;
+  const double step_s = last_.step_ms / 1e3;
+  if (!first_step_s_) {
+    first_step_s_ = step_s;
+    return;
+  }
+  stop_.step_s = std::min(*first_step_s_, step_s);
   if (stop_.seconds() <= engine::kUsualGraceS) return;
   progress_.clear();
   *parts_.says << engine::stop_sentence(stop_) << "\n";

@@ -106,6 +106,7 @@ class TrainSession {
   std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
   engine::StopNeeds stop_;
+  std::optional<double> first_step_s_;
   int failed_saves_ = 0;
   std::string why_not_saved_;  // of the last save that failed
   bool metrics_wait_ = false;  // as far as reported to the user
