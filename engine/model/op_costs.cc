@@ -100,8 +100,10 @@ std::uint64_t AttentionCosts::backward_bytes(const PassShape& pass,
   const std::int64_t repeated = repeated_bytes(*this, pass, options.cpu);
   if (!is_fused(*this, pass, options)) return bytes(plain_bytes(*this, pass) + repeated);
   const bool in_fp32 = multiplies_in_fp32(pass, options);
-  if (in_fp32) return bytes(fp32_attention_bytes(*this, pass) + mask_bytes(*this, pass, in_fp32));
-  if (options.cpu) return bytes(repeated + mask_bytes(*this, pass, in_fp32));
+  // Plans do not ask the processor: it may do either.
+  if (options.cpu)
+    return bytes(std::max(in_fp32 ? fp32_attention_bytes(*this, pass) : 0, repeated) +
+                 mask_bytes(*this, pass, in_fp32));
   return bytes(repeated + flash_sums_bytes(*this, pass, options.deterministic));
 }
 

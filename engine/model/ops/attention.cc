@@ -110,9 +110,10 @@ struct HeadPiece {
     return {of_queries(heads.query).to(at::kFloat), of_keys(heads.key).to(at::kFloat),
             of_keys(heads.value).to(at::kFloat)};
   }
-  // Masks are every sequence's, or one for all.
-  std::optional<at::Tensor> of_mask(const std::optional<at::Tensor>& mask) const {
-    return !mask || mask->size(0) == 1 ? mask : of_sequences(*mask);
+  // Masks are every sequence's, or one for all; see mask_of_pieces().
+  std::optional<at::Tensor> fp32_mask(const std::optional<at::Tensor>& mask) const {
+    if (!mask || mask->size(0) == 1) return mask;
+    return of_sequences(*mask).to(at::kFloat);
   }
 };
 
@@ -131,10 +132,17 @@ void for_each_fp32_piece(const HeadViews& heads, std::int64_t positions, const V
                       .groups = groups});
 }
 
+// Of every sequence in the queries' type, of which a piece is widened at a time; one for all in fp32.
+std::optional<at::Tensor> mask_of_pieces(const AttentionReach& reach, const at::Tensor& query) {
+  auto mask = mask_of(reach, query.size(2), query.options());
+  if (mask && mask->size(0) == 1) mask = mask->to(at::kFloat);
+  return mask;
+}
+
 Attended flash_cpu_in_fp32(const HeadViews& heads, const AttentionOptions& options) {
   const at::Tensor& query = heads.query;
   const at::TensorOptions fp32 = query.options().dtype(at::kFloat);
-  const auto mask = mask_of(options.reach, query.size(2), fp32);
+  const auto mask = mask_of_pieces(options.reach, query);
   Attended attended = {
       .output =
           at::empty({query.size(0), query.size(2), options.heads.query_width()}, query.options()),
@@ -142,7 +150,7 @@ Attended flash_cpu_in_fp32(const HeadViews& heads, const AttentionOptions& optio
   const at::Tensor outputs = split_heads(attended.output, options.heads.heads);
   for_each_fp32_piece(heads, query.size(2), [&](const HeadPiece& piece) {
     const HeadViews some = piece.fp32(heads);
-    const FlashCpu flash(some, piece.of_mask(mask));
+    const FlashCpu flash(some, piece.fp32_mask(mask));
     const auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         some.query, flash.key, flash.value, 0.0, flash.is_causal(), flash.mask, options.scale);
     piece.of_queries(outputs).copy_(output);
@@ -155,13 +163,13 @@ at::Tensor flash_cpu_backward_in_fp32(const at::Tensor& grad_heads, const HeadVi
                                       const Attended& attended, const AttentionOptions& options,
                                       const at::Tensor& bias_gradient) {
   const at::Tensor& query = heads.query;
-  const auto mask = mask_of(options.reach, query.size(2), query.options().dtype(at::kFloat));
+  const auto mask = mask_of_pieces(options.reach, query);
   const at::Tensor gradient = packed_like(query, options.heads);
   const HeadViews gradients(gradient, options.heads);
   const at::Tensor outputs = split_heads(attended.output, options.heads.heads);
   for_each_fp32_piece(heads, query.size(2), [&](const HeadPiece& piece) {
     const HeadViews some = piece.fp32(heads);
-    const FlashCpu flash(some, piece.of_mask(mask));
+    const FlashCpu flash(some, piece.fp32_mask(mask));
     const auto [of_query, of_key, of_value] =
         at::_scaled_dot_product_flash_attention_for_cpu_backward(
             piece.of_queries(grad_heads).to(at::kFloat), some.query, flash.key, flash.value,

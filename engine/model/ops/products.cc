@@ -8,6 +8,8 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -38,11 +40,24 @@ bool is_x86() {
 #endif
 }
 
+// Whether oneDNN's variable forbids the processor's instructions for bf16, and no more.
+bool is_held_below_bf16() {
+  for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr) continue;
+    std::string isa = value;
+    for (char& c : isa) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    return isa == "AVX512_CORE" || isa == "AVX512_CORE_VNNI" || isa == "AVX2_VNNI_2";
+  }
+  return false;
+}
+
 // With AVX-512 and without instructions for bf16, oneDNN says that it multiplies them, four times
 // slower than fp32.
 bool has_fast_bf16() {
   return onednn_multiplies("mkldnn::_is_mkldnn_bf16_supported") &&
-         (!is_x86() || processor_has("avx512_bf16") || processor_has("amx_bf16"));
+         (!is_x86() ||
+          (!is_held_below_bf16() && (processor_has("avx512_bf16") || processor_has("amx_bf16"))));
 }
 
 // Hands out the products of pieces: where they belong, and fp32 sums, to which `addend` was added.
@@ -62,7 +77,12 @@ void multiply_pieces(const at::Tensor& left, const at::Tensor& right, const at::
       if (addend.defined()) {
         at::Tensor added = addend.narrow(-1, column, wide);
         if (added.dim() == 2) added = added.narrow(0, row, high);
-        sum = at::addmm(added.to(at::kFloat), of_left, of_right, scales.beta, scales.alpha);
+        sum = added.to(at::kFloat);
+        // In place where that is a copy, and not one row for all.
+        if (added.dim() == 2 && added.scalar_type() != at::kFloat)
+          sum.addmm_(of_left, of_right, scales.beta, scales.alpha);
+        else
+          sum = at::addmm(sum, of_left, of_right, scales.beta, scales.alpha);
       } else {
         sum = at::mm(of_left, of_right);
         if (scales.alpha != 1) sum.mul_(scales.alpha);

@@ -63,10 +63,24 @@ TEST(ProductsHere, GoThroughFp32WhereOneDnnIsHeldToAvx2) {
   const char* const held = std::getenv("ONEDNN_MAX_CPU_ISA");
   if (held == nullptr || !std::string_view(held).starts_with("AVX2"))
     GTEST_SKIP() << "ONEDNN_MAX_CPU_ISA is not AVX2";
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "it holds processors of x86-64 alone";
+#endif
   EXPECT_FALSE(has_fast_products(at::kBFloat16));
   EXPECT_FALSE(has_fast_products(at::kHalf));
   EXPECT_TRUE(multiplies_in_fp32(at::ones({1}, at::kBFloat16)));
   EXPECT_FALSE(multiplies_in_fp32(at::ones({1})));
+}
+
+// Whatever instructions for bf16 the processor has.
+TEST(ProductsHere, GoThroughFp32WhereOneDnnIsHeldToAvx512WithoutBf16) {
+  const char* const held = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (held == nullptr || std::string_view(held) != "AVX512_CORE")
+    GTEST_SKIP() << "ONEDNN_MAX_CPU_ISA is not AVX512_CORE";
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "it holds processors of x86-64 alone";
+#endif
+  EXPECT_FALSE(has_fast_products(at::kBFloat16));
 }
 
 TEST(Fp32Pieces, CoverEverythingWithinTheirBound) {
@@ -166,13 +180,15 @@ struct AttentionCase {
   std::int64_t sequences = 1;
   std::int64_t tokens = 1;
   std::int64_t window = 0;
+  const Documents* documents = nullptr;
 };
 
 // What fp32 makes of the same numbers, within the rounding of inputs, outputs and gradients.
 void expect_attention(const AttentionCase& it) {
   const at::Tensor packed =
       at::randn({it.sequences, it.tokens, it.heads.width()}).to(Products::GetParam());
-  const AttentionOptions options = {.heads = it.heads, .reach = {.window = it.window}};
+  const AttentionOptions options = {.heads = it.heads,
+                                    .reach = {.window = it.window, .documents = it.documents}};
   const HeadViews heads(packed, it.heads);
   const Attended made = attention(heads, options);
   const Attended exact = attention(fp32(heads), options);
@@ -215,6 +231,21 @@ TEST_P(Products, OfAttentionAreTheSameInPieces) {
   const HeadShape many = {.heads = 18, .kv_heads = 18, .head_dim = 16384};
   ASSERT_LT(Fp32AttentionPiece(1, 18, 32 * 16384).kv_heads, 18);
   expect_attention({.heads = many, .sequences = 1, .tokens = 32});
+}
+
+// Each row with a mask of its own, a piece of which is widened at a time.
+TEST_P(Products, OfAttentionHaveTheMasksOfTheirRows) {
+  constexpr std::int64_t kRows = 9;
+  constexpr std::int64_t kTokens = 32;
+  const HeadShape grouped = {.heads = 4, .kv_heads = 2, .head_dim = 8192};
+  ASSERT_LT(Fp32AttentionPiece(kRows, 2, 2 * kTokens * 8192).sequences, kRows);
+  Documents documents;
+  documents.positions = at::empty({kRows, kTokens}, at::kLong);
+  std::int64_t* position = documents.positions.data_ptr<std::int64_t>();
+  for (std::int64_t row = 0; row < kRows; ++row)
+    for (std::int64_t token = 0; token < kTokens; ++token) *position++ = token % (row + 3);
+  expect_attention(
+      {.heads = grouped, .sequences = kRows, .tokens = kTokens, .documents = &documents});
 }
 
 // The last position alone, with the keys of all.
