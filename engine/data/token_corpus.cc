@@ -35,10 +35,10 @@ Result<std::uint64_t> TokenCorpus::fingerprint() const {
   return hash;
 }
 
-Result<std::uint64_t> TokenCorpus::token_hash() const {
+Result<std::uint64_t> TokenCorpus::token_hash(std::uint64_t vocab_size) const {
   std::uint64_t hash = files_.size();
   for (const TokenFile& file : files_) {
-    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t of_file, file.token_hash());
+    SLUICE_ASSIGN_OR_RETURN(const std::uint64_t of_file, file.token_hash(vocab_size));
     hash = aio::SplitMix(hash ^ of_file).next();
   }
   return hash;

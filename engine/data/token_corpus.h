@@ -35,7 +35,7 @@ class TokenCorpus {
   // Of all files together; see TokenFile::fingerprint().
   Result<std::uint64_t> fingerprint() const;
   // Likewise TokenFile::token_hash().
-  Result<std::uint64_t> token_hash() const;
+  Result<std::uint64_t> token_hash(std::uint64_t vocab_size = TokenFile::kAnyVocab) const;
 
   std::vector<TokenRange> whole() const;
 

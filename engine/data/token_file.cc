@@ -237,26 +237,32 @@ Status TokenFile::scan(Visit visit) const {
   return {};
 }
 
+Status TokenFile::check_part(std::uint64_t first, std::span<const std::byte> bytes,
+                             std::uint64_t vocab_size) const {
+  if (vocab_size > max_token_of(type())) return {};
+  for (std::uint64_t i = 0; i < bytes.size() / token_bytes(type()); ++i) {
+    const std::uint32_t token = type() == TokenType::kUint16 ? token_at<std::uint16_t>(bytes, i)
+                                                             : token_at<std::uint32_t>(bytes, i);
+    if (token < vocab_size) continue;
+    return Error(ErrorCode::kInvalidArgument,
+                 path() + ": token " + std::to_string(first + i) + " is " + std::to_string(token) +
+                     ", and the model's vocabulary ends at " + std::to_string(vocab_size - 1) +
+                     ": set the model's vocabulary to that of the data, or check the token type");
+  }
+  return {};
+}
+
 Status TokenFile::check_vocab(std::uint64_t vocab_size) const {
   if (vocab_size > max_token_of(type())) return {};
-  return scan([&](std::uint64_t first, std::span<const std::byte> bytes) -> Status {
-    for (std::uint64_t i = 0; i < bytes.size() / token_bytes(type()); ++i) {
-      const std::uint32_t token = type() == TokenType::kUint16 ? token_at<std::uint16_t>(bytes, i)
-                                                               : token_at<std::uint32_t>(bytes, i);
-      if (token < vocab_size) continue;
-      return Error(ErrorCode::kInvalidArgument,
-                   path() + ": token " + std::to_string(first + i) + " is " +
-                       std::to_string(token) + ", and the model's vocabulary ends at " +
-                       std::to_string(vocab_size - 1) +
-                       ": set the model's vocabulary to that of the data, or check the token type");
-    }
-    return {};
+  return scan([&](std::uint64_t first, std::span<const std::byte> bytes) {
+    return check_part(first, bytes, vocab_size);
   });
 }
 
-Result<std::uint64_t> TokenFile::token_hash() const {
+Result<std::uint64_t> TokenFile::token_hash(std::uint64_t vocab_size) const {
   std::uint64_t hash = token_count();
-  SLUICE_RETURN_IF_ERROR(scan([&](std::uint64_t, std::span<const std::byte> bytes) -> Status {
+  SLUICE_RETURN_IF_ERROR(scan([&](std::uint64_t first, std::span<const std::byte> bytes) -> Status {
+    SLUICE_RETURN_IF_ERROR(check_part(first, bytes, vocab_size));
     for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
       std::uint64_t word = 0;
       std::memcpy(&word, bytes.data() + at, std::min(sizeof(word), bytes.size() - at));

@@ -56,8 +56,10 @@ class TokenFile {
   // Distinguishes this text from another of the same length: a hash of type, count and sixteen
   // samples of the tokens, and of all of a mask. The same on every machine.
   Result<std::uint64_t> fingerprint() const;
-  // A hash of every token: reads the whole file. The same on every machine.
-  Result<std::uint64_t> token_hash() const;
+  // A hash of every token: reads the whole file. The same on every machine. With a vocabulary in
+  // the same pass what check_vocab() refuses.
+  static constexpr std::uint64_t kAnyVocab = ~std::uint64_t{0};
+  Result<std::uint64_t> token_hash(std::uint64_t vocab_size = kAnyVocab) const;
 
  private:
   TokenFile(std::unique_ptr<aio::File> file, const TokenLayout& layout);
@@ -66,6 +68,9 @@ class TokenFile {
   Status take_raw(TokenType type);
   Status take_documents(const TokenSidecar& sidecar);
   Status read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const;
+  // Of a part of the tokens, the first of which is number `first`.
+  Status check_part(std::uint64_t first, std::span<const std::byte> bytes,
+                    std::uint64_t vocab_size) const;
   // All tokens in order, a part at a time: visit(first, bytes) returns a Status.
   template <typename Visit>
   Status scan(Visit visit) const;

@@ -40,8 +40,8 @@ Result<RunData> RunData::open(const config::Config& config, RunPurpose purpose) 
   if (run.samples_.training() == nullptr) return run;
   const data::TokenCorpus& corpus = run.samples_.training_corpus();
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t text, corpus.fingerprint());
-  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t tokens, corpus.token_hash());
-  run.order_ = hex(run.training().order_id()) + "-" + hex(text) + "-" + hex(tokens);
+  run.order_ =
+      hex(run.training().order_id()) + "-" + hex(text) + "-" + hex(run.samples_.training_hash());
   return run;
 }
 

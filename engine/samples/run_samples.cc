@@ -93,12 +93,13 @@ Result<RunSamples> RunSamples::open(const config::Config& config, const Wanted& 
   RunSamples samples;
   samples.corpora_.reserve(2);  // what is made of one refers to it
   const bool own_files = !config.data.validation.empty();
+  const Reads reads = wanted.reads_all_tokens ? Reads::kTokens : Reads::kNothing;
+  const bool hashes = wanted.reads_all_tokens && wanted.training;
   if (wanted.training || !own_files)
     SLUICE_RETURN_IF_ERROR(
-        samples.add_corpus(config, "data.train", config.data.train, wanted.reads_all_tokens));
+        samples.add_corpus(config, "data.train", config.data.train, hashes ? Reads::kHash : reads));
   if (own_files)
-    SLUICE_RETURN_IF_ERROR(
-        samples.add_corpus(config, kValidation, config.data.validation, wanted.reads_all_tokens));
+    SLUICE_RETURN_IF_ERROR(samples.add_corpus(config, kValidation, config.data.validation, reads));
   SLUICE_RETURN_IF_ERROR(samples.split(config, wanted.training));
   if (wanted.reads_all_tokens) {
     say_outcome("training data", samples.training());
@@ -108,7 +109,7 @@ Result<RunSamples> RunSamples::open(const config::Config& config, const Wanted& 
 }
 
 Status RunSamples::add_corpus(const config::Config& config, std::string_view key,
-                              const std::vector<std::string>& paths, bool reads_all_tokens) {
+                              const std::vector<std::string>& paths, Reads reads) {
   auto corpus = data::TokenCorpus::open(paths, file_options(config.data));
   if (!corpus.ok()) {
     const bool can_do_without = key == kValidation && corpus.error().code() == ErrorCode::kNotFound;
@@ -125,9 +126,12 @@ Status RunSamples::add_corpus(const config::Config& config, std::string_view key
                    std::string(key) + ": " + file.path() + " has no header and no " + file.path() +
                        ".json, and tokens of a vocabulary of " + std::to_string(vocab) +
                        " may be uint16 or uint32: copy its .json there too, or say data.dtype");
-    if (!reads_all_tokens) continue;
+    if (reads == Reads::kNothing) continue;
     if (!file.note().empty()) log::warning(file.note());
-    SLUICE_RETURN_IF_ERROR(file.check_vocab(vocab));
+    if (reads == Reads::kTokens) SLUICE_RETURN_IF_ERROR(file.check_vocab(vocab));
+  }
+  if (reads == Reads::kHash) {
+    SLUICE_ASSIGN_OR_RETURN(training_hash_, corpus->token_hash(vocab));
   }
   corpora_.push_back(*std::move(corpus));
   return {};

@@ -37,17 +37,22 @@ class RunSamples {
   // Null: not wanted.
   const data::SampleSource* training() const { return training_.get(); }
   const data::TokenCorpus& training_corpus() const { return corpora_.front(); }
+  // TokenCorpus::token_hash(), where training is wanted and all tokens are read.
+  std::uint64_t training_hash() const { return training_hash_; }
   // Null: there are none.
   const data::SampleSource* validation() const { return validation_.get(); }
   const data::TokenCorpus& validation_corpus() const { return corpora_.back(); }
 
  private:
   RunSamples() = default;
+  // Reads all tokens for a hash, or to find those beyond the vocabulary, or only what opening does.
+  enum class Reads : std::uint8_t { kNothing, kTokens, kHash };
   Status add_corpus(const config::Config& config, std::string_view key,
-                    const std::vector<std::string>& paths, bool reads_all_tokens);
+                    const std::vector<std::string>& paths, Reads reads);
   Status split(const config::Config& config, bool trains);
 
   std::vector<data::TokenCorpus> corpora_;  // training and validation, if opened; they stay there
+  std::uint64_t training_hash_ = 0;
   std::unique_ptr<data::SampleSource> training_;
   std::unique_ptr<data::SampleSource> validation_;
 };

@@ -122,6 +122,13 @@ TEST_F(TokenCorpusTest, HashesEveryToken) {
     other[changed] ^= 1;
     EXPECT_NE(hash_of(other), before) << changed;
   }
+  EXPECT_EQ(hash_of(tokens), before);
+  const auto corpus = TokenCorpus::open(paths, {});
+  ASSERT_OK(corpus);
+  EXPECT_EQ(*corpus->token_hash(65536), before);
+  const auto beyond = corpus->token_hash(tokens[1]);
+  ASSERT_FALSE(beyond.ok());
+  EXPECT_THAT(beyond.error().message(), HasSubstr("token 1 is 7, and the model's vocabulary ends"));
 }
 
 TEST_F(TokenCorpusTest, NamesTheFileThatCannotBeOpened) {
