@@ -18,6 +18,19 @@ double multiplied(const UnitLayout& layout) {
   return sum;
 }
 
+// A plan does not say whether the processor multiplies 16-bit numbers fast, and holds for both.
+TEST(AttentionCosts, OfTheCpuAreThoseOfTheDearerWay) {
+  for (const std::int64_t kv_heads : {1, 8, 32})
+    for (const std::int64_t micro_batch : {1, 8, 64})
+      for (const std::int64_t window : {0, 100}) {
+        const AttentionCosts attention = {
+            .heads = 32, .kv_heads = kv_heads, .head_dim = 128, .window = window};
+        const PassShape pass = {.micro_batch = micro_batch, .tokens = 2048};
+        EXPECT_GE(attention.backward_bytes(pass, {.cpu = true}),
+                  attention.backward_bytes(pass, {.cpu = true, .fast_products = true}));
+      }
+}
+
 TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
   for (const NamedShape& it : model_presets()) {
     const std::string_view name = it.name;
