@@ -132,7 +132,8 @@ void for_each_fp32_piece(const HeadViews& heads, std::int64_t positions, const V
                       .groups = groups});
 }
 
-// Of every sequence in the queries' type, of which a piece is widened at a time; one for all in fp32.
+// Those of every sequence in the queries' type, of which a piece is widened at a time; one for all
+// in fp32.
 std::optional<at::Tensor> mask_of_pieces(const AttentionReach& reach, const at::Tensor& query) {
   auto mask = mask_of(reach, query.size(2), query.options());
   if (mask && mask->size(0) == 1) mask = mask->to(at::kFloat);
