@@ -404,7 +404,7 @@ class Plan(Program):
                       "16 sequences of 2048 tokens a step", shown.stderr)
         self.assertEqual(list(self.path.iterdir()), [])
         # A budget is of the machine that is described.
-        large = ["--gpu", "h100", "--set", "budget.cpu_gib=90000", "--set", "budget.nvme_gib=9000"]
+        large = ["--gpu", "h100", "--set", "budget.cpu_gib=9000", "--set", "budget.nvme_gib=9000"]
         shown = self.sluice("plan", "qwen3-8b", *large)
         self.assertNotIn("the machine says", shown.stderr)
         self.assertNotIn("(--ram)", shown.stdout)

@@ -165,8 +165,9 @@ std::string invented_text(const config::Config& config) {
          std::to_string(config.data.sequence_tokens) + " tokens a step";
 }
 
-bool describes_drives(const engine::DescribedMachine& machine) {
-  return machine.describes_gpu() || machine.describes_drives() || machine.nvme_gib;
+// As far as a plan assumes what is not said of them.
+bool has_described_drives(const engine::DescribedMachine& machine) {
+  return machine.describes_gpu() || machine.describes_drives();
 }
 
 Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
@@ -178,7 +179,7 @@ Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = options.config;
   config_options.world_size = ranks.world;
   config_options.needs_shape_only = options.machine.describes_gpu();
-  const bool invented = take_model_as_config(config_options, describes_drives(options.machine));
+  const bool invented = take_model_as_config(config_options, has_described_drives(options.machine));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved,
                           resolve(config_options, LookAtData::kIfItOpens));
   if (invented) log::info(invented_text(resolved.config));
