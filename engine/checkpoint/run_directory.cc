@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_folder.h"
@@ -28,7 +29,6 @@ constexpr std::string_view kRunFormat = "sluice-run";
 constexpr int kRunVersion = 1;
 constexpr std::uint64_t kMostMarkBytes = 64 << 10;
 constexpr std::uint64_t kMostConfigBytes = 16 << 20;
-constexpr int kMostDepth = 4;  // of what is looked at
 
 bool is_one_of(std::string_view name, const auto& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -72,21 +72,15 @@ std::string run_path(const std::string& directory, std::string_view name) {
   return directory + "/" + std::string(name);
 }
 
-// The upper levels of a JSON file; discarded where it is none, or cannot be read.
-Json upper_levels(aio::IoQueue& queue, const std::string& path, std::uint64_t most_bytes) {
+// Discarded where the file is not JSON, or cannot be read.
+Json json_of(aio::IoQueue& queue, const std::string& path, std::uint64_t most_bytes) {
   const auto text = aio::read_small_file(queue, path, most_bytes);
-  if (!text.ok()) return Json(Json::value_t::discarded);
-  return Json::parse(
-      *text,
-      [](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) {
-        return depth <= kMostDepth;
-      },
-      /*allow_exceptions=*/false);
+  return text.ok() ? json_or_discarded<Json>(*text) : Json(Json::value_t::discarded);
 }
 
 // The files that the mark names; none where there is no mark.
 std::vector<std::string> marked_files(aio::IoQueue& queue, const std::string& directory) {
-  const Json mark = upper_levels(queue, run_path(directory, kRunMarkName), kMostMarkBytes);
+  const Json mark = json_of(queue, run_path(directory, kRunMarkName), kMostMarkBytes);
   if (!mark.is_object() || mark.value("format", Json()) != Json(kRunFormat)) return {};
   std::vector<std::string> names;
   for (const Json& name : mark.value("files", Json::array()))
@@ -164,7 +158,7 @@ Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
   SLUICE_RETURN_IF_ERROR(check_no_links(files, directory, *names));
   if (std::all_of(names->begin(), names->end(), is_left_of_beginning)) return {};
   if (is_one_of(kConfig, *names)) {
-    const Json config = upper_levels(queue, run_path(directory, kConfig), kMostConfigBytes);
+    const Json config = json_of(queue, run_path(directory, kConfig), kMostConfigBytes);
     if (!is_run_config(config)) return foreign(directory, "its config.json is none of a run");
   }
   if (!marked_files(queue, directory).empty()) return {};

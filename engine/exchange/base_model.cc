@@ -178,7 +178,7 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
                  .dtype = dtype_in(json)};
   if (json.contains("dtype")) return base;
   // A run of an earlier version did not keep it; its base may still be there.
-  const Json config = Json::parse(text_of(queue, base.folder + "/config.json"), nullptr, false);
+  const Json config = json_or_discarded<Json>(text_of(queue, base.folder + "/config.json"));
   if (config.is_object()) base.dtype = dtype_in(config);
   return base;
 }

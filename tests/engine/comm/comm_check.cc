@@ -196,7 +196,7 @@ int run_rank(const TcpOptions& tcp, const Options& options, bool kill) {
 }
 
 int start_ranks(const Options& options) {
-  auto listener = listen_at("127.0.0.1", 0);
+  auto listener = listen_at("127.0.0.1", 0, Reach::kThisHost);
   if (!listener.ok()) return 1;
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank) {
