@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <functional>
 
+#include "aio/check.h"
+
 namespace sluice::aio {
 namespace {
 
@@ -110,6 +112,8 @@ OwnedDescriptor::~OwnedDescriptor() {
 }
 
 Result<OwnedDescriptor> open_itself(const std::string& path, int flags) {
+  // The other names of the file would lose its content, too.
+  SLUICE_CHECK((flags & O_TRUNC) == 0, "a file is made afresh by make_fresh()");
   const int opened = retried([&] {
     return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode);
   });

@@ -181,10 +181,10 @@ std::string stop_sentence(const StopNeeds& needs) {
       "a step" + (needs.step_s ? " (" + whole_seconds(*needs.step_s) + ")" : "") + " and a save (" +
       whole_seconds(save_s) + (needs.save_bytes_per_s ? ")" : " at an assumed 1 GB/s)");
   if (needs.seconds() <= kUsualGraceS)
-    return "SIGTERM or SIGUSR1 ends it after " + parts +
+    return "SIGTERM or SIGUSR1 ends the run after " + parts +
            (needs.step_s ? ": within the usual grace period of 30 s (Kubernetes, Slurm)"
                          : "; the usual grace period is 30 s (Kubernetes, Slurm)");
-  return "SIGTERM or SIGUSR1 ends it after " + parts +
+  return "SIGTERM or SIGUSR1 ends the run after " + parts +
          ": longer than the usual grace period of 30 s, after which it is killed without a save. "
          "Allow more (Kubernetes: terminationGracePeriodSeconds; Slurm: --signal=USR1@" +
          number(std::ceil(2 * std::min(needs.seconds(), 1e15))) + ")";

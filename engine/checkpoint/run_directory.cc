@@ -159,7 +159,7 @@ Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
   if (std::all_of(names->begin(), names->end(), is_left_of_beginning)) return {};
   if (is_one_of(kConfig, *names)) {
     const Json config = json_of(queue, run_path(directory, kConfig), kMostConfigBytes);
-    if (!is_run_config(config)) return foreign(directory, "its config.json is none of a run");
+    if (!is_run_config(config)) return foreign(directory, "its config.json is not a run's");
   }
   if (!marked_files(queue, directory).empty()) return {};
   const auto is_new = [](const std::string& name) {

@@ -59,10 +59,10 @@ class Gathering {
     bool is_said = false;
     Door door(listener_, {.key = key_of(options_),
                           .purpose = kMeetingPurpose,
-                          .refusal = "at " + options_.master_address +
-                                     " there is rank 0 of another run, or of one with another "
-                                     "SLUICE_SECRET; choose another MASTER_PORT, or give all ranks "
-                                     "the same secret"});
+                          .refusal = "rank 0 at " + options_.master_address +
+                                     " belongs to another run, or has another SLUICE_SECRET; "
+                                     "choose another MASTER_PORT, or give all ranks the same "
+                                     "secret"});
     std::vector<pollfd> entries;
     while (members().size() + 1 < world_) {
       entries.clear();

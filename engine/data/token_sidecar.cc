@@ -41,7 +41,7 @@ Result<std::uint64_t> count_of(const Json& object, const char* key) {
 
 Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   const Json json = json_or_discarded<Json>(text);
-  if (!json.is_object()) return wrong("is not a JSON object, or is nested too deep for one");
+  if (!json.is_object()) return wrong("is not a JSON object, or is nested too deeply");
   SLUICE_ASSIGN_OR_RETURN(const std::string format, text_of(json, "format"));
   if (format != "sluice-tokens") return wrong("\"format\" is not \"sluice-tokens\"");
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));

@@ -43,13 +43,13 @@ inline constexpr std::string_view kPeftWeightsName = "adapter_model.safetensors"
 // That `folder` has no adapter_config.json, and what to name.
 Error no_adapter(const std::string& folder);
 
-// kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
-// name instead.
 // The products of a family that the adapters in a folder have, by its tensors: what a pattern in
 // its file means.
 Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
                                                     const ModelFamily& family);
 
+// kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
+// name instead.
 Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder);
 
 class AdapterWeights {

@@ -111,7 +111,9 @@ std::optional<DType> dtype_in(const Json& config) {
 BaseModel described(aio::IoQueue& queue, const std::string& folder, const Json& config) {
   const std::filesystem::path absolute = absolute_folder(folder);
   const std::string said = member(config, "_name_or_path");
-  const std::string own = is_name_on_hub(said) ? said : absolute.filename().string();
+  // A fine-tune's file may still name the model that it began with, which has other weights.
+  const std::string plain = absolute.filename().string();
+  const std::string own = is_name_on_hub(said) && said.ends_with("/" + plain) ? said : plain;
   BaseModel base{.name = name_on_hub(absolute).value_or(own), .folder = absolute.string()};
   base.dtype = dtype_in(config);
   auto metadata = card_metadata(text_of(queue, folder + "/README.md"));

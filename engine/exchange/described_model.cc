@@ -160,9 +160,11 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
   return slash == std::string::npos ? "." : weights.substr(0, slash);
 }
 
-std::string download_hint(const std::string& folder) {
+std::string absent_model(const std::string& folder) {
   std::error_code error;
-  if (std::filesystem::exists(folder, error)) return "";
+  // A folder that may not be looked into may well be there.
+  if (std::filesystem::exists(folder, error) || error) return "";
+  if (folder.ends_with(".safetensors") || folder.ends_with(".json")) return "";
   std::filesystem::path path = folder;
   if (!path.has_filename()) path = path.parent_path();
   const std::string name = path.filename().string();
@@ -177,8 +179,13 @@ std::string download_hint(const std::string& folder) {
   if (!parent.empty() && parent.find('/') == std::string::npos && parent.front() != '.' &&
       !is_plain)
     owner = parent;
-  return ". There is no such folder, and models are not downloaded: fetch it by hf download " +
-         owner + "/" + name + " --local-dir " + path.string() + ", or name the folder that has it";
+  return path.string() + " is not there, and Sluice downloads no models: hf download " + owner +
+         "/" + name + " --local-dir " + path.string() + ", or name the folder that has it";
+}
+
+std::string download_hint(const std::string& folder) {
+  const std::string sentence = absent_model(folder);
+  return sentence.empty() ? "" : ". " + sentence;
 }
 
 Status check_described_model(aio::IoQueue& queue, const std::string& weights,

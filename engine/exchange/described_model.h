@@ -14,8 +14,10 @@ namespace sluice::engine {
 // The folder that weights lie in: `weights` itself, or the one of a file or an index.
 std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
 
-// Where there is no such folder: that, and the command that downloads a model into it; a sentence
-// to end a message with. Else empty.
+// Where there is no such folder: that, and the command that downloads a model into it. Empty where
+// there is one, or nobody can say, or the path is a file's.
+std::string absent_model(const std::string& folder);
+// The same as a further sentence at the end of a message.
 std::string download_hint(const std::string& folder);
 
 // kInvalidArgument: they are of a model that Sluice does not compute, or of another shape than

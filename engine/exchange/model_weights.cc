@@ -18,8 +18,8 @@ constexpr std::uint64_t kBeginningElements = std::uint64_t{1} << 20;
 
 Result<ModelWeights> open_model_weights(aio::IoQueue& queue, const std::string& path,
                                         const ModelShape& shape, HeadCheck head) {
-  if (const std::string hint = download_hint(path); !hint.empty())
-    return Error(ErrorCode::kNotFound, "there are no weights " + path + hint);
+  if (std::string absent = absent_model(path); !absent.empty())
+    return Error(ErrorCode::kNotFound, std::move(absent));
   SLUICE_RETURN_IF_ERROR(check_described_model(queue, path, shape));
   const ParameterNames& rules = family_of(shape).parameter_names(shape);
   ModelWeights weights;

@@ -142,7 +142,7 @@ class Check {
   std::string more_memory(const Pool& pool, std::uint64_t fixed, std::uint64_t missing) const {
     const std::uint64_t more = missing + missing / 8;  // with the margin
     return "No setting is enough: " + format_bytes(fixed) +
-           " of it are the program and buffers that every run of this model has. " +
+           " of it is the program and buffers, which no setting makes smaller. " +
            (pool.limit.empty() ? "It takes " + format_bytes(more) + " more of free " + pool.name
                                : "Raise the memory limit of this container or job to " +
                                      format_bytes(*facts_.cgroup_limit_bytes + more));

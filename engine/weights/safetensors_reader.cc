@@ -139,7 +139,7 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
   if (tensors_.empty()) return Error(ErrorCode::kCorrupt, sentence);
   // As transformers has it. Whoever needs one of them says so.
   if (missing > 1) sentence += ", and so for " + std::to_string(missing - 1) + " more";
-  log::warning(sentence);
+  log::warning_once("index " + index_path, sentence);  // it is opened again and again
   return {};
 }
 

@@ -302,12 +302,15 @@ class Exports(TokenData):
                         "recipe.lora.adapter=adapter", *self.of("unknown"))
             kept = json.loads((self.path / "b/config.json").read_text(encoding="utf-8"))
             self.assertEqual(kept["recipe"]["lora"]["targets"], ["q_proj", "v_proj"])
-        # The name on the hub, where the base's folder has it.
-        self.write("model/config.json", {**self.config, "_name_or_path": "Qwen/Qwen3-tiny"})
-        self.sluice("train", "run.json", "--out", "c", *lora)
-        self.sluice("export", "c", "named")
-        text = (self.path / "named/adapter_config.json").read_text(encoding="utf-8")
-        self.assertEqual(json.loads(text)["base_model_name_or_path"], "Qwen/Qwen3-tiny")
+        # The name on the hub, where the base's folder has it; not that of the model which a
+        # fine-tune in the folder began with.
+        for run, said, named in (("c", "Qwen/model", "Qwen/model"),
+                                 ("d", "Qwen/Qwen3-tiny", "model")):
+            self.write("model/config.json", {**self.config, "_name_or_path": said})
+            self.sluice("train", "run.json", "--out", run, *lora)
+            self.sluice("export", run, f"adapter-{run}")
+            text = (self.path / f"adapter-{run}/adapter_config.json").read_text(encoding="utf-8")
+            self.assertEqual(json.loads(text)["base_model_name_or_path"], named)
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ class AbsentModels(Program):
         for arguments, command in cases:
             with self.subTest(arguments=arguments):
                 said = self.refused(*arguments)
-                self.assertIn("models are not downloaded", said)
+                self.assertIn("Sluice downloads no models", said)
                 self.assertIn(command, said)
         (self.path / "Qwen/Qwen3-8B").mkdir(parents=True)  # there, and empty
         self.assertNotIn("download", self.refused("import", "Qwen/Qwen3-8B", "a"))

@@ -148,18 +148,18 @@ TEST_F(SavePlanTest, ComparesAStepAndASaveWithTheUsualGracePeriod) {
   needs_.step_s.reset();
   needs_.checkpoint_bytes = 2'000'000'000;
   EXPECT_EQ(stop_sentence(plan().stop),
-            "SIGTERM or SIGUSR1 ends it after a step and a save (2 s at an assumed 1 GB/s); the "
-            "usual grace period is 30 s (Kubernetes, Slurm)");
+            "SIGTERM or SIGUSR1 ends the run after a step and a save (2 s at an assumed 1 GB/s); "
+            "the usual grace period is 30 s (Kubernetes, Slurm)");
   needs_.step_s = 27.6;
   needs_.save_bytes_per_s = 4e9;
   EXPECT_EQ(stop_sentence(plan().stop),
-            "SIGTERM or SIGUSR1 ends it after a step (28 s) and a save (less than 1 s): within the "
-            "usual grace period of 30 s (Kubernetes, Slurm)");
+            "SIGTERM or SIGUSR1 ends the run after a step (28 s) and a save (less than 1 s): "
+            "within the usual grace period of 30 s (Kubernetes, Slurm)");
   needs_.step_s = 40;
   needs_.checkpoint_bytes = 96'000'000'000;
   EXPECT_EQ(stop_sentence(plan().stop),
-            "SIGTERM or SIGUSR1 ends it after a step (40 s) and a save (24 s): longer than the "
-            "usual grace period of 30 s, after which it is killed without a save. Allow more "
+            "SIGTERM or SIGUSR1 ends the run after a step (40 s) and a save (24 s): longer than "
+            "the usual grace period of 30 s, after which it is killed without a save. Allow more "
             "(Kubernetes: terminationGracePeriodSeconds; Slurm: --signal=USR1@128)");
   needs_.step_s = 1e300;
   EXPECT_THAT(stop_sentence(plan().stop), HasSubstr("longer than"));

@@ -93,7 +93,7 @@ TEST_F(Preflight, AdvisesNoSettingWhereNoneIsEnough) {
   facts_.cgroup_bytes = 256 * kMiB;
   facts_.cgroup_limit_bytes = 512 * kMiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("No setting is enough: 1G of it are the program"),
+              AllOf(HasSubstr("No setting is enough: 1G of it is the program"),
                     HasSubstr("Raise the memory limit of this container or job to 1.3"),
                     Not(HasSubstr("sequence"))));
   facts_.available_bytes = 256 * kMiB;

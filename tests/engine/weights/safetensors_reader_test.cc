@@ -6,7 +6,10 @@
 #include <array>
 #include <filesystem>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "aio/log.h"
 #include "tests/engine/weights/weights_under_test.h"
 
 namespace sluice::engine {
@@ -126,7 +129,13 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   // A list may name more than there is, such as buffers that were not saved.
   put("more.json",
       R"({"weight_map":{"in a":"a.safetensors","rope":"a.safetensors","mask":"b.safetensors"}})");
+  std::vector<std::string> warnings;
+  log::set_sink([&](log::Level, std::string_view text) { warnings.emplace_back(text); });
   ASSERT_NE(open("more.json"), nullptr);
+  EXPECT_NE(open("more.json")->find("in a"), nullptr);
+  log::set_sink({});
+  ASSERT_EQ(warnings.size(), 1U);  // of the first open alone
+  EXPECT_THAT(warnings[0], HasSubstr("and is not there, and so for 1 more"));
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   EXPECT_EQ(open("more.json")->find("rope"), nullptr);
   put("lost.json", R"({"weight_map":{"in a":"c.safetensors"}})");
