@@ -1,5 +1,7 @@
 #include "engine/config/collect.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/config/key_value.h"
@@ -18,11 +20,28 @@ bool is_comment(std::string_view word) {
          word == "comment" || word == "comments";
 }
 
-// Whether a key that is ignored would do anything in DeepSpeed.
-bool asks_for_something(const Json& value) {
-  if (value.is_object() && value.contains(kEnabled)) return asks_for_something(value.at(kEnabled));
+// What DeepSpeed does without the key, or what is done here always.
+bool is_done_anyway(std::string_view path, const Json& value) {
+  constexpr std::string_view kDoneInFp32[] = {"communication_data_type",
+                                              "seq_parallel_communication_data_type",
+                                              "data_types.grad_accum_dtype"};
+  if (path == "gradient_predivide_factor") return value == Json(1.0);
+  if (path == "fp32_allreduce" || path == "allreduce_always_fp32") return as_boolean(value) == true;
+  return (value == Json("fp32") || value == Json("float32")) &&
+         std::find(std::begin(kDoneInFp32), std::end(kDoneInFp32), path) != std::end(kDoneInFp32);
+}
+
+// Whether a key that is ignored would do anything in DeepSpeed that is not done here.
+bool asks_for_something(const std::string& path, const Json& value) {
+  if (value.is_object() && value.contains(kEnabled))
+    return asks_for_something(path, value.at(kEnabled));
+  if (value.is_object()) {
+    for (const auto& [word, inner] : value.items())
+      if (asks_for_something(std::string(path).append(".").append(word), inner)) return true;
+    return false;
+  }
   return !value.is_null() && value != Json(kAuto) && as_boolean(value) != false &&
-         !(value.is_structured() && value.empty());
+         !(value.is_array() && value.empty()) && !is_done_anyway(path, value);
 }
 
 class Collector {
@@ -83,7 +102,7 @@ class Collector {
 
   void ignore_of_deepspeed(const Key& key, const Json& value) {
     ignore(std::string(key.path), value, std::string(key.reason));
-    collected_.ignored.back().is_unused = asks_for_something(value);
+    collected_.ignored.back().is_unused = asks_for_something(std::string(key.path), value);
   }
 
   // True, or a section whose `enabled` is; in one without `enabled` the sections in it count, each

@@ -83,7 +83,6 @@ std::string unused_keys(const Resolved& resolved) {
     if (!report.is_unused) continue;
     if (++count > kMostNamed) continue;
     names += (names.empty() ? "" : ", ") + report.path;
-    if (report.value.starts_with('{')) names += " " + report.value;
   }
   if (count == 0) return {};
   if (count > kMostNamed) names += " and " + std::to_string(count - kMostNamed) + " more";

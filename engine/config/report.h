@@ -19,7 +19,8 @@ std::string format_report(const Resolved& resolved, const ReportOptions& options
 std::string format_autos(const Resolved& resolved);
 
 // One sentence that names the keys that ask for something and have no effect
-// (KeyReport::is_unused). Empty without any.
+// (KeyReport::is_unused), without their values: logs keep the sentence, and one may be a password.
+// Empty without any.
 std::string unused_keys(const Resolved& resolved);
 
 }  // namespace sluice::config

@@ -110,7 +110,8 @@ void prefer_asked_ranks(const RankOptions& options, engine::Environment& environ
   }
 }
 
-Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch) {
+Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch,
+                                       int saved_code) {
   if (is_started_rank()) return std::optional<int>();
   const int ranks = std::max(options.ranks, options.gpus);
   // A launcher of one task leaves it to that one.
@@ -127,14 +128,14 @@ Result<std::optional<int>> start_ranks(const RankOptions& options, const engine:
     if (!code.ok()) return std::move(code).error();
     return std::optional<int>(*code);
   };
-  if (of_host) return ended_with(run_host_ranks(words, *of_host));
+  if (of_host) return ended_with(run_host_ranks(words, *of_host, saved_code));
   if (!options.hostfile.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const auto hosts, read_hostfile(options.hostfile));
-    return ended_with(run_hosts(words, hosts, options.remote));
+    return ended_with(run_hosts(words, hosts, options.remote, saved_code));
   }
   if (options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
   if (ranks < 2) return std::optional<int>();
-  return ended_with(run_ranks(words, ranks));
+  return ended_with(run_ranks(words, ranks, saved_code));
 }
 
 }  // namespace sluice::tools

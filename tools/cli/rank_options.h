@@ -28,7 +28,9 @@ void add_rank_options(CLI::App& command, RankOptions& options);
 void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment);
 
 // Where this process is to start ranks rather than to be one: does so, and returns their exit code.
+// `saved_code`: wait_for_all()'s.
 // Errors: kInvalidArgument for options that contradict the launcher or this machine.
-Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch);
+Result<std::optional<int>> start_ranks(const RankOptions& options, const engine::Launch& launch,
+                                       int saved_code);
 
 }  // namespace sluice::tools

@@ -36,8 +36,8 @@ int exit_code_of_status(int status) {
 
 // What a rank that has ended did not say itself. In one piece: the other ranks write to the same
 // terminal.
-void report_end(const Child& child, int status) {
-  if (!child.host.empty() && exit_code_of_status(status) == kSavedExitCode) return;
+void report_end(const Child& child, int status, int saved_code) {
+  if (!child.host.empty() && exit_code_of_status(status) == saved_code) return;
   if (!child.host.empty()) {
     std::cerr << ("host " + child.host + ": its ranks ended with exit code " +
                   std::to_string(exit_code_of_status(status)) + "\n");
@@ -101,7 +101,7 @@ int start(std::vector<std::string> words, Variables variables, const HandedDown&
   return failed;
 }
 
-int wait_for_all(std::vector<Child> children) {
+int wait_for_all(std::vector<Child> children, int saved_code) {
   const Interrupt interrupt;
   bool told = false;
   Grace grace;
@@ -110,15 +110,15 @@ int wait_for_all(std::vector<Child> children) {
   const auto runs = [](const Child& child) { return child.process > 0; };
   while (std::any_of(children.begin(), children.end(), runs)) {
     if (interrupt.requested() && !std::exchange(told, true) && runs(children.front()))
-      kill(children.front().process, SIGTERM);
+      kill(children.front().process, interrupt.first_signal());
     const int due = grace.due();
     for (Child& child : children) {
       if (due != 0 && runs(child)) kill(child.process, due);
       int status = 0;
       if (!runs(child) || waitpid(child.process, &status, WNOHANG) != child.process) continue;
       const int code = exit_code_of_status(status);
-      if (code != 0 && code != kSavedExitCode) grace.begin();
-      if (code != 0 && !grace.has_asked()) report_end(child, status);
+      if (code != 0 && code != saved_code) grace.begin();
+      if (code != 0 && !grace.has_asked()) report_end(child, status, saved_code);
       int& counts = &child == children.data() ? first_code : other_code;
       if (counts == 0 && !grace.has_asked()) counts = code;
       child.process = 0;
@@ -130,7 +130,7 @@ int wait_for_all(std::vector<Child> children) {
 
 Error not_started(const std::string& what, int failed, std::vector<Child> started) {
   for (const Child& child : started) kill(child.process, SIGKILL);
-  wait_for_all(std::move(started));
+  wait_for_all(std::move(started), kSavedExitCode);
   return Error(ErrorCode::kNotFound, what + " cannot be started: " + std::strerror(failed));
 }
 

@@ -49,7 +49,10 @@ struct Child {
 };
 
 // Ends with all of them. The first code that is not 0 counts, and the first one's before others.
-int wait_for_all(std::vector<Child> children);
+// `saved_code`: theirs where a signal has ended a run that is saved, which is no failure. The first
+// signal that this process gets is passed on to the first one as it is: a scheduler's warning must
+// not count as a stop.
+int wait_for_all(std::vector<Child> children, int saved_code);
 
 // On a failure none of them stays.
 Error not_started(const std::string& what, int failed, std::vector<Child> started);

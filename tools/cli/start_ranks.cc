@@ -255,7 +255,7 @@ Result<std::vector<std::string>> own_words() {
   return words;
 }
 
-Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
+Result<int> run_ranks(const std::vector<std::string>& words, int ranks, int saved_code) {
   Listener listener;
   SLUICE_RETURN_IF_ERROR(listener.open());
   Lifeline lifeline;
@@ -270,13 +270,14 @@ Result<int> run_ranks(const std::vector<std::string>& words, int ranks) {
                                       .job = new_job(),
                                       .secret = engine::new_secret()},
                                      {lifeline.handed, listener.socket}, children));
-  return wait_for_all(std::move(children));
+  return wait_for_all(std::move(children), saved_code);
 }
 
 Result<int> run_hosts(const std::vector<std::string>& words,
-                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote) {
+                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote,
+                      int saved_code) {
   SLUICE_RETURN_IF_ERROR(check_hosts(hosts));
-  if (hosts.size() == 1) return run_ranks(words, hosts.front().slots);
+  if (hosts.size() == 1) return run_ranks(words, hosts.front().slots, saved_code);
   const std::vector<std::string> shell = split(remote.shell);
   if (shell.empty()) return Error(ErrorCode::kInvalidArgument, "the command of --ssh is empty");
   HostRanks ranks{.master_address = hosts.front().address(),
@@ -307,7 +308,7 @@ Result<int> run_hosts(const std::vector<std::string>& words,
     }
     ranks.first += host.slots;
   }
-  return wait_for_all(std::move(children));
+  return wait_for_all(std::move(children), saved_code);
 }
 
 Result<std::optional<HostRanks>> ranks_of_this_host() {
@@ -334,13 +335,14 @@ Result<std::optional<HostRanks>> ranks_of_this_host() {
   return std::optional(ranks);
 }
 
-Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks) {
+Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks,
+                           int saved_code) {
   unsetenv(kHostRanks);  // NOLINT(concurrency-mt-unsafe): at the start
   Lifeline lifeline;
   SLUICE_RETURN_IF_ERROR(lifeline.open());
   std::vector<Child> children;
   SLUICE_RETURN_IF_ERROR(start_local(words, ranks, {.lifeline = lifeline.handed}, children));
-  return wait_for_all(std::move(children));
+  return wait_for_all(std::move(children), saved_code);
 }
 
 bool is_started_rank() { return descriptor_of(kStarter) >= 0; }

@@ -18,9 +18,9 @@ Result<std::vector<std::string>> own_words();
 
 // Starts so many of them and waits for all. An interrupt of this process is the first rank's to
 // answer; if this process goes, so do they. A rank that a signal ends is named on standard error.
-// The exit code is the first rank's, or 1 where only another one failed. Errors: kNotFound where
-// one cannot be started; then none stays.
-Result<int> run_ranks(const std::vector<std::string>& words, int ranks);
+// The exit code is the first rank's, or 1 where only another one failed; `saved_code` is no failure
+// (wait_for_all()). Errors: kNotFound where one cannot be started; then none stays.
+Result<int> run_ranks(const std::vector<std::string>& words, int ranks, int saved_code);
 
 // Those of one host, of a run that has more: neighbours in the world.
 struct HostRanks {
@@ -45,11 +45,13 @@ struct RemoteStart {
 // while to end by their own account, and are then ended. Errors: kInvalidArgument where the first
 // host is another one, or has a name that the others cannot use.
 Result<int> run_hosts(const std::vector<std::string>& words,
-                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote);
+                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote,
+                      int saved_code);
 
 // In a process that run_hosts() has started on another host: which ranks it has to start.
 Result<std::optional<HostRanks>> ranks_of_this_host();
-Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks);
+Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks,
+                           int saved_code);
 
 // Whether this process is a rank that was started so, beside the others at one terminal.
 bool is_started_rank();

@@ -116,7 +116,8 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   engine::Environment environment = engine::own_environment();
   prefer_asked_ranks(options.ranks, environment);
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch, engine::read_launch(environment));
-  SLUICE_ASSIGN_OR_RETURN(const auto ended, start_ranks(options.ranks, launch));
+  SLUICE_ASSIGN_OR_RETURN(const auto ended,
+                          start_ranks(options.ranks, launch, options.signal_exit_code));
   if (ended) return *ended;
   options.form = std::make_unique<OutputForm>(options.output.kind());
   see_own_gpu(launch.context);

@@ -96,7 +96,8 @@ Interrupt::~Interrupt() {
 
 void Interrupt::on_signal(int number) const {
   const auto now = std::chrono::steady_clock::now();
-  const bool is_first = !requested_.exchange(true);
+  int none = 0;
+  const bool is_first = first_signal_.compare_exchange_strong(none, number);
   if (is_first) {
     first_at_ = now;
     say(notice_);

@@ -18,7 +18,7 @@
 //
 // One SignalThread, and at most one Interrupt at a time.
 //
-// Threads: requested() from any.
+// Threads: requested() and first_signal() from any.
 #pragma once
 
 #include <pthread.h>
@@ -60,7 +60,9 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  bool requested() const { return requested_.load(std::memory_order_relaxed); }
+  bool requested() const { return first_signal() != 0; }
+  // The number of the one that came first, for who passes it on; 0: none has come.
+  int first_signal() const { return first_signal_.load(std::memory_order_relaxed); }
 
  private:
   friend class SignalThread;
@@ -69,7 +71,7 @@ class Interrupt {
 
   // Most are const where they are made: what happens to them comes from outside.
   const char* const notice_;
-  mutable std::atomic<bool> requested_{false};
+  mutable std::atomic<int> first_signal_{0};
   mutable int deliberate_ = 0;  // SIGINT and SIGTERM so far
   mutable std::chrono::steady_clock::time_point first_at_;
 };
