@@ -102,11 +102,8 @@ Result<bool> has_whole_checkpoint(aio::IoQueue& queue, const std::string& direct
                      [](const CheckpointEntry& entry) { return entry.complete(); });
 }
 
-// Of a version that wrote no mark.
-Result<bool> is_older_run(aio::IoQueue& queue, const std::string& directory,
-                          const std::vector<std::string>& names) {
-  SLUICE_ASSIGN_OR_RETURN(const bool whole, has_whole_checkpoint(queue, directory));
-  if (whole) return true;
+// Of a version that wrote no mark, and cut short before its first checkpoint.
+bool is_older_run(const std::vector<std::string>& names) {
   if (!is_one_of(kRunLockName, names)) return false;
   if (is_one_of(kConfig, names)) return true;  // a run's, as was looked at
   return std::all_of(names.begin(), names.end(), is_own_name);
@@ -137,6 +134,16 @@ Status check_no_links(aio::FileSystem& files, const std::string& directory,
   return {};
 }
 
+// It would be taken for the new run's where that knows none.
+Status set_old_tokenizer_aside(aio::FileSystem& files, const std::string& directory) {
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::string aside,
+      aio::unused_name(files, run_path(directory, "before-step-1-" + std::string(kOldTokenizer))));
+  SLUICE_RETURN_IF_ERROR(files.rename(run_path(directory, kOldTokenizer), aside));
+  log::info("the tokenizer of the run before is now " + aside);
+  return {};
+}
+
 }  // namespace
 
 Result<bool> is_unused_run_directory(aio::FileSystem& files, const std::string& directory) {
@@ -157,23 +164,37 @@ Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
   if (!names.ok()) return names.error();
   SLUICE_RETURN_IF_ERROR(check_no_links(files, directory, *names));
   if (std::all_of(names->begin(), names->end(), is_left_of_beginning)) return {};
+  const Error not_its_config = foreign(directory, "its config.json is not a run's");
+  bool is_unreadable = false;  // damaged, or with comments: others say whose it is
   if (is_one_of(kConfig, *names)) {
     const Json config = json_of(queue, run_path(directory, kConfig), kMostConfigBytes);
-    if (!is_run_config(config)) return foreign(directory, "its config.json is not a run's");
+    is_unreadable = config.is_discarded();
+    if (!is_unreadable && !is_run_config(config)) return not_its_config;
   }
   if (!marked_files(queue, directory).empty()) return {};
   const auto is_new = [](const std::string& name) {
     return is_left_of_beginning(name) || is_of_no_account(name);
   };
   if (std::all_of(names->begin(), names->end(), is_new)) return {};
-  SLUICE_ASSIGN_OR_RETURN(const bool older, is_older_run(queue, directory, *names));
-  if (older) return {};
+  SLUICE_ASSIGN_OR_RETURN(const bool whole, has_whole_checkpoint(queue, directory));
+  if (whole) return {};
+  if (is_unreadable) return not_its_config;
+  if (is_older_run(*names)) return {};
   const auto other = std::find_if_not(names->begin(), names->end(), is_new);
   return foreign(directory, "it holds " + *other);
 }
 
+bool may_hold_old_tokenizer(aio::IoQueue& queue, const std::string& directory) {
+  const std::vector<std::string> named = marked_files(queue, directory);
+  return named.empty() || is_one_of(kOldTokenizer, named);
+}
+
 Status mark_run_directory(aio::IoQueue& queue, const std::string& directory) {
-  const Json mark = {{"format", kRunFormat}, {"version", kRunVersion}, {"files", kRunFiles}};
+  Json mark = {{"format", kRunFormat}, {"version", kRunVersion}, {"files", kRunFiles}};
+  SLUICE_ASSIGN_OR_RETURN(const bool has_tokenizer,
+                          queue.backend().files().exists(run_path(directory, kOldTokenizer)));
+  if (has_tokenizer && may_hold_old_tokenizer(queue, directory))
+    mark["files"].push_back(kOldTokenizer);
   return aio::write_small_file(queue, run_path(directory, kRunMarkName), mark.dump(1) + "\n");
 }
 
@@ -181,8 +202,14 @@ Status remove_run_files(aio::IoQueue& queue, const std::string& directory) {
   aio::FileSystem& files = queue.backend().files();
   std::vector<std::string> named = marked_files(queue, directory);
   const bool is_marked = !named.empty();
-  if (!is_marked) named.assign(std::begin(kRunFiles), std::end(kRunFiles));
   SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(directory));
+  if (is_one_of(kOldTokenizer, names) && (!is_marked || is_one_of(kOldTokenizer, named)))
+    SLUICE_RETURN_IF_ERROR(set_old_tokenizer_aside(files, directory));
+  if (!is_marked) {
+    // First: without its files a run that ends here would be nobody's.
+    SLUICE_RETURN_IF_ERROR(mark_run_directory(queue, directory));
+    named.assign(std::begin(kRunFiles), std::end(kRunFiles));
+  }
   // The configuration says whose the rest is, and goes last.
   std::stable_partition(names.begin(), names.end(),
                         [](const std::string& name) { return name != kConfig; });
@@ -194,13 +221,6 @@ Status remove_run_files(aio::IoQueue& queue, const std::string& directory) {
     if (kind != aio::PathKind::kFile) continue;
     SLUICE_RETURN_IF_ERROR(files.remove(run_path(directory, name)));
   }
-  // It would be taken for the new run's where that knows none.
-  if (is_marked || !is_one_of(kOldTokenizer, names)) return {};
-  SLUICE_ASSIGN_OR_RETURN(
-      const std::string aside,
-      aio::unused_name(files, run_path(directory, "before-step-1-" + std::string(kOldTokenizer))));
-  SLUICE_RETURN_IF_ERROR(files.rename(run_path(directory, kOldTokenizer), aside));
-  log::info("the tokenizer of the run before is now " + aside);
   return {};
 }
 

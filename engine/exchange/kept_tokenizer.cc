@@ -7,6 +7,7 @@
 #include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
+#include "engine/checkpoint/run_directory.h"
 
 namespace sluice::engine {
 namespace {
@@ -138,6 +139,7 @@ Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& 
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles kept, kept_in(queue, folder));
   if (kept.kind != Kind::kUnknown) return kept;
   // Where runs that were imported had it before they kept it in a folder of its own.
+  if (!may_hold_old_tokenizer(queue, directory)) return kept;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles older, tokenizer_in(queue, directory));
   // A model's folder without a tokenizer names the tokens that end its texts all the same.
   kept.special = kept.special.or_else(older.special);

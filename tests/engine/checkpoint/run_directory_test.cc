@@ -75,8 +75,14 @@ TEST_F(RunDirectory, IsAnEmptyFolderOrOneThatARunWrote) {
   ASSERT_OK(mark_run_directory(*queue_, path_));
   put({{"notes.txt", "mine"}, {"data/train.bin", ""}});
   EXPECT_OK(check());
+  // Edited by hand, or damaged.
+  put({{"config.json", "{// mine\n\"model\": {},}"}});
+  EXPECT_OK(check());
   begin_anew();
   save(3);
+  put({{"config.json", "not JSON"}, {"lock", ""}});
+  EXPECT_OK(check());
+  fs::remove(file("config.json"));
   put({{"pytorch_model.bin", ""}});
   EXPECT_OK(check());
 }
@@ -155,7 +161,19 @@ TEST_F(RunDirectory, LosesOnlyWhatItsMarkNames) {
   begin_anew();
   put({{"lock", ""}, {"config.json", kRunConfig}, {"tokenizer.json", "old"}});
   ASSERT_OK(remove_run_files(*queue_, path_));
-  EXPECT_THAT(names(), ElementsAre("before-step-1-tokenizer.json", "lock"));
+  EXPECT_THAT(names(), ElementsAre("before-step-1-tokenizer.json", "lock", "sluice-run.json"));
+  put({{"notes.txt", "mine"}});
+  EXPECT_OK(check());  // were it to end here
+  // One that went on, and so has a mark.
+  begin_anew();
+  put({{"lock", ""}, {"config.json", kRunConfig}, {"tokenizer.json", "old"}});
+  ASSERT_OK(mark_run_directory(*queue_, path_));
+  ASSERT_OK(mark_run_directory(*queue_, path_));
+  EXPECT_TRUE(may_hold_old_tokenizer(*queue_, path_));
+  ASSERT_OK(remove_run_files(*queue_, path_));
+  ASSERT_OK(mark_run_directory(*queue_, path_));
+  EXPECT_FALSE(may_hold_old_tokenizer(*queue_, path_));
+  EXPECT_THAT(names(), ElementsAre("before-step-1-tokenizer.json", "lock", "sluice-run.json"));
 }
 
 // Of a checkpoint that was moved to another drive, and linked to.

@@ -153,6 +153,13 @@ TEST_F(Tokenizers, StayWhereTheOneToComeHasNoFile) {
   }
 }
 
+TEST_F(Tokenizers, OfTheFolderItselfAreThoseOfOlderRunsAlone) {
+  put("run/tokenizer.json", tokenizer_json("a"));
+  EXPECT_EQ(kept().path, path("run/tokenizer.json"));
+  put("run/sluice-run.json", json{{"format", "sluice-run"}, {"files", json::array({"lock"})}});
+  EXPECT_EQ(kept().kind, Kind::kUnknown);
+}
+
 TEST_F(Tokenizers, AreKnownToARunByTheirFingerprintUntilTheirFileComes) {
   put("data/tokenizer.json", tokenizer_json("a"));
   const std::string hash = in("data").fingerprint;
