@@ -41,7 +41,7 @@ class Gathering {
   Status begin() {
     SLUICE_ASSIGN_OR_RETURN(meeting_.data_listener,
                             listen_for(options_, options_.master_address, 0));
-    hellos_[0] = own_hello(options_, port_of(meeting_.data_listener));
+    hellos_[0] = own_hello(options_, meeting_.data_listener);
     if (world_ == 1 || listener_.is_open()) return {};
     SLUICE_ASSIGN_OR_RETURN(listener_,
                             listen_for(options_, options_.master_address, options_.master_port));
@@ -157,7 +157,8 @@ class Gathering {
     for (std::size_t rank = 0; rank < world_; ++rank) {
       const Hello& hello = *hellos_[rank];
       // Who came by loopback is on this host, and others reach it as they reach this one.
-      const std::string address = is_loopback(addresses_[rank]) ? "" : addresses_[rank];
+      const std::string came_from = is_loopback(addresses_[rank]) ? "" : addresses_[rank];
+      const std::string address = hello.address.empty() ? came_from : hello.address;
       packer.number(static_cast<std::uint64_t>(hello.local_rank))
           .text(hello.host)
           .text(address)

@@ -54,7 +54,8 @@ struct Launch {
   // SLUICE_SECRET, or the file that has it: what the ranks prove to each other (run_key.h).
   std::string secret = {};
   std::string secret_file = {};
-  // SLUICE_LISTEN: an address of this host where it listens. Empty: the one that leads to others.
+  // SLUICE_LISTEN: an address of this host where it listens, and which others are told. Empty: the
+  // one that leads to others.
   std::string listen_address = {};
 };
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <utility>
 
 #include "engine/comm/control_frames.h"
 #include "engine/comm/launcher_text.h"
@@ -24,6 +25,11 @@ std::string this_host() {
   return std::string(name.data()) + "/" + boot.data();
 }
 
+bool is_at_own_address(const TcpOptions& options) {
+  return !options.listen_address.empty() &&
+         !(is_on_one_host(options) && is_loopback(options.master_address));
+}
+
 }  // namespace
 
 std::string pack(const Hello& hello) {
@@ -33,6 +39,7 @@ std::string pack(const Hello& hello) {
       .number(static_cast<std::uint64_t>(hello.local_rank))
       .number(static_cast<std::uint64_t>(hello.local_world))
       .number(static_cast<std::uint64_t>(hello.data_port))
+      .text(hello.address)
       .text(hello.host)
       .take();
 }
@@ -45,16 +52,20 @@ std::optional<Hello> unpack_hello(std::string_view payload) {
   hello.local_rank = from.small_number();
   hello.local_world = from.small_number();
   hello.data_port = from.small_number();
+  hello.address = shown(from.text(), kMaxAddressBytes);
   hello.host = shown(from.text(), kMaxHostBytes);
   return from.good() ? std::optional(hello) : std::nullopt;
 }
 
-Hello own_hello(const TcpOptions& options, std::uint16_t data_port) {
+Hello own_hello(const TcpOptions& options, const FileDescriptor& data_listener) {
+  std::string address = is_at_own_address(options) ? local_address(data_listener) : "";
+  if (address == "0.0.0.0" || address == "::") address.clear();  // all of them, and none to name
   return {.rank = options.context.rank,
           .world = options.context.world,
           .local_rank = options.context.local_rank,
           .local_world = options.context.local_world,
-          .data_port = data_port,
+          .data_port = port_of(data_listener),
+          .address = std::move(address),
           .host = shown(options.host.empty() ? this_host() : options.host, kMaxHostBytes)};
 }
 
@@ -66,8 +77,11 @@ bool is_on_one_host(const TcpOptions& options) {
 
 Result<FileDescriptor> listen_for(const TcpOptions& options, const std::string& host,
                                   std::uint16_t port) {
-  return listen_at(options.listen_address.empty() ? host : options.listen_address, port,
-                   is_on_one_host(options) ? Reach::kThisHost : Reach::kAllHosts);
+  if (!is_at_own_address(options))
+    return listen_at(host, port, is_on_one_host(options) ? Reach::kThisHost : Reach::kAllHosts);
+  auto listener = listen_only_at(options.listen_address, port);
+  if (!listener.ok()) return std::move(listener).error().with_context("SLUICE_LISTEN");
+  return listener;
 }
 
 }  // namespace sluice::engine

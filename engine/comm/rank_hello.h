@@ -18,6 +18,7 @@ namespace sluice::engine {
 
 constexpr const char* kMeetingPurpose = "meeting";  // of a handshake
 constexpr std::size_t kMaxHostBytes = 512;
+constexpr std::size_t kMaxAddressBytes = 256;
 constexpr std::size_t kTokenBytes = 32;
 // What a rank that has come may send: beats, and why it fails.
 constexpr std::uint32_t kMaxMemberFrameBytes = 64U << 10;
@@ -30,16 +31,18 @@ struct Hello {
   int local_rank = 0;
   int local_world = 0;
   int data_port = 0;
+  std::string address;  // where it listens for data; empty: where its connection comes from
   std::string host;
 };
 
 std::string pack(const Hello& hello);
 std::optional<Hello> unpack_hello(std::string_view payload);
-Hello own_hello(const TcpOptions& options, std::uint16_t data_port);
+Hello own_hello(const TcpOptions& options, const FileDescriptor& data_listener);
 
 RunKey key_of(const TcpOptions& options);
 bool is_on_one_host(const TcpOptions& options);
-// At the address of TcpOptions, or where `host` leads; see listen_at().
+// Where `host` leads; see listen_at(). At the address of TcpOptions and nowhere else where there is
+// one, but for ranks of one host that meet at its loopback: nobody else has to reach them.
 Result<FileDescriptor> listen_for(const TcpOptions& options, const std::string& host,
                                   std::uint16_t port);
 

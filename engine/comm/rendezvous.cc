@@ -91,7 +91,7 @@ class Asking {
   // kWelcome or kClosed.
   Result<Knock::State> knock() {
     Knock knock(key_of(options_), kMeetingPurpose,
-                pack(own_hello(options_, port_of(meeting_.data_listener))));
+                pack(own_hello(options_, meeting_.data_listener)));
     Knock::State state = knock.begin(socket_);
     // A parent's socket listens before rank 0 does.
     const Deadline silent_until = time_now() + options_.answer_timeout;
@@ -146,7 +146,7 @@ class Asking {
     for (int rank = 0; rank < options_.context.world && from.good(); ++rank) {
       const int local_rank = from.small_number();
       std::string host = shown(from.text(), kMaxHostBytes);
-      const std::string address = from.text();
+      const std::string address = shown(from.text(), kMaxAddressBytes);
       const int port = from.small_number();
       table.places.push_back({std::move(host), local_rank});
       table.targets.push_back(

@@ -86,28 +86,59 @@ std::vector<SocketAddress> all_addresses(std::uint16_t port) {
   return {any_address(AF_INET6, port), any_address(AF_INET, port)};
 }
 
-// In the order in which they are tried: where there is no IPv6, IPv4 alone.
-std::vector<SocketAddress> listening_addresses(const std::string& host, std::uint16_t port,
-                                               Reach reach) {
+// Where `host` leads; none where it is no name that is known here.
+std::vector<SocketAddress> addresses_of(const std::string& host, std::uint16_t port,
+                                        std::size_t& loopbacks) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   if (host.empty() || ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0)
-    return all_addresses(port);
+    return {};
   const Addresses owner(list);
   std::vector<SocketAddress> found;
-  std::size_t loopbacks = 0;
   for (const addrinfo* it = list; it != nullptr; it = it->ai_next) {
     if (is_loopback_address(*it)) ++loopbacks;
     SocketAddress& address = found.emplace_back();
     address.size = it->ai_addrlen;
     std::memcpy(&address.storage, it->ai_addr, it->ai_addrlen);
   }
+  return found;
+}
+
+// In the order in which they are tried: where there is no IPv6, IPv4 alone.
+std::vector<SocketAddress> listening_addresses(const std::string& host, std::uint16_t port,
+                                               Reach reach) {
+  std::size_t loopbacks = 0;
+  std::vector<SocketAddress> found = addresses_of(host, port, loopbacks);
+  if (found.empty()) return all_addresses(port);
   // Who connects tries all addresses of a name.
   if (loopbacks == found.size() && reach == Reach::kThisHost) return found;
   if (loopbacks == 0 && found.size() == 1) return found;
   return all_addresses(port);
+}
+
+// Closed where it cannot be; then `error` says why.
+FileDescriptor listening(const SocketAddress& address, int& error) {
+  FileDescriptor socket(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  if (socket.is_open()) {
+    set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (address.storage.ss_family == AF_INET6)
+      set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    if (::bind(socket.get(), address.generic(), address.size) == 0 &&
+        ::listen(socket.get(), kBacklog) == 0) {
+      return socket;
+    }
+  }
+  error = errno;
+  return {};
+}
+
+Error listening_failed(std::uint16_t port, int error) {
+  return Error(error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kIo,
+               "listening at port " + std::to_string(port) + " failed: " + std::strerror(error) +
+                   (error == EADDRINUSE ? "; another run has it: choose another MASTER_PORT" : ""));
 }
 
 // One attempt at one address.
@@ -172,28 +203,25 @@ Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Re
   std::vector<SocketAddress> at = listening_addresses(host, port, reach);
   int error = 0;
   for (std::size_t i = 0; i < at.size(); ++i) {
-    const SocketAddress address = at[i];
-    FileDescriptor socket(::socket(address.storage.ss_family,
-                                   SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-    if (!socket.is_open()) {
-      error = errno;
-      continue;
-    }
-    set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-    if (address.storage.ss_family == AF_INET6)
-      set_option(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    if (::bind(socket.get(), address.generic(), address.size) == 0 &&
-        ::listen(socket.get(), kBacklog) == 0) {
-      return socket;
-    }
-    error = errno;
+    FileDescriptor socket = listening(at[i], error);
+    if (socket.is_open()) return socket;
     if (error == EADDRINUSE) break;
     // The name is another machine's, or stands for this one elsewhere.
     if (error == EADDRNOTAVAIL && at.size() == 1) at = all_addresses(port), i = SIZE_MAX;
   }
-  return Error(error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kIo,
-               "listening at port " + std::to_string(port) + " failed: " + std::strerror(error) +
-                   (error == EADDRINUSE ? "; another run has it: choose another MASTER_PORT" : ""));
+  return listening_failed(port, error);
+}
+
+Result<FileDescriptor> listen_only_at(const std::string& address, std::uint16_t port) {
+  std::size_t loopbacks = 0;
+  int error = EADDRNOTAVAIL;
+  for (const SocketAddress& at : addresses_of(address, port, loopbacks)) {
+    FileDescriptor socket = listening(at, error);
+    if (socket.is_open()) return socket;
+    if (error == EADDRINUSE) break;
+  }
+  if (error != EADDRNOTAVAIL) return listening_failed(port, error);
+  return Error(ErrorCode::kInvalidArgument, "this host has no address " + address);
 }
 
 std::uint16_t port_of(const FileDescriptor& listener) {

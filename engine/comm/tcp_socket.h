@@ -61,6 +61,8 @@ enum class Reach : std::uint8_t {
 // this machine's addresses where it has several or none here, as a service's name in Kubernetes
 // has, where it is empty, and where others have to reach what is loopback here. Port 0: a free one.
 Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Reach reach);
+// At that address of this host and nowhere else. kInvalidArgument: it has no such address.
+Result<FileDescriptor> listen_only_at(const std::string& address, std::uint16_t port);
 std::uint16_t port_of(const FileDescriptor& listener);
 // The addresses at the other end and at this one, in digits.
 std::string peer_address(const FileDescriptor& socket);

@@ -22,6 +22,7 @@
 #include "engine/comm/control_channel.h"
 #include "engine/comm/control_frames.h"
 #include "engine/comm/data_connections.h"
+#include "engine/comm/rank_hello.h"
 #include "tests/engine/comm/tcp_ranks.h"
 
 namespace sluice::engine {
@@ -382,6 +383,40 @@ TEST(Meeting, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
   });
   EXPECT_THAT(said, HasSubstr("\\x1b[2J\\x1b]0;owned\\x07\\x0asluice: all is well"));
   for (const char c : said) EXPECT_GE(c, ' ');
+}
+
+TEST(Meeting, TellsOthersTheAddressThatARankIsGiven) {
+  const Hello hello{.rank = 1, .world = 3, .data_port = 7, .address = "10.0.0.7\n", .host = "a"};
+  const auto read = unpack_hello(pack(hello));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->address, "10.0.0.7\\x0a");
+  EXPECT_EQ(read->data_port, 7);
+  auto options = with_secret(options_of(places_of(std::array{1, 1, 1})));
+  options[0].listen_address = "127.0.0.2";
+  options[1].listen_address = "127.0.0.3";
+  for (const Status& status :
+       in_threads(options, [](int, Communicator& comm) { EXPECT_TRUE(comm.barrier().ok()); })) {
+    EXPECT_TRUE(status.ok()) << message_of(status);
+  }
+}
+
+TEST(Meeting, RefusesAnAddressToListenAtThatThisHostHasNot) {
+  auto options = with_secret(options_of(places_of(std::array{1, 1})));
+  for (const char* elsewhere : {"192.0.2.1", "not a name"}) {
+    options[0].listen_address = elsewhere;
+    const auto listener = listen_for(options[0], "127.0.0.1", 0);
+    ASSERT_FALSE(listener.ok());
+    EXPECT_EQ(listener.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(listener.error().message(),
+                AllOf(HasSubstr("SLUICE_LISTEN"),
+                      HasSubstr(std::string("this host has no address ") + elsewhere)));
+  }
+  // Ranks of one host that meet at its loopback listen there alone.
+  options[0].context.local_world = options[0].context.world;
+  const auto listener = listen_for(options[0], "127.0.0.1", 0);
+  ASSERT_TRUE(listener.ok()) << listener.error().message();
+  EXPECT_EQ(local_address(*listener), "127.0.0.1");
+  ::close(options[0].listening_socket);
 }
 
 TEST(ListenAt, TakesTheAddressThatLeadsToOthersAndAllWhereNoneDoes) {
