@@ -88,7 +88,7 @@ Deadline Door::next_end() const {
 
 Result<std::vector<Door::Guest>> Door::look() {
   std::vector<Guest> guests;
-  SLUICE_RETURN_IF_ERROR(accept_all());
+  SLUICE_RETURN_IF_ERROR(accept_all(guests));
   const Deadline now = time_now();
   std::vector<Stranger> stay;
   for (Stranger& stranger : strangers_) {
@@ -98,21 +98,22 @@ Result<std::vector<Door::Guest>> Door::look() {
   return guests;
 }
 
-Status Door::accept_all() {
+Status Door::accept_all(std::vector<Guest>& guests) {
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     int error = 0;
     auto socket = try_accept(listener_, &error);
     if (socket) {
-      if (strangers_.size() >= options_.most_strangers) make_room();
+      if (strangers_.size() >= options_.most_strangers) make_room(guests);
       strangers_.push_back({std::move(*socket), time_now() + options_.patience});
     } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
       // Otherwise poll() would return at once, for ever.
-      if (strangers_.empty()) {
+      if (strangers_.empty() && guests.empty()) {
         return Error(ErrorCode::kOutOfMemory,
                      std::string("the connection of a rank cannot be accepted: ") +
                          std::strerror(error) + " (ulimit -n)");
       }
-      make_room();
+      if (strangers_.empty()) return {};
+      make_room(guests);
     } else {
       return {};
     }
@@ -120,11 +121,22 @@ Status Door::accept_all() {
   return {};
 }
 
-// Who has said nothing at all goes first: a rank speaks at once.
-void Door::make_room() {
-  const auto silent = std::find_if(strangers_.begin(), strangers_.end(),
-                                   [](const Stranger& it) { return it.connector_nonce.empty(); });
-  strangers_.erase(silent == strangers_.end() ? strangers_.begin() : silent);
+// Who has said nothing at all goes first: a rank speaks at once. The words of one that came a moment
+// ago may be on their way: where most others have spoken, the oldest of all goes in its place.
+void Door::make_room(std::vector<Guest>& guests) {
+  const Deadline moment_ago = time_now() + options_.patience - options_.patience / 10;
+  for (auto it = strangers_.begin(); it != strangers_.end(); ++it) {
+    if (!it->connector_nonce.empty()) continue;
+    const bool stays = hear(*it, guests);
+    if (stays && !it->connector_nonce.empty()) continue;
+    const auto silent = std::count_if(
+        it, strangers_.end(), [](const Stranger& each) { return each.connector_nonce.empty(); });
+    const bool most_speak = 2 * static_cast<std::size_t>(silent) <= strangers_.size();
+    if (stays && most_speak && it->until > moment_ago) break;
+    strangers_.erase(it);
+    return;
+  }
+  strangers_.erase(strangers_.begin());
 }
 
 bool Door::hear(Stranger& stranger, std::vector<Guest>& guests) {

@@ -102,8 +102,9 @@ class Door {
     std::string acceptor_nonce = {};
   };
 
-  Status accept_all();
-  void make_room();
+  Status accept_all(std::vector<Guest>& guests);
+  // Lets one of them go; those who have proved the secret by now become guests.
+  void make_room(std::vector<Guest>& guests);
   // Whether it stays.
   bool hear(Stranger& stranger, std::vector<Guest>& guests);
   std::optional<Guest> join(Stranger& stranger, std::string_view payload);

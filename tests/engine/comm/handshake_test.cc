@@ -47,6 +47,24 @@ FileDescriptor connected(std::uint16_t port) {
   return std::move(*socket);
 }
 
+FileDescriptor accepted(const FileDescriptor& listener) {
+  for (const Deadline until = soon(); time_now() < until;) {
+    if (auto socket = try_accept(listener)) return std::move(*socket);
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  ADD_FAILURE() << "nobody came";
+  return {};
+}
+Frame frame_from(const FileDescriptor& socket) {
+  FrameReader reader;
+  for (const Deadline until = soon(); time_now() < until;) {
+    if (auto came = reader.next()) return std::move(*came);
+    EXPECT_TRUE(reader.read_some(socket));
+  }
+  ADD_FAILURE() << "no frame came";
+  return {};
+}
+
 // A door and one that knocks there, step by step.
 class HandshakeTest : public testing::Test {
  protected:
@@ -69,6 +87,25 @@ class HandshakeTest : public testing::Test {
       state = knock.look(socket_);
     }
     return state;
+  }
+
+  // Until it has made something of what it was sent.
+  Knock::State answered(Knock& knock) const {
+    Knock::State state = Knock::State::kWaiting;
+    for (const Deadline until = soon(); state == Knock::State::kWaiting && time_now() < until;)
+      state = knock.look(socket_);
+    return state;
+  }
+  // How many have not proved anything, once they are so many.
+  static std::size_t strangers_at(Door& door, std::size_t wanted) {
+    std::vector<pollfd> entries;
+    for (const Deadline until = soon(); time_now() < until;) {
+      EXPECT_TRUE(door.look().ok());
+      entries.clear();
+      door.add_entries(entries);
+      if (entries.size() == wanted + 1) break;  // and the listener
+    }
+    return entries.size() - 1;
   }
 
   FileDescriptor listener_ = listening();
@@ -111,11 +148,10 @@ TEST_F(HandshakeTest, DoesNotBelieveAnAcceptorWithoutTheSecret) {
   Knock knock(key, "meeting", "rank 1");
   socket_ = connected(port_of(listener_));
   EXPECT_EQ(knock.begin(socket_), Knock::State::kWaiting);
-  const auto acceptor = try_accept(listener_);
-  ASSERT_TRUE(acceptor);
-  ASSERT_TRUE(send_frame(*acceptor, {kChallenge, random_bytes(kNonceBytes)}, soon()).ok());
-  ASSERT_TRUE(send_frame(*acceptor, {kWelcome, random_bytes(kProofBytes)}, soon()).ok());
-  EXPECT_EQ(knock.look(socket_), Knock::State::kForeign);
+  const FileDescriptor acceptor = accepted(listener_);
+  ASSERT_TRUE(send_frame(acceptor, {kChallenge, random_bytes(kNonceBytes)}, soon()).ok());
+  ASSERT_TRUE(send_frame(acceptor, {kWelcome, random_bytes(kProofBytes)}, soon()).ok());
+  EXPECT_EQ(answered(knock), Knock::State::kForeign);
 }
 
 TEST_F(HandshakeTest, SendsNeitherSecretNorJobAndAProofServesOnce) {
@@ -123,18 +159,13 @@ TEST_F(HandshakeTest, SendsNeitherSecretNorJobAndAProofServesOnce) {
   Knock knock(key, "meeting", "rank 1");
   socket_ = connected(port_of(listener_));
   EXPECT_EQ(knock.begin(socket_), Knock::State::kWaiting);
-  auto acceptor = try_accept(listener_);
-  ASSERT_TRUE(acceptor);
-  const auto frame = [&] {
-    FrameReader reader;
-    std::optional<Frame> came;
-    while (!(came = reader.next())) EXPECT_TRUE(reader.read_some(*acceptor));
-    return *came;
-  };
-  const Frame first = frame();
-  ASSERT_TRUE(send_frame(*acceptor, {kChallenge, random_bytes(kNonceBytes)}, soon()).ok());
+  const FileDescriptor acceptor = accepted(listener_);
+  const Frame first = frame_from(acceptor);
+  ASSERT_TRUE(send_frame(acceptor, {kChallenge, random_bytes(kNonceBytes)}, soon()).ok());
+  pollfd challenged{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&challenged, 1, poll_ms(soon())), 1);
   EXPECT_EQ(knock.look(socket_), Knock::State::kWaiting);
-  const Frame second = frame();
+  const Frame second = frame_from(acceptor);
   for (const Frame& each : {first, second}) {
     EXPECT_THAT(each.payload, Not(HasSubstr("secret of")));
     EXPECT_THAT(each.payload, Not(HasSubstr("job's")));
@@ -159,32 +190,55 @@ TEST_F(HandshakeTest, ClosesWhoHasHadItsTimeAndTheOldestOfTooMany) {
   Door door(listener_, of_door);
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 9; ++i) silent.push_back(connected(port_of(listener_)));
-  ASSERT_TRUE(door.look().ok());
-  std::vector<pollfd> entries;
-  door.add_entries(entries);
-  EXPECT_EQ(entries.size(), 5U);
+  EXPECT_EQ(strangers_at(door, 4), 4U);
   std::this_thread::sleep_until(door.next_end());
-  ASSERT_TRUE(door.look().ok());
-  entries.clear();
-  door.add_entries(entries);
-  EXPECT_EQ(entries.size(), 1U);
+  EXPECT_EQ(strangers_at(door, 0), 0U);
   EXPECT_EQ(door.next_end(), Deadline::max());
+}
+
+TEST_F(HandshakeTest, HearsWhoCameAMomentAgoBeforeItMakesRoomForOthers) {
+  const RunKey key("secret", "job");
+  Door::Options of_door = options(key);
+  of_door.most_strangers = 4;
+  Door door(listener_, of_door);
+  std::vector<FileDescriptor> strangers;
+  const auto come = [&] {
+    strangers.push_back(connected(port_of(listener_)));
+    const Frame knock{kKnock, random_bytes(kNonceBytes) + "\r\n\r\n"};
+    ASSERT_TRUE(send_frame(strangers.back(), knock, soon()).ok());
+  };
+  for (int i = 0; i < 4; ++i) come();
+  EXPECT_EQ(strangers_at(door, 4), 4U);
+  for (const FileDescriptor& stranger : strangers) EXPECT_EQ(frame_from(stranger).type, kChallenge);
+  socket_ = connected(port_of(listener_));
+  Knock knock(key, "meeting", "rank 1");
+  ASSERT_EQ(knock.begin(socket_), Knock::State::kWaiting);
+  for (int i = 0; i < 3; ++i) come();
+  Knock::State state = Knock::State::kWaiting;
+  for (const Deadline until = soon(); state == Knock::State::kWaiting && time_now() < until;) {
+    const auto guests = door.look();
+    ASSERT_TRUE(guests.ok());
+    for (const Door::Guest& guest : *guests) EXPECT_TRUE(guest.welcome().ok());
+    state = knock.look(socket_);
+  }
+  EXPECT_EQ(state, Knock::State::kWelcome);
 }
 
 TEST_F(HandshakeTest, ReadsNothingOfAFrameThatIsTooLong) {
   socket_ = connected(port_of(listener_));
-  const auto acceptor = try_accept(listener_);
-  ASSERT_TRUE(acceptor);
+  const FileDescriptor acceptor = accepted(listener_);
   const std::array<std::uint32_t, 3> head = {kFrameMagic, kKnock, kMaxHandshakeBytes + 1};
   std::string bytes(reinterpret_cast<const char*>(head.data()), sizeof head);
   bytes += std::string(1000, 'x');
   ASSERT_TRUE(send_all(socket_, std::as_bytes(std::span(bytes)), soon()).ok());
   FrameReader reader(kMaxHandshakeBytes);
-  while (reader.read_some(*acceptor)) {
+  const Deadline until = soon();
+  while (reader.read_some(acceptor) && time_now() < until) {
   }
   EXPECT_TRUE(reader.is_broken());
   int unread = 0;
-  ASSERT_EQ(::ioctl(acceptor->get(), FIONREAD, &unread), 0);
+  while (unread < 1000 && time_now() < until)
+    ASSERT_EQ(::ioctl(acceptor.get(), FIONREAD, &unread), 0);
   EXPECT_EQ(unread, 1000);
 }
 
@@ -230,7 +284,7 @@ TEST(Meeting, AStrangerWhoKnowsTheJobNeitherJoinsNorEndsTheRun) {
 TEST(Meeting, NamesTheHostOfOneThatHasAnotherSecret) {
   auto options = with_secret(options_of(places_of(std::array{2})));
   options[1].secret = "of another";
-  options[0].rendezvous_timeout = milliseconds(500);
+  options[0].rendezvous_timeout = seconds(3);
   options[0].how_to_start = "start them";
   const auto statuses = in_threads(options, [](int, Communicator&) { FAIL(); });
   EXPECT_THAT(message_of(statuses[0]),
@@ -333,13 +387,14 @@ TEST(Meeting, StrangersAtThePortForDataDoNotHideAFailure) {
 }
 
 // What another rank says where something else has rank 0's port.
-std::string said_of(const std::function<void(const FileDescriptor& socket)>& server) {
+std::string said_of(const std::function<void(const FileDescriptor& socket)>& server,
+                    milliseconds answer_timeout = seconds(10)) {
   const FileDescriptor listener = listening();
   auto options = options_of(places_of(std::array{2}));
   ::close(options[0].listening_socket);
   options[1].master_port = port_of(listener);
   options[1].rendezvous_timeout = seconds(20);
-  options[1].answer_timeout = milliseconds(300);
+  options[1].answer_timeout = answer_timeout;
   std::thread thread([&] {
     pollfd entry{.fd = listener.get(), .events = POLLIN, .revents = 0};
     static_cast<void>(::poll(&entry, 1, 20'000));
@@ -366,10 +421,12 @@ TEST(Meeting, SaysSoonThatAnotherProgramHasThePort) {
                                            HasSubstr("choose another MASTER_PORT")));
   }
   // It waits for more.
-  EXPECT_THAT(said_of([](const FileDescriptor& socket) {
-                std::array<std::byte, 4096> all{};
-                static_cast<void>(receive_all(socket, all, time_now() + seconds(2)));
-              }),
+  EXPECT_THAT(said_of(
+                  [](const FileDescriptor& socket) {
+                    std::array<std::byte, 4096> all{};
+                    static_cast<void>(receive_all(socket, all, time_now() + seconds(2)));
+                  },
+                  milliseconds(300)),
               HasSubstr("has said nothing for 300 ms"));
 }
 
