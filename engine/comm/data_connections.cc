@@ -31,7 +31,8 @@ class DataConnections {
         deadline_(deadline),
         listener_(control.take_data_listener()),
         door_(listener_, {.key = key_, .purpose = purpose_of(rank), .refusal = "another run"}),
-        sockets_(control.table().places.size()) {}
+        sockets_(control.table().places.size()),
+        not_let_in_(static_cast<std::size_t>(rank)) {}
 
   Result<std::vector<FileDescriptor>> run() {
     for (int peer = 0; peer < rank_; ++peer) {
@@ -103,12 +104,20 @@ class DataConnections {
     }
     // It had no room, or is no rank at all; poll() would return at once for a closed one.
     if (state != State::kWaiting && attempt.socket.is_open()) {
+      not_let_in_[static_cast<std::size_t>(attempt.peer)] = why(attempt, state);
       attempt.socket.close();
       attempt.again_at = time_now() + kAgainAfter;
     }
     if (attempt.socket.is_open() || time_now() < attempt.again_at) return {};
     SLUICE_ASSIGN_OR_RETURN(attempt, connect(attempt.peer));
     return {};
+  }
+
+  static std::string why(const Attempt& attempt, Knock::State state) {
+    if (state == Knock::State::kForeign) return "what listens there is not a rank of this run";
+    if (state == Knock::State::kRefused)
+      return "what listens there answers: " + attempt.knock->refusal().message();
+    return "the connection was closed";
   }
 
   void admit(Door::Guest guest) {
@@ -131,8 +140,24 @@ class DataConnections {
   }
 
   Error too_late() {
-    return failed(list_ranks(missing()) + " did not connect to " + name_of(rank_) +
-                  " for data: is a firewall between them?");
+    std::vector<int> above = missing();
+    const auto first_above =
+        std::find_if(above.begin(), above.end(), [this](int peer) { return peer > rank_; });
+    const std::vector<int> below(above.begin(), first_above);
+    above.erase(above.begin(), first_above);
+    std::string what;
+    if (!below.empty()) {
+      const auto peer = static_cast<std::size_t>(below.front());
+      const std::string& reason = not_let_in_[peer];
+      what = name_of(rank_) + " was not let in by " + name_of(below.front()) + " for data, at " +
+             control_.table().targets[peer].text() + ": " +
+             (reason.empty() ? "it did not answer" : reason);
+      if (below.size() > 1) what += ", and so by " + std::to_string(below.size() - 1) + " more";
+    }
+    if (!above.empty())
+      what += (what.empty() ? "" : "; and ") + list_ranks(above) + " did not connect to " +
+              name_of(rank_) + " for data: is a firewall between them?";
+    return failed(what);
   }
 
   // Unless there was a failure already.
@@ -148,6 +173,7 @@ class DataConnections {
   const FileDescriptor listener_;
   Door door_;
   std::vector<FileDescriptor> sockets_;  // by rank
+  std::vector<std::string> not_let_in_;  // by ranks below: why not, the last time
   std::vector<Attempt> attempts_;
   std::vector<pollfd> entries_;
 };

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -384,6 +385,40 @@ TEST(Meeting, StrangersAtThePortForDataDoNotHideAFailure) {
   const auto begin = time_now();
   for (std::thread& thread : threads) thread.join();
   EXPECT_LT(time_now() - begin, seconds(10));
+}
+
+TEST(Meeting, SaysThatAnotherProgramHasAPortForData) {
+  auto options = with_secret(options_of(places_of(std::array{2})));
+  std::atomic<bool> is_over{false};
+  std::thread first([&] {
+    auto control = ControlChannel::join(options[0], FileDescriptor(options[0].listening_socket));
+    ASSERT_TRUE(control.ok()) << control.error().message();
+    const FileDescriptor listener = (*control)->take_data_listener();
+    std::vector<FileDescriptor> answered;
+    while (!is_over) {
+      const std::string text = "HTTP/1.1 400 Bad Request\r\n\r\n";
+      if (auto socket = try_accept(listener)) {
+        static_cast<void>(send_all(*socket, std::as_bytes(std::span(text)), soon()));
+        answered.push_back(std::move(*socket));
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+  auto control = ControlChannel::join(options[1], FileDescriptor());
+  EXPECT_TRUE(control.ok());
+  if (control.ok()) {
+    const auto sockets = connect_for_data(**control, 1, RunKey(options[1].secret, options[1].job),
+                                          time_now() + seconds(3));
+    EXPECT_FALSE(sockets.ok());
+    if (!sockets.ok())
+      EXPECT_THAT(
+          sockets.error().message(),
+          AllOf(HasSubstr("rank 1 (a) was not let in by rank 0 (a) for data, at 127.0.0.1:"),
+                HasSubstr("what listens there is not a rank of this run"),
+                Not(HasSubstr("firewall"))));
+  }
+  is_over = true;
+  first.join();
 }
 
 // What another rank says where something else has rank 0's port.
