@@ -5,8 +5,8 @@
 // A run writes it before anything else. It names what a run may write there, and nothing else is
 // ever replaced or removed. Runs of versions that did not write it are known by their
 // configuration, lock and checkpoints. A configuration that cannot be read, as it is damaged or has
-// comments, decides nothing where the mark or a whole checkpoint says whose the folder is. A folder of a model, of data or of anything else is nobody's
-// run: it is never written to.
+// comments, decides nothing where the mark or a whole checkpoint says whose the folder is. A folder
+// of a model, of data or of anything else is nobody's run: it is never written to.
 //
 // Links: none of a run's own names may be one, since somebody else's folder could so decide which
 // file is written. The folder itself may be a link: it is the user's to choose.
@@ -36,12 +36,12 @@ Result<bool> is_unused_run_directory(aio::FileSystem& files, const std::string& 
 // kInvalidArgument where `directory`/checkpoints is a link that leads somewhere.
 Status check_checkpoints_are_no_link(aio::FileSystem& files, const std::string& directory);
 
-// Before the first of a run's files is written. It names tokenizer.json too, where a run of a version
-// without marks has that.
+// Before the first of a run's files is written. The mark names tokenizer.json too, where a run of a
+// version without marks has that.
 Status mark_run_directory(aio::IoQueue& queue, const std::string& directory);
 
-// Whether the folder's own tokenizer.json would be its run's: imports of versions without marks left
-// it there. In the folder of any other run it is somebody else's.
+// Whether the folder's own tokenizer.json would be its run's: imports of versions without marks
+// left it there. In the folder of any other run it is somebody else's.
 bool may_hold_old_tokenizer(aio::IoQueue& queue, const std::string& directory);
 
 // The files of the run before, of `directory` that was checked: those that its mark names. Not its

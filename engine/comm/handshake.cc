@@ -121,8 +121,8 @@ Status Door::accept_all(std::vector<Guest>& guests) {
   return {};
 }
 
-// Who has said nothing at all goes first: a rank speaks at once. The words of one that came a moment
-// ago may be on their way: where most others have spoken, the oldest of all goes in its place.
+// Who has said nothing at all goes first: a rank speaks at once. The words of one that came a
+// moment ago may be on their way: where most others have spoken, the oldest of all goes instead.
 void Door::make_room(std::vector<Guest>& guests) {
   const Deadline moment_ago = time_now() + options_.patience - options_.patience / 10;
   for (auto it = strangers_.begin(); it != strangers_.end(); ++it) {

@@ -5,9 +5,9 @@
 //                          "license": "apache-2.0", "license_name": "", "license_link": "",
 //                          "dtype": "bfloat16", "generation_config": {...}}
 //
-// The name is the hub's where the folder lies in a cache of the hub, or its config.json has one that
-// ends with the folder's ("_name_or_path"); else the folder's. `dtype` is that of its weights, as
-// config.json has it. The license is that of the metadata at the head of the folder's README.md.
+// The name is the hub's where the folder lies in a cache of the hub, or its config.json has one
+// that ends with the folder's ("_name_or_path"); else the folder's. `dtype` is that of its weights,
+// as config.json has it. The license is that of the metadata at the head of the folder's README.md.
 //
 // Errors: kCorrupt where a run's file cannot be read. What is wrong with a base's README.md or
 // generation_config.json only leaves it unknown here.
