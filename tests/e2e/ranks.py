@@ -274,12 +274,15 @@ class Ranks(RankRuns):
             self.sluice("train", self.config, "--out", self.path / name, "--ranks", ranks,
                         "--save-weights", self.path / f"{name}.safetensors")
         self.assertEqual(self.weights("one.safetensors"), self.weights("two.safetensors"))
-        (ranks,) = self.start(1, "--out", "three", "--ranks", 2, "--steps", 100000)
-        self.wait_for(lambda: (self.path / "three/metrics.jsonl").exists())
-        ranks.send_signal(signal.SIGINT)
-        told = ranks.communicate(timeout=WAIT_S)[1]
-        self.assertEqual(ranks.returncode, 75, told)
-        self.assertIn("--resume continues from here", told)
+        for number, code, more in ((signal.SIGINT, 75, []),
+                                   (signal.SIGUSR1, 9, ["--signal-exit-code", 9])):
+            out = f"stopped{code}"
+            (ranks,) = self.start(1, "--out", out, "--ranks", 2, "--steps", 100000, *more)
+            self.wait_for((self.path / out / "metrics.jsonl").exists)
+            ranks.send_signal(number)
+            told = ranks.communicate(timeout=WAIT_S)[1]
+            self.assertEqual(ranks.returncode, code, told)
+            self.assertIn("--resume continues from here", told)
 
     def test_that_the_user_asks_for_win_over_a_batch_script_of_slurms(self):
         name = socket.gethostname()
