@@ -209,8 +209,11 @@ TEST_F(HandshakeTest, HearsWhoCameAMomentAgoBeforeItMakesRoomForOthers) {
     ASSERT_TRUE(send_frame(strangers.back(), knock, soon()).ok());
   };
   for (int i = 0; i < 4; ++i) come();
-  EXPECT_EQ(strangers_at(door, 4), 4U);
-  for (const FileDescriptor& stranger : strangers) EXPECT_EQ(frame_from(stranger).type, kChallenge);
+  for (const FileDescriptor& stranger : strangers) {
+    pollfd challenged{.fd = stranger.get(), .events = POLLIN, .revents = 0};
+    for (const Deadline until = soon(); ::poll(&challenged, 1, 1) == 0 && time_now() < until;)
+      ASSERT_TRUE(door.look().ok());
+  }
   socket_ = connected(port_of(listener_));
   Knock knock(key, "meeting", "rank 1");
   ASSERT_EQ(knock.begin(socket_), Knock::State::kWaiting);
@@ -491,14 +494,14 @@ TEST(Meeting, TellsOthersTheAddressThatARankIsGiven) {
 
 TEST(Meeting, RefusesAnAddressToListenAtThatThisHostHasNot) {
   auto options = with_secret(options_of(places_of(std::array{1, 1})));
-  for (const char* elsewhere : {"192.0.2.1", "not a name"}) {
+  for (const std::string& elsewhere : {std::string("192.0.2.1"), std::string(70, 'x')}) {
     options[0].listen_address = elsewhere;
     const auto listener = listen_for(options[0], "127.0.0.1", 0);
     ASSERT_FALSE(listener.ok());
     EXPECT_EQ(listener.error().code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(listener.error().message(),
-                AllOf(HasSubstr("SLUICE_LISTEN"),
-                      HasSubstr(std::string("this host has no address ") + elsewhere)));
+    EXPECT_THAT(
+        listener.error().message(),
+        AllOf(HasSubstr("SLUICE_LISTEN"), HasSubstr("this host has no address " + elsewhere)));
   }
   // Ranks of one host that meet at its loopback listen there alone.
   options[0].context.local_world = options[0].context.world;

@@ -346,7 +346,7 @@ TEST(Rendezvous, DropsStrangersAndTurnsAwayOtherRuns) {
   EXPECT_EQ(message_of(statuses[1]), "");
   // It came to rank 0 of the other run, unless that had all it waited for by then.
   EXPECT_THAT(message_of(statuses[2]),
-              testing::AnyOf(HasSubstr("rank 0 of another run"), HasSubstr("rank 0")));
+              testing::AnyOf(HasSubstr("belongs to another run"), HasSubstr("rank 0")));
 }
 
 TEST(TcpProcesses, DoEveryCollectiveAsTheOracleSays) {
