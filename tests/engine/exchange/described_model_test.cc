@@ -49,6 +49,19 @@ TEST_F(DescribedModel, IsNotLookedForWhereNothingSaysIt) {
   EXPECT_THAT(check("other"), HasSubstr("model_type"));  // named as a model's folder
 }
 
+TEST_F(DescribedModel, IsToBeDownloadedWhereItsFolderIsNotThereAlone) {
+  std::filesystem::create_directory(path("bare"));
+  EXPECT_EQ(absent_model(path("bare")), "");
+  EXPECT_EQ(absent_model(path("bare/Qwen3-8B")),
+            path("bare/Qwen3-8B") +
+                " is not there, and Sluice downloads no models: hf download Qwen/Qwen3-8B "
+                "--local-dir " +
+                path("bare/Qwen3-8B") + ", or name the folder that has it");
+  EXPECT_EQ(absent_model(path("bare/model.safetensors")), "");
+  EXPECT_EQ(absent_model(path("bare/model.safetensors.index.json")), "");
+  EXPECT_EQ(absent_model(path(std::string(300, 'x'))), "");  // who can say?
+}
+
 TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt) {
   for (const auto& [key, value] :
        std::map<std::string, json>{{"activation_function", "relu"},
