@@ -924,6 +924,10 @@ class ByHooks(Fast):
         model = make("llama")
         model.model.rotary_emb.inv_freq[3] *= 1.01
         self.reason(model, "inv_freq of model.rotary_emb is not what its config says")
+        rounded = make("llama")  # as another device may have it
+        table = rounded.model.rotary_emb.inv_freq
+        table.copy_(torch.nextafter(table, torch.full_like(table, 2)))
+        self.assertEqual(self.engine(rounded).way, "engine")
 
 
 def run_of(directory, drive):
