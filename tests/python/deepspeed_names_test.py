@@ -4,6 +4,7 @@ import copy
 import importlib
 import io
 import os
+import pickle
 import subprocess
 import sys
 import unittest
@@ -75,8 +76,15 @@ class Names(unittest.TestCase):
             self.assertEqual(params["weight_decay"], 0)
             engine.destroy()
 
+    def test_the_cpus_adam_has_its_parameters_by_deepspeeds_name(self):
+        module = tower(blocks=1)
+        made = deepspeed.ops.adam.DeepSpeedCPUAdam(model_params=module.parameters(), lr=0.02)
+        self.assertEqual(made.param_groups[0]["lr"], 0.02)
+
     def test_accelerator(self):
         accelerator = deepspeed.get_accelerator()
+        for copied in (copy.copy(accelerator), pickle.loads(pickle.dumps(accelerator))):
+            self.assertEqual(copied.device_name(), accelerator.device_name())
         name = "cuda" if torch.cuda.is_available() else "cpu"
         self.assertEqual(accelerator.device_name(), name)
         self.assertEqual(torch.ones(1, device=accelerator.current_device_name()).device.type, name)

@@ -17,6 +17,8 @@ class Accelerator:
         self._name = "cuda" if torch.cuda.is_available() else "cpu"
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # before __init__() as well: of a copy, say
+            raise AttributeError(name)
         found = getattr(getattr(torch, self._name), name, None)
         if found is None:
             if self._name == "cpu" and hasattr(torch.cuda, name):

@@ -56,6 +56,11 @@ class _Adam:
 class DeepSpeedCPUAdam(_Adam):
     """torch's AdamW, or its Adam with ``adamw_mode=False``: give it to initialize()."""
 
+    def __new__(  # type: ignore[misc]
+        cls, model_params: Any, *args: Any, **kwargs: Any
+    ) -> torch.optim.Optimizer:
+        return super().__new__(cls, model_params, *args, **kwargs)
+
 
 class FusedAdam(_Adam):
     """torch's AdamW, or its Adam with ``adam_w_mode=False``: give it to initialize()."""
