@@ -321,7 +321,7 @@ class Configurations(unittest.TestCase):
                 sluice.initialize(tower(blocks=1), config)
         loop = ds_config()
         loop["x"] = loop
-        with self.assertRaisesRegex(sluice.RefusedError, "is no JSON"):
+        with self.assertRaisesRegex(sluice.RefusedError, "is not JSON"):
             sluice.initialize(tower(blocks=1), loop)
 
     def test_what_deepspeed_reads_is_read(self):
@@ -796,7 +796,7 @@ class Refusing(unittest.TestCase):
             deepspeed.initialize(config=ds_config())
         with self.assertRaisesRegex(sluice.RefusedError, "needs a configuration"):
             deepspeed.initialize(model=tower())
-        with self.assertRaisesRegex(sluice.RefusedError, "is no JSON"):
+        with self.assertRaisesRegex(sluice.RefusedError, "is not JSON"):
             deepspeed.initialize(model=tower(), config=ds_config(dtype=torch.bfloat16))
         with self.assertRaisesRegex(sluice.RefusedError, "already has an engine"):
             model = tower()

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 import sluice
-from small_modules import Tower, batches, initialize, masters, run_config, tower, train
+from small_modules import batches, initialize, run_config, tower, train
 
 SLUICE = os.environ.get("SLUICE", "")
 

@@ -74,8 +74,8 @@ def take_first_ranks_values(ranks: Ranks, parameters: list[ManagedParameter]) ->
     if ranks.rank == 0:
         names = ", ".join(it.name for it in others[:3]) + (", ..." if len(others) > 3 else "")
         _log.warning(
-            "%d parameters of the module had other values on some ranks, which have the first"
-            " rank's now (%s)",
+            "%d parameters of the module differed between ranks; all ranks now use rank 0's values"
+            " (%s)",
             len(others),
             names,
         )

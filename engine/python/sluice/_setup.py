@@ -32,7 +32,7 @@ def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, A
     """The keys of a run file, of DeepSpeed's or of a mapping, read as the command line reads them.
 
     Raises:
-        RefusedError: it cannot be read, or is no JSON object.
+        RefusedError: it cannot be read, or is not a JSON object.
     """
     name, text = "the configuration", b""
     try:
@@ -44,10 +44,10 @@ def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, A
     except OSError as error:
         raise RefusedError(f"the configuration {name} cannot be read: {error.strerror}") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise RefusedError(f"the configuration is no JSON: {error}") from error
+        raise RefusedError(f"the configuration is not JSON: {error}") from error
     keys = json.loads(strict_config(name, text))
     if not isinstance(keys, dict):
-        raise RefusedError(f"{name} is no JSON object")
+        raise RefusedError(f"{name} is not a JSON object")
     return keys
 
 

@@ -77,8 +77,8 @@ def take_first_ranks_values(module: nn.Module, args: Any) -> None:
         tensors[name].copy_(there)
     if others and args.process_index == 0:
         _log.warning(
-            "%d tensors of the module had other values on some ranks: all have the first rank's"
-            " now (%s%s)",
+            "%d tensors of the module differed between ranks; all ranks now use rank 0's values"
+            " (%s%s)",
             len(others),
             ", ".join(others[:3]),
             ", ..." if len(others) > 3 else "",

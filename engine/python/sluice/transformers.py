@@ -78,6 +78,8 @@ def _take_deepspeed(given: tuple, named: Mapping[str, Any]) -> Any:
             if not hasattr(args, "hf_deepspeed_config"):  # of an earlier Trainer
                 return args.deepspeed
     return None
+
+
 _Trainer: Any = transformers.Trainer if TYPE_CHECKING else object
 
 

@@ -134,7 +134,7 @@ def _one_config(args: Any, config: Any, config_params: Any) -> Any:
 
 
 def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """A copy of its keys but those that are null. RefusedError where it is no JSON object."""
+    """A copy of its keys but those that are null. RefusedError where it is not a JSON object."""
     keys = _without_nulls(read_keys(config))
     if "model" in keys:  # of a run file: another one, whose names are not this module's
         keys["model"] = {}
