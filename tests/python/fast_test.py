@@ -673,7 +673,7 @@ class ByHooks(Fast):
     def test_in_the_middle_of_a_step(self):
         """What the step has so far is computed once more, by hooks."""
         data = batches(12)
-        for place in (2, 3):  # of the second step: within it, and its last micro-batch
+        for place in (2, 3, 4):  # of the second step: within it, and its last micro-batch
             together = list(data)
             together[4 + place - 1] = padded(data[4 + place - 1], left=True, labels=False)
             expected = by_torch(make("gpt2"), together, accumulation=4)

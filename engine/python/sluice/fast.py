@@ -335,5 +335,7 @@ def to_hooks(engine: Engine, reason: str) -> None:
         raise
     shutil.rmtree(folder, ignore_errors=True)
     engine._losses, engine._new_micro_batch, engine._record.tokens = losses, is_new, tokens
+    if not is_new:  # else the next pass does
+        engine._record.begin_micro_batch()
     engine._repeat(passed, ended, engine._compute_by_hooks)
     engine._passed = []
