@@ -76,6 +76,13 @@ class Loop(unittest.TestCase):
                 accelerator.save_state(save)
         return model, said
 
+    def begun(self, accelerator):
+        """A model that is trained at a constant rate, and its batches."""
+        model = make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        model, _, batches = accelerator.prepare(model, optimizer, loader())
+        return model, list(batches)
+
     def near(self, one, other):
         self.assertEqual(len(one), len(other))
         for a, b in zip(one, other):
@@ -143,6 +150,62 @@ class Loop(unittest.TestCase):
                 accelerator.backward(model(**batch).loss)
         self.assertEqual(model.global_steps, 3)
 
+    def test_a_dummys_numbers_without_a_section(self):
+        for config in (ZERO, {**ZERO, "optimizer": {"type": "AdamW", "params": {"eps": 1e-6}}}):
+            accelerator = self.accelerator(config)
+            model = make()
+            optimizer = by_sluice.DummyOptim(model.parameters(), lr=3e-3, weight_decay=0.2)
+            accelerator.prepare(model, optimizer, loader())
+            params = accelerator.engine.config["optimizer"]["params"]
+            self.assertEqual((params["lr"], params["weight_decay"]), (3e-3, 0.2))
+        accelerator = self.accelerator(ZERO)
+        model = make()
+        optimizer = by_sluice.DummyOptim(model.parameters())
+        schedule = by_sluice.DummyScheduler(optimizer, total_num_steps=20)
+        with self.assertRaisesRegex(sluice.RefusedError, "no scheduler section"):
+            accelerator.prepare(model, optimizer, loader(), schedule)
+
+    def test_a_constant_schedule(self):
+        accelerator = self.accelerator(ZERO)
+        model = make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = transformers.get_scheduler("constant", optimizer)
+        *_, schedule = accelerator.prepare(model, optimizer, loader(), schedule)
+        schedule.step()
+        self.assertEqual(schedule.get_last_lr(), [1e-2])
+
+    def test_a_state_that_is_saved_again(self):
+        """The newest counts, also where a longer run has saved into the folder before."""
+        state = self.folder / "state"
+        accelerator = self.accelerator(ZERO)
+        self.train(accelerator, save=str(state))
+        accelerator.free_memory()
+        accelerator = self.accelerator(ZERO)
+        model, batches = self.begun(accelerator)
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batches[0]).loss)
+        accelerator.save_state(str(state))  # between micro-batches
+        self.assertEqual(len(list((state / "sluice/checkpoints").iterdir())), 1)
+        self.assertEqual(model.global_steps, 0)
+        accelerator.load_state(str(state))
+        self.assertEqual(model.global_steps, 0)
+
+    def test_more_micro_batches_than_a_step_has(self):
+        """The step ends where Accelerate says so."""
+        accelerator = self.accelerator(ZERO)
+        model, batches = self.begun(accelerator)
+        for step, count in enumerate((5, 2), 1):
+            for number, batch in enumerate(batches[:count], 1):
+                accelerator.gradient_state._set_sync_gradients(number == count)
+                accelerator.backward(model(**batch).loss)
+            self.assertEqual(model.global_steps, step)
+            if step == 1:
+                reference = make()
+                for batch in batches[:count]:
+                    (reference(**batch).loss / 3).backward()
+                norm = torch.nn.utils.get_total_norm([it.grad for it in reference.parameters()])
+                self.assertAlmostEqual(model.get_global_grad_norm(), norm.item(), delta=1e-5)
+
     def test_what_is_refused(self):
         def refused(sentence, call):
             with self.assertRaisesRegex(sluice.RefusedError, sentence):
@@ -154,8 +217,14 @@ class Loop(unittest.TestCase):
         accelerator = self.accelerator(ZERO)
         refused("no engine yet", lambda: accelerator.backward(torch.ones(())))
         refused("train_micro_batch_size", lambda: accelerator.prepare(make()))
+        model = make()
+        optimizer = torch.optim.AdamW(model.parameters())
+        refused("in one call", lambda: accelerator.prepare(optimizer))
+        two = (model, optimizer, optimizer)
+        refused("takes one optimizer", lambda: accelerator.prepare(*two))
         model, batches = accelerator.prepare(make(), loader())
         refused("another one", lambda: accelerator.prepare(make(), loader()))
+        refused("in one call", lambda: accelerator.prepare(optimizer))
         refused(
             '"gradient_clipping": 0.5', lambda: accelerator.clip_grad_norm_(model.parameters(), 0.5)
         )

@@ -12,7 +12,8 @@
             optimizer.zero_grad()
 
 The loop is the one for the plain Accelerator. As with its DeepSpeed plug-in, backward() ends the
-micro-batch, and the step where gradients are synchronised; step() and zero_grad() do nothing.
+micro-batch, and the step where gradients are synchronised; step() and zero_grad() do nothing. The
+model, its optimizer and its schedule are given to one call of prepare().
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from torch import nn
 
 from ._core import RefusedError
 from ._trainer_config import TrainerConfig
-from .deepspeed import DeepSpeedEngine, translated
+from .deepspeed import DeepSpeedEngine, EngineSchedule, checkpoints, translated
 from .engine import initialize
 from .units import UnitPolicy
 
 __all__ = ["Accelerator", "DummyOptim", "DummyScheduler"]
 
-_FOLDER = "sluice"  # in the folder of a state
+_TAG = "sluice"  # the folder in that of a state
+_OPTIMIZERS = (torch.optim.Optimizer, DummyOptim)
+_SCHEDULES = (torch.optim.lr_scheduler.LRScheduler, DummyScheduler)
 
 
 class Accelerator(accelerate.Accelerator):
@@ -91,6 +94,11 @@ class Accelerator(accelerate.Accelerator):
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
         model = next((it for it in args if _is_trained(it)), None)
         if model is None:
+            if any(isinstance(it, (*_OPTIMIZERS, *_SCHEDULES)) for it in args):
+                raise RefusedError(
+                    "prepare() was given an optimizer or a schedule without the model that is"
+                    " trained: give the model, its optimizer and its schedule in one call"
+                )
             return super().prepare(*args, device_placement=device_placement)
         if self.engine is not None:
             raise RefusedError("this Accelerator has a model that is trained: make another one")
@@ -98,15 +106,17 @@ class Accelerator(accelerate.Accelerator):
         for it in args:  # the loader's batch size counts
             if isinstance(it, torch.utils.data.DataLoader):
                 made[id(it)] = self.prepare_data_loader(it)
-        optimizer = _only(args, (torch.optim.Optimizer, DummyOptim))
-        schedule = _only(args, (torch.optim.lr_scheduler.LRScheduler, DummyScheduler))
+        optimizer = _only(args, _OPTIMIZERS, "optimizer")
+        schedule = _only(args, _SCHEDULES, "schedule")
         keys = self._complete(model, optimizer, schedule, [it for it in args if id(it) in made])
         self.engine = self._make(model, optimizer, schedule, keys)
         made[id(model)] = self.engine
         if optimizer is not None:
             made[id(optimizer)] = self.engine.optimizer
         if schedule is not None:
-            made[id(schedule)] = self.engine.lr_scheduler
+            made[id(schedule)] = self.engine.lr_scheduler or EngineSchedule(  # constant
+                self.engine.engine, self.engine.optimizer
+            )
         rest = [it for it in args if id(it) not in made]
         if rest:
             others = super().prepare(*rest)
@@ -132,9 +142,21 @@ class Accelerator(accelerate.Accelerator):
             if config.value(f"{kind}.enabled") is True:
                 self._precision = kind
         if isinstance(optimizer, DummyOptim):
+            if not config.has("optimizer"):
+                config.keys["optimizer"] = {"type": "AdamW"}
+            section = config.keys["optimizer"]
+            params = section.setdefault("params", {}) if isinstance(section, dict) else None
+            if isinstance(params, dict):  # else refused by the engine
+                params.setdefault("lr", "auto")
+                params.setdefault("weight_decay", "auto")
             config.fill("optimizer.params.lr", optimizer.lr, None)
             config.fill("optimizer.params.weight_decay", optimizer.weight_decay, None)
         if isinstance(schedule, DummyScheduler):
+            if schedule.lr_scheduler_callable is None and not config.has("scheduler"):
+                raise RefusedError(
+                    "DummyScheduler has the numbers of a schedule that the configuration names, and"
+                    " it has no scheduler section: add one, or give lr_scheduler_callable"
+                )
             lr = config.value("optimizer.params.lr")
             config.fill("scheduler.params.warmup_min_lr", 0, None)
             config.fill("scheduler.params.warmup_max_lr", lr, None)
@@ -183,9 +205,12 @@ class Accelerator(accelerate.Accelerator):
     # ---- a micro-batch
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """The engine's backward() and step(): the step ends where gradients are synchronised."""
-        self._running.backward(loss, **kwargs)
-        self._running.step(is_last=self.sync_gradients)
+        """The engine's backward() and step(): the step ends where gradients are synchronised. Until
+        then its last micro-batch takes all that is left."""
+        running = self._running
+        running.backward(loss, **kwargs)
+        if self.sync_gradients or not running.engine.is_boundary:
+            running.step(is_last=self.sync_gradients)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
         """The norm of the step's gradient, which the engine has clipped by the configuration's
@@ -219,13 +244,13 @@ class Accelerator(accelerate.Accelerator):
 
     def _save_engine(self, _models: list[Any], _weights: list[Any], output_dir: str) -> None:
         if self.engine is not None:
-            self.engine.engine.save_checkpoint(
-                os.path.join(output_dir, _FOLDER), background=False
+            checkpoints.save(
+                self.engine.engine, output_dir, _TAG, save_latest=False, within_step=True
             )
 
     def _load_engine(self, _models: list[Any], input_dir: str) -> None:
         if self.engine is not None:
-            self.engine.engine.load_checkpoint(os.path.join(input_dir, _FOLDER))
+            self.engine.engine.load_checkpoint(checkpoints.find(input_dir, _TAG))
 
     def free_memory(self, *objects: Any) -> Any:
         if self.engine is not None:
@@ -238,8 +263,8 @@ def _is_trained(value: Any) -> bool:
     return isinstance(value, nn.Module) and any(it.requires_grad for it in value.parameters())
 
 
-def _only(args: tuple, kinds: tuple[type, ...]) -> Any:
+def _only(args: tuple, kinds: tuple[type, ...], what: str) -> Any:
     found = [it for it in args if isinstance(it, kinds)]
     if len(found) > 1:
-        raise RefusedError(f"prepare() was given several {kinds[0].__name__}s, and has room for one")
+        raise RefusedError(f"prepare() takes one {what}, and was given several")
     return found[0] if found else None

@@ -52,12 +52,21 @@ def check_client_state(state: Any) -> Any:
     return state
 
 
-def save(engine: Engine, directory: str, tag: str, client_state: Any, save_latest: bool) -> str:
+def save(
+    engine: Engine,
+    directory: str,
+    tag: str,
+    client_state: Any = None,
+    save_latest: bool = True,
+    within_step: bool = False,
+) -> str:
     """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` changes last."""
     where = os.path.join(directory, tag)
     if os.path.islink(where):
         raise RefusedError(f"{where} is a link, and nothing is saved through one: take another tag")
-    folder = engine.save_checkpoint(where, client_state, background=False)  # `latest` names it next
+    folder = engine.save_checkpoint(  # `latest` names it next
+        where, client_state, background=False, within_step=within_step
+    )
     comm.on_first_rank(engine, lambda: _settle(engine, directory, tag, folder, save_latest))
     return folder
 
