@@ -438,12 +438,43 @@ with initialize(tower(), run={"lanes": 2}) as engine:  # and they can go on
             """
 rank = int(os.environ["RANK"])
 expected = {name: value.clone() for name, value in tower(seed=1).state_dict().items()}
-with initialize(tower(seed=1 + rank), run={"lanes": 2}) as engine:
+module = tower(seed=1 + rank)
+module.register_buffer("scale", torch.arange(3) + rank)
+module.register_buffer("own", torch.zeros(1 + rank))
+with initialize(module, run={"lanes": 2}) as engine:
     state = engine.module.state_dict()
     assert all(torch.equal(state[name].cpu(), value.cpu()) for name, value in expected.items())
+    assert engine.module.scale.tolist() == [0, 1, 2]
+    assert engine.module.own.tolist() == [0] * (1 + rank)
     train(engine, batches(1, seed=rank))
 """,
             "differed between ranks; all ranks now use rank 0's values .*embedding.weight",
+        )
+
+    def test_a_value_in_the_middle_becomes_the_first_ranks(self):
+        self.check(
+            """
+rank = int(os.environ["RANK"])
+module = torch.nn.Linear(100, 50, bias=False)
+torch.nn.init.ones_(module.weight)
+with torch.no_grad():
+    module.weight[25, 50] += rank
+with initialize(module, run={"lanes": 2}) as engine:
+    assert (engine.module.state_dict()["weight"] == 1).all()
+""",
+            "differed between ranks; all ranks now use rank 0.s values .weight",
+        )
+
+    def test_values_on_one_rank_alone_are_refused(self):
+        self.check(
+            """
+rank = int(os.environ["RANK"])
+config = run_config(run={"lanes": 2})
+with sluice.init(config, values=rank == 1):
+    module = tower()
+with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, "values=False.* on rank 1 than"):
+    sluice.initialize(module, config)
+"""
         )
 
     def test_half_of_a_launchers_variables_are_refused(self):

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from . import making
-from ._core import Error, Ranks, RefusedError, ValuesHash, values_of
+from ._core import Error, Ranks, RefusedError, ValuesHash, is_spilled, values_of
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
@@ -53,32 +53,51 @@ def sample_of(
     return some.hexdigest() + (f"/{every.value}" if whole else "")
 
 
-def take_first_ranks_values(ranks: Ranks, parameters: list[ManagedParameter]) -> None:
-    """As DeepSpeed has it: parameters with other values on some rank take the first rank's."""
+def _of_buffer(buffer: torch.Tensor) -> list[Any]:
+    """Its form, and a fingerprint of every byte."""
+    data = buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return [str(buffer.dtype), list(buffer.shape), hashlib.sha256(data).hexdigest()]
+
+
+def take_first_ranks_values(
+    ranks: Ranks, parameters: list[ManagedParameter], module: nn.Module
+) -> None:
+    """As DeepSpeed has it: what has other values on some rank takes the first rank's. Parameters,
+    and buffers that have one form on all ranks."""
+    tensors: dict[str, torch.Tensor] = {it.name: it.parameter for it in parameters}
     with making.served(it.parameter for it in parameters):
-        own = [sample([it]) for it in parameters]
+        own: dict[str, Any] = {it.name: sample([it], whole=True) for it in parameters}
+    for name, buffer in module.named_buffers():
+        if not (buffer.is_meta or buffer.is_complex() or buffer.numel() == 0 or is_spilled(buffer)):
+            tensors[name] = buffer
+            own[name] = _of_buffer(buffer)
     of_all = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
-    others = [
-        it
-        for number, it in enumerate(parameters)
-        if any(said[number] != of_all[0][number] for said in of_all)
-    ]
+    others = [name for name, first in of_all[0].items() if _differs(first, of_all, name)]
     if not others:
         return
-    with making.served((it.parameter for it in others), changes=True), torch.no_grad():
-        for it in others:
-            values = it.parameter.detach().cpu().contiguous()
+    with making.served((tensors[it] for it in others), changes=True), torch.no_grad():
+        for name in others:
+            values = tensors[name].detach().cpu().contiguous()
             ranks.broadcast(values)
             if ranks.rank != 0:
-                it.parameter.copy_(values)
+                tensors[name].copy_(values)
     if ranks.rank == 0:
-        names = ", ".join(it.name for it in others[:3]) + (", ..." if len(others) > 3 else "")
+        names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         _log.warning(
-            "%d parameters of the module differed between ranks; all ranks now use rank 0's values"
+            "%d tensors of the module differed between ranks; all ranks now use rank 0's values"
             " (%s)",
             len(others),
             names,
         )
+
+
+def _differs(first: Any, of_all: list[dict[str, Any]], name: str) -> bool:
+    """A buffer of another form is each rank's own: a cache that grows, say."""
+    if any(name not in said for said in of_all):
+        return False
+    if isinstance(first, list) and any(said[name][:2] != first[:2] for said in of_all):
+        return False
+    return any(said[name] != first for said in of_all)
 
 
 def _to_text(tensor: torch.Tensor) -> dict[str, Any]:

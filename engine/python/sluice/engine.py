@@ -272,10 +272,13 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
                 "the run's folder (run_dir) is another": self._config.given_run_dir,
                 "the configuration is another": _client.digest(json.dumps(keys)),
                 "the module has other parameters": _client.digest(json.dumps(described)),
+                "sluice.init(values=False) was used otherwise": str(self._is_empty),
             },
         )
         if not self._is_empty:
-            _client.take_first_ranks_values(self._ranks, list(self._managed.values()))
+            _client.take_first_ranks_values(
+                self._ranks, list(self._managed.values()), self.module
+            )
 
     def _take_over(self) -> None:
         for number, unit in enumerate(self._units):
