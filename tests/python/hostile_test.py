@@ -360,6 +360,25 @@ class Threads(unittest.TestCase):
             self.assertEqual(losses, [expected])
             self.assertEqual(len(train(engine, data)), 2)
 
+    def test_a_call_in_a_backward_pass_that_waits_for_it(self):
+        """On a GPU autograd has a thread of its own."""
+        refused = []
+        with initialize(tower()) as engine:
+
+            def hook(_):
+                for call in (lambda: engine(batches(1)[0]), engine.state_dict):
+                    with self.assertRaisesRegex(sluice.RefusedError, "within a backward pass"):
+                        call()
+                    refused.append(call)
+
+            leaf = torch.ones(1, requires_grad=True)
+            leaf.register_hook(hook)
+            with engine._calls:
+                thread = threading.Thread(target=leaf.sum().backward, daemon=True)
+                thread.start()
+                thread.join(20)
+            self.assertEqual(len(refused), 2)
+
 
 class NonFinite(unittest.TestCase):
     def poisoned(self, **more):

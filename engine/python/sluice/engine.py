@@ -6,7 +6,6 @@ import atexit
 import json
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from ._records import Record, parse_trace
 from ._resident import ResidentWatch
 from ._setup import _check_module, _engines, _read_config, parameters_of
 from ._steps import StepResult, Steps
+from ._threads import Calls
 from ._values import _DTYPES, Values, _refuse_load
 from .fast import Fast, choose, units_of
 from .keeper import Closed, Keeper
@@ -107,7 +107,7 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
         self._scratch = os.path.dirname(self._config.run_dir) or None
         self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
         self._said_who_clips = False
-        self._calls = threading.RLock()
+        self._calls = Calls()
         try:
             self._make_run(divided if family is None else units_of(model, family), family)
             self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
@@ -445,7 +445,7 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
 
     def _leave_to_parent(self) -> None:
         _forks.keep_forever(self._run)
-        self._calls = threading.RLock()  # one of the parent's threads may have held it
+        self._calls = Calls()  # one of the parent's threads may have held it
         self._record.leave_to_parent()
         self._run = self._keeper._run = self._record._run = cast(Run, _forks.Forked("the engine"))
         _engines.pop(self.module, None)
