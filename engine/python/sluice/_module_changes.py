@@ -52,6 +52,8 @@ class Snapshot:
             for key, buffer in part._buffers.items()
             if buffer is not None and not _is_updated_in_passes(part)
         ]
+        self._stream = torch.cuda.Stream() if any(it[3].is_cuda for it in self._buffers) else None
+        self._before: torch.cuda.Event | None = None
 
     @staticmethod
     def _config_of(model: nn.Module) -> dict[str, Any]:
@@ -65,7 +67,7 @@ class Snapshot:
         return buffer.clone() if buffer.numel() <= _ALWAYS_COMPARED else None
 
     def changed(self) -> str | None:
-        """What is not as it was; a clause."""
+        """What is not as it was, but for values on a GPU; a clause."""
         model: Any = self._model()
         config = vars(model.config)
         for key, value in self._config.items():
@@ -86,10 +88,41 @@ class Snapshot:
             if values is None:
                 is_same = now is buffer and now._version == version
             else:  # also where it was changed past its version
-                is_same = now is not None and torch.equal(now, values)
+                is_same = now is not None and _has_form(now, values)
+                is_same = is_same and (values.is_cuda or torch.equal(now, values))
             if not is_same:
-                return f"the buffer {key} of {name} was changed after sluice.initialize()"
+                return _buffer_changed(name, key)
+        if self._stream is not None:
+            self._before = torch.cuda.current_stream().record_event()
         return None
+
+    def changed_on_gpu(self) -> str | None:
+        """Likewise, of what changed() leaves out: behind it, while a GPU computes a pass, for which
+        this does not wait."""
+        if self._stream is None or self._before is None:
+            return None
+        compared = [
+            (name, key, part._buffers[key], values)
+            for name, part, key, _, _, values in self._buffers
+            if values is not None and values.is_cuda
+        ]
+        if not compared:
+            return None
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            self._stream.wait_event(self._before)
+            differs = torch.stack([(now != values).any() for *_, now, values in compared]).tolist()
+        return next(
+            (_buffer_changed(name, key) for (name, key, *_), it in zip(compared, differs) if it),
+            None,
+        )
+
+
+def _has_form(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def _buffer_changed(name: str, key: str) -> str:
+    return f"the buffer {key} of {name} was changed after sluice.initialize()"
 
 
 def _is_updated_in_passes(part: nn.Module) -> bool:

@@ -203,6 +203,9 @@ class Fast:
             engine._passes_begun += 1
         passed = self._pass(batch, has_gradient, number)
         self._check_module()  # while a GPU computes
+        changed = self._snapshot.changed_on_gpu()
+        if changed is not None:
+            raise NotByUnits(changed)
         call = Call(self, batch, passed, number, args, kwargs)
         if not has_gradient:
             return Output(passed.loss, (lambda: call.logits(False)) if self.wants_logits else None)
