@@ -192,6 +192,24 @@ class LibTorch(Machine):
         self.assertIn(f"for {venv}/bin/python\n", found.stdout)
 
 
+class EndsWithParent(unittest.TestCase):
+    def ends(self, parents, parent):
+        """How a process ends whose parent's number is the next of these each time it asks."""
+        code = (
+            "import os, toolbox\n"
+            f"parents = iter({parents})\n"
+            "os.getppid = lambda: next(parents)\n"
+            f"toolbox.end_with_parent({parent})\n"
+        )
+        return subprocess.run([sys.executable, "-B", "-c", code], cwd=TOOLS, check=False).returncode
+
+    def test_and_not_for_having_process_1_as_its_parent(self):
+        self.assertEqual(self.ends([1, 1, 1], None), 0)
+        self.assertEqual(self.ends([1, 1, 1], 1), 0)
+        self.assertEqual(self.ends([7, 1, 1], None), 1)
+        self.assertEqual(self.ends([1, 1, 1], 7), 1)
+
+
 class OneProgram(Machine):
     def setUp(self):
         super().setUp()
