@@ -179,6 +179,7 @@ class LeftOut:
 
 
 def _walk(folder, globs, left_out=None):
+    is_of_user = left_out is not None  # Python's own folders lead where its maker wants
     left_out = left_out or LeftOut()
 
     def unreadable(error):
@@ -190,12 +191,27 @@ def _walk(folder, globs, left_out=None):
         for name in files:
             path = os.path.join(where, name)
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
-                if _is_special(path):  # opening a pipe would wait for its writer
+                if is_of_user and leads_out(path, folder):
+                    left_out.unreadable.append((path, "it is a link that leads out of the folder: "
+                                                      "name what it leads to, if you want it"))
+                elif _is_special(path):  # opening a pipe would wait for its writer
                     left_out.unreadable.append((path, "it is not a regular file"))
                 else:
                     yield os.path.relpath(path, folder)
             else:
                 left_out.endings[os.path.splitext(name)[1] or name] += 1
+
+
+def leads_out(path, folder):
+    """Whether it is a link to something that is not in the folder. That may be somebody else's, and
+    does not decide what else is read. In the hub's cache, links of a snapshot lead to its blobs."""
+    if not os.path.islink(path):
+        return False
+    root, target = os.path.realpath(folder), os.path.realpath(path)
+    cache = root.rpartition("/snapshots/")[0]
+    roots = (root, f"{cache}/blobs") if cache else (root,)
+    return os.path.exists(target) and not any(target.startswith(each.rstrip("/") + "/")
+                                              for each in roots)
 
 
 def _is_special(path):
