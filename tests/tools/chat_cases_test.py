@@ -178,8 +178,11 @@ class Rows(Cases):
                     {"instruction": "a", "input": float("nan"), "output": "b"},
                     {"messages": [user("a", tool_calls=[]), assistant("b", tool_calls=[])],
                      "tools": []},
-                    {"conversations": shared, "tools": "[]"}, {"conversations": shared, "tools": ""},
-                    {"messages": turns, "label": True, "images": [], "image": None}):
+                    {"conversations": shared, "tools": "[]"},
+                    {"conversations": shared, "tools": ""},
+                    {"messages": turns, "label": True, "images": [], "image": None},
+                    {"messages": turns, "label": 1}, {"messages": turns, "label": "True"},
+                    {"messages": turns, "label": None, "kto_tag": "yes"}):
             with self.subTest(row=row):
                 self.assertEqual(self.trained(row), wanted)
                 self.assertEqual(self.text(row), "<|im_start|>user\na<|im_end|>\n"
@@ -201,9 +204,34 @@ class Rows(Cases):
                 self.assertEqual(self.trained(row, renamed=renamed), ["b<|im_end|>\n"])
                 self.assertIn("in none of the known forms", self.left_out(row))
 
+    def test_prefers_what_is_mapped_to_what_is_called_so(self):
+        turns, others = [user("a"), assistant("b")], [user("x"), assistant("y")]
+        swapped = [{"role": "assistant", "content": "a", "who": "user", "from": "web"},
+                   {"role": "user", "value": "y", "who": "bot", "content": "b"}]
+        question = {"question": "instruction", "answer": "output"}
+        for row, renamed in (
+                ({"question": "a", "answer": "b", "instruction": "x", "output": "y"}, question),
+                ({"instruction": "b", "output": "a"},
+                 {"instruction": "output", "output": "instruction"}),
+                ({"dialog": turns, "messages": others}, {"dialog": "messages"}),
+                ({"dialog": turns, "messages": others}, {"dialog": "conversations"}),
+                ({"messages": swapped}, {"who": "role"}),
+                ({"messages": [json.dumps(turn) for turn in swapped]}, {"who": "role"}),
+                ({"messages": {"who": ["user", "bot"], "says": ["a", "b"]}},
+                 {"who": "role", "says": "content"})):
+            for order in (1, -1):
+                with self.subTest(row=row, order=order):
+                    row = dict(list(row.items())[::order])
+                    self.assertEqual(self.text(row, renamed=renamed), "<|im_start|>user\na"
+                                     "<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n")
+
     def test_leaves_out_what_cannot_be_trained_on_and_says_why(self):
         for row, said in (
                 ({"messages": TALK, "label": False}, "its data reject ('label' is false)"),
+                ({"messages": TALK, "label": 0}, "its data reject ('label' is 0)"),
+                ({"messages": TALK, "label": 0.0}, "its data reject ('label' is 0.0)"),
+                ({"messages": TALK, "label": "False"}, "its data reject ('label' is \"False\")"),
+                ({"messages": TALK, "kto_tag": " false "}, "its data reject ('kto_tag' is"),
                 ({"messages": TALK, "images": ["a.png"]}, "not text (it comes with 'images'"),
                 ({"messages": TALK, "image": "a.png"}, "not text (it comes with 'image'"),
                 ({"chosen": TALK, "rejected": TALK}, "a pair of a chosen and a rejected answer"),
@@ -222,7 +250,8 @@ class Rows(Cases):
                 deep = begin * depth + "1" + end * depth
                 for text in ('{"messages": [{"role": "user", "content": "\\ud800", "a": @}]}',
                              '{"messages": [{"role": "assistant", "content": "b"}], "tools": [@]}',
-                             '{"messages": @}', '{"instruction": "a", "output": "b", "history": @}'):
+                             '{"messages": @}',
+                             '{"instruction": "a", "output": "b", "history": @}'):
                     self.assertRegex(self.left_out(text.replace("@", deep).encode()),
                                      "not JSON|known forms")
         self.assertIn("nested deeper", self.left_out(
@@ -254,7 +283,7 @@ class Marks(Cases):
                     self.assertEqual(self.trained(row, template), ["d<|im_end|>" + end])
                     self.assertIn("b<|im_end|>", self.text(row, template))
                     self.assertEqual(self.left_out({"messages": [user("a"), bad]}, template),
-                                     "no assistant turn that its data want trained ()")
+                                     "no assistant turn is marked to be trained on ()")
                     row = {"messages": [*TALK[:2], user("c"), assistant("d", **mark)]}
                     self.assertEqual(self.trained(row, template), ["b<|im_end|>" + end])
                     self.assertIn("its last one", self.left_out(row, template, train_on="last"))
@@ -565,6 +594,41 @@ class Sources(unittest.TestCase):
         self.assertEqual(self.rows("a.csv", f'messages\n"{turns}"\n'.encode()),
                          [[user("a"), assistant("b")]])
 
+    def test_leaves_out_as_a_whole_what_is_in_another_encoding(self):
+        good = "instruction,output\n" + "a,b\n" * 10_000
+        line = json.dumps({"messages": [user("a"), assistant("b")]}) + "\n"
+        for name, content in (("a.csv", good.encode() + b"caf\xe9,c\n"),
+                              ("a.csv", good.encode("utf-16") + b"\0\xd8"),
+                              ("a.jsonl", (line * 10_000).encode("utf-16") + b"\0\xd8")):
+            self.assertEqual(self.rows(name, content), [])
+            self.assertRegex(self.said[-1], f"^{name}: it is damaged, or in another encoding")
+
+    def test_says_what_is_odd_in_csv(self):
+        for content, wanted, said in (
+                ("", [], "a.csv: it is empty"), ("\ufeff\r\n\r\n", [], "a.csv: it is empty"),
+                ("\n\ninstruction,output\na,b\n", [["a", "b"]], None),
+                ("instruction,output,,\na,b,,\n", [["a", "b"]], None),
+                ('instruction,output\na,b\nc,"d\ne,f\n', [["a", "b"]],
+                 "a.csv, row 3: it has a quote that nothing closes, up to the file's end"),
+                ('instruction,output\na,"b"', [["a", "b"]], None)):
+            with self.subTest(content=content):
+                self.assertEqual([[turn["content"] for turn in row]
+                                  for row in self.rows("a.csv", content.encode())], wanted)
+                self.assertEqual(self.said, [said] if said else [])
+        with self.assertRaisesRegex(Failure, "first row of a.csv has a quote that nothing closes"):
+            self.rows("a.csv", b'instruction,"output\na,b\n')
+
+    def test_prefers_mapped_columns(self):
+        import pyarrow
+        from pyarrow import parquet
+        renamed = {"question": "instruction", "answer": "output"}
+        self.assertEqual(self.rows("a.csv", b"instruction,question,answer,output\nx,a,b,y\n", None,
+                                   renamed), [[user("a"), assistant("b")]])
+        columns = {"question": ["a"], "instruction": ["x"], "output": ["y"], "answer": ["b"]}
+        parquet.write_table(pyarrow.table(columns), self.path / "a.parquet")
+        self.assertEqual(self.rows("a.parquet", None, None, renamed),
+                         [[user("a"), assistant("b")]])
+
     def test_reads_columns_of_json_and_what_has_pictures(self):
         import pyarrow
         from corpus.left_out import LeftOut
@@ -585,7 +649,8 @@ class Sources(unittest.TestCase):
                              column([json.dumps(turn) for turn in turns], as_json))):
             parquet.write_table(pyarrow.table({"messages": messages}), self.path / "a.parquet")
             self.assertEqual(self.rows("a.parquet", None), [turns])
-        for pictures, has_any in (([b"png"], True), ([None], False), ([[b"x"]], True), ([[]], False)):
+        for pictures, has_any in (([b"png"], True), ([None], False), ([[b"x"]], True),
+                                  ([[]], False)):
             table = pyarrow.table({"messages": pyarrow.array([turns]), "images": pictures})
             parquet.write_table(table, self.path / "a.parquet")
             with self.subTest(pictures=pictures):
@@ -599,8 +664,8 @@ class Sources(unittest.TestCase):
         folder = self.path / "saved"
         folder.mkdir()
         for name, contents in (
-                ("state.json", ('{"_data_files": 3}', '{"_data_files": [3]}', '{"_data_files": [{}]}',
-                                '{"_data_files": [{"filename": "../a"}]}', "[]", "{", "\udcff",
+                ("state.json", ('{"_data_files": 3}', '{"_data_files": [3]}',
+                                '{"_data_files": [{}]}', '{"_data_files": [{"filename": "../a"}]}', "[]", "{", "\udcff",
                                 '{"_data_files": [{"filename": "gone.arrow"}]}', "[" * 99_999,
                                 '{"_data_files": [{"filename": "a\\u0000b"}]}', "{}")),
                 ("dataset_dict.json", ('{"splits": 3}', '{"splits": [3]}', '{"splits": ["gone"]}',

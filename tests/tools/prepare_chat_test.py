@@ -592,7 +592,7 @@ class Reasons(Prepared):
             {"messages": [*messages(("user", "q")), {**turn, "weight": 0.5}]},
             {"messages": [*messages(("user", "q")), {**turn, "train": False}]},
             {"conversations": [human, {"from": "gpt", "value": "bad", "train": False}]}])
-        self.assertRegex(counts, r"\n +3 no assistant turn that its data want trained\n")
+        self.assertRegex(counts, r"\n +3 no assistant turn is marked to be trained on\n")
         self.assertRegex(counts, r"\n +1 a turn weighed by its data with neither 0 nor 1\n")
         self.assertIn("chat.jsonl:2: a turn weighed by its data with neither 0 nor 1 ('weight' is "
                       "0.5)", names)

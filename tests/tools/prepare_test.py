@@ -211,8 +211,15 @@ class Bytes(Prepared):
         self.write("in/c.txt", "fine")
         said = self.prepare("in", "--overwrite")
         self.assertEqual(self.documents(), ["fine"])
-        self.assertIn("skipped a.txt: it is no UTF-8 (600000 places are not): --encoding says", said)
+        self.assertIn("skipped a.txt: it is not UTF-8 (600000 places are invalid); name its "
+                      "encoding with --encoding, such as cp1252 (Windows)", said)
         self.assertIn("skipped b.txt: it ", said)
+        wide = "x" * 4096 + "水" * 600_000  # zero bytes in what is read first only
+        self.write("head/a.txt", wide.encode("utf-16-le"))
+        self.write("head/b.txt", "good ".encode("utf-16") * 300_000 + b"\0\xd8")
+        said = self.prepare("head", "--overwrite")
+        self.assertEqual(self.documents(), [wide])
+        self.assertIn("skipped b.txt: it is damaged, or in another encoding", said)
         self.prepare("in/a.txt", "--overwrite", "--encoding", "latin1")
         self.assertEqual("".join(self.documents()), latin)
         self.assertIn("b.txt: it is damaged, or in another encoding", self.prepare(
@@ -224,7 +231,7 @@ class Bytes(Prepared):
                                 self.out, "--overwrite"], input=latin.encode("latin-1"),
                                stderr=subprocess.PIPE, check=False)
         self.assertEqual(piped.returncode, 1)
-        self.assertIn(b"stdin is no UTF-8 (600000 places are not)", piped.stderr)
+        self.assertIn(b"stdin: it is not UTF-8 (600000 places are invalid)", piped.stderr)
         result = self.run_tool("in", "--out", self.out, "--encoding", "klingon")
         self.assertEqual(result.returncode, 2)
         self.assertIn("'klingon' is no encoding that Python knows", result.stderr)
@@ -556,6 +563,7 @@ class CommandLine(Prepared):
         result = self.run_tool("--help")
         self.assertEqual(result.returncode, 0)
         self.assertIn("usage: tools/prepare", result.stdout)
+        self.assertRegex(result.stdout, r"--out data/qa \\\n +--tokenizer Qwen3")
 
     def test_refuses_what_makes_no_sense_with_one_sentence(self):
         self.write("full/notes.txt", "not ours")

@@ -12,13 +12,15 @@ from collections import namedtuple
 from pathlib import Path
 
 from corpus import documents, records
-from corpus.messages import MEDIA_KEYS, ROW_KEYS, TURN_KEYS
+from corpus.messages import MEDIA_KEYS, ROW_KEYS, TURN_KEYS, hidden_names
 from toolbox import Failure, read_json
 
 GLOBS = ("*.jsonl", "*.ndjson", "*.parquet")
 
 # content: a line of JSON as bytes, or a dict.
 Row = namedtuple("Row", "where content size_bytes done_bytes")
+
+
 class ConversationCorpus:
     """Sources of rows, in order."""
 
@@ -33,11 +35,14 @@ class ConversationCorpus:
         before_bytes = 0
         for source in self.sources:
             digest = hashlib.sha256()
+            rows, begun = _rows(source, digest, report, self._options), False
             try:
-                for where, content, size_bytes, at_bytes in _rows(source, digest, report, self._options):
+                for where, content, size_bytes, at_bytes in rows:
+                    begun = True
                     yield Row(where, content, size_bytes, before_bytes + at_bytes)
             except (OSError, UnicodeError) as error:
-                report.skip(source.name, documents.why_unread(error))
+                report.skip(("the rest of " if begun else "") + source.name,
+                            documents.why_unread(error))
             else:
                 self.read.append({"name": source.name, "bytes": source.size_bytes,
                                   "sha256": digest.hexdigest()})
@@ -96,7 +101,7 @@ def _saved_dataset(folder, report):
             raise Failure(f"{state_path} names {name}, which is not there: the data set is "
                           "incomplete; copy or save it again")
     return [records.Source(f"{folder.name}/{name}", folder / name,
-                             (folder / name).stat().st_size, "arrow") for name in names]
+                           (folder / name).stat().st_size, "arrow") for name in names]
 
 
 def _strings(path, key, inner=None):
@@ -140,7 +145,8 @@ def _rows(source, digest, report, options):
     if source.format == "csv":
         for where, row, at_bytes in records.csv_rows(source, digest, report, encoding):
             # A cell without text is what the row does not have.
-            row = {key: cell for key, cell in row.items() if cell}
+            hidden = hidden_names(row, options.renamed)
+            row = {key: cell for key, cell in row.items() if cell and key not in hidden}
             yield where, row, sum(map(len, row.values())), at_bytes
         return
     documents.add_content(digest, source.path)
@@ -183,7 +189,9 @@ def _record_batches(source, report, renamed):
 
 
 def _columns(source, names, renamed):
-    columns = [name for name in names if renamed.get(name, name) in ROW_KEYS]
+    hidden = hidden_names(names, renamed)
+    columns = [name for name in names
+               if renamed.get(name, name) in ROW_KEYS and name not in hidden]
     known = {renamed.get(name, name) for name in columns}
     if not known & {*TURN_KEYS, "instruction"} and not {"prompt", "completion"} <= known:
         raise Failure(f"{source.name} has none of the columns {', '.join(TURN_KEYS)} and "

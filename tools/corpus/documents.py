@@ -19,7 +19,8 @@ import stat
 from collections import Counter, namedtuple
 from pathlib import Path
 
-from corpus.encodings import NotText, Utf8Reader, check_utf8, of_head
+from corpus.encodings import (NotText, Utf8Reader, check_decodable, check_utf8, not_utf8,
+                              of_file)
 from corpus.records import READ_BYTES, Source, csv_rows, json_lines, tell_encoding
 from toolbox import Failure, read_json
 
@@ -51,12 +52,13 @@ class Corpus:
         for source in self.sources:
             digest = hashlib.sha256()
             texts = self._texts(source, digest, report)
-            ends = True
+            begun, ends = False, True
             try:
                 for text, begins, ends, at_bytes in texts:
+                    begun = True
                     yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
             except (OSError, UnicodeError, NotText) as error:
-                report.skip(source.name, why_unread(error))
+                report.skip(("the rest of " if begun else "") + source.name, why_unread(error))
                 if not ends:  # the drive failed in the middle: what was read is kept, and ends here
                     yield Fragment("", False, True, None, before_bytes)
             else:
@@ -235,11 +237,11 @@ def _source(name, path, fixed_format):
 def _text_file(source, digest, report, encoding):
     """(fragment, begins its document, ends it, bytes read so far)."""
     replaced_before = _replaced.count
-    if encoding is None:
-        with open(source.path, "rb") as handle:
-            is_utf8 = not source.path.is_file() or of_head(handle.read(READ_BYTES)) == "utf-8"
-        if is_utf8:
-            check_utf8(source.path, source.name)
+    if source.path.is_file():
+        if encoding is None and of_file(source.path) == "utf-8":
+            check_utf8(source.path)
+        elif encoding != "utf-8":  # who names UTF-8 takes what is damaged for U+FFFD
+            check_decodable(source.path, encoding)
     decoder = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
     with Utf8Reader(source.path, digest, encoding) as reader:
         handle = io.BufferedReader(reader, READ_BYTES)
@@ -264,8 +266,7 @@ def _text_file(source, digest, report, encoding):
         at_bytes = reader.at_bytes
     wrong = _replaced.count - replaced_before
     if wrong > wide - wrong and encoding is None:  # a pipe could not be looked at before
-        raise Failure(f"{source.name} is no UTF-8 ({wrong} places are not): --encoding says what it "
-                      "is in")
+        raise Failure(f"{source.name}: {not_utf8(wrong)}")
     if _replaced.count > replaced_before:
         report.replaced(source.name, _replaced.count - replaced_before)
     if pending or not begins:

@@ -47,8 +47,29 @@ def of_head(head):
     return "utf-8"
 
 
-def check_utf8(path, name):
-    """Refuses a regular file in which more is no UTF-8 than is: its text would be something else."""
+def of_file(path):
+    """By how a regular file begins."""
+    with open(path, "rb") as handle:
+        return of_head(handle.read(HEAD_BYTES))
+
+
+def check_decodable(path, encoding=None):
+    """Raises UnicodeError where any of a regular file is damaged or in another encoding, so that
+    the file is left out as a whole before anything of it is used."""
+    if not os.path.isfile(path):
+        return
+    decoder = codecs.getincrementaldecoder(encoding or of_file(path))()
+    with open(path, "rb") as handle:
+        while True:
+            raw = handle.read(READ_BYTES)
+            decoder.decode(raw, final=not raw)
+            if not raw:
+                return
+
+
+def check_utf8(path):
+    """Refuses a regular file in which more is invalid as UTF-8 than is valid: its text would be
+    something else."""
     if not os.path.isfile(path):
         return
     counted = _Counted()
@@ -63,8 +84,12 @@ def check_utf8(path, name):
             if not raw:
                 break
     if _Counted.count > characters - _Counted.count:
-        raise NotText(f"it is no UTF-8 ({_Counted.count} places are not): --encoding says what "
-                      f"{name} is in, as in --encoding cp1252, which Windows writes")
+        raise NotText(not_utf8(_Counted.count))
+
+
+def not_utf8(places):
+    return (f"it is not UTF-8 ({places} places are invalid); name its encoding with --encoding, "
+            "such as cp1252 (Windows)")
 
 
 class _Counted:

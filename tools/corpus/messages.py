@@ -18,6 +18,7 @@ VERDICT_KEYS = ("label", "kto_tag")  # of an answer, as KTO has them
 TEXT_KEYS = ("instruction", "input", "output", "prompt", "completion")
 ROW_KEYS = (*TURN_KEYS, *TEXT_KEYS, *SYSTEM_KEYS, "history", "tools", *VERDICT_KEYS, *MEDIA_KEYS)
 MESSAGE_KEYS = ("role", "content", "from", "value")
+SAME_MEANING = (TURN_KEYS, SYSTEM_KEYS, ("role", "from"), ("content", "value"))
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
             "chatgpt": "assistant", "model": "assistant", "ai": "assistant", "bot": "assistant",
             "system": "system", "developer": "developer", "tool": "tool", "observation": "tool",
@@ -81,23 +82,44 @@ def _row(content):
 
 def _renamed(row, renamed):
     """Keys of the row and, where they are a message's, of its turns."""
-    row = {renamed.get(key, key): value for key, value in row.items()}
+    row = _with_names(row, renamed)
     of_turns = {theirs: ours for theirs, ours in renamed.items() if ours in MESSAGE_KEYS}
-    for key in TURN_KEYS if of_turns else ():
-        turns = _from_json(row.get(key))
-        if isinstance(turns, list):
-            row[key] = [{of_turns.get(name, name): value for name, value in turn.items()}
-                        if isinstance(turn, dict) else turn for turn in turns]
+    for key in (*TURN_KEYS, "prompt", "completion") if of_turns else ():
+        turns = _turn_list(row.get(key))
+        if turns is not None:
+            row[key] = [_with_names(turn, of_turns) if isinstance(turn, dict) else turn
+                        for turn in turns]
     return row
+
+
+def _with_names(row, renamed):
+    hidden = hidden_names(row, renamed)
+    return {renamed.get(key, key): value for key, value in row.items() if key not in hidden}
+
+
+def hidden_names(names, renamed):
+    """Those whose place a renamed one takes: what the user maps is preferred."""
+    taken = {renamed[name] for name in names if name in renamed}
+    for same in SAME_MEANING:
+        if taken & set(same):
+            taken.update(same)
+    return {name for name in names if name in taken and name not in renamed}
 
 
 def _check_row(row):
     for key in VERDICT_KEYS:
-        if row.get(key) is False:
-            raise LeftOut(REJECTED, f"'{key}' is false")
+        if _is_false(row.get(key)):
+            raise LeftOut(REJECTED, f"'{key}' is {json.dumps(row[key])}")
     for key in MEDIA_KEYS:
         if row.get(key) not in (None, "", [], False):
             raise LeftOut(NOT_TEXT, f"it comes with '{key}', and only text can be trained on")
+
+
+def _is_false(value):
+    """Also as a number, and as CSV has it."""
+    if isinstance(value, str):
+        return value.strip().lower() in ("false", "0", "0.0")
+    return isinstance(value, (bool, int, float)) and value == 0
 
 
 def _from_json(value):

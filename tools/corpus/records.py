@@ -8,7 +8,7 @@ import itertools
 import json
 from collections import namedtuple
 
-from corpus.encodings import Utf8Reader
+from corpus.encodings import Utf8Reader, check_decodable, of_file
 from toolbox import Failure, read_json
 
 READ_BYTES = 1 << 20
@@ -19,6 +19,7 @@ Source = namedtuple("Source", "name path size_bytes format")
 
 def json_lines(source, digest, report=None, encoding=None):
     """(where, line, bytes read so far) of every line that is not blank."""
+    _check_other_encoding(source, encoding)
     with Utf8Reader(source.path, digest, encoding) as reader:
         handle, number = io.BufferedReader(reader, READ_BYTES), 0
         tell_encoding(source, reader, encoding, report)
@@ -40,17 +41,34 @@ def tell_encoding(source, reader, given, report):
         report.note(f"{source.name} is read as {reader.encoding.upper()}")
 
 
+def _check_other_encoding(source, encoding):
+    """Of JSON: in UTF-8, only the rows that are damaged are left out."""
+    if source.path.is_file() and (encoding or of_file(source.path)) != "utf-8":
+        check_decodable(source.path, encoding)
+
+
 def csv_rows(source, digest, report, encoding=None):
     """(where, {column: cell}, bytes read so far) of every row after the first, which names them."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
+    check_decodable(source.path, encoding)
     with Utf8Reader(source.path, digest, encoding) as reader:
         text = io.TextIOWrapper(io.BufferedReader(reader, READ_BYTES), "utf-8-sig", newline="")
         tell_encoding(source, reader, encoding, report)
-        first = text.readline(LONGEST_LINE_BYTES)
+        first = _first_line(text)
+        if not first:
+            report.skip(source.name, "it is empty")
+            return
         separator = max(",;\t", key=first.count)
-        rows = csv.reader(itertools.chain([first], text), delimiter=separator)
-        number, names = 1, next(rows, [])
-        if len(set(names)) < len(names):
+        lines = _Lines(itertools.chain([first], text))
+        rows = csv.reader(lines, delimiter=separator)
+        try:
+            number, names = 1, next(rows)
+        except csv.Error as error:
+            raise Failure(f"the first row of {source.name} is not CSV ({error})") from error
+        if lines.ended:
+            raise Failure(f"the first row of {source.name} has a quote that nothing closes")
+        named = [name for name in names if name]
+        if len(set(named)) < len(named):
             raise Failure(f"two columns of {source.name} have the same name: {', '.join(names)}")
         while True:
             number += 1
@@ -62,15 +80,44 @@ def csv_rows(source, digest, report, encoding=None):
                 continue
             if cells is None:
                 return
-            if cells and len(cells) != len(names):
+            if lines.ended:  # the reader wanted more, so the cell may have swallowed rows
+                report.skip(where, "it has a quote that nothing closes, up to the file's end")
+            elif cells and len(cells) != len(names):
                 report.skip(where, f"it has {len(cells)} cells, and the first row names "
                                    f"{len(names)}")
             elif cells:
                 yield where, dict(zip(names, cells)), reader.at_bytes
 
 
+def _first_line(text):
+    """The first that is not blank, or empty."""
+    while True:
+        line = text.readline(LONGEST_LINE_BYTES)
+        if not line or line.strip():
+            return line
+
+
+class _Lines:
+    """An iterator that knows whether more was asked of it than there is."""
+
+    def __init__(self, lines):
+        self._lines = lines
+        self.ended = False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        line = next(self._lines, None)
+        if line is None:
+            self.ended = True
+            raise StopIteration
+        return line
+
+
 def json_list(source, digest, report=None, encoding=None):
     """Likewise of every element of a file that is one JSON list, as its bytes."""
+    _check_other_encoding(source, encoding)
     decoder, text, number, failed = json.JSONDecoder(), "", 0, None
     # What is not UTF-8 is given on as it was: whoever takes the row apart says so.
     as_text = codecs.getincrementaldecoder("utf-8")("surrogateescape")
