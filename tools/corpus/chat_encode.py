@@ -147,7 +147,8 @@ class ChatEncoder:
             raise LeftOut(chat_spans.NOTHING,
                           f"of its first {len(ids)} tokens" if settings.cut else "")
         side = batch.sides.setdefault(self._side_of(each.conversation.fingerprint), Side())
-        side.raw += array(self._type, ids).tobytes() if self._type != ids.typecode else ids.tobytes()
+        same_type = self._type == ids.typecode
+        side.raw += (ids if same_type else array(self._type, ids)).tobytes()
         side.counts.update(ids)
         side.lengths.append(len(ids))
         side.mask += mask

@@ -3,8 +3,9 @@ tokens are called, and the files that go with them.
 
 The template is chat_template.jinja, with others by name in additional_chat_templates/, else
 "chat_template" of tokenizer_config.json, which may be a list of named ones. "default" is used, and
-"tool_use", where there is one, for conversations with tools. Special tokens are those of tokenizer_config.json, and those of
-special_tokens_map.json where the former has none, or is from before added tokens were in it.
+"tool_use", where there is one, for conversations with tools. Special tokens are those of
+tokenizer_config.json, and those of special_tokens_map.json where the former has none, or is from
+before added tokens were in it.
 """
 
 from pathlib import Path
