@@ -79,7 +79,7 @@ class Corpus:
 def why_unread(error):
     if isinstance(error, UnicodeError):
         why = getattr(error, "reason", error)
-        return f"it is damaged, or in another encoding ({why}): --encoding names one"
+        return f"it is damaged, or in another encoding ({why}); name that with --encoding"
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -21,19 +21,22 @@ def json_lines(source, digest, report=None, encoding=None):
     """(where, line, bytes read so far) of every line that is not blank."""
     _check_other_encoding(source, encoding)
     with Utf8Reader(source.path, digest, encoding) as reader:
-        handle, number = io.BufferedReader(reader, READ_BYTES), 0
+        handle, number, is_empty = io.BufferedReader(reader, READ_BYTES), 0, True
         tell_encoding(source, reader, encoding, report)
         while True:
             line = handle.readline(LONGEST_LINE_BYTES)
             if not line:
-                return
+                break
             number += 1
             where = f"{source.name}:{number}"
             if len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
                 raise Failure(f"{where} has more than {LONGEST_LINE_BYTES >> 20} MiB, so this is "
                               "hardly JSON-lines; pass --format text if it is text")
             if line.strip():
+                is_empty = False
                 yield where, line, reader.at_bytes
+    if is_empty and report:
+        report.skip(source.name, "it is empty")
 
 
 def tell_encoding(source, reader, given, report):
@@ -79,7 +82,7 @@ def csv_rows(source, digest, report, encoding=None):
                 report.skip(where, f"not CSV ({error})")
                 continue
             if cells is None:
-                return
+                break
             if lines.ended:  # the reader wanted more, so the cell may have swallowed rows
                 report.skip(where, "it has a quote that nothing closes, up to the file's end")
             elif cells and len(cells) != len(names):
@@ -87,6 +90,8 @@ def csv_rows(source, digest, report, encoding=None):
                                    f"{len(names)}")
             elif cells:
                 yield where, dict(zip(names, cells)), reader.at_bytes
+        if number == 2:
+            report.skip(source.name, "it has no rows but the first, which names the columns")
 
 
 def _first_line(text):
