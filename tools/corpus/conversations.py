@@ -12,6 +12,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from corpus import documents, records
+from corpus.encodings import NotText
 from corpus.messages import MEDIA_KEYS, ROW_KEYS, TURN_KEYS, hidden_names
 from toolbox import Failure, read_json
 
@@ -40,7 +41,7 @@ class ConversationCorpus:
                 for where, content, size_bytes, at_bytes in rows:
                     begun = True
                     yield Row(where, content, size_bytes, before_bytes + at_bytes)
-            except (OSError, UnicodeError) as error:
+            except (OSError, UnicodeError, NotText) as error:
                 report.skip(("the rest of " if begun else "") + source.name,
                             documents.why_unread(error))
             else:
@@ -171,7 +172,8 @@ def _record_batches(source, report, renamed):
         if source.format == "parquet":
             table = parquet.ParquetFile(source.path)
             columns = _columns(source, table.schema_arrow.names, renamed)
-            for batch in table.iter_batches(batch_size=256, columns=columns):
+            batches = table.iter_batches(batch_size=256, columns=columns)
+            while (batch := documents.next_batch(batches)) is not None:
                 yield _without_media(batch), max(1, table.metadata.num_rows)
             return
         with pyarrow.memory_map(str(source.path)) as file:

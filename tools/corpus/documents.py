@@ -322,7 +322,8 @@ def _parquet(source, column, digest, report):
         raise Failure(f"{source.name} has no column '{column}'; it has {', '.join(names)} "
                       "(--column)")
     rows, all_rows = 0, max(1, table.metadata.num_rows)
-    for batch in table.iter_batches(batch_size=256, columns=[column]):
+    batches = table.iter_batches(batch_size=256, columns=[column])
+    while (batch := next_batch(batches)) is not None:
         for text in batch.column(0).to_pylist():
             rows += 1
             if not isinstance(text, str):
@@ -330,6 +331,15 @@ def _parquet(source, column, digest, report):
                 continue
             for piece, begins, ends in _cut(_without_surrogates(text, source.name, report)):
                 yield piece, begins, ends, source.size_bytes * rows // all_rows
+
+
+def next_batch(batches):
+    """None behind the last. Raises NotText where the file is damaged."""
+    import pyarrow  # pylint: disable=import-outside-toplevel
+    try:
+        return next(batches, None)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
+        raise NotText(f"it is damaged ({' '.join(str(error).split())})") from error
 
 
 # --- text ----------------------------------------------------------------------------------------
