@@ -7,6 +7,7 @@ on, or a reason.
 """
 
 import datetime
+import hashlib
 import json
 import sys
 import tempfile
@@ -602,6 +603,13 @@ class Sources(unittest.TestCase):
                               ("a.jsonl", (line * 10_000).encode("utf-16") + b"\0\xd8")):
             self.assertEqual(self.rows(name, content), [])
             self.assertRegex(self.said[-1], f"^{name}: it is damaged, or in another encoding")
+
+    def test_tells_an_encoding_by_as_much_wherever_it_is_asked(self):
+        from corpus import encodings
+        for begin in range(500, 5000, 500):  # damaged before and behind the end of the head
+            (self.path / "a").write_bytes(("x" * begin).encode("utf-16-le") + b"\0\xd8x\0" * 5000)
+            with encodings.Utf8Reader(self.path / "a", hashlib.sha256()) as reader:
+                self.assertEqual(reader.encoding, encodings.of_file(self.path / "a"))
 
     def test_says_what_is_odd_in_csv(self):
         for content, wanted, said in (

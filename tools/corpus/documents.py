@@ -80,7 +80,7 @@ def why_unread(error):
     if isinstance(error, UnicodeError):
         why = getattr(error, "reason", error)
         return f"it is damaged, or in another encoding ({why}); name that with --encoding"
-    return getattr(error, "strerror", None) or str(error)
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 class HubDataset:

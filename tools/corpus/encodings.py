@@ -118,7 +118,8 @@ class Utf8Reader(io.RawIOBase):
         super().__init__()
         self._handle = open(path, "rb")  # pylint: disable=consider-using-with
         self._digest = digest
-        self.encoding = encoding or of_head(self._handle.peek(HEAD_BYTES)[:HEAD_BYTES])
+        self._head = self._handle.read(HEAD_BYTES)  # of a pipe, too, however it is written to
+        self.encoding = encoding or of_head(self._head)
         self._decoder = (None if self.encoding == "utf-8" else
                          codecs.getincrementaldecoder(self.encoding)())
         self._left = memoryview(b"")
@@ -129,7 +130,8 @@ class Utf8Reader(io.RawIOBase):
 
     def readinto(self, buffer):
         while not self._left:
-            raw = self._handle.read(READ_BYTES)
+            raw = self._head or self._handle.read(READ_BYTES)
+            self._head = b""
             self._digest.update(raw)
             self.at_bytes += len(raw)
             if self._decoder:
