@@ -419,7 +419,8 @@ class Templates(Cases):
         thinks = {"messages": [user("a"), assistant("b", thinking="h"), user("c"),
                                assistant("d", thinking="i")]}
         for row, reasoning in ((row, ""),
-                               (thinks, "<|channel|>analysis<|message|>i<|end|><|start|>assistant")):
+                               (thinks, "<|channel|>analysis<|message|>i<|end|>"
+                                         "<|start|>assistant")):
             self.assertEqual(self.encode(row, CHANNELS)[0], [
                 ("<|start|>user<|message|>a<|end|><|start|>assistant", False),
                 ("<|channel|>final<|message|>b<|end|>", True),
@@ -611,6 +612,27 @@ class Sources(unittest.TestCase):
             with encodings.Utf8Reader(self.path / "a", hashlib.sha256()) as reader:
                 self.assertEqual(reader.encoding, encodings.of_file(self.path / "a"))
 
+    def test_names_what_is_damaged_in_parquet(self):
+        import pyarrow
+        from corpus import documents
+        from corpus.encodings import NotText
+        from pyarrow import parquet
+        turns = [user("a"), assistant("qqqq")]
+        parquet.write_table(pyarrow.table({"messages": [turns]}), self.path / "a.parquet",
+                            compression="none", use_dictionary=False, write_statistics=False)
+        content = (self.path / "a.parquet").read_bytes()
+        self.assertEqual(content.count(b"qqqq"), 1)
+        self.assertEqual(self.rows("a.parquet", content.replace(b"qqqq", b"qq\xffq")), [])
+        self.assertEqual(self.said, ["a.parquet: it is damaged: text in it is not UTF-8"])
+
+        def batches():
+            yield 1
+            raise pyarrow.ArrowInvalid("Index not\nin bounds")
+        given = batches()
+        self.assertEqual(documents.next_batch(given), 1)
+        with self.assertRaisesRegex(NotText, r"it is damaged \(Index not in bounds\)"):
+            documents.next_batch(given)
+
     def test_says_what_is_odd_in_csv(self):
         for content, wanted, said in (
                 ("", [], "a.csv: it is empty"), ("\ufeff\r\n\r\n", [], "a.csv: it is empty"),
@@ -673,7 +695,8 @@ class Sources(unittest.TestCase):
         folder.mkdir()
         for name, contents in (
                 ("state.json", ('{"_data_files": 3}', '{"_data_files": [3]}',
-                                '{"_data_files": [{}]}', '{"_data_files": [{"filename": "../a"}]}', "[]", "{", "\udcff",
+                                '{"_data_files": [{}]}', '{"_data_files": [{"filename": "../a"}]}', "[]",
+                                "{", "\udcff",
                                 '{"_data_files": [{"filename": "gone.arrow"}]}', "[" * 99_999,
                                 '{"_data_files": [{"filename": "a\\u0000b"}]}', "{}")),
                 ("dataset_dict.json", ('{"splits": 3}', '{"splits": [3]}', '{"splits": ["gone"]}',

@@ -866,7 +866,8 @@ class Files(Prepared):
 
     def test_a_model_that_is_not_here_is_to_be_downloaded(self):
         self.write("chat.jsonl", "{}")
-        for name, command in (("Qwen/Qwen3-8B", "hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B"),
+        for name, command in (("Qwen/Qwen3-8B", "hf download Qwen/Qwen3-8B "
+                                                "--local-dir Qwen/Qwen3-8B"),
                               ("models/Llama-3.1-8B", "hf download meta-llama/Llama-3.1-8B "
                                                       "--local-dir models/Llama-3.1-8B"),
                               ("unsloth/Qwen3-8B/", "hf download unsloth/Qwen3-8B ")):

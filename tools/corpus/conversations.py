@@ -43,7 +43,7 @@ class ConversationCorpus:
                     yield Row(where, content, size_bytes, before_bytes + at_bytes)
             except (OSError, UnicodeError, NotText) as error:
                 report.skip(("the rest of " if begun else "") + source.name,
-                            documents.why_unread(error))
+                            documents.why_unread(error, source))
             else:
                 self.read.append({"name": source.name, "bytes": source.size_bytes,
                                   "sha256": digest.hexdigest()})

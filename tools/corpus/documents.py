@@ -58,7 +58,7 @@ class Corpus:
                     begun = True
                     yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
             except (OSError, UnicodeError, NotText) as error:
-                report.skip(("the rest of " if begun else "") + source.name, why_unread(error))
+                report.skip(("the rest of " if begun else "") + source.name, why_unread(error, source))
                 if not ends:  # the drive failed in the middle: what was read is kept, and ends here
                     yield Fragment("", False, True, None, before_bytes)
             else:
@@ -76,8 +76,10 @@ class Corpus:
         return _text_file(source, digest, report, self._options.encoding)
 
 
-def why_unread(error):
+def why_unread(error, source):
     if isinstance(error, UnicodeError):
+        if source.format in ("parquet", "arrow"):
+            return "it is damaged: text in it is not UTF-8"
         why = getattr(error, "reason", error)
         return f"it is damaged, or in another encoding ({why}); name that with --encoding"
     return getattr(error, "strerror", None) or " ".join(str(error).split())
