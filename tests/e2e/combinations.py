@@ -7,8 +7,8 @@ A case is a model, data and optimizer, drawn from the seed: what a run computes.
 state is, in which waves and on how many ranks it runs, and whether it stops and resumes in
 between. Both ways have to write the same weights and, step by step, the same loss, norm and hashes
 of every unit. A case that is refused (exit code 2 and one sentence) says why; when more than a
-quarter of 40 or more cases is, or nothing could be compared, this fails. Several seeds share the minutes;
-"random" draws one. --only repeats one case, shows what it printed, and keeps its folder.
+quarter of 40 or more cases is, or nothing could be compared, this fails. Several seeds share the
+minutes; "random" draws one. --only repeats one case, shows what it printed, and keeps its folder.
 
 SLUICE is the program. Needs nothing but Python 3.9, on a GPU machine too.
 """

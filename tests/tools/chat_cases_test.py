@@ -695,8 +695,8 @@ class Sources(unittest.TestCase):
         folder.mkdir()
         for name, contents in (
                 ("state.json", ('{"_data_files": 3}', '{"_data_files": [3]}',
-                                '{"_data_files": [{}]}', '{"_data_files": [{"filename": "../a"}]}', "[]",
-                                "{", "\udcff",
+                                '{"_data_files": [{}]}',
+                                '{"_data_files": [{"filename": "../a"}]}', "[]", "{", "\udcff",
                                 '{"_data_files": [{"filename": "gone.arrow"}]}', "[" * 99_999,
                                 '{"_data_files": [{"filename": "a\\u0000b"}]}', "{}")),
                 ("dataset_dict.json", ('{"splits": 3}', '{"splits": [3]}', '{"splits": ["gone"]}',

@@ -137,7 +137,8 @@ class ChatPreparation:
                          "token, and is trained on as that token")
         if counted["reasoning"]:
             lines.append(f"in {counted['reasoning']} conversations the template drops the "
-                         "reasoning of a turn that others follow, as it will when the model is used")
+                         "reasoning of a turn that others follow, as it will when the model is "
+                         "used")
         if counted["tools"]:
             lines.append(f"in {counted['tools']} conversations there are tools that the template "
                          "does not write: the model learns without seeing them")

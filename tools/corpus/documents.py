@@ -58,7 +58,8 @@ class Corpus:
                     begun = True
                     yield Fragment(text, begins, ends, None, before_bytes + at_bytes)
             except (OSError, UnicodeError, NotText) as error:
-                report.skip(("the rest of " if begun else "") + source.name, why_unread(error, source))
+                report.skip(("the rest of " if begun else "") + source.name,
+                            why_unread(error, source))
                 if not ends:  # the drive failed in the middle: what was read is kept, and ends here
                     yield Fragment("", False, True, None, before_bytes)
             else:
