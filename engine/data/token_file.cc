@@ -261,7 +261,7 @@ Status TokenFile::check_vocab(std::uint64_t vocab_size) const {
 
 Result<std::uint64_t> TokenFile::token_hash(std::uint64_t vocab_size) const {
   std::uint64_t hash = token_count();
-  SLUICE_RETURN_IF_ERROR(scan([&](std::uint64_t first, std::span<const std::byte> bytes) -> Status {
+  const auto add = [&](std::uint64_t first, std::span<const std::byte> bytes) -> Status {
     SLUICE_RETURN_IF_ERROR(check_part(first, bytes, vocab_size));
     for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
       std::uint64_t word = 0;
@@ -269,7 +269,8 @@ Result<std::uint64_t> TokenFile::token_hash(std::uint64_t vocab_size) const {
       hash = aio::SplitMix(hash ^ word).next();
     }
     return {};
-  }));
+  };
+  SLUICE_RETURN_IF_ERROR(scan(add));
   return hash;
 }
 

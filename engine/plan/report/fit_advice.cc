@@ -1,7 +1,6 @@
 // Why a plan does not fit, and what would make it fit.
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/plan/report/nvme_hint.h"

@@ -219,7 +219,7 @@ std::string described_text(const RunPlan& plan) {
     if (items.empty()) return;
     text += what;
     for (std::size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : "; ") + items[i];
-    text += "\n";
+    text += '\n';
   };
   list("assumed, because it was not given: ", machine.assumed);
   list("taken from this machine, because it was not given: ", machine.from_here);

@@ -7,7 +7,6 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
