@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -11,16 +12,14 @@ namespace {
 
 constexpr double kRemoved = -std::numeric_limits<double>::infinity();
 
-// Exactly as many, of equal scores the first ones: a K of 1 is what a temperature of 0 takes.
 void keep_top_k(std::vector<double>& scores, std::int64_t top_k) {
   if (top_k <= 0 || static_cast<std::size_t>(top_k) >= scores.size()) return;
-  std::vector<std::size_t> tokens(scores.size());
-  std::iota(tokens.begin(), tokens.end(), 0);
-  const auto removed = tokens.begin() + top_k;
-  std::nth_element(tokens.begin(), removed, tokens.end(), [&](std::size_t a, std::size_t b) {
-    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
-  });
-  for (auto token = removed; token != tokens.end(); ++token) scores[*token] = kRemoved;
+  std::vector<double> sorted = scores;
+  const auto kth = sorted.begin() + (top_k - 1);
+  std::nth_element(sorted.begin(), kth, sorted.end(), std::greater<>());
+  const double least = *kth;
+  for (double& score : scores)
+    if (score < least) score = kRemoved;
 }
 
 // Softmax in place.

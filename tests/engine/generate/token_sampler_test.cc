@@ -41,13 +41,6 @@ TEST(TokenSampler, DrawsEachTokenAsOftenAsItsProbabilitySays) {
   }
 }
 
-TEST(TokenSampler, KeepsExactlyKOfEqualTokens) {
-  const std::vector<float> logits = {1, 2, 0, 2, 2};
-  EXPECT_EQ(token_probabilities(logits, {.top_k = 1}),
-            token_probabilities(logits, {.temperature = 0}));
-  EXPECT_EQ(token_probabilities(logits, {.top_k = 2}), (std::vector<double>{0, 0.5, 0, 0.5, 0}));
-}
-
 TEST(TokenSampler, DrawsTheSameForASeedAndAnotherForAnother) {
   const std::vector<float> logits(100, 0);
   const auto draws = [&](std::uint64_t seed) {
