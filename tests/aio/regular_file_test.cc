@@ -97,7 +97,7 @@ TEST_F(RegularFile, LeavesOtherNamesOfAFileWhatTheyHad) {
   EXPECT_EQ(fs::status(path_).permissions(), fs::perms(0640));
   EXPECT_FALSE(fs::exists(path_ + ".new"));
   fs::create_hard_link(theirs_, path_ + ".new");
-  ASSERT_OK(make_fresh(path_ + ".new", O_WRONLY | O_TRUNC));
+  ASSERT_OK(make_fresh(path_ + ".new", O_WRONLY));
   EXPECT_EQ(content(theirs_), "theirs");
 }
 
