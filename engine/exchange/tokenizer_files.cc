@@ -230,7 +230,8 @@ Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& n
   auto read = read_vocabulary(queue, name);
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kNotFound,
-                 "there is no tokenizer " + name + download_hint(parent_folder(name)));
+                 "there is no tokenizer " + name +
+                     download_hint(name.ends_with(".json") ? parent_folder(name) : name));
   if (!read.ok()) return std::move(read).error();
   const data::TokenizerVocabulary vocabulary = *std::move(read);
   set_vocabulary(vocabulary, found);

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-import sluice.transformers as by_sluice
 from transformers_test import LLAMA, MISSING
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))
@@ -21,6 +20,8 @@ try:
     import trl
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
+
+    import sluice.transformers as by_sluice
 except ImportError as error:
     MISSING = MISSING or f"{error}: tools/setup --for=test installs it"
 

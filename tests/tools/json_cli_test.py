@@ -15,7 +15,8 @@ TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOOLS))
 
-from corpus import conversations, vocabulary
+from corpus import conversations, messages, vocabulary
+from corpus.left_out import LeftOut
 from sluice_program import HAS_ENGINE, SLUICE, Program, Training
 from toolbox import Failure
 
@@ -115,10 +116,10 @@ class DeepData(Reading):
 
     def test_conversations_data_sets_and_tokenizers(self):
         for depth in DEPTHS:
-            with self.assertRaisesRegex(conversations.LeftOut, "not JSON"):
-                conversations.parse(('{"messages": ' + deep(depth) + "}").encode())
-            with self.assertRaisesRegex(conversations.LeftOut, "nested deeper"):
-                conversations.parse(json.dumps({"messages": [
+            with self.assertRaisesRegex(LeftOut, "not JSON"):
+                messages.parse(('{"messages": ' + deep(depth) + "}").encode())
+            with self.assertRaisesRegex(LeftOut, "nested deeper"):
+                messages.parse(json.dumps({"messages": [
                     {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
                     "tools": deep(depth)}).encode())
             for file in ("state.json", "dataset_dict.json"):

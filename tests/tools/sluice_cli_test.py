@@ -138,7 +138,7 @@ class AbsentModels(Program):
         if HAS_ENGINE:
             cases.append((["train", "one.json", "--out", "a", "--set", "model.init_from=gpt2",
                            "--set", "run.device=cpu", "--set", 'data.train=["text.bin"]',
-                           "--set", "data.dtype=uint16"],
+                           "--set", "data.dtype=uint16", "--set", "data.sequence_length=8"],
                           "hf download openai-community/gpt2 --local-dir gpt2"))
         for arguments, command in cases:
             with self.subTest(arguments=arguments):
