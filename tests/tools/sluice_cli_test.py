@@ -217,9 +217,12 @@ class Install(Program):
         self.assertIn("the cat", run(program, "data", "corpus/train.bin", "--plain").replace("[", ""))
         self.assertTrue(run(program, "generate", "run", "--prompt", "the cat", "--tokens", 4))
         shutil.rmtree(self.path / "moved/share")
-        said = subprocess.run([program, "generate", "run", "--prompt", "the"], cwd=self.path,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              check=False).stderr
+        # Away from the sources, whose tools/tokens a program below them finds.
+        with tempfile.TemporaryDirectory(prefix="sluice-prefix-") as away:
+            shutil.move(self.path / "moved", away)
+            said = subprocess.run([f"{away}/moved/bin/sluice", "generate", "run", "--prompt", "the"],
+                                  cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, check=False).stderr
         self.assertRegex(said, r"tools/tokens.* was not found next to .*moved/bin/sluice: install "
                                r"again")
 
