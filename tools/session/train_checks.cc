@@ -7,6 +7,7 @@
 
 #include "aio/log.h"
 #include "engine/config/lr_schedule.h"
+#include "engine/exchange/described_model.h"
 #include "engine/run/run_checkpoints.h"
 #include "tools/support/output_file.h"
 
@@ -49,7 +50,8 @@ Status check_init_from(const config::Config& config) {
                  key + ": there is no file or folder " + path +
                      (config.lora.rank == 0 ? ""
                                             : ", beside which adapters are trained: --set " + key +
-                                                  "=FOLDER says where it is now"));
+                                                  "=FOLDER says where it is now") +
+                     engine::download_hint(path));
   if (fs::is_regular_file(status) || fs::is_directory(status)) return {};
   return Error(ErrorCode::kInvalidArgument,
                key + ": " + path + " is neither a regular file nor a folder");
