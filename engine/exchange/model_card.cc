@@ -98,8 +98,9 @@ std::string listed(const Json& params) {
 
 // What transformers calls such a model: "qwen3", of the family "llama".
 std::string model_type(const ModelCard& card) {
+  const ModelShape shape = complete(card.shape);
   const Json config = json_or_discarded<Json>(
-      family_of(card.shape).write_config({.shape = card.shape, .special = {}, .notes = {}}));
+      family_of(shape).write_config({.shape = shape, .special = {}, .notes = {}}));
   const Json type = config.is_object() ? config.value("model_type", Json()) : Json();
   return type.is_string() ? type.get<std::string>() : card.shape.family;
 }

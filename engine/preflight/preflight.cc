@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iomanip>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -65,8 +64,9 @@ class Check {
     std::optional<double> budget_gib;
     std::optional<std::uint64_t> free_bytes;
     std::optional<std::uint64_t> room_bytes;
-    std::string limit;  // ", within a limit of 4.0G": where the free bytes come from
-    int sharing = 1;    // ranks, whose is what budget_key gives
+    std::string limit;     // ", within a limit of 4.0G": where the free bytes come from
+    int sharing = 1;       // ranks, whose is what budget_key gives
+    bool is_host = false;  // what is "other" there is the program and buffers
   };
 
   void judge(const Status& status) {
@@ -152,10 +152,8 @@ class Check {
   std::string remedy(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed,
                      std::uint64_t missing) const {
     const std::vector<Consumer> all = consumers(lines);
-    const std::uint64_t reducible =
-        std::accumulate(all.begin(), all.end(), std::uint64_t{0},
-                        [](std::uint64_t sum, const Consumer& it) { return sum + it.bytes; });
-    if (reducible < missing) return more_memory(pool, needed - reducible, missing);
+    const std::uint64_t fixed = bytes_of(lines, MemoryUse::kOther);
+    if (pool.is_host && needed - fixed < missing) return more_memory(pool, fixed, missing);
     const Consumer& largest = all.front();
     std::string text = largest.bytes > 0 ? format_bytes(largest.bytes) + " of it are " +
                                                largest.name + ": " + largest.remedy
@@ -193,7 +191,8 @@ class Check {
                   .free_bytes = host_free(facts_),
                   .room_bytes = host_room(config_.budget, facts_),
                   .limit = limit_of_host(),
-                  .sharing = facts_.ranks},
+                  .sharing = facts_.ranks,
+                  .is_host = true},
                  lines, needed);
   }
 
