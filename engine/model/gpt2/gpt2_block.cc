@@ -1,6 +1,6 @@
 #include "engine/model/gpt2/gpt2_block.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/kv_cache.h"
@@ -173,7 +173,7 @@ AttentionOptions Gpt2Block::attention_options(const PassContext& context) const 
 
 at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   Kept kept = run(parameters, variant_, input, attend_with(attention_options(context)),
                   dropout_at(context, DropoutSite::kProjection, dropout_), saved != nullptr);
   if (saved != nullptr) saved->assign(pack(kept));
@@ -184,7 +184,7 @@ at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& param
 
 void Gpt2Block::recompute(const PassContext& context, const UnitViews& parameters,
                           const at::Tensor& input, Saved& saved) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   saved.assign(pack(run(parameters, variant_, input, attend_with(attention_options(context)),
                         dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
 }
@@ -192,7 +192,7 @@ void Gpt2Block::recompute(const PassContext& context, const UnitViews& parameter
 at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& parameters,
                                const at::Tensor& input, Saved& saved, const at::Tensor& grad_output,
                                const UnitViews& gradients) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(!saved.empty(), "unit ", layout().name,
               ": backward has nothing saved; forward saves when it is given a Saved, or call "
               "recompute()");
@@ -212,7 +212,7 @@ at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& para
 
 at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& input,
                              KvCache& cache) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
               ": after the first positions come single ones, and not ", input.size(1));
   const AttentionOptions options = attention_options({.training = false});

@@ -1,6 +1,6 @@
 #include "engine/model/gpt2/gpt2_embedding.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/sum.h>
 
@@ -16,7 +16,7 @@ Gpt2Embedding::Gpt2Embedding(const ModelShape& shape, std::int64_t padded_vocab)
 
 at::Tensor Gpt2Embedding::forward(const PassContext& context, const UnitViews& parameters,
                                   const at::Tensor& input, Saved* /*saved*/) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor& positions = parameters[embedding_parameter::kPosition];
   const Documents* const documents = context.documents;
   const std::int64_t longest = documents == nullptr ? input.size(1) : documents->longest;
@@ -38,7 +38,7 @@ at::Tensor Gpt2Embedding::backward(const PassContext& context, const UnitViews& 
                                    const at::Tensor& input, Saved& /*saved*/,
                                    const at::Tensor& grad_output,
                                    const UnitViews& gradients) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor grad =
       with_dropout(grad_output, dropout_at(context, DropoutSite::kEmbedding, dropout_));
   const at::Tensor& positions = gradients[embedding_parameter::kPosition];
@@ -52,7 +52,7 @@ at::Tensor Gpt2Embedding::backward(const PassContext& context, const UnitViews& 
 
 at::Tensor Gpt2Embedding::extend(const UnitViews& parameters, const at::Tensor& input,
                                  KvCache& cache) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(cache.length() + input.size(1) <= cache.capacity(), "a sequence of ",
               cache.length() + input.size(1), " tokens is longer than the model's context of ",
               cache.capacity());

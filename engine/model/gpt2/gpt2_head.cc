@@ -1,6 +1,6 @@
 #include "engine/model/gpt2/gpt2_head.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include <utility>
 
@@ -32,7 +32,7 @@ Normed Gpt2Head::norm(const UnitViews& parameters, const at::Tensor& input) cons
 HeadUnit::Loss Gpt2Head::loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
                                            const at::Tensor& targets, double grad_scale,
                                            const UnitViews& gradients) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const Normed normed = norm(parameters, input);
   OutputLoss loss = output_loss_and_gradient(
       normed.output.flatten(0, 1), parameters[places_.output], targets.flatten(),
@@ -46,7 +46,7 @@ HeadUnit::Loss Gpt2Head::loss_and_gradient(const UnitViews& parameters, const at
 
 at::Tensor Gpt2Head::loss_sum(const UnitViews& parameters, const at::Tensor& input,
                               const at::Tensor& targets) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor rows = norm(parameters, input).output.flatten(0, 1);
   return output_loss(rows, parameters[places_.output], targets.flatten(),
                      loss_options(input.device(), 1));
@@ -54,7 +54,7 @@ at::Tensor Gpt2Head::loss_sum(const UnitViews& parameters, const at::Tensor& inp
 
 at::Tensor Gpt2Head::token_losses(const UnitViews& parameters, const at::Tensor& input,
                                   const at::Tensor& targets) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor rows = norm(parameters, input).output.flatten(0, 1);
   return output_losses(rows, parameters[places_.output], targets.flatten(),
                        loss_options(input.device(), 1))
@@ -63,7 +63,7 @@ at::Tensor Gpt2Head::token_losses(const UnitViews& parameters, const at::Tensor&
 
 at::Tensor Gpt2Head::logits(const UnitViews& parameters, const at::Tensor& input,
                             std::int64_t positions) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = norm(parameters, last).output.flatten(0, 1);
   return product(rows, parameters[places_.output].t())

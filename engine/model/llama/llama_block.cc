@@ -1,6 +1,6 @@
 #include "engine/model/llama/llama_block.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -248,7 +248,7 @@ at::Tensor LlamaBlock::frequencies_of(const Documents* documents, at::Device dev
 
 at::Tensor LlamaBlock::forward(const PassContext& context, const UnitViews& parameters,
                                const at::Tensor& input, Saved* saved) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const Pass pass(*this, context, parameters, input);
   Pass::Kept kept = pass.run([&](at::Tensor& qkv) { return pass.attend(qkv); }, saved != nullptr);
   if (saved != nullptr) saved->assign(kept.packed());
@@ -257,7 +257,7 @@ at::Tensor LlamaBlock::forward(const PassContext& context, const UnitViews& para
 
 void LlamaBlock::recompute(const PassContext& context, const UnitViews& parameters,
                            const at::Tensor& input, Saved& saved) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const Pass pass(*this, context, parameters, input);
   saved.assign(pass.run([&](at::Tensor& qkv) { return pass.attend(qkv); }, /*keep=*/true).packed());
 }
@@ -265,7 +265,7 @@ void LlamaBlock::recompute(const PassContext& context, const UnitViews& paramete
 at::Tensor LlamaBlock::backward(const PassContext& context, const UnitViews& parameters,
                                 const at::Tensor& input, Saved& saved,
                                 const at::Tensor& grad_output, const UnitViews& gradients) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(!saved.empty(), "unit ", layout().name,
               ": backward has nothing saved; forward saves when it is given a Saved, or call "
               "recompute()");
@@ -281,7 +281,7 @@ at::Tensor LlamaBlock::backward(const PassContext& context, const UnitViews& par
 
 at::Tensor LlamaBlock::extend(const UnitViews& parameters, const at::Tensor& input,
                               KvCache& cache) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
               ": after the first positions come single ones, and not ", input.size(1));
   const Pass pass(*this, {.training = false}, parameters, input, cache.length());

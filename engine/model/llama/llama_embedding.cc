@@ -1,6 +1,6 @@
 #include "engine/model/llama/llama_embedding.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/embedding.h>
 
 #include "engine/model/llama/llama_layout.h"
@@ -13,7 +13,7 @@ LlamaEmbedding::LlamaEmbedding(const LlamaShape& shape, std::int64_t padded_voca
 
 at::Tensor LlamaEmbedding::forward(const PassContext& /*context*/, const UnitViews& parameters,
                                    const at::Tensor& input, Saved* /*saved*/) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return at::embedding(parameters[0], input);
 }
 
@@ -24,7 +24,7 @@ at::Tensor LlamaEmbedding::backward(const PassContext& /*context*/, const UnitVi
                                     const at::Tensor& input, Saved& /*saved*/,
                                     const at::Tensor& grad_output,
                                     const UnitViews& gradients) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (!gradients[0].defined()) return {};  // it is not trained
   accumulate_rows(gradients[0], input.flatten(), grad_output.flatten(0, 1));
   return {};
@@ -32,7 +32,7 @@ at::Tensor LlamaEmbedding::backward(const PassContext& /*context*/, const UnitVi
 
 at::Tensor LlamaEmbedding::extend(const UnitViews& parameters, const at::Tensor& input,
                                   KvCache& /*cache*/) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   return at::embedding(parameters[0], input);
 }
 

@@ -1,6 +1,6 @@
 #include "engine/model/llama/llama_head.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include <utility>
 
@@ -25,7 +25,7 @@ OutputLossOptions LlamaHead::loss_options(at::Device device, double grad_scale) 
 HeadUnit::Loss LlamaHead::loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
                                             const at::Tensor& targets, double grad_scale,
                                             const UnitViews& gradients) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor& weight = parameters[places_.norm];
   const RmsNormed normed = rms_norm(input, weight, epsilon_);
   OutputLoss loss = output_loss_and_gradient(
@@ -38,7 +38,7 @@ HeadUnit::Loss LlamaHead::loss_and_gradient(const UnitViews& parameters, const a
 
 at::Tensor LlamaHead::loss_sum(const UnitViews& parameters, const at::Tensor& input,
                                const at::Tensor& targets) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor rows = rms_norm(input, parameters[places_.norm], epsilon_).output.flatten(0, 1);
   return output_loss(rows, parameters[places_.output], targets.flatten(),
                      loss_options(input.device(), 1));
@@ -46,7 +46,7 @@ at::Tensor LlamaHead::loss_sum(const UnitViews& parameters, const at::Tensor& in
 
 at::Tensor LlamaHead::token_losses(const UnitViews& parameters, const at::Tensor& input,
                                    const at::Tensor& targets) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor rows = rms_norm(input, parameters[places_.norm], epsilon_).output.flatten(0, 1);
   return output_losses(rows, parameters[places_.output], targets.flatten(),
                        loss_options(input.device(), 1))
@@ -55,7 +55,7 @@ at::Tensor LlamaHead::token_losses(const UnitViews& parameters, const at::Tensor
 
 at::Tensor LlamaHead::logits(const UnitViews& parameters, const at::Tensor& input,
                              std::int64_t positions) const {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = rms_norm(last, parameters[places_.norm], epsilon_).output.flatten(0, 1);
   return product(rows, parameters[places_.output].t())
