@@ -1,8 +1,10 @@
 """The package sluice on several ranks, as torchrun starts them: the bits of one, and what happens
 where they disagree or one fails."""
 
+import atexit
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
@@ -37,44 +39,59 @@ def free_port():
         return it.getsockname()[1]
 
 
+# Ranks are forked from one process that has imported PyTorch, which takes seconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["sluice", "small_modules"])
+
+
+def be_a_rank(code, variables, outputs):
+    for stream, path in zip((1, 2), outputs):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), stream)
+    os.environ.update(variables)
+    sys.path.insert(0, HERE)
+    try:
+        exec(compile(f"from ranks_test import *\n{code}", "rank", "exec"), {"__name__": "__main__"})
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out
+
+
 class Ranks:
     """Processes that run `code` with RANK and so on; what they print, by rank."""
 
     def __init__(self, code, world=2, **variables):
         port = str(free_port())
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-B", "-c", f"from ranks_test import *\n{code}"],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]),
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "LOCAL_RANK": str(rank),
-                    "LOCAL_WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port,
-                    **variables,
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world)
-        ]
+        self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
+        self.outputs = [[f"{self.folder.name}/{name}{rank}" for name in ("out", "err")]
+                        for rank in range(world)]
+        self.processes = []
+        for rank in range(world):
+            places = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }
+            arguments = (code, {**os.environ, **places, **variables}, self.outputs[rank])
+            self.processes.append(FORKS.Process(target=be_a_rank, args=arguments))
+            self.processes[-1].start()
 
     def wait(self, seconds=90):
         """Exit codes, and outputs with errors behind them."""
         deadline = time.monotonic() + seconds
         try:
-            texts = [
-                "".join(it.communicate(timeout=max(1, deadline - time.monotonic())))
-                for it in self.processes
-            ]
+            for it in self.processes:
+                it.join(max(1, deadline - time.monotonic()))
+                if it.exitcode is None:
+                    raise subprocess.TimeoutExpired("a rank", seconds)
         finally:
             for it in self.processes:
                 it.kill()
-        return [it.returncode for it in self.processes], texts
+        texts = ["".join(Path(path).read_text(encoding="utf-8") for path in outputs)
+                 for outputs in self.outputs]
+        self.folder.cleanup()
+        return [it.exitcode for it in self.processes], texts
 
 
 def of_steps(first, last, world, rank):

@@ -15,7 +15,7 @@ import torch
 
 import sluice
 import trainer_test
-from ranks_test import HERE, Ranks, free_port
+from ranks_test import FORKS, HERE, Ranks, free_port
 from sluice import ranks
 from transformers_test import MISSING, make
 
@@ -105,6 +105,9 @@ def accumulated(out):
 
 def tell(*values):
     print(TOLD + json.dumps(values), flush=True)
+
+
+FORKS.set_forkserver_preload(["sluice", "trainer_ranks_test"])
 
 
 @unittest.skipIf(MISSING, MISSING)
