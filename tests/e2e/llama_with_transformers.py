@@ -43,7 +43,8 @@ CASES = {
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
 }
 OTHERS = {
-    "ministral": ("MinistralConfig", {"sliding_window": 9, "layer_types": ["full_attention"] * 3}),
+    "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,
+                                       "layer_types": ["full_attention"] * 3}),
 }
 NVME = {"zero_optimization.offload_param.device": "nvme",
         "zero_optimization.offload_optimizer.device": "nvme",
@@ -260,14 +261,17 @@ class Llamas(LlamaRuns):
 
     def test_dynamic_frequencies_are_those_of_each_document(self):
         documents, masks = self.write_documents([25, 15, 12, 25, 9, 11, 5])
-        model, folder = self.imported("qwen3", max_position_embeddings=8, rope_parameters={
+        model = make_model("qwen3", max_position_embeddings=8, rope_parameters={
             "rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0})
+        model.save_pretrained(self.path / "theirs")
+        file = self.write_run({"model": {"path": str(self.path / "theirs")}})
         # From the shortest on: transformers keeps the frequencies of the longest so far.
         loss, norm = self.expected_step(model, *zip(*sorted(zip(documents, masks),
                                                             key=lambda it: len(it[0]))))
-        self.train(folder, 1, **{"data.train": f'["{self.path / "chat.bin"}"]',
-                                 "model.context": LENGTH, "train_micro_batch_size_per_gpu": 4,
-                                 "gradient_accumulation_steps": 1})
+        self.sluice("train", file, "--out", self.path / "qwen3", "--steps", 1,
+                    *self.words(**{"data.train": f'["{self.path / "chat.bin"}"]',
+                                   "model.context": LENGTH, "train_micro_batch_size_per_gpu": 4,
+                                   "gradient_accumulation_steps": 1}))
         step, = self.metrics("qwen3")
         self.assert_close(step["loss"], loss, 2e-6)
         self.assert_close(step["grad_norm"], norm, 2e-5)
