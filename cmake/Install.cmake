@@ -3,7 +3,7 @@
 
 set(programs sluice aio_bench adam_bench swap_bench checkpoint_bench)
 if(SLUICE_TORCH)
-  list(APPEND programs model_bench step_bench)
+  list(APPEND programs sluice_engine model_bench step_bench)
 endif()
 # tools/setup --program builds some of them.
 install(CODE [[

@@ -104,11 +104,7 @@ endforeach()
 set(SLUICE_TORCH_HAS_CUDA OFF)
 if(EXISTS "${torch_lib}/libtorch_cuda.so")
   set(SLUICE_TORCH_HAS_CUDA ON)
-  # Its operators register themselves when it is loaded: a linker must not drop it as unused.
-  target_link_libraries(sluice_torch INTERFACE
-    -Wl,--push-state,--no-as-needed "${torch_lib}/libtorch_cuda.so" -Wl,--pop-state
-    "${torch_lib}/libc10_cuda.so")
+  target_link_libraries(sluice_torch INTERFACE "${torch_lib}/libc10_cuda.so")
 endif()
-target_link_libraries(sluice_torch INTERFACE
-  "${torch_lib}/libtorch.so" "${torch_lib}/libtorch_cpu.so" "${torch_lib}/libc10.so")
+target_link_libraries(sluice_torch INTERFACE "${torch_lib}/libtorch_cpu.so" "${torch_lib}/libc10.so")
 message(STATUS "Sluice: LibTorch ${PACKAGE_VERSION}, ${torch_root}")

@@ -23,6 +23,7 @@
 
 #include "aio/pinned_pool.h"
 #include "engine/device/gpu.h"
+#include "engine/device/torch_cuda.h"
 #include "engine/model/torch_types.h"
 #include "engine/probe/copy_overlap.h"
 #include "engine/probe/host_probe.h"
@@ -316,7 +317,7 @@ void return_gpu_memory() {
   if (c10::cuda::device_count() == 0) return;
   at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too
   C10_CUDA_CHECK(cudaDeviceSynchronize());
-  at::cuda::clearCublasWorkspaces();
+  clear_cublas_workspaces();
   c10::cuda::CUDACachingAllocator::emptyCache();
   c10::cuda::CUDACachingAllocator::resetPeakStats(c10::cuda::current_device());
 }

@@ -1,14 +1,18 @@
 // sluice: trains transformers larger than GPU memory.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "aio/io_watchdog.h"
 #include "aio/log_style.h"
 #include "tools/cli/command.h"
+#include "tools/cli/engine_program.h"
 #include "tools/cli/option_checks.h"
 #include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
@@ -36,6 +40,28 @@ int exit_code_of(ErrorCode code) {
   }
 }
 
+using AddCommand = sluice::tools::Command (*)(CLI::App&);
+
+// Those that need no LibTorch.
+const std::map<std::string, AddCommand, std::less<>> kOfFiles = {
+    {"data", sluice::tools::add_data_command},     {"diff", sluice::tools::add_diff_command},
+    {"export", sluice::tools::add_export_command}, {"import", sluice::tools::add_import_command},
+    {"ls", sluice::tools::add_ls_command},         {"metrics", sluice::tools::add_metrics_command},
+    {"report", sluice::tools::add_report_command}, {"scrub", sluice::tools::add_scrub_command},
+    {"watch", sluice::tools::add_watch_command},
+};
+
+#ifdef SLUICE_STARTS_ENGINE
+// The first word behind --io-watchdog is the command; for --help and what is misspelt all of them are
+// wanted.
+bool needs_engine(int argc, const char* const* argv) {
+  int at = 1;
+  while (at < argc && std::string_view(argv[at]).starts_with("--io-watchdog"))
+    at += std::string_view(argv[at]) == "--io-watchdog" ? 2 : 1;
+  return at >= argc || kOfFiles.find(std::string_view(argv[at])) == kOfFiles.end();
+}
+#endif
+
 int run(int argc, const char* const* argv) {
   CLI::App app("Trains transformers larger than GPU memory, their state streaming from NVMe.",
                "sluice");
@@ -58,16 +84,8 @@ int run(int argc, const char* const* argv) {
 #endif
   commands["completion"] = sluice::tools::add_completion_command(app);
   commands["config"] = sluice::tools::add_config_command(app);
-  commands["data"] = sluice::tools::add_data_command(app);
-  commands["diff"] = sluice::tools::add_diff_command(app);
-  commands["export"] = sluice::tools::add_export_command(app);
-  commands["import"] = sluice::tools::add_import_command(app);
-  commands["ls"] = sluice::tools::add_ls_command(app);
   commands["man"] = sluice::tools::add_man_command(app);
-  commands["metrics"] = sluice::tools::add_metrics_command(app);
-  commands["report"] = sluice::tools::add_report_command(app);
-  commands["scrub"] = sluice::tools::add_scrub_command(app);
-  commands["watch"] = sluice::tools::add_watch_command(app);
+  for (const auto& [name, add] : kOfFiles) commands[name] = add(app);
 
   const auto parsed = sluice::tools::parse_words(app, argc, argv);
   if (parsed.ok() && !*parsed) return 0;
@@ -78,6 +96,19 @@ int run(int argc, const char* const* argv) {
   if (done.ok()) return *done;
   std::cerr << ("sluice: " + done.error().message() + "\n");
   return exit_code_of(done.error().code());
+}
+
+int guarded_run(int argc, const char* const* argv) {
+  const sluice::tools::SignalThread signals;
+  sluice::tools::fail_writes_beyond_limits();
+  const char* const no_color = std::getenv("NO_COLOR");  // https://no-color.org
+  if (no_color != nullptr && *no_color != '\0') sluice::log::show_without_colours();
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << ("sluice: " + std::string(error.what()) + "\n");
+    return 1;
+  }
 }
 
 }  // namespace
@@ -93,14 +124,18 @@ int at_work(const Result<int>& ended) {
 }  // namespace sluice::tools
 
 int main(int argc, char** argv) {
-  const sluice::tools::SignalThread signals;
-  sluice::tools::fail_writes_beyond_limits();
-  const char* const no_color = std::getenv("NO_COLOR");  // https://no-color.org
-  if (no_color != nullptr && *no_color != '\0') sluice::log::show_without_colours();
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << ("sluice: " + std::string(error.what()) + "\n");
-    return 1;
+#ifdef SLUICE_STARTS_ENGINE
+  if (needs_engine(argc, argv)) {
+    std::cerr << ("sluice: " + sluice::tools::become_engine(argv).message() + "\n");
+    return sluice::tools::kExitFailed;
   }
+#endif
+  const int code = guarded_run(argc, argv);
+#ifdef SLUICE_HAS_ENGINE
+  // LibTorch takes a tenth of a second to forget its operators one by one.
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::_Exit(code);
+#endif
+  return code;
 }
