@@ -1,7 +1,6 @@
 """aio_bench from outside: bad input, results, --verify, Ctrl-C, files it must not touch.
 
-The program is the environment's AIO_BENCH. Runs are tiny: nothing here looks at speed. With
-AIO_BENCH_BACKEND=posix io_uring is left out: ThreadSanitizer does not see the kernel's side of it.
+The program is the environment's AIO_BENCH. Runs are tiny: nothing here looks at speed.
 """
 
 import ctypes
@@ -20,14 +19,12 @@ import unittest
 from pathlib import Path
 
 AIO_BENCH = os.path.abspath(os.environ.get("AIO_BENCH", "build/bin/aio_bench"))
-BACKEND = os.environ.get("AIO_BENCH_BACKEND", "auto")
 SHORT = ["--seconds", "0.1", "--ramp", "0.02", "--runs", "1"]
 MODES = ["read", "write", "mixed", "randread"]
 
 
 def command(*arguments):
-    backend = [] if "--backend" in arguments else ["--backend", BACKEND]
-    return [AIO_BENCH, *backend, *map(str, arguments)]
+    return [AIO_BENCH, *map(str, arguments)]
 
 
 def run(*arguments, cwd=None, timeout=120):
@@ -49,8 +46,8 @@ def measure(*arguments):
 
 
 def uring_works(folder):
-    return BACKEND != "posix" and measure("--path", folder, "--size", "1M", "--block-size", "4K",
-                                         "--backend", "uring", *SHORT).returncode == 0
+    return measure("--path", folder, "--size", "1M", "--block-size", "4K", "--backend", "uring",
+                   *SHORT).returncode == 0
 
 
 def sha256(path):

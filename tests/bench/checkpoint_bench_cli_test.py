@@ -1,7 +1,6 @@
 """checkpoint_bench from outside: bad input, results, Ctrl-C, full disks, what it leaves behind.
 
-The program is the environment's CHECKPOINT_BENCH. Runs are tiny: nothing here looks at speed. With
-AIO_BENCH_BACKEND=posix io_uring is left out: ThreadSanitizer does not see the kernel's side of it.
+The program is the environment's CHECKPOINT_BENCH. Runs are tiny: nothing here looks at speed.
 """
 
 import ctypes
@@ -15,14 +14,12 @@ import tempfile
 import unittest
 
 CHECKPOINT_BENCH = os.path.abspath(os.environ.get("CHECKPOINT_BENCH", "build/bin/checkpoint_bench"))
-BACKEND = os.environ.get("AIO_BENCH_BACKEND", "auto")
 SMALL = ["--parameters", "1500000", "--shard-size", "2M", "--block-size", "64K", "--queue-depth",
          "8", "--runs", "1"]
 
 
 def command(*arguments):
-    backend = [] if "--backend" in arguments else ["--backend", BACKEND]
-    return [CHECKPOINT_BENCH, *backend, *map(str, arguments)]
+    return [CHECKPOINT_BENCH, *map(str, arguments)]
 
 
 def run(*arguments, cwd=None):

@@ -1,7 +1,6 @@
 """swap_bench from outside: bad input, results, Ctrl-C, full disks, what it leaves behind.
 
-The program is the environment's SWAP_BENCH. Runs are tiny: nothing here looks at speed. With
-AIO_BENCH_BACKEND=posix io_uring is left out: ThreadSanitizer does not see the kernel's side of it.
+The program is the environment's SWAP_BENCH. Runs are tiny: nothing here looks at speed.
 """
 
 import ctypes
@@ -16,15 +15,13 @@ import time
 import unittest
 
 SWAP_BENCH = os.path.abspath(os.environ.get("SWAP_BENCH", "build/bin/swap_bench"))
-BACKEND = os.environ.get("AIO_BENCH_BACKEND", "auto")
 # 17 records of 640 KiB, the last one shorter.
 SMALL = ["--elements", "1050000", "--record-elements", "64K", "--buffers", "3", "--block-size",
          "64K", "--queue-depth", "8", "--threads", "2"]
 
 
 def command(*arguments):
-    backend = [] if "--backend" in arguments else ["--backend", BACKEND]
-    return [SWAP_BENCH, *backend, *map(str, arguments)]
+    return [SWAP_BENCH, *map(str, arguments)]
 
 
 def run(*arguments, cwd=None):
