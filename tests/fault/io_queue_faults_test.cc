@@ -21,6 +21,7 @@
 #include "aio/sim_drive.h"
 #include "aio/striped_file.h"
 #include "tests/aio/backends_under_test.h"
+#include "tests/sanitized.h"
 
 namespace sluice::aio {
 
@@ -29,11 +30,7 @@ void PrintTo(FaultKind fault, std::ostream* out) { *out << to_string(fault); }
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSimStride = 23;  // sanitized code is slow: a sample of the positions
-#else
-constexpr std::uint64_t kSimStride = 1;
-#endif
+constexpr std::uint64_t kSimStride = sweep_stride(23);
 constexpr std::uint64_t kRealStride = 61;
 
 constexpr int kRequests = 200;

@@ -15,6 +15,7 @@
 #include "swap/state_store.h"
 #include "swap/store_inventory.h"
 #include "tests/aio/backends_under_test.h"
+#include "tests/sanitized.h"
 #include "tests/swap/store_under_test.h"
 
 namespace sluice::swap {
@@ -29,11 +30,7 @@ using aio::PowerLoss;
 using aio::SimDrive;
 using aio::VirtualLoop;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kStride = 7;  // sanitized code is slow: a sample of the positions
-#else
-constexpr std::uint64_t kStride = 1;
-#endif
+constexpr std::uint64_t kStride = sweep_stride(7);
 
 const std::vector<std::string> kPaths = {"/a", "/b"};
 

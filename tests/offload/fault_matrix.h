@@ -11,15 +11,12 @@
 
 #include "aio/fault_backend.h"
 #include "aio/log.h"
+#include "tests/sanitized.h"
 
 namespace sluice::offload {
 
 // Every how manieth operation fails.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr std::uint64_t kFaultStrideSimulated = 7;
-#else
-inline constexpr std::uint64_t kFaultStrideSimulated = 1;
-#endif
+inline constexpr std::uint64_t kFaultStrideSimulated = sweep_stride(7);
 inline constexpr std::uint64_t kFaultStrideReal = 17;
 
 struct FaultLife {

@@ -13,17 +13,14 @@
 #include "aio/virtual_loop.h"
 #include "engine/checkpoint/verify_checkpoint.h"
 #include "tests/engine/checkpoint/checkpoint_under_test.h"
+#include "tests/sanitized.h"
 
 namespace sluice::engine {
 namespace {
 
 using testing::HasSubstr;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSlowness = 23;  // sanitized code is slow: a sample of the positions
-#else
-constexpr std::uint64_t kSlowness = 1;
-#endif
+constexpr std::uint64_t kSlowness = sweep_stride(23);
 
 constexpr const char* kPath = "/run/checkpoints/step-000000012";
 constexpr std::uint64_t kChunkBytes = 4096;

@@ -13,6 +13,7 @@
 #include "aio/virtual_loop.h"
 #include "engine/checkpoint/verify_checkpoint.h"
 #include "tests/engine/checkpoint/checkpoint_under_test.h"
+#include "tests/sanitized.h"
 
 namespace sluice::engine {
 namespace {
@@ -22,13 +23,7 @@ using aio::FaultKind;
 using aio::FaultPlan;
 using aio::PowerLoss;
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSlowness = 37;  // sanitized code is slow: a sample of the positions
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kSlowness = 13;
-#else
-constexpr std::uint64_t kSlowness = 1;
-#endif
+constexpr std::uint64_t kSlowness = sweep_stride(13);
 
 std::unique_ptr<aio::IoQueue> make_queue(aio::IoBackend& backend) {
   return aio::make_queue_or_die(backend, {.block_bytes = 8192, .queue_depth = 6, .max_retries = 2});

@@ -9,6 +9,7 @@
 #include "aio/small_file.h"
 #include "aio/virtual_loop.h"
 #include "tests/engine/weights/weights_under_test.h"
+#include "tests/sanitized.h"
 
 namespace sluice::engine {
 namespace {
@@ -17,11 +18,7 @@ using aio::FaultBackend;
 using aio::FaultKind;
 using aio::FaultPlan;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kStride = 5;  // sanitized code is slow: a sample of the positions
-#else
-constexpr std::uint64_t kStride = 1;
-#endif
+constexpr std::uint64_t kStride = sweep_stride(5);
 
 const std::vector<TensorSpec> kTensors = {
     {"a", DType::kF32, {9000}}, {"b", DType::kBF16, {7001}}, {"c", DType::kF16, {5}}};
