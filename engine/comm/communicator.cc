@@ -23,68 +23,20 @@ Error refuse(const char* collective, const std::string& what) {
 
 }  // namespace
 
-Status Communicator::check_pieces(const char* collective, Bytes whole, Bytes piece,
-                                  const CollectiveOptions& options) const {
-  const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
-  if (whole.size() % ranks != 0 || whole.size() / ranks != piece.size()) {
-    return refuse(collective, "a piece of " + std::to_string(piece.size()) + " bytes for each of " +
-                                  std::to_string(ranks) + " ranks does not make a whole of " +
-                                  std::to_string(whole.size()));
-  }
-  const auto own = static_cast<std::uint64_t>(rank(options.group));
-  if (overlap(whole, piece) && !same(whole.subspan(own * piece.size(), piece.size()), piece)) {
-    return refuse(collective, "input and output overlap without being in place");
-  }
-  return check_codec(collective, piece.size(), whole, piece, options);
-}
-
-Status Communicator::check_codec(const char* collective, std::uint64_t piece_bytes, Bytes input,
-                                 Bytes output, const CollectiveOptions& options) const {
-  if (options.codec == nullptr) return {};
-  const std::uint64_t element_bytes = options.codec->element_bytes();
-  if (piece_bytes % element_bytes != 0) {
-    return refuse(collective, "a piece of " + std::to_string(piece_bytes) +
-                                  " bytes is not a whole number of the codec's elements of " +
-                                  std::to_string(element_bytes));
-  }
-  const std::uint64_t needed_bytes = workspace_bytes(piece_bytes, options);
-  if (options.workspace.size() < needed_bytes) {
-    return refuse(collective, "the codec needs a workspace of " + std::to_string(needed_bytes) +
-                                  " bytes and was given " +
-                                  std::to_string(options.workspace.size()));
-  }
-  if (overlap(options.workspace, input) || overlap(options.workspace, output)) {
-    return refuse(collective, "the codec's workspace overlaps the data");
-  }
-  return {};
-}
-
-std::uint64_t Communicator::workspace_bytes(std::uint64_t piece_bytes,
-                                            const CollectiveOptions& options) const {
-  if (options.codec == nullptr) return 0;
-  // A decoded piece, what is sent to every rank, and what comes from every rank.
-  return piece_bytes + 2 * static_cast<std::uint64_t>(world_size(options.group)) *
-                           options.codec->encoded_bytes(piece_bytes);
-}
-
 Status Communicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                                 const CollectiveOptions& options) {
-  SLUICE_RETURN_IF_ERROR(check_pieces("all_gather", all, mine, options));
+  const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
+  if (all.size() % ranks != 0 || all.size() / ranks != mine.size()) {
+    return refuse("all_gather", "a piece of " + std::to_string(mine.size()) +
+                                    " bytes for each of " + std::to_string(ranks) +
+                                    " ranks does not make a whole of " +
+                                    std::to_string(all.size()));
+  }
+  const auto own = static_cast<std::uint64_t>(rank(options.group));
+  if (overlap(all, mine) && !same(all.subspan(own * mine.size(), mine.size()), mine)) {
+    return refuse("all_gather", "input and output overlap without being in place");
+  }
   return do_all_gather(mine, all, options);
-}
-
-Status Communicator::reduce_scatter(std::span<const float> all, std::span<float> mine,
-                                    const CollectiveOptions& options) {
-  SLUICE_RETURN_IF_ERROR(
-      check_pieces("reduce_scatter", std::as_bytes(all), std::as_bytes(mine), options));
-  return do_reduce_scatter(all, mine, options);
-}
-
-Status Communicator::all_reduce(std::span<float> values, ReduceOp op,
-                                const CollectiveOptions& options) {
-  const Bytes bytes = std::as_bytes(values);
-  SLUICE_RETURN_IF_ERROR(check_codec("all_reduce", bytes.size(), bytes, bytes, options));
-  return do_all_reduce(values, op, options);
 }
 
 Status Communicator::broadcast(std::span<std::byte> bytes, int root,
@@ -93,7 +45,6 @@ Status Communicator::broadcast(std::span<std::byte> bytes, int root,
     return refuse("broadcast", "there is no rank " + std::to_string(root) + " among " +
                                    std::to_string(world_size(options.group)));
   }
-  SLUICE_RETURN_IF_ERROR(check_codec("broadcast", bytes.size(), bytes, bytes, options));
   return do_broadcast(bytes, root, options);
 }
 
@@ -108,12 +59,9 @@ Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::
                                     std::to_string(received.size()) + " bytes are not " +
                                     std::to_string(ranks) + " equal pieces each");
   }
-  if (options.codec != nullptr && stride != piece)
-    return refuse("all_to_all", "a codec takes pieces that follow each other");
   if (overlap(sent, received) && !same(sent, received)) {
     return refuse("all_to_all", "input and output overlap without being in place");
   }
-  SLUICE_RETURN_IF_ERROR(check_codec("all_to_all", piece, sent, received, options));
   return do_all_to_all(sent, received, options);
 }
 

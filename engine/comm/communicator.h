@@ -6,14 +6,10 @@
 //
 // Memory:  spans belong to the caller and stay untouched by others until the collective is done.
 //          Nothing is allocated. Input and output are disjoint, or in place: the input is exactly
-//          the output, or the rank's own piece of it (reduce_scatter: the output is that piece of
-//          the input). Any other overlap is refused.
+//          the output, or the rank's own piece of it. Any other overlap is refused.
 // Streams: without a stream the spans are host memory and the call returns when it is done. With
 //          one they are device memory, the call enqueues there and returns; a later failure shows
 //          at the next call, or at finish().
-// Sums:    in fp32, in ascending order of ranks where the implementation says deterministic();
-//          elsewhere in an order that is the same on all ranks. Either way all ranks get the same
-//          bits.
 // Threads: one at a time, and in one order on all ranks; abort() and health() from any thread.
 // Errors:  kInvalidArgument for sizes and overlaps that break these rules, before anything is sent;
 //          afterwards whatever the transport reports, naming the ranks that are to blame where it
@@ -34,7 +30,6 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "engine/comm/codec.h"
 
 namespace sluice::engine {
 
@@ -51,15 +46,10 @@ constexpr std::uint64_t kMaxTextBytes = 1U << 20;
 struct CollectiveOptions {
   ProcessGroup group = ProcessGroup::kWorld;
   void* stream = nullptr;  // a cudaStream_t; nullptr: host memory
-  // Not for barrier(). Then `workspace` has at least workspace_bytes() and overlaps nothing.
-  const Codec* codec = nullptr;
-  std::span<std::byte> workspace = {};
-  // Of all_to_all without a codec: from one piece of what is sent to the next, where they do not
+  // For all_to_all: the distance from one piece of what is sent to the next, where they do not
   // follow each other; then it is at least a piece, and `sent` ends with the last one.
   std::uint64_t sent_stride_bytes = 0;
 };
-
-enum class ReduceOp : std::uint8_t { kSum, kMax };
 
 class Communicator {
  public:
@@ -70,17 +60,11 @@ class Communicator {
   // In [0, world_size(group)), the same for the whole run.
   virtual int rank(ProcessGroup group = ProcessGroup::kWorld) const = 0;
   virtual int world_size(ProcessGroup group = ProcessGroup::kWorld) const = 0;
-  virtual bool deterministic() const = 0;
 
   // all = the pieces of all ranks. all.size() = world_size * mine.size().
   Status all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                     const CollectiveOptions& options = {});
-  // mine = this rank's piece of the sum of every rank's `all`.
-  Status reduce_scatter(std::span<const float> all, std::span<float> mine,
-                        const CollectiveOptions& options = {});
-  // In place. A NaN anywhere makes the result NaN, also under kMax.
-  Status all_reduce(std::span<float> values, ReduceOp op, const CollectiveOptions& options = {});
-  // In place: what rank `root` holds. With a codec, root too ends up with the decoded form.
+  // In place: what rank `root` holds.
   Status broadcast(std::span<std::byte> bytes, int root, const CollectiveOptions& options = {});
   // Piece r of `received` = piece number rank() of what rank r sends. Both have one size, which is
   // a multiple of world_size, unless sent_stride_bytes says where pieces are sent from.
@@ -116,10 +100,6 @@ class Communicator {
   // The first failure that is known of any rank, without waiting.
   virtual Status health() const = 0;
 
-  // Scratch that a collective with options.codec needs, for pieces of piece_bytes: all_reduce and
-  // broadcast have one piece, the whole.
-  std::uint64_t workspace_bytes(std::uint64_t piece_bytes, const CollectiveOptions& options) const;
-
  protected:
   Communicator() = default;
 
@@ -127,27 +107,15 @@ class Communicator {
   // The same, once the arguments are known to keep the rules above.
   virtual Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                                const CollectiveOptions& options) = 0;
-  virtual Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
-                                   const CollectiveOptions& options) = 0;
-  virtual Status do_all_reduce(std::span<float> values, ReduceOp op,
-                               const CollectiveOptions& options) = 0;
   virtual Status do_broadcast(std::span<std::byte> bytes, int root,
                               const CollectiveOptions& options) = 0;
   virtual Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                                const CollectiveOptions& options) = 0;
   virtual Status do_barrier(ProcessGroup group) = 0;
-
-  // Of all_gather and reduce_scatter.
-  Status check_pieces(const char* collective, std::span<const std::byte> whole,
-                      std::span<const std::byte> piece, const CollectiveOptions& options) const;
-  Status check_codec(const char* collective, std::uint64_t piece_bytes,
-                     std::span<const std::byte> input, std::span<const std::byte> output,
-                     const CollectiveOptions& options) const;
 };
 
-// One rank, and it is rank 0 of every group: what is received is what is sent (through the codec,
-// where there is one). It never moves device memory: with a stream the collectives have to be in
-// place, and a codec does its own moving.
+// One rank, and it is rank 0 of every group: what is received is what is sent. It never moves
+// device memory: with a stream the collectives have to be in place.
 std::unique_ptr<Communicator> make_single_process_communicator();
 
 }  // namespace sluice::engine

@@ -1,7 +1,6 @@
 #include "engine/comm/host_communicator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -14,31 +13,6 @@ constexpr std::uint64_t kLeastBlockBytes = 4096;
 
 using ConstBytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
-
-void add_to(MutableBytes sum, ConstBytes values) {
-  for (std::size_t at = 0; at < sum.size(); at += sizeof(float)) {
-    float a = 0;
-    float b = 0;
-    std::memcpy(&a, sum.data() + at, sizeof a);
-    std::memcpy(&b, values.data() + at, sizeof b);
-    a += b;
-    std::memcpy(sum.data() + at, &a, sizeof a);
-  }
-}
-
-void max_to(MutableBytes largest, ConstBytes values) {
-  for (std::size_t at = 0; at < largest.size(); at += sizeof(float)) {
-    float a = 0;
-    float b = 0;
-    std::memcpy(&a, largest.data() + at, sizeof a);
-    std::memcpy(&b, values.data() + at, sizeof b);
-    if (b > a || std::isnan(b)) std::memcpy(largest.data() + at, &b, sizeof b);
-  }
-}
-
-void combine(MutableBytes into, ConstBytes values, ReduceOp op) {
-  op == ReduceOp::kSum ? add_to(into, values) : max_to(into, values);
-}
 
 void copy(ConstBytes from, MutableBytes to) {
   if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
@@ -59,7 +33,6 @@ class HostCommunicator final : public Communicator {
   int world_size(ProcessGroup group) const override {
     return static_cast<int>(members(group).world_ranks.size());
   }
-  bool deterministic() const override { return true; }
   Status finish(void* /*stream*/) override { return health(); }
   void abort(std::string_view reason) noexcept override { links_->abort(reason); }
   Status health() const override { return links_->failure(); }
@@ -113,22 +86,10 @@ class HostCommunicator final : public Communicator {
     constexpr auto kKind = CollectiveKind::kAllGather;
     SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
     const ProcessGroup group = options.group;
-    if (options.codec == nullptr) {
-      copy(mine, piece(all, own(group), mine.size()));
-      return with_all(
-          kKind, group, all.size(), [&](std::size_t) { return mine; },
-          [&](std::size_t r) { return piece(all, r, mine.size()); });
-    }
-    const Encoded encoded = encoded_places(mine.size(), options);
-    SLUICE_RETURN_IF_ERROR(options.codec->encode(mine, encoded.received(own(group)), nullptr));
-    SLUICE_RETURN_IF_ERROR(with_all(
-        kKind, group, all.size(), [&](std::size_t) { return encoded.received(own(group)); },
-        [&](std::size_t r) { return encoded.received(r); }));
-    for (std::size_t r = 0; r < size(group); ++r) {
-      SLUICE_RETURN_IF_ERROR(
-          options.codec->decode(encoded.received(r), piece(all, r, mine.size()), nullptr));
-    }
-    return {};
+    copy(mine, piece(all, own(group), mine.size()));
+    return with_all(
+        kKind, group, all.size(), [&](std::size_t) { return mine; },
+        [&](std::size_t r) { return piece(all, r, mine.size()); });
   }
 
   Status do_all_to_all(ConstBytes sent, MutableBytes received,
@@ -137,15 +98,6 @@ class HostCommunicator final : public Communicator {
     SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
     const ProcessGroup group = options.group;
     const std::uint64_t piece_bytes = received.size() / size(group);
-    if (options.codec != nullptr) {
-      const Encoded encoded = encoded_places(piece_bytes, options);
-      SLUICE_RETURN_IF_ERROR(send_encoded(kKind, sent, encoded, options));
-      for (std::size_t r = 0; r < size(group); ++r) {
-        SLUICE_RETURN_IF_ERROR(
-            options.codec->decode(encoded.received(r), piece(received, r, piece_bytes), nullptr));
-      }
-      return {};
-    }
     if (sent.data() != received.data()) {
       const std::uint64_t stride =
           options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece_bytes;
@@ -169,75 +121,18 @@ class HostCommunicator final : public Communicator {
     return {};
   }
 
-  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
-                           const CollectiveOptions& options) override {
-    constexpr auto kKind = CollectiveKind::kReduceScatter;
-    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
-    const ProcessGroup group = options.group;
-    const ConstBytes whole = std::as_bytes(all);
-    const MutableBytes sum = std::as_writable_bytes(mine);
-    const std::uint64_t piece_bytes = sum.size();
-    if (options.codec != nullptr) {
-      const Encoded encoded = encoded_places(piece_bytes, options);
-      SLUICE_RETURN_IF_ERROR(send_encoded(kKind, whole, encoded, options));
-      return sum_encoded(encoded, sum, ReduceOp::kSum, options);
-    }
-    for (std::uint64_t begin = 0; begin == 0 || begin < piece_bytes; begin += block_bytes_) {
-      const std::uint64_t bytes = std::min(block_bytes_, piece_bytes - begin);
-      const auto block = [&](std::size_t r) {
-        return piece(whole, r, piece_bytes).subspan(begin, bytes);
-      };
-      copy(block(own(group)), scratch_block(own(group), bytes));
-      SLUICE_RETURN_IF_ERROR(with_all(kKind, group, whole.size(), block,
-                                      [&](std::size_t r) { return scratch_block(r, bytes); }));
-      reduce_scratch(group, sum.subspan(begin, bytes), ReduceOp::kSum);
-    }
-    return {};
-  }
-
-  Status do_all_reduce(std::span<float> values, ReduceOp op,
-                       const CollectiveOptions& options) override {
-    constexpr auto kKind = CollectiveKind::kAllReduce;
-    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
-    const ProcessGroup group = options.group;
-    const MutableBytes whole = std::as_writable_bytes(values);
-    if (options.codec != nullptr) {
-      const Encoded encoded = encoded_places(whole.size(), options);
-      SLUICE_RETURN_IF_ERROR(options.codec->encode(whole, encoded.received(own(group)), nullptr));
-      SLUICE_RETURN_IF_ERROR(with_all(
-          kKind, group, whole.size(), [&](std::size_t) { return encoded.received(own(group)); },
-          [&](std::size_t r) { return encoded.received(r); }));
-      return sum_encoded(encoded, whole, op, options);
-    }
-    for (std::uint64_t begin = 0; begin == 0 || begin < whole.size(); begin += block_bytes_) {
-      const MutableBytes block = whole.subspan(begin, std::min(block_bytes_, whole.size() - begin));
-      copy(block, scratch_block(own(group), block.size()));
-      SLUICE_RETURN_IF_ERROR(with_all(
-          kKind, group, whole.size(), [&](std::size_t) { return block; },
-          [&](std::size_t r) { return scratch_block(r, block.size()); }));
-      reduce_scratch(group, block, op);
-    }
-    return {};
-  }
-
   Status do_broadcast(MutableBytes bytes, int root, const CollectiveOptions& options) override {
     constexpr auto kKind = CollectiveKind::kBroadcast;
     SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
     const ProcessGroup group = options.group;
     const auto from = static_cast<std::size_t>(root);
-    MutableBytes sent = bytes;
-    if (options.codec != nullptr) {
-      sent = encoded_places(bytes.size(), options).received(0);
-      if (from == own(group)) SLUICE_RETURN_IF_ERROR(options.codec->encode(bytes, sent, nullptr));
-    }
     sends_.clear();
     receives_.clear();
     for (std::size_t r = 0; r < size(group); ++r) {
-      if (from == own(group) && r != from) sends_.push_back({members(group).world_ranks[r], sent});
+      if (from == own(group) && r != from) sends_.push_back({members(group).world_ranks[r], bytes});
     }
-    if (from != own(group)) receives_.push_back({members(group).world_ranks[from], sent});
-    SLUICE_RETURN_IF_ERROR(exchange(kKind, group, bytes.size()));
-    return options.codec == nullptr ? Status() : options.codec->decode(sent, bytes, nullptr);
+    if (from != own(group)) receives_.push_back({members(group).world_ranks[from], bytes});
+    return exchange(kKind, group, bytes.size());
   }
 
   // Everyone with everyone, as all_gather: who waits here waits for those who have not come, and
@@ -249,55 +144,8 @@ class HostCommunicator final : public Communicator {
         [](std::size_t) { return MutableBytes(); });
   }
 
-  // The parts of a codec's workspace: a decoded piece, what is sent, and what is received.
-  struct Encoded {
-    MutableBytes workspace;
-    std::uint64_t piece_bytes = 0;
-    std::uint64_t encoded_bytes = 0;
-    std::size_t ranks = 0;
-
-    MutableBytes decoded() const { return workspace.first(piece_bytes); }
-    MutableBytes sent(std::size_t r) const {
-      return workspace.subspan(piece_bytes + r * encoded_bytes, encoded_bytes);
-    }
-    MutableBytes received(std::size_t r) const { return sent(ranks + r); }
-  };
-  Encoded encoded_places(std::uint64_t piece_bytes, const CollectiveOptions& options) const {
-    return {options.workspace, piece_bytes, options.codec->encoded_bytes(piece_bytes),
-            size(options.group)};
-  }
-
-  // An all-to-all of what the codec makes of each piece of `whole`.
-  Status send_encoded(CollectiveKind kind, ConstBytes whole, const Encoded& encoded,
-                      const CollectiveOptions& options) {
-    const ProcessGroup group = options.group;
-    for (std::size_t r = 0; r < size(group); ++r) {
-      SLUICE_RETURN_IF_ERROR(
-          options.codec->encode(piece(whole, r, encoded.piece_bytes),
-                                r == own(group) ? encoded.received(r) : encoded.sent(r), nullptr));
-    }
-    return with_all(
-        kind, group, whole.size(), [&](std::size_t r) { return encoded.sent(r); },
-        [&](std::size_t r) { return encoded.received(r); });
-  }
-
-  Status sum_encoded(const Encoded& encoded, MutableBytes sum, ReduceOp op,
-                     const CollectiveOptions& options) const {
-    for (std::size_t r = 0; r < size(options.group); ++r) {
-      const MutableBytes decoded = r == 0 ? sum : encoded.decoded();
-      SLUICE_RETURN_IF_ERROR(options.codec->decode(encoded.received(r), decoded, nullptr));
-      if (r > 0) combine(sum, decoded, op);
-    }
-    return {};
-  }
-
   MutableBytes scratch_block(std::size_t r, std::uint64_t bytes) {
     return MutableBytes(scratch_).subspan(r * block_bytes_, bytes);
-  }
-  // In ascending order of ranks.
-  void reduce_scratch(ProcessGroup group, MutableBytes into, ReduceOp op) {
-    copy(scratch_block(0, into.size()), into);
-    for (std::size_t r = 1; r < size(group); ++r) combine(into, scratch_block(r, into.size()), op);
   }
 
   const std::unique_ptr<HostLinks> links_;

@@ -1,9 +1,7 @@
 // make_host_communicator: every collective of communicator.h on host memory, made of messages.
 //
-// How:     all_gather, all_to_all and broadcast go directly between each two ranks, all at once.
-//          Sums: the pieces of a block come from all ranks and are added in ascending order, so
-//          deterministic() is true; all_reduce sends everything to everyone and is meant for
-//          little. A broadcast leaves its root once for each rank.
+// How:     all_gather, all_to_all and broadcast go directly between each two ranks, all at once. A
+//          broadcast leaves its root once for each rank.
 // Memory:  1 MiB of scratch; from 256 ranks on, 4 KiB a rank, taken here.
 // Errors:  make_groups()'s; a stream is refused (kUnsupported): this moves no device memory.
 #pragma once

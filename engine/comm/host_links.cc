@@ -32,10 +32,6 @@ const char* name_of(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::kAllGather:
       return "all_gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce_scatter";
-    case CollectiveKind::kAllReduce:
-      return "all_reduce";
     case CollectiveKind::kBroadcast:
       return "broadcast";
     case CollectiveKind::kAllToAll:

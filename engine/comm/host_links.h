@@ -47,8 +47,6 @@ Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank);
 
 enum class CollectiveKind : std::uint8_t {
   kAllGather,
-  kReduceScatter,
-  kAllReduce,
   kBroadcast,
   kAllToAll,
   kBarrier,

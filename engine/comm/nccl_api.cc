@@ -30,8 +30,6 @@ Result<Api> open_nccl(const std::string& library) {
   look_up(api.group_start, "ncclGroupStart");
   look_up(api.group_end, "ncclGroupEnd");
   look_up(api.all_gather, "ncclAllGather");
-  look_up(api.reduce_scatter, "ncclReduceScatter");
-  look_up(api.all_reduce, "ncclAllReduce");
   look_up(api.broadcast, "ncclBroadcast");
   look_up(api.send, "ncclSend");
   look_up(api.receive, "ncclRecv");

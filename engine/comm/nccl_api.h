@@ -23,10 +23,6 @@ constexpr Code kInProgress = 7;
 
 using DataType = int;
 constexpr DataType kUint8 = 1;
-constexpr DataType kFloat32 = 7;
-
-using RedOp = int;
-constexpr RedOp kRedSum = 0;
 
 constexpr int kSplitNoColor = -1;
 constexpr int kUndefined = INT_MIN;
@@ -60,10 +56,6 @@ struct Api {
   Code (*group_start)();
   Code (*group_end)();
   Code (*all_gather)(const void* send, void* receive, std::size_t send_count, DataType type,
-                     Comm* comm, void* stream);
-  Code (*reduce_scatter)(const void* send, void* receive, std::size_t receive_count, DataType type,
-                         RedOp op, Comm* comm, void* stream);
-  Code (*all_reduce)(const void* send, void* receive, std::size_t count, DataType type, RedOp op,
                      Comm* comm, void* stream);
   Code (*broadcast)(const void* send, void* receive, std::size_t count, DataType type, int root,
                     Comm* comm, void* stream);

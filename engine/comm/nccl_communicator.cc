@@ -66,7 +66,6 @@ class NcclCommunicator final : public Communicator {
 
   int rank(ProcessGroup group) const override { return host_->rank(group); }
   int world_size(ProcessGroup group) const override { return host_->world_size(group); }
-  bool deterministic() const override { return false; }
 
   Status finish(void* stream) override {
     if (stream == nullptr) return host_->finish(nullptr);
@@ -116,14 +115,9 @@ class NcclCommunicator final : public Communicator {
     return settle(nccl::kSuccess, part, "connecting a part of the GPUs");
   }
 
-  static Status refuse_on_device(const char* what) {
-    return Error(ErrorCode::kUnsupported, std::string(what) + ": not on device memory by NCCL");
-  }
-
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                        const CollectiveOptions& options) override {
     if (options.stream == nullptr) return host_->all_gather(mine, all, options);
-    if (options.codec != nullptr) return refuse_on_device("all_gather with a codec");
     if (world_size(options.group) == 1) return copy(mine, all, options.stream);
     return enqueue(options.group, mine.size(), "ncclAllGather", [&](nccl::Comm* comm) {
       return api_.all_gather(mine.data(), all.data(), mine.size(), nccl::kUint8, comm,
@@ -131,36 +125,9 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
-                           const CollectiveOptions& options) override {
-    if (options.stream == nullptr) return host_->reduce_scatter(all, mine, options);
-    if (options.codec != nullptr) return refuse_on_device("reduce_scatter with a codec");
-    if (world_size(options.group) == 1) {
-      return copy(std::as_bytes(all), std::as_writable_bytes(mine), options.stream);
-    }
-    return enqueue(options.group, mine.size(), "ncclReduceScatter", [&](nccl::Comm* comm) {
-      return api_.reduce_scatter(all.data(), mine.data(), mine.size(), nccl::kFloat32,
-                                 nccl::kRedSum, comm, options.stream);
-    });
-  }
-
-  Status do_all_reduce(std::span<float> values, ReduceOp op,
-                       const CollectiveOptions& options) override {
-    if (options.stream == nullptr) return host_->all_reduce(values, op, options);
-    if (options.codec != nullptr) return refuse_on_device("all_reduce with a codec");
-    // NCCL's maximum loses a NaN.
-    if (op == ReduceOp::kMax) return refuse_on_device("all_reduce of a maximum");
-    if (world_size(options.group) == 1) return health();
-    return enqueue(options.group, values.size(), "ncclAllReduce", [&](nccl::Comm* comm) {
-      return api_.all_reduce(values.data(), values.data(), values.size(), nccl::kFloat32,
-                             nccl::kRedSum, comm, options.stream);
-    });
-  }
-
   Status do_broadcast(std::span<std::byte> bytes, int root,
                       const CollectiveOptions& options) override {
     if (options.stream == nullptr) return host_->broadcast(bytes, root, options);
-    if (options.codec != nullptr) return refuse_on_device("broadcast with a codec");
     if (world_size(options.group) == 1) return health();
     return enqueue(options.group, bytes.size(), "ncclBroadcast", [&](nccl::Comm* comm) {
       return api_.broadcast(bytes.data(), bytes.data(), bytes.size(), nccl::kUint8, root, comm,
@@ -171,10 +138,9 @@ class NcclCommunicator final : public Communicator {
   Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                        const CollectiveOptions& options) override {
     if (options.stream == nullptr) return host_->all_to_all(sent, received, options);
-    if (options.codec != nullptr) return refuse_on_device("all_to_all with a codec");
     if (world_size(options.group) == 1) return copy(sent, received, options.stream);
     if (sent.data() == received.data() && !sent.empty()) {
-      return refuse_on_device("all_to_all in place");
+      return Error(ErrorCode::kUnsupported, "all_to_all in place: not on device memory by NCCL");
     }
     const int ranks = world_size(options.group);
     const std::uint64_t piece_bytes = received.size() / static_cast<std::uint64_t>(ranks);

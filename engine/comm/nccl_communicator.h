@@ -3,14 +3,12 @@
 //
 // How:     calls with a stream go to NCCL, those without to `host`, which also hands round NCCL's
 //          unique id, and tells of ranks that fail. all_to_all is sends and receives of one group,
-//          in pieces of at most max_send_bytes. Sums are NCCL's, in an order of its own:
-//          deterministic() is false, and what has to have the same bits on any machine goes by
-//          all_to_all.
+//          in pieces of at most max_send_bytes.
 // Device:  the caller's current CUDA device, at the call of make_nccl_communicator() and later.
 // Memory:  NCCL's own on the GPU, some hundred MiB.
 // Threads: one of its own, which aborts NCCL when another rank has failed, so that kernels that
 //          wait for it end, and with them whoever waits for the stream.
-// Errors:  kUnsupported: no NCCL; on a stream: a codec, kMax, all_to_all in place. Otherwise as
+// Errors:  kUnsupported: no NCCL; on a stream: all_to_all in place. Otherwise as
 //          communicator.h; NCCL's words are told where no rank is known to have failed.
 #pragma once
 

@@ -12,7 +12,6 @@ class SingleProcess final : public Communicator {
  public:
   int rank(ProcessGroup /*group*/) const override { return 0; }
   int world_size(ProcessGroup /*group*/) const override { return 1; }
-  bool deterministic() const override { return true; }
 
   Status finish(void* /*stream*/) override { return health(); }
   void abort(std::string_view reason) noexcept override {
@@ -29,14 +28,6 @@ class SingleProcess final : public Communicator {
                        const CollectiveOptions& options) override {
     return deliver("all_gather", mine, all, options);
   }
-  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
-                           const CollectiveOptions& options) override {
-    return deliver("reduce_scatter", std::as_bytes(all), std::as_writable_bytes(mine), options);
-  }
-  Status do_all_reduce(std::span<float> values, ReduceOp /*op*/,
-                       const CollectiveOptions& options) override {
-    return deliver("all_reduce", std::as_bytes(values), std::as_writable_bytes(values), options);
-  }
   Status do_broadcast(std::span<std::byte> bytes, int /*root*/,
                       const CollectiveOptions& options) override {
     return deliver("broadcast", bytes, bytes, options);
@@ -52,11 +43,6 @@ class SingleProcess final : public Communicator {
                  std::span<std::byte> received, const CollectiveOptions& options) const {
     SLUICE_RETURN_IF_ERROR(health());
     if (sent.empty()) return {};
-    if (options.codec != nullptr) {
-      const auto encoded = options.workspace.first(options.codec->encoded_bytes(sent.size()));
-      SLUICE_RETURN_IF_ERROR(options.codec->encode(sent, encoded, options.stream));
-      return options.codec->decode(encoded, received, options.stream);
-    }
     if (sent.data() == received.data()) return {};
     if (options.stream != nullptr) {
       return Error(ErrorCode::kUnsupported,

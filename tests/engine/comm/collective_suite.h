@@ -38,9 +38,7 @@ struct SuiteOptions {
   std::vector<RankPlace> places;  // of all ranks
   SuiteMemory* memory = nullptr;
   std::uint64_t large_piece_bytes = 0;  // one more size, on the world
-  bool exact_sums = true;               // sums of floats in order of ranks; else of whole numbers
-  bool max = true;                      // all_reduce has kMax
-  bool device = false;                  // no codec, no all_to_all in place
+  bool device = false;                  // no all_to_all in place
 };
 
 std::vector<std::string> check_collectives(Communicator& comm, const SuiteOptions& options);

@@ -168,11 +168,7 @@ int run_rank(const TcpOptions& tcp, const Options& options, bool kill) {
     return 1;
   }
   GpuMemory memory(**comm);
-  SuiteOptions suite{.memory = &memory,
-                     .large_piece_bytes = 72U << 20U,
-                     .exact_sums = false,
-                     .max = false,
-                     .device = true};
+  SuiteOptions suite{.memory = &memory, .large_piece_bytes = 72U << 20U, .device = true};
   std::vector<int> local_ranks(static_cast<std::size_t>(tcp.context.world));
   const Status gathered = (*comm)->all_gather_values(tcp.context.local_rank, local_ranks);
   if (!gathered.ok()) return 1;

@@ -26,7 +26,6 @@ constexpr int kSystemError = 2;
 constexpr int kInvalidArgument = 4;
 constexpr int kInProgress = 7;
 constexpr int kUint8 = 1;
-constexpr int kFloat32 = 7;
 constexpr int kNone = -1;
 
 struct UniqueId {
@@ -127,7 +126,7 @@ struct Grouped {
 thread_local std::vector<Grouped> group;
 thread_local int group_depth = 0;
 
-std::size_t size_of(int type) { return type == kFloat32 ? 4 : type == kUint8 ? 1 : 0; }
+std::size_t size_of(int type) { return type == kUint8 ? 1 : 0; }
 
 int enqueue(FakeComm* comm, void* stream, std::function<void()> thing) {
   const std::scoped_lock lock(mutex);
@@ -286,41 +285,6 @@ int ncclAllGather(const void* from, void* to, std::size_t count, int type, FakeC
   return enqueue(comm, stream, [=] {
     const Message all = gather(comm, from, count * size_of(type));
     if (!all.empty()) std::memcpy(to, all.data(), all.size());
-  });
-}
-
-int ncclReduceScatter(const void* from, void* to, std::size_t count, int type, int op,
-                      FakeComm* comm, void* stream) {
-  if (type != kFloat32 || op != 0) return kInvalidArgument;
-  return enqueue(comm, stream, [=] {
-    const auto ranks = static_cast<std::size_t>(comm->world->size);
-    const Message all = gather(comm, from, count * ranks * sizeof(float));
-    if (all.size() != count * ranks * ranks * sizeof(float)) return;
-    std::vector<float> sum(count);
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (std::size_t i = 0; i < count; ++i) {
-        float value = 0;
-        const std::size_t at = (rank * ranks + static_cast<std::size_t>(comm->rank)) * count + i;
-        std::memcpy(&value, all.data() + at * sizeof value, sizeof value);
-        sum[i] += value;
-      }
-    }
-    std::memcpy(to, sum.data(), count * sizeof(float));
-  });
-}
-
-int ncclAllReduce(const void* from, void* to, std::size_t count, int type, int op, FakeComm* comm,
-                  void* stream) {
-  if (type != kFloat32 || op != 0) return kInvalidArgument;
-  return enqueue(comm, stream, [=] {
-    const Message all = gather(comm, from, count * sizeof(float));
-    std::vector<float> sum(count);
-    for (std::size_t i = 0; i < all.size() / sizeof(float); ++i) {
-      float value = 0;
-      std::memcpy(&value, all.data() + i * sizeof value, sizeof value);
-      sum[i % count] += value;
-    }
-    if (!all.empty()) std::memcpy(to, sum.data(), count * sizeof(float));
   });
 }
 

@@ -26,7 +26,6 @@ class FaultyCommunicator final : public Communicator {
 
   int rank(ProcessGroup group) const override { return inner_.rank(group); }
   int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
-  bool deterministic() const override { return inner_.deterministic(); }
   Status finish(void* stream) override { return inner_.finish(stream); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
   Status health() const override { return inner_.health(); }
@@ -35,14 +34,6 @@ class FaultyCommunicator final : public Communicator {
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                        const CollectiveOptions& options) override {
     return call("all_gather", [&] { return inner_.all_gather(mine, all, options); });
-  }
-  Status do_reduce_scatter(std::span<const float> all, std::span<float> mine,
-                           const CollectiveOptions& options) override {
-    return call("reduce_scatter", [&] { return inner_.reduce_scatter(all, mine, options); });
-  }
-  Status do_all_reduce(std::span<float> values, ReduceOp op,
-                       const CollectiveOptions& options) override {
-    return call("all_reduce", [&] { return inner_.all_reduce(values, op, options); });
   }
   Status do_broadcast(std::span<std::byte> bytes, int root,
                       const CollectiveOptions& options) override {

@@ -21,6 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 template <typename Function>
@@ -89,9 +90,8 @@ TEST_F(Nccl, DoesEveryCollectiveAsTheOracleSays) {
     std::vector<std::vector<std::string>> complaints(places.size());
     in_ranks(places, nccl_options(), [&](int rank, Communicator& comm) {
       StreamMemory memory(comm);
-      complaints[static_cast<std::size_t>(rank)] = check_collectives(
-          comm,
-          {.places = places, .memory = &memory, .exact_sums = false, .max = false, .device = true});
+      complaints[static_cast<std::size_t>(rank)] =
+          check_collectives(comm, {.places = places, .memory = &memory, .device = true});
     });
     for (const auto& of_rank : complaints) EXPECT_THAT(of_rank, testing::IsEmpty());
     EXPECT_EQ(fake<int()>("fake_nccl_aborts")(), 0);
@@ -103,15 +103,12 @@ TEST_F(Nccl, DoesEveryCollectiveAsTheOracleSays) {
 TEST_F(Nccl, LeavesHostMemoryToTheOtherTransport) {
   const auto places = places_of(std::array{2});
   in_ranks(places, nccl_options(), [&](int, Communicator& comm) {
-    // Sums in order, a codec and a maximum, none of which NCCL has.
-    EXPECT_FALSE(comm.deterministic());
-    std::array<float, 2> values = {static_cast<float>(comm.rank()), 7};
-    EXPECT_TRUE(comm.all_reduce(values, ReduceOp::kMax).ok());
-    EXPECT_EQ(values[0], 1);
-    int stream = 0;
-    EXPECT_EQ(comm.all_reduce(values, ReduceOp::kMax, {.stream = &stream}).error().code(),
-              ErrorCode::kUnsupported);
+    // An exchange in place, which NCCL does not have.
+    std::array<int, 2> values = {10 * comm.rank(), 10 * comm.rank() + 1};
     const auto bytes = std::as_writable_bytes(std::span(values));
+    EXPECT_TRUE(comm.all_to_all(bytes, bytes).ok());
+    EXPECT_THAT(values, ElementsAre(comm.rank(), 10 + comm.rank()));
+    int stream = 0;
     EXPECT_EQ(comm.all_to_all(bytes, bytes, {.stream = &stream}).error().code(),
               ErrorCode::kUnsupported);
     EXPECT_TRUE(comm.barrier().ok());

@@ -28,7 +28,6 @@ class KnownLink final : public Communicator {
 
   int rank(ProcessGroup /*group*/) const override { return 0; }
   int world_size(ProcessGroup /*group*/) const override { return kWorld; }
-  bool deterministic() const override { return true; }
   Status finish(void* /*stream*/) override {
     ++finished;
     return {};
@@ -55,14 +54,6 @@ class KnownLink final : public Communicator {
   Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> /*received*/,
                        const CollectiveOptions& /*options*/) override {
     clock_.now_s += offload::exchange_s(speeds_, kRanks, static_cast<double>(sent.size()), 1);
-    return {};
-  }
-  Status do_reduce_scatter(std::span<const float> /*all*/, std::span<float> /*mine*/,
-                           const CollectiveOptions& /*options*/) override {
-    return {};
-  }
-  Status do_all_reduce(std::span<float> /*values*/, ReduceOp /*op*/,
-                       const CollectiveOptions& /*options*/) override {
     return {};
   }
   Status do_broadcast(std::span<std::byte> /*bytes*/, int /*root*/,
