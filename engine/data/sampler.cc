@@ -55,10 +55,7 @@ Result<ShuffledSampler> ShuffledSampler::create(std::span<const TokenRange> rang
   SLUICE_RETURN_IF_ERROR(check_ranges(ranges, length));
   ShuffledSampler sampler(options);
   for (const TokenRange& range : ranges) {
-    if (!has_window(range, length)) {
-      ++sampler.ranges_left_out_;
-      continue;
-    }
+    if (!has_window(range, length)) continue;
     const std::uint64_t tokens = range.token_count();
     // One window fewer than would fit, so that there is room to move them.
     const std::uint64_t count = std::max<std::uint64_t>(1, (tokens - length) / length);

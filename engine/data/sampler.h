@@ -50,7 +50,6 @@ class ShuffledSampler {
   static Result<ShuffledSampler> create(std::span<const TokenRange> ranges, const Options& options);
 
   std::uint64_t samples_per_epoch() const { return samples_per_epoch_; }
-  std::uint64_t ranges_left_out() const { return ranges_left_out_; }
   std::uint64_t sequence_tokens() const { return options_.sequence_tokens; }
   Sample at(std::uint64_t samples_drawn) const;
 
@@ -69,7 +68,6 @@ class ShuffledSampler {
   Options options_;
   std::vector<Windows> windows_;
   std::uint64_t samples_per_epoch_ = 0;
-  std::uint64_t ranges_left_out_ = 0;
 };
 
 class SequentialSampler {
@@ -92,30 +90,5 @@ class SequentialSampler {
   std::vector<Windows> windows_;
   std::uint64_t count_ = 0;
 };
-
-// How a step's samples are dealt out. A step takes the next samples_per_step() numbers, whatever
-// the world size, micro-batch by micro-batch, each rank in turn: micro-batch m of rank r is group
-// m * world + r of `micro_batch` consecutive samples. So the same step sees the same samples, in
-// the same groups, for every world size, and the position after it is the same.
-struct BatchShape {
-  std::uint64_t micro_batch = 1;  // sequences in one micro-batch of one rank
-  std::uint64_t micro_batches_per_step = 1;
-  std::uint64_t world_size = 1;
-
-  std::uint64_t samples_per_step() const {
-    return micro_batch * micro_batches_per_step * world_size;
-  }
-};
-struct BatchRow {
-  std::uint64_t rank = 0;
-  std::uint64_t micro_batch_index = 0;
-  std::uint64_t row = 0;
-};
-// The number of the sample in `row`, in a step that begins at `samples_drawn`.
-constexpr std::uint64_t sample_number(std::uint64_t samples_drawn, const BatchShape& shape,
-                                      const BatchRow& place) {
-  const std::uint64_t group = place.micro_batch_index * shape.world_size + place.rank;
-  return samples_drawn + group * shape.micro_batch + place.row;
-}
 
 }  // namespace sluice::data

@@ -117,7 +117,6 @@ TEST(ShuffledSampler, TellsOrdersApartThatAPositionMustNotBeCarriedBetween) {
 
 TEST(ShuffledSampler, LeavesOutRangesWithoutAWindowAndUsesThoseWithJustOne) {
   const ShuffledSampler sampler = shuffled({{0, 0, 5}, {1, 0, 0}, {2, 3, 12}, {3, 0, 8}}, 8);
-  EXPECT_EQ(sampler.ranges_left_out(), 3U);
   EXPECT_EQ(sampler.samples_per_epoch(), 1U);
   for (std::uint64_t k = 0; k < 10; ++k) EXPECT_EQ(place(sampler.at(k)), Place(2, 3, k));
 }
@@ -169,32 +168,6 @@ TEST(SequentialSampler, RefusesDataWithoutAWindow) {
   const std::vector<TokenRange> ranges = {{0, 0, 16}};
   EXPECT_THAT(SequentialSampler::create(ranges, 16).error().message(), HasSubstr("needs 17"));
   EXPECT_OK(SequentialSampler::create(ranges, 15));
-}
-
-TEST(SampleNumber, GivesTheSameStepForEveryWorldSize) {
-  constexpr std::uint64_t kDrawn = 1000;
-  for (const std::uint64_t world : {1, 2, 3, 4, 6, 12}) {
-    const BatchShape shape{
-        .micro_batch = 5, .micro_batches_per_step = 12 / world, .world_size = world};
-    ASSERT_EQ(shape.samples_per_step(), 60U);
-    std::set<std::uint64_t> numbers;
-    for (std::uint64_t rank = 0; rank < world; ++rank) {
-      for (std::uint64_t m = 0; m < shape.micro_batches_per_step; ++m) {
-        const std::uint64_t first =
-            sample_number(kDrawn, shape, {.rank = rank, .micro_batch_index = m, .row = 0});
-        EXPECT_EQ((first - kDrawn) % 5, 0U) << "the same groups for every world size";
-        for (std::uint64_t row = 0; row < 5; ++row) {
-          const std::uint64_t number =
-              sample_number(kDrawn, shape, {.rank = rank, .micro_batch_index = m, .row = row});
-          EXPECT_EQ(number, first + row);
-          numbers.insert(number);
-        }
-      }
-    }
-    EXPECT_EQ(numbers.size(), 60U);
-    EXPECT_EQ(*numbers.begin(), kDrawn);
-    EXPECT_EQ(*numbers.rbegin(), kDrawn + 59);
-  }
 }
 
 }  // namespace
