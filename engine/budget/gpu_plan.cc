@@ -127,13 +127,6 @@ void GatheredPlaces::add(std::uint64_t gathered_bytes, bool is_held) {
   most = std::max(most, gathered_bytes);
 }
 
-std::uint64_t shared_accumulator_elements(const ModelLayout& model) {
-  std::uint64_t elements = 0;
-  for (int unit = 0; unit < model.units(); ++unit)
-    elements = std::max(elements, model.layout(unit).slot_elements);
-  return elements;
-}
-
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,
                                       const offload::HeldSums& sums, int unit,
                                       const offload::RankPart& ranks) {

@@ -149,11 +149,6 @@ inline constexpr int kGradientStages = 2;  // one is filled while the other is c
 // that a copy costs little to start.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{128} << 20;
 
-// fp32. Units take turns in one accumulator, or as many as there are sums at a time, for the
-// largest of them. What a unit adds up for a parameter that it borrows
-// (ModelLayout::borrowed_sums) is there until the lender takes it over.
-std::uint64_t shared_accumulator_elements(const ModelLayout& model);
-
 // What the gradient of one unit takes, wherever its state is.
 struct UnitGradientBytes {
   bool is_block = false;

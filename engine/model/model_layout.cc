@@ -48,7 +48,6 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
     }
     const auto known = std::find_if(first_of_kinds_.begin(), first_of_kinds_.end(),
                                     [&](int first) { return at(first).kind == unit.kind; });
-    kind_of_.push_back(static_cast<std::size_t>(known - first_of_kinds_.begin()));
     if (known != first_of_kinds_.end()) continue;
     for (const int first : first_of_kinds_)
       SLUICE_CHECK(kind(first).name() != unit.kind->name(), "each kind has a name of its own");

@@ -63,7 +63,6 @@ class ModelLayout {
 
   // Each kind once, in forward order; and the first unit of each.
   const std::vector<int>& first_of_kinds() const { return first_of_kinds_; }
-  std::size_t kind_index(int unit) const { return kind_of_[static_cast<std::size_t>(unit)]; }
 
   const std::vector<BorrowedParameter>& borrowed(int unit) const { return at(unit).borrowed; }
   // Whose they are, each once.
@@ -101,7 +100,6 @@ class ModelLayout {
   Sizes sizes_;
   std::vector<Unit> units_;
   bool has_frozen_ = false;
-  std::vector<std::size_t> kind_of_;  // by unit
   std::vector<int> first_of_kinds_;
   std::vector<std::vector<int>> lenders_;  // by unit
   std::vector<UnitLayout> borrowed_sums_;  // by unit

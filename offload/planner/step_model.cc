@@ -79,19 +79,6 @@ std::string_view to_string(Resource resource) {
   return "?";
 }
 
-std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
-                                            const std::vector<UnitPlacement>& places,
-                                            const MachineSpeeds& speeds,
-                                            const StepModelOptions& options) {
-  check_places(units, places);
-  const ResourceRates rates(speeds, options.bytes.cpu_adamw_dram);
-  std::array<double, kResources> busy =
-      alone_s(StepGraph(units, places, speeds, options).work(), rates);
-  if (updates_on_gpu(places) && speeds.gpu_adamw_elements_per_s <= 0)
-    busy[at(Resource::kGpu)] = kNever;
-  return busy;
-}
-
 StepPrediction predict_step(const std::vector<UnitCost>& units,
                             const std::vector<UnitPlacement>& places, const MachineSpeeds& speeds,
                             const StepModelOptions& options, bool with_spans) {

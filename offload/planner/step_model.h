@@ -166,11 +166,4 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
                             const std::vector<UnitPlacement>& places, const MachineSpeeds& speeds,
                             const StepModelOptions& options, bool with_spans = false);
 
-// Seconds that each resource needs for a step's work if nothing else runs and nothing waits: a
-// lower bound of predict_step().
-std::array<double, kResources> least_busy_s(const std::vector<UnitCost>& units,
-                                            const std::vector<UnitPlacement>& places,
-                                            const MachineSpeeds& speeds,
-                                            const StepModelOptions& options);
-
 }  // namespace sluice::offload

@@ -74,8 +74,6 @@ TEST(StepModelProperty, IsAtLeastEveryResourcesWork) {
     EXPECT_GE(step.nvme_read_bytes, 10 * nvme_elements * least);
     EXPECT_GE(step.nvme_write_bytes, 10 * nvme_elements * least);
     for (const double busy_s : step.busy_s) EXPECT_LE(busy_s, step.step_s * (1 + kClose));
-    const auto least_s = least_busy_s(it.model.units, it.places, speeds, it.options);
-    EXPECT_NEAR(least_s[static_cast<std::size_t>(Resource::kGpu)], gpu_s, kClose * gpu_s);
   }
 }
 

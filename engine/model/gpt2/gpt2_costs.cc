@@ -63,15 +63,6 @@ Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab) {
   return output_costs(shape, padded_vocab).flops();
 }
 
-Flops model_flops(const ModelShape& shape, std::int64_t tokens, std::int64_t padded_vocab) {
-  const Flops block = block_flops(shape, tokens);
-  const Flops head = head_flops(shape, padded_vocab);
-  const auto layers = static_cast<double>(shape.layers);
-  return {.forward = layers * block.forward + head.forward,
-          .backward = layers * block.backward + head.backward,
-          .recompute = layers * block.recompute};
-}
-
 std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass) {
   return bytes(pass.rows() * shape.hidden * pass.number_bytes);
 }

@@ -10,12 +10,11 @@ namespace sluice::engine {
 
 // Per token, in sequences of `tokens`.
 Flops block_flops(const ModelShape& shape, std::int64_t tokens);
-// forward: of the loss alone. Training makes forward and backward at once.
-// Of kernels between a block's products: norms, residuals with dropout, the activation, sums for
+// The kernels between a block's products: norms, residuals with dropout, the activation, sums for
 // biases.
 Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes);
+// `forward` is the loss alone; training computes forward and backward at once.
 Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
-Flops model_flops(const ModelShape& shape, std::int64_t tokens, std::int64_t padded_vocab = 0);
 
 // A unit's input or output, kept between forward and backward in any case.
 std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass);

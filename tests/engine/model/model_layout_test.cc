@@ -85,7 +85,6 @@ TEST(ModelLayout, KnowsKindsAndWhoLends) {
   EXPECT_EQ(model.blocks(), 3);
   EXPECT_EQ(model.head(), 4);
   EXPECT_THAT(model.first_of_kinds(), ElementsAre(0, 1, 2, 4));
-  EXPECT_EQ(model.kind_index(3), 1U);
   EXPECT_EQ(&model.kind(3), &model.kind(1));
   EXPECT_THAT(model.lenders(3), ElementsAre(0));
   EXPECT_EQ(model.borrowed(3).size(), 2U);
