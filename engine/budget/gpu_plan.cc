@@ -50,14 +50,14 @@ std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                       : place_bytes(unit, type, world);
 }
 
+void SharedPlaces::add(std::uint64_t place_bytes, bool is_held) {
+  std::uint64_t& largest = is_held ? lender_ : other_;
+  largest = std::max(largest, place_bytes);
+}
+
 UnpackedPlaces::UnpackedPlaces(const ModelLayout& base, offload::ElementType type) {
   for (int unit = 0; unit < base.units(); ++unit)
     add(place_bytes(base.layout(unit), type), base.is_held(unit));
-}
-
-void UnpackedPlaces::add(std::uint64_t place_bytes, bool is_held) {
-  std::uint64_t& largest = is_held ? lender_ : other_;
-  largest = std::max(largest, place_bytes);
 }
 
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
@@ -120,11 +120,6 @@ GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType ty
 GatheredPlaces::GatheredPlaces(const ModelLayout& base, const BaseForm& form) {
   for (int unit = 0; form.is_sharded() && unit < base.units(); ++unit)
     add(form.gathered_bytes(base.layout(unit)), base.is_held(unit));
-}
-
-void GatheredPlaces::add(std::uint64_t gathered_bytes, bool is_held) {
-  std::uint64_t& most = is_held ? lender_ : other_;
-  most = std::max(most, gathered_bytes);
 }
 
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,

@@ -50,14 +50,10 @@ std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType typ
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world = 1);
 
-// Where a base in 8 bits becomes what is computed with, each time a unit is acquired: a unit that
-// is_held() has a place of its own, since it is acquired beside others, which take turns in
-// another.
-class UnpackedPlaces {
+// Two places that units take turns in: one for the unit that is_held(), since it is acquired with
+// others, and one for all others. Each is as large as its largest unit.
+class SharedPlaces {
  public:
-  UnpackedPlaces() = default;
-  UnpackedPlaces(const ModelLayout& base, offload::ElementType type);  // of all units
-
   void add(std::uint64_t place_bytes, bool is_held);
   std::uint64_t lender_bytes() const { return lender_; }
   std::uint64_t other_bytes() const { return other_; }
@@ -68,22 +64,16 @@ class UnpackedPlaces {
   std::uint64_t other_ = 0;
 };
 
-// Where the host computes, of several ranks: one place for the unit that is_held(), one for all
-// others, which are gathered there with the padding of shards.
-class GatheredPlaces {
- public:
+// Where a base in 8 bits becomes what is computed with, each time a unit is acquired.
+struct UnpackedPlaces : SharedPlaces {
+  UnpackedPlaces() = default;
+  UnpackedPlaces(const ModelLayout& base, offload::ElementType type);  // of all units
+};
+
+// Where units are gathered from several ranks, with the padding of shards, if the host computes.
+struct GatheredPlaces : SharedPlaces {
   GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world);
   GatheredPlaces(const ModelLayout& base, const BaseForm& form);  // nothing, unless it is_sharded()
-
-  std::uint64_t lender_bytes() const { return lender_; }
-  std::uint64_t other_bytes() const { return other_; }
-  std::uint64_t bytes() const { return lender_ + other_; }
-
- private:
-  void add(std::uint64_t gathered_bytes, bool is_held);
-
-  std::uint64_t lender_ = 0;
-  std::uint64_t other_ = 0;
 };
 
 // What slots and places take, as units are added. The parts are made of just this, and plans add it

@@ -35,6 +35,11 @@ int compute_threads(const config::Config& config) {
   return static_cast<int>(std::clamp(std::ceil(aio::usable_cores()), 1.0, 256.0));
 }
 
+void share_compute_threads(int world, int local_world, config::Config& config) {
+  if (world == 1 || config.run.cpu_threads > 0) return;
+  config.run.cpu_threads = std::max(compute_threads(config) / local_world, 1);
+}
+
 int worker_threads(const config::Config& config, int local_ranks) {
   const int threads = compute_threads(config);
   if (local_ranks == 1) return threads;

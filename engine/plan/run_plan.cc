@@ -267,12 +267,6 @@ config::Config with_described_drive(config::Config config, const DescribedMachin
   return config;
 }
 
-// As the ranks of a host share its cores.
-void deal_threads(const offload::RankGroup& ranks, config::Config& config) {
-  if (ranks.local_world == 1 || config.run.cpu_threads > 0) return;
-  config.run.cpu_threads = std::max(compute_threads(config) / ranks.local_world, 1);
-}
-
 // Of a model that this program cannot run.
 void estimate_described(const config::Config& config, const ModelLayout& model,
                         ProbeReport& machine) {
@@ -362,7 +356,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
   }
   RunPlan plan;
   config::Config config = with_described_drive(given, options.machine);
-  deal_threads(options.ranks, config);
+  share_compute_threads(options.ranks.world, options.ranks.local_world, config);
   plan.ranks = options.ranks;
   if (!options.machine.describes_gpu()) SLUICE_RETURN_IF_ERROR(check_device(config));
   const bool on_gpu = options.machine.describes_gpu() || uses_cuda(config);

@@ -66,14 +66,6 @@ Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool
   return check_training_data(*files.queue, config, any);
 }
 
-// Ranks of a host share its cores. Threads change last bits, so their number is one for all ranks,
-// and kept with the run.
-void deal_threads(const engine::RankContext& context, config::Config& config) {
-  if (context.world == 1 || config.run.cpu_threads > 0) return;
-  config.run.cpu_threads =
-      std::max<std::int64_t>(engine::compute_threads(config) / context.local_world, 1);
-}
-
 // What the run has had so far, where the configuration does not say otherwise: the number of
 // threads and the order of additions, which may change last bits, and the keys of kept_keys.h.
 void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std::ostream& says) {
@@ -248,7 +240,8 @@ Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, 
                           RunFolder::open(directory, wanted.entry, around.watchdog));
   auto made = std::make_unique<StartedRun>(std::move(wanted), std::move(folder));
   SLUICE_ASSIGN_OR_RETURN(made->from, resume_point(made->folder, request, around, made->wanted));
-  deal_threads(around.context, made->wanted.resolved.config);
+  engine::share_compute_threads(around.context.world, around.context.local_world,
+                                made->wanted.resolved.config);
   SLUICE_RETURN_IF_ERROR(
       check_steps(made->wanted, made->folder, made->from, request.config.file, around.says));
   SLUICE_RETURN_IF_ERROR(set_up(request, around, *made));
