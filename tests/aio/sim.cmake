@@ -9,4 +9,4 @@ sluice_test(aio_sim_test COST 40
     sim_drive_test.cc
     units_test.cc
     virtual_loop_test.cc
-  LINK sluice_aio_sim)
+  LINK sluice_aio_faults)
