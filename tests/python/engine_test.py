@@ -288,9 +288,9 @@ class AgainstTorch(unittest.TestCase):
         for learns in (False, True):
             module = tower(blocks=3)
             with initialize(module, accumulation=2, bf16={"enabled": True}) as engine:
-                engine._learns_parts = learns
+                engine._steps._learns_parts = learns
                 losses = train(engine, batches(8))
-                self.assertEqual(engine._is_single, [True] * 4)
+                self.assertEqual(engine._steps._is_single, [True] * 4)
                 got = losses, masters(engine)
                 if learns:  # a second loss where there was one comes too late, once
                     engine.backward(engine(batches(1)[0]))
@@ -416,9 +416,9 @@ class Placements(unittest.TestCase):
             )
             with initialize(module, place="nvme", drive=drive) as engine:
                 train(engine, batches(4))
-                self.assertGreater(engine._run.nvme_reads, 8)
+                self.assertGreater(engine._trained.run.nvme_reads, 8)
                 forward = [engine.units.index(f"blocks.{i}") for i in reversed(range(8))]
-                self.assertEqual(engine._keeper._order, forward + forward[::-1])
+                self.assertEqual(engine._trained.residency._order, forward + forward[::-1])
 
     def test_nothing_is_left_on_the_drive(self):
         import os

@@ -265,7 +265,7 @@ class Losses(Fast):
             if checkpoints:
                 model.gradient_checkpointing_enable()
             engine = self.engine(model, placement=more)
-            self.assertEqual(engine._fast._keeps(), keeps)
+            self.assertEqual(engine._training.native._keeps(), keeps)
             found.add((*train(engine, data), masters(engine)))
         self.assertEqual(len(found), 1)
 
@@ -451,7 +451,7 @@ class Failures(Fast):
         for accumulation, place in ((1, "cpu"), (2, "nvme")):
             data = batches(2 * accumulation)
             engine = self.engine(make("mistral"), accumulation, place, self.folder)
-            fast = engine._fast
+            fast = engine._training.native
             with self.assertRaisesRegex(IndexError, "outside of the vocabulary"):
                 engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
             if DEVICE == "cpu":  # within the units; a GPU computes nothing after such an index
@@ -466,7 +466,7 @@ class Failures(Fast):
             caught[0][0].resize_(0)  # a block's backward fails with its sums open
             with self.assertRaises(IndexError):
                 engine.backward(loss)
-            self.assertIs(engine._fast, fast)
+            self.assertIs(engine._training.native, fast)
             expected = by_torch(make("mistral"), data, accumulation)
             self.near(train(engine, data), expected)
 
@@ -697,7 +697,9 @@ class ByHooks(Fast):
         expected = train(self.engine(make("gpt2"), 2), data[2:])
         engine = self.engine(make("gpt2"), 2, units="auto")
         train(engine, data[:1])
-        with mock.patch.object(engine, "_go_on", wraps=engine._go_on) as go_on:
+        with mock.patch.object(
+            engine._training, "_go_on", wraps=engine._training._go_on
+        ) as go_on:
             go_on.side_effect = [sluice.Error("no room"), mock.DEFAULT]
             with self.assertRaisesRegex(sluice.RefusedError, "Nor can it go on by hooks: no room"):
                 engine(**{**data[1], "output_hidden_states": True})

@@ -72,7 +72,7 @@ class StaleSlots(unittest.TestCase):
             for place in PLACES:
                 module = tower(blocks=8, tied=False)
                 with initialize(module, place=place, drive=drive) as engine:
-                    keeper = engine._keeper
+                    keeper = engine._trained.residency
                     watch, keeper._watch = keeper._watch, lambda *_: None
                     loss = engine(batches(1)[0])
                     keeper._watch = watch
@@ -186,7 +186,7 @@ class Exceptions(unittest.TestCase):
                     module.in_forward = error
                     with self.assertRaises(type(error)):
                         engine(micro_batches[3])
-                    self.assertFalse(any(engine._keeper._held))
+                    self.assertFalse(any(engine._trained.residency._held))
                     train(engine, micro_batches[3:4])
                     # In backward: the step begins anew.
                     train(engine, micro_batches[4:5])
@@ -194,7 +194,7 @@ class Exceptions(unittest.TestCase):
                     Fail.error = error
                     with self.assertRaises(type(error)):
                         engine.backward(loss)
-                    self.assertFalse(any(engine._keeper._held))
+                    self.assertFalse(any(engine._trained.residency._held))
                     self.assertTrue(all(it.grad is None for it in module.parameters()))
                     train(engine, micro_batches[4:])
                     got = masters(engine), engine.global_step
@@ -233,7 +233,7 @@ class Exceptions(unittest.TestCase):
         with initialize(module) as engine, torch.no_grad():
             with self.assertRaises(RuntimeError):
                 module.blocks[1](torch.ones(1, 7))
-            self.assertFalse(any(engine._keeper._held))
+            self.assertFalse(any(engine._trained.residency._held))
 
 
 class Nested(unittest.TestCase):
@@ -373,7 +373,7 @@ class Threads(unittest.TestCase):
 
             leaf = torch.ones(1, requires_grad=True)
             leaf.register_hook(hook)
-            with engine._calls:
+            with engine._trained.calls:
                 thread = threading.Thread(target=leaf.sum().backward, daemon=True)
                 thread.start()
                 thread.join(20)

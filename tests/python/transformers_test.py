@@ -281,7 +281,7 @@ class Uses(unittest.TestCase):
                 model.train()
                 engine.backward(engine(**micro_batches(name, 1)[0]).loss)
                 self.assertEqual(engine.step().step, 1)
-                self.assertFalse(any(engine._keeper._held))
+                self.assertFalse(any(engine._trained.residency._held))
 
     def test_save_pretrained_writes_what_was_trained(self):
         for name in ("gpt2", "blenderbot"):

@@ -4,16 +4,12 @@ autograd comes back to it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-from ._core import MicroBatchPass, RefusedError
-from ._micro_batch import MicroBatch
-
-if TYPE_CHECKING:
-    from .fast import Fast
+from ._core import MicroBatchPass
+from ._micro_batch import MicroBatch, Passed
 
 
 class Loss(torch.autograd.Function):
@@ -26,11 +22,11 @@ class Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        ctx.call.loss_backward(gradient)
+        ctx.call.passes.loss_backward(ctx.call, gradient)
         return None, None
 
 
-class _Logits(torch.autograd.Function):
+class Logits(torch.autograd.Function):
     """Values whose gradient the units do not have, and which must not be lost in silence."""
 
     @staticmethod
@@ -42,23 +38,22 @@ class _Logits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:  # type: ignore[override]
-        ctx.call.repeat(gradient, "logits")
+        ctx.call.passes.repeat(ctx.call, gradient, "logits")
         return None, None, None
-
-
-@dataclass(frozen=True)
-class Passed:
-    """What one backward pass by units was computed of."""
-
-    batch: MicroBatch
-    number: int  # of the passes of its micro-batch
-    args: tuple
-    kwargs: dict[str, Any]
-    scale: float
 
 
 def own_copy(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+class CallPasses(Protocol):
+    """What computes a call's passes."""
+
+    def loss_backward(self, call: Call, gradient: torch.Tensor) -> None:
+        """Of the gradient of the call's loss."""
+
+    def repeat(self, call: Call, gradient: torch.Tensor, name: str) -> None:
+        """Computes the call once more by hooks, and the backward of what it calls `name`."""
 
 
 class Call:
@@ -66,77 +61,31 @@ class Call:
 
     def __init__(
         self,
-        fast: Fast,
+        passes: CallPasses,
         batch: MicroBatch,
         passed: MicroBatchPass,
         number: int,
         args: tuple,
         kwargs: dict[str, Any],
+        generation: int,
     ):
+        self.passes = passes
         self.batch, self.passed, self.number = batch, passed, number
-        self._fast = fast
-        self._args, self._kwargs = args, kwargs
-        self._engine = fast._engine
-        self.generation = self._engine._keeper._generation
+        self.args, self.kwargs = args, kwargs
+        self.generation = generation  # of the parameters' values
         self.was_passed = False
         self.is_retained = False  # backward(retain_graph=True): another backward may come
 
-    def _by_hooks(self) -> Any:
-        return self._engine.module(*self._args, **self._kwargs)
-
     def passed_with(self, scale: float) -> Passed:
         """The script may use its tensors again."""
-        kwargs = {key: own_copy(value) for key, value in self._kwargs.items()}
-        args = tuple(own_copy(it) for it in self._args)
+        kwargs = {key: own_copy(value) for key, value in self.kwargs.items()}
+        args = tuple(own_copy(it) for it in self.args)
         return Passed(self.batch, self.number, args, kwargs, scale)
-
-    @property
-    def is_fast(self) -> bool:
-        return self._engine._fast is self._fast
-
-    def logits(self, has_gradient: bool) -> torch.Tensor:
-        fast, engine = self._fast, self._engine
-        if engine._keeper._generation != self.generation:
-            raise RefusedError(
-                "outputs.logits are computed when they are asked for, and the parameters have"
-                " changed since: ask before engine.step()"
-            )
-        if not has_gradient and self.is_fast:
-            return fast._passes.logits(self.passed)
-        if self.is_fast and (fast._must or fast.family.dropout == 0):
-            return _Logits.apply(fast._anchor, fast._passes.logits(self.passed), self)
-        # Their gradient could not be had later: dropout would be another one.
-        if self.is_fast:
-            fast.to_hooks("outputs.logits are asked for in training, with dropout")
-        with torch.set_grad_enabled(has_gradient):
-            engine._begin_pass()
-            return self._by_hooks()["logits"]
-
-    def loss_backward(self, gradient: torch.Tensor) -> None:
-        if self.is_fast:
-            self._fast.run_backward(self, float(gradient))
-        else:
-            self.repeat(gradient, "loss")
-
-    def repeat(self, gradient: torch.Tensor, name: str) -> None:
-        """The call once more by hooks, whose backward this one becomes."""
-        self._engine._keeper.check_in_backward()
-        self.check_generation()
-        with torch.enable_grad():
-            value = self._by_hooks()[name]
-        value.backward(gradient)
-
-    def check_generation(self) -> None:
-        if self._engine._keeper._generation != self.generation:
-            raise RefusedError(
-                "the loss was computed before the parameters changed: a step, or loading, was in"
-                " between"
-            )
 
 
 def calls_in(node: Any) -> list[Any]:
     """The nodes of a graph that are of calls by units."""
-    kinds = (Loss._backward_cls, _Logits._backward_cls)  # type: ignore[attr-defined]
+    kinds = (Loss._backward_cls, Logits._backward_cls)  # type: ignore[attr-defined]
     found: list[Any] = []
     seen = {id(node): node}  # held, so that no other one gets its id
     left = [node]

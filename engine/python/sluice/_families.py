@@ -26,7 +26,7 @@ CLASSES = {
 # All of them compute causal attention, and differ in rounding.
 _ATTENTION = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
 # Keys of configs that the families read, or whose value is checked below.
-_READ = set(
+READ = set(
     "activation_function add_cross_attention architectures attention_bias attention_dropout"
     " attn_pdrop dtype embd_pdrop head_dim hidden_act hidden_size intermediate_size is_causal"
     " layer_norm_epsilon layer_types max_position_embeddings max_window_layers mlp_bias model_type"
@@ -46,7 +46,7 @@ _HARMLESS = set(
 )
 _MUST_BE_OFF = {"use_mrope"}
 # Of modules: what a pass does not read, or what is compared otherwise.
-_OWN = {
+OWN = {
     "training",
     "gradient_checkpointing",
     "name_or_path",
@@ -54,7 +54,7 @@ _OWN = {
     "max_seq_len_cached",
     "vocab_size",
 }
-_SCALARS = (bool, int, float, str, type(None))
+SCALARS = (bool, int, float, str, type(None))
 
 
 class NotOfAFamily(Exception):
@@ -171,7 +171,7 @@ def _read(config: Any) -> Family:
     own = json.loads(config.to_json_string(use_diff=False))
     usual = json.loads(type(config)().to_json_string(use_diff=False))
     for key, value in own.items():
-        if key in _READ or key in _HARMLESS or (key in _MUST_BE_OFF and not value):
+        if key in READ or key in _HARMLESS or (key in _MUST_BE_OFF and not value):
             continue
         if key not in usual or usual[key] != value:
             raise NotOfAFamily(f"its config has {key}={value!r}, which no family knows")
@@ -198,7 +198,7 @@ def _scalars(part: nn.Module) -> dict[str, Any]:
     return {
         key: value
         for key, value in part.__dict__.items()
-        if isinstance(value, _SCALARS) and not key.startswith("_") and key not in _OWN
+        if isinstance(value, SCALARS) and not key.startswith("_") and key not in OWN
     }
 
 

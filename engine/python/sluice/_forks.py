@@ -6,16 +6,12 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from ._core import RefusedError, leave_exit_handlers_to_parent
 
 
-class _Living(Protocol):
-    def _leave_to_parent(self) -> None: ...
-
-
-_living: weakref.WeakSet[Any] = weakref.WeakSet()
+_living: set[weakref.WeakMethod[Callable[[], None]]] = set()
 _was_used = False
 
 
@@ -33,9 +29,9 @@ class Forked:
         )
 
 
-def watch(it: _Living) -> None:
-    """Has it told, in a process that is forked from this one."""
-    _living.add(it)
+def watch(leave_to_parent: Callable[[], None]) -> None:
+    """Has this method called in a process that is forked from this one, if its object lives then."""
+    _living.add(weakref.WeakMethod(leave_to_parent, _living.discard))
     note_use()
 
 
@@ -52,8 +48,10 @@ def keep_forever(native: object) -> None:
 
 
 def _behind_fork() -> None:
-    for it in list(_living):
-        it._leave_to_parent()
+    for reference in list(_living):
+        leave_to_parent = reference()
+        if leave_to_parent is not None:
+            leave_to_parent()
     _living.clear()
     if _was_used:
         leave_exit_handlers_to_parent()

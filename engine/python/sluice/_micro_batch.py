@@ -3,6 +3,7 @@ as transformers', or it is not one for them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,17 @@ class MicroBatch:
     ):
         self.tokens, self.targets = tokens, targets
         self.divisor, self.documents = divisor, documents
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What one backward pass by units was computed of."""
+
+    batch: MicroBatch
+    number: int  # of the passes of its micro-batch
+    args: tuple
+    kwargs: dict[str, Any]
+    scale: float
 
 
 def micro_batch(

@@ -6,33 +6,35 @@ import copy
 import functools
 import logging
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad
 
-from ._families import _OWN, _READ, _SCALARS, loss_functions, named
+from . import _engines
+from ._families import OWN, READ, SCALARS, loss_functions, named
 
 _log = logging.getLogger("sluice")
 _ALWAYS_COMPARED = 1 << 16  # elements of a buffer; larger ones by their version
 _NOT_OF_PASSES = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 _MISSING = object()
+_WATCHES = "_sluice_watches"  # of a function that stands in for one of torch's
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, _SCALARS) and type(one) is type(other) and one == other)
+    return one is other or (isinstance(one, SCALARS) and type(one) is type(other) and one == other)
 
 
 def _noted(part: nn.Module) -> Iterator[tuple[str, Any]]:
     """Attributes by which a module computes."""
     for key, value in part.__dict__.items():
-        if key == "forward" or key.startswith("_") or key in _OWN:
+        if key == "forward" or key.startswith("_") or key in OWN:
             continue
         if key == "p" and isinstance(part, nn.Dropout):  # compared with the family's
             continue
-        if key == "config" or isinstance(value, _SCALARS) or callable(value):
+        if key == "config" or isinstance(value, SCALARS) or callable(value):
             yield key, value
 
 
@@ -59,7 +61,7 @@ class Snapshot:
     def _config_of(model: nn.Module) -> dict[str, Any]:
         own: dict[str, Any] = vars(model.config)
         return copy.deepcopy(
-            {key: own[key] for key in sorted(_READ - _NOT_OF_PASSES) if key in own}
+            {key: own[key] for key in sorted(READ - _NOT_OF_PASSES) if key in own}
         )
 
     @staticmethod
@@ -133,25 +135,17 @@ def _is_updated_in_passes(part: nn.Module) -> bool:
 # ---- clipping
 
 
-def _engine_of(parameters: Iterable[Any]) -> Any:
-    from ._setup import _engines
-
-    wanted = {id(it) for it in parameters}
-    for reference in list(_engines.values()):
-        engine = reference()
-        if engine is not None and not wanted.isdisjoint(engine._managed):
-            return engine
-    return None
+_told: weakref.WeakSet[Any] = weakref.WeakSet()  # engines
 
 
 def _say_who_clips(parameters: Any, by_value: bool) -> None:
     """Once for each engine: torch's functions find no gradients on its parameters."""
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
-    engine = _engine_of(parameters)
-    if engine is None or engine._said_who_clips:
+    engine = _engines.find(parameters)
+    if engine is None or engine in _told:
         return
-    engine._said_who_clips = True
+    _told.add(engine)
     by_norm = "gradient_clipping", "which clips by the norm of the whole step"
     by_element = "gradient_clipping_value", "which clips each element"
     key, what = by_element if by_value else by_norm
@@ -182,14 +176,14 @@ def _watch_clipping() -> None:
                 return original(parameters, *args[1:], **kwargs)
             return original(**{**kwargs, "parameters": parameters})
 
-        call._sluice_watches = True  # type: ignore[attr-defined]
+        setattr(call, _WATCHES, True)
         return call
 
     inner = "_clip_grads_with_norm_"
     norm = inner if hasattr(clip_grad, inner) else "clip_grad_norm_"
     for name in (norm, "clip_grad_value_"):
         original = getattr(clip_grad, name)
-        if getattr(original, "_sluice_watches", False):
+        if getattr(original, _WATCHES, False):
             continue
         call = watched(original, name == "clip_grad_value_")
         for module in (clip_grad, torch.nn.utils):

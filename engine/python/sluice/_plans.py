@@ -13,8 +13,8 @@ from torch import nn
 
 from . import _core
 from ._core import RefusedError
-from ._setup import _read_config, parameters_of
-from .fast import choose
+from ._setup import read_config, parameters_of
+from ._native import choose
 from .units import UnitPolicy, checkpointed_share, divide
 
 _log = logging.getLogger("sluice")
@@ -162,7 +162,7 @@ def plan(
         if not isinstance(model, nn.Module):
             raise RefusedError(f"model is a {type(model).__name__}, and no torch.nn.Module")
         family, _ = choose(model, units, gpus * hosts)
-        resolved = _read_config(config, overrides, world=gpus * hosts, family=family)
+        resolved = read_config(config, overrides, world=gpus * hosts, family=family)
         divided = divide(model, units, has_values=False)
         more = where, gpus, hosts, refresh, checkpointed_share(model, divided)
         if family is not None:

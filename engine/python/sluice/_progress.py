@@ -7,10 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_LINES = 10.0
@@ -18,6 +15,13 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+class _TakesSteps(Protocol):
+    """An engine."""
+
+    last_step: Any
+    micro_batches: Any
 
 
 class Progress:
@@ -61,7 +65,7 @@ class Progress:
         self._shown = False
 
 
-def progress(batches: Iterable[T], engine: Engine, *, total: int | None = None) -> Iterator[T]:
+def progress(batches: Iterable[T], engine: _TakesSteps, *, total: int | None = None) -> Iterator[T]:
     """`batches`, with a bar of the engine's steps::
 
         for batch in sluice.progress(batches, engine):

@@ -3,42 +3,21 @@ became of checkpoints that are written in the background."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from . import _core, _forks
 from ._core import Error, RefusedError
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from ._trained import TrainedModule
 
 _log = logging.getLogger("sluice")
-_F = TypeVar("_F", bound=Callable[..., Any])
 _PHASES = ("forward", "backward", "update")
-
-
-def timed(phase: str) -> Callable[[_F], _F]:
-    """For methods of an engine: their time is the step's."""
-
-    def decorate(method: _F) -> _F:
-        @functools.wraps(method)
-        def call(self: Engine, *args: Any, **kwargs: Any) -> Any:
-            began = time.monotonic_ns()
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                self._record.add(phase, began)
-
-        return call  # type: ignore[return-value]
-
-    return decorate
 
 
 def parse_trace(trace: tuple[int, int] | str | None, directory: str) -> str:
@@ -77,12 +56,10 @@ def count_tokens(args: tuple, kwargs: dict[str, Any]) -> int:
 class Record:
     """Of an engine; keeps nothing where it has no folder."""
 
-    def __init__(self, engine: Engine, directory: str, trace: str):
-        self._module = engine.module  # not the engine, which would outlive its failure to be made
-        self._run = engine._run
-        self._config = engine._config
+    def __init__(self, trained: TrainedModule, directory: str, trace: str):
+        self._trained = trained
         self.directory = directory
-        self._keeps = bool(directory) and engine.rank == 0
+        self._keeps = bool(directory) and trained.ranks.rank == 0
         self._kept: _core.Record | None = None
         #: Of hooks of the module.
         self.handles: list[RemovableHandle] = []
@@ -97,18 +74,19 @@ class Record:
         if not self._keeps:
             return
         if trace:
-            self._last_traced = self._run.start_trace(trace)
-        self._run.own_directory(directory)
+            self._last_traced = self._trained.run.start_trace(trace)
+        self._trained.run.own_directory(directory)
 
     def watch(self) -> None:
-        """Once nothing can be refused any longer."""
+        """Begins once nothing can be refused any longer."""
         if not self._keeps:
             return
+        module = self._trained.module
         self.handles = [
-            self._module.register_forward_pre_hook(
+            module.register_forward_pre_hook(
                 self._before_forward, prepend=True, with_kwargs=True
             ),
-            self._module.register_forward_hook(self._behind_forward, always_call=True),
+            module.register_forward_hook(self._behind_forward, always_call=True),
         ]
 
     # ---- a step
@@ -123,20 +101,22 @@ class Record:
         if not self._keeps:
             return
         if self._kept is None:
-            self._kept = _core.Record(self._run, self._config, self.directory)
+            self._kept = _core.Record(
+                self._trained.run, self._trained.config, self.directory
+            )
         if self._began == 0:
             self._began = time.monotonic_ns()
             if self._last_traced:
-                self._run.begin_traced_step(self._run.global_step + 1, self._began)
+                self._trained.run.begin_traced_step(self._trained.run.global_step + 1, self._began)
 
     @contextmanager
     def forward(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
         """Of a call that goes past the module's own hooks."""
-        self._before_forward(self._module, args, kwargs)
+        self._before_forward(self._trained.module, args, kwargs)
         try:
             yield
         finally:
-            self._behind_forward(self._module, args, None)
+            self._behind_forward(self._trained.module, args, None)
 
     def _before_forward(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         self._depth += 1
@@ -151,18 +131,27 @@ class Record:
         if self._depth == 0 and torch.is_grad_enabled():
             self.add("forward", self._forward_began)
 
+    @contextmanager
+    def timing(self, phase: str) -> Iterator[None]:
+        """What is within it is that phase of the step."""
+        began = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.add(phase, began)
+
     def add(self, phase: str, began: int) -> None:
         if not self._keeps:
             return
         now = time.monotonic_ns()
         self._ns[phase] += now - began
         if self._last_traced:
-            self._run.add_span(_PHASES.index(phase), began, now)
+            self._trained.run.add_span(_PHASES.index(phase), began, now)
 
     def take_step(self, losses: list[float]) -> _core.StepOutcome:
         began = time.monotonic_ns()
         try:
-            outcome = self._run.step(losses)
+            outcome = self._trained.run.step(losses)
         except BaseException:
             self.forget_step()
             raise
@@ -170,7 +159,7 @@ class Record:
         self.note_saves()
         if self._kept is None:
             return outcome
-        step = self._run.global_step
+        step = self._trained.run.global_step
         seconds = {phase: 1e-9 * ns for phase, ns in self._ns.items()}
         self._kept.step(
             outcome,
@@ -207,7 +196,7 @@ class Record:
     def note_saves(self) -> None:
         """Of those that have ended meanwhile: what failed is a warning now, and an exception of the
         next call that is about checkpoints."""
-        for saved in self._run.finished_saves():
+        for saved in self._trained.run.finished_saves():
             if self._kept is not None:
                 self._kept.checkpoint(saved)
             if saved.error is None:
@@ -232,15 +221,14 @@ class Record:
     def let_go(self) -> None:
         """Another run takes over from this one."""
         self._end("interrupted", "")
-        self._run = cast(_core.Run, None)
 
-    def follow(self, run: _core.Run) -> None:
-        self._run = run
+    def follow(self) -> None:
+        """The module has another run."""
         if not self._keeps:
             return
-        run.own_directory(self.directory)
+        self._trained.run.own_directory(self.directory)
         if self._last_traced:
-            self._last_traced = run.start_trace(self._trace)
+            self._last_traced = self._trained.run.start_trace(self._trace)
 
     def begin_anew(self) -> None:
         """A checkpoint was loaded: what is recorded begins behind its step."""

@@ -115,7 +115,7 @@ class Run:
         self.predicted_step_s: float | None = self._training.predicted_step_s
         self._step = self._training.begun_after
         self._monitors = Monitors(json.loads(self._training.config), self.folder)
-        _forks.watch(self)
+        _forks.watch(self._leave_to_parent)
         _runs.add(self)
         self._bar = Progress(self.steps, self._step, shown=progress)
 

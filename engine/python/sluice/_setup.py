@@ -6,26 +6,21 @@ import itertools
 import json
 import logging
 import os
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
+from . import _engines
 from ._core import Config, Family, Parameter, RefusedError, strict_config
 from .units import Unit
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 _log = logging.getLogger("sluice")
 _numbers = itertools.count()
 _warned: set[str] = set()
 # Of a run file, beside DeepSpeed's keys.
 _SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
-# By their modules; those that are not closed.
-_engines: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Engine]] = weakref.WeakKeyDictionary()
 
 
 def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
@@ -51,7 +46,7 @@ def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, A
     return keys
 
 
-def _read_config(
+def read_config(
     config: Mapping[str, Any] | str | os.PathLike[str],
     overrides: Mapping[str, Any] | None,
     run_dir: str | os.PathLike[str] | None = None,
@@ -107,7 +102,7 @@ def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
     ]
 
 
-def _check_module(module: nn.Module) -> None:
+def check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
         raise RefusedError(f"model is a {type(module).__name__}, and no torch.nn.Module")
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
@@ -121,12 +116,12 @@ def _check_module(module: nn.Module) -> None:
             " parameters: give the module itself, and compile its blocks' forward (block.forward ="
             " torch.compile(block.forward))"
         )
-    if module in _engines and _engines[module]() is not None:
+    if _engines.is_trained(module):
         raise RefusedError("model already has an engine: close() that one first")
-    _check_not_compiled(module)
+    check_not_compiled(module)
 
 
-def _check_not_compiled(module: nn.Module) -> None:
+def check_not_compiled(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None:
             raise RefusedError(

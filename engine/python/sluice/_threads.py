@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 
 from ._core import RefusedError
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Calls:
@@ -35,17 +30,6 @@ class Calls:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-
-
-def alone(method: Method) -> Method:
-    """Of an engine: other threads wait until the call returns. A call may make others."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._calls:
-            return method(self, *args, **kwargs)
-
-    return call  # type: ignore[return-value]
 
 
 class Passes:

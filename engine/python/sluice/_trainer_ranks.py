@@ -12,16 +12,14 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed, nn
 
 from . import ranks
 from ._core import Error, NonFiniteGradientError, RefusedError, is_spilled
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .engine import Engine
 
 _log = logging.getLogger("sluice")
 _TOLD = "_sluice_told"  # an exception: the other ranks have its reason
@@ -121,7 +119,7 @@ def ends_all(engine: Engine | None) -> Iterator[None]:
         reason = _reason_of_others(engine, error)
         if reason:
             raise Error(reason) from error
-        engine._fail(error)
+        engine.fail(error)
         setattr(error, _TOLD, True)
         raise
 
@@ -131,7 +129,7 @@ def _reason_of_others(engine: Engine, error: BaseException) -> str:
     if not isinstance(error, RuntimeError) or isinstance(error, Error):
         return ""
     for _ in range(20):
-        reason = engine._ranks.failure()
+        reason = engine.failure()
         if reason:
             return reason
         time.sleep(0.05)

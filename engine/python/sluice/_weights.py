@@ -5,29 +5,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from . import _core
 from ._core import RefusedError
-
-if TYPE_CHECKING:
-    from .engine import Engine
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from ._tensors import DTYPES
 _SHARD_BYTES = 5 * 10**9  # as `sluice export` splits them
+
+
+class _SavesWeights(Protocol):
+    """An engine."""
+
+    def save_weights(self, path: str, dtype: str) -> None: ...
 
 
 def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or isinstance(dtype, torch.dtype):
-        if dtype is not None and dtype not in _DTYPES.values():
-            raise RefusedError(f"dtype is {dtype}: there are {', '.join(_DTYPES)}")
+        if dtype is not None and dtype not in DTYPES.values():
+            raise RefusedError(f"dtype is {dtype}: there are {', '.join(DTYPES)}")
         return dtype
-    if dtype not in _DTYPES:
-        raise RefusedError(f'dtype is "{dtype}": there are {", ".join(_DTYPES)}')
-    return _DTYPES[dtype]
+    if dtype not in DTYPES:
+        raise RefusedError(f'dtype is "{dtype}": there are {", ".join(DTYPES)}')
+    return DTYPES[dtype]
 
 
 def load(
@@ -49,7 +51,7 @@ def load(
 
 
 def save(
-    what: Mapping[str, torch.Tensor] | nn.Module | Engine | str | os.PathLike[str],
+    what: Mapping[str, torch.Tensor] | nn.Module | _SavesWeights | str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
     dtype: str | None = None,

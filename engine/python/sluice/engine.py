@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import json
-import logging
+import functools
 import os
-import time
-import weakref
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
-from . import _client, _core, _forks, making, ranks
-from ._build import VERSION
-from ._checkpoints import Checkpoints
-from ._copies import NotCopied, allow, forbid
-from ._core import Error, Family, RefusedError, Run
-from ._monitors import Monitors
-from ._records import Record, parse_trace
-from ._resident import ResidentWatch
-from ._setup import _check_module, _engines, _read_config, parameters_of
-from ._steps import StepResult, Steps
-from ._threads import Calls
-from ._values import _DTYPES, Values, _refuse_load
-from .fast import Fast, choose, units_of
-from .keeper import Closed, Keeper
-from .units import ManagedParameter, Unit, UnitPolicy, checkpointed_share, divide
+from . import _engines, _forks
+from ._copies import NotCopied
+from ._core import Error
+from ._steps import StepResult
+from ._training import Training
+from .units import UnitPolicy
 
-_log = logging.getLogger("sluice")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def initialize(
@@ -69,7 +56,18 @@ def initialize(
     return Engine(model, config, units=units, overrides=overrides, run_dir=run_dir, trace=trace)
 
 
-class Engine(Steps, Values, Checkpoints, NotCopied):
+def _alone(method: _Method) -> _Method:
+    """Other threads wait until the call returns. A call may make others."""
+
+    @functools.wraps(method)
+    def call(self: Engine, *args: Any, **kwargs: Any) -> Any:
+        with self._trained.calls:
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+class Engine(NotCopied):
     """A module in training. Made by :func:`initialize`.
 
     A step has ``gradient_accumulation_steps`` micro-batches, each of which ends with :meth:`step`::
@@ -92,314 +90,326 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
         run_dir: str | os.PathLike[str] | None = None,
         trace: tuple[int, int] | str | None = None,
     ):
-        _check_module(model)
+        self._training = Training(model, config, units, overrides, run_dir, trace)
+        self._trained = self._training.trained
+        self._steps = self._training.steps
         #: The module that is trained.
         self.module = model
-        self._is_empty = making.give_stand_ins(model)
-        self._noted_slow = False
-        divided = divide(model, units)
-        self._ranks = ranks.join()
-        family, self._way_reason = choose(model, units, self._ranks.world)
-        self._config = _read_config(config, overrides, run_dir, self._ranks.world, family)
-        if self._config.uses_gpu:
-            ranks.choose_gpu(self._ranks)
-        steps = parse_trace(trace, self._config.given_run_dir)
-        self._scratch = os.path.dirname(self._config.run_dir) or None
-        self._outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
-        self._said_who_clips = False
-        self._calls = Calls()
-        try:
-            self._make_run(divided if family is None else units_of(model, family), family)
-            self._steps_per_print = self._config.steps_per_print  # 0: it is not asked for
-            self._record = Record(self, self._config.given_run_dir, steps)
-            self._resident = ResidentWatch(self.config, self._ranks)
-            is_first = self._ranks.rank == 0
-            self._monitors = Monitors(
-                self.config if is_first else {}, self._config.given_run_dir or None
-            )
-            self._run.initialise(
-                lambda unit: [it.parameter.detach() for it in self._units[unit].parameters]
-            )
-            self._begin(None if family is None else Fast(self, family, units == "engine"))
-        except BaseException as error:  # the others are waiting for this one
-            if not self._all_refuse:
-                self._ranks.abort(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
-            raise
-        self._record.watch()
-        _engines[model] = weakref.ref(self)
-        _forks.watch(self)
+        self._trained.owner = self
+        _engines.add(model, self)
+        _forks.watch(self._leave_to_parent)
 
-    def _make_run(self, units: list[Unit], family: Family | None) -> None:
-        self._units: list[Unit] = units
-        self._managed: dict[int, ManagedParameter] = {
-            id(it.parameter): it for unit in self._units for it in unit.parameters
-        }
-        frozen = [it for it in self._managed.values() if not it.trained]
-        self._all_refuse = True
-        if self._ranks.world > 1:
-            self._require_same()
-        self._all_refuse = False
-        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
-            self._frozen_sample = _client.sample(frozen, whole=not self._is_empty)
-        making.settle(self.module)
-        checkpointed = checkpointed_share(self.module, self._units)
-        if family is not None:
-            self._run = Run(self._config, family, self._ranks, _core.speeds_path(), checkpointed)
-        else:
-            self._run = Run(
-                self._config,
-                parameters_of(self._units),
-                self._ranks,
-                _core.speeds_path(),
-                int(time.time()),
-                checkpointed,
-            )
-        for note in [*self._run.notes, *self._run.assumptions]:
-            _log.info(note)
-        #: What the module computes with: torch.float32, bfloat16 or float16.
-        self.dtype: torch.dtype = _DTYPES[self._config.precision]
-        self._say_types()
-        #: Where it computes.
-        self.device = (
-            torch.device("cuda", torch.cuda.current_device())
-            if self._run.on_gpu
-            else torch.device("cpu")
-        )
-        #: What the last step did; None before the first.
-        self.last_step: StepResult | None = None
-        self._start_steps()
-        self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
-        self._handles: list[RemovableHandle] = []
+    # ---- steps
 
-    def _say_types(self) -> None:
-        """Where the configuration's type makes something else of the module's."""
-        found = sorted({str(it.parameter.dtype)[6:] for it in self._managed.values()})
-        is_narrower = self.dtype == torch.float32 and found != ["float32"]
-        if self._ranks.rank != 0 or (len(found) == 1 and not is_narrower):
+    @_alone
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward. Tensors among the arguments come to :attr:`device`, those of
+        floating-point numbers in :attr:`dtype`.
+
+        Raises what the module raises; RefusedError under autocast, or where a parameter was changed
+        in place.
+        """
+        return self._steps.call(args, kwargs)
+
+    @_alone
+    def backward(
+        self, loss: torch.Tensor, retain_graph: bool = False, *, averages: bool = True
+    ) -> None:
+        """Adds the gradient of `loss`, a tensor of one element, to the step's.
+
+        A step's gradient is that of the mean of its micro-batches' losses, of all ranks: `loss` is
+        divided by their number (if `averages` is False by that of ranks alone), and multiplied by
+        the loss scale of fp16. Several calls before :meth:`step` add up.
+        """
+        with self._training.record.timing("backward"):
+            self._steps.backward(loss, retain_graph, averages)
+
+    @_alone
+    def abandon(self) -> None:
+        """Forgets the micro-batches since the last step, as after an exception: for who catches one
+        between :meth:`backward` and :meth:`step`."""
+        self._steps.abandon()
+
+    @_alone
+    def step(self, is_last: bool = False) -> StepResult | None:
+        """Ends the micro-batch. Behind the last one of a step: norm, clipping, AdamW; and what the
+        step did.
+
+        `is_last`: the step ends with this one, before it has all of its micro-batches (an epoch is
+        over): those that are missing count as ones of loss 0.
+
+        A parameter without any gradient in a step has one of zero: its moments fade, and it decays.
+
+        Raises:
+            NonFiniteGradientError: the step's gradient is not finite, and the configuration does
+                not skip such steps. No weight has changed.
+        """
+        return self._steps.step(is_last)
+
+    def follow_module(self) -> None:
+        """For who calls the module and not the engine, as a Trainer does: the module's forward then
+        begins what a call of the engine begins, with tensors that come to :attr:`device`."""
+
+        def begin(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+            self._steps.begin_pass()
+            return (
+                tuple(self._steps.as_computed(it) for it in args),
+                {key: self._steps.as_computed(it) for key, it in kwargs.items()},
+            )
+
+        handle = self.module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
+        self._trained.outer_handles.append(handle)
+
+    @contextmanager
+    def without_logits(self) -> Iterator[None]:
+        """Within it an evaluation by the engine's own units has its loss alone."""
+        native = self._training.native
+        if native is None:
+            yield
             return
-        _log.warning(
-            "the module's parameters are %s, and all of it is trained in %s: bf16.enabled and"
-            " fp16.enabled of the configuration choose the type",
-            " and ".join(found),
-            str(self.dtype)[6:],
-        )
-
-    def _begin(self, fast: Fast | None) -> None:
-        self._take_over()
-        self._keeper = Keeper(self._run, self.module, self._units)
-        self._fast = fast
-        if fast is not None:
-            fast.attach()
-        if self.way == "engine":
-            _log.info("the engine's own units compute %s", type(self.module).__name__)
-        else:
-            _log.info("PyTorch computes the module, by hooks: %s", self._way_reason)
-            self._note_slow_products()
-
-    def _note_slow_products(self) -> None:
-        precision = self._config.precision
-        if self.device.type != "cpu" or self._noted_slow or _core.has_fast_products(precision):
-            return
-        self._noted_slow = True
-        _log.warning(
-            "this processor has no fast product of %s numbers, and PyTorch, which computes the"
-            " module, takes many times as long as in fp32: train in fp32 (leave out %s.enabled), or"
-            " let the engine's units compute, which multiply through fp32 (engine.way_reason says"
-            " why they do not)",
-            precision,
-            precision,
-        )
-
-    def _take_apart(self) -> None:
-        """What holds the run, which goes with it; the module's parameters are gone."""
-        if self._fast is not None:
-            self._fast.detach()
-            self._fast = None
-        self._keeper.close()
-        for handle in self._handles:
-            handle.remove()
-        allow(self.module)
-        self._run = cast(Run, Closed())
-
-    def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
-        """Goes on from there, with the module's own forward. RefusedError where that cannot be (it
-        takes more memory): then by the units again, which refuse what they do not compute."""
-        fast = cast(Fast, self._fast)
-        before = self._keeper
-        last, generation = self.last_step, before._generation
-        self._record.let_go()
-        self._take_apart()
+        native.wants_logits = False
         try:
-            self._go_on(checkpoint, divide(self.module, "hooks"), None)
-            self._way_reason = reason
-        except Exception as error:
-            self._run = cast(Run, Closed())  # half made
-            self._go_on(checkpoint, units_of(self.module, fast.family), fast)
-            raise RefusedError(
-                f"the engine's units do not compute this: {reason}. Nor can it go on by hooks:"
-                f" {error}. It goes on by the units, from the last step"
-            ) from error
+            yield
         finally:
-            self.last_step, self._keeper._generation = last, generation
-            if self._keeper is not before:
-                before.go_on_in(self._keeper)
+            native.wants_logits = True
 
-    def _go_on(self, checkpoint: str, units: list[Unit], before: Fast | None) -> None:
-        family = None if before is None else before.family
-        self._make_run(units, family)
-        self._record.follow(self._run)
-        self._run.load(checkpoint, lambda _: None)
-        self._begin(None if before is None else before.again())
+    # ---- values
 
-    def _require_same(self) -> None:
-        """What every rank has to have alike, before anything is taken."""
-        keys = json.loads(self._config.json())
-        keys["run"].pop("dir", None)
-        described = [
-            (
-                unit.name,
-                [
-                    (it.name, list(it.parameter.shape), str(it.parameter.dtype), it.trained)
-                    for it in unit.parameters
-                ],
-            )
-            for unit in self._units
-        ]
-        ranks.require_same(
-            self._ranks,
-            {
-                "the version of Sluice is another": VERSION,
-                "the run's folder (run_dir) is another": self._config.given_run_dir,
-                "the configuration is another": _client.digest(json.dumps(keys)),
-                "the module has other parameters": _client.digest(json.dumps(described)),
-                "sluice.init(values=False) was used otherwise": str(self._is_empty),
-            },
-        )
-        if not self._is_empty:
-            _client.take_first_ranks_values(
-                self._ranks, list(self._managed.values()), self.module
-            )
+    @contextmanager
+    def gathered(self, *parameters: nn.Parameter) -> Iterator[None]:
+        """Within it these parameters of the module can be read, and those that are fetched with
+        them.
 
-    def _take_over(self) -> None:
-        for number, unit in enumerate(self._units):
-            if not unit.parameters:
-                continue
-            for it, view in zip(unit.parameters, self._run.views(number)):
-                it.parameter.grad = None
-                it.parameter.data = view
-                if it.trained:
-                    self._handles.append(
-                        it.parameter.register_post_accumulate_grad_hook(self._on_gradient)
-                    )
-        if self._run.on_gpu:
-            for part in self.module.modules():
-                for name, buffer in part._buffers.items():
-                    if buffer is not None:
-                        part._buffers[name] = buffer.to(self.device)
-        forbid(self.module)
-        for part in self.module.modules():
-            if any(True for _ in part.parameters(recurse=False)):
-                self._handles.append(
-                    part.register_state_dict_post_hook(lambda *it: self._gather_into(*it))
-                )
-                self._handles.append(part.register_load_state_dict_pre_hook(_refuse_load))
+        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
+        gathered at a time.
+        """
+        with self._training.values.gathered(parameters):
+            yield
 
-    # ---- what its parts need
+    @contextmanager
+    def changing(self, *parameters: nn.Parameter, refusal: str = "") -> Iterator[None]:
+        """Like :meth:`gathered`, and what is changed in place is written to the masters behind it,
+        unless it ends by an exception. AdamW's moments stay.
 
-    def _check_values(self) -> None:
-        if self._is_empty:
-            raise RefusedError(
-                "the module was made by sluice.init(values=False), and has no values yet: call"
-                " load_checkpoint() or load_weights()"
-            )
+        Raises:
+            RefusedError: what was changed must not be, or is not finite; or the names of what was
+                changed and `refusal`, where that is given. Parameters have their old values.
+        """
+        with self._training.values.changing(parameters, refusal):
+            yield
 
-    def _fail(self, error: BaseException) -> None:
-        """Of several ranks the others are waiting for this one."""
-        if self._ranks.world > 1:
-            self._ranks.abort(f"rank {self._ranks.rank}: {type(error).__name__}: {error}")
+    @_alone
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
+        one tensor."""
+        return self.module.state_dict()
+
+    @_alone
+    def follow_state_dict(self) -> None:
+        """Takes part in the state_dict() of another rank, and keeps nothing of it."""
+        self._training.values.follow_state_dict()
+
+    @_alone
+    def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
+        the step is 0.
+
+        Names of parameters that are tied, or that `state` has beyond those of the module, are not
+        needed.
+        """
+        self._training.values.load(state)
+
+    @_alone
+    def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
+        """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
+        "bf16" or "fp16"."""
+        self._training.values.save(path, dtype)
+
+    # ---- checkpoints
+
+    @_alone
+    def save_checkpoint(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        client_state: Any = None,
+        *,
+        background: bool | None = None,
+        within_step: bool = False,
+    ) -> str:
+        """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
+        which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
+        DIR/checkpoints/step-N.
+
+        Frozen parameters are not in it: they are the module's, as it was when the engine was made.
+
+        Args:
+            directory: DIR; else the run's folder.
+            background: returns once the state is copied, 12 bytes a parameter, and writes it while
+                training goes on; None: as run.checkpoint_background says, where that is true.
+                Durable after :meth:`wait`, :meth:`close` or the next save.
+            within_step: also between micro-batches, before the step's last one: what they have
+                added is not in it, and the step goes on.
+
+        Raises:
+            Error: what could not be written, now or by the background save before this one;
+                checkpoints before it stay.
+        """
+        return self._training.checkpoints.save(directory, client_state, background, within_step)
+
+    @_alone
+    def wait(self) -> None:
+        """Until no checkpoint is being written.
+
+        Raises:
+            Error: one since the last call was not saved.
+        """
+        self._training.checkpoints.wait()
+
+    @_alone
+    def load_checkpoint(self, path: str | os.PathLike[str] | None = None) -> tuple[str, Any]:
+        """Goes on where a checkpoint was made, with the bits of a run that never stopped.
+
+        Args:
+            path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`:
+                its newest; else the run's folder.
+
+        Returns:
+            The checkpoint's folder and the client_state that was saved.
+
+        Raises:
+            RefusedError: it is of another module or configuration. Nothing has changed.
+            Error: it cannot be read, or is damaged.
+        """
+        return self._training.checkpoints.load(path)
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Removes a checkpoint's folder, if it is whole.
+
+        Raises:
+            Error: it cannot be removed.
+        """
+        self._trained.run.remove_checkpoint(os.fspath(path))
 
     # ---- what a loop asks for
 
     @property
     def way(self) -> str:
         """ "engine" where its own units compute the module's passes, "hooks" where PyTorch does."""
-        return "hooks" if self._fast is None else "engine"
+        return self._steps.passes.way
 
     @property
     def way_reason(self) -> str:
         """Why it is hooks; empty where it is not."""
-        return self._way_reason
+        return self._training.reason
 
     @property
     def config(self) -> dict[str, Any]:
         """The configuration as it was resolved, in the form of a run file."""
-        return json.loads(self._config.json())
+        return self._trained.keys()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module computes."""
+        return self._trained.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the module computes with: torch.float32, bfloat16 or float16."""
+        return self._trained.dtype
+
+    @property
+    def last_step(self) -> StepResult | None:
+        """What the last step did; None before the first."""
+        return self._steps.last
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether :meth:`backward` is going on."""
+        return self._trained.residency.in_backward
+
+    def has(self, parameter: torch.Tensor) -> bool:
+        """Whether it is a parameter of the module."""
+        return id(parameter) in self._trained.managed
 
     @property
     def applied_step(self) -> int:
         """Steps whose update was applied."""
-        return self._run.applied_step
+        return self._trained.run.applied_step
 
     @property
     def rank(self) -> int:
         """This process's, of :attr:`world_size`."""
-        return self._ranks.rank
+        return self._trained.ranks.rank
 
     @property
     def world_size(self) -> int:
         """Processes that train together, each on batches of its own."""
-        return self._ranks.world
+        return self._trained.ranks.world
 
     @property
     def loss_scale(self) -> float:
         """Of the next step; 1 without fp16."""
-        return self._run.loss_scale
+        return self._trained.run.loss_scale
 
     @property
     def micro_batches(self) -> int:
         """Micro-batches of a step: gradient_accumulation_steps."""
-        return self._run.micro_batches
+        return self._trained.run.micro_batches
 
     @property
     def micro_batch_size(self) -> int:
         """train_micro_batch_size_per_gpu: rows that a script is asked to give at a time."""
-        return self._config.micro_batch
+        return self._trained.config.micro_batch
+
+    @property
+    def micro_batches_done(self) -> int:
+        """Of the step that has begun."""
+        return self._trained.run.micro_batch
+
+    @property
+    def steps_per_print(self) -> int:
+        """After how many steps one is logged; 0: never."""
+        return self._steps.steps_per_print
+
+    @steps_per_print.setter
+    def steps_per_print(self, steps: int) -> None:
+        self._steps.steps_per_print = steps
 
     @property
     def is_boundary(self) -> bool:
         """Whether the next :meth:`step` is the last one of its step."""
-        return self._run.micro_batch + 1 == self._run.micro_batches
+        return self._trained.run.micro_batch + 1 == self._trained.run.micro_batches
 
     @property
     def global_step(self) -> int:
         """Steps taken, skipped ones included."""
-        return self._run.global_step
+        return self._trained.run.global_step
 
     @property
     def learning_rate(self) -> float:
         """Of the next step."""
-        return self._run.learning_rate
+        return self._trained.run.learning_rate
 
     @property
     def units(self) -> list[str]:
         """The names of what is fetched as a whole; the first is all that is outside of blocks."""
-        return [unit.name for unit in self._units]
+        return [unit.name for unit in self._trained.units]
 
     @property
     def run_dir(self) -> str | None:
         """The run's folder, if it has one."""
-        return self._record.directory or None
+        return self._training.record.directory or None
 
     @property
     def predicted_step_s(self) -> float | None:
         """Where something was left to the planner ("auto"): what it predicts of a step."""
-        return self._run.predicted_step_s
+        return self._trained.run.predicted_step_s
 
     @property
     def memory(self) -> dict[str, Any]:
         """Bytes by tier ("host", "gpu", "nvme") and purpose, as the plan has them; without what
         autograd keeps."""
-        return self._run.memory
+        return self._trained.run.memory
 
     def train(self, mode: bool = True) -> Engine:
         self.module.train(mode)
@@ -408,47 +418,43 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
     def eval(self) -> Engine:
         return self.train(False)
 
-    def close(self) -> None:
+    # ---- ends
+
+    def close(self, *, keep_values: bool = False) -> None:
         """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
-        before.
+        before, or keep them.
+
+        Args:
+            keep_values: the module has values of its own behind it, in :attr:`dtype` on the CPU.
 
         Raises:
             Error: a checkpoint that was written in the background was not saved. The engine is
                 closed.
         """
-        self._close("completed", "")
+        values = self.state_dict() if keep_values else {}
+        managed = list(self._trained.managed.values())
+        try:
+            self._close("completed", "")
+        finally:
+            for it in managed if keep_values else ():
+                it.parameter.data = values[it.name]
 
     def _close(self, how: str, reason: str) -> None:
-        if isinstance(self._run, _forks.Forked):
+        if self._trained.is_forked:
             return
-        with self._calls:
-            self._close_alone(how, reason)
-
-    def _close_alone(self, how: str, reason: str) -> None:
-        self._keeper.check_thread()
-        is_open = not isinstance(self._run, Closed)  # not where it could not go on by hooks
-        try:
-            if is_open:
-                self._run.wait_for_saves()
-                self._record.note_saves()
-            self._record.close(how, reason)
-            self._monitors.close()
-        finally:
-            if is_open:
-                self._take_apart()
-            for handle in self._outer_handles:
-                handle.remove()
-            _engines.pop(self.module, None)
-            self._record._run = self._run
-        if how == "completed":
-            self._record.raise_failed()
+        with self._trained.calls:
+            self._training.close(how, reason)
 
     def _leave_to_parent(self) -> None:
-        _forks.keep_forever(self._run)
-        self._calls = Calls()  # one of the parent's threads may have held it
-        self._record.leave_to_parent()
-        self._run = self._keeper._run = self._record._run = cast(Run, _forks.Forked("the engine"))
-        _engines.pop(self.module, None)
+        self._training.leave_to_parent()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the other ranks, which are waiting for this one, with the error's text."""
+        self._trained.fail(error)
+
+    def failure(self) -> str:
+        """Why another rank has ended; empty where none has."""
+        return self._trained.ranks.failure()
 
     def __enter__(self) -> Engine:
         return self
@@ -457,7 +463,7 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
         if error is None:
             self.close()
             return
-        self._fail(error)
+        self.fail(error)
         if isinstance(error, KeyboardInterrupt):
             self._close("interrupted", "")
         else:
@@ -467,8 +473,6 @@ class Engine(Steps, Values, Checkpoints, NotCopied):
 @atexit.register
 def _close_engines() -> None:
     """What they have on drives is of no use to anybody then."""
-    for reference in list(_engines.values()):
-        engine = reference()
-        if engine is not None:
-            with suppress(Error):  # of a checkpoint: it was said
-                engine.close()
+    for engine in _engines.all_open():
+        with suppress(Error):  # of a checkpoint: it was said
+            engine.close()

@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from . import _forks, ranks
 from ._core import RefusedError, Spill, Use, flush_spills_of, is_spilled, touch
-from .keeper import _tensors
+from ._setup import read_config
+from ._tensors import tensors_in
 
 _log = logging.getLogger("sluice")
 
@@ -59,7 +60,7 @@ class _Serving(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name not in _FORM:
-            tensors = list(_tensors((args, kwargs)))
+            tensors = list(tensors_in((args, kwargs)))
             for spill in touch(tensors, Use.ADDRESS if name in _ADDRESS else self._use):
                 self._spills[id(spill)] = spill
         result = func(*args, **kwargs)
@@ -113,8 +114,6 @@ class Making:
         return {} if self._spill is None else self._spill.stats
 
     def __enter__(self) -> Making:
-        from ._setup import _read_config
-
         if self._stack is not None:
             raise RefusedError("this sluice.init() is entered twice: make another one")
         if not self._values:
@@ -123,7 +122,7 @@ class Making:
             return self
         launch = ranks.of_launcher()
         self._spill = Spill.create(
-            _read_config(self._config, self._overrides, world=launch.world),
+            read_config(self._config, self._overrides, world=launch.world),
             self._cache_bytes,
             launch.local_world,
         )

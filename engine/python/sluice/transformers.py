@@ -21,7 +21,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +179,7 @@ class TrainerMixin(_Trainer):
         overrides["run.device"] = wanted
         _trainer_ranks.take_first_ranks_values(self.model, self.args)
         self.engine = initialize(self.model, keys, units=self._policy, overrides=overrides)
-        self._watch_passes(self.engine)
+        self.engine.follow_module()
         self.optimizer = EngineOptimizer(self.engine)
         self.lr_scheduler = EngineSchedule(self.engine, self.optimizer)
         self.model_wrapped = self.model
@@ -209,14 +209,9 @@ class TrainerMixin(_Trainer):
     def _give_back(self) -> None:
         """Ends the engine. Its module has values of its own again, in what it computed with."""
         engine, self.engine = self._running, None
-        is_current = engine.module is self.model
-        values = engine.state_dict() if is_current else {}
-        managed = list(engine._managed.values())
         try:
-            engine.close()
+            engine.close(keep_values=engine.module is self.model)
         finally:
-            for it in managed if is_current else ():
-                it.parameter.data = values[it.name]
             self.optimizer, self.lr_scheduler = self._given
 
     def _translate(self, config: TrainerConfig, max_steps: int) -> translate.Keys:
@@ -240,19 +235,6 @@ class TrainerMixin(_Trainer):
             schedule = self.create_scheduler(num_training_steps=max_steps, optimizer=optimizer)
             keys.update(translate.schedule_keys(schedule, optimizer))
         return keys
-
-    def _watch_passes(self, engine: Engine) -> None:
-        """The module's own call is the engine's: compute_loss() calls it."""
-
-        def begin(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-            engine._begin_pass()
-            return (
-                tuple(engine._as_computed(it) for it in args),
-                {key: engine._as_computed(it) for key, it in kwargs.items()},
-            )
-
-        handle = engine.module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
-        engine._outer_handles.append(handle)
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
         self._running.backward(loss, averages=False)  # the Trainer has divided it
@@ -279,16 +261,11 @@ class TrainerMixin(_Trainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        fast = None if self.engine is None else self.engine._fast
         if self._is_of_several and hasattr(self, "_gen_kwargs"):  # all generate while one does
             self._gen_kwargs.setdefault("synced_gpus", True)
-        if fast is None:
+        wants_loss_alone = prediction_loss_only and self.engine is not None
+        with self._running.without_logits() if wants_loss_alone else nullcontext():
             return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
-        fast.wants_logits = not prediction_loss_only
-        try:
-            return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
-        finally:
-            fast.wants_logits = True
 
     @contextmanager
     def _forgets_where_it_fails(self) -> Any:

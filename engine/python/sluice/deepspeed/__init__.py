@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import __version__
+from .._build import VERSION as __version__
 from .._core import RefusedError
 from .._setup import read_keys
 from ..engine import initialize as initialize_engine

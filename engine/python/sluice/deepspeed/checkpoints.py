@@ -81,7 +81,7 @@ def _settle(engine: Engine, directory: str, tag: str, folder: str, save_latest: 
     if before is None or before == Path(folder) or not before.exists():
         return
     try:
-        engine._run.remove_checkpoint(os.fspath(before))
+        engine.remove_checkpoint(before)
     except Error as error:
         _log.warning("tag %s was saved anew, and its checkpoint before is kept: %s", tag, error)
     else:

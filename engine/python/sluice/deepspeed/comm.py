@@ -8,15 +8,13 @@ import datetime
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
 
 from .. import ranks
-
-if TYPE_CHECKING:
-    from ..engine import Engine
+from ..engine import Engine
 
 
 _log = logging.getLogger("sluice")
@@ -90,6 +88,6 @@ def on_first_rank(engine: Engine, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            engine._fail(error)
+            engine.fail(error)
             raise
     barrier()

@@ -54,7 +54,7 @@ class DeepSpeedEngine:
 
     def __init__(self, engine: Engine, data: Any = None, collate: Callable | None = None):
         self.engine = engine  #: sluice's own
-        engine._steps_per_print = 0  # said here, as DeepSpeed words it
+        engine.steps_per_print = 0  # said here, as DeepSpeed words it
         self.module = engine.module
         self.local_rank = ranks.local_rank()
         self.global_rank = engine.rank
@@ -159,7 +159,7 @@ class DeepSpeedEngine:
     @property
     def micro_steps(self) -> int:
         done = self.global_steps * self.gradient_accumulation_steps()
-        return done + self.engine._run.micro_batch
+        return done + self.engine.micro_batches_done
 
     @property
     def device(self) -> torch.device:
@@ -200,7 +200,7 @@ class DeepSpeedEngine:
     def was_step_applied(self) -> bool:
         """Whether the last step() changed the parameters."""
         last = self.engine.last_step
-        return last is not None and not last.skipped and self.engine._run.micro_batch == 0
+        return last is not None and not last.skipped and self.engine.micro_batches_done == 0
 
     def deepspeed_io(
         self, dataset: Any, batch_size: int | None = None, collate_fn: Callable | None = None

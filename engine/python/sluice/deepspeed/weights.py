@@ -36,7 +36,7 @@ def begin_anew(engine: Engine) -> None:
             "several ranks cannot begin anew from their own masters: save_16bit_model() or"
             " engine.save_weights(), and load_state_dict() in the next run"
         )
-    frozen = {it.name for it in engine._managed.values() if not it.trained}
+    frozen = {name for name, it in engine.module.named_parameters() if not it.requires_grad}
     state = engine.state_dict() if frozen else {}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "masters.safetensors")

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import engine as engines
+from .. import _engines
 from .._core import RefusedError
 from ..engine import Engine
 from ..making import Making, init, served
-from ..units import ManagedParameter
 
 _log = logging.getLogger("sluice")
+_NOT_MODIFIED = "changed within GatheredParameters: give modifier_rank=0 to write it back"
 
 
 class Init:
@@ -65,14 +65,6 @@ class Init:
             self._making.__exit__(kind, error, trace)
 
 
-def _engine_of(parameter: torch.Tensor) -> Engine | None:
-    for reference in list(engines._engines.values()):
-        engine = reference()
-        if engine is not None and id(parameter) in engine._managed:
-            return engine
-    return None
-
-
 class GatheredParameters:
     """Within it, parameters of a module that is trained, or was made within ``zero.Init``, can be
     read; other tensors are left alone.
@@ -98,10 +90,9 @@ class GatheredParameters:
             params = params.parameters()
         self._parameters = list(params) if enabled else []
         self._modifies = modifier_rank is not None
-        self._engine: Engine | None = None
 
     def __enter__(self) -> GatheredParameters:
-        owners = {id(it): _engine_of(it) for it in self._parameters}
+        owners = {id(it): _engines.find([it]) for it in self._parameters}
         found = {id(it): it for it in owners.values() if it is not None}
         if len(found) > 1:
             raise RefusedError("GatheredParameters of several engines at once: one after another")
@@ -109,44 +100,11 @@ class GatheredParameters:
         if not found:  # they are where they have always been, or on a drive
             self._holding.enter_context(served(self._parameters, changes=self._modifies))
             return self
-        self._engine = next(iter(found.values()))
+        engine: Engine = next(iter(found.values()))
         mine = [it for it in self._parameters if owners[id(it)] is not None]
-        self._holding.enter_context(self._engine.gathered(*mine))
-        units = {self._engine._managed[id(it)].unit for it in mine}
-        self._before = [
-            (it, it.parameter.detach().clone(), it.parameter._version)
-            for it in self._engine._managed.values()
-            if it.unit in units
-        ]
+        refusal = "" if self._modifies else _NOT_MODIFIED
+        self._holding.enter_context(engine.changing(*mine, refusal=refusal))
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if self._engine is None:
-            self._holding.__exit__(kind, error, trace)
-            return
-        keeper = self._engine._keeper
-        changed: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]] = [
-            (it, it.parameter.detach().clone(), value)
-            for it, value, version in self._before
-            if it.parameter._version != version
-            or not keeper.is_attached(it)  # by parameter.data = tensor, which stays the script's
-            or not torch.equal(it.parameter, value)
-        ]
-        keeper.attach(*{it.unit for it, _, _ in self._before})
-        for it, _, value in changed:
-            it.parameter.data.copy_(value)
-        keeper.note_versions()
         self._holding.__exit__(kind, error, trace)
-        if kind is None and changed:
-            self._write(self._engine, changed)
-
-    def _write(
-        self, engine: Engine, changed: list[tuple[ManagedParameter, torch.Tensor, torch.Tensor]]
-    ) -> None:
-        if not self._modifies:
-            names = ", ".join(it.name for it, _, _ in changed[:3])
-            names += ", ..." if len(changed) > 3 else ""
-            raise RefusedError(
-                f"{names} changed within GatheredParameters: give modifier_rank=0 to write it back"
-            )
-        engine._change([(it, now.cpu(), before.cpu()) for it, now, before in changed])

@@ -1,31 +1,27 @@
-"""The fast way: passes of a module by the engine's own units, where it is of a family that has
-them. Parameters, optimizer and checkpoints are what they are by hooks."""
+"""Passes of a module by the engine's own units, where it is of a family that has them. Parameters,
+optimizer and checkpoints are what they are by hooks."""
 
 from __future__ import annotations
 
-import logging
-import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from . import _client
-from ._calls import Call, Loss, Output, Passed, calls_in
+from ._calls import Call, Logits, Loss, Output, calls_in
 from ._core import Family, FamilyPass, MicroBatchPass, RefusedError
 from ._families import NotOfAFamily, blocks_of, family_of, find_hook, padding_row
-from ._micro_batch import MicroBatch, NotByUnits, micro_batch
+from ._micro_batch import MicroBatch, NotByUnits, Passed, micro_batch
 from ._module_changes import Snapshot
+from ._records import Record
+from ._steps import Steps
+from ._trained import TrainedModule
 from .units import ManagedParameter, Unit, UnitPolicy
 
-if TYPE_CHECKING:
-    from .engine import Engine
-
-_log = logging.getLogger("sluice")
 _BY_HOOKS = 'units="hooks" computes it by PyTorch'
+_CALL = "_sluice_call"  # of a loss: its node, and the call that has returned it
 
 
 def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | None, str]:
@@ -61,70 +57,97 @@ def units_of(model: nn.Module, family: Family) -> list[Unit]:
     return units
 
 
-class Fast:
-    """What an engine has where its module's passes are the units'."""
+class NativePasses:
+    """By the engine's own units, for a module of a family that has them."""
 
-    def __init__(self, engine: Engine, family: Family, must: bool):
-        self._engine = engine
+    way = "engine"
+
+    def __init__(
+        self,
+        trained: TrainedModule,
+        steps: Steps,
+        record: Record,
+        family: Family,
+        must: bool,
+        to_hooks: Callable[[str], None],
+    ):
+        """
+        Args:
+            must: refuses what the units do not compute, which otherwise goes by hooks from there.
+            to_hooks: makes it so, for a reason.
+        """
+        self._trained = trained
+        self._steps = steps
+        self._record = record
         self.family = family
-        self._must = must  # otherwise what the units do not compute goes by hooks from there on
-        self._passes = FamilyPass(engine._run, family, padding_row(engine.module))
-        self._anchor = torch.zeros((), device=engine.device, requires_grad=True)
+        self._must = must
+        self._to_hooks = to_hooks
+        self._passes = FamilyPass(trained.run, family, padding_row(trained.module))
+        self._anchor = torch.zeros((), device=trained.device, requires_grad=True)
         self._known: frozenset[int] = frozenset()
         self._counted = -1  # handles
         #: Whether an evaluation is asked for logits (a Trainer may not be).
         self.wants_logits = True
 
-    def to_hooks(self, reason: str) -> None:
-        to_hooks(self._engine, reason)
+    def again(self) -> NativePasses:
+        """For the module's next run, by the units alone."""
+        passes = NativePasses(
+            self._trained, self._steps, self._record, self.family, True, self._to_hooks
+        )
+        passes.wants_logits = self.wants_logits
+        return passes
 
-    def again(self) -> Fast:
-        """For the engine's next run, by the units alone."""
-        fast = Fast(self._engine, self.family, must=True)
-        fast.wants_logits = self.wants_logits
-        return fast
+    @property
+    def _is_current(self) -> bool:
+        return self._steps.passes is self
+
+    def check(self) -> None:
+        pass
 
     # ---- the module's own call
 
     def attach(self) -> None:
         """The module's own call, by whoever it comes, is the engine's."""
-        module = self._engine.module
+        module = self._trained.module
         original = module.forward
 
         @wraps(original)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            fast = self._engine._fast
-            return original(*args, **kwargs) if fast is not self else fast(*args, **kwargs)
+            return self._call(args, kwargs) if self._is_current else original(*args, **kwargs)
 
         self._original = original
         self._parts = list(module.modules())
         self._snapshot = Snapshot(module)
         module.forward = forward  # type: ignore[method-assign]
 
-    def detach(self) -> None:
-        self._engine.module.__dict__.pop("forward", None)
+    def close(self) -> None:
+        self._trained.module.__dict__.pop("forward", None)
         del self._passes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._engine._calls:  # the module's own call as well
+        with self._record.forward(args, kwargs):
             return self._call(args, kwargs)
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        engine = self._engine
+        with self._trained.calls:  # the module's own call as well
+            return self._call_alone(args, kwargs)
+
+    def _call_alone(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        trained = self._trained
         has_gradient = torch.is_grad_enabled()
         named = self._named(args, kwargs)
         is_loss = named.get("labels") is not None
-        if not is_loss and (not has_gradient or not engine.module.training):
+        if not is_loss and (not has_gradient or not trained.module.training):
             return self._original(*args, **kwargs)  # inference
-        if not has_gradient and engine.world_size > 1:
+        if not has_gradient and trained.ranks.world > 1:
             return self._original(*args, **kwargs)  # a rank may have what the units do not compute
-        engine._keeper.check_memory()
+        trained.residency.check_memory()
         try:
             changed = self._snapshot.changed()
             if changed is not None:
                 raise NotByUnits(changed)
             return self._forward(
-                micro_batch(named, self.family, self._engine.module.config, self._engine.device),
+                micro_batch(named, self.family, trained.module.config, trained.device),
                 has_gradient,
                 args,
                 kwargs,
@@ -137,32 +160,26 @@ class Fast:
             return self._original(*args, **kwargs)
         if self._must:
             raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
-        to_hooks(self._engine, reason)
-        self._engine._begin_pass()
-        return self._engine.module(*args, **kwargs)
+        self._to_hooks(reason)
+        self._steps.begin_pass()
+        return self._trained.module(*args, **kwargs)
 
     def _check_module(self) -> None:
         """What may have changed since the family was chosen."""
-        engine = self._engine
-        if self._counted != len(engine._outer_handles):
-            handles = [
-                *engine._handles,
-                *engine._outer_handles,
-                *engine._keeper._handles,
-                *engine._record.handles,
-            ]
-            self._known = frozenset(it.id for it in handles)
-            self._counted = len(engine._outer_handles)
-        hooked = find_hook(engine.module, self._known)
+        trained = self._trained
+        if self._counted != len(trained.outer_handles):
+            self._known = frozenset([*trained.hook_ids(), *(it.id for it in self._record.handles)])
+            self._counted = len(trained.outer_handles)
+        hooked = find_hook(trained.module, self._known)
         if hooked is not None:
             raise NotByUnits(f"{hooked} has hooks")
-        for it in engine._managed.values():
+        for it in trained.managed.values():
             own = it.parameter._post_accumulate_grad_hooks  # one is the engine's
             if it.parameter._backward_hooks or len(own or ()) > 1:
                 raise NotByUnits(f"{it.name} has hooks")
-        training = engine.module.training
+        training = trained.module.training
         number = -1
-        for number, (name, part) in enumerate(engine.module.named_modules()):
+        for number, (name, part) in enumerate(trained.module.named_modules()):
             if number >= len(self._parts) or part is not self._parts[number]:
                 raise NotByUnits(f"{name} was replaced")
             if number > 0 and "forward" in part.__dict__:
@@ -182,8 +199,8 @@ class Fast:
 
     def _pass(self, batch: MicroBatch, has_gradient: bool, number: int) -> MicroBatchPass:
         """`number`: of the passes of its micro-batch."""
-        self._engine._keeper.release_all()
-        drops = self._engine.module.training and self.family.dropout > 0
+        self._trained.residency.release_all()
+        drops = self._trained.module.training and self.family.dropout > 0
         with torch.no_grad():
             return self._passes.forward(
                 batch.tokens,
@@ -197,34 +214,57 @@ class Fast:
             )
 
     def _forward(self, batch: MicroBatch, has_gradient: bool, args: tuple, kwargs: dict) -> Output:
-        engine, number = self._engine, 0
-        if has_gradient:
-            number = engine._passes_begun
-            engine._passes_begun += 1
+        number = self._steps.next_pass() if has_gradient else 0
         passed = self._pass(batch, has_gradient, number)
         self._check_module()  # while a GPU computes
         changed = self._snapshot.changed_on_gpu()
         if changed is not None:
             raise NotByUnits(changed)
-        call = Call(self, batch, passed, number, args, kwargs)
+        generation = self._trained.residency.generation
+        call = Call(self, batch, passed, number, args, kwargs, generation)
         if not has_gradient:
-            return Output(passed.loss, (lambda: call.logits(False)) if self.wants_logits else None)
+            wanted = (lambda: self._logits(call, False)) if self.wants_logits else None
+            return Output(passed.loss, wanted)
         loss = Loss.apply(self._anchor, call)
-        loss._sluice_call = (loss.grad_fn, call)
-        return Output(loss, lambda: call.logits(True))
+        setattr(loss, _CALL, (loss.grad_fn, call))
+        return Output(loss, lambda: self._logits(call, True))
 
     def _keeps(self) -> bool:
-        recompute = self._engine.config["placement"]["recompute"]
+        recompute = self._trained.keys()["placement"]["recompute"]
         if recompute != "auto":
             return recompute == "off"
-        blocks = blocks_of(self._engine.module)
+        blocks = blocks_of(self._trained.module)
         return not any(getattr(it, "gradient_checkpointing", False) for it in blocks)
+
+    def _logits(self, call: Call, has_gradient: bool) -> torch.Tensor:
+        if self._trained.residency.generation != call.generation:
+            raise RefusedError(
+                "outputs.logits are computed when they are asked for, and the parameters have"
+                " changed since: ask before engine.step()"
+            )
+        if not has_gradient and self._is_current:
+            return self._passes.logits(call.passed)
+        if self._is_current and (self._must or self.family.dropout == 0):
+            return Logits.apply(self._anchor, self._passes.logits(call.passed), call)
+        # Their gradient could not be had later: dropout would be another one.
+        if self._is_current:
+            self._to_hooks("outputs.logits are asked for in training, with dropout")
+        with torch.set_grad_enabled(has_gradient):
+            self._steps.begin_pass()
+            return self._by_hooks(call)["logits"]
+
+    def _by_hooks(self, call: Call) -> Any:
+        return self._trained.module(*call.args, **call.kwargs)
 
     # ---- backward
 
+    def begin_backward(self) -> None:
+        self._trained.residency.release_all()
+        self._trained.residency.in_backward = True
+
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
-        """Of `scale` times the loss; past autograd where it is one that a call has returned."""
-        node, call = getattr(loss, "_sluice_call", (None, None))
+        """Past autograd where the loss is one that a call has returned."""
+        node, call = getattr(loss, _CALL, (None, None))
         is_own = call is not None and loss.grad_fn is node and not loss._backward_hooks
         calls = [node] if is_own else calls_in(loss.grad_fn)
         kind = Loss._backward_cls  # type: ignore[attr-defined]
@@ -233,62 +273,76 @@ class Fast:
             raise RefusedError(
                 "the loss's backward has been: backward(loss, retain_graph=True) keeps it for another"
             )
-        engine = self._engine
         reason = "" if is_loss else "a loss is made of outputs.logits, or of several calls"
         can_go = not self._must and self.family.dropout == 0
-        if is_loss and len(engine._passed) > engine._run.micro_batch:
-            if engine._run.can_have_several_passes:
+        if is_loss and self._steps.has_passed:
+            if self._trained.run.can_have_several_passes:
                 self._expect_several()
             else:  # with dropout, the passes before are repeated with another one
                 reason, can_go = "a micro-batch has several backward passes", not self._must
         if reason:
             if not can_go:
                 raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
-            to_hooks(engine, reason)
-            engine._begin_pass()
-            engine._begin_backward()
+            self._to_hooks(reason)
+            self._steps.begin_pass()
+            self._steps.begin_backward()
         for it in calls:
             it.call.is_retained |= retain_graph
         if is_own and not reason:
-            self.run_backward(call, scale)
+            self._run_backward(call, scale)
         else:
             loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
 
     def _expect_several(self) -> None:
         """Until now, sums were complete after a micro-batch's first pass."""
-        engine = self._engine
-        run = engine._run
-        if run.has_several_passes:
+        trained = self._trained
+        if trained.run.has_several_passes:
             return
-        passed, ended = engine._passed, run.micro_batch
-        run.abandon_step()
-        run.expect_several_passes()
+        step = self._steps.so_far()
+        trained.run.abandon_step()
+        trained.run.expect_several_passes()
 
         def compute(it: Passed) -> None:
             self._passes.backward(self._pass(it.batch, True, it.number), it.scale)
 
-        engine._repeat(passed, ended, compute)
-        engine._keeper.in_backward = True
+        self._steps.repeat(step, compute)
+        trained.residency.in_backward = True
 
-    def run_backward(self, call: Call, scale: float) -> None:
-        engine = self._engine
-        engine._keeper.check_in_backward()
-        call.check_generation()
+    def loss_backward(self, call: Call, gradient: torch.Tensor) -> None:
+        if self._is_current:
+            self._run_backward(call, float(gradient))
+        else:
+            self.repeat(call, gradient, "loss")
+
+    def repeat(self, call: Call, gradient: torch.Tensor, name: str) -> None:
+        self._trained.residency.check_in_backward()
+        self._check_generation(call)
+        with torch.enable_grad():
+            value = self._by_hooks(call)[name]
+        value.backward(gradient)
+
+    def _run_backward(self, call: Call, scale: float) -> None:
+        self._trained.residency.check_in_backward()
+        self._check_generation(call)
         if call.was_passed and call.is_retained:
             call.passed = self._pass(call.batch, True, call.number)
-        number = engine._run.micro_batch
         try:
             self._passes.backward(call.passed, scale)
         except ValueError as error:
             raise RefusedError(str(error)) from error
         call.was_passed = True
-        while len(engine._passed) <= number:
-            engine._passed.append([])
-        engine._passed[number].append(call.passed_with(scale))
+        self._steps.add_passed(call.passed_with(scale))
 
-    def refuse_gradient(self, parameter: torch.Tensor) -> None:
+    def _check_generation(self, call: Call) -> None:
+        if self._trained.residency.generation != call.generation:
+            raise RefusedError(
+                "the loss was computed before the parameters changed: a step, or loading, was in"
+                " between"
+            )
+
+    def check_gradient(self, parameter: torch.Tensor) -> None:
         parameter.grad = None
-        self._engine._keeper.check_in_backward()
+        self._trained.residency.check_in_backward()
         in_eval = (
             ". The module is in eval() mode (from_pretrained() leaves it so), in which a call"
             " without labels is inference: call engine.train() before training"
@@ -296,7 +350,7 @@ class Fast:
         raise RefusedError(
             "a loss that was not computed by calling the engine (or its module in training) with"
             f" labels has a gradient here: {_BY_HOOKS}"
-            + ("" if self._engine.module.training else in_eval)
+            + ("" if self._trained.module.training else in_eval)
         )
 
 
@@ -306,39 +360,3 @@ def _argument_names(forward: Any) -> list[str]:
         code = code.__wrapped__
     code = getattr(code, "__func__", code).__code__
     return list(code.co_varnames[: code.co_argcount])
-
-
-def to_hooks(engine: Engine, reason: str) -> None:
-    """The engine goes on by hooks: its state passes through a checkpoint in a temporary folder, and
-    a step that has begun is computed once more from its beginning."""
-    run = engine._run
-    passed, ended, losses = engine._passed, run.micro_batch, engine._losses
-    is_new, tokens = engine._new_micro_batch, engine._record.tokens
-    again = ", beginning with this step's micro-batches" if passed else ""
-    _log.warning("from here on PyTorch computes the module, by hooks: %s%s", reason, again)
-    run.wait_for_saves()
-    engine._record.note_saves()  # and not of the one that follows
-    folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=engine._scratch)
-    try:
-        engine._keeper.end_backward()
-        run.abandon_step()
-        client = _client.pack(engine.module, None, engine._frozen_sample, engine._ranks)
-        path = run.save(folder, client)
-        del run
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    try:
-        engine._go_by_hooks(path, reason)
-    except BaseException:
-        if engine._fast is None:
-            _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
-        else:  # it goes on by the units
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
-    engine._losses, engine._new_micro_batch, engine._record.tokens = losses, is_new, tokens
-    if not is_new:  # else the next pass does
-        engine._record.begin_micro_batch()
-    engine._repeat(passed, ended, engine._compute_by_hooks)
-    engine._passed = []

@@ -3,7 +3,6 @@ again in backward."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,27 +13,14 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _setup
+from . import _engines
 from ._copies import NotCopied
 from ._core import Error, RefusedError, Run
+from ._tensors import tensors_in
 from ._threads import Passes
 from .units import ManagedParameter, Unit, owners
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):  # also the outputs of transformers
-        for it in value.values():
-            yield from _tensors(it)
-    elif isinstance(value, (list, tuple)):
-        for it in value:
-            yield from _tensors(it)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for it in dataclasses.fields(value):
-            yield from _tensors(getattr(value, it.name, None))
 
 
 def _is_view(parameter: torch.Tensor, view: torch.Tensor) -> bool:
@@ -48,7 +34,7 @@ class Closed:
         raise RefusedError("the module's engine is closed, and its parameters are gone")
 
 
-class Keeper(NotCopied):
+class Residency(NotCopied):
     """Acquires and releases units as the module's passes need them.
 
     Forward: a unit is held while any module that needs it runs. Backward: from the moment at which
@@ -74,19 +60,21 @@ class Keeper(NotCopied):
         self._most = max(run.most_acquired, 1)
         self._at_once = min(self._most, 2)  # unless more are needed at a time
         self.in_backward = False
-        self._generation = 0  # of the parameters' values
+        #: Of the parameters' values: what was computed with another one is refused.
+        self.generation = 0
         self._recorded: list[int] | None = None  # units of the passes since begin_micro_batch()
         self._forward = 0  # how many of these before backward
         self._order: list[int] = []  # learned, of a micro-batch
         self._order_forward = 0
         self._position = 0
-        self._handles: list[RemovableHandle] = []
-        self._next: Keeper | None = None
+        #: Of its hooks of modules.
+        self.handles: list[RemovableHandle] = []
+        self._next: Residency | None = None
         for module, wanted in owners(root, units):
-            self._handles.append(
+            self.handles.append(
                 module.register_forward_pre_hook(partial(self._before, wanted), prepend=True)
             )
-            self._handles.append(
+            self.handles.append(
                 module.register_forward_hook(partial(self._behind, wanted), always_call=True)
             )
         self.note_versions()
@@ -108,7 +96,7 @@ class Keeper(NotCopied):
             return
         began = self._frames.pop() if self._frames else 0
         if output is not None and torch.is_grad_enabled():
-            for tensor in _tensors(output):
+            for tensor in tensors_in(output):
                 self._watch(tensor, wanted, began)
         self._leave(wanted)
 
@@ -148,18 +136,19 @@ class Keeper(NotCopied):
         if node is None or node._sequence_nr() < began:
             return
         for unit in wanted:
-            tensor.register_hook(partial(self._need, unit, self._generation))
+            tensor.register_hook(partial(self.need, unit, self.generation))
 
     # ---- backward
 
-    def _need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
+    def need(self, unit: int, generation: int, gradient: torch.Tensor) -> None:
+        """The hook of a tensor that the unit's module made."""
         if self._next is not None:
             numbers = self._next.units_with(self._units[unit])
             for number in numbers:
-                self._next._need(number, generation, gradient)
+                self._next.need(number, generation, gradient)
             return
         self.check_in_backward()
-        if generation != self._generation:
+        if generation != self.generation:
             raise RefusedError(
                 "the loss was computed before the parameters changed: a step, or loading, was in"
                 " between"
@@ -172,8 +161,7 @@ class Keeper(NotCopied):
     def check_in_backward(self) -> None:
         if not self.in_backward:
             self._run.loss_scale  # of an engine that is closed there is none
-            engines = [reference() for reference in _setup._engines.values()]
-            if any(it is not None and it._keeper.in_backward for it in engines):
+            if any(it.in_backward for it in _engines.all_open()):
                 raise RefusedError(
                     "another engine's loss went through this engine's module: a backward pass is of"
                     " one engine. Train both as parts of one module, with one engine (a GAN: two"
@@ -282,7 +270,7 @@ class Keeper(NotCopied):
         torch.autograd.graph.increment_version(
             [it.parameter for unit in self._units for it in unit.parameters if it.trained]
         )
-        self._generation += 1
+        self.generation += 1
         self.note_versions()
 
     def _check_versions(self, unit: int) -> None:
@@ -330,14 +318,18 @@ class Keeper(NotCopied):
             if any(id(it.parameter) in wanted for it in unit.parameters)
         ]
 
-    def go_on_in(self, after: Keeper) -> None:
+    def go_on_in(self, after: Residency) -> None:
         """For graphs that began before the module's units became others."""
         self._next = after
 
     def close(self) -> None:
         """Graphs that are still there keep hooks, and so this object, but not the run."""
         self.release_all()
-        for handle in self._handles:
+        for handle in self.handles:
             handle.remove()
-        self._handles.clear()
-        self._run = cast(Run, Closed())
+        self.handles.clear()
+        self.leave(cast(Run, Closed()))
+
+    def leave(self, stand_in: Run) -> None:
+        """Forgets the run, which this answers for from then on."""
+        self._run = stand_in

@@ -1,0 +1,36 @@
+"""The engines that are open, each by its module."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+# Engines, which this module does not import: those that are not closed.
+_open: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+
+def add(module: nn.Module, engine: Any) -> None:
+    _open[module] = weakref.ref(engine)
+
+
+def remove(module: nn.Module) -> None:
+    _open.pop(module, None)
+
+
+def all_open() -> list[Any]:
+    engines = [reference() for reference in list(_open.values())]
+    return [it for it in engines if it is not None]
+
+
+def is_trained(module: nn.Module) -> bool:
+    return module in _open and _open[module]() is not None
+
+
+def find(parameters: Iterable[torch.Tensor]) -> Any:
+    """The first engine that has any of these parameters; None where there is none."""
+    wanted = list(parameters)
+    return next((it for it in all_open() if any(it.has(one) for one in wanted)), None)

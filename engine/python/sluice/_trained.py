@@ -1,0 +1,234 @@
+"""A module that is trained, with the native run that has its parameters."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from . import _client, _core, _forks, making, ranks
+from ._build import VERSION
+from ._copies import NotCopied, allow, forbid
+from ._core import Config, Family, Ranks, RefusedError, Run
+from ._residency import Closed, Residency
+from ._setup import parameters_of
+from ._tensors import DTYPES
+from ._threads import Calls
+from .units import ManagedParameter, Unit, checkpointed_share
+
+_log = logging.getLogger("sluice")
+
+
+def _refuse_load(module: nn.Module, *_: Any) -> None:
+    raise RefusedError(
+        "the engine has the module's parameters: load them by engine.load_weights(state_dict)"
+    )
+
+
+class TrainedModule(NotCopied):
+    """A module, its units, the run that has their parameters, and which of them are in memory.
+
+    There is one for the whole life of an engine. :meth:`begin_run` and :meth:`take_over` give it
+    another run and other units where the module's passes are computed in another way.
+    """
+
+    run: Run
+    units: list[Unit]
+    managed: dict[int, ManagedParameter]  # by the parameter's id
+    residency: Residency
+    device: torch.device  # where the module computes
+    dtype: torch.dtype  # what it computes with
+    frozen_sample: str  # a fingerprint of frozen parameters
+
+    def __init__(self, module: nn.Module, config: Config, ranks: Ranks, is_empty: bool):
+        self.module = module
+        self.config = config
+        self.ranks = ranks
+        #: Whether it has no values yet: it was made by sluice.init(values=False).
+        self.is_empty = is_empty
+        #: Whether what is refused is refused on all ranks.
+        self.all_refuse = False
+        self.calls = Calls()
+        self.handles: list[RemovableHandle] = []
+        self.outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
+        #: The engine: it lives as long as its hooks of the module.
+        self.owner: object = None
+
+    # ---- begins and ends
+
+    def begin_run(self, units: list[Unit], family: Family | None) -> None:
+        self.units = units
+        self.managed = {id(it.parameter): it for unit in units for it in unit.parameters}
+        frozen = [it for it in self.managed.values() if not it.trained]
+        self.all_refuse = True
+        if self.ranks.world > 1:
+            self._require_same()
+        self.all_refuse = False
+        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+            self.frozen_sample = _client.sample(frozen, whole=not self.is_empty)
+        making.settle(self.module)
+        checkpointed = checkpointed_share(self.module, self.units)
+        if family is not None:
+            self.run = Run(self.config, family, self.ranks, _core.speeds_path(), checkpointed)
+        else:
+            self.run = Run(
+                self.config,
+                parameters_of(self.units),
+                self.ranks,
+                _core.speeds_path(),
+                int(time.time()),
+                checkpointed,
+            )
+        for note in [*self.run.notes, *self.run.assumptions]:
+            _log.info(note)
+        self.dtype = DTYPES[self.config.precision]
+        self._say_types()
+        self.device = (
+            torch.device("cuda", torch.cuda.current_device())
+            if self.run.on_gpu
+            else torch.device("cpu")
+        )
+        self.handles = []
+
+    def take_over(
+        self,
+        on_gradient: Callable[[torch.Tensor], None],
+        gather_into: Callable[[nn.Module, dict[str, Any], str, Any], None],
+    ) -> None:
+        """Makes the module's parameters views of the run's memory.
+
+        Args:
+            on_gradient: is called when a parameter has its gradient.
+            gather_into: the hook behind a module's own part of state_dict().
+        """
+        for number, unit in enumerate(self.units):
+            if not unit.parameters:
+                continue
+            for it, view in zip(unit.parameters, self.run.views(number)):
+                it.parameter.grad = None
+                it.parameter.data = view
+                if it.trained:
+                    self.handles.append(
+                        it.parameter.register_post_accumulate_grad_hook(on_gradient)
+                    )
+        if self.run.on_gpu:
+            for part in self.module.modules():
+                for name, buffer in part._buffers.items():
+                    if buffer is not None:
+                        part._buffers[name] = buffer.to(self.device)
+        forbid(self.module)
+        for part in self.module.modules():
+            if any(True for _ in part.parameters(recurse=False)):
+                self.handles.append(
+                    part.register_state_dict_post_hook(lambda *it: gather_into(*it))
+                )
+                self.handles.append(part.register_load_state_dict_pre_hook(_refuse_load))
+        self.residency = Residency(self.run, self.module, self.units)
+
+    def take_apart(self) -> None:
+        """What holds the run, which goes with it; the module's parameters are gone."""
+        self.residency.close()
+        for handle in self.handles:
+            handle.remove()
+        allow(self.module)
+        self.drop_run()
+
+    def drop_run(self) -> None:
+        self.run = cast(Run, Closed())
+
+    @property
+    def is_open(self) -> bool:
+        return not isinstance(self.run, Closed)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it is that of the process which this one was forked from."""
+        return isinstance(self.run, _forks.Forked)
+
+    def leave_to_parent(self) -> None:
+        _forks.keep_forever(self.run)
+        self.calls = Calls()  # one of the parent's threads may have held it
+        self.run = cast(Run, _forks.Forked("the engine"))
+        self.residency.leave(self.run)
+
+    # ---- what its parts need
+
+    def keys(self) -> dict[str, Any]:
+        """The configuration as it was resolved, in the form of a run file."""
+        return json.loads(self.config.json())
+
+    @property
+    def scratch(self) -> str | None:
+        """Where temporary files go: next to the run's folder."""
+        return os.path.dirname(self.config.run_dir) or None
+
+    def check_values(self) -> None:
+        if self.is_empty:
+            raise RefusedError(
+                "the module was made by sluice.init(values=False), and has no values yet: call"
+                " load_checkpoint() or load_weights()"
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the other ranks, which are waiting for this one."""
+        if self.ranks.world > 1:
+            self.abort(error)
+
+    def abort(self, error: BaseException) -> None:
+        self.ranks.abort(f"rank {self.ranks.rank}: {type(error).__name__}: {error}")
+
+    def hook_ids(self) -> Iterator[int]:
+        """Of the hooks of modules that are the engine's, or of those around it."""
+        for it in (*self.handles, *self.outer_handles, *self.residency.handles):
+            yield it.id
+
+    def pack(self, client_state: Any) -> str:
+        """What a checkpoint keeps of the module for Python."""
+        return _client.pack(self.module, client_state, self.frozen_sample, self.ranks)
+
+    def _say_types(self) -> None:
+        """Where the configuration's type makes something else of the module's."""
+        found = sorted({str(it.parameter.dtype)[6:] for it in self.managed.values()})
+        is_narrower = self.dtype == torch.float32 and found != ["float32"]
+        if self.ranks.rank != 0 or (len(found) == 1 and not is_narrower):
+            return
+        _log.warning(
+            "the module's parameters are %s, and all of it is trained in %s: bf16.enabled and"
+            " fp16.enabled of the configuration choose the type",
+            " and ".join(found),
+            str(self.dtype)[6:],
+        )
+
+    def _require_same(self) -> None:
+        """What every rank has to have alike, before anything is taken."""
+        keys = self.keys()
+        keys["run"].pop("dir", None)
+        described = [
+            (
+                unit.name,
+                [
+                    (it.name, list(it.parameter.shape), str(it.parameter.dtype), it.trained)
+                    for it in unit.parameters
+                ],
+            )
+            for unit in self.units
+        ]
+        ranks.require_same(
+            self.ranks,
+            {
+                "the version of Sluice is another": VERSION,
+                "the run's folder (run_dir) is another": self.config.given_run_dir,
+                "the configuration is another": _client.digest(json.dumps(keys)),
+                "the module has other parameters": _client.digest(json.dumps(described)),
+                "sluice.init(values=False) was used otherwise": str(self.is_empty),
+            },
+        )
+        if not self.is_empty:
+            _client.take_first_ranks_values(self.ranks, list(self.managed.values()), self.module)
