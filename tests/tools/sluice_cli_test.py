@@ -150,7 +150,7 @@ class AbsentModels(Program):
 
 
 PROGRAMS = {"sluice", "aio_bench", "adam_bench", "swap_bench", "checkpoint_bench", "libsluice_mpi.so",
-            *(("model_bench", "step_bench") if HAS_ENGINE else ())}
+            *(("sluice-engine", "model_bench", "step_bench") if HAS_ENGINE else ())}
 
 
 @unittest.skipUnless(shutil.which("cmake"), "cmake is not there")
@@ -223,7 +223,7 @@ class Install(Program):
             said = subprocess.run([f"{away}/moved/bin/sluice", "generate", "run", "--prompt", "the"],
                                   cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, check=False).stderr
-        self.assertRegex(said, r"tools/tokens.* was not found next to .*moved/bin/sluice: install "
+        self.assertRegex(said, r"tools/tokens.* was not found next to .*moved/bin/sluice-engine: install "
                                r"again")
 
 
