@@ -33,7 +33,7 @@ Result<ModuleRun::NewValues> ModuleRun::checked(const NewValues& change) const {
     if (tensor.sizes() != at::IntArrayRef(parameter.shape))
       return refused("parameter " + parameter.name + " is given values of another shape");
   if (at(change.unit).acquired) return refused("unit " + unit.name + " is in use");
-  if (!parameter.trained && !frozen_->trained().on_host(change.unit))
+  if (!parameter.trained && !parts_->frozen()->trained().on_host(change.unit))
     return Error(ErrorCode::kUnsupported, "parameter " + parameter.name +
                                               " is frozen and has no copy on the host: change it "
                                               "before the module has an engine");
@@ -76,8 +76,8 @@ Status ModuleRun::change(const std::vector<NewValues>& changes) {
   };
   if (!units.empty()) {
     const std::vector<int> ascending(units.begin(), units.end());
-    SLUICE_RETURN_IF_ERROR(own_state().amend(ascending, amend));
-    parameters_->units().changed();
+    SLUICE_RETURN_IF_ERROR(parts_->state().amend(ascending, amend));
+    parts_->parameters().units().changed();
   }
   for (const NewValues& change : frozen) SLUICE_RETURN_IF_ERROR(change_frozen(change));
   return {};
@@ -91,12 +91,12 @@ Status ModuleRun::change_frozen(const NewValues& change) {
   {
     SLUICE_ASSIGN_OR_RETURN(
         const auto lease,
-        frozen_->trained().acquire(change.unit, offload::ParamOffloader::Access::kUpdate));
+        parts_->frozen()->trained().acquire(change.unit, offload::ParamOffloader::Access::kUpdate));
     const std::uint64_t first = layout.parameters[place].first_element *
                                 static_cast<std::uint64_t>(offload::param_bytes_per_element(form));
     offload::pack_parameters(form, floats(change.values), lease.bytes().subspan(first).data());
   }
-  frozen_->units().changed();
+  parts_->frozen()->units().changed();
   return {};
 }
 

@@ -12,15 +12,15 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
                      " is complete in this micro-batch");
   is_touched_ = true;
   // Its last gradient may still be needed.
-  if (micro_batch_ == 0) must(optimizer_->wait_ready(unit));
-  must(gradients_->open(unit));
+  if (micro_batch_ == 0) must(parts_->optimizer().wait_ready(unit));
+  must(parts_->gradients().open(unit));
   open_unit_ = unit;
-  if (at(unit).begun) return {.sums = gradients_->target_again(unit, micro_batch_)};
+  if (at(unit).begun) return {.sums = parts_->gradients().target_again(unit, micro_batch_)};
   if (has_several_passes_) {
     at(unit).begun = true;
     at(unit).summed.assign(model().layout(unit).parameters.size(), true);
   }
-  return gradients_->target(unit, micro_batch_);
+  return parts_->gradients().target(unit, micro_batch_);
 }
 
 void ModuleRun::expect_several_passes() {
@@ -32,21 +32,21 @@ void ModuleRun::expect_several_passes() {
 void ModuleRun::close_gradient() {
   const int unit = std::exchange(open_unit_, -1);
   if (has_several_passes_) {
-    must(gradients_->keep(unit));
+    must(parts_->gradients().keep(unit));
     return;
   }
   at(unit).ended = true;
-  gradients_->added(unit, micro_batch_);
-  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
+  parts_->gradients().added(unit, micro_batch_);
+  must(in_last_micro_batch() ? parts_->gradients().finish(unit) : parts_->gradients().keep(unit));
 }
 
 void ModuleRun::prefetch_gradient(int unit) {
-  if (micro_batch_ > 0) must(gradients_->prefetch(unit));
+  if (micro_batch_ > 0) must(parts_->gradients().prefetch(unit));
 }
 
 // Closes an open unit whose gradient counts for nothing.
 void ModuleRun::put_away(int unit) {
-  must(plan_.sums.kept > 0 ? gradients_->keep(unit) : gradients_->finish(unit));
+  must(plan_.sums.kept > 0 ? parts_->gradients().keep(unit) : parts_->gradients().finish(unit));
 }
 
 // The ends of a model may have one slot between them.

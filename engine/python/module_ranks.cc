@@ -14,7 +14,7 @@
 namespace sluice::engine {
 
 void ModuleRun::fail(const std::string& reason) {
-  if (!ranks_.is_alone()) ranks_.link->abort(reason);
+  if (!ranks().is_alone()) ranks().link->abort(reason);
 }
 
 void ModuleRun::note_gather(int unit) {
@@ -23,9 +23,9 @@ void ModuleRun::note_gather(int unit) {
 }
 
 void ModuleRun::check_order() {
-  if (ranks_.is_alone()) return;
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_.part.world));
-  must(ranks_.link->all_gather_values(order_, std::span(all)));
+  if (ranks().is_alone()) return;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks().part.world));
+  must(ranks().link->all_gather_values(order_, std::span(all)));
   const auto other =
       std::find_if(all.begin(), all.end(), [&](std::uint64_t it) { return it != all.front(); });
   if (other == all.end()) return;
@@ -39,15 +39,15 @@ void ModuleRun::check_order() {
 }
 
 Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
-  if (ranks_.is_alone()) return own;
+  if (ranks().is_alone()) return own;
   // A code and a text, which may name a path that is no UTF-8.
   const std::string mine =
       own.ok() ? "+" + *own
                : std::to_string(static_cast<int>(own.error().code())) + "-" + own.error().message();
-  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks_.link->all_gather_text(mine));
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks().link->all_gather_text(mine));
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     if (texts[rank].starts_with('+')) continue;
-    if (static_cast<int>(rank) == ranks_.part.rank) return own;
+    if (static_cast<int>(rank) == ranks().part.rank) return own;
     const std::size_t minus = texts[rank].find('-');
     return Error(static_cast<ErrorCode>(std::stoi(texts[rank].substr(0, minus))),
                  "rank " + std::to_string(rank) + ": " + texts[rank].substr(minus + 1));
@@ -59,28 +59,28 @@ Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
 
 Status ModuleRun::tell_others(bool saves) {
   is_told_ = true;
-  if (ranks_.is_alone()) return {};
+  if (ranks().is_alone()) return {};
   auto told = static_cast<std::byte>(saves);
-  return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
+  return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
 Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
                                                const CheckpointState& state) {
   SLUICE_RETURN_IF_ERROR(tell_others(true));
-  SLUICE_RETURN_IF_ERROR(optimizer_->drain());
-  JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
-  return save.lead(folder, state, source_of(own_state()));
+  SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
+  JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
+  return save.lead(folder, state, source_of(parts_->state()));
 }
 
 Result<std::string> ModuleRun::follow_save() {
   std::byte told{};
-  SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
+  SLUICE_RETURN_IF_ERROR(ranks().link->broadcast(std::span(&told, 1), /*root=*/0));
   if (told == std::byte{0}) return std::string();  // the first rank says why
-  SLUICE_RETURN_IF_ERROR(optimizer_->drain());
-  JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
+  SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
+  JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
   // What was not saved is for the first rank to report.
-  static_cast<void>(save.follow(source_of(own_state())));
-  SLUICE_RETURN_IF_ERROR(ranks_.link->health());
+  static_cast<void>(save.follow(source_of(parts_->state())));
+  SLUICE_RETURN_IF_ERROR(ranks().link->health());
   return std::string();
 }
 

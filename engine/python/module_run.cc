@@ -51,15 +51,12 @@ Status check_config(const config::Config& config) {
 
 }  // namespace
 
-ModuleRun::ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan,
-                     const Environment& environment)
+ModuleRun::ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan)
     : config_(config),
       layout_(std::move(layout)),
       plan_(std::move(plan)),
       rules_(update_rules(config, plan_.state.settings)),
-      workers_(environment.workers),
-      units_(static_cast<std::size_t>(layout_.units())),
-      ranks_{.part = plan_.ranks, .link = environment.link} {}
+      units_(static_cast<std::size_t>(layout_.units())) {}
 
 Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given,
                                                      ModuleLayout layout,
@@ -73,65 +70,26 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   options.link = link;
   SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(given, layout, options));
   SLUICE_RETURN_IF_ERROR(check_machine(config, plan.trained, local_world));
-  std::unique_ptr<ModuleRun> run(
-      new ModuleRun(config, std::move(layout), std::move(plan.trained), environment));
+  std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan.trained)));
   run->frozen_plan_ = std::move(plan.frozen);
   run->predicted_step_s_ = plan.said.predicted_step_s;
   run->prediction_ = std::move(plan.said.prediction);
   run->assumptions_ = std::move(plan.said.assumptions);
   SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
-  SLUICE_RETURN_IF_ERROR(run->make_parts());
+  SLUICE_RETURN_IF_ERROR(run->make_parts(environment));
   return run;
 }
 
 ModuleRun::~ModuleRun() {
   checkpoints_.reset();
   for (Unit& unit : units_) unit.views.clear();
-  if (optimizer_) static_cast<void>(optimizer_->drain());  // the update's source is a member
-  if (parameters_) parameters_->end_passes();
-  if (frozen_) frozen_->end_passes();
-  const Status removed = optimizer_ ? optimizer_->remove() : Status();
-  if (!removed.ok()) log::warning(removed.error().message());
-  if (!gradient_places_) return;
-  update_units_.reset();  // has a lease of a unit whose update failed
-  gradients_.reset();     // likewise, whose backward did
-  const Status emptied = gradient_places_->remove();
-  if (!emptied.ok()) log::warning(emptied.error().message());
 }
 
-// A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have more.
-int ModuleRun::worker_threads() const {
-  const int ranks = ranks_.is_alone() ? 1 : ranks_.link->world_size(ProcessGroup::kNode);
-  return workers_ > 0 ? std::max(workers_ / ranks, 1) : engine::worker_threads(config_, ranks);
-}
-
-Status ModuleRun::make_parts() {
-  const int threads = worker_threads();
-  if (plan_.cuda && config_.budget.gpu_gib) {
-    const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
-    const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
-    SLUICE_RETURN_IF_ERROR(limit_cuda_memory(cap > beside ? cap - beside : 0));
-  }
-  if (plan_.cuda)
-    gpu_monitor_ = std::make_unique<GpuMonitor>(GpuMonitor::Options{.bus_id = cuda_bus_id()});
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config_, &io_trace_));
-  SLUICE_RETURN_IF_ERROR(cuda_ranks_.connect(plan_, ranks_));
-  SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(parameters_, ModelParameters::create(plan_, model(),
-                                                               {.drives = &drives_,
-                                                                .trace = &trace_,
-                                                                .ranks = ranks_,
-                                                                .cuda_ranks = cuda_ranks_.get()}));
-  if (frozen_plan_) {
-    SLUICE_ASSIGN_OR_RETURN(
-        frozen_, ModelParameters::create(*frozen_plan_, layout_.frozen(), {.drives = &drives_}));
-  }
-  SLUICE_RETURN_IF_ERROR(make_optimizer());
-  SLUICE_RETURN_IF_ERROR(make_gradients());
-  update_units_ = std::make_unique<UnitBinding>(
-      UnitBinding::Places{&parameters_->trained(), &parameters_->units(), gradients_.get()},
-      UnitBinding::Access::kUpdate, model());
+Status ModuleRun::make_parts(const Environment& environment) {
+  Resources::Environment made{
+      .use = Resources::Use::kPasses, .link = environment.link, .workers = environment.workers};
+  if (frozen_plan_) made.frozen = {.plan = &*frozen_plan_, .model = &layout_.frozen()};
+  SLUICE_ASSIGN_OR_RETURN(parts_, Resources::create(config_, plan_, model(), made));
   // Beside the unit outside of all blocks, the thread that updates, and on the GPU the slots that
   // are copied into and were just used.
   constexpr int kOthers = 2;
@@ -143,54 +101,21 @@ Status ModuleRun::make_parts() {
     most_acquired_ = 1;
   if (on_nvme && !plan_.cuda)
     most_acquired_ = std::max(plan_.params.options.cache_buffers - kOthers, 1);
-  if (!ranks_.is_alone() && !plan_.cuda) most_acquired_ = 1;  // gathered to one place
+  if (!ranks().is_alone() && !plan_.cuda) most_acquired_ = 1;  // gathered to one place
   return {};
-}
-
-Status ModuleRun::make_optimizer() {
-  if (plan_.state.gpu_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(cuda_ranks_.get())));
-  }
-  SLUICE_ASSIGN_OR_RETURN(optimizer_,
-                          offload::OptimizerOffloader::create(optimizer_options(plan_),
-                                                              {.reads = drives_.reads.get(),
-                                                               .writes = drives_.writes.get(),
-                                                               .executor = update_executor_.get(),
-                                                               .device = gpu_tier_.get()}));
-  return {};
-}
-
-Status ModuleRun::make_gradients() {
-  SLUICE_ASSIGN_OR_RETURN(gradient_places_, make_gradient_places(plan_, drives_));
-  SLUICE_ASSIGN_OR_RETURN(gradients_, make_gradient_sink(plan_, model(),
-                                                         {.executor = gradient_executor_.get(),
-                                                          .places = gradient_places_.get(),
-                                                          .ranks = ranks_,
-                                                          .link = cuda_ranks_.get(),
-                                                          .trace = &trace_}));
-  return {};
-}
-
-RunState ModuleRun::own_state() const {
-  return {.optimizer = optimizer_.get(),
-          .params = &parameters_->trained(),
-          .units = &parameters_->units(),
-          .model = &model(),
-          .ranks = ranks_.part};
 }
 
 void ModuleRun::acquire(int unit) {
   if (at(unit).acquired) return;
   if (has_trained(unit)) {
     check_ends(unit);
-    must(optimizer_->wait_ready(unit));
+    must(parts_->optimizer().wait_ready(unit));
     note_gather(unit);
-    at(unit).slot = must(parameters_->units().acquire(unit));
+    at(unit).slot = must(parts_->parameters().units().acquire(unit));
   }
   if (has_frozen(unit)) {
-    const Status there = frozen_->units().acquire(unit).status();
-    if (!there.ok() && has_trained(unit)) parameters_->units().release(unit);
+    const Status there = parts_->frozen()->units().acquire(unit).status();
+    if (!there.ok() && has_trained(unit)) parts_->parameters().units().release(unit);
     must(there);
   }
   at(unit).acquired = true;
@@ -198,22 +123,22 @@ void ModuleRun::acquire(int unit) {
 
 void ModuleRun::release(int unit) {
   if (!at(unit).acquired) return;
-  if (has_trained(unit)) parameters_->units().release(unit);
-  if (has_frozen(unit)) frozen_->units().release(unit);
+  if (has_trained(unit)) parts_->parameters().units().release(unit);
+  if (has_frozen(unit)) parts_->frozen()->units().release(unit);
   at(unit).acquired = false;
 }
 
 void ModuleRun::prefetch(int unit) {
   if (at(unit).acquired) return;
-  if (has_trained(unit) && parameters_->units().prefetch_gathers()) {
+  if (has_trained(unit) && parts_->parameters().units().prefetch_gathers()) {
     // Whether an update is done is not for each rank to find.
-    must(optimizer_->wait_ready(unit));
+    must(parts_->optimizer().wait_ready(unit));
     note_gather(unit);
-    must(parameters_->units().prefetch(unit));
-  } else if (has_trained(unit) && optimizer_->is_ready(unit)) {
-    must(parameters_->units().prefetch(unit));
+    must(parts_->parameters().units().prefetch(unit));
+  } else if (has_trained(unit) && parts_->optimizer().is_ready(unit)) {
+    must(parts_->parameters().units().prefetch(unit));
   }
-  if (has_frozen(unit)) must(frozen_->units().prefetch(unit));
+  if (has_frozen(unit)) must(parts_->frozen()->units().prefetch(unit));
 }
 
 void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
@@ -225,18 +150,18 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
   if (micro_batch_ == 0 && state_.applied_step > 0) add_updates();
   order.insert(order.end(), passes.begin(), passes.end());
   if (trains && micro_batch_ + 1 == micro_batches()) add_updates();
-  expect_on_host(parameters_->trained(), order);
-  if (frozen_) expect_on_host(frozen_->trained(), passes);
+  expect_on_host(parts_->parameters().trained(), order);
+  if (parts_->frozen() != nullptr) expect_on_host(parts_->frozen()->trained(), passes);
 }
 
 // The sums of a unit, opened for what the micro-batch that goes on adds to it.
 const UnitViews& ModuleRun::begin(int unit) {
   // Its last gradient may still be needed.
-  if (micro_batch_ == 0 && !at(unit).begun) must(optimizer_->wait_ready(unit));
-  must(gradients_->open(unit));
-  if (at(unit).begun) return gradients_->target_again(unit, micro_batch_);
+  if (micro_batch_ == 0 && !at(unit).begun) must(parts_->optimizer().wait_ready(unit));
+  must(parts_->gradients().open(unit));
+  if (at(unit).begun) return parts_->gradients().target_again(unit, micro_batch_);
   at(unit).begun = true;
-  const GradientSink::Target target = gradients_->target(unit, micro_batch_);
+  const GradientSink::Target target = parts_->gradients().target(unit, micro_batch_);
   at(unit).summed.assign(model().layout(unit).parameters.size(), !target.overwrites);
   return target.sums;
 }
@@ -245,22 +170,21 @@ const UnitViews& ModuleRun::begin(int unit) {
 void ModuleRun::complete(int unit, const UnitViews& sums) {
   for (std::size_t i = 0; i < at(unit).summed.size(); ++i)
     if (!at(unit).summed[i]) sums[static_cast<int>(i)].zero_();
-  gradients_->added(unit, micro_batch_);
-  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
+  parts_->gradients().added(unit, micro_batch_);
+  must(in_last_micro_batch() ? parts_->gradients().finish(unit) : parts_->gradients().keep(unit));
 }
 
 void ModuleRun::begin_backward() {
   awaits_update_ = in_last_micro_batch();
-  if (awaits_update_) must(optimizer_->prefetch());
+  if (awaits_update_) must(parts_->optimizer().prefetch());
   if (micro_batch_ > 0) expect_gradients(/*of_update=*/false);
 }
 
 void ModuleRun::expect_gradients(bool of_update) {
-  if (!gradient_places_) return;
   std::vector<int> order(static_cast<std::size_t>(model().units()));
   std::iota(order.begin(), order.end(), 0);
   if (!of_update) std::reverse(order.begin(), order.end());
-  expect_on_host(*gradient_places_, order);
+  parts_->expect_gradients(order);
 }
 
 void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_last) {
@@ -302,8 +226,8 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
   if (!to.empty()) at::_foreach_copy_(to, from);  // one kernel for all of them
   // What several ranks exchange they exchange in one order, whatever came first on each: at the end
   // of the micro-batch.
-  if (!is_last || !ranks_.is_alone()) {
-    must(gradients_->keep(unit));
+  if (!is_last || !ranks().is_alone()) {
+    must(parts_->gradients().keep(unit));
     return;
   }
   at(unit).ended = true;
@@ -321,10 +245,10 @@ void ModuleRun::end(int unit) {
     at(unit).begun = false;
     return;
   }
-  must(gradients_->open(unit));
-  gradients_->target(unit, micro_batch_);
-  gradients_->added(unit, micro_batch_);
-  must(in_last_micro_batch() ? gradients_->finish(unit) : gradients_->keep(unit));
+  must(parts_->gradients().open(unit));
+  parts_->gradients().target(unit, micro_batch_);
+  parts_->gradients().added(unit, micro_batch_);
+  must(in_last_micro_batch() ? parts_->gradients().finish(unit) : parts_->gradients().keep(unit));
 }
 
 void ModuleRun::end_micro_batch() {
@@ -338,22 +262,22 @@ void ModuleRun::end_micro_batch() {
 
 void ModuleRun::abandon_step() {
   if (!is_touched_) return;
-  if (!ranks_.is_alone()) {
-    fail("rank " + std::to_string(ranks_.part.rank) + " left a step in its middle");
+  if (!ranks().is_alone()) {
+    fail("rank " + std::to_string(ranks().part.rank) + " left a step in its middle");
     return;
   }
   const at::NoGradGuard no_tape;
   micro_batch_ = 0;
   awaits_update_ = false;
   // The last step's update may still need its gradients; where it has failed, so will all to come.
-  if (!optimizer_->drain().ok()) return;
+  if (!parts_->optimizer().drain().ok()) return;
   // None of them counts as complete any more.
-  const bool forgotten = gradients_->forget();
+  const bool forgotten = parts_->gradients().forget();
   if (const int open = std::exchange(open_unit_, -1); open >= 0 && !forgotten) put_away(open);
   for (int unit = model().units() - 1; unit >= 0; --unit) {
     if (!forgotten) {
-      must(gradients_->open(unit));
-      gradients_->target(unit, 0);
+      must(parts_->gradients().open(unit));
+      parts_->gradients().target(unit, 0);
       put_away(unit);
     }
     if (unit < layout_.units()) at(unit).begun = at(unit).ended = false;
@@ -374,9 +298,9 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   const at::NoGradGuard no_tape;
   StepOutcome outcome{.learning_rate = learning_rate(), .loss_scale = loss_scale()};
   check_order();
-  const GradientTotals totals = must(gradients_->totals());
+  const GradientTotals totals = must(parts_->gradients().totals());
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
-  const std::vector<double> of_all = must(all_of_step(ranks_, plan_.sum_order, losses));
+  const std::vector<double> of_all = must(all_of_step(ranks(), plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
   is_touched_ = awaits_update_ = false;
@@ -397,46 +321,22 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   make_scalars(rules_, state_, outcome.grad_norm, scalars_);
   count_applied(rules_, state_);
   expect_gradients(/*of_update=*/true);
-  must(optimizer_->step({.groups = scalars_,
-                         .source = update_units_.get(),
-                         .background = config_.placement.overlap_update,
-                         .number = state_.applied_step}));
-  parameters_->units().changed();
+  must(parts_->optimizer().step({.groups = scalars_,
+                                 .source = &parts_->binding(),
+                                 .background = config_.placement.overlap_update,
+                                 .number = state_.applied_step}));
+  parts_->parameters().units().changed();
   return outcome;
 }
 
-ModuleRun::Figures ModuleRun::figures() const {
-  const offload::ParamStats params = parameters_->stats();
-  const offload::ParamStats frozen = frozen_ ? frozen_->stats() : offload::ParamStats{};
-  const swap::SwapStats state = optimizer_->stats();
-  const offload::ParamStats gradients =
-      gradient_places_ ? gradient_places_->stats() : offload::ParamStats{};
-  const auto asked = process_memory();
-  const ProcessMemory memory = asked.ok() ? *asked : ProcessMemory();
-  return {.nvme_read_bytes =
-              params.bytes_read + frozen.bytes_read + state.bytes_read + gradients.bytes_read,
-          .nvme_write_bytes = params.bytes_written + frozen.bytes_written + state.bytes_written +
-                              gradients.bytes_written,
-          .h2d_bytes = parameters_->units().copied_bytes() +
-                       (frozen_ ? frozen_->units().copied_bytes() : 0) +
-                       gradients_->fetched_bytes(),
-          .d2h_bytes = gradients_->copied_bytes(),
-          .gpu_peak_bytes = plan_.cuda ? cuda_peak_bytes() : 0,
-          .pinned_bytes =
-              std::max(memory.pinned_bytes, plan_.cuda ? cuda_pinned_bytes() : std::uint64_t{0}),
-          .resident_bytes = memory.resident_bytes};
-}
-
 GpuUse ModuleRun::take_gpu_use() {
-  if (!gpu_monitor_) return {};
-  const GpuUse use = gpu_monitor_->use();
-  gpu_monitor_->restart();
+  GpuMonitor* const monitor = parts_->gpu_monitor();
+  if (monitor == nullptr) return {};
+  const GpuUse use = monitor->use();
+  monitor->restart();
   return use;
 }
 
-void ModuleRun::drain() {
-  must(optimizer_->drain());
-  must(parameters_->trained().drain());
-}
+void ModuleRun::drain() { must(parts_->drain()); }
 
 }  // namespace sluice::engine

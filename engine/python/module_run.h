@@ -40,15 +40,11 @@
 #include "aio/file_system.h"
 #include "engine/comm/communicator.h"
 #include "engine/config/config.h"
-#include "engine/observe/gpu_monitor.h"
-#include "engine/observe/io_trace.h"
-#include "engine/observe/trace_log.h"
 #include "engine/python/module_layout.h"
 #include "engine/python/module_plan.h"
-#include "engine/run/model_parameters.h"
 #include "engine/run/run_checkpoints.h"
-#include "engine/run/run_resources.h"
-#include "engine/run/run_state.h"
+#include "engine/run/saved_run.h"
+#include "engine/runtime/resources.h"
 #include "engine/step/trainer.h"
 
 namespace sluice::engine {
@@ -93,7 +89,7 @@ class ModuleRun final : public SavedRun {
   const UnitViews& slot_views(int unit) const { return *at(unit).slot; }
   // Whether a pass in this direction finds the unit where the one before left it, on the GPU.
   bool keeps(int unit, offload::PassDirection direction) const {
-    return parameters_->units().keeps(unit, direction);
+    return parts_->parameters().units().keeps(unit, direction);
   }
   int prefetch_units() const { return plan_.fetching.prefetch_units; }
   // The sums of a unit, for all that the micro-batch that goes on adds to it; then they are
@@ -123,7 +119,7 @@ class ModuleRun final : public SavedRun {
   std::int64_t micro_batch() const { return micro_batch_; }                 // ended in this one
   // Of all ranks' micro-batches.
   std::int64_t number_in_step(std::int64_t micro_batch) const {
-    return plan_.sum_order.number_in_step(micro_batch, ranks_.part.rank);
+    return plan_.sum_order.number_in_step(micro_batch, ranks().part.rank);
   }
   bool is_complete() const { return micro_batch_ == micro_batches(); }
   // Forgets what was added since the last step. With several ranks that ends all of them.
@@ -188,31 +184,22 @@ class ModuleRun final : public SavedRun {
   const TrainState& train_state() const { return state_; }
   const config::Config& config() const { return config_; }
   const ModuleLayout& layout() const { return layout_; }
-  offload::ParamStats param_stats() const { return parameters_->stats(); }
+  offload::ParamStats param_stats() const { return parts_->parameters().stats(); }
 
-  // Since create(), and now: the bytes of a step's metrics.
-  struct Figures {
-    std::uint64_t nvme_read_bytes = 0;
-    std::uint64_t nvme_write_bytes = 0;
-    std::uint64_t h2d_bytes = 0;
-    std::uint64_t d2h_bytes = 0;
-    std::uint64_t gpu_peak_bytes = 0;
-    std::uint64_t pinned_bytes = 0;
-    std::uint64_t resident_bytes = 0;
-  };
-  Figures figures() const;
+  Resources::Traffic traffic() const { return parts_->traffic(); }
+  Resources::Memory memory() const { return parts_->memory(); }
   GpuUse take_gpu_use();  // of this rank's GPU, since the call before
-  aio::IoQueue& file_queue() { return *drives_.saves; }  // for small files of its own
+  aio::IoQueue& file_queue() { return *parts_->drives().saves; }  // for small files of its own
   // Start it before the first step of it.
-  TraceLog& trace() { return trace_; }
+  TraceLog& trace() { return parts_->trace(); }
 
   using SavedRun::take_state;
   Status take_state(const TakeState& take, offload::Calls calls) override;
   CheckpointState checkpoint_state() const override;
-  bool has_other_ranks() const override { return !ranks_.is_alone(); }
+  bool has_other_ranks() const override { return !ranks().is_alone(); }
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
-  aio::Executor& executor() override { return *update_executor_; }
+  aio::Executor& executor() override { return parts_->update_executor(); }
   const MemoryPlan& plan() const override { return plan_; }
   const ModelLayout& model() const override { return layout_.trained(); }
 
@@ -227,12 +214,9 @@ class ModuleRun final : public SavedRun {
     std::vector<bool> summed;
   };
 
-  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan,
-            const Environment& environment);
-  int worker_threads() const;
-  Status make_parts();
-  Status make_optimizer();
-  Status make_gradients();
+  ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan);
+  Status make_parts(const Environment& environment);
+  const RankLink& ranks() const { return parts_->ranks(); }
   // The coming accesses to gradients on NVMe.
   void expect_gradients(bool of_update);
   Status make_views();
@@ -240,7 +224,6 @@ class ModuleRun final : public SavedRun {
   Status load_frozen(const UnitValues& values);
   Result<NewValues> checked(const NewValues& change) const;
   Status change_frozen(const NewValues& change);
-  RunState own_state() const;
   Status check_parameters(CheckpointReader& checkpoint) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
@@ -248,7 +231,7 @@ class ModuleRun final : public SavedRun {
   Result<std::string> load_own(const std::string& path, const Accept& accept);
 
   // ---- several ranks (module_ranks.cc)
-  bool is_first() const { return ranks_.part.rank == 0; }
+  bool is_first() const { return ranks().part.rank == 0; }
   // Whether they save now.
   Status tell_others(bool saves);
   Result<std::string> follow_save();
@@ -281,7 +264,6 @@ class ModuleRun final : public SavedRun {
   std::vector<std::string> assumptions_;
   const UpdateRules rules_;
   TrainState state_;
-  const int workers_;
   int most_acquired_ = 0;
   std::string client_;       // of the save that goes on
   bool is_told_ = false;     // likewise: the other ranks know that they save
@@ -294,21 +276,7 @@ class ModuleRun final : public SavedRun {
   int open_unit_ = -1;          // by open_gradient()
   std::vector<offload::AdamwScalars> scalars_;
 
-  std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: on the CPU
-  GpuRanks cuda_ranks_;
-  RankLink ranks_;
-  TraceLog trace_;
-  IoTrace io_trace_{trace_};
-  RunDrives drives_;
-  std::unique_ptr<aio::Executor> update_executor_;
-  std::unique_ptr<aio::Executor> gradient_executor_;
-  std::unique_ptr<ModelParameters> parameters_;
-  std::unique_ptr<ModelParameters> frozen_;  // null: nothing is
-  std::unique_ptr<offload::DeviceTier> gpu_tier_;
-  std::unique_ptr<offload::OptimizerOffloader> optimizer_;
-  std::unique_ptr<offload::ParamOffloader> gradient_places_;  // null: none is on NVMe
-  std::unique_ptr<GradientSink> gradients_;
-  std::unique_ptr<UnitBinding> update_units_;
+  std::unique_ptr<Resources> parts_;
 
   std::string directory_;  // of its checkpoints, once it has one
   std::string home_;       // own_directory()

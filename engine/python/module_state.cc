@@ -18,8 +18,8 @@
 #include "engine/python/module_run.h"
 #include "engine/python/parameter_spill.h"
 #include "engine/run/gathered_state.h"
-#include "engine/run/load_parameters.h"
 #include "engine/run/stored_state.h"
+#include "engine/runtime/load_parameters.h"
 #include "engine/weights/safetensors_writer.h"
 
 namespace sluice::engine {
@@ -130,7 +130,7 @@ Status ModuleRun::initialise(const UnitValues& values) {
 
 Status ModuleRun::initialise_own(const UnitValues& values) {
   DescribedValues trained(layout_, values);
-  SLUICE_RETURN_IF_ERROR(own_state().set(
+  SLUICE_RETURN_IF_ERROR(parts_->state().set(
       [&](const RunState::Spans& to) -> Status {
         const at::NoGradGuard no_tape;
         return trained.read(unit_of(model(), to.parameter), to.parameter.name, to.first,
@@ -139,20 +139,20 @@ Status ModuleRun::initialise_own(const UnitValues& values) {
       offload::Calls::kInOrder, {}));
   SLUICE_RETURN_IF_ERROR(load_frozen(values));
   // What slots of the GPU have is of before.
-  parameters_->units().changed();
-  if (frozen_) frozen_->units().changed();
+  parts_->parameters().units().changed();
+  if (parts_->frozen() != nullptr) parts_->frozen()->units().changed();
   SLUICE_ASSIGN_OR_RETURN(state_, initial_state(rules_));
   return {};
 }
 
 Status ModuleRun::load_frozen(const UnitValues& values) {
-  if (!frozen_) return {};
+  if (parts_->frozen() == nullptr) return {};
   const at::NoGradGuard no_tape;
   DescribedValues described(layout_, values);
   return load_parameters(
       {.model = &layout_.frozen(),
        .form = frozen_plan_->types.form,
-       .params = &frozen_->trained(),
+       .params = &parts_->frozen()->trained(),
        .read =
            [&](const ParameterSpec& parameter, std::uint64_t first, std::span<float> to) {
              return described.read(unit_of(layout_.frozen(), parameter), parameter.name, first, to);
@@ -167,12 +167,12 @@ Status ModuleRun::make_views() {
     const UnitViews* trained = nullptr;
     const UnitViews* frozen = nullptr;
     if (has_trained(unit)) {
-      SLUICE_RETURN_IF_ERROR(optimizer_->wait_ready(unit));
+      SLUICE_RETURN_IF_ERROR(parts_->optimizer().wait_ready(unit));
       note_gather(unit);
-      SLUICE_ASSIGN_OR_RETURN(trained, parameters_->units().acquire(unit));
+      SLUICE_ASSIGN_OR_RETURN(trained, parts_->parameters().units().acquire(unit));
     }
     if (has_frozen(unit)) {
-      SLUICE_ASSIGN_OR_RETURN(frozen, frozen_->units().acquire(unit));
+      SLUICE_ASSIGN_OR_RETURN(frozen, parts_->frozen()->units().acquire(unit));
     }
     const std::vector<ModuleParameter>& parameters = layout_.described(unit).parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -181,16 +181,16 @@ Status ModuleRun::make_views() {
       SLUICE_CHECK(views != nullptr, "a unit has the parameters that are described");
       at(unit).views.push_back(as_described((*views)[place.parameter], parameters[i].shape));
     }
-    if (trained != nullptr) parameters_->units().release(unit);
-    if (frozen != nullptr) frozen_->units().release(unit);
+    if (trained != nullptr) parts_->parameters().units().release(unit);
+    if (frozen != nullptr) parts_->frozen()->units().release(unit);
   }
   return {};
 }
 
 Status ModuleRun::take_state(const TakeState& take, offload::Calls calls) {
-  SLUICE_RETURN_IF_ERROR(optimizer_->drain());
-  return ranks_.is_alone() ? own_state().take(take, calls)
-                           : take_gathered_state(own_state(), ranks_, take);
+  SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
+  return ranks().is_alone() ? parts_->state().take(take, calls)
+                            : take_gathered_state(parts_->state(), ranks(), take);
 }
 
 CheckpointState ModuleRun::checkpoint_state() const {
@@ -216,7 +216,7 @@ CheckpointState ModuleRun::checkpoint_state() const {
 
 Status ModuleRun::lock_directory(const std::string& path) {
   if (locks_.contains(path)) return {};
-  aio::FileSystem& files = drives_.saves->backend().files();
+  aio::FileSystem& files = parts_->drives().saves->backend().files();
   SLUICE_RETURN_IF_ERROR(check_checkpoints_are_no_link(files, path));
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
@@ -224,7 +224,7 @@ Status ModuleRun::lock_directory(const std::string& path) {
     return Error(ErrorCode::kBusy, "another run keeps its checkpoints in " + path +
                                        ": wait for it, end it, or choose another directory");
   if (!lock.ok()) return std::move(lock).error();
-  CheckpointFolder folder(*drives_.saves, RunCheckpoints::folder_of(path));
+  CheckpointFolder folder(*parts_->drives().saves, RunCheckpoints::folder_of(path));
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());
   for (const std::string& name : leftovers)
     log::info("cleared up after a save that was interrupted: " + folder.path() + "/" + name);
@@ -234,7 +234,7 @@ Status ModuleRun::lock_directory(const std::string& path) {
 
 Status ModuleRun::own_directory(const std::string& directory) {
   const std::string path = absolute_path(directory);
-  SLUICE_RETURN_IF_ERROR(check_run_directory(*drives_.saves, path));
+  SLUICE_RETURN_IF_ERROR(check_run_directory(*parts_->drives().saves, path));
   SLUICE_RETURN_IF_ERROR(lock_directory(path));
   home_ = path;
   return {};
@@ -252,7 +252,7 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
   SLUICE_ASSIGN_OR_RETURN(
       checkpoints_,
       RunCheckpoints::create(
-          *this, *drives_.saves,
+          *this, *parts_->drives().saves,
           {.directory = path,
            .keep_last = static_cast<int>(config_.run.keep_last_checkpoints),
            .background = background,
@@ -278,7 +278,7 @@ Result<std::string> ModuleRun::save(const SaveOptions& options) {
 
 Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
   is_told_ = false;
-  const bool in_background = options.background && ranks_.is_alone();
+  const bool in_background = options.background && ranks().is_alone();
   client_ = options.client;
   Status saving = check_manifest_room(checkpoint_state(), parameter_specs(model(), DType::kF32));
   if (saving.ok()) saving = save_into(options.directory, in_background);
@@ -309,11 +309,11 @@ std::vector<SavedCheckpoint> ModuleRun::finished_saves() {
 
 Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::string& path,
                                                                      std::string& folder) {
-  aio::FileSystem& files = drives_.saves->backend().files();
+  aio::FileSystem& files = parts_->drives().saves->backend().files();
   SLUICE_ASSIGN_OR_RETURN(const bool is_one, files.exists(path + "/" + std::string(kManifestName)));
   folder = path;
   if (!is_one) {
-    CheckpointFolder of_run(*drives_.saves, RunCheckpoints::folder_of(path));
+    CheckpointFolder of_run(*parts_->drives().saves, RunCheckpoints::folder_of(path));
     SLUICE_ASSIGN_OR_RETURN(const auto newest, of_run.newest());
     if (!newest)
       return Error(ErrorCode::kNotFound, "there is no checkpoint in " + path +
@@ -321,7 +321,7 @@ Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::
                                              " has a " + std::string(kManifestName));
     folder = newest->path;
   }
-  return CheckpointReader::open(*drives_.saves, folder, {});
+  return CheckpointReader::open(*parts_->drives().saves, folder, {});
 }
 
 // All that the run has, and nothing else.
@@ -375,12 +375,12 @@ Result<std::string> ModuleRun::load_own(const std::string& path, const Accept& a
   SLUICE_RETURN_IF_ERROR(accept(stored.client));
   SLUICE_RETURN_IF_ERROR(checkpoint->check_headers());
   abandon_step();
-  SLUICE_RETURN_IF_ERROR(own_state().set(
+  SLUICE_RETURN_IF_ERROR(parts_->state().set(
       [&](const RunState::Spans& to) {
         return checkpoint->read(to.parameter.name, to.first, to.values);
       },
       offload::Calls::kInOrder, {}, state.applied_step));
-  parameters_->units().changed();
+  parts_->parameters().units().changed();
   state_ = state;
   return folder;
 }
@@ -391,7 +391,7 @@ Status ModuleRun::save_weights(const std::string& path, DType dtype) {
     if (!is_first()) return std::string();
     SafetensorsWriter::Options options;
     options.path = path;
-    SLUICE_ASSIGN_OR_RETURN(writer, SafetensorsWriter::create(*drives_.writes, options,
+    SLUICE_ASSIGN_OR_RETURN(writer, SafetensorsWriter::create(*parts_->drives().writes, options,
                                                               parameter_specs(model(), dtype)));
     return path;
   };

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "engine/budget/configured_model.h"
+#include "engine/device/host.h"
 #include "engine/families/make_model.h"
+#include "engine/run/load_model.h"
 
 namespace sluice::engine {
 
@@ -22,30 +24,24 @@ Result<std::unique_ptr<EvaluationRun>> EvaluationRun::create(const config::Confi
                  "keep a part of the training data for it (data.validation_fraction)");
   }
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config));
-  const int threads = compute_threads(config);
-  at::set_num_threads(threads);
-  SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(run->parameters_,
-                          ModelParameters::create(plan, run->model_->layout(),
-                                                  {.drives = &run->drives_,
-                                                   .executor = run->executor_.get(),
-                                                   .base_executor = run->executor_.get()}));
+  at::set_num_threads(compute_threads(config));
+  SLUICE_ASSIGN_OR_RETURN(run->parts_, Resources::create(config, run->plan_, run->model_->layout(),
+                                                         {.use = Resources::Use::kForward}));
   return run;
 }
 
 Status EvaluationRun::load(const Progress& progress) {
-  return parameters_->load(config_, model_->shape(), progress);
+  return load_model({*parts_, config_, model_->shape(), progress});
 }
 
 Status EvaluationRun::load(CheckpointReader& checkpoint, const Progress& progress) {
-  return parameters_->load(checkpoint, config_, model_->shape(), progress);
+  return load_model({*parts_, config_, model_->shape(), progress}, checkpoint);
 }
 
 EvaluationParts EvaluationRun::parts() const {
   return {.model = model_.get(),
-          .parameters = &parameters_->units(),
-          .params = &parameters_->trained()};
+          .parameters = &parts_->parameters().units(),
+          .params = &parts_->parameters().trained()};
 }
 
 LossSum EvaluationRun::evaluate(const Progress& progress) {

@@ -13,15 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/model/model.h"
 #include "engine/run/document_losses.h"
-#include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
-#include "engine/run/run_resources.h"
+#include "engine/runtime/resources.h"
 #include "engine/step/evaluation_pass.h"
 
 namespace sluice::engine {
@@ -39,7 +37,7 @@ class EvaluationRun {
   // The weights: elements. Where the configuration has adapters, those of recipe.lora.adapter
   // beside model.init_from.
   Status load(const Progress& progress);
-  // Instead: those of a checkpoint (ModelParameters::load()).
+  // Instead: those of a checkpoint (load_model()).
   Status load(CheckpointReader& checkpoint, const Progress& progress);
   // Over run.eval_batches micro-batches of the validation data, or all of it if that is less;
   // counts samples.
@@ -53,8 +51,8 @@ class EvaluationRun {
   };
   Result<Documents> evaluate_documents(const Progress& progress);
 
-  RunDrives& drives() { return drives_; }
-  offload::ParamStats stats() const { return parameters_->stats(); }
+  RunDrives& drives() { return parts_->drives(); }
+  offload::ParamStats stats() const { return parts_->parameters().stats(); }
 
  private:
   EvaluationRun(const config::Config& config, const MemoryPlan& plan)
@@ -66,9 +64,7 @@ class EvaluationRun {
   const MemoryPlan plan_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<RunData> data_;
-  RunDrives drives_;
-  std::unique_ptr<aio::Executor> executor_;
-  std::unique_ptr<ModelParameters> parameters_;
+  std::unique_ptr<Resources> parts_;
 };
 
 }  // namespace sluice::engine

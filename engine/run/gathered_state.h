@@ -14,7 +14,7 @@
 
 #include "aio/result.h"
 #include "engine/model/model_layout.h"
-#include "engine/run/run_state.h"
+#include "engine/runtime/run_state.h"
 #include "engine/step/rank_reduction.h"
 #include "offload/state/state_tiles.h"
 

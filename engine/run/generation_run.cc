@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "engine/budget/configured_model.h"
+#include "engine/device/host.h"
 #include "engine/families/make_model.h"
 #include "engine/model/torch_types.h"
+#include "engine/run/load_model.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
@@ -18,15 +20,9 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
                                                              const MemoryPlan& plan) {
   std::unique_ptr<GenerationRun> run(new GenerationRun(config, plan));
   run->model_ = make_model(configured_model(config, plan.cuda));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config));
-  const int threads = compute_threads(config);
-  at::set_num_threads(threads);
-  SLUICE_ASSIGN_OR_RETURN(run->executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(run->parameters_,
-                          ModelParameters::create(plan, run->model_->layout(),
-                                                  {.drives = &run->drives_,
-                                                   .executor = run->executor_.get(),
-                                                   .base_executor = run->executor_.get()}));
+  at::set_num_threads(compute_threads(config));
+  SLUICE_ASSIGN_OR_RETURN(run->parts_, Resources::create(config, run->plan_, run->model_->layout(),
+                                                         {.use = Resources::Use::kForward}));
   run->cache_ =
       std::make_unique<KvCache>(run->model_->layout(), generation_context(config),
                                 at::TensorOptions()
@@ -36,7 +32,7 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
 }
 
 Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progress) {
-  return parameters_->load(checkpoint, config_, model_->shape(), progress);
+  return load_model({*parts_, config_, model_->shape(), progress}, checkpoint);
 }
 
 std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
@@ -58,8 +54,8 @@ std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
   const at::NoGradGuard no_tape;
   const ModelLayout& layout = model_->layout();
   const offload::StepProgram program = offload::forward_pass(program_units(layout));
-  UnitParameters& units = parameters_->units();
-  expect_passes({&units, &parameters_->trained()}, program);
+  UnitParameters& units = parts_->parameters().units();
+  expect_passes({&units, &parts_->parameters().trained()}, program);
   FetchedUnits fetched(units);
   std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
   const auto count = static_cast<std::int64_t>(ids.size());

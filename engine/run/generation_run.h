@@ -16,15 +16,13 @@
 #include <span>
 #include <vector>
 
-#include "aio/executor.h"
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/config/config.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
-#include "engine/run/model_parameters.h"
-#include "engine/run/run_resources.h"
+#include "engine/runtime/resources.h"
 
 namespace sluice::engine {
 
@@ -37,15 +35,15 @@ class GenerationRun {
   GenerationRun& operator=(const GenerationRun&) = delete;
 
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-  // ModelParameters::load().
+  // load_model().
   Status load(CheckpointReader& checkpoint, const Progress& progress);
 
   // The tokens that come next: first one or more, later one at a time. Returns the logits of what
   // follows. Of more tokens than the model sees, the last ones are taken.
   std::vector<float> feed(std::span<const std::int64_t> tokens);
 
-  RunDrives& drives() { return drives_; }
-  offload::ParamStats stats() const { return parameters_->stats(); }
+  RunDrives& drives() { return parts_->drives(); }
+  offload::ParamStats stats() const { return parts_->parameters().stats(); }
 
  private:
   GenerationRun(const config::Config& config, const MemoryPlan& plan)
@@ -55,9 +53,7 @@ class GenerationRun {
   const config::Config config_;
   const MemoryPlan plan_;
   std::unique_ptr<Model> model_;
-  RunDrives drives_;
-  std::unique_ptr<aio::Executor> executor_;
-  std::unique_ptr<ModelParameters> parameters_;
+  std::unique_ptr<Resources> parts_;
   std::unique_ptr<KvCache> cache_;
   std::vector<std::int64_t> seen_;  // the tokens in the cache
 };

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/exchange/stored_shape.h"
-#include "engine/run/flat_ranges.h"
+#include "engine/runtime/flat_ranges.h"
 
 namespace sluice::engine {
 namespace {

@@ -21,7 +21,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/model/model_layout.h"
-#include "engine/run/run_state.h"
+#include "engine/runtime/run_state.h"
 #include "engine/step/rank_reduction.h"
 
 namespace sluice::engine {

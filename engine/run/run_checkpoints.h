@@ -28,7 +28,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_state.h"
-#include "engine/run/run_state.h"
+#include "engine/run/saved_run.h"
 #include "engine/run/state_image.h"
 
 namespace sluice::engine {

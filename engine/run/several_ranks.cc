@@ -20,9 +20,9 @@
 namespace sluice::engine {
 
 Status TrainingRun::lead(Order order) {
-  if (ranks_.is_alone()) return {};
+  if (ranks().is_alone()) return {};
   auto told = static_cast<std::byte>(order);
-  return ranks_.link->broadcast(std::span(&told, 1), /*root=*/0);
+  return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
 // What a rank tells the others before the first step: all have to be the same, or it has failed.
@@ -37,14 +37,14 @@ nlohmann::json TrainingRun::beginning(const Status& own) const {
 }
 
 Status TrainingRun::begin_together(const Status& own) {
-  if (ranks_.is_alone()) {
+  if (ranks().is_alone()) {
     is_in_step_ = own.ok();
     return own;
   }
   // An error may name a path that is no UTF-8.
   const std::string mine =
       beginning(own).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks_.link->all_gather_text(mine));
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks().link->all_gather_text(mine));
   const auto refused = [this](ErrorCode code, const std::string& text) {
     return Error(is_first_rank() ? code : ErrorCode::kCancelled, text);
   };
@@ -72,10 +72,10 @@ Status TrainingRun::follow() {
   is_in_step_ = false;
   for (;;) {
     std::byte told{};
-    SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::span(&told, 1), /*root=*/0));
+    SLUICE_RETURN_IF_ERROR(ranks().link->broadcast(std::span(&told, 1), /*root=*/0));
     switch (static_cast<Order>(told)) {
       case Order::kStep:
-        trace_.begin_step(trainer_->state().global_step + 1, SteadyClock().now_ns());
+        trace().begin_step(trainer_->state().global_step + 1, SteadyClock().now_ns());
         static_cast<void>(one_step());
         break;
       case Order::kEvaluate:
@@ -84,17 +84,17 @@ Status TrainingRun::follow() {
       case Order::kTakeState:
         trainer_->drain();
         // What the first rank could not write is for that one to judge.
-        if (const Status taken = take_gathered_state(own_state(), ranks_, {});
+        if (const Status taken = take_gathered_state(parts_->state(), ranks(), {});
             !taken.ok() && taken.error().code() != ErrorCode::kCancelled)
           return taken;
-        SLUICE_RETURN_IF_ERROR(ranks_.link->health());
+        SLUICE_RETURN_IF_ERROR(ranks().link->health());
         break;
       case Order::kSave: {
         trainer_->drain();
-        JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
+        JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
         // What was not saved is for the first rank to report.
-        static_cast<void>(save.follow(source_of(own_state())));
-        SLUICE_RETURN_IF_ERROR(ranks_.link->health());
+        static_cast<void>(save.follow(source_of(parts_->state())));
+        SLUICE_RETURN_IF_ERROR(ranks().link->health());
         break;
       }
       case Order::kTrace: {
@@ -114,9 +114,9 @@ Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kSave));
   trainer_->drain();
-  JointSave save(model(), ranks_, *drives_.saves, stored_moments(plan_.types));
-  auto bytes = save.lead(folder, state, source_of(own_state()));
-  is_in_step_ = ranks_.link->health().ok();
+  JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
+  auto bytes = save.lead(folder, state, source_of(parts_->state()));
+  is_in_step_ = ranks().link->health().ok();
   return bytes;
 }
 
@@ -128,13 +128,13 @@ struct TrainingRun::StepFigures {
 };
 
 Status TrainingRun::share_figures(StepOutcome& outcome) {
-  if (ranks_.is_alone()) return {};
-  const StepFigures own{.traffic = own_traffic(),
-                        .memory = own_memory(),
+  if (ranks().is_alone()) return {};
+  const StepFigures own{.traffic = parts_->traffic(),
+                        .memory = parts_->memory(),
                         .gpu_use = own_gpu_use(),
                         .times = outcome.times};
-  std::vector<StepFigures> all(static_cast<std::size_t>(ranks_.part.world));
-  SLUICE_RETURN_IF_ERROR(ranks_.link->all_gather_values(own, std::span(all)));
+  std::vector<StepFigures> all(static_cast<std::size_t>(ranks().part.world));
+  SLUICE_RETURN_IF_ERROR(ranks().link->all_gather_values(own, std::span(all)));
   all_traffic_ = {};
   all_memory_ = {};
   std::vector<GpuUse> uses;
@@ -163,22 +163,22 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
 }
 
 Status TrainingRun::write_trace(const std::string& path) {
-  if (ranks_.is_alone()) {
-    trace_.end_steps(SteadyClock().now_ns());
-    return trace_.write_json(path);
+  if (ranks().is_alone()) {
+    trace().end_steps(SteadyClock().now_ns());
+    return trace().write_json(path);
   }
   SLUICE_RETURN_IF_ERROR(lead(Order::kTrace));
   TraceProcess own;
   SLUICE_ASSIGN_OR_RETURN(const TraceLog::Others others, gather_traces(own));
-  return trace_.write_json(path, own, others);
+  return trace().write_json(path, own, others);
 }
 
 // Hosts have clocks of their own: those of two are compared when all leave a barrier. The result is
 // of use to the first rank alone.
 Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
   const SteadyClock clock;
-  trace_.end_steps(clock.now_ns());
-  Communicator& link = *ranks_.link;
+  trace().end_steps(clock.now_ns());
+  Communicator& link = *ranks().link;
   const int rank = link.rank();
   std::vector<int> of_host(static_cast<std::size_t>(link.world_size(ProcessGroup::kNode)));
   SLUICE_RETURN_IF_ERROR(link.all_gather_values(rank, std::span(of_host), ProcessGroup::kNode));
@@ -190,8 +190,8 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
     int host;  // its first rank
   };
   const Begin mine{.now_ns = clock.now_ns(),
-                   .first_ns = trace_.first_ns(),
-                   .dropped_spans = trace_.dropped_spans(),
+                   .first_ns = trace().first_ns(),
+                   .dropped_spans = trace().dropped_spans(),
                    .host = of_host.front()};
   std::vector<Begin> all(static_cast<std::size_t>(link.world_size()));
   SLUICE_RETURN_IF_ERROR(link.all_gather_values(mine, std::span(all)));
@@ -210,7 +210,7 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
          .of_several = true,
          .origin_ns = origin_ns};
   if (origin_ns != TraceLog::kNever) own.origin_ns += ahead_ns(mine);
-  std::string text = rank == 0 ? std::string() : trace_.events(own);
+  std::string text = rank == 0 ? std::string() : trace().events(own);
   std::vector<std::uint64_t> sizes(all.size());
   SLUICE_RETURN_IF_ERROR(link.all_gather_values(std::uint64_t{text.size()}, std::span(sizes)));
   for (int from = 1; from < link.world_size(); ++from) {

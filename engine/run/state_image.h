@@ -13,7 +13,7 @@
 
 #include "aio/page_memory.h"
 #include "aio/result.h"
-#include "engine/run/run_state.h"
+#include "engine/run/saved_run.h"
 #include "engine/weights/dtype.h"
 
 namespace sluice::engine {

@@ -7,7 +7,7 @@
 #include "engine/config/changes.h"
 #include "engine/config/stored_config.h"
 #include "engine/exchange/stored_shape.h"
-#include "engine/run/run_resources.h"
+#include "engine/runtime/make_parts.h"
 
 namespace sluice::engine {
 namespace {

@@ -18,10 +18,10 @@
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/make_model.h"
 #include "engine/model/initial_values.h"
-#include "engine/run/flat_ranges.h"
 #include "engine/run/gathered_state.h"
 #include "engine/run/stored_state.h"
-#include "engine/run/weights_file.h"
+#include "engine/runtime/flat_ranges.h"
+#include "engine/runtime/weights_file.h"
 #include "engine/step/cuda_step.h"
 #include "engine/weights/safetensors_writer.h"
 
@@ -44,108 +44,28 @@ std::string working_folder() {
 
 }  // namespace
 
-TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link)
-    : config_(config), plan_(plan), ranks_{.part = plan.ranks, .link = link} {
-  SLUICE_CHECK(ranks_.is_alone() || link != nullptr, "several ranks have a link");
-}
+TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
+    : config_(config), plan_(plan) {}
 
 TrainingRun::~TrainingRun() {
   if (is_in_step_ && is_first_rank()) static_cast<void>(lead(Order::kEnd));
-  if (is_in_step_ && !ranks_.is_alone()) static_cast<void>(ranks_.link->barrier());  // rank 0 last
-  trainer_.reset();
-  if (parameters_) parameters_->end_passes();
-  unit_inputs_.reset();  // may be using the spill
-  for (const Status& removed :
-       {optimizer_ ? optimizer_->remove() : Status(), spill_ ? spill_->remove() : Status()})
-    if (!removed.ok()) log::warning(removed.error().message());
-}
-
-Status TrainingRun::make_offloaders() {
-  at::set_num_threads(compute_threads(config_));
-  const int threads =
-      worker_threads(config_, ranks_.is_alone() ? 1 : ranks_.link->world_size(ProcessGroup::kNode));
-  SLUICE_ASSIGN_OR_RETURN(update_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(gradient_executor_, aio::make_executor(threads));
-  SLUICE_ASSIGN_OR_RETURN(parameters_,
-                          ModelParameters::create(plan_, model(),
-                                                  {.drives = &drives_,
-                                                   .base_executor = gradient_executor_.get(),
-                                                   .trace = &trace_,
-                                                   .ranks = ranks_,
-                                                   .cuda_ranks = cuda_ranks_.get()}));
-  if (plan_.state.gpu_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        gpu_tier_, make_cuda_state_tier(plan_.state.gpu_bytes, stream_of(cuda_ranks_.get())));
-  }
-  SLUICE_ASSIGN_OR_RETURN(optimizer_,
-                          offload::OptimizerOffloader::create(optimizer_options(plan_),
-                                                              {.reads = drives_.reads.get(),
-                                                               .writes = drives_.writes.get(),
-                                                               .executor = update_executor_.get(),
-                                                               .device = gpu_tier_.get()}));
-  return {};
-}
-
-// The cap counts what CUDA and NCCL take beside LibTorch's allocator.
-Status TrainingRun::limit_gpu() {
-  if (!plan_.cuda) return {};
-  // Adapters' passes need blocks of many more sizes: at 8 x 2048 tokens of Qwen3-8B in 24 GiB the
-  // holes between them were more than what the plan leaves.
-  if (plan_.base) grow_cuda_segments();
-  if (!config_.budget.gpu_gib) return {};
-  const auto cap = static_cast<std::uint64_t>(*config_.budget.gpu_gib * kGiB);
-  const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
-  return limit_cuda_memory(cap > beside ? cap - beside : 0);
-}
-
-Status TrainingRun::make_unit_inputs() {
-  const ActivationPlan& plan = plan_.activations;
-  if (!plan.spill.units.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(spill_, offload::InputSpill::create(spill_options(plan_),
-                                                                {*drives_.reads, *drives_.writes}));
-  }
-  SpilledInputs spilled(plan, spill_.get());
-  if (plan.unit_inputs) {
-    SLUICE_ASSIGN_OR_RETURN(unit_inputs_, make_cuda_unit_input_store(model(), *plan.unit_inputs,
-                                                                     std::move(spilled), &trace_));
-  } else if (spill_ != nullptr) {
-    unit_inputs_ = make_spilling_unit_input_store(model(), std::move(spilled));
-  } else {
-    unit_inputs_ = std::make_unique<PlainUnitInputStore>(model_->units());
-  }
-  return {};
-}
-
-Status TrainingRun::make_device() {
-  SLUICE_RETURN_IF_ERROR(make_unit_inputs());
-  SLUICE_ASSIGN_OR_RETURN(gradients_, make_gradient_sink(plan_, model(),
-                                                         {.executor = gradient_executor_.get(),
-                                                          .ranks = ranks_,
-                                                          .link = cuda_ranks_.get(),
-                                                          .trace = &trace_}));
-  if (plan_.cuda) {
-    clock_ = make_cuda_phase_clock();
-    gpu_monitor_ = std::make_unique<GpuMonitor>(GpuMonitor::Options{.bus_id = cuda_bus_id()});
-  } else {
-    clock_ = std::make_unique<CpuPhaseClock>();
-  }
-  return {};
+  if (is_in_step_ && !ranks().is_alone())
+    static_cast<void>(ranks().link->barrier());  // rank 0 last
 }
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan,
                                                          Communicator* link) {
-  std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan, link));
+  std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
   run->model_ = make_model(configured_model(config, plan.cuda));
   SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
                           config::stored_json(config, working_folder()));
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
-  SLUICE_ASSIGN_OR_RETURN(run->drives_, open_drives(config, &run->io_trace_));
-  SLUICE_RETURN_IF_ERROR(run->cuda_ranks_.connect(plan, run->ranks_));
-  SLUICE_RETURN_IF_ERROR(run->limit_gpu());
-  SLUICE_RETURN_IF_ERROR(run->make_offloaders());
-  SLUICE_RETURN_IF_ERROR(run->make_device());
+  at::set_num_threads(compute_threads(config));
+  SLUICE_ASSIGN_OR_RETURN(run->parts_,
+                          Resources::create(config, run->plan_, run->model(),
+                                            {.use = Resources::Use::kSteps, .link = link}));
   const UpdateRules rules = update_rules(config, plan.state.settings);
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules));
   run->trainer_ = std::make_unique<Trainer>(
@@ -158,32 +78,25 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
                        .prefetch_units = plan.fetching.prefetch_units,
                        .hash_widths = hash_widths(config, plan),
-                       .ranks = run->ranks_,
+                       .ranks = run->ranks(),
                        .order = plan.sum_order},
       Trainer::Parts{.model = run->model_.get(),
-                     .parameters = &run->parameters_->units(),
-                     .gradients = run->gradients_.get(),
-                     .unit_inputs = run->unit_inputs_.get(),
-                     .params = &run->parameters_->trained(),
-                     .optimizer = run->optimizer_.get(),
-                     .clock = run->clock_.get(),
-                     .trace = &run->trace_},
+                     .parameters = &run->parts_->parameters().units(),
+                     .gradients = &run->parts_->gradients(),
+                     .unit_inputs = &run->parts_->unit_inputs(),
+                     .params = &run->parts_->parameters().trained(),
+                     .optimizer = &run->parts_->optimizer(),
+                     .binding = &run->parts_->binding(),
+                     .clock = &run->parts_->clock(),
+                     .trace = &run->trace()},
       state);
   run->trainer_->measure_phases(config.wall_clock_breakdown);
   return run;
 }
 
-RunState TrainingRun::own_state() const {
-  return {.optimizer = optimizer_.get(),
-          .params = &parameters_->trained(),
-          .units = &parameters_->units(),
-          .model = &model(),
-          .ranks = ranks_.part};
-}
-
 Status TrainingRun::load_base(const Progress& progress) {
-  const std::uint64_t total = base()->elements() + own_state().elements();
-  return base()->load(config_, *drives_.reads, model_->shape(), [&](std::uint64_t done) {
+  const std::uint64_t total = base()->elements() + parts_->state().elements();
+  return base()->load(config_, *parts_->drives().reads, model_->shape(), [&](std::uint64_t done) {
     return progress ? progress(done, total) : Status();
   });
 }
@@ -200,13 +113,13 @@ Status TrainingRun::initialise(const Progress& progress) {
   SLUICE_RETURN_IF_ERROR(load_base(progress));
   std::optional<AdapterWeights> adapters;
   if (!config_.lora.adapter.empty()) {
-    auto opened = AdapterWeights::open(*drives_.reads, config_.lora.adapter,
+    auto opened = AdapterWeights::open(*parts_->drives().reads, config_.lora.adapter,
                                        configured_model(config_, plan_.cuda));
     if (!opened.ok()) return std::move(opened).error().with_context("recipe.lora.adapter");
     adapters = *std::move(opened);
   }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
-  return own_state().set(
+  return parts_->state().set(
       [&](const RunState::Spans& to) -> Status {
         if (adapters) return adapters->read(to.parameter.name, to.first, to.values.master);
         fill_initial(to.parameter, seed, to.first, to.values.master);
@@ -218,19 +131,20 @@ Status TrainingRun::initialise(const Progress& progress) {
 Status TrainingRun::set_initial_state(const Progress& progress) {
   std::optional<WeightsFile> weights;
   if (!config_.model.init_from.empty()) {
-    auto opened = WeightsFile::open(*drives_.reads, config_.model.init_from, model_->shape());
+    auto opened =
+        WeightsFile::open(*parts_->drives().reads, config_.model.init_from, model_->shape());
     if (!opened.ok()) return std::move(opened).error().with_context("model.init_from");
     weights = *std::move(opened);
   }
   if (weights) {
-    return own_state().set(
+    return parts_->state().set(
         [&](const RunState::Spans& to) {
           return weights->read(to.parameter, to.first, to.values.master);
         },
         offload::Calls::kInOrder, progress);
   }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
-  return own_state().set(
+  return parts_->state().set(
       [&](const RunState::Spans& to) -> Status {
         fill_initial(to.parameter, seed, to.first, to.values.master);
         return {};
@@ -254,7 +168,7 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
                                                        : train_state(checkpoint.state().position);
   SLUICE_ASSIGN_OR_RETURN(state,
                           continued_state(update_rules(config_, plan_.state.settings), state));
-  SLUICE_RETURN_IF_ERROR(own_state().set(
+  SLUICE_RETURN_IF_ERROR(parts_->state().set(
       [&](const RunState::Spans& to) {
         return checkpoint.read(to.parameter.name, to.first, to.values);
       },
@@ -267,9 +181,9 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
   trainer_->drain();
-  Status taken = ranks_.is_alone() ? own_state().take(take, calls)
-                                   : take_gathered_state(own_state(), ranks_, take);
-  is_in_step_ = ranks_.is_alone() || ranks_.link->health().ok();
+  Status taken = ranks().is_alone() ? parts_->state().take(take, calls)
+                                    : take_gathered_state(parts_->state(), ranks(), take);
+  is_in_step_ = ranks().is_alone() || ranks().link->health().ok();
   return taken;
 }
 
@@ -289,8 +203,9 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   };
   std::vector<TensorSpec> tensors = parameter_specs(model(), dtype);
   for (TensorSpec& tensor : tensors) tensor.name = name(tensor.name);
-  SLUICE_ASSIGN_OR_RETURN(const auto writer,
-                          SafetensorsWriter::create(*drives_.writes, options, std::move(tensors)));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      SafetensorsWriter::create(*parts_->drives().writes, options, std::move(tensors)));
   SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
     return writer->append(name(state.parameter->name), state.master);
   }));
@@ -299,7 +214,7 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
 
 std::uint64_t TrainingRun::tokens_per_step() const {
   return static_cast<std::uint64_t>(config_.batch.micro * config_.batch.accumulation *
-                                    ranks_.part.world * config_.data.sequence_tokens);
+                                    ranks().part.world * config_.data.sequence_tokens);
 }
 
 StepOutcome TrainingRun::step() {
@@ -311,17 +226,17 @@ StepOutcome TrainingRun::step() {
 }
 
 StepOutcome TrainingRun::one_step() {
-  if (gpu_monitor_) gpu_monitor_->restart();
+  if (GpuMonitor* const monitor = parts_->gpu_monitor()) monitor->restart();
   const auto step = static_cast<std::int64_t>(trainer_->state().global_step) + 1;
   const SteadyClock clock;
-  const TraceScope traced(trace_, clock, TraceTrack::kRun, "step", {"step", step});
+  const TraceScope traced(trace(), clock, TraceTrack::kRun, "step", {"step", step});
   const auto rows = static_cast<std::uint64_t>(config_.batch.micro);
   const auto micro_batches = static_cast<std::uint64_t>(config_.batch.accumulation);
   std::vector<std::uint64_t> firsts;
   firsts.reserve(micro_batches);
   for (std::int64_t m = 0; m < config_.batch.accumulation; ++m) {
     const auto number =
-        static_cast<std::uint64_t>(plan_.sum_order.number_in_step(m, ranks_.part.rank));
+        static_cast<std::uint64_t>(plan_.sum_order.number_in_step(m, ranks().part.rank));
     firsts.push_back(trainer_->state().samples_drawn + number * rows);
   }
   if (config_.flops_profiler.enabled) {  // on every rank
@@ -329,7 +244,7 @@ StepOutcome TrainingRun::one_step() {
   }
   StepOutcome outcome =
       trainer_->step(data_->training_batch(std::move(firsts), compute_device(plan_)));
-  trainer_->count_samples(rows * micro_batches * static_cast<std::uint64_t>(ranks_.part.world));
+  trainer_->count_samples(rows * micro_batches * static_cast<std::uint64_t>(ranks().part.world));
   must(share_figures(outcome));
   if (!outcome.skipped) trainer_->gather_unit_hashes();
   return outcome;

@@ -23,12 +23,9 @@
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
-#include "engine/observe/gpu_monitor.h"
-#include "engine/observe/io_trace.h"
-#include "engine/run/model_parameters.h"
 #include "engine/run/run_data.h"
-#include "engine/run/run_resources.h"
-#include "engine/run/run_state.h"
+#include "engine/run/saved_run.h"
+#include "engine/runtime/resources.h"
 #include "engine/step/trainer.h"
 #include "engine/weights/safetensors_header.h"
 
@@ -45,7 +42,7 @@ class TrainingRun final : public SavedRun {
   static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
                                                      const MemoryPlan& plan,
                                                      Communicator* link = nullptr);
-  bool is_first_rank() const { return ranks_.part.rank == 0; }
+  bool is_first_rank() const { return ranks().part.rank == 0; }
   // Of every rank, once the state is there or could not be had, as `own` says: none goes on before
   // all can. Where one has failed, or reads other data or weights than the first one, all get an
   // error: the first rank what happened and on which rank, the others kCancelled.
@@ -73,7 +70,7 @@ class TrainingRun final : public SavedRun {
 
   Status take_state(const TakeState& take, offload::Calls calls) override;
   using SavedRun::take_state;
-  bool has_other_ranks() const override { return !ranks_.is_alone(); }
+  bool has_other_ranks() const override { return !ranks().is_alone(); }
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
   CheckpointState checkpoint_state() const override;
@@ -82,12 +79,12 @@ class TrainingRun final : public SavedRun {
   Status save_weights(const std::string& path, DType dtype);
 
   // Start it before the first step to have a trace; with several ranks, on each.
-  TraceLog& trace() { return trace_; }
+  TraceLog& trace() { return parts_->trace(); }
   // After the last step: what all ranks have traced, as one file. Replaces what is there.
   Status write_trace(const std::string& path);
 
-  RunDrives& drives() { return drives_; }
-  aio::Executor& executor() override { return *update_executor_; }
+  RunDrives& drives() { return parts_->drives(); }
+  aio::Executor& executor() override { return parts_->update_executor(); }
   const config::Config& config() const { return config_; }
   const MemoryPlan& plan() const override { return plan_; }
   const ModelLayout& model() const override { return model_->layout(); }
@@ -95,30 +92,18 @@ class TrainingRun final : public SavedRun {
   std::uint64_t tokens_per_step() const;
   std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }
   bool has_validation() const { return data_->has_validation(); }
-  std::uint64_t gpu_peak_bytes() const;    // LibTorch's; 0 on the CPU
-  std::uint64_t gpu_pinned_bytes() const;  // host memory that the GPU can reach; likewise
 
   // After the last step, of all ranks: their sums, and of the fullest GPU.
-  struct Memory {
-    std::uint64_t gpu_peak_bytes = 0;
-    std::uint64_t pinned_bytes = 0;
-    std::uint64_t resident_bytes = 0;
-  };
+  using Memory = Resources::Memory;
   Memory memory() const;
   GpuUse gpu_use() const;  // during the last step, of all ranks' GPUs
 
-  struct Traffic {
-    std::uint64_t nvme_read_bytes = 0;
-    std::uint64_t nvme_write_bytes = 0;
-    std::uint64_t h2d_bytes = 0;
-    std::uint64_t d2h_bytes = 0;
-  };
+  using Traffic = Resources::Traffic;
   Traffic traffic() const;  // since create(); of all ranks, after the last step
 
  private:
-  TrainingRun(const config::Config& config, const MemoryPlan& plan, Communicator* link);
-  Traffic own_traffic() const;
-  RunState own_state() const;
+  TrainingRun(const config::Config& config, const MemoryPlan& plan);
+  const RankLink& ranks() const { return parts_->ranks(); }
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
   nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);  // nothing where there is one rank
@@ -126,28 +111,22 @@ class TrainingRun final : public SavedRun {
   struct StepFigures;
   // Sums of them, and of times the longest, which go into the step's outcome.
   Status share_figures(StepOutcome& outcome);
-  Memory own_memory() const;
   GpuUse own_gpu_use() const;
   Result<TraceLog::Others> gather_traces(TraceProcess& own);
   StepOutcome one_step();
   double evaluate_all();
   LossSum evaluate_pass(std::uint64_t first, LossSum total);
   std::uint64_t evaluation_group() const;
-  Status limit_gpu();
-  Status make_offloaders();
-  Status make_unit_inputs();
-  Status make_device();
   Status set_initial_state(const Progress& progress);
   // Of what load_base() leaves to do.
   Progress behind_base(const Progress& progress) const;
   Status load_base(const Progress& progress);
-  BaseParameters* base() const { return parameters_->base(); }  // null: the model is trained
+  BaseParameters* base() const {
+    return parts_->parameters().base();
+  }  // null: the model is trained
 
   const config::Config config_;
   const MemoryPlan plan_;
-  std::unique_ptr<GpuMonitor> gpu_monitor_;  // null: on the CPU
-  GpuRanks cuda_ranks_;
-  RankLink ranks_;
   // Whether the other ranks are where this one is: else nothing is said to them at the end.
   bool is_in_step_ = false;
   Traffic all_traffic_;               // with several ranks
@@ -155,22 +134,8 @@ class TrainingRun final : public SavedRun {
   GpuUse all_gpu_use_;                // likewise
   std::string stored_configuration_;  // in its checkpoints
   std::unique_ptr<Model> model_;
-  TraceLog trace_;
-  IoTrace io_trace_{trace_};
-
   std::unique_ptr<RunData> data_;
-  RunDrives drives_;
-  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, under the next forward
-  std::unique_ptr<aio::Executor> gradient_executor_;  // casts
-  std::unique_ptr<ModelParameters> parameters_;
-  std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
-  std::unique_ptr<offload::OptimizerOffloader> optimizer_;
-
-  std::unique_ptr<offload::InputSpill> spill_;  // null: no unit's input goes to the drives
-
-  std::unique_ptr<GradientSink> gradients_;
-  std::unique_ptr<UnitInputStore> unit_inputs_;
-  std::unique_ptr<PhaseClock> clock_;
+  std::unique_ptr<Resources> parts_;
   std::unique_ptr<Trainer> trainer_;
 };
 

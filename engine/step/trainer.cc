@@ -29,8 +29,6 @@ std::int64_t now_ns() {
 Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& state)
     : options_(options),
       parts_(parts),
-      update_units_({parts.params, parts.parameters, parts.gradients}, UnitBinding::Access::kUpdate,
-                    parts.model->layout(), parts.trace),
       fetched_(*parts.parameters),
       program_(offload::training_step(program_units(parts.model->layout()), options.overlap_update,
                                       options.waves.count())),
@@ -38,11 +36,8 @@ Trainer::Trainer(const Options& options, const Parts& parts, const TrainState& s
       saved_(static_cast<std::size_t>(parts.model->units())),
       recorder_(*parts.clock, forward_mark(options.waves.count()) + 1) {
   if (options.hash_widths)
-    update_units_.hash_units(*options.hash_widths, /*by_itself=*/options.ranks.is_alone());
+    parts_.binding->hash_units(*options.hash_widths, /*by_itself=*/options.ranks.is_alone());
 }
-
-// The update's source is a member.
-Trainer::~Trainer() { static_cast<void>(parts_.optimizer->drain()); }
 
 // What the device does from here on, as it gets to it.
 void Trainer::record(PassPhase phase, int unit, std::int64_t micro_batch) {
@@ -348,7 +343,7 @@ void Trainer::update(const GradientTotals& totals, StepOutcome& outcome) {
   count_applied(options_.rules, state_);
   const std::int64_t begin_ns = now_ns();
   must(parts_.optimizer->step({.groups = scalars_,
-                               .source = &update_units_,
+                               .source = parts_.binding,
                                .background = options_.overlap_update,
                                .number = state_.applied_step}));  // this one counts by now
   times_.update_exposed_ns += now_ns() - begin_ns;
@@ -381,7 +376,7 @@ StepOutcome Trainer::step(const StepBatch& batch) {
     update(totals, outcome);
   else
     handle_overflow(batch, totals, outcome);
-  times_.update_ns = update_units_.last_step_ns();
+  times_.update_ns = parts_.binding->last_step_ns();
   outcome.times = times_;
   return outcome;
 }
@@ -393,17 +388,17 @@ std::vector<LossSum> Trainer::evaluate(const StepBatch& batch) {
 }
 
 const std::vector<UnitHashes>& Trainer::unit_hashes() {
-  if (!options_.ranks.is_alone()) return update_units_.hashes();  // gathered by then
+  if (!options_.ranks.is_alone()) return parts_.binding->hashes();  // gathered by then
   for (int unit = 0; options_.hash_widths && unit < parts_.model->units(); ++unit)
     wait_for_update(unit);
-  must(update_units_.hash_device_units(options_.residency));
-  return update_units_.hashes();
+  must(parts_.binding->hash_device_units(options_.residency));
+  return parts_.binding->hashes();
 }
 
 void Trainer::gather_unit_hashes() {
   if (!options_.hash_widths || options_.ranks.is_alone()) return;
   for (int unit = 0; unit < parts_.model->units(); ++unit) wait_for_update(unit);
-  must(update_units_.hash_shards(options_.ranks, options_.residency));
+  must(parts_.binding->hash_shards(options_.ranks, options_.residency));
 }
 
 void Trainer::drain() {

@@ -93,12 +93,12 @@ class Trainer {
     UnitInputStore* unit_inputs = nullptr;
     offload::ParamOffloader* params = nullptr;
     offload::OptimizerOffloader* optimizer = nullptr;
+    UnitBinding* binding = nullptr;
     PhaseClock* clock = nullptr;
     TraceLog* trace = nullptr;
   };
 
   Trainer(const Options& options, const Parts& parts, const TrainState& state);
-  ~Trainer();  // waits for an update in progress
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -149,7 +149,6 @@ class Trainer {
 
   const Options options_;
   const Parts parts_;
-  UnitBinding update_units_;
   FetchedUnits fetched_;
   const offload::StepProgram program_;
   TrainState state_;

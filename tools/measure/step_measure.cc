@@ -73,8 +73,8 @@ StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
   result.drain_seconds = seconds_since(drain_begin_ns);
   result.moved = difference(run.traffic(), before);
   result.memory = memory_use(run.plan().cuda);
-  result.gpu_peak_bytes = run.gpu_peak_bytes();
-  result.gpu_pinned_bytes = run.gpu_pinned_bytes();
+  result.gpu_peak_bytes = run.plan().cuda ? engine::cuda_peak_bytes() : 0;
+  result.gpu_pinned_bytes = run.plan().cuda ? engine::cuda_pinned_bytes() : 0;
   return result;
 }
 

@@ -89,7 +89,8 @@ Result<std::unique_ptr<ModuleRecord>> ModuleRecord::begin(engine::ModuleRun& run
 
 void ModuleRecord::step(const ModuleStep& step) {
   constexpr double kMs = 1000;
-  const engine::ModuleRun::Figures now = run_.figures();
+  const engine::Resources::Traffic now = run_.traffic();
+  const engine::Resources::Memory memory = run_.memory();
   const engine::GpuUse gpu = run_.take_gpu_use();
   const double took_s = 1e-9 * static_cast<double>(step.end_ns - step.begin_ns);
   tokens_seen_ += step.tokens;
@@ -111,12 +112,12 @@ void ModuleRecord::step(const ModuleStep& step) {
            .nvme_write_bytes = now.nvme_write_bytes - before_.nvme_write_bytes,
            .h2d_bytes = now.h2d_bytes - before_.h2d_bytes,
            .d2h_bytes = now.d2h_bytes - before_.d2h_bytes,
-           .gpu_peak_bytes = now.gpu_peak_bytes,
+           .gpu_peak_bytes = memory.gpu_peak_bytes,
            .gpu_utilization_percent = gpu.utilization_percent,
            .gpu_power_watts = gpu.power_watts,
            .gpu_throttled_percent = gpu.throttled_percent,
-           .host_pinned_bytes = now.pinned_bytes,
-           .host_rss_bytes = now.resident_bytes};
+           .host_pinned_bytes = memory.pinned_bytes,
+           .host_rss_bytes = memory.resident_bytes};
   before_ = now;
   const Status written = log_->append(last_);
   if (!written.ok())

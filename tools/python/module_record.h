@@ -55,13 +55,13 @@ class ModuleRecord {
 
  private:
   ModuleRecord(engine::ModuleRun& run, std::string directory)
-      : run_(run), directory_(std::move(directory)), before_(run.figures()) {}
+      : run_(run), directory_(std::move(directory)), before_(run.traffic()) {}
 
   engine::ModuleRun& run_;
   const std::string directory_;
   RunEvents events_;
   std::unique_ptr<engine::MetricsLog> log_;
-  engine::ModuleRun::Figures before_;
+  engine::Resources::Traffic before_;
   std::uint64_t tokens_seen_ = 0;
   engine::StepMetrics last_;
 };

@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "engine/config/resolve.h"
-#include "engine/run/run_resources.h"
+#include "engine/runtime/make_parts.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {

@@ -18,7 +18,7 @@
 #include "engine/checkpoint/verify_checkpoint.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
-#include "engine/run/flat_ranges.h"
+#include "engine/runtime/flat_ranges.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/comm/tcp_ranks.h"
 

@@ -9,7 +9,7 @@
 
 #include "engine/exchange/stored_shape.h"
 #include "engine/run/run_checkpoints.h"
-#include "engine/run/weights_file.h"
+#include "engine/runtime/weights_file.h"
 #include "engine/weights/safetensors_writer.h"
 #include "tests/engine/run/run_under_test.h"
 

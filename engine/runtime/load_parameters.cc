@@ -1,8 +1,8 @@
-#include "engine/run/load_parameters.h"
+#include "engine/runtime/load_parameters.h"
 
 #include <algorithm>
 
-#include "engine/run/flat_ranges.h"
+#include "engine/runtime/flat_ranges.h"
 
 namespace sluice::engine {
 

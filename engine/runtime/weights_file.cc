@@ -1,4 +1,4 @@
-#include "engine/run/weights_file.h"
+#include "engine/runtime/weights_file.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "engine/run/base_parameters.h"
+#include "engine/runtime/base_parameters.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 #include "aio/check.h"
 #include "aio/log.h"
 #include "engine/model/initial_values.h"
-#include "engine/run/load_parameters.h"
-#include "engine/run/weights_file.h"
+#include "engine/runtime/load_parameters.h"
+#include "engine/runtime/weights_file.h"
 #include "engine/step/adapted_unit_parameters.h"
 
 namespace sluice::engine {

@@ -18,7 +18,7 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/exchange/base_fingerprint.h"
-#include "engine/run/run_resources.h"
+#include "engine/runtime/make_parts.h"
 #include "engine/step/unit_parameters.h"
 #include "offload/params/param_offloader.h"
 

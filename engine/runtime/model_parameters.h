@@ -6,20 +6,13 @@
 // Errors:  name the file, the store or the unit.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "aio/executor.h"
-#include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
-#include "engine/checkpoint/checkpoint_reader.h"
-#include "engine/config/config.h"
-#include "engine/run/base_parameters.h"
-#include "engine/run/load_parameters.h"
-#include "engine/run/run_resources.h"
+#include "engine/runtime/base_parameters.h"
+#include "engine/runtime/make_parts.h"
 #include "engine/step/unit_parameters.h"
 #include "offload/params/param_offloader.h"
 
@@ -37,7 +30,7 @@ class ModelParameters {
     RankLink ranks = {};
     CudaRankLink* cuda_ranks = nullptr;  // on GPUs
   };
-  // Without content: load(), or whoever trains sets it.
+  // Without content: load_model() (engine/run/load_model.h) sets it, or whoever trains.
   static Result<std::unique_ptr<ModelParameters>> create(const MemoryPlan& plan,
                                                          const ModelLayout& model,
                                                          const Environment& environment);
@@ -52,23 +45,9 @@ class ModelParameters {
   BaseParameters* base() const { return base_.get(); }            // null: there are no adapters
   offload::ParamStats stats() const { return trained_->stats(); }
 
-  // Elements done, out of how many there are to load.
-  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-  // What a configuration names: model.init_from, or recipe.lora.adapter beside it.
-  Status load(const config::Config& config, const ModelShape& shape, const Progress& progress);
-  // What a checkpoint holds, of adapters beside model.init_from. kInvalidArgument where it is of
-  // another model, recipe or base than the configuration's.
-  Status load(CheckpointReader& checkpoint, const config::Config& config, const ModelShape& shape,
-              const Progress& progress);
-
  private:
-  ModelParameters(const MemoryPlan& plan, const ModelLayout& model, const Environment& environment);
-  Status load_trained(const ReadParameter& read, const Progress& progress);
-  Status load_base(const config::Config& config, const ModelShape& shape, const Progress& progress);
+  ModelParameters() = default;
 
-  const ModelLayout& model_;
-  const offload::ParamForm form_;
-  aio::IoQueue& reads_;
   std::unique_ptr<BaseParameters> base_;
   std::unique_ptr<offload::ParamOffloader> trained_;
   std::unique_ptr<UnitParameters> units_;

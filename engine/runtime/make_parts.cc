@@ -1,4 +1,4 @@
-#include "engine/run/run_resources.h"
+#include "engine/runtime/make_parts.h"
 
 #include <algorithm>
 #include <cstdint>

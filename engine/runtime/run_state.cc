@@ -1,9 +1,9 @@
-#include "engine/run/run_state.h"
+#include "engine/runtime/run_state.h"
 
 #include <mutex>
 
 #include "aio/check.h"
-#include "engine/run/flat_ranges.h"
+#include "engine/runtime/flat_ranges.h"
 #include "engine/step/unit_binding.h"
 
 namespace sluice::engine {
@@ -68,11 +68,6 @@ Status RunState::take(const TakeState& take, offload::Calls calls) const {
     return take_parameters(model->layout(range.unit), range, take);
   };
   return optimizer->snapshot(binding, take_range, calls);
-}
-
-Result<std::uint64_t> SavedRun::save_together(const std::string& /*folder*/,
-                                              const CheckpointState& /*state*/) {
-  return Error(ErrorCode::kUnsupported, "a run of one rank saves by itself");
 }
 
 }  // namespace sluice::engine
