@@ -23,7 +23,7 @@ install(FILES tools/tool_packages.py tools/toolbox.py DESTINATION share/sluice/t
 install(DIRECTORY tools/corpus DESTINATION share/sluice/tools COMPONENT scripts
   FILES_MATCHING PATTERN "*.py")
 install(PROGRAMS tools/sluice-log DESTINATION share/sluice/tools COMPONENT shells)
-install(DIRECTORY tools/sluice_log DESTINATION share/sluice/tools COMPONENT shells
+install(DIRECTORY python/sluice_log DESTINATION share/sluice/python COMPONENT shells
   FILES_MATCHING PATTERN "*.py")
 
 # What the program itself makes: completion of its command line, and manual pages; and a link to the

@@ -1,4 +1,4 @@
-"""The examples of tools/python_examples, each on a small random model."""
+"""The examples of python/examples, each on a small random model."""
 
 import contextlib
 import importlib
@@ -16,7 +16,7 @@ import torch
 
 from transformers_test import MISSING
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "tools/python_examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
 sys.path.insert(0, str(EXAMPLES))
 WORDS = "the sea and a boat go over in winter with old songs of home".split()
 COMMON = [

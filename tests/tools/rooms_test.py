@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-INCLUDE = re.compile(r'^#include "((?:aio|swap|offload|engine)/[^"]+)"', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "((?:aio|swap|offload|engine|python)/[^"]+)"', re.MULTILINE)
 TORCH_INCLUDE = re.compile(r"^#include [<\"]((?:ATen|c10|torch)/[^>\"]+)[>\"]", re.MULTILINE)
 TORCH = "sluice::torch"
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
@@ -22,11 +22,9 @@ READ_PAST_BOUNDS = {
     "aio/bounded_json.h", "bench/step_report.cc", "engine/config/stored_config.cc",
     "engine/plan/report/plan_json.cc", "engine/weights/safetensors_header.cc",
     "tools/cli/profile_report.cc"}
-# Likewise in Python, past toolbox.read_json(). sluice_log answers RecursionError by itself, and
-# stands alone; the examples read what they name.
+# Where scripts of tools/ read JSON past toolbox.read_json().
 LOADS = re.compile(r"\bjson\.loads?\(")
 LOADED_PAST_BOUNDS = {"tools/toolbox.py", "tools/demo", "tools/lint"}
-STAND_ALONE = ("tools/sluice_log/", "tools/python_examples/")
 OTHERS = {"sluice_aio": "aio", "sluice_aio_sim": "aio"}
 
 
@@ -77,7 +75,7 @@ def wrong_includes(root, seen, folders):
 
 
 def unbounded_json(root):
-    for top in ("aio", "swap", "offload", "engine", "tools", "bench"):
+    for top in ("aio", "swap", "offload", "engine", "python", "tools", "bench"):
         for path in sorted((root / top).rglob("*")):
             name = str(path.relative_to(root))
             is_cxx = path.suffix in (".cc", ".h")
@@ -85,8 +83,7 @@ def unbounded_json(root):
             if is_cxx and name not in READ_PAST_BOUNDS and \
                     PARSES.search(path.read_text(encoding="utf-8")):
                 yield f"{name} reads JSON past aio/bounded_json.h"
-            if is_python and name not in LOADED_PAST_BOUNDS and \
-                    not name.startswith(STAND_ALONE) and "__pycache__" not in name and \
+            if is_python and name not in LOADED_PAST_BOUNDS and "__pycache__" not in name and \
                     LOADS.search(path.read_text(encoding="utf-8")):
                 yield f"{name} reads JSON past toolbox.read_json()"
 

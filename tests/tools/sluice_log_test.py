@@ -306,7 +306,7 @@ class Files(RunFolder):
         result = subprocess.run(
             [sys.executable, "-B", "-c",
              "import sys; sys.modules['tensorboard'] = None; "
-             f"sys.path.insert(0, {str(ROOT / 'tools')!r}); from sluice_log.cli import main; "
+             f"sys.path.insert(0, {str(ROOT / 'python')!r}); from sluice_log.cli import main; "
              "sys.exit(main(['run', '--tensorboard', 'tb']))"],
             cwd=self.path, check=False, capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)

@@ -44,7 +44,7 @@ _EMPTY = "_sluice_has_no_values"  # of a parameter
 _NO_READING_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
 
 
-class _Serving(TorchFunctionMode):
+class _Materializing(TorchFunctionMode):
     """Values are in memory when a function of torch gets them. Its random numbers, and all that it
     does, are the plain ones."""
 
@@ -75,28 +75,28 @@ class _Serving(TorchFunctionMode):
 
 
 @contextmanager
-def served(tensors: Iterable[torch.Tensor], changes: bool = False) -> Iterator[None]:
+def materialized(tensors: Iterable[torch.Tensor], changes: bool = False) -> Iterator[None]:
     """Within it these can be used, where sluice.init() has them: they go back behind it."""
     if not any(is_spilled(it) for it in tensors):
         yield
         return
-    with _Serving(Use.CHANGE if changes else Use.READ) as mode:
+    with _Materializing(Use.CHANGE if changes else Use.READ) as mode:
         yield
     mode.flush()
 
 
-def settle(root: nn.Module) -> None:
+def flush(root: nn.Module) -> None:
     """What sluice.init() has in memory goes to the drives: an engine needs the room. Buffers that
     are views of parameters get values of their own."""
     for module in root.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and is_spilled(buffer):
-                with served([buffer]):
+                with materialized([buffer]):
                     module._buffers[name] = buffer.clone()
     flush_spills_of(list(root.parameters()))
 
 
-class Making:
+class DeferredInit:
     """Made by :func:`init`."""
 
     def __init__(self, config: Any, overrides: Any, cache_gib: float | None, values: bool):
@@ -106,14 +106,14 @@ class Making:
         self._cache_bytes = None if cache_gib is None else int(cache_gib * 2**30)
         self._stack: ExitStack | None = None
         self._spill: Spill | None = None
-        self._mode: _Serving | None = None
+        self._mode: _Materializing | None = None
 
     @property
     def stats(self) -> dict[str, int]:
         """Bytes, of what was made: in all, in memory now and at most, written and read."""
         return {} if self._spill is None else self._spill.stats
 
-    def __enter__(self) -> Making:
+    def __enter__(self) -> DeferredInit:
         if self._stack is not None:
             raise RefusedError("this sluice.init() is entered twice: make another one")
         if not self._values:
@@ -136,7 +136,7 @@ class Making:
         with ExitStack() as stack:
             stack.callback(self._watch_parameters(self._spill))
             stack.enter_context(_environment(_NO_READING_AHEAD, "1"))
-            self._mode = stack.enter_context(_Serving(Use.CHANGE, self._spill.adopt))
+            self._mode = stack.enter_context(_Materializing(Use.CHANGE, self._spill.adopt))
             self._stack = stack.pop_all()
         return self
 
@@ -210,7 +210,7 @@ def _drop_values() -> Any:
     return modules.register_module_parameter_registration_hook(on_registration).remove
 
 
-def give_stand_ins(root: nn.Module) -> bool:
+def fill_meta(root: nn.Module) -> bool:
     """Parameters that were made without values become zeros, which have no memory. Whether there
     are such."""
     made: dict[int, nn.Parameter] = {}
@@ -248,7 +248,7 @@ def init(
     overrides: Mapping[str, Any] | None = None,
     cache_gib: float | None = None,
     values: bool = True,
-) -> Making:
+) -> DeferredInit:
     """Within it modules are made, or read from folders, whose parameters need not fit into memory::
 
         with sluice.init("run.json"):
@@ -278,4 +278,4 @@ def init(
         RefusedError: the addresses of more values than that are asked for (``numpy()``,
             ``data_ptr()``).
     """
-    return Making(config, overrides, cache_gib, values)
+    return DeferredInit(config, overrides, cache_gib, values)

@@ -13,7 +13,7 @@ from torch import nn
 from .. import _engines
 from .._core import RefusedError
 from ..engine import Engine
-from ..making import Making, init, served
+from .._deferred_init import DeferredInit, init, materialized
 
 _log = logging.getLogger("sluice")
 _NOT_MODIFIED = "changed within GatheredParameters: give modifier_rank=0 to write it back"
@@ -43,16 +43,16 @@ class Init:
         self._dtype = dtype if enabled else None
         self._before = torch.get_default_dtype()
         given = config_dict_or_path if config_dict_or_path is not None else config
-        self._making: Making | None = None
+        self._deferred: DeferredInit | None = None
         if enabled and given is not None:
             from . import read_config
 
-            self._making = init(read_config(given))
+            self._deferred = init(read_config(given))
 
     def __enter__(self) -> Init:
         self._before = torch.get_default_dtype()
-        if self._making is not None:
-            self._making.__enter__()
+        if self._deferred is not None:
+            self._deferred.__enter__()
         else:
             _log.info("zero.Init without a configuration: parameters are made in RAM")
         if self._dtype is not None:
@@ -61,8 +61,8 @@ class Init:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         torch.set_default_dtype(self._before)
-        if self._making is not None:
-            self._making.__exit__(kind, error, trace)
+        if self._deferred is not None:
+            self._deferred.__exit__(kind, error, trace)
 
 
 class GatheredParameters:
@@ -98,7 +98,7 @@ class GatheredParameters:
             raise RefusedError("GatheredParameters of several engines at once: one after another")
         self._holding = ExitStack()
         if not found:  # they are where they have always been, or on a drive
-            self._holding.enter_context(served(self._parameters, changes=self._modifies))
+            self._holding.enter_context(materialized(self._parameters, changes=self._modifies))
             return self
         engine: Engine = next(iter(found.values()))
         mine = [it for it in self._parameters if owners[id(it)] is not None]

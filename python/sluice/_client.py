@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import making
+from . import _deferred_init
 from ._core import Error, Ranks, RefusedError, ValuesHash, is_spilled, values_of
 from .units import ManagedParameter
 
@@ -65,7 +65,7 @@ def take_first_ranks_values(
     """As DeepSpeed has it: what has other values on some rank takes the first rank's. Parameters,
     and buffers that have one form on all ranks."""
     tensors: dict[str, torch.Tensor] = {it.name: it.parameter for it in parameters}
-    with making.served(it.parameter for it in parameters):
+    with _deferred_init.materialized(it.parameter for it in parameters):
         own: dict[str, Any] = {it.name: sample([it], whole=True) for it in parameters}
     for name, buffer in module.named_buffers():
         if not (buffer.is_meta or buffer.is_complex() or buffer.numel() == 0 or is_spilled(buffer)):
@@ -75,7 +75,7 @@ def take_first_ranks_values(
     others = [name for name, first in of_all[0].items() if _differs(first, of_all, name)]
     if not others:
         return
-    with making.served((tensors[it] for it in others), changes=True), torch.no_grad():
+    with _deferred_init.materialized((tensors[it] for it in others), changes=True), torch.no_grad():
         for name in others:
             values = tensors[name].detach().cpu().contiguous()
             ranks.broadcast(values)

@@ -1,4 +1,4 @@
-"""What bindings.cc and tools/python/ make: the engine for this package."""
+"""What python/native/ makes: the engine for this package."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, overload

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from . import _client, _core, _forks, making, ranks
+from . import _client, _core, _deferred_init, _forks, ranks
 from ._build import VERSION
 from ._copies import NotCopied, allow, forbid
 from ._core import Config, Family, Ranks, RefusedError, Run
@@ -71,9 +71,9 @@ class TrainedModule(NotCopied):
         if self.ranks.world > 1:
             self._require_same()
         self.all_refuse = False
-        with making.served(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+        with _deferred_init.materialized(it.parameter for it in frozen if not it.parameter.is_contiguous()):
             self.frozen_sample = _client.sample(frozen, whole=not self.is_empty)
-        making.settle(self.module)
+        _deferred_init.flush(self.module)
         checkpointed = checkpointed_share(self.module, self.units)
         if family is not None:
             self.run = Run(self.config, family, self.ranks, _core.speeds_path(), checkpointed)

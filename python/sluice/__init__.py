@@ -25,7 +25,7 @@ from ._progress import progress  # noqa: E402
 from ._runs import Run, metrics  # noqa: E402
 from ._weights import load, save  # noqa: E402
 from .engine import Engine, StepResult, initialize  # noqa: E402
-from .making import init  # noqa: E402
+from ._deferred_init import init  # noqa: E402
 from .units import UnitPolicy  # noqa: E402
 
 __version__ = _build.VERSION

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from . import _core, _engines, making, ranks
+from . import _core, _deferred_init, _engines, ranks
 from ._checkpoints import Checkpoints
 from ._core import Family, RefusedError
 from ._hooks import HookPasses
@@ -47,7 +47,7 @@ class Training:
         trace: tuple[int, int] | str | None,
     ):
         check_module(model)
-        is_empty = making.give_stand_ins(model)
+        is_empty = _deferred_init.fill_meta(model)
         divided = divide(model, units)
         joined = ranks.join()
         family, self.reason = choose(model, units, joined.world)
