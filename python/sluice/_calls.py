@@ -50,7 +50,7 @@ class CallPasses(Protocol):
     """What computes a call's passes."""
 
     def loss_backward(self, call: Call, gradient: torch.Tensor) -> None:
-        """Of the gradient of the call's loss."""
+        """Computes the call's backward, with the gradient of its loss."""
 
     def repeat(self, call: Call, gradient: torch.Tensor, name: str) -> None:
         """Computes the call once more by hooks, and the backward of what it calls `name`."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from ._core import RefusedError, leave_exit_handlers_to_parent
 
-
 _living: set[weakref.WeakMethod[Callable[[], None]]] = set()
 _was_used = False
 
@@ -30,7 +29,7 @@ class Forked:
 
 
 def watch(leave_to_parent: Callable[[], None]) -> None:
-    """Has this method called in a process that is forked from this one, if its object lives then."""
+    """Has this method called in a process that is forked from this one, while its object lives."""
     _living.add(weakref.WeakMethod(leave_to_parent, _living.discard))
     note_use()
 

@@ -102,7 +102,7 @@ class NativePasses:
         return self._steps.passes is self
 
     def check(self) -> None:
-        pass
+        """Nothing: :meth:`_check_module` does, while a GPU computes."""
 
     # ---- the module's own call
 

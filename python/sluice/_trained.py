@@ -71,7 +71,8 @@ class TrainedModule(NotCopied):
         if self.ranks.world > 1:
             self._require_same()
         self.all_refuse = False
-        with _deferred_init.materialized(it.parameter for it in frozen if not it.parameter.is_contiguous()):
+        scattered = [it.parameter for it in frozen if not it.parameter.is_contiguous()]
+        with _deferred_init.materialized(scattered):
             self.frozen_sample = _client.sample(frozen, whole=not self.is_empty)
         _deferred_init.flush(self.module)
         checkpointed = checkpointed_share(self.module, self.units)

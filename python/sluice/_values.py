@@ -112,7 +112,9 @@ class Values:
             with self._trained.calls:
                 self._change([(it, now.cpu(), was.cpu()) for it, now, was in changed])
 
-    def _take_changes(self, before: list[tuple[ManagedParameter, torch.Tensor, int]]) -> list[_Change]:
+    def _take_changes(
+        self, before: list[tuple[ManagedParameter, torch.Tensor, int]]
+    ) -> list[_Change]:
         """What has changed, which has its old value again."""
         residency = self._trained.residency
         changed = [

@@ -14,7 +14,8 @@ PACKAGE = "python/sluice"
 # From the lowest: a module imports only those on lines above its own. A folder is one module.
 ORDER = """
 _build _core
-_copies _engines _families _files _forks _micro_batch _monitors _progress _resident _tensors _threads ranks units
+_copies _engines _files _forks _progress _resident _tensors _threads ranks
+_families _micro_batch _monitors units
 _calls _module_changes _residency _setup _weights
 _deferred_init
 _client
