@@ -5,6 +5,7 @@
 
 #include "aio/machine_info.h"
 #include "aio/mount_table.h"
+#include "aio/text.h"
 
 namespace sluice::aio {
 namespace {
@@ -23,16 +24,6 @@ std::string existing_part(FileSystem& files, const std::string& path) {
   return folder.string();
 }
 
-// Quoted for the shell.
-std::string quoted(const std::string& word) {
-  constexpr const char* kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 Error missing(FileSystem& files, const std::string& what, const std::string& path) {
   const std::string above = existing_part(files, path);
   const MountInfo mount = mount_info(above);
@@ -46,7 +37,7 @@ Error missing(FileSystem& files, const std::string& what, const std::string& pat
   return Error(ErrorCode::kNotFound,
                text +
                    ". Mount the drive that is meant, or, to use that file system, run: mkdir -p " +
-                   quoted(path));
+                   shell_word(path));
 }
 
 }  // namespace
@@ -69,7 +60,7 @@ Status require_mounted(const std::string& what, const std::string& path, const s
   return Error(ErrorCode::kNotFound,
                what + ": " + path + " is a folder on the file system mounted at " +
                    mount_info(there).mount_point + ", because the drive that /etc/fstab has for " +
-                   point + " is not mounted. Run: mount " + quoted(point) +
+                   point + " is not mounted. Run: mount " + shell_word(point) +
                    ". If the folder itself is meant, mark that line noauto, or name a folder that "
                    "is not below " +
                    point);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 
+#include "aio/text.h"
 #include "aio/units.h"
 
 namespace sluice::engine {
@@ -16,14 +16,8 @@ constexpr double kNsAMinute = 60e9;
 // every half hour.
 constexpr std::int64_t kAssumedCheckpoints = 7 * 24 * 2;
 
-std::string number(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
 std::string whole_seconds(double seconds) {
-  return seconds < 1 ? "less than 1 s" : number(std::round(std::min(seconds, 1e15))) + " s";
+  return seconds < 1 ? "less than 1 s" : significant(std::round(std::min(seconds, 1e15))) + " s";
 }
 
 class Planner {
@@ -101,7 +95,7 @@ class Planner {
     const bool rest_fits = fits(new_checkpoints(run_.keep_last_checkpoints));
     plan_.warning = why + "So the run does not save by time" +
                     (rest_fits ? ". " : ", and its other saves fail once the disk is full. ") +
-                    what + "; run.checkpoint_minutes=" + number(kDefaultCheckpointMinutes) +
+                    what + "; run.checkpoint_minutes=" + significant(kDefaultCheckpointMinutes) +
                     " saves by time anyway";
   }
 
@@ -153,7 +147,7 @@ class Planner {
       text += "every " +
               (plan_.every_steps == 1 ? "step" : std::to_string(plan_.every_steps) + " steps") +
               ", ";
-    if (plan_.every_minutes > 0) text += "every " + number(plan_.every_minutes) + " minutes, ";
+    if (plan_.every_minutes > 0) text += "every " + significant(plan_.every_minutes) + " minutes, ";
     if (plan_.at_end) text += "at the end, ";
     text += "and when it is interrupted, to " + needs_.folder + "/checkpoints (" +
             format_bytes(needs_.checkpoint_bytes) + " each, ";
@@ -187,7 +181,7 @@ std::string stop_sentence(const StopNeeds& needs) {
   return "SIGTERM or SIGUSR1 ends the run after " + parts +
          ": longer than the usual grace period of 30 s, after which it is killed without a save. "
          "Allow more (Kubernetes: terminationGracePeriodSeconds; Slurm: --signal=USR1@" +
-         number(std::ceil(2 * std::min(needs.seconds(), 1e15))) + ")";
+         significant(std::ceil(2 * std::min(needs.seconds(), 1e15))) + ")";
 }
 
 SavePlan plan_saves(const config::Run& run, const SaveNeeds& needs) {

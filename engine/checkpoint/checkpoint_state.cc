@@ -1,18 +1,11 @@
 #include "engine/checkpoint/checkpoint_state.h"
 
-#include <array>
-#include <cstdio>
 #include <set>
+
+#include "aio/text.h"
 
 namespace sluice::engine {
 namespace {
-
-// With as many digits as tell any two numbers apart.
-std::string number_text(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
-}
 
 class Differences {
  public:
@@ -46,7 +39,8 @@ void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences
   const StoredAdapters& was = *stored.adapters;
   const StoredAdapters& is = *now.adapters;
   if (was.alpha != is.alpha)
-    differences.add("recipe.lora.alpha", number_text(was.alpha), number_text(is.alpha));
+    differences.add("recipe.lora.alpha", significant(was.alpha, kAllDigits),
+                    significant(is.alpha, kAllDigits));
   const auto list = [](const StoredAdapters& adapters) {
     std::string text;
     for (const std::string& target : adapters.targets) text += (text.empty() ? "" : ", ") + target;
@@ -59,7 +53,8 @@ void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences
     differences.add("recipe.lora.base_bits", std::to_string(was.base_bits),
                     std::to_string(is.base_bits));
   if (!stored.imported() && was.dropout != is.dropout)
-    differences.add("recipe.lora.dropout", number_text(was.dropout), number_text(is.dropout));
+    differences.add("recipe.lora.dropout", significant(was.dropout, kAllDigits),
+                    significant(is.dropout, kAllDigits));
   if (was.targets != is.targets) differences.add("recipe.lora.targets", list(was), list(is));
 }
 
@@ -96,7 +91,7 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     const auto text = [&](const std::map<std::string, double>& of) {
       const auto entry = of.find(name);
       if (entry == of.end()) return std::string("not there");
-      return text_of ? text_of(name, entry->second) : number_text(entry->second);
+      return text_of ? text_of(name, entry->second) : significant(entry->second, kAllDigits);
     };
     if (text(stored.family_numbers) != text(now.family_numbers))
       differences.add("the model's " + name, text(stored.family_numbers), text(now.family_numbers));

@@ -1,14 +1,13 @@
 #include "engine/config/key_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <set>
 #include <type_traits>
 #include <unordered_map>
 
 #include "aio/check.h"
+#include "aio/text.h"
 #include "engine/config/key_sections.h"
 #include "engine/model/model_family.h"
 
@@ -52,11 +51,7 @@ std::string join_choices(std::string_view choices, std::string_view quote) {
 
 std::string choices_text(std::string_view choices) { return join_choices(choices, "\""); }
 
-std::string limit_text(double limit) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.10g", limit);
-  return text.data();
-}
+std::string limit_text(double limit) { return significant(limit, 10); }
 
 std::string range_text(const Range& range) {
   const bool has_minimum = std::isfinite(range.minimum);

@@ -1,12 +1,11 @@
 #include "engine/config/schedule_outlook.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <limits>
 #include <optional>
 #include <utility>
 
+#include "aio/text.h"
 #include "engine/config/changes.h"
 #include "engine/config/lr_schedule.h"
 
@@ -87,13 +86,7 @@ bool ever_moves_weights(const Schedule& schedule) {
   }
 }
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
-}
-
-std::string rate_text(double rate) { return rate == 0 ? "exactly 0" : number(rate); }
+std::string rate_text(double rate) { return rate == 0 ? "exactly 0" : significant(rate, 4); }
 
 std::int64_t steps_left(const Config& config, const RunPosition& position) {
   return std::max<std::int64_t>(config.run.steps - position.global_step, 0);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "aio/bounded_json.h"
 #include "aio/small_file.h"
+#include "aio/text.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/token_file.h"
 #include "engine/exchange/generation_config.h"
@@ -35,18 +35,6 @@ std::string short_name(const std::string& path) {
   const std::string folder = last_name(parent_folder(path));
   const std::string name = last_name(path);
   return folder.empty() || folder == "." || folder == "/" ? name : folder + "/" + name;
-}
-
-std::string number(double value) {
-  constexpr int kDigits = 6;
-  std::string text(32, '\0');
-  const int length = std::snprintf(text.data(), text.size(), "%.*g", kDigits, value);
-  text.resize(static_cast<std::size_t>(std::max(length, 0)));
-  return text;
-}
-
-std::string counted(std::uint64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 // Of a configuration, by the path of its key; null: it has none.
@@ -86,7 +74,7 @@ std::string listed(const Json& params) {
     if (value.is_null() || value.is_object()) continue;
     const std::string shown = value.is_string() ? value.get<std::string>()
                               : value.is_number_float()
-                                  ? number(value.get<double>())
+                                  ? significant(value.get<double>())
                                   : value.dump(-1, ' ', true, Json::error_handler_t::replace);
     if (!text.empty()) text += ", ";
     text += key;
@@ -125,9 +113,9 @@ std::string metadata(const ModelCard& card) {
 
 // "rank 16, alpha 32, beside q_proj, v_proj"
 std::string recipe_text(const LoraRecipe& lora) {
-  std::string text = "rank " + std::to_string(lora.rank) + ", alpha " + number(lora.alpha) +
+  std::string text = "rank " + std::to_string(lora.rank) + ", alpha " + significant(lora.alpha) +
                      (lora.rank_stabilised ? ", rank-stabilised" : "") +
-                     (lora.dropout > 0 ? ", dropout " + number(lora.dropout) : std::string());
+                     (lora.dropout > 0 ? ", dropout " + significant(lora.dropout) : std::string());
   for (std::size_t i = 0; i < lora.targets.size(); ++i)
     text += (i == 0 ? ", beside " : ", ") + lora.targets[i];
   if (lora.base_bits != 16)
@@ -218,8 +206,8 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
   text += files_text("validation data", card.validation);
   const Json fraction = keys.at("/data/validation_fraction");
   if (card.validation.empty() && fraction.is_number() && fraction > 0)
-    text += "- validation data: the end of the training data, " + number(fraction.get<double>()) +
-            " of it\n";
+    text += "- validation data: the end of the training data, " +
+            significant(fraction.get<double>()) + " of it\n";
   text += "- steps: " + std::to_string(position.global_step);
   if (position.applied_step != position.global_step)
     text += ", of which " + std::to_string(position.applied_step) + " changed the weights";
@@ -235,13 +223,13 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
   text += schedule.empty() ? "- learning rate schedule: constant\n" : schedule;
   const Json clipping = keys.at("/gradient_clipping");
   if (clipping.is_number() && clipping > 0)
-    text += "- gradient clipping: " + number(clipping.get<double>()) + "\n";
+    text += "- gradient clipping: " + significant(clipping.get<double>()) + "\n";
   text += "- precision: " + card.state.run.precision + "\n";
   if (card.state.loss)
-    text += "- training loss of the last step: " + number(*card.state.loss) + "\n";
+    text += "- training loss of the last step: " + significant(*card.state.loss) + "\n";
   if (card.state.validation_loss)
-    text += "- last evaluation loss: " + number(*card.state.validation_loss) + " (perplexity " +
-            number(std::exp(*card.state.validation_loss)) + ")\n";
+    text += "- last evaluation loss: " + significant(*card.state.validation_loss) +
+            " (perplexity " + significant(std::exp(*card.state.validation_loss)) + ")\n";
   return text;
 }
 

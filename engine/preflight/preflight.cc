@@ -11,6 +11,7 @@
 #include "aio/copy_on_write.h"
 #include "aio/memory_files.h"
 #include "aio/units.h"
+#include "engine/observe/text_table.h"
 #include "engine/preflight/nearest_existing_ancestor.h"
 #include "swap/stripe_weights.h"
 
@@ -18,10 +19,7 @@ namespace sluice::engine {
 namespace {
 
 std::string gib_text(std::uint64_t bytes) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1)
-       << std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10;
-  return text.str();
+  return decimals(std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10, 1);
 }
 
 std::uint64_t bytes_of(const std::vector<MemoryLine>& lines, MemoryUse use) {

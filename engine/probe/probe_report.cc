@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "aio/text.h"
 #include "engine/observe/text_table.h"
 #include "engine/probe/speed_values.h"
 
@@ -80,12 +81,6 @@ std::string unit_table(const ProbeReport& report) {
     rows.push_back({"  " + kind, milliseconds(seconds.forward_s), milliseconds(seconds.recompute_s),
                     milliseconds(seconds.backward_s)});
   return aligned(rows);
-}
-
-std::string joined(const std::vector<std::string>& parts, const char* between) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : between) + part;
-  return text;
 }
 
 Json when_json(const ProbedWhen& when) {

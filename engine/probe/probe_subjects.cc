@@ -1,8 +1,6 @@
 #include "engine/probe/probe_subjects.h"
 
-#include <array>
-#include <cstdio>
-
+#include "aio/text.h"
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
 #include "swap/stripe_weights.h"
@@ -46,13 +44,6 @@ void add_types(offload::StateForm form, offload::GradType grad_type, MeasuredOf&
   of["gradients"] = name_of(grad_type);
   // fp32 is not named: entries from before it could differ are of that.
   if (form.moments != offload::ElementType::kFp32) of["moments"] = name_of(form.moments);
-}
-
-// Any two numbers apart.
-std::string exact(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);
-  return text.data();
 }
 
 }  // namespace
@@ -142,7 +133,8 @@ MeasuredOf unit_subject(const UnitSubject& units) {
     for (const std::string& target : units.lora.targets) of["adapter of " + target] = "yes";
   }
   // A family names its numbers, so they must not meet the names above.
-  for (const auto& [name, value] : shape.numbers) of["model." + name] = exact(value);
+  for (const auto& [name, value] : shape.numbers)
+    of["model." + name] = significant(value, kAllDigits);
   return of;
 }
 

@@ -7,6 +7,7 @@ sluice_test(aio_sim_test COST 40
     result_test.cc
     sim_drive_power_test.cc
     sim_drive_test.cc
+    text_test.cc
     units_test.cc
     virtual_loop_test.cc
   LINK sluice_aio_faults)

@@ -1,18 +1,13 @@
 #include <algorithm>
 #include <string_view>
 
+#include "aio/text.h"
 #include "tools/cli/command_model.h"
 
 namespace sluice::tools {
 namespace {
 
 constexpr const char* kHead = "# Made by: sluice completion ";
-
-std::string joined(const std::vector<std::string>& words, const char* between = " ") {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
 
 std::string replaced(std::string text, std::string_view what, std::string_view by) {
   for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + by.size()))

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "aio/text.h"
 #include "engine/observe/text_table.h"
 
 namespace sluice::tools {
@@ -13,17 +14,8 @@ constexpr std::uint64_t kBarColumns = 40;
 
 std::string text_of(std::uint64_t number) { return std::to_string(number); }
 
-std::string counted(std::uint64_t number, const std::string& noun) {
-  return text_of(number) + " " + noun + (number == 1 ? "" : "s");
-}
-
 double share_of(std::uint64_t part, std::uint64_t all) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
-}
-
-std::string percent(std::uint64_t part, std::uint64_t all) {
-  constexpr double kPercent = 100;
-  return engine::decimals(kPercent * share_of(part, all), 1) + "%";
 }
 
 double mean_of(const std::vector<std::uint64_t>& lengths) {
@@ -92,9 +84,9 @@ std::string file_text(const FileReport& file) {
   if (file.vocab_size > 0) text += ", of a vocabulary of " + text_of(file.vocab_size);
   text += "\n  tokenizer: " + printable(tokenizer_text(file.tokenizer)) + "\n";
   text += "  trained on: ";
-  text += file.has_documents
-              ? counted(census.targets, "token") + ", " + percent(census.targets, census.tokens)
-              : "all of it";
+  text += file.has_documents ? counted(census.targets, "token") + ", " +
+                                   percent(share_of(census.targets, census.tokens))
+                             : "all of it";
   if (!file.record.train_on.empty()) text += " (" + printable(file.record.train_on) + ")";
   if (census.documents_without_target > 0)
     text += "; " + counted(census.documents_without_target, "document") + " without such a token";
@@ -114,12 +106,12 @@ std::string rows_text(const RowsReport& rows, std::uint64_t all_targets) {
   if (rows.documents > 0) {
     text += rows.outcome + "\n  padding: " + counted(rows.padding(), "place") + " of " +
             text_of(rows.rows * rows.row_tokens) + ", " +
-            percent(rows.padding(), rows.rows * rows.row_tokens) + "\n";
+            percent(share_of(rows.padding(), rows.rows * rows.row_tokens)) + "\n";
   } else {
     text += counted(rows.rows, "window") + " of a text in an epoch\n";
   }
   text += "  an epoch predicts " + text_of(rows.targets) + " of " + text_of(all_targets) +
-          " targets, " + percent(rows.targets, all_targets) + "\n";
+          " targets, " + percent(share_of(rows.targets, all_targets)) + "\n";
   if (rows.validation_rows > 0)
     text += "  kept for validation: " + counted(rows.validation_rows, "row") + "\n";
   return text;

@@ -1,11 +1,10 @@
 #include "tools/cli/document_report.h"
 
 #include <cmath>
-#include <iomanip>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <vector>
 
+#include "aio/text.h"
 #include "engine/observe/text_table.h"
 
 namespace sluice::tools {
@@ -15,22 +14,11 @@ using engine::DocumentLoss;
 using Documents = engine::EvaluationRun::Documents;
 using Json = nlohmann::ordered_json;
 
-constexpr int kTableDigits = 6;
-constexpr int kDigits = 9;      // as eval's own line
-constexpr int kAllDigits = 17;  // a double's
-
-std::string digits(double value, int count) {
-  std::ostringstream text;
-  text << std::setprecision(count) << value;
-  return text.str();
-}
+constexpr int kDigits = 9;  // as eval's own line
 
 std::string loss_and_perplexity(double loss) {
-  return "loss " + digits(loss, kDigits) + " (perplexity " + digits(std::exp(loss), kDigits) + ")";
-}
-
-std::string counted(std::uint64_t number, const std::string& noun) {
-  return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+  return "loss " + significant(loss, kDigits) + " (perplexity " +
+         significant(std::exp(loss), kDigits) + ")";
 }
 
 std::string name_of(const Documents& evaluated, const DocumentLoss& one) {
@@ -61,7 +49,7 @@ std::string document_table(const Documents& evaluated) {
   if (names_files) rows.front().emplace_back("file");
   for (const DocumentLoss& one : evaluated.losses) {
     rows.push_back({std::to_string(one.document), std::to_string(one.targets),
-                    digits(one.mean(), kTableDigits), digits(std::exp(one.mean()), kTableDigits)});
+                    significant(one.mean()), significant(std::exp(one.mean()))});
     if (names_files) rows.back().push_back(evaluated.files[one.file]);
   }
   const engine::DocumentSummary sum = engine::summary_of(evaluated.losses);
@@ -102,8 +90,8 @@ std::string document_csv(const Documents& evaluated) {
   std::string text = "file,document,targets,loss,perplexity\n";
   for (const DocumentLoss& one : evaluated.losses)
     text += quoted(evaluated.files[one.file]) + "," + std::to_string(one.document) + "," +
-            std::to_string(one.targets) + "," + digits(one.mean(), kAllDigits) + "," +
-            digits(std::exp(one.mean()), kAllDigits) + "\n";
+            std::to_string(one.targets) + "," + significant(one.mean(), kAllDigits) + "," +
+            significant(std::exp(one.mean()), kAllDigits) + "\n";
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "aio/text.h"
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
 #include "engine/plan/report/plan_report.h"
@@ -39,8 +40,6 @@ constexpr Flow kFlows[] = {
     {"GPU to host", "d2h_bytes", &Traffic::d2h_bytes,
      [](const offload::MachineSpeeds& speeds) { return speeds.bus.out_bytes_per_s; }},
 };
-
-std::string percent(double share) { return decimals(100 * share, 1) + "%"; }
 
 double a_step(const ProfileReport& report, const Flow& flow) {
   return report.moved_steps == 0

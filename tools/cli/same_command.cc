@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "tools/support/command_line.h"
+#include "aio/text.h"
 
 namespace sluice::tools {
 

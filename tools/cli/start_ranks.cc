@@ -24,10 +24,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "aio/text.h"
 #include "engine/comm/launcher_text.h"
 #include "engine/comm/run_key.h"
 #include "tools/cli/rank_process.h"
-#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "aio/io_watchdog.h"
+#include "aio/text.h"
 #include "engine/comm/launched_ranks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/monitors.h"
@@ -21,7 +22,6 @@
 #include "tools/session/run_tokenizer.h"
 #include "tools/session/train_start.h"
 #include "tools/session/weight_dtype.h"
-#include "tools/support/command_line.h"
 #include "tools/support/interrupt.h"
 #include "tools/support/value_hints.h"
 

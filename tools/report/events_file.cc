@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "aio/bounded_json.h"
+#include "aio/text.h"
 #include "engine/observe/log_parts.h"
 #include "tools/report/text_lines.h"
 
@@ -14,10 +15,6 @@ namespace sluice::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 bool is_event(const Json& json) {
   if (!json.is_object()) return false;
@@ -43,7 +40,7 @@ std::map<std::string, std::string> keys_of(const Json& begin) {
     const auto value = key.find("value");
     if (path != key.end() && path->is_string() && value != key.end())
       keys[path->get<std::string>()] =
-          value->is_string() ? value->get<std::string>() : text_of(*value);
+          value->is_string() ? value->get<std::string>() : json_line(*value);
   }
   return keys;
 }
@@ -66,7 +63,7 @@ Json changes(const Json& before, const Json& after) {
   for (const char* const name : {"build", "machine"})
     if (before.value(name, Json()) != after.value(name, Json()))
       list.push_back(
-          {name, text_of(before.value(name, Json())), text_of(after.value(name, Json()))});
+          {name, json_line(before.value(name, Json())), json_line(after.value(name, Json()))});
   return list;
 }
 
@@ -83,7 +80,7 @@ class Reader {
       ++file_.bad_lines;
       return;
     }
-    latest_.push_back(text_of(json));
+    latest_.push_back(json_line(json));
     if (latest_.size() > EventsFile::kMostLatest) latest_.pop_front();
     if (++of_kind_[json["event"].get<std::string>()] > EventsFile::kMostOfAKind) {
       ++file_.left_out;
@@ -95,7 +92,7 @@ class Reader {
   }
 
   EventsFile finish() {
-    for (const Json& event : events_) file_.events.push_back(text_of(event));
+    for (const Json& event : events_) file_.events.push_back(json_line(event));
     file_.latest.assign(latest_.begin(), latest_.end());
     file_.has_torn_end = torn_ > 0;
     return std::move(file_);

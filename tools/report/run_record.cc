@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aio/bounded_json.h"
+#include "aio/text.h"
 #include "engine/observe/log_parts.h"
 #include "tools/report/text_lines.h"
 
@@ -15,10 +16,6 @@ using Json = nlohmann::ordered_json;
 constexpr int kMostDepth = 16;
 constexpr std::size_t kMostKeys = 2000;
 constexpr std::size_t kMostValue = 400;  // characters
-
-std::string counted(std::int64_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
 
 bool exists(const std::string& path) {
   std::error_code ignored;

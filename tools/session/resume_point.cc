@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "aio/log.h"
+#include "aio/text.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/config/stored_config.h"
 #include "engine/observe/metrics_log.h"
-#include "tools/support/command_line.h"
 
 namespace sluice::tools {
 namespace {

@@ -5,6 +5,7 @@
 #include "aio/bounded_json.h"
 #include "aio/log.h"
 #include "aio/machine_info.h"
+#include "aio/text.h"
 #include "tools/support/version.h"
 
 namespace sluice::tools {
@@ -12,10 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using engine::EventLog;
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 Json tiers_json(const std::vector<TierUse>& tiers) {
   Json json = Json::object();
@@ -111,7 +108,7 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
   {
     const std::lock_guard lock(heard_->mutex);
     heard_->step = step;
-    note("begin", step, text_of(json));
+    note("begin", step, json_line(json));
     heard_->has_begun = true;
     for (const std::string& text : heard_->early)
       heard_->log.note("warning", step, EventLog::member("text", text));
@@ -132,14 +129,14 @@ void RunEvents::checkpoint(const engine::SavedCheckpoint& saved) {
                                              {"stopped_s", seconds(saved.stopped_ns)},
                                              {"took_s", seconds(saved.took_ns)}}
                                       : Json{{"failed", saved.status.error().message()}};
-  note("checkpoint", saved.step, text_of(json));
+  note("checkpoint", saved.step, json_line(json));
   static_cast<void>(heard_->log.flush());
 }
 
 void RunEvents::end(std::string_view how, std::string_view reason) {
   Json json = {{"how", how}};
   if (!reason.empty()) json["reason"] = reason;
-  note("end", heard_->step, text_of(json));
+  note("end", heard_->step, json_line(json));
   static_cast<void>(heard_->log.flush());
 }
 

@@ -195,16 +195,4 @@ std::string command_text(std::string_view program, int argc, const char* const* 
   return text;
 }
 
-std::string shell_word(const std::string& word) {
-  const auto plain = [](char c) {
-    constexpr std::string_view kMarks = "_@%+=:,./-";
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           kMarks.find(c) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 }  // namespace sluice::tools

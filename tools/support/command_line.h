@@ -20,7 +20,4 @@ Result<bool> parse_words(CLI::App& app, int argc, const char* const* argv);
 // In a form that could be typed again.
 std::string command_text(std::string_view program, int argc, const char* const* argv);
 
-// As a shell needs it: as it is, or between single quotes.
-std::string shell_word(const std::string& word);
-
 }  // namespace sluice::tools

@@ -1,13 +1,12 @@
 #include "tools/watch/exposition.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <string_view>
 #include <utility>
 
+#include "aio/text.h"
 #include "engine/observe/metric_keys.h"
 #include "tools/watch/frame.h"
 
@@ -29,9 +28,7 @@ std::string label_text(std::string_view text) {
 std::string sample_text(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.17g", value);  // NOLINT(*-vararg)
-  return text.data();
+  return significant(value, kAllDigits);
 }
 
 struct Sample {
