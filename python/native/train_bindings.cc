@@ -1,5 +1,5 @@
 // A run of a configuration, step by step, as `sluice train` has it.
-#include "tools/python/tool_bindings.h"
+#include "python/native/tool_bindings.h"
 // The above has to come first.
 #include <pybind11/stl.h>
 

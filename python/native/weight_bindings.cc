@@ -1,5 +1,5 @@
 // Weights as tensors: of checkpoints and of safetensors files, and back.
-#include "tools/python/tool_bindings.h"
+#include "python/native/tool_bindings.h"
 // The above has to come first.
 #include <ATen/ATen.h>
 #include <pybind11/stl.h>

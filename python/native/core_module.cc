@@ -1,12 +1,12 @@
-// sluice._core: the engine for Python. The package's own files (engine/python/sluice/) are all that
+// sluice._core: the engine for Python. The package's own files (python/sluice/) are all that
 // uses it.
 //
 // Every call that may wait gives up the GIL. Errors are sluice.Error, with the engine's sentence.
-#include "engine/python/bindings.h"
+#include "python/native/bindings.h"
 // The above has to come first.
 #include <torch/version.h>
 
-#include "tools/python/tool_bindings.h"
+#include "python/native/tool_bindings.h"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Sluice's engine, for the package sluice";

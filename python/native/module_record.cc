@@ -1,6 +1,6 @@
-#include "tools/python/module_record.h"
+#include "python/native/module_record.h"
 
-#include "tools/python/tool_bindings.h"
+#include "python/native/tool_bindings.h"
 // The above has to come first.
 #include <pybind11/stl.h>
 

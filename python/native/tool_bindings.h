@@ -6,7 +6,7 @@
 #pragma once
 
 #include "engine/observe/step_metrics.h"
-#include "engine/python/bindings.h"
+#include "python/native/bindings.h"
 #include "tools/session/config_options.h"
 
 namespace sluice::tools {

@@ -1,18 +1,15 @@
 // sluice._core: ModuleRun for Python. The package's own files (sluice/) are all that uses it.
 //
 // Every call that may wait gives up the GIL. Errors are sluice.Error, with the engine's sentence.
-#include "engine/python/bindings.h"
+#include "python/native/bindings.h"
 // The above has to come first.
-#include <ATen/Parallel.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -23,25 +20,19 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "aio/machine_info.h"
 #include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/report.h"
 #include "engine/config/resolve.h"
-#include "engine/config/schedule_outlook.h"
-#include "engine/device/gpu.h"
-#include "engine/preflight/leftovers.h"
-#include "engine/python/bindings.h"
-#include "engine/python/family_bindings.h"
 #include "engine/python/module_run.h"
-#include "engine/python/python_errors.h"
-#include "engine/run/config_answers.h"
 #include "engine/run/stored_state.h"
+#include "python/native/family_bindings.h"
+#include "python/native/python_errors.h"
+#include "python/native/start.h"
 #include "swap/sealed_json.h"
 #include "swap/stream_hash.h"
 
@@ -60,149 +51,6 @@ void leave_exit_handlers_to_parent() {
         _exit(status);
       },
       nullptr);
-}
-
-// What a script decides by itself: keys with these beginnings mean nothing here.
-bool is_the_scripts(std::string_view key) {
-  constexpr std::array kBeginnings = {"model.",
-                                      "data.",
-                                      "run.eval_",
-                                      "run.checkpoint_every",
-                                      "run.checkpoint_minutes",
-                                      "run.checkpoint_at_end",
-                                      "run.epochs",
-                                      "run.resume",
-                                      "run.later_checkpoints",
-                                      "run.hash_units",
-                                      "wall_clock_breakdown",
-                                      "flops_profiler.",
-                                      "placement.wave_",
-                                      "placement.recompute",
-                                      "placement.boundaries_"};
-  if (key == "data.sequence_length") return false;  // the planner's
-  return std::any_of(kBeginnings.begin(), kBeginnings.end(),
-                     [key](std::string_view it) { return key.starts_with(it); });
-}
-
-ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
-                              const std::vector<std::string>& overrides, int world) {
-  config::Sources sources;
-  sources.world_size = world;
-  const config::Source source{"the configuration", text};
-  (of_deepspeed ? sources.deepspeed : sources.run_file) = source;
-  sources.overrides = overrides;
-  config::Resolved resolved = value_of(config::resolve(sources));
-  if (resolved.questions.gpu) {
-    sources.answers.gpu = gpu_kind(resolved.config);
-    resolved = value_of(config::resolve(sources));
-  }
-  ResolvedConfig made{.config = resolved.config};
-  // Threads are LibTorch's here, which this program has set.
-  made.has_threads = made.config.run.cpu_threads > 0;
-  if (!made.has_threads) made.config.run.cpu_threads = at::get_num_threads();
-  for (const config::KeyReport& report : resolved.reports) {
-    made.asks_length |= report.given && report.path == "data.sequence_length";
-    if (report.given && (report.path == "steps_per_print" || report.path == "run.log_every"))
-      made.steps_per_print = resolved.config.run.log_every_steps;
-    if (report.outcome == config::Outcome::kIgnored)
-      made.ignored.emplace_back(report.path, report.reason);
-    else if (report.given && is_the_scripts(report.path))
-      made.ignored.emplace_back(report.path, "a script decides that itself");
-  }
-  made.resolved = std::move(resolved);
-  return made;
-}
-
-// The ranks that a launcher started with this process.
-class Ranks {
- public:
-  explicit Ranks(const std::map<std::string, std::string>& environment) {
-    const Launch launch =
-        value_of(read_launch(Environment(environment.begin(), environment.end())));
-    context_ = launch.context;
-    link_ = value_of(meet_ranks(launch));
-  }
-  const RankContext& context() const { return context_; }
-  Communicator* link() const { return link_.get(); }  // null: there is one
-  void abort(const std::string& reason) const {
-    if (link_) link_->abort(reason);
-  }
-  // The first that is known of any rank, without waiting; empty: none.
-  std::string failure() const {
-    const Status health = link_ ? link_->health() : Status();
-    return health.ok() ? std::string() : health.error().message();
-  }
-  // What each rank says.
-  std::vector<std::string> all_gather(const std::string& text) const {
-    return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
-  }
-  // Rank 0's values of a tensor on the CPU, on all of them.
-  void broadcast(const at::Tensor& values) const {
-    TORCH_CHECK(values.device().is_cpu() && values.is_contiguous());
-    if (link_)
-      must_be(link_->broadcast(std::span(static_cast<std::byte*>(values.data_ptr()),
-                                         static_cast<std::size_t>(values.nbytes())),
-                               /*root=*/0));
-  }
-
- private:
-  RankContext context_;
-  std::unique_ptr<Communicator> link_;
-};
-
-// Of threads that change no bit, of all ranks of this host; 0: as many as compute.
-int workers_of(const ResolvedConfig& config) {
-  return config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()));
-}
-
-template <typename T>
-T made_by_all(Result<T> made, const Ranks& ranks) {
-  if (!made.ok()) ranks.abort(made.error().message());
-  return value_of(std::move(made));
-}
-
-// Before a run is planned.
-void prepare_by_all(const config::Config& config, const Ranks& ranks) {
-  Status ready = check_device(config);
-  if (ready.ok()) ready = clear_leftovers(config, ranks.link());
-  if (!ready.ok()) ranks.abort(ready.error().message());
-  must_be(ready);
-}
-
-ModuleRun::Environment environment_of(const ResolvedConfig& config, const Ranks& ranks) {
-  ModuleRun::Environment environment;
-  environment.link = ranks.link();
-  environment.workers = workers_of(config);
-  return environment;
-}
-
-// Of a family's model the units are those that it has, and not described.
-std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
-                                           const Ranks& ranks, const std::string& cache_path,
-                                           double checkpointed) {
-  at::set_num_threads(static_cast<int>(asked.config.run.cpu_threads));
-  prepare_by_all(asked.config, ranks);
-  const FamilyModel::Asked what{.length = asked.asks_length,
-                                .checkpoints = checkpointed > 0,
-                                .on_gpu = uses_cuda(asked.config)};
-  const config::Config config = family.configured(asked.config, what);
-  ModulePlaces places = made_by_all(family.places(config, what, ranks.link(), cache_path), ranks);
-  ModuleRun::Environment environment = environment_of(asked, ranks);
-  environment.plan.places = std::move(places);
-  return made_by_all(ModuleRun::create(config, family.layout(config), environment), ranks);
-}
-
-std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
-                                    const std::vector<PythonUnit>& described, const Ranks& ranks,
-                                    const std::string& speeds, std::int64_t unix_s,
-                                    double checkpointed) {
-  at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
-  prepare_by_all(config.config, ranks);
-  ModuleRun::Environment environment = environment_of(config, ranks);
-  environment.plan.checkpointed = checkpointed;
-  environment.plan.asked.cache_path = speeds;
-  environment.plan.asked.unix_s = unix_s;
-  return made_by_all(ModuleRun::create(config.config, layout_of(described), environment), ranks);
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> lines_of(const std::vector<MemoryLine>& lines) {
@@ -257,7 +105,7 @@ auto alone(Returned (ModuleRun::*method)(Given...)) {
   };
 }
 
-// Of what the script's thread did.
+// What the script's thread did.
 void add_span(ModuleRun& run, std::size_t phase, std::int64_t begin_ns, std::int64_t end_ns) {
   constexpr std::array kNames = {"forward", "backward", "update"};
   if (phase < kNames.size())
@@ -278,14 +126,7 @@ void define_values(py::module_& module) {
       .def(py::init(&resolve_config), py::arg("text"), py::arg("of_deepspeed"),
            py::arg("overrides") = std::vector<std::string>(), py::arg("world") = 1)
       .def_readonly("ignored", &ResolvedConfig::ignored)
-      .def_property_readonly("warnings",
-                             [](const ResolvedConfig& it) {
-                               std::vector<std::string> said{
-                                   config::unused_keys(it.resolved),
-                                   config::decay_before_warmup(it.config.schedule)};
-                               std::erase(said, std::string());
-                               return said;
-                             })
+      .def_property_readonly("warnings", &warnings_of)
       .def_property_readonly(
           "precision", [](const ResolvedConfig& it) { return precision_name(it.config.precision); })
       .def_property_readonly("uses_gpu",
@@ -521,14 +362,6 @@ void define_run(py::module_& module) {
 }
 
 }  // namespace
-
-ModuleLayout layout_of(const std::vector<PythonUnit>& described) {
-  std::vector<ModuleUnit> units;
-  units.reserve(described.size());
-  for (const PythonUnit& unit : described)
-    units.push_back({.name = unit.first, .parameters = unit.second});
-  return value_of(ModuleLayout::create(std::move(units)));
-}
 
 void define_errors(py::module_& module) {
   static py::exception<TrainError> error(module, "Error", PyExc_RuntimeError);

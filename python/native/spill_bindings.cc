@@ -1,5 +1,5 @@
 // ParameterSpill for Python.
-#include "engine/python/bindings.h"
+#include "python/native/bindings.h"
 // The above has to come first: Python's header.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>

@@ -1,4 +1,4 @@
-#include "tools/python/tool_bindings.h"
+#include "python/native/tool_bindings.h"
 // The above has to come first.
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-#include "engine/python/family_bindings.h"
+#include "python/native/family_bindings.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -13,7 +13,7 @@
 #include "engine/families/make_model.h"
 #include "engine/model/ops/products.h"
 #include "engine/python/family_pass.h"
-#include "engine/python/python_errors.h"
+#include "python/native/python_errors.h"
 
 namespace py = pybind11;
 

@@ -1,0 +1,25 @@
+// What the files of sluice._core share: errors as exceptions, and what defines its parts.
+// core_module.cc puts the module together.
+//
+// Threads: those of Python. What may wait gives up the GIL. Errors: exceptions, with the engine's
+// sentence.
+#pragma once
+
+#include <Python.h>
+// The above has to come first.
+#include <pybind11/pybind11.h>
+
+#include "python/native/python_errors.h"
+#include "python/native/start.h"
+
+namespace sluice::engine {
+
+using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;
+
+void define_errors(pybind11::module_& module);
+// Config, Parameter, StepOutcome, Ranks and Run; Family and its passes.
+void define_module_runs(pybind11::module_& module);
+// ParameterSpill, for sluice/_deferred_init.py.
+void define_spill(pybind11::module_& module);
+
+}  // namespace sluice::engine
