@@ -93,7 +93,7 @@ config::Config FamilyModel::configured(config::Config config, const Asked& asked
   config.placement.wave_micro_batches = 1;
   config.placement.boundaries_to_cpu = Tristate::kOff;
   config.placement.boundaries_to_nvme = Tristate::kOff;
-  // As the passes do it (sluice/fast.py); on a GPU the planner has a choice where blocks do not.
+  // As the passes do it (sluice/_native.py); on a GPU the planner has a choice where blocks do not.
   if (config.placement.recompute == Tristate::kAuto && (asked.checkpoints || !asked.on_gpu))
     config.placement.recompute = asked.checkpoints ? Tristate::kOn : Tristate::kOff;
   return config;

@@ -72,10 +72,10 @@ class StaleSlots(unittest.TestCase):
             for place in PLACES:
                 module = tower(blocks=8, tied=False)
                 with initialize(module, place=place, drive=drive) as engine:
-                    keeper = engine._trained.residency
-                    watch, keeper._watch = keeper._watch, lambda *_: None
+                    residency = engine._trained.residency
+                    watch, residency._watch = residency._watch, lambda *_: None
                     loss = engine(batches(1)[0])
-                    keeper._watch = watch
+                    residency._watch = watch
                     with self.assertRaisesRegex(
                         RuntimeError, r"a parameter of unit blocks\.7 is used while .* released"
                     ):
