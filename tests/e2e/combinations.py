@@ -2,6 +2,7 @@
 
   combinations.py [--seed S]... [--cases N] [--minutes M] [--device cpu|cuda] [--gpus N] [--jobs J]
   combinations.py --seed S --only NUMBER [--device ...] [--gpus N]
+  combinations.py --other PROGRAM ...
 
 A case is a model, data and optimizer, drawn from the seed: what a run computes. A way is where its
 state is, in which waves and on how many ranks it runs, and whether it stops and resumes in
@@ -9,6 +10,8 @@ between. Both ways have to write the same weights and, step by step, the same lo
 of every unit. A case that is refused (exit code 2 and one sentence) says why; when more than a
 quarter of 40 or more cases is, or nothing could be compared, this fails. Several seeds share the
 minutes; "random" draws one. --only repeats one case, shows what it printed, and keeps its folder.
+--other: the second way begins with another program, that of an older commit: the bits stay, and
+what it saved is resumed.
 
 SLUICE is the program. Needs nothing but Python 3.9, on a GPU machine too.
 """
@@ -199,10 +202,11 @@ class Failed(Exception):
 
 
 class Runner:
-    def __init__(self, folder, device, most_ranks, shows):
+    def __init__(self, folder, device, most_ranks, shows, other=SLUICE):
         self.folder = folder
         self.device = device
         self.most_ranks = most_ranks
+        self.other = os.path.abspath(other)
         self.shows = shows
         # What was measured of this machine is the user's own otherwise.
         self.environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
@@ -215,7 +219,8 @@ class Runner:
         os.symlink(self.folder / "data", place / "data")
         case = draw_case(seed, number, place, self.most_ranks)
         try:
-            made = [self._train(case, place, f"way{i}", way) for i, way in enumerate(case.ways)]
+            made = [self._train(case, place, f"way{i}", way, first)
+                    for i, (way, first) in enumerate(zip(case.ways, (SLUICE, self.other)))]
             left = [str(path) for drive in ("drive0", "drive1")
                     for path in (place / drive).iterdir()]
             difference = differing(*made) or (left and f"left on the drives: {left}")
@@ -228,7 +233,7 @@ class Runner:
             shutil.rmtree(place)
         return outcome
 
-    def _train(self, case, place, name, way):
+    def _train(self, case, place, name, way, first_program):
         """(weights, steps) of one way."""
         weights = place / f"{name}.safetensors"
         for leg, (end, places) in enumerate(way.legs):
@@ -241,7 +246,7 @@ class Runner:
             for key, value in settings.items():
                 text = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{key}={text}"]
-            self._sluice([str(word) for word in words], place)
+            self._sluice([SLUICE if leg else first_program, *map(str, words)], place)
         steps = {}
         for line in (place / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             step = json.loads(line)
@@ -256,10 +261,10 @@ class Runner:
 
     def _sluice(self, words, place):
         if self.shows:
-            print("$", SLUICE, *(repr(word) if re.search(r"[^\w./=:-]", word) else word
-                                 for word in words), flush=True)
+            print("$", *(repr(word) if re.search(r"[^\w./=:-]", word) else word
+                         for word in words), flush=True)
         try:
-            done = subprocess.run([SLUICE, *words], cwd=place, env=self.environment, check=False,
+            done = subprocess.run(words, cwd=place, env=self.environment, check=False,
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
@@ -332,12 +337,14 @@ def main():
     parser.add_argument("--gpus", type=int, default=1, help="2: some ways run on two of them")
     parser.add_argument("--jobs", type=int, default=max((os.cpu_count() or 1) // 2, 1))
     parser.add_argument("--only", type=int)
+    parser.add_argument("--other", metavar="PROGRAM", default=SLUICE)
     options = parser.parse_args()
     seeds = [str(random.SystemRandom().randrange(10**9)) if seed == "random" else seed
              for seed in options.seed or ["1"]]
     most_ranks = 2 if options.device == "cpu" else min(options.gpus, 2)
     folder = Path(tempfile.mkdtemp(prefix="sluice-combinations-", dir=os.getcwd()))
-    runner = Runner(folder, options.device, most_ranks, options.only is not None)
+    runner = Runner(folder, options.device, most_ranks, options.only is not None,
+                    options.other)
     if options.only is not None:
         outcome = runner.run(seeds[0], options.only)
         print(f"{outcome.kind}: {outcome.text}\nkept: {folder}")

@@ -157,7 +157,7 @@ TEST_P(Products, OfWeightGradientsAreNotRoundedWhereTheyAreMadeInFp32) {
   const at::Tensor terms = at::matmul(fp64(left).t().abs(), fp64(right).abs());
   const double rounded = multiplies_in_fp32(left) ? 0 : rounding();
   const auto expect_sum = [&](const at::Tensor& gradient, const at::Tensor& expected) {
-    const at::Tensor allowed = exact.abs() * rounded + terms * 0x1p-20;
+    const at::Tensor allowed = expected.abs() * rounded + terms * 0x1p-20;
     EXPECT_LT((gradient.to(at::kDouble) - expected).abs().div(allowed).max().item<double>(), 1);
   };
   at::Tensor gradient = at::empty({6, 6000}).fill_(NAN);
