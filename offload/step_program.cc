@@ -19,13 +19,24 @@ class Builder {
 
   // One wave: all passes of its micro-batches. What is updated and what is sent depends on which.
   void wave(bool is_first, bool is_last) {
-    for (int unit = 0; unit < units_.count; ++unit) {
-      if (is_first) add(StepOp::kAwaitUpdate, unit);
-      forward(unit, is_first ? StepOp::kFetch : StepOp::kFetchAgain, unit == head() && !is_first);
-    }
+    all_forward(is_first, /*adds=*/!is_first);
     const StepOp close = is_last ? StepOp::kSendGradient : StepOp::kKeepSum;
     add(close, head());
     if (is_last) add(StepOp::kReadState, head());
+    all_backward(is_first, close);
+    ++wave_;
+  }
+
+  // `adds`: the head does, to the sums of earlier waves.
+  void all_forward(bool is_first, bool adds) {
+    for (int unit = 0; unit < units_.count; ++unit) {
+      if (is_first) add(StepOp::kAwaitUpdate, unit);
+      forward(unit, is_first ? StepOp::kFetch : StepOp::kFetchAgain, unit == head() && adds);
+    }
+  }
+
+  // Of all units but the last.
+  void all_backward(bool is_first, StepOp close) {
     for (int unit = head() - 1; unit >= 0; --unit) {
       if (unit > 0) {
         add(StepOp::kFetchAgain, unit);
@@ -35,15 +46,24 @@ class Builder {
       add(StepOp::kBackward, unit);
       add(close, unit);
     }
-    ++wave_;
   }
 
+  // The last unit alone, with updated parameters.
+  void only_head() {
+    add(StepOp::kAwaitUpdate, head());
+    for (const int lender : units_.lenders(head())) add(StepOp::kAwaitUpdate, lender);
+    forward(head(), StepOp::kFetch);
+  }
+
+  // From here on.
+  void begin_wave(int wave) { wave_ = wave; }
+  std::size_t size() const { return program_.size(); }
+  int head() const { return units_.count - 1; }
   void reserve(std::size_t operations) { program_.reserve(operations); }
   void add(StepOp op, int unit) { program_.push_back({op, unit, wave_}); }
   StepProgram take() { return std::move(program_); }
 
  private:
-  int head() const { return units_.count - 1; }
   void fetch_lenders(int unit) {
     for (const int lender : units_.lenders(unit)) add(StepOp::kFetchAgain, lender);
   }
@@ -72,6 +92,29 @@ StepProgram training_step(const ProgramUnits& units, bool overlap_update, int wa
 StepProgram forward_pass(const ProgramUnits& units) {
   Builder builder(units);
   for (int unit = 0; unit < units.count; ++unit) builder.forward(unit, StepOp::kFetch);
+  return builder.take();
+}
+
+SplitProgram micro_batch_passes(const ProgramUnits& units, const MicroBatch& micro_batch) {
+  Builder builder(units);
+  const bool is_first = micro_batch.number == 0;
+  builder.begin_wave(micro_batch.number);
+  builder.all_forward(is_first, /*adds=*/false);
+  SplitProgram split{.program = {}, .backward = builder.size()};
+  if (micro_batch.has_backward) {
+    const StepOp close = micro_batch.sends ? StepOp::kSendGradient : StepOp::kKeepSum;
+    if (micro_batch.reads_state) builder.add(StepOp::kReadState, builder.head());
+    builder.forward(builder.head(), StepOp::kFetchAgain, /*adds=*/!is_first);
+    builder.add(close, builder.head());
+    builder.all_backward(is_first, close);
+  }
+  split.program = builder.take();
+  return split;
+}
+
+StepProgram head_pass(const ProgramUnits& units) {
+  Builder builder(units);
+  builder.only_head();
   return builder.take();
 }
 

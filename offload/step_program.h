@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -65,6 +66,22 @@ struct Waves {
 StepProgram training_step(const ProgramUnits& units, bool overlap_update, int waves = 1);
 // One forward pass: evaluation, generation.
 StepProgram forward_pass(const ProgramUnits& units);
+// The last unit once more, whose input is still there.
+StepProgram head_pass(const ProgramUnits& units);
+
+// A micro-batch of a step whose forward and backward are asked for one by one: a wave, whose number
+// is its own. The head comes twice, for the loss and for its gradient.
+struct MicroBatch {
+  int number = 0;            // in the step
+  bool has_backward = true;  // else its loss is all that is wanted
+  bool reads_state = false;  // it is the step's last
+  bool sends = false;        // likewise, and nothing else is added to it
+};
+struct SplitProgram {
+  StepProgram program;
+  std::size_t backward = 0;  // where it begins
+};
+SplitProgram micro_batch_passes(const ProgramUnits& units, const MicroBatch& micro_batch);
 
 // Which way the units are passed: whose parameters are still there depends on who came last.
 enum class PassDirection : std::uint8_t { kForward, kBackward };

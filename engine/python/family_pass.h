@@ -4,7 +4,8 @@
 //   MicroBatchPass pass = passes.forward(batch, options);   pass.loss is there
 //   passes.backward(pass, scale);                            gradients are in the run's sums
 //
-// Units come and go as in a Trainer's step of one wave, and so do their gradients. What is between
+// Both are parts of one program (offload::micro_batch_passes()), which the run's StepEngine carries
+// out as it does a Trainer's. What is between
 // the two is in the MicroBatchPass: each unit's input, and what blocks keep where they keep it. The
 // head makes the loss alone in forward, and once more with its gradient in backward, whose scale
 // nobody knows before.
@@ -82,16 +83,9 @@ class FamilyPass {
   ModuleRun& run() const { return run_; }
 
  private:
-  class Held;
+  class Computation;
   PassContext context(const MicroBatchPass& pass, int unit) const;
   bool keeps_activations(int unit) const;
-  void expect(bool has_backward);
-  void prefetch_behind(int unit, bool is_backward, bool has_backward);
-  void prefetch_sums(int unit);
-  UnitViews head_views(Held& held);
-  at::Tensor head_backward(MicroBatchPass& pass, double scale);
-  at::Tensor block_backward(MicroBatchPass& pass, int unit, const at::Tensor& gradient);
-  void embedding_backward(MicroBatchPass& pass, const at::Tensor& gradient);
 
   ModuleRun& run_;
   const std::unique_ptr<Model> model_;

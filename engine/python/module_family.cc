@@ -1,9 +1,31 @@
 // ModuleRun: what the passes of a family's model need of it (family_pass.h).
-#include <utility>
+#include <numeric>
 
 #include "engine/python/module_run.h"
+#include "engine/step/train_error.h"
 
 namespace sluice::engine {
+
+offload::SplitProgram ModuleRun::passes(bool has_backward) const {
+  return offload::micro_batch_passes(program_units(model()),
+                                     {.number = static_cast<int>(micro_batch_),
+                                      .has_backward = has_backward,
+                                      .reads_state = in_last_micro_batch(),
+                                      .sends = in_last_micro_batch() && !has_several_passes_});
+}
+
+void ModuleRun::expect_passes(const offload::SplitProgram& passes, bool has_backward) {
+  std::vector<int> updates;
+  if (has_backward && in_last_micro_batch()) {
+    updates.resize(static_cast<std::size_t>(model().units()));
+    std::iota(updates.begin(), updates.end(), 0);
+  }
+  engine_->expect(passes.program, micro_batch_ == 0 && train_state().applied_step > 0, updates);
+}
+
+void ModuleRun::release_all() {
+  for (int unit = 0; unit < layout_.units(); ++unit) release(unit);
+}
 
 GradientSink::Target ModuleRun::open_gradient(int unit) {
   TORCH_CHECK_VALUE(!is_complete(), "the step has all of its ", micro_batches(), " micro-batches");
@@ -12,9 +34,8 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
                      " is complete in this micro-batch");
   is_touched_ = true;
   // Its last gradient may still be needed.
-  if (micro_batch_ == 0) must(parts_->optimizer().wait_ready(unit));
-  must(parts_->gradients().open(unit));
-  open_unit_ = unit;
+  if (micro_batch_ == 0) must(engine_->await_update(unit));
+  engine_->open_gradient(unit);
   if (at(unit).begun) return {.sums = parts_->gradients().target_again(unit, micro_batch_)};
   if (has_several_passes_) {
     at(unit).begun = true;
@@ -23,30 +44,21 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
   return parts_->gradients().target(unit, micro_batch_);
 }
 
+void ModuleRun::added_gradient(int unit) {
+  if (has_several_passes_) return;
+  at(unit).ended = true;
+  parts_->gradients().added(unit, micro_batch_);
+}
+
 void ModuleRun::expect_several_passes() {
   TORCH_CHECK_VALUE(plan_.sums.kept > 0 && !is_touched_,
                     "sums are kept within a micro-batch where the plan has room for them");
   has_several_passes_ = true;
 }
 
-void ModuleRun::close_gradient() {
-  const int unit = std::exchange(open_unit_, -1);
-  if (has_several_passes_) {
-    must(parts_->gradients().keep(unit));
-    return;
-  }
-  at(unit).ended = true;
-  parts_->gradients().added(unit, micro_batch_);
-  must(in_last_micro_batch() ? parts_->gradients().finish(unit) : parts_->gradients().keep(unit));
-}
-
-void ModuleRun::prefetch_gradient(int unit) {
-  if (micro_batch_ > 0) must(parts_->gradients().prefetch(unit));
-}
-
 // Closes an open unit whose gradient counts for nothing.
 void ModuleRun::put_away(int unit) {
-  must(plan_.sums.kept > 0 ? parts_->gradients().keep(unit) : parts_->gradients().finish(unit));
+  plan_.sums.kept > 0 ? engine_->keep_sum(unit) : engine_->send_gradient(unit);
 }
 
 // The ends of a model may have one slot between them.

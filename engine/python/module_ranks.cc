@@ -17,15 +17,10 @@ void ModuleRun::fail(const std::string& reason) {
   if (!ranks().is_alone()) ranks().link->abort(reason);
 }
 
-void ModuleRun::note_gather(int unit) {
-  constexpr std::uint64_t kPrime = 1099511628211U;  // FNV-1a's
-  order_ = (order_ ^ static_cast<std::uint64_t>(unit + 1)) * kPrime;
-}
-
 void ModuleRun::check_order() {
   if (ranks().is_alone()) return;
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks().part.world));
-  must(ranks().link->all_gather_values(order_, std::span(all)));
+  must(ranks().link->all_gather_values(engine_->order(), std::span(all)));
   const auto other =
       std::find_if(all.begin(), all.end(), [&](std::uint64_t it) { return it != all.front(); });
   if (other == all.end()) return;

@@ -17,6 +17,7 @@
 #include "engine/preflight/preflight.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/cuda_step.h"
+#include "engine/step/train_error.h"
 #include "offload/step_program.h"
 
 namespace sluice::engine {
@@ -75,7 +76,6 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   run->predicted_step_s_ = plan.said.predicted_step_s;
   run->prediction_ = std::move(plan.said.prediction);
   run->assumptions_ = std::move(plan.said.assumptions);
-  SLUICE_ASSIGN_OR_RETURN(run->state_, initial_state(run->rules_));
   SLUICE_RETURN_IF_ERROR(run->make_parts(environment));
   return run;
 }
@@ -90,6 +90,12 @@ Status ModuleRun::make_parts(const Environment& environment) {
       .use = Resources::Use::kPasses, .link = environment.link, .workers = environment.workers};
   if (frozen_plan_) made.frozen = {.plan = &*frozen_plan_, .model = &layout_.frozen()};
   SLUICE_ASSIGN_OR_RETURN(parts_, Resources::create(config_, plan_, model(), made));
+  engine_ = std::make_unique<StepEngine>(*parts_, plan_.fetching.prefetch_units);
+  SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules_));
+  update_ = std::make_unique<StepUpdate>(
+      *parts_,
+      StepUpdate::Options{.rules = rules_, .in_background = config_.placement.overlap_update},
+      state);
   // Beside the unit outside of all blocks, the thread that updates, and on the GPU the slots that
   // are copied into and were just used.
   constexpr int kOthers = 2;
@@ -109,13 +115,11 @@ void ModuleRun::acquire(int unit) {
   if (at(unit).acquired) return;
   if (has_trained(unit)) {
     check_ends(unit);
-    must(parts_->optimizer().wait_ready(unit));
-    note_gather(unit);
-    at(unit).slot = must(parts_->parameters().units().acquire(unit));
+    must(engine_->acquire(unit));
   }
   if (has_frozen(unit)) {
     const Status there = parts_->frozen()->units().acquire(unit).status();
-    if (!there.ok() && has_trained(unit)) parts_->parameters().units().release(unit);
+    if (!there.ok() && has_trained(unit)) engine_->release(unit);
     must(there);
   }
   at(unit).acquired = true;
@@ -123,21 +127,14 @@ void ModuleRun::acquire(int unit) {
 
 void ModuleRun::release(int unit) {
   if (!at(unit).acquired) return;
-  if (has_trained(unit)) parts_->parameters().units().release(unit);
+  if (has_trained(unit)) engine_->release(unit);
   if (has_frozen(unit)) parts_->frozen()->units().release(unit);
   at(unit).acquired = false;
 }
 
 void ModuleRun::prefetch(int unit) {
   if (at(unit).acquired) return;
-  if (has_trained(unit) && parts_->parameters().units().prefetch_gathers()) {
-    // Whether an update is done is not for each rank to find.
-    must(parts_->optimizer().wait_ready(unit));
-    note_gather(unit);
-    must(parts_->parameters().units().prefetch(unit));
-  } else if (has_trained(unit) && parts_->optimizer().is_ready(unit)) {
-    must(parts_->parameters().units().prefetch(unit));
-  }
+  if (has_trained(unit)) engine_->prefetch(unit);
   if (has_frozen(unit)) must(parts_->frozen()->units().prefetch(unit));
 }
 
@@ -147,7 +144,7 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
     for (int unit = 0; unit < layout_.units(); ++unit) order.push_back(unit);
   };
   // The previous step's updates go on under the first passes.
-  if (micro_batch_ == 0 && state_.applied_step > 0) add_updates();
+  if (micro_batch_ == 0 && train_state().applied_step > 0) add_updates();
   order.insert(order.end(), passes.begin(), passes.end());
   if (trains && micro_batch_ + 1 == micro_batches()) add_updates();
   expect_on_host(parts_->parameters().trained(), order);
@@ -175,15 +172,15 @@ void ModuleRun::complete(int unit, const UnitViews& sums) {
 }
 
 void ModuleRun::begin_backward() {
-  awaits_update_ = in_last_micro_batch();
+  expect_backward();
   if (awaits_update_) must(parts_->optimizer().prefetch());
-  if (micro_batch_ > 0) expect_gradients(/*of_update=*/false);
 }
 
-void ModuleRun::expect_gradients(bool of_update) {
+void ModuleRun::expect_backward() {
+  awaits_update_ = in_last_micro_batch();
+  if (micro_batch_ == 0) return;
   std::vector<int> order(static_cast<std::size_t>(model().units()));
-  std::iota(order.begin(), order.end(), 0);
-  if (!of_update) std::reverse(order.begin(), order.end());
+  std::iota(order.rbegin(), order.rend(), 0);
   parts_->expect_gradients(order);
 }
 
@@ -273,7 +270,7 @@ void ModuleRun::abandon_step() {
   if (!parts_->optimizer().drain().ok()) return;
   // None of them counts as complete any more.
   const bool forgotten = parts_->gradients().forget();
-  if (const int open = std::exchange(open_unit_, -1); open >= 0 && !forgotten) put_away(open);
+  if (const int open = engine_->take_open_unit(); open >= 0 && !forgotten) put_away(open);
   for (int unit = model().units() - 1; unit >= 0; --unit) {
     if (!forgotten) {
       must(parts_->gradients().open(unit));
@@ -285,10 +282,6 @@ void ModuleRun::abandon_step() {
   is_touched_ = false;
 }
 
-double ModuleRun::learning_rate() const {
-  return config::learning_rate(rules_.schedule, state_.applied_step);
-}
-
 StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   TORCH_CHECK_VALUE(is_complete(), "a step has ", micro_batches(), " micro-batches, and ",
                     micro_batch_, " have ended");
@@ -296,7 +289,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
     TORCH_CHECK_VALUE(!at(unit).acquired, "unit ", layout_.described(unit).name,
                       " is in use: a step changes it");
   const at::NoGradGuard no_tape;
-  StepOutcome outcome{.learning_rate = learning_rate(), .loss_scale = loss_scale()};
+  StepOutcome outcome = update_->begin();
   check_order();
   const GradientTotals totals = must(parts_->gradients().totals());
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
@@ -304,28 +297,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
   is_touched_ = awaits_update_ = false;
-  if (!totals.finite) {
-    outcome.skipped = true;
-    outcome.warning = skip_step(rules_,
-                                {.unit = model().layout(*totals.first_not_finite).name,
-                                 .suspects =
-                                     [&] {
-                                       std::string text = "losses of its micro-batches:";
-                                       for (const double loss : losses)
-                                         text += " " + std::to_string(loss);
-                                       return text;
-                                     }},
-                                state_);
-    return outcome;
-  }
-  make_scalars(rules_, state_, outcome.grad_norm, scalars_);
-  count_applied(rules_, state_);
-  expect_gradients(/*of_update=*/true);
-  must(parts_->optimizer().step({.groups = scalars_,
-                                 .source = &parts_->binding(),
-                                 .background = config_.placement.overlap_update,
-                                 .number = state_.applied_step}));
-  parts_->parameters().units().changed();
+  update_->end(totals, {.losses = [&] { return losses; }}, outcome);
   return outcome;
 }
 

@@ -17,7 +17,7 @@
 // Several ranks share the units: each has its part of state and parameters, which is gathered when
 // a unit is acquired, and gives its micro-batches' gradients to the sums of all. What all of them
 // have to call, in one order, are create(), initialise(), load(), acquire(), prefetch(),
-// close_gradient(), end_micro_batch(), step(), save() and save_weights(). Before an update they
+// the passes of family_pass.h, end_micro_batch(), step(), save() and save_weights(). Before an update they
 // compare the order of units that they had; a rank that fails by itself has to fail() all of them.
 //
 // Memory:  the plan's; a unit's sums are kept between its uses.
@@ -45,7 +45,8 @@
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/saved_run.h"
 #include "engine/runtime/resources.h"
-#include "engine/step/trainer.h"
+#include "engine/runtime/step_engine.h"
+#include "engine/runtime/step_update.h"
 
 namespace sluice::engine {
 
@@ -85,25 +86,23 @@ class ModuleRun final : public SavedRun {
   void expect(const std::vector<int>& passes, bool trains);
 
   // ---- of a family's model (family_pass.h)
-  // Of an acquired unit, shaped as its slots are.
-  const UnitViews& slot_views(int unit) const { return *at(unit).slot; }
-  // Whether a pass in this direction finds the unit where the one before left it, on the GPU.
-  bool keeps(int unit, offload::PassDirection direction) const {
-    return parts_->parameters().units().keeps(unit, direction);
-  }
-  int prefetch_units() const { return plan_.fetching.prefetch_units; }
-  // The sums of a unit, for all that the micro-batch that goes on adds to it; then they are
-  // complete, and go where its update wants them. One unit at a time, and each once, unless
-  // several passes are expected.
+  StepEngine& engine() { return *engine_; }
+  // The passes that come next, of the micro-batch that goes on.
+  offload::SplitProgram passes(bool has_backward) const;
+  // What the host is asked for by them, and by the updates before and after.
+  void expect_passes(const offload::SplitProgram& passes, bool has_backward);
+  // Before backward of these.
+  void expect_backward();
+  void release_all();
+  // The sums of a unit, for all that the micro-batch that goes on adds to it, and the end of that:
+  // once a micro-batch, unless several passes are expected.
   GradientSink::Target open_gradient(int unit);
-  void close_gradient();
+  void added_gradient(int unit);
   // From here on a micro-batch may have several backward passes, which add up, and sums are
   // complete at its end. Between steps, where the plan has room for sums that are kept.
   void expect_several_passes();
   bool can_have_several_passes() const { return plan_.sums.kept > 0; }
   bool has_several_passes() const { return has_several_passes_; }
-  // The unit's sums, of earlier micro-batches, will be opened soon.
-  void prefetch_gradient(int unit);
 
   // Before the first add() of a micro-batch: state begins to come from NVMe for the step's end.
   void begin_backward();
@@ -127,10 +126,10 @@ class ModuleRun final : public SavedRun {
   // With several ranks: ends the others, with this reason.
   void fail(const std::string& reason);
   // By what the losses of the step's micro-batches have to be multiplied.
-  double loss_scale() const { return engine::loss_scale(rules_, state_); }
+  double loss_scale() const { return update_->loss_scale(); }
   // `losses`: of its micro-batches, for the outcome and for what a step that fails points to.
   StepOutcome step(const std::vector<double>& losses);
-  double learning_rate() const;  // of the next step
+  double learning_rate() const { return update_->learning_rate(); }  // of the next step
   // Every update applied, everything on its way written.
   void drain();
 
@@ -181,7 +180,7 @@ class ModuleRun final : public SavedRun {
   const std::string& prediction() const { return prediction_; }  // as prediction_json()
   const std::vector<std::string>& assumptions() const { return assumptions_; }
 
-  const TrainState& train_state() const { return state_; }
+  const TrainState& train_state() const { return update_->state(); }
   const config::Config& config() const { return config_; }
   const ModuleLayout& layout() const { return layout_; }
   offload::ParamStats param_stats() const { return parts_->parameters().stats(); }
@@ -205,8 +204,7 @@ class ModuleRun final : public SavedRun {
 
  private:
   struct Unit {
-    std::vector<at::Tensor> views;    // empty until the state is there
-    const UnitViews* slot = nullptr;  // of what is trained, once it was acquired
+    std::vector<at::Tensor> views;  // empty until the state is there
     bool acquired = false;
     bool begun = false;  // has a target in this micro-batch
     bool ended = false;  // and all that comes in it
@@ -217,8 +215,6 @@ class ModuleRun final : public SavedRun {
   ModuleRun(const config::Config& config, ModuleLayout layout, MemoryPlan plan);
   Status make_parts(const Environment& environment);
   const RankLink& ranks() const { return parts_->ranks(); }
-  // The coming accesses to gradients on NVMe.
-  void expect_gradients(bool of_update);
   Status make_views();
   Status initialise_own(const UnitValues& values);
   Status load_frozen(const UnitValues& values);
@@ -238,7 +234,6 @@ class ModuleRun final : public SavedRun {
   // The first rank's answer, once all of them are there; an error of any.
   Result<std::string> agree(const Result<std::string>& own) const;
   // What is gathered is gathered by all ranks: noted, and compared.
-  void note_gather(int unit);
   void check_order();
 
   Status lock_directory(const std::string& path);
@@ -263,20 +258,18 @@ class ModuleRun final : public SavedRun {
   std::string prediction_;
   std::vector<std::string> assumptions_;
   const UpdateRules rules_;
-  TrainState state_;
   int most_acquired_ = 0;
-  std::string client_;       // of the save that goes on
-  bool is_told_ = false;     // likewise: the other ranks know that they save
-  std::uint64_t order_ = 0;  // a hash of the units that were gathered
+  std::string client_;    // of the save that goes on
+  bool is_told_ = false;  // likewise: the other ranks know that they save
 
   std::vector<Unit> units_;
   std::int64_t micro_batch_ = 0;
   bool is_touched_ = false;     // something was added since the last step
   bool awaits_update_ = false;  // state begins to come for the step's end
-  int open_unit_ = -1;          // by open_gradient()
-  std::vector<offload::AdamwScalars> scalars_;
 
   std::unique_ptr<Resources> parts_;
+  std::unique_ptr<StepEngine> engine_;
+  std::unique_ptr<StepUpdate> update_;
 
   std::string directory_;  // of its checkpoints, once it has one
   std::string home_;       // own_directory()

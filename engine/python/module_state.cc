@@ -141,7 +141,8 @@ Status ModuleRun::initialise_own(const UnitValues& values) {
   // What slots of the GPU have is of before.
   parts_->parameters().units().changed();
   if (parts_->frozen() != nullptr) parts_->frozen()->units().changed();
-  SLUICE_ASSIGN_OR_RETURN(state_, initial_state(rules_));
+  SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules_));
+  update_->set_state(state);
   return {};
 }
 
@@ -167,9 +168,7 @@ Status ModuleRun::make_views() {
     const UnitViews* trained = nullptr;
     const UnitViews* frozen = nullptr;
     if (has_trained(unit)) {
-      SLUICE_RETURN_IF_ERROR(parts_->optimizer().wait_ready(unit));
-      note_gather(unit);
-      SLUICE_ASSIGN_OR_RETURN(trained, parts_->parameters().units().acquire(unit));
+      SLUICE_ASSIGN_OR_RETURN(trained, engine_->acquire(unit));
     }
     if (has_frozen(unit)) {
       SLUICE_ASSIGN_OR_RETURN(frozen, parts_->frozen()->units().acquire(unit));
@@ -181,7 +180,7 @@ Status ModuleRun::make_views() {
       SLUICE_CHECK(views != nullptr, "a unit has the parameters that are described");
       at(unit).views.push_back(as_described((*views)[place.parameter], parameters[i].shape));
     }
-    if (trained != nullptr) parts_->parameters().units().release(unit);
+    if (trained != nullptr) engine_->release(unit);
     if (frozen != nullptr) parts_->frozen()->units().release(unit);
   }
   return {};
@@ -207,7 +206,7 @@ CheckpointState ModuleRun::checkpoint_state() const {
   run.model = {{"parameters", parameters},
                {"elements", static_cast<std::int64_t>(model().parameter_elements())}};
   auto configuration = config::stored_json(config_, current_folder());
-  return {.position = stored_position(state_),
+  return {.position = stored_position(train_state()),
           .run = run,
           .configuration = configuration.ok() ? *configuration : std::string(),
           .client = client_,
@@ -267,7 +266,7 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
 }
 
 Result<std::string> ModuleRun::save(const SaveOptions& options) {
-  const bool is_between = options.within_step && !awaits_update_ && open_unit_ < 0;
+  const bool is_between = options.within_step && !awaits_update_ && engine_->open_unit() < 0;
   if ((micro_batch_ > 0 || is_touched_) && !is_between)
     return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
                                                   std::to_string(micro_batch_) + " of the " +
@@ -287,7 +286,7 @@ Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
   if (!is_told_) SLUICE_RETURN_IF_ERROR(tell_others(false));
   SLUICE_RETURN_IF_ERROR(saving);
   if (in_background)
-    return RunCheckpoints::folder_of(directory_) + "/" + checkpoint_name(state_.global_step);
+    return RunCheckpoints::folder_of(directory_) + "/" + checkpoint_name(train_state().global_step);
   wait_for_saves();
   const SavedCheckpoint& saved = ended_saves_.back();
   SLUICE_RETURN_IF_ERROR(saved.status);
@@ -381,7 +380,7 @@ Result<std::string> ModuleRun::load_own(const std::string& path, const Accept& a
       },
       offload::Calls::kInOrder, {}, state.applied_step));
   parts_->parameters().units().changed();
-  state_ = state;
+  update_->set_state(state);
   return folder;
 }
 

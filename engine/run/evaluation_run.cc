@@ -38,12 +38,6 @@ Status EvaluationRun::load(CheckpointReader& checkpoint, const Progress& progres
   return load_model({*parts_, config_, model_->shape(), progress}, checkpoint);
 }
 
-EvaluationParts EvaluationRun::parts() const {
-  return {.model = model_.get(),
-          .parameters = &parts_->parameters().units(),
-          .params = &parts_->parameters().trained()};
-}
-
 LossSum EvaluationRun::evaluate(const Progress& progress) {
   const std::uint64_t total = data_->validation_samples();
   const std::uint64_t group =
@@ -51,8 +45,8 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
   LossSum loss;
   for (std::uint64_t first = 0; first < total; first += group) {
     const std::uint64_t samples = std::min(group, total - first);
-    for (const LossSum& of_micro_batch :
-         evaluate_batch(parts(), data_->validation_batch(first, samples, compute_device(plan_))))
+    for (const LossSum& of_micro_batch : evaluate_batch(
+             *parts_, *model_, data_->validation_batch(first, samples, compute_device(plan_))))
       loss += of_micro_batch;
     if (progress) progress(first + samples, total);
   }
@@ -62,7 +56,7 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
 // Of samples from `first` on.
 void EvaluationRun::add_losses(std::uint64_t first, const StepBatch& batch,
                                DocumentLosses& losses) {
-  const std::vector<at::Tensor> all = evaluate_tokens(parts(), batch);
+  const std::vector<at::Tensor> all = evaluate_tokens(*parts_, *model_, batch);
   for (std::size_t m = 0; m < all.size(); ++m) {
     const at::Tensor targets = batch.targets[m].cpu();
     const auto row_tokens = static_cast<std::size_t>(all[m].size(1));

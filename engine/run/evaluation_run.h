@@ -19,8 +19,8 @@
 #include "engine/model/model.h"
 #include "engine/run/document_losses.h"
 #include "engine/run/run_data.h"
+#include "engine/runtime/evaluation_pass.h"
 #include "engine/runtime/resources.h"
-#include "engine/step/evaluation_pass.h"
 
 namespace sluice::engine {
 
@@ -57,7 +57,6 @@ class EvaluationRun {
  private:
   EvaluationRun(const config::Config& config, const MemoryPlan& plan)
       : config_(config), plan_(plan) {}
-  EvaluationParts parts() const;
   void add_losses(std::uint64_t first, const StepBatch& batch, DocumentLosses& losses);
 
   const config::Config config_;

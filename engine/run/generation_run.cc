@@ -1,7 +1,6 @@
 #include "engine/run/generation_run.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -12,9 +11,39 @@
 #include "engine/families/make_model.h"
 #include "engine/model/torch_types.h"
 #include "engine/run/load_model.h"
-#include "engine/step/train_error.h"
+#include "engine/runtime/evaluation_pass.h"
 
 namespace sluice::engine {
+namespace {
+
+// Of the tokens that follow those in the cache; logits of the last one.
+class ExtendingPasses final : public Passes {
+ public:
+  ExtendingPasses(const Model& model, KvCache& cache, std::span<const std::int64_t> tokens,
+                  const at::Device& device)
+      : model_(model), cache_(cache) {
+    std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
+    const auto count = static_cast<std::int64_t>(ids.size());
+    flow_ = at::from_blob(ids.data(), {1, count}, at::kLong).to(device).clone();
+  }
+
+  void forward(int unit, const UnitViews& views) override {
+    flow_ = model_.unit(unit).extend(views, flow_, cache_);
+  }
+  void head(int /*unit*/, const UnitViews& views) override {
+    const at::Tensor logits = model_.head().logits(views, flow_, 1);
+    logits_ = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
+  }
+  const at::Tensor& logits() const { return logits_; }
+
+ private:
+  const Model& model_;
+  KvCache& cache_;
+  at::Tensor flow_;
+  at::Tensor logits_;
+};
+
+}  // namespace
 
 Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
@@ -51,33 +80,10 @@ std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
 }
 
 std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
-  const at::NoGradGuard no_tape;
-  const ModelLayout& layout = model_->layout();
-  const offload::StepProgram program = offload::forward_pass(program_units(layout));
-  UnitParameters& units = parts_->parameters().units();
-  expect_passes({&units, &parts_->parameters().trained()}, program);
-  FetchedUnits fetched(units);
-  std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
-  const auto count = static_cast<std::int64_t>(ids.size());
-  at::Tensor flow =
-      at::from_blob(ids.data(), {1, count}, at::kLong).to(compute_device(plan_)).clone();
-  at::Tensor numbers;
-  for (const auto& [op, unit, wave] : program) {
-    if (op == offload::StepOp::kFetch || op == offload::StepOp::kFetchAgain) {
-      fetched.acquire(unit);
-      continue;
-    }
-    const UnitViews views = fetched.views(layout, unit);
-    if (op == offload::StepOp::kForward) {
-      flow = model_->unit(unit).extend(views, flow, *cache_);
-    } else {
-      const at::Tensor logits = model_->head().logits(views, flow, 1);
-      numbers = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
-    }
-    fetched.release();
-    if (op == offload::StepOp::kForward) must(units.prefetch(unit + 1));
-  }
-  cache_->advance(count);
+  ExtendingPasses passes(*model_, *cache_, tokens, compute_device(plan_));
+  run_forward(*parts_, passes);
+  cache_->advance(static_cast<std::int64_t>(tokens.size()));
+  const at::Tensor& numbers = passes.logits();
   const auto* const first = numbers.const_data_ptr<float>();
   return {first, first + numbers.numel()};
 }

@@ -3,12 +3,15 @@
 
 #include <string>
 
+#include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/budget/run_spec.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/exchange/base_fingerprint.h"
-#include "engine/step/trainer.h"
+#include "engine/model/model_layout.h"
+#include "engine/model/model_shape.h"
+#include "engine/step/update_rules.h"
 #include "engine/weights/dtype.h"
 
 namespace sluice::engine {

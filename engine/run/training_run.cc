@@ -69,26 +69,12 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   const UpdateRules rules = update_rules(config, plan.state.settings);
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules));
   run->trainer_ = std::make_unique<Trainer>(
+      *run->parts_, *run->model_,
       Trainer::Options{.rules = rules,
-                       .keeps_activations = plan.activations.kept,
-                       .residency = plan.state.residency,
-                       .waves = plan.waves,
                        .overlap_update = config.placement.overlap_update,
                        .deterministic = config.run.deterministic,
                        .run_seed = static_cast<std::uint64_t>(config.run.seed),
-                       .prefetch_units = plan.fetching.prefetch_units,
-                       .hash_widths = hash_widths(config, plan),
-                       .ranks = run->ranks(),
-                       .order = plan.sum_order},
-      Trainer::Parts{.model = run->model_.get(),
-                     .parameters = &run->parts_->parameters().units(),
-                     .gradients = &run->parts_->gradients(),
-                     .unit_inputs = &run->parts_->unit_inputs(),
-                     .params = &run->parts_->parameters().trained(),
-                     .optimizer = &run->parts_->optimizer(),
-                     .binding = &run->parts_->binding(),
-                     .clock = &run->parts_->clock(),
-                     .trace = &run->trace()},
+                       .hash_widths = hash_widths(config, plan)},
       state);
   run->trainer_->measure_phases(config.wall_clock_breakdown);
   return run;

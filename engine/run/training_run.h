@@ -26,7 +26,7 @@
 #include "engine/run/run_data.h"
 #include "engine/run/saved_run.h"
 #include "engine/runtime/resources.h"
-#include "engine/step/trainer.h"
+#include "engine/runtime/trainer.h"
 #include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {

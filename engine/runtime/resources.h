@@ -70,6 +70,8 @@ class Resources {
   ModelParameters& parameters() const { return *parameters_; }
   ModelParameters* frozen() const { return frozen_.get(); }  // null: nothing is
 
+  bool trains() const { return optimizer_ != nullptr; }
+
   // ---- not of kForward
   aio::Executor& update_executor() const { return *update_executor_; }
   offload::OptimizerOffloader& optimizer() const { return *optimizer_; }

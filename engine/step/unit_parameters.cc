@@ -29,6 +29,16 @@ void FetchedUnits::release() {
   fetched_.clear();
 }
 
+void FetchedUnits::abandon() noexcept {
+  for (auto it = fetched_.rbegin(); it != fetched_.rend(); ++it) {
+    try {
+      parameters_.release(it->unit);
+    } catch (...) {
+    }
+  }
+  fetched_.clear();
+}
+
 offload::ProgramUnits program_units(const ModelLayout& model) {
   return {.count = model.units(),
           .lenders = [&model](int unit) -> const std::vector<int>& { return model.lenders(unit); }};
@@ -38,17 +48,6 @@ void expect_on_host(offload::ParamOffloader& params, std::span<const int> order)
   std::vector<int> there(order.begin(), order.end());
   std::erase_if(there, [&](int unit) { return !params.on_host(unit); });
   params.expect(there);
-}
-
-void expect_passes(const ExpectedParts& parts, const offload::StepProgram& program) {
-  std::vector<int> order = offload::host_order(
-      program, /*updates_too=*/false,
-      [&](int unit, auto direction) { return parts.parameters->keeps(unit, direction); });
-  const std::size_t once = order.size();
-  order.reserve(2 * once);
-  for (std::size_t i = 0; i < once; ++i) order.push_back(order[i]);
-  expect_on_host(*parts.params, order);
-  parts.parameters->expect_base(order);
 }
 
 }  // namespace sluice::engine

@@ -74,6 +74,8 @@ class FetchedUnits {
   UnitViews views(const ModelLayout& model, int unit) const;
   // All of them.
   void release();
+  // Likewise after an error, which may have left a device that fails again.
+  void abandon() noexcept;
 
  private:
   struct Fetched {
@@ -90,13 +92,6 @@ offload::ProgramUnits program_units(const ModelLayout& model);  // which must ou
 
 // ParamOffloader::expect() of those units that have a place there.
 void expect_on_host(offload::ParamOffloader& params, std::span<const int> order);
-
-// One pass of a kind after another: the next one's parameters are read while this one ends.
-struct ExpectedParts {
-  UnitParameters* parameters = nullptr;
-  offload::ParamOffloader* params = nullptr;
-};
-void expect_passes(const ExpectedParts& parts, const offload::StepProgram& program);
 
 // On the CPU the parameters are used where the offloader has them: nothing is copied, unless they
 // are there in 8 bits. Then they are made into what is computed with each time they are acquired,

@@ -30,6 +30,7 @@
 #include "engine/config/resolve.h"
 #include "engine/python/module_run.h"
 #include "engine/run/stored_state.h"
+#include "engine/step/train_error.h"
 #include "python/native/family_bindings.h"
 #include "python/native/python_errors.h"
 #include "python/native/start.h"

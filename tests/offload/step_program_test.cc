@@ -43,6 +43,32 @@ TEST(StepProgram, WaitsForAllUpdatesFirstWhereTheyAreNotOverlapped) {
   EXPECT_EQ(program, training_step(tied(), /*overlap_update=*/true));
 }
 
+TEST(StepProgram, SplitsAMicroBatchWhoseBackwardIsAskedForLater) {
+  const SplitProgram first = micro_batch_passes(tied(), {.number = 0});
+  EXPECT_EQ(first.backward, 10U);
+  EXPECT_THAT(first.program,
+              ElementsAre(O{Op::kAwaitUpdate, 0}, O{Op::kFetch, 0}, O{Op::kForward, 0},  //
+                          O{Op::kAwaitUpdate, 1}, O{Op::kFetch, 1}, O{Op::kForward, 1},  //
+                          O{Op::kAwaitUpdate, 2}, O{Op::kFetch, 2}, O{Op::kFetchAgain, 0},
+                          O{Op::kHead, 2},  //
+                          O{Op::kFetchAgain, 2}, O{Op::kFetchAgain, 0}, O{Op::kHead, 2},
+                          O{Op::kKeepSum, 2},  //
+                          O{Op::kFetchAgain, 1}, O{Op::kBackward, 1}, O{Op::kKeepSum, 1},
+                          O{Op::kBackward, 0}, O{Op::kKeepSum, 0}));
+  const SplitProgram last =
+      micro_batch_passes(untied(2), {.number = 1, .reads_state = true, .sends = true});
+  EXPECT_EQ(last.backward, 4U);
+  EXPECT_THAT(
+      last.program,
+      ElementsAre(O{Op::kFetchAgain, 0, 1}, O{Op::kForward, 0, 1}, O{Op::kFetchAgain, 1, 1},
+                  O{Op::kHead, 1, 1},  //
+                  O{Op::kReadState, 1, 1}, O{Op::kFetchAgain, 1, 1}, O{Op::kFetchSum, 1, 1},
+                  O{Op::kHead, 1, 1}, O{Op::kSendGradient, 1, 1},  //
+                  O{Op::kFetchSum, 0, 1}, O{Op::kBackward, 0, 1}, O{Op::kSendGradient, 0, 1}));
+  const SplitProgram loss = micro_batch_passes(tied(), {.number = 1, .has_backward = false});
+  EXPECT_EQ(loss.backward, loss.program.size());
+}
+
 TEST(StepProgram, PassesAgainForEachWaveAndUpdatesOnce) {
   const StepProgram program = training_step(untied(3), /*overlap_update=*/true, /*waves=*/3);
   StepProgram of_middle;

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "engine/observe/pass_span.h"
-#include "engine/step/trainer.h"
+#include "engine/runtime/trainer.h"
 
 namespace sluice::tools {
 

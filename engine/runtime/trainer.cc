@@ -1,0 +1,246 @@
+#include "engine/runtime/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "aio/check.h"
+#include "engine/step/train_error.h"
+
+namespace sluice::engine {
+namespace {
+
+// Of a phase clock: where a wave's passes begin; the step ends where one more wave would begin.
+constexpr int forward_mark(int wave) { return 2 * wave; }
+constexpr int backward_mark(int wave) { return 2 * wave + 1; }
+
+}  // namespace
+
+Trainer::Trainer(Resources& parts, const Model& model, const Options& options,
+                 const TrainState& state)
+    : parts_(parts),
+      model_(model),
+      options_(options),
+      program_(offload::training_step(program_units(model.layout()), options.overlap_update,
+                                      parts.plan().waves.count())),
+      engine_(parts, parts.plan().fetching.prefetch_units),
+      update_(parts, {.rules = options.rules, .in_background = options.overlap_update}, state),
+      saved_(static_cast<std::size_t>(model.units())),
+      recorder_(parts.clock(), forward_mark(waves().count()) + 1) {
+  if (options.hash_widths)
+    parts.binding().hash_units(*options.hash_widths, /*by_itself=*/parts.ranks().is_alone());
+}
+
+// What the device does from here on, as it gets to it.
+void Trainer::record(PassPhase phase, int unit, std::int64_t micro_batch) {
+  recorder_.next(
+      {.phase = phase,
+       .unit = unit,
+       .wave = wave_,
+       .micro_batch = micro_batch < 0 ? -1 : static_cast<std::int64_t>(first_) + micro_batch});
+}
+
+// Once the device is done with the step. A wait of less than a microsecond was none.
+void Trainer::trace_passes() {
+  constexpr std::int64_t kNoWaitNs = 1000;
+  for (const PassSpan& span : recorder_.spans()) {
+    if (is_wait(span.phase) && span.end_ns - span.begin_ns < kNoWaitNs) continue;
+    TraceSpan traced{.track = is_wait(span.phase) ? TraceTrack::kWaits : TraceTrack::kCompute,
+                     .name = model_.layout(span.unit).name.c_str(),
+                     .begin_ns = span.begin_ns,
+                     .end_ns = span.end_ns,
+                     .args = {{{"wave", span.wave}}},
+                     .phase = phase_name(span.phase)};
+    if (span.micro_batch >= 0) traced.args[1] = {"micro_batch", span.micro_batch};
+    parts_.trace().add(traced);
+  }
+}
+
+PassContext Trainer::context(int unit, std::size_t micro_batch) const {
+  return {.run_seed = options_.run_seed,
+          .step = state().global_step,
+          .micro_batch = parts_.plan().sum_order.number_in_step(
+              static_cast<std::int64_t>(first_ + micro_batch), parts_.ranks().part.rank),
+          .unit = unit,
+          .rank = 0,
+          .training = true,
+          .deterministic = options_.deterministic,
+          .documents = batch_->documents_of(first_ + micro_batch)};
+}
+
+bool Trainer::keeps_activations(int unit) const {
+  const std::vector<bool>& kept = parts_.plan().activations.kept;
+  const auto u = static_cast<std::size_t>(unit);
+  return u < kept.size() && kept[u];
+}
+
+// The tokens of its micro-batches, of which all may be in one.
+void Trainer::begin_wave(int wave) {
+  first_ = static_cast<std::size_t>(waves().first(wave));
+  const auto size = static_cast<std::size_t>(waves().size(wave));
+  const auto begin = batch_->inputs.begin() + static_cast<std::ptrdiff_t>(first_);
+  flow_.assign(begin, begin + static_cast<std::ptrdiff_t>(size));
+  wave_ = wave;
+  parts_.clock().mark(forward_mark(wave));
+}
+
+void Trainer::forward(int unit, const UnitViews& views) {
+  record(PassPhase::kAwaitInputs, unit);
+  parts_.unit_inputs().keep(unit, flow_);
+  if (keeps_activations(unit)) {
+    saved_[static_cast<std::size_t>(unit)].clear();
+    saved_[static_cast<std::size_t>(unit)].resize(flow_.size());
+  }
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    record(PassPhase::kForward, unit, static_cast<std::int64_t>(m));
+    Saved* const saved =
+        keeps_activations(unit) ? &saved_[static_cast<std::size_t>(unit)][m] : nullptr;
+    flow_[m] = model_.unit(unit).forward(context(unit, m), views, flow_[m], saved);
+  }
+}
+
+// Forward and backward in one, so that the logits need not be kept.
+void Trainer::head(int unit, const UnitViews& views) {
+  record(PassPhase::kGradient, unit);
+  engine_.open_gradient(unit);
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    record(PassPhase::kLoss, unit, static_cast<std::int64_t>(m));
+    const auto of_step = static_cast<std::int64_t>(first_ + m);
+    HeadUnit::Loss loss =
+        model_.head().loss_and_gradient(views, flow_[m], batch_->targets[first_ + m], grad_scale_,
+                                        parts_.gradients().target(unit, of_step).sums);
+    parts_.gradients().added(unit, of_step);
+    losses_.push_back(std::move(loss.loss_sum));
+    flow_[m] = std::move(loss.grad_input);
+  }
+  parts_.clock().mark(backward_mark(wave_));
+}
+
+void Trainer::backward(int unit, const UnitViews& views) {
+  const ModelUnit& code = model_.unit(unit);
+  record(PassPhase::kGradient, unit);
+  engine_.open_gradient(unit);
+  for (std::size_t m = 0; m < flow_.size(); ++m) {
+    const auto micro_batch = static_cast<std::int64_t>(m);
+    PassContext pass = context(unit, m);
+    const auto of_rank = static_cast<std::int64_t>(first_ + m);
+    const GradientSink::Target target = parts_.gradients().target(unit, of_rank);
+    pass.overwrites = target.overwrites;
+    record(PassPhase::kAwaitInputs, unit, micro_batch);
+    const at::Tensor input = parts_.unit_inputs().take(unit, m);
+    Saved recomputed;
+    const bool kept = keeps_activations(unit);
+    if (!kept && model_.layout().is_block(unit)) record(PassPhase::kRecompute, unit, micro_batch);
+    if (!kept) code.recompute(pass, views, input, recomputed);
+    record(PassPhase::kBackward, unit, micro_batch);
+    Saved& saved = kept ? saved_[static_cast<std::size_t>(unit)][m] : recomputed;
+    flow_[m] = code.backward(pass, views, input, saved, flow_[m], target.sums);
+    parts_.gradients().added(unit, of_rank);
+  }
+  parts_.unit_inputs().release(unit);
+}
+
+void Trainer::end_waves() {
+  parts_.clock().mark(forward_mark(waves().count()));
+  flow_.clear();
+}
+
+// Once the step's gradients are complete, of all waves. So far the waits are forward's, and are
+// counted only as such.
+void Trainer::measure_passes() {
+  times_.forward_ns = -times_.update_exposed_ns;
+  for (int wave = 0; wave < waves().count(); ++wave) {
+    times_.forward_ns += parts_.clock().elapsed_ns(forward_mark(wave), backward_mark(wave));
+    times_.backward_ns += parts_.clock().elapsed_ns(backward_mark(wave), forward_mark(wave + 1));
+  }
+  times_.forward_ns = std::max<std::int64_t>(0, times_.forward_ns);
+  const std::vector<PassSpan>& spans = recorder_.finish();
+  if (!measures_phases_) return;
+  times_.passes.emplace().fill(0);
+  for (const PassSpan& span : spans)
+    (*times_.passes)[static_cast<std::size_t>(span.phase)] += span.end_ns - span.begin_ns;
+}
+
+// Of the whole step.
+double Trainer::counted_targets(const StepBatch& batch) const {
+  std::int64_t targets = 0;
+  for (std::size_t m = 0; m < batch.targets.size(); ++m)
+    targets += static_cast<std::int64_t>(batch.count(m));
+  if (!parts_.ranks().is_alone()) must(parts_.ranks().link->sum(std::span(&targets, 1)));
+  return static_cast<double>(targets);
+}
+
+// Added up in the order of the step's micro-batches, whichever ranks they are with.
+double Trainer::mean_loss(const StepBatch& batch) const {
+  std::vector<double> sums;
+  sums.reserve(losses_.size());
+  for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
+  double sum = 0;
+  for (const double of_micro_batch :
+       must(all_of_step(parts_.ranks(), parts_.plan().sum_order, sums)))
+    sum += of_micro_batch;
+  return sum / counted_targets(batch);
+}
+
+StepOutcome Trainer::step(const StepBatch& batch) {
+  const at::NoGradGuard no_tape;
+  times_ = {};
+  StepOutcome outcome = update_.begin();
+  const double tokens = counted_targets(batch);
+  SLUICE_CHECK(tokens > 0, "a step has a target that counts");
+  SLUICE_CHECK(static_cast<std::int64_t>(batch.inputs.size()) == waves().micro_batches,
+               "the waves are cut for a step's micro-batches");
+  grad_scale_ = outcome.loss_scale / tokens;
+  batch_ = &batch;
+  losses_.clear();
+  const bool is_traced = parts_.trace().active();
+  recorder_.begin_step(is_traced          ? PassRecorder::How::kStamps
+                       : measures_phases_ ? PassRecorder::How::kMarks
+                                          : PassRecorder::How::kNot);
+  engine_.expect(program_, options_.overlap_update, offload::update_order(program_));
+  engine_.run(program_, *this);
+  times_.update_exposed_ns = engine_.take_waited_ns();
+  measure_passes();  // the device has reached the last mark, and so every stamp
+  if (is_traced) trace_passes();
+
+  outcome.loss = mean_loss(batch);
+  outcome.times = times_;
+  update_.end(engine_.totals(),
+              {.losses =
+                   [&] {
+                     std::vector<double> means;
+                     for (std::size_t m = 0; m < losses_.size(); ++m)
+                       means.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
+                     return means;
+                   },
+               .source_of = batch.source_of},
+              outcome);
+  return outcome;
+}
+
+std::vector<LossSum> Trainer::evaluate(const StepBatch& batch) {
+  drain();
+  return evaluate_batch(parts_, model_, batch);
+}
+
+const std::vector<UnitHashes>& Trainer::unit_hashes() {
+  UnitBinding& binding = parts_.binding();
+  if (!parts_.ranks().is_alone()) return binding.hashes();  // gathered by then
+  for (int unit = 0; options_.hash_widths && unit < model_.units(); ++unit)
+    must(engine_.await_update(unit));
+  must(binding.hash_device_units(parts_.plan().state.residency));
+  return binding.hashes();
+}
+
+void Trainer::gather_unit_hashes() {
+  if (!options_.hash_widths || parts_.ranks().is_alone()) return;
+  for (int unit = 0; unit < model_.units(); ++unit) must(engine_.await_update(unit));
+  must(parts_.binding().hash_shards(parts_.ranks(), parts_.plan().state.residency));
+}
+
+void Trainer::drain() { must(parts_.drain()); }
+
+}  // namespace sluice::engine
