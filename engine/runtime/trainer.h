@@ -34,6 +34,7 @@
 #include "engine/runtime/step_update.h"
 #include "engine/step/pass_recorder.h"
 #include "engine/step/step_batch.h"
+#include "engine/step/train_error.h"
 #include "engine/step/unit_binding.h"
 #include "engine/step/update_rules.h"
 #include "offload/step_program.h"
