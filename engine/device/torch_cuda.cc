@@ -1,6 +1,7 @@
-// LibTorch's part for CUDA, which registers thousands of operators when it is loaded: only where there
-// is a driver, so that a program on a machine without one starts in half the time. Before main, since
-// LibTorch asks once whether that part is there. In Python, `import torch` has loaded it already.
+// LibTorch's part for CUDA, which registers thousands of operators when it is loaded: only where
+// there is a driver, so that a program on a machine without one starts in half the time. Before
+// main, since LibTorch asks once whether that part is there. In Python, `import torch` has loaded
+// it already.
 #include "engine/device/torch_cuda.h"
 
 #include <dlfcn.h>

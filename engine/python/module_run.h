@@ -17,8 +17,9 @@
 // Several ranks share the units: each has its part of state and parameters, which is gathered when
 // a unit is acquired, and gives its micro-batches' gradients to the sums of all. What all of them
 // have to call, in one order, are create(), initialise(), load(), acquire(), prefetch(),
-// the passes of family_pass.h, end_micro_batch(), step(), save() and save_weights(). Before an update they
-// compare the order of units that they had; a rank that fails by itself has to fail() all of them.
+// the passes of family_pass.h, end_micro_batch(), step(), save() and save_weights(). Before an
+// update they compare the order of units that they had; a rank that fails by itself has to fail()
+// all of them.
 //
 // Memory:  the plan's; a unit's sums are kept between its uses.
 // Threads: one at a time, but not always the same one: autograd has threads of its own.

@@ -1,5 +1,6 @@
-// Passes that only compute forward, and the loss that they end with: a forward pass without dropout that keeps nothing, unit by unit with all
-// micro-batches of the batch, so parameters are fetched once, however many micro-batches there are.
+// Passes that only compute forward, and the loss that they end with: a forward pass without dropout
+// that keeps nothing, unit by unit with all micro-batches of the batch, so parameters are fetched
+// once, however many micro-batches there are.
 //
 // Memory:  a unit's input for each micro-batch, and what one micro-batch works with.
 // Threads: the one that trains.

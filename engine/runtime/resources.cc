@@ -19,7 +19,8 @@ int threads_of(const config::Config& config, const Resources::Environment& envir
   if (environment.use == Resources::Use::kForward) return compute_threads(config);
   const int ranks =
       environment.link != nullptr ? environment.link->world_size(ProcessGroup::kNode) : 1;
-  // A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have more.
+  // A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have
+  // more.
   return environment.workers > 0 ? std::max(environment.workers / ranks, 1)
                                  : worker_threads(config, ranks);
 }

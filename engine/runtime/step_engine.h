@@ -55,9 +55,9 @@ class StepEngine {
   StepEngine(const StepEngine&) = delete;
   StepEngine& operator=(const StepEngine&) = delete;
 
-  // The order in which the host's parameters will be wanted: by the program, and after it by `then`.
-  // What the device keeps is not asked for again. `updates_run`: those of the previous step, under
-  // the program. A hint.
+  // The order in which the host's parameters will be wanted: by the program, and after it by
+  // `then`. What the device keeps is not asked for again. `updates_run`: those of the previous
+  // step, under the program. A hint.
   void expect(const offload::StepProgram& program, bool updates_run, std::span<const int> then);
   // What a program asks the host for, without updates.
   std::vector<int> wanted(const offload::StepProgram& program) const;

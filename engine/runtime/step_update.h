@@ -1,6 +1,6 @@
 // StepUpdate: how a step ends once its gradient is complete, whoever computed its passes: AdamW for
-// all units, or, where the gradient is not finite, a step that is skipped. It has what the next step
-// depends on besides weights and moments.
+// all units, or, where the gradient is not finite, a step that is skipped. It has what the next
+// step depends on besides weights and moments.
 //
 // A step whose gradient is not finite changes no parameter and no moment. Where it is skipped (by
 // the dynamic loss scale of fp16, or by run.non_finite_step) its batch is used up: global_step and
@@ -75,7 +75,8 @@ class StepUpdate {
     std::function<std::vector<double>()> losses;
     std::function<std::string(std::size_t micro_batch)> source_of = {};
   };
-  // All of the gradient is where the optimizer wants it. With several ranks for all of them to call.
+  // All of the gradient is where the optimizer wants it. With several ranks for all of them to
+  // call.
   void end(const GradientTotals& totals, const Data& data, StepOutcome& outcome);
 
  private:

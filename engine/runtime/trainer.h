@@ -1,8 +1,8 @@
 // Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
 // four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
-// (offload/step_program.h), which StepEngine carries out; what it computes is here. That order is vertical: all micro-batches of a wave go through a unit
-// before the next unit is fetched, so parameters cross the bus once a pass however large the wave
-// is.
+// (offload/step_program.h), which StepEngine carries out; what it computes is here. That order is
+// vertical: all micro-batches of a wave go through a unit before the next unit is fetched, so
+// parameters cross the bus once a pass however large the wave is.
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run the micro-batches, release.
 //             What a unit was given is kept (its input, the activation checkpoint); the head makes

@@ -107,8 +107,7 @@ std::vector<std::string> warnings_of(const ResolvedConfig& config) {
 }
 
 Ranks::Ranks(const std::map<std::string, std::string>& environment) {
-  const Launch launch =
-      value_of(read_launch(Environment(environment.begin(), environment.end())));
+  const Launch launch = value_of(read_launch(Environment(environment.begin(), environment.end())));
   context_ = launch.context;
   link_ = value_of(meet_ranks(launch));
 }

@@ -52,8 +52,8 @@ const std::map<std::string, AddCommand, std::less<>> kOfFiles = {
 };
 
 #ifdef SLUICE_STARTS_ENGINE
-// The first word behind --io-watchdog is the command; for --help and what is misspelt all of them are
-// wanted.
+// The first word behind --io-watchdog is the command; for --help and what is misspelt all of them
+// are wanted.
 bool needs_engine(int argc, const char* const* argv) {
   int at = 1;
   while (at < argc && std::string_view(argv[at]).starts_with("--io-watchdog"))
