@@ -211,9 +211,9 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   update_.end(engine_.totals(),
               {.losses =
                    [&] {
-                     std::vector<double> means;
-                     for (std::size_t m = 0; m < losses_.size(); ++m)
-                       means.push_back(losses_[m].item<double>() / std::max(batch.count(m), 1.0));
+                     std::vector<double> means(losses_.size());
+                     for (std::size_t m = 0; m < means.size(); ++m)
+                       means[m] = losses_[m].item<double>() / std::max(batch.count(m), 1.0);
                      return means;
                    },
                .source_of = batch.source_of},
