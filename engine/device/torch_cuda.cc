@@ -6,12 +6,18 @@
 
 #include <dlfcn.h>
 
+#include <cstdio>
+
 namespace sluice::engine {
 
 extern "C" [[gnu::constructor]] void sluice_load_torch_cuda() {
   // WSL's driver and those in containers are found like any other.
   if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) return;
-  dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);  // without it, LibTorch finds no GPU
+  if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL) != nullptr) return;
+  // Before main, where nothing else can say it.
+  std::fprintf(stderr,
+               "sluice: no GPU can be used, since LibTorch's part for CUDA was not loaded: %s\n",
+               dlerror());
 }
 
 void clear_cublas_workspaces() {
