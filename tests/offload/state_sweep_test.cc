@@ -9,6 +9,7 @@
 
 #include "aio/log.h"
 #include "tests/offload/offloader_under_test.h"
+#include "tests/sanitized.h"
 
 namespace sluice::offload {
 namespace {
@@ -110,35 +111,48 @@ Status amend(Rig& rig, const std::vector<int>& units) {
   });
 }
 
+struct Amended {
+  TierFractions fractions;
+  std::vector<int> units;
+  bool prefetched;
+};
+
+std::vector<Amended> ways_to_amend() {
+  std::vector<Amended> all;
+  for (const TierFractions& fractions :
+       {TierFractions{.gpu = 1, .cpu = 0, .nvme = 0}, TierFractions{.gpu = 0, .cpu = 1, .nvme = 0},
+        kAllNvme, kFullMix})
+    for (const std::vector<int>& units : {std::vector{1}, std::vector{0, 1}})
+      for (const bool prefetched : {false, true}) all.push_back({fractions, units, prefetched});
+  return all;
+}
+
 TEST(StateSweep, AmendsSomeUnitsAndLeavesAllElseAsItIs) {
+  const std::vector<Amended> ways = ways_to_amend();
+  std::size_t first = 0;  // where a sample is taken, each kind takes other ways
   for (const ProblemKind& kind : kProblemKinds) {
     const Problem problem(kind, many_tiles(), 0);
     const auto state = initial_state(problem);
-    for (const TierFractions& fractions :
-         {TierFractions{.gpu = 1, .cpu = 0, .nvme = 0},
-          TierFractions{.gpu = 0, .cpu = 1, .nvme = 0}, kAllNvme, kFullMix}) {
-      for (const std::vector<int>& units : {std::vector{1}, std::vector{0, 1}}) {
-        for (const bool prefetched : {false, true}) {
-          const RigOptions options{.fractions = fractions,
-                                   .sub_group_elements = kSubGroup,
-                                   .threads = 3,
-                                   .record_elements = 3 * kTileElements};
-          auto expected = state;
-          for (const int unit : units) {
-            std::vector<float>& master = expected[static_cast<std::size_t>(unit)].master;
-            for (std::size_t i = 0; i < master.size(); i += 3) master[i] = 0.25F;
-          }
-          Rig fresh(problem, options);
-          ASSERT_OK(restore(fresh, expected, Calls::kInOrder));
-          Rig rig(problem, options);
-          ASSERT_OK(restore(rig, state, Calls::kInOrder));
-          if (prefetched) ASSERT_OK(rig.offloader().prefetch());
-          ASSERT_OK(amend(rig, units));
-          EXPECT_TRUE(same(taken(rig, state, Calls::kInOrder), expected));
-          for (int unit = 0; unit < 2; ++unit)
-            EXPECT_EQ(rig.source().param_hash(unit), fresh.source().param_hash(unit));
-        }
+    for (std::size_t way = first++; way < ways.size(); way += sweep_stride(3)) {
+      const auto& [fractions, units, prefetched] = ways[way];
+      const RigOptions options{.fractions = fractions,
+                               .sub_group_elements = kSubGroup,
+                               .threads = 3,
+                               .record_elements = 3 * kTileElements};
+      auto expected = state;
+      for (const int unit : units) {
+        std::vector<float>& master = expected[static_cast<std::size_t>(unit)].master;
+        for (std::size_t i = 0; i < master.size(); i += 3) master[i] = 0.25F;
       }
+      Rig fresh(problem, options);
+      ASSERT_OK(restore(fresh, expected, Calls::kInOrder));
+      Rig rig(problem, options);
+      ASSERT_OK(restore(rig, state, Calls::kInOrder));
+      if (prefetched) ASSERT_OK(rig.offloader().prefetch());
+      ASSERT_OK(amend(rig, units));
+      EXPECT_TRUE(same(taken(rig, state, Calls::kInOrder), expected));
+      for (int unit = 0; unit < 2; ++unit)
+        EXPECT_EQ(rig.source().param_hash(unit), fresh.source().param_hash(unit));
     }
   }
 }
