@@ -89,9 +89,9 @@ void describe_drives(const DescribedMachine& given, ProbeReport& report) {
 
 }  // namespace
 
-Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
-                                      const PlanRunOptions& options) {
-  const DescribedMachine& given = options.machine;
+Result<ProbeReport> described_machine(const PlanSubject& subject, const PlanRunOptions& options) {
+  const DescribedMachine& given = subject.machine;
+  const config::Config& config = subject.config;
   SLUICE_RETURN_IF_ERROR(check_rate(given, config));
   config::Config here = config;
   if (given.describes_gpu()) here.run.device = config::Device::kCpu;
@@ -106,10 +106,10 @@ Result<ProbeReport> described_machine(const config::Config& config, const ModelL
                            .refresh = options.refresh,
                            .unix_s = options.unix_s,
                            .host = !given.describes_host(),
-                           .units = !given.describes_gpu() && options.described == nullptr,
-                           .local_ranks = options.ranks.local_world,
+                           .units = !given.describes_gpu() && !subject.is_module,
+                           .local_ranks = subject.ranks.local_world,
                            .on_progress = options.on_progress}));
-  if (given.describes_gpu()) describe_gpu(given, model, config, report);
+  if (given.describes_gpu()) describe_gpu(given, subject.model, config, report);
   describe_host(given, report);
   describe_drives(given, report);
   return report;

@@ -5,15 +5,13 @@
 #pragma once
 
 #include "aio/result.h"
-#include "engine/model/model_layout.h"
-#include "engine/plan/run_plan.h"
+#include "engine/plan/plan_subject.h"
 
 namespace sluice::engine {
 
 // This machine with the described parts in place of its own. A GPU is described as a whole: what is
 // not given comes from kAssumedGpu.
-Result<ProbeReport> described_machine(const config::Config& config, const ModelLayout& model,
-                                      const PlanRunOptions& options);
+Result<ProbeReport> described_machine(const PlanSubject& subject, const PlanRunOptions& options);
 
 // What a machine that is elsewhere has, as far as neither it nor a budget says so; `assumed` names
 // it. Of a described GPU without drives the drives alone, where the run's are not here.

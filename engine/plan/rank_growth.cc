@@ -13,13 +13,10 @@ config::Config on_ranks(config::Config config, int before, int world) {
 
 // Of a rank that shares its host with others than those that were planned for.
 offload::TierBytes budget_on(const RunPlan& plan, const offload::RankGroup& ranks) {
-  const auto rescaled = [&](std::uint64_t bytes) {
-    return bytes * static_cast<std::uint64_t>(plan.ranks.local_world) /
-           static_cast<std::uint64_t>(ranks.local_world);
-  };
-  return {.gpu = plan.input.budget.gpu,
-          .cpu = rescaled(plan.input.budget.cpu),
-          .nvme = rescaled(plan.input.budget.nvme)};
+  const offload::TierBytes& budget = plan.input.budget;
+  return {.gpu = budget.gpu,
+          .cpu = ranks.share_of(plan.ranks.of_host(budget.cpu)),
+          .nvme = ranks.share_of(plan.ranks.of_host(budget.nvme))};
 }
 
 RankGrowth row_of(const RunPlan& plan, const offload::RankGroup& ranks,
@@ -58,19 +55,19 @@ std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all) {
   return groups;
 }
 
-Result<std::vector<RankGrowth>> rank_growth(const GrowthQuestion& question, const RunPlan& plan) {
+Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan) {
   std::vector<RankGrowth> rows;
   for (const offload::RankGroup& ranks : growing_ranks(plan.ranks)) {
     if (ranks == plan.ranks) {
       rows.push_back(row_of(plan, ranks, plan.placement));
       continue;
     }
-    const config::Config config = on_ranks(question.config, plan.ranks.world, ranks.world);
+    const config::Config config = on_ranks(subject.config, plan.ranks.world, ranks.world);
     SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
                             planner_input({.config = config,
-                                           .model = question.model,
+                                           .model = subject.model,
                                            .machine = plan.machine,
-                                           .on_gpu = question.on_gpu,
+                                           .on_gpu = subject.on_gpu,
                                            .budget = budget_on(plan, ranks),
                                            .wave_micro_batches = plan.input.step.waves.of_a_wave,
                                            .ranks = ranks}));

@@ -8,19 +8,14 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "engine/plan/run_plan.h"
+#include "engine/plan/plan_subject.h"
 
 namespace sluice::engine {
 
 // Fewer ranks than these, and these; each host has as many.
 std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all);
 
-struct GrowthQuestion {
-  const config::Config& config;
-  const ModelLayout& model;
-  bool on_gpu = false;
-};
 // Of a plan that fits, which is the last row.
-Result<std::vector<RankGrowth>> rank_growth(const GrowthQuestion& question, const RunPlan& plan);
+Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan);
 
 }  // namespace sluice::engine

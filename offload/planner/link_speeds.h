@@ -24,6 +24,13 @@ struct RankGroup {
 
   int hosts() const { return world / local_world; }
   bool is_alone() const { return world == 1; }
+  // What a rank has of what those of a host share, and what so much of each is of the host.
+  std::uint64_t share_of(std::uint64_t host_bytes) const {
+    return host_bytes / static_cast<std::uint64_t>(local_world);
+  }
+  std::uint64_t of_host(std::uint64_t rank_bytes) const {
+    return rank_bytes * static_cast<std::uint64_t>(local_world);
+  }
 
   friend bool operator==(const RankGroup&, const RankGroup&) = default;
 };

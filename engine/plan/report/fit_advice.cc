@@ -53,8 +53,7 @@ Advice budget_advice(const char* key, const char* before, const char* behind, st
 bool is_in_small_group(const RunPlan& plan) {
   const MachineFacts& facts = plan.facts;
   if (!facts.cgroup_limit_bytes || host_free(facts) != facts.cgroup_bytes) return false;
-  return plan.available.cpu ==
-         *facts.cgroup_bytes / static_cast<std::uint64_t>(plan.ranks.local_world);
+  return plan.available.cpu == plan.ranks.share_of(*facts.cgroup_bytes);
 }
 
 std::string micro_batch_text(const config::BatchSizes& batch, std::int64_t micro) {
@@ -81,8 +80,8 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
       return budget_advice("budget.cpu_gib",
                            in_group ? "a memory limit of" : "a machine with RAM of",
                            in_group ? " for this container or job" : "",
-                           of_host(plan, budget.cpu + beside.cpu + hint.more_bytes),
-                           of_host(plan, plan.available.cpu));
+                           plan.ranks.of_host(budget.cpu + beside.cpu + hint.more_bytes),
+                           plan.ranks.of_host(plan.available.cpu));
     case Change::kMoreNvme:
       return {state, more_nvme_text(config, plan, hint.more_bytes)};
     case Change::kRecompute:

@@ -70,7 +70,7 @@ std::string more_on_drives(const config::Config& config, const NvmeStripes& stri
 
 std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
                            std::uint64_t more_bytes) {
-  const std::uint64_t needed_bytes = of_host(plan, plan.input.budget.nvme + more_bytes);
+  const std::uint64_t needed_bytes = plan.ranks.of_host(plan.input.budget.nvme + more_bytes);
   if (plan.stripes.paths.empty()) {
     return "a folder on a local drive with " + gib_up_text(free_for_room(needed_bytes)) +
            " GiB free (budget.nvme_paths)";

@@ -164,7 +164,7 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
       plan.ranks.is_alone() ? "one GPU" : std::to_string(plan.ranks.world) + " GPUs";
   rows.push_back({"Sluice, " + gpus + ", activations and all",
                   format_bytes(plan.memory.gpu_bytes()),
-                  format_bytes(of_host(plan, plan.memory.host_bytes()))});
+                  format_bytes(plan.ranks.of_host(plan.memory.host_bytes()))});
   return aligned(rows);
 }
 

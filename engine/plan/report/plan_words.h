@@ -69,11 +69,6 @@ inline std::string of_each_rank_text(const RunPlan& plan) {
   return plan.ranks.is_alone() ? "" : " of each of " + std::to_string(plan.ranks.world) + " ranks";
 }
 
-// Of all ranks of a host.
-inline std::uint64_t of_host(const RunPlan& plan, std::uint64_t bytes) {
-  return bytes * static_cast<std::uint64_t>(plan.ranks.local_world);
-}
-
 struct NvmePathShare {
   std::string path;
   std::optional<double> share;  // of stripes; nothing: the paths are not striped
@@ -91,7 +86,7 @@ inline std::vector<NvmePathShare> nvme_path_shares(const RunPlan& plan) {
     NvmePathShare share{.path = stripes.paths[i]};
     if (stripes.striped || stripes.paths.size() == 1) share.share = stripes.weights[i] / all;
     for (const PathBytes& it : plan.memory.nvme_paths())
-      if (it.path == share.path) share.bytes = of_host(plan, it.bytes);
+      if (it.path == share.path) share.bytes = plan.ranks.of_host(it.bytes);
     if (!stripes.room_bytes.empty()) share.room_bytes = stripes.room_bytes[i];
     for (const ProbedPath& it : plan.machine.paths)
       if (it.path == share.path) share.rates = it.rates;
