@@ -186,6 +186,12 @@ bool is_task_of_slurm(const Reader& reader) {
   return false;
 }
 
+int tasks_of_allocation(const Reader& reader) {
+  const std::string* const tasks = reader.find("SLURM_NTASKS");
+  if (tasks == nullptr || reader.find("SLURM_JOB_ID") == nullptr) return 0;
+  return whole_number(*tasks, kMaxRanks).value_or(0);
+}
+
 Result<Launch> read_slurm(const Reader& reader) {
   if (!is_task_of_slurm(reader)) return Launch();
   std::vector<std::string> there;
@@ -339,6 +345,8 @@ Result<Launch> read_launch(const Environment& environment) {
     SLUICE_RETURN_IF_ERROR(read_master(reader, &chosen));
     read_job(reader, &chosen);
     SLUICE_RETURN_IF_ERROR(read_trust(reader, &chosen));
+  } else {
+    chosen.tasks_beside = tasks_of_allocation(reader);
   }
   if (chosen.launcher == Launcher::kTorchrun && !alone) {
     // A launcher that says which ranks share a host says where the first one listens, too.

@@ -45,6 +45,9 @@ enum class Launcher : std::uint8_t { kNone, kTorchrun, kOpenMpi, kSlurm, kMpich 
 struct Launch {
   Launcher launcher = Launcher::kNone;
   RankContext context;
+  // The tasks of an allocation of Slurm's in which this process is none: a batch script, or a shell
+  // of salloc. 0: there is no such allocation, or a launcher has started this process.
+  int tasks_beside = 0;
   // Where rank 0 listens. Empty: this launcher does not say (MPI has means of its own).
   std::string master_address = {};
   std::uint16_t master_port = kDefaultMasterPort;

@@ -151,8 +151,9 @@ Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOp
   if (!model.lora.exists() || options.merged)
     return aio::write_small_file(queue, options.folder + "/" + std::string(kModelConfigName),
                                  config_text(model.shape, options));
-  SLUICE_ASSIGN_OR_RETURN(const BaseModel base,
+  SLUICE_ASSIGN_OR_RETURN(BaseModel base,
                           base_model_of_run(queue, options.run_directory, options.base));
+  if (!options.base_name.empty()) base.name = options.base_name;
   // Its name, and no path of this machine: an adapter is for others, too.
   return aio::write_small_file(queue, options.folder + "/" + std::string(kPeftConfigName),
                                peft_config_text({.recipe = model.lora, .base = base.name}));
@@ -191,6 +192,7 @@ Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
                           .merged = options.merged,
                           .dtype = options.dtype,
                           .has_tokenizer = tokenizer.kind != TokenizerFiles::Kind::kUnknown,
+                          .base_name = options.base_name,
                           .run_directory = options.run_directory,
                           .folder = options.folder}));
   SLUICE_RETURN_IF_ERROR(write_last(queue, model, options));

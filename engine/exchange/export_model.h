@@ -34,6 +34,7 @@ struct ExportOptions {
   // Of a checkpoint of adapters: where its base is.
   std::string base;
   bool merged = false;
+  std::string base_name;      // what the folder calls it; empty: as BaseModel::name
   std::string run_directory;  // for the model card; empty: there is none
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
 };

@@ -292,6 +292,7 @@ Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoin
   const Keys keys(card.state.configuration);
   SLUICE_ASSIGN_OR_RETURN(
       card.base, base_model_of_run(queue, papers.run_directory, keys.text("/model/init_from")));
+  if (!papers.base_name.empty()) card.base.name = papers.base_name;
   SLUICE_RETURN_IF_ERROR(complete_generation_config(queue, card.base, papers.folder));
   if (is_trained(card)) {
     const std::string type = keys.text("/data/dtype");

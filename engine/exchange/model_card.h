@@ -54,6 +54,7 @@ struct ModelPapers {
   bool merged = false;
   DType dtype = DType::kF32;
   bool has_tokenizer = false;
+  std::string base_name;      // ExportOptions::base_name
   std::string run_directory;  // the checkpoint's; empty: it lies in none
   std::string folder;         // to write into
 };

@@ -18,7 +18,6 @@ void ModuleRun::fail(const std::string& reason) {
 }
 
 void ModuleRun::check_order() {
-  if (ranks().is_alone()) return;
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks().part.world));
   must(ranks().link->all_gather_values(engine_->order(), std::span(all)));
   const auto other =
@@ -34,7 +33,6 @@ void ModuleRun::check_order() {
 }
 
 Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
-  if (ranks().is_alone()) return own;
   // A code and a text, which may name a path that is no UTF-8.
   const std::string mine =
       own.ok() ? "+" + *own
@@ -54,7 +52,6 @@ Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
 
 Status ModuleRun::tell_others(bool saves) {
   is_told_ = true;
-  if (ranks().is_alone()) return {};
   auto told = static_cast<std::byte>(saves);
   return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }

@@ -52,14 +52,11 @@ LossSum TrainingRun::evaluate_pass(std::uint64_t first, LossSum total) {
       std::min(first + evaluation_group() * static_cast<std::uint64_t>(ranks().part.rank), end);
   std::vector<LossSum> sums = trainer_->evaluate(data_->validation_batch(
       begin, std::min(evaluation_group(), end - begin), compute_device(plan_)));
-  if (!ranks().is_alone()) {
-    sums.resize(plan_.activations.evaluation_micro_batches);  // what there is not adds nothing
-    std::vector<LossSum> all(sums.size() * static_cast<std::size_t>(ranks().part.world));
-    must(ranks().link->all_gather(std::as_bytes(std::span(sums)),
-                                  std::as_writable_bytes(std::span(all))));
-    sums = std::move(all);
-  }
-  for (const LossSum& of_micro_batch : sums) total += of_micro_batch;
+  sums.resize(plan_.activations.evaluation_micro_batches);  // what there is not adds nothing
+  std::vector<LossSum> all(sums.size() * static_cast<std::size_t>(ranks().part.world));
+  must(ranks().link->all_gather(std::as_bytes(std::span(sums)),
+                                std::as_writable_bytes(std::span(all))));
+  for (const LossSum& of_micro_batch : all) total += of_micro_batch;
   return total;
 }
 

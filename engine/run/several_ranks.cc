@@ -20,7 +20,6 @@
 namespace sluice::engine {
 
 Status TrainingRun::lead(Order order) {
-  if (ranks().is_alone()) return {};
   auto told = static_cast<std::byte>(order);
   return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }
@@ -37,10 +36,6 @@ nlohmann::json TrainingRun::beginning(const Status& own) const {
 }
 
 Status TrainingRun::begin_together(const Status& own) {
-  if (ranks().is_alone()) {
-    is_in_step_ = own.ok();
-    return own;
-  }
   // An error may name a path that is no UTF-8.
   const std::string mine =
       beginning(own).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -50,6 +45,7 @@ Status TrainingRun::begin_together(const Status& own) {
   };
   SLUICE_ASSIGN_OR_RETURN(const auto first, read_json<nlohmann::json>(texts.front()));
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (rank == 0 && is_first_rank() && !own.ok()) return own;
     SLUICE_ASSIGN_OR_RETURN(const auto told, read_json<nlohmann::json>(texts[rank]));
     const std::string name = "rank " + std::to_string(rank);
     if (const auto error = told.find("error"); error != told.end())

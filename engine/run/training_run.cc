@@ -49,8 +49,7 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
 
 TrainingRun::~TrainingRun() {
   if (is_in_step_ && is_first_rank()) static_cast<void>(lead(Order::kEnd));
-  if (is_in_step_ && !ranks().is_alone())
-    static_cast<void>(ranks().link->barrier());  // rank 0 last
+  if (is_in_step_) static_cast<void>(ranks().link->barrier());  // rank 0 last
 }
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
@@ -169,7 +168,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   trainer_->drain();
   Status taken = ranks().is_alone() ? parts_->state().take(take, calls)
                                     : take_gathered_state(parts_->state(), ranks(), take);
-  is_in_step_ = ranks().is_alone() || ranks().link->health().ok();
+  is_in_step_ = ranks().link->health().ok();
   return taken;
 }
 

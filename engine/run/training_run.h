@@ -106,7 +106,7 @@ class TrainingRun final : public SavedRun {
   const RankLink& ranks() const { return parts_->ranks(); }
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
   nlohmann::json beginning(const Status& own) const;
-  Status lead(Order order);  // nothing where there is one rank
+  Status lead(Order order);
   // What one rank's step moved, took and holds.
   struct StepFigures;
   // Sums of them, and of times the longest, which go into the step's outcome.

@@ -36,7 +36,7 @@ Result<std::unique_ptr<Resources>> Resources::create(const config::Config& confi
                                                      const ModelLayout& model,
                                                      const Environment& environment) {
   std::unique_ptr<Resources> made(new Resources(plan, model, environment.link));
-  SLUICE_CHECK(made->ranks_.is_alone() || environment.link != nullptr, "several ranks have a link");
+  SLUICE_CHECK(made->ranks_.link->world_size() == plan.ranks.world, "the plan's ranks have a link");
   SLUICE_RETURN_IF_ERROR(made->make_forward(config, environment));
   if (environment.use != Use::kForward) SLUICE_RETURN_IF_ERROR(made->make_training());
   if (environment.use == Use::kSteps) SLUICE_RETURN_IF_ERROR(made->make_unit_inputs());

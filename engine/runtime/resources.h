@@ -48,7 +48,7 @@ class Resources {
   };
   struct Environment {
     Use use = Use::kSteps;
-    Communicator* link = nullptr;  // of several ranks
+    Communicator* link = nullptr;  // of several ranks; null: there is one
     std::optional<Frozen> frozen = {};
     // Threads that update and add, of all ranks of this host; 0: as the configuration says.
     int workers = 0;
@@ -107,7 +107,10 @@ class Resources {
 
  private:
   Resources(const MemoryPlan& plan, const ModelLayout& model, Communicator* link)
-      : plan_(plan), model_(model), ranks_{.part = plan.ranks, .link = link} {}
+      : plan_(plan),
+        model_(model),
+        own_link_(link != nullptr ? nullptr : make_single_process_communicator()),
+        ranks_{.part = plan.ranks, .link = link != nullptr ? link : own_link_.get()} {}
   Status limit_gpu(const config::Config& config) const;
   Status make_forward(const config::Config& config, const Environment& environment);
   Status make_training();
@@ -115,6 +118,7 @@ class Resources {
 
   const MemoryPlan& plan_;
   const ModelLayout& model_;
+  const std::unique_ptr<Communicator> own_link_;  // of one rank
   GpuRanks cuda_ranks_;
   RankLink ranks_;
   TraceLog trace_;

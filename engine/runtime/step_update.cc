@@ -77,10 +77,8 @@ std::string StepUpdate::suspects(const Data& data) const {
             std::to_string(means.size()) + ", loss " + std::to_string(means[m]);
     if (data.source_of) mine += ", " + data.source_of(found->second);
   }
-  std::vector<std::string> of_ranks = {mine};
-  if (!ranks.is_alone()) of_ranks = must(ranks.link->all_gather_text(mine));
   const char* separator = "";
-  for (const std::string& of_rank : of_ranks) {
+  for (const std::string& of_rank : must(ranks.link->all_gather_text(mine))) {
     if (of_rank.empty()) continue;
     text += separator + of_rank;
     separator = "; ";

@@ -169,7 +169,7 @@ double Trainer::counted_targets(const StepBatch& batch) const {
   std::int64_t targets = 0;
   for (std::size_t m = 0; m < batch.targets.size(); ++m)
     targets += static_cast<std::int64_t>(batch.count(m));
-  if (!parts_.ranks().is_alone()) must(parts_.ranks().link->sum(std::span(&targets, 1)));
+  must(parts_.ranks().link->sum(std::span(&targets, 1)));
   return static_cast<double>(targets);
 }
 

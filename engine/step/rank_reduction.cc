@@ -78,7 +78,6 @@ Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
 
 Result<std::vector<double>> all_of_step(const RankLink& ranks, const offload::SumOrder& order,
                                         const std::vector<double>& own) {
-  if (ranks.is_alone()) return own;
   std::vector<double> by_rank(own.size() * static_cast<std::size_t>(ranks.part.world));
   SLUICE_RETURN_IF_ERROR(ranks.link->all_gather(std::as_bytes(std::span(own)),
                                                 std::as_writable_bytes(std::span(by_rank))));

@@ -22,7 +22,7 @@
 
 namespace sluice::engine {
 
-// What a run with several ranks needs of them. `link` is null for one rank.
+// A run's ranks: a link of one, too. Without a link there are no collectives (tests of one rank).
 struct RankLink {
   offload::RankPart part;
   Communicator* link = nullptr;

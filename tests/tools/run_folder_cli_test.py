@@ -295,6 +295,11 @@ class Exports(TokenData):
         path = self.path / "adapter/adapter_config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
         self.assertEqual(config["base_model_name_or_path"], "model")
+        self.sluice("export", "a", "named", "--base-name", "me/base")
+        named = json.loads((self.path / "named/adapter_config.json").read_text(encoding="utf-8"))
+        self.assertEqual(named["base_model_name_or_path"], "me/base")
+        self.assertIn('base_model: "me/base"',
+                      (self.path / "named/README.md").read_text(encoding="utf-8"))
         for pattern in (r".*\.self_attn\.(q|v)_proj",
                         ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"]):
             path.write_text(json.dumps({**config, "target_modules": pattern}), encoding="utf-8")

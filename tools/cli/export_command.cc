@@ -87,6 +87,11 @@ Command add_export_command(CLI::App& sluice) {
                     "Of adapters: adds them to the weights that they were trained beside");
   command->add_option("--base", options->base,
                       "Those weights, where they are no longer where the run found them");
+  command
+      ->add_option("--base-name", options->base_name,
+                   "What README.md and adapter_config.json call the model that the run began with; "
+                   "else the hub's name where its folder has it, or the folder's")
+      ->type_name("NAME");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 

@@ -104,7 +104,7 @@ void prefer_asked_ranks(const RankOptions& options, engine::Environment& environ
   // srun sets them for each task that it starts.
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"})
     if (environment.contains(name)) return;
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_NTASKS"}) {
     environment.erase(name);
     unsetenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
   }

@@ -54,7 +54,9 @@ Result<engine::DType> dtype_of(aio::IoQueue& queue, const engine::ExportOptions&
 }  // namespace
 
 Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRequest& request) {
-  engine::ExportOptions wanted{.folder = request.to, .max_shard_bytes = request.max_shard_bytes};
+  engine::ExportOptions wanted{.folder = request.to,
+                               .max_shard_bytes = request.max_shard_bytes,
+                               .base_name = request.base_name};
   SLUICE_RETURN_IF_ERROR(engine::check_empty(queue.backend().files(), request.to));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(queue, request.from, request.checkpoint));

@@ -26,6 +26,7 @@ struct ExportRequest {
   std::string tokenizer;  // a tokenizer.json, or "bytes"; empty: the run's
   bool merged = false;
   std::string base;
+  std::string base_name;  // ExportOptions::base_name
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
 

@@ -241,6 +241,17 @@ std::vector<Case> cases() {
   };
 }
 
+TEST(RankContext, HasTheTasksOfAnAllocationThatStartedNone) {
+  const Environment batch = {
+      {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_ID", "3"}};
+  EXPECT_EQ(read_launch(batch)->tasks_beside, 4);
+  EXPECT_EQ(read_launch(with(kSlurmOne, {{"SLURM_STEP_ID", "4294967291"}}))->tasks_beside, 7);
+  EXPECT_EQ(read_launch(kSlurmOne)->tasks_beside, 0);
+  EXPECT_EQ(read_launch(with(batch, kTorchrunOne))->tasks_beside, 0);
+  EXPECT_EQ(read_launch(with(batch, {{"SLURM_NTASKS", "many"}}))->tasks_beside, 0);
+  EXPECT_EQ(read_launch(without(batch, "SLURM_JOB_ID"))->tasks_beside, 0);
+}
+
 TEST(RankContext, IsReadFromWhatLaunchersSet) {
   for (const Case& one : cases()) {
     SCOPED_TRACE(one.what);
