@@ -24,8 +24,10 @@ inline constexpr std::size_t kMaxKeysOfObject = 1024;
 // an error that names it.
 Result<Json> parse_json(std::string_view name, std::string_view text);
 
-// Likewise of any configuration, as people write them: relaxed_json.h says how; with a byte order
-// mark, too.
+// Likewise of any configuration, as people write them. DeepSpeed reads its files with Hjson:
+// comments (#, // and /* */), commas after the last entry, keys without quotes, and Python's True
+// and False; a byte order mark, too. The rest of Hjson (strings without quotes, entries without
+// commas, ''' strings, a root without braces) is an error with its line and what to write instead.
 Result<Json> read_document(std::string_view name, std::string_view text);
 
 // A value in one short line; any string in a form that a terminal shows.

@@ -7,7 +7,7 @@
 // the 16-bit type to use, it overrides what an earlier one said about the rest.
 //
 // Each source is read as DeepSpeed reads its files: with comments, trailing commas, keys without
-// quotes and a byte order mark (relaxed_json.h). "auto" in a DeepSpeed file yields to the run
+// quotes and a byte order mark (json_text.h). "auto" in a DeepSpeed file yields to the run
 // file's value, as it yields to the Trainer's elsewhere; any other "auto" is resolved by the key's
 // rule, or is its default. null stands for the default.
 //

@@ -27,8 +27,8 @@ class MetricsLog {
  public:
   // Continues after step `last_step` of the file, or begins a new one where there is none. A torn
   // last line is cut off; the lines of later steps, which are about to be run again, are moved to
-  // the end of `cut_path` (empty: cut_lines_path() of engine/observe/cut_lines.h), those of other
-  // parts, too. kCorrupt names the line that is neither metrics nor torn; then nothing is cut.
+  // the end of `cut_path` (empty: metrics-cut.jsonl beside metrics.jsonl), those of other parts,
+  // too. kCorrupt names the line that is neither metrics nor torn; then nothing is cut.
   // `part_bytes`: no part is larger, unless a line is; 0: there is one.
   static Result<std::unique_ptr<MetricsLog>> resume(const std::string& path, std::int64_t last_step,
                                                     const std::string& cut_path = {},

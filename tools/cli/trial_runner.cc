@@ -6,16 +6,38 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "aio/io_watchdog.h"
+#include "aio/log.h"
 #include "aio/units.h"
+#include "engine/config/config.h"
 #include "engine/observe/text_table.h"
-#include "tools/cli/trial_leftovers.h"
+#include "swap/store_inventory.h"
+#include "tools/session/open_queue.h"
 #include "tools/tune/merge_config.h"
 #include "tools/tune/shifted_fractions.h"
 
 namespace sluice::tools {
 namespace {
+
+// Removes it from the NVMe paths of `config`, as every run does when it begins: what a killed run
+// left there, and nothing else (swap/store_inventory.h). What cannot be removed causes a warning.
+void remove_leftovers(const config::Config& config, aio::IoWatchdog& watchdog) {
+  std::set<std::string> named;
+  for (const auto& of_tier : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
+    named.insert(of_tier.begin(), of_tier.end());
+  if (named.empty()) return;
+  const std::vector<std::string> paths(named.begin(), named.end());
+  const auto files = open_queue(watchdog);
+  const Status removed =
+      files.ok() ? swap::remove_leftovers(*files->queue, paths).status() : files.status();
+  if (!removed.ok() && removed.error().code() != ErrorCode::kNotFound)
+    log::warning("a trial's files could not be removed: " + removed.error().message());
+}
 
 // For a child to finish its step and to remove what it has on the drives.
 constexpr double kPatienceS = 10;

@@ -19,7 +19,7 @@ namespace sluice::engine {
 inline constexpr int kNoParameter = -1;
 
 // Products of one input, side by side: their matrices lie one behind the other, and so do their
-// biases; joined_rows.h makes one product of them where their sizes leave no gap.
+// biases; llama_products.cc makes one product of them where their sizes leave no gap.
 struct LlamaProducts {
   int parts = 1;
   int weight = kNoParameter;  // of the first part

@@ -1,16 +1,35 @@
 #include "engine/model/llama/llama_products.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 
 #include <optional>
 #include <utility>
 
 #include "engine/model/ops/bias_gradient.h"
-#include "engine/model/ops/joined_rows.h"
 #include "engine/model/ops/linear.h"
+#include "engine/model/unit_views.h"
 
 namespace sluice::engine {
 namespace {
+
+// `count` parameters of `views` from `first` on, joined along their first dimension: a view, where
+// each begins at the end of the one before (UnitLayout leaves gaps behind those of odd sizes) and
+// the other dimensions are the same; otherwise nothing. The layout alone decides.
+std::optional<at::Tensor> joined_rows(const UnitViews& views, int first, int count) {
+  const at::Tensor& begin = views[first];
+  std::vector<std::int64_t> shape = begin.sizes().vec();
+  std::int64_t end = begin.storage_offset() + begin.numel();
+  for (int i = first + 1; i < first + count; ++i) {
+    const at::Tensor& next = views[i];
+    if (!next.is_alias_of(begin) || next.storage_offset() != end ||
+        next.sizes().slice(1) != begin.sizes().slice(1))
+      return std::nullopt;
+    end += next.numel();
+    shape.front() += next.size(0);
+  }
+  return begin.as_strided(shape, begin.strides(), begin.storage_offset());
+}
 
 constexpr auto kOutIn = WeightOrder::kOutIn;
 
