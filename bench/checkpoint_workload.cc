@@ -115,9 +115,9 @@ std::uint64_t CheckpointWorkload::staging_bytes() const {
   return engine::PartWriter::staging_bytes({.chunks_in_flight = options_.chunks});
 }
 
-std::span<const float> CheckpointWorkload::source(std::size_t family, std::uint64_t element,
+std::span<const float> CheckpointWorkload::source(std::size_t field, std::uint64_t element,
                                                   std::uint64_t count) const {
-  const std::uint64_t window = (element / kRangeElements * 3 + family) % kWindows;
+  const std::uint64_t window = (element / kRangeElements * 3 + field) % kWindows;
   return std::span(values_).subspan(window * kWindowStep, count);
 }
 
@@ -134,11 +134,9 @@ Result<CheckpointPass> CheckpointWorkload::save(const tools::Interrupt& interrup
   for (const engine::TensorSpec& parameter : parameters_) {
     for (std::uint64_t first = 0; first < parameter.shape[0]; first += kRangeElements) {
       const std::uint64_t count = std::min(kRangeElements, parameter.shape[0] - first);
-      SLUICE_RETURN_IF_ERROR(writer->append({.parameter = parameter.name,
-                                             .first_element = first,
-                                             .master = source(0, first, count),
-                                             .exp_avg = source(1, first, count),
-                                             .exp_avg_sq = source(2, first, count)}));
+      SLUICE_RETURN_IF_ERROR(writer->append(
+          parameter.name,
+          {first, {source(0, first, count), source(1, first, count), source(2, first, count)}}));
       SLUICE_RETURN_IF_ERROR(watch.advance(12 * count));
     }
   }
@@ -159,18 +157,16 @@ Result<CheckpointPass> CheckpointWorkload::read_all(const tools::Interrupt& inte
       const auto reader,
       engine::CheckpointReader::open(*queue_, folder_, {.chunks_ahead = options_.chunks}));
   pass.begin_seconds = watch.seconds();
-  std::array<std::vector<float>, 3> to;
-  for (auto& values : to) values.resize(kRangeElements);
+  std::vector<float> room(offload::kStateFields.size() * kRangeElements);
   for (const engine::TensorInfo& parameter : reader->parameters()) {
     for (std::uint64_t first = 0; first < parameter.elements; first += kRangeElements) {
       const std::uint64_t count = std::min(kRangeElements, parameter.elements - first);
-      const auto room = [&](std::size_t family) { return std::span(to[family]).first(count); };
-      SLUICE_RETURN_IF_ERROR(reader->read(
-          parameter.name, first, {.master = room(0), .exp_avg = room(1), .exp_avg_sq = room(2)}));
+      const auto to = offload::state_slice_in(room, first, count, kRangeElements);
+      SLUICE_RETURN_IF_ERROR(reader->read(parameter.name, to));
       SLUICE_RETURN_IF_ERROR(watch.advance(12 * count));
-      for (std::size_t family = 0; compare && family < to.size(); ++family) {
-        const auto saved = source(family, first, count);
-        if (std::memcmp(to[family].data(), saved.data(), saved.size_bytes()) != 0)
+      for (std::size_t field = 0; compare && field < to.fields.size(); ++field) {
+        const auto saved = source(field, first, count);
+        if (std::memcmp(to.fields[field].data(), saved.data(), saved.size_bytes()) != 0)
           return Error(ErrorCode::kCorrupt, "what was loaded of " + parameter.name +
                                                 " is not what was saved, near element " +
                                                 std::to_string(first));

@@ -53,7 +53,7 @@ class CheckpointWorkload {
   Status take_home();
   Result<CheckpointPass> read_all(const tools::Interrupt& interrupt, const OnProgress& on_progress,
                                   bool compare);
-  std::span<const float> source(std::size_t family, std::uint64_t element,
+  std::span<const float> source(std::size_t field, std::uint64_t element,
                                 std::uint64_t count) const;
 
   const CheckpointBenchOptions options_;

@@ -1,5 +1,7 @@
 #include "engine/checkpoint/checkpoint_manifest.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -7,6 +9,7 @@
 #include "aio/small_file.h"
 #include "aio/units.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/weights/quoting.h"
 #include "engine/weights/safetensors_index.h"
 #include "swap/chunk_hash.h"
 #include "swap/sealed_json.h"
@@ -17,16 +20,11 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kVersionWithSkips = 2;     // skipped_in_a_row is there
-constexpr std::int64_t kVersionWithFamilies = 3;  // and family, family_numbers: no plain GPT-2
-constexpr std::int64_t kVersionWithAdapters = 4;  // and adapters, whose parameters are all it holds
-constexpr std::int64_t kVersionWithAdapterOptions = 5;  // dropout, base_bits, base_sample
-constexpr std::int64_t kVersionWithSums = 6;            // sums is there, or moments
-constexpr std::int64_t kVersionWithParts = 7;   // of several ranks: tensors and pieces are there
-constexpr std::int64_t kVersionWithClient = 8;  // client is there: of the Python package
-constexpr std::int64_t kNewestVersion = kVersionWithClient;
-constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
+constexpr std::int64_t kVersion = 9;
+constexpr std::int64_t kFirstWithFeatures = 9;  // before, a version stood for the keys that it had
+constexpr const char* kFirstFamily = "gpt2";    // of checkpoints that do not say
+// What a reader must know of to read a checkpoint rightly.
+constexpr std::array<std::string_view, 4> kFeatures = {"adapters", "client", "moments", "parts"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -43,61 +41,49 @@ json finite_or_null(const std::optional<double>& value) {
 
 json to_json(const StoredPosition& position) {
   const StoredLossScale& scale = position.loss_scale;
-  json text = {{"global_step", position.global_step},
-               {"applied_step", position.applied_step},
-               {"samples_drawn", position.samples_drawn},
-               {"loss_scale",
-                {{"scale", scale.scale},
-                 {"steps", scale.steps},
-                 {"last_overflow_step", scale.last_overflow_step},
-                 {"hysteresis_left", scale.hysteresis_left}}}};
-  // Not a key of version 1.
-  if (position.skipped_in_a_row > 0) text["skipped_in_a_row"] = position.skipped_in_a_row;
-  return text;
+  return {{"global_step", position.global_step},
+          {"applied_step", position.applied_step},
+          {"samples_drawn", position.samples_drawn},
+          {"skipped_in_a_row", position.skipped_in_a_row},
+          {"loss_scale",
+           {{"scale", scale.scale},
+            {"steps", scale.steps},
+            {"last_overflow_step", scale.last_overflow_step},
+            {"hysteresis_left", scale.hysteresis_left}}}};
 }
 
-bool names_family(const StoredRun& run) {
-  return run.adapters || run.family != kFirstFamily || !run.family_numbers.empty();
-}
-
-std::int64_t version_of(const CheckpointManifest& manifest) {
-  const CheckpointState& state = manifest.state;
-  if (!state.client.empty()) return kVersionWithClient;
-  if (manifest.in_parts()) return kVersionWithParts;
-  if (state.run.sums != SumsOfRun{} || manifest.moments != DType::kF32) return kVersionWithSums;
-  if (state.run.adapters) {
-    const StoredAdapters& adapters = *state.run.adapters;
-    const bool plain = adapters.dropout == 0 && adapters.base_bits == StoredAdapters{}.base_bits &&
-                       adapters.base_sample.empty();
-    return plain ? kVersionWithAdapters : kVersionWithAdapterOptions;
-  }
-  if (names_family(state.run)) return kVersionWithFamilies;
-  return state.position.skipped_in_a_row > 0 ? kVersionWithSkips : kVersion;
+// Those of kFeatures that a manifest has.
+json features_of(const CheckpointManifest& manifest) {
+  const std::array<bool, kFeatures.size()> has = {
+      manifest.state.run.adapters.has_value(), !manifest.state.client.empty(),
+      manifest.moments != DType::kF32, manifest.in_parts()};
+  json names = json::array();
+  for (std::size_t i = 0; i < has.size(); ++i)
+    if (has[i]) names.push_back(kFeatures[i]);
+  return names;
 }
 
 json to_json(const StoredRun& run) {
-  json text = {{"seed", run.seed},           {"data_order", run.data_order},
-               {"precision", run.precision}, {"cpu_threads", run.cpu_threads},
-               {"model", run.model},         {"dropout", run.dropout}};
-  if (names_family(run)) {
-    text["family"] = run.family;
-    text["family_numbers"] = run.family_numbers;
-  }
-  if (run.sums != SumsOfRun{}) {
-    text["sums"] = {
-        {"by_use", run.sums.by_use}, {"lanes", run.sums.lanes}, {"rounds", run.sums.rounds}};
-  }
+  json text = {
+      {"seed", run.seed},
+      {"data_order", run.data_order},
+      {"precision", run.precision},
+      {"cpu_threads", run.cpu_threads},
+      {"model", run.model},
+      {"dropout", run.dropout},
+      {"sums",
+       {{"by_use", run.sums.by_use}, {"lanes", run.sums.lanes}, {"rounds", run.sums.rounds}}},
+      {"family", run.family},
+      {"family_numbers", run.family_numbers}};
   if (run.adapters) {
     text["adapters"] = {{"rank", run.adapters->rank},
                         {"alpha", run.adapters->alpha},
                         {"rank_stabilised", run.adapters->rank_stabilised},
+                        {"dropout", run.adapters->dropout},
+                        {"base_bits", run.adapters->base_bits},
                         {"targets", run.adapters->targets},
-                        {"base", run.adapters->base}};
-    if (run.adapters->dropout != 0) text["adapters"]["dropout"] = run.adapters->dropout;
-    if (run.adapters->base_bits != StoredAdapters{}.base_bits)
-      text["adapters"]["base_bits"] = run.adapters->base_bits;
-    if (!run.adapters->base_sample.empty())
-      text["adapters"]["base_sample"] = run.adapters->base_sample;
+                        {"base", run.adapters->base},
+                        {"base_sample", run.adapters->base_sample}};
   }
   return text;
 }
@@ -223,14 +209,16 @@ Status check_sums(const SumsOfRun& sums) {
 
 // The names are those that the writer gives, in its order.
 Status check_files(const std::vector<StoredFile>& files, bool in_parts) {
-  const std::size_t shards = files.size() / kFamilies.size();
-  if (shards == 0 || files.size() % kFamilies.size() != (in_parts ? 0 : 1) || shards > kMaxShards)
+  const std::size_t shards = files.size() / offload::kStateFields.size();
+  if (shards == 0 || files.size() % offload::kStateFields.size() != (in_parts ? 0 : 1) ||
+      shards > kMaxShards)
     return corrupt("it lists " + std::to_string(files.size()) +
                    " files, and no checkpoint has that many");
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const std::string expected = i == shards * kFamilies.size()
-                                     ? std::string(kWeightIndexName)
-                                     : shard_name(kFamilies[i / shards], i % shards, shards);
+    const std::string expected =
+        i == shards * offload::kStateFields.size()
+            ? std::string(kWeightIndexName)
+            : shard_name(offload::kStateFields[i / shards], i % shards, shards);
     if (files[i].name != expected)
       return corrupt("it lists another file where " + expected + " has to be");
   }
@@ -246,47 +234,39 @@ std::string use_its_version(const json& content) {
          (known ? ", " + version->get<std::string>() + "," : std::string()) + " or a newer one";
 }
 
-Status check_world(std::int64_t version, std::int64_t world_size, const json& content) {
-  const bool in_parts = world_size > 1 && content.contains("tensors") && content.contains("pieces");
-  if (world_size < 1 || world_size > kMaxWorldSize)
-    return corrupt("it is of " + std::to_string(world_size) + " ranks, which cannot be");
-  const bool fits = version == kVersionWithClient || in_parts == (version == kVersionWithParts);
-  if (fits && in_parts == (world_size > 1)) return {};
-  return corrupt("it is of format version " + std::to_string(version) + " and of " +
-                 std::to_string(world_size) + (world_size == 1 ? " rank" : " ranks") + ", and it " +
-                 (in_parts ? "says" : "does not say") + " what each of several has written");
+Status check_world(const json& content) {
+  const auto ranks = content.at("world_size").get<std::int64_t>();
+  if (ranks < 1 || ranks > kMaxWorldSize)
+    return corrupt("it is of " + std::to_string(ranks) + " ranks, which cannot be");
+  const bool in_parts = content.contains("tensors") && content.contains("pieces");
+  if (in_parts == (ranks > 1)) return {};
+  return corrupt("it is of " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
+                 ", and it " + (in_parts ? "says" : "does not say") +
+                 " what each of several has written");
 }
 
-// That this program can read it. A format of a later version is not damage.
+// That this program can read it. What only a later program reads is not damage.
 Status check_format(const json& content) {
   if (content.at("format").get<std::string>() != kFormat)
     return corrupt("it is not a checkpoint's");
   const auto version = content.at("version").get<std::int64_t>();
-  if (version > kNewestVersion)
-    return Error(ErrorCode::kNewerVersion, "it is of format version " + std::to_string(version) +
-                                               ", and this program reads versions up to " +
-                                               std::to_string(kNewestVersion) +
-                                               use_its_version(content));
-  const bool has_news = content.at("run").contains("sums") || content.contains("moments");
-  const bool may_have_news = version >= kVersionWithSums;
-  if (may_have_news != has_news && version < kVersionWithParts)
-    return corrupt("it is of format version " + std::to_string(version) + ", and it " +
-                   (has_news ? "says" : "does not say") +
-                   " how gradients are added up, or how moments are stored");
-  const bool names_all = version >= kVersionWithFamilies && version < kVersionWithSums;
-  if ((version == kVersionWithClient) != content.contains("client"))
-    return corrupt("it is of format version " + std::to_string(version) +
-                   ", and it has what the program that trained keeps in another");
-  if (names_all && !content.at("run").contains("family"))
-    return corrupt("it is of format version " + std::to_string(version) +
-                   ", which names the model's family, and it names none");
-  if (names_all && version >= kVersionWithAdapters && !content.at("run").contains("adapters"))
-    return corrupt("it is of format version " + std::to_string(version) +
-                   ", which says which adapters it holds, and it says none");
-  if (version < kVersion)
+  if (version < 1)
     return corrupt("it is of format version " + content.at("version").dump() +
                    ", which does not exist");
-  return check_world(version, content.at("world_size").get<std::int64_t>(), content);
+  if (version > kVersion)
+    return Error(ErrorCode::kNewerVersion, "it is of format version " + std::to_string(version) +
+                                               ", and this program reads versions up to " +
+                                               std::to_string(kVersion) + use_its_version(content));
+  if (version >= kFirstWithFeatures) {
+    for (const json& feature : content.at("features")) {
+      const auto name = feature.get<std::string>();
+      if (std::ranges::find(kFeatures, name) == kFeatures.end())
+        return Error(ErrorCode::kNewerVersion, "it needs " + in_quotes(name) +
+                                                   ", which this program does not know" +
+                                                   use_its_version(content));
+    }
+  }
+  return check_world(content);
 }
 
 Result<StatePieces> pieces_from_json(const json& content) {
@@ -373,7 +353,8 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 
 std::string to_text(const CheckpointManifest& manifest) {
   json content = {{"format", kFormat},
-                  {"version", version_of(manifest)},
+                  {"version", kVersion},
+                  {"features", features_of(manifest)},
                   {"world_size", manifest.world},
                   {"program_version", manifest.state.program_version},
                   {"train", to_json(manifest.state.position)},
@@ -421,7 +402,8 @@ Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(const json content, swap::parse_sealed_text(text));
   try {
     auto manifest = manifest_from_json(content);
-    if (manifest.ok() && to_text(*manifest) != text)
+    const bool is_ours = content.at("version").get<std::int64_t>() == kVersion;
+    if (manifest.ok() && is_ours && to_text(*manifest) != text)
       return corrupt("it is not written as its program writes it (damaged, or edited by hand)");
     return manifest;
   } catch (const json::exception& wrong) {

@@ -22,6 +22,11 @@ inline constexpr std::uint64_t kDefaultChunkBytes = 4 << 20;
 inline constexpr std::uint64_t kMinChunkBytes = 4096;
 inline constexpr std::uint64_t kMaxChunkBytes = 64 << 20;
 
+// What a field is stored as, where moments are stored as that.
+constexpr DType stored_dtype(const offload::StateField& field, DType moments) {
+  return field.role == offload::StateField::Role::kMaster ? DType::kF32 : moments;
+}
+
 struct StoredFile {
   std::string name;
   std::uint64_t bytes = 0;
@@ -34,9 +39,10 @@ struct CheckpointManifest {
   CheckpointState state;
   std::uint64_t parameters = 0;  // how many tensors the model has
   std::uint64_t elements = 0;    // of all of them
-  DType moments = DType::kF32;   // of both moments' files: or kBF16
+  DType moments = DType::kF32;   // of all moments' files: or kBF16
   std::uint64_t chunk_bytes = kDefaultChunkBytes;
-  // The families' shards in order, family by family, then the weights' index (of one rank's alone).
+  // Shards in order, field by field of offload::kStateFields, then the weights' index (of one
+  // rank's alone).
   // A file's number in this list is part of its chunks' checksums.
   std::vector<StoredFile> files;
   int world = 1;  // how many ranks wrote it
@@ -45,10 +51,14 @@ struct CheckpointManifest {
   std::vector<TensorSpec> tensors = {};
   std::vector<StatePieces> pieces = {};
 
-  std::uint64_t total_bytes() const;                         // of all files
-  std::uint64_t shards() const { return files.size() / 3; }  // of each family
+  std::uint64_t total_bytes() const;  // of all files
+  std::uint64_t shards() const {
+    return files.size() / offload::kStateFields.size();
+  }  // of each field
   bool in_parts() const { return world > 1; }
-  DType dtype_of(Family family) const { return family == Family::kMaster ? DType::kF32 : moments; }
+  DType dtype_of(std::size_t field) const {
+    return stored_dtype(offload::kStateFields[field], moments);
+  }
 
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };

@@ -50,28 +50,16 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
 
 }  // namespace
 
-std::string_view to_string(Family family) {
-  switch (family) {
-    case Family::kMaster:
-      return "master";
-    case Family::kExpAvg:
-      return "exp_avg";
-    case Family::kExpAvgSq:
-      return "exp_avg_sq";
-  }
-  return "";
-}
-
-std::string shard_name(Family family, std::size_t shard, std::size_t shards) {
+std::string shard_name(const offload::StateField& field, std::size_t shard, std::size_t shards) {
   char numbers[64];
   std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu", shard + 1, shards);
-  return std::string(to_string(family)) + numbers + std::string(kSuffix);
+  return std::string(field.name) + numbers + std::string(kSuffix);
 }
 
 std::optional<ShardName> parse_shard_name(std::string_view name) {
-  for (const Family family : kFamilies) {
+  for (std::size_t field = 0; field < offload::kStateFields.size(); ++field) {
     std::string_view rest = name;
-    if (!take_prefix(rest, to_string(family)) || !take_prefix(rest, "-")) continue;
+    if (!take_prefix(rest, offload::kStateFields[field].name) || !take_prefix(rest, "-")) continue;
     if (rest.size() != 2 * kShardDigits + kOf.size() + kSuffix.size()) continue;
     const auto number = parse_digits<std::size_t>(rest.substr(0, kShardDigits));
     rest.remove_prefix(kShardDigits);
@@ -79,7 +67,7 @@ std::optional<ShardName> parse_shard_name(std::string_view name) {
     const auto shards = parse_digits<std::size_t>(rest.substr(0, kShardDigits));
     if (!shards || rest.substr(kShardDigits) != kSuffix) continue;
     if (*number == 0 || *number > *shards) continue;
-    return ShardName{family, *number - 1, *shards};
+    return ShardName{field, *number - 1, *shards};
   }
   return std::nullopt;
 }

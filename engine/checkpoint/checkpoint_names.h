@@ -3,7 +3,7 @@
 //   step-000000012/                        while it is written, until it takes its place: ....new
 //     master-00001-of-00002.safetensors    exp_avg-..., exp_avg_sq-... likewise
 //                                          of several ranks: rank 0's shards, then rank 1's, ...
-//     model.safetensors.index.json         of the master family, for other programs; of one rank
+//     model.safetensors.index.json         of the masters, for other programs; of one rank
 //     checkpoint.json                      the manifest: with it the checkpoint is there
 //     checkpoint.json.removed              the manifest of one that is being removed
 #pragma once
@@ -15,11 +15,9 @@
 #include <string>
 #include <string_view>
 
-namespace sluice::engine {
+#include "offload/state_slice.h"
 
-enum class Family : std::uint8_t { kMaster, kExpAvg, kExpAvgSq };
-inline constexpr std::array kFamilies = {Family::kMaster, Family::kExpAvg, Family::kExpAvgSq};
-std::string_view to_string(Family family);  // "exp_avg"
+namespace sluice::engine {
 
 inline constexpr std::string_view kManifestName = "checkpoint.json";
 inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
@@ -28,10 +26,10 @@ inline constexpr std::string_view kReplacementSuffix = ".new";
 inline constexpr std::string_view kCheckpointsFolder = "checkpoints";  // of a run's directory
 inline constexpr std::string_view kSetAsidePrefix = "set-aside-at-";   // in that
 
-// (kMaster, 0, 2) -> "master-00001-of-00002.safetensors"
-std::string shard_name(Family family, std::size_t shard, std::size_t shards);
+// (the master, 0, 2) -> "master-00001-of-00002.safetensors"
+std::string shard_name(const offload::StateField& field, std::size_t shard, std::size_t shards);
 struct ShardName {
-  Family family = Family::kMaster;
+  std::size_t field = 0;  // of offload::kStateFields
   std::size_t shard = 0;
   std::size_t shards = 0;
 

@@ -12,8 +12,7 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kMaxChunksAhead = 64;
-
-std::size_t index_of(Family family) { return static_cast<std::size_t>(family); }
+constexpr std::size_t kMasters = 0;  // of offload::kStateFields
 
 bool is_same_tensor(const TensorSpec& a, const TensorSpec& b) {
   return a.name == b.name && a.shape == b.shape;
@@ -42,9 +41,9 @@ CheckpointReader::~CheckpointReader() = default;
 Status CheckpointReader::prepare() {
   SLUICE_ASSIGN_OR_RETURN(manifest_, read_checkpoint_manifest(queue_, folder_));
   const std::uint64_t staging =
-      families() * manifest_.chunk_bytes * static_cast<std::uint64_t>(options_.chunks_ahead);
+      fields() * manifest_.chunk_bytes * static_cast<std::uint64_t>(options_.chunks_ahead);
   SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging, true));
-  for (auto& of_family : offsets_) of_family.resize(manifest_.shards());
+  for (auto& of_field : offsets_) of_field.resize(manifest_.shards());
   if (manifest_.in_parts()) {
     SLUICE_ASSIGN_OR_RETURN(parameters_, lay_out(manifest_.tensors));
     add_pieces();
@@ -95,7 +94,7 @@ void CheckpointReader::add_pieces() {
 }
 
 Result<CheckpointReader::Header> CheckpointReader::read_header(ChunkedReader& file,
-                                                               Family family) const {
+                                                               std::size_t field) const {
   const auto in_file = [&](Error error) { return std::move(error).with_context(file.path()); };
   if (file.size_bytes() < kHeaderPrefixBytes)
     return in_file(Error(ErrorCode::kCorrupt, "it is too short to be a safetensors file"));
@@ -109,7 +108,7 @@ Result<CheckpointReader::Header> CheckpointReader::read_header(ChunkedReader& fi
   auto parsed = parse_safetensors_json(json, file.size_bytes() - header.data_offset_bytes);
   if (!parsed.ok()) return in_file(std::move(parsed).error());
   for (const TensorInfo& tensor : parsed->tensors) {
-    const DType expected = manifest_.dtype_of(family);
+    const DType expected = manifest_.dtype_of(field);
     if (tensor.dtype != expected)
       return in_file(Error(ErrorCode::kCorrupt, "tensor " + in_quotes(tensor.name) + " is " +
                                                     std::string(to_string(tensor.dtype)) +
@@ -123,9 +122,9 @@ Result<CheckpointReader::Header> CheckpointReader::read_header(ChunkedReader& fi
 // Of one rank's: the files of the masters say which parameters there are.
 Status CheckpointReader::add_shard(std::size_t shard) {
   const std::size_t first = parameters_.size();
-  for (std::size_t f = 0; f < families(); ++f) {
-    SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(kFamilies[f], shard));
-    SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(*file, kFamilies[f]));
+  for (std::size_t f = 0; f < fields(); ++f) {
+    SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(f, shard));
+    SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(*file, f));
     const std::vector<TensorInfo>& tensors = header.tensors;
     for (std::size_t i = 0; f == 0 && i < tensors.size(); ++i) {
       places_.push_back({{.piece = {.parameter = first + i, .elements = tensors[i].elements},
@@ -143,10 +142,10 @@ Status CheckpointReader::add_shard(std::size_t shard) {
   return {};
 }
 
-Status CheckpointReader::know_offsets(ChunkedReader& file, Family family, std::size_t shard) {
-  auto& offsets = offsets_[index_of(family)][shard];
+Status CheckpointReader::know_offsets(ChunkedReader& file, std::size_t field, std::size_t shard) {
+  auto& offsets = offsets_[field][shard];
   if (offsets) return {};
-  SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(file, family));
+  SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(file, field));
   std::vector<TensorSpec> expected;
   for (const StatePiece& piece : manifest_.pieces[shard])
     expected.push_back(piece_tensor(parameters_[piece.parameter], piece));
@@ -160,9 +159,9 @@ Status CheckpointReader::know_offsets(ChunkedReader& file, Family family, std::s
 
 Status CheckpointReader::check_headers() {
   for (std::size_t shard = 0; manifest_.in_parts() && shard < manifest_.shards(); ++shard) {
-    for (std::size_t f = 0; f < families(); ++f) {
-      SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(kFamilies[f], shard));
-      SLUICE_RETURN_IF_ERROR(know_offsets(*file, kFamilies[f], shard));
+    for (std::size_t f = 0; f < fields(); ++f) {
+      SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(f, shard));
+      SLUICE_RETURN_IF_ERROR(know_offsets(*file, f, shard));
     }
   }
   return {};
@@ -173,8 +172,8 @@ const TensorInfo* CheckpointReader::find(std::string_view parameter) const {
   return entry == by_name_.end() ? nullptr : &parameters_[entry->second];
 }
 
-Result<ChunkedReader*> CheckpointReader::file_of(Family family, std::size_t shard) {
-  const std::size_t f = index_of(family);
+Result<ChunkedReader*> CheckpointReader::file_of(std::size_t field, std::size_t shard) {
+  const std::size_t f = field;
   auto& file = files_[f];
   if (file == nullptr || open_shards_[f] != shard) {
     file.reset();
@@ -191,8 +190,8 @@ Result<ChunkedReader*> CheckpointReader::file_of(Family family, std::size_t shar
   return file.get();
 }
 
-Status CheckpointReader::read_family(Family family, std::string_view parameter,
-                                     std::uint64_t first_element, std::span<float> values) {
+Status CheckpointReader::read_field(std::size_t field, std::string_view parameter,
+                                    std::uint64_t first_element, std::span<float> values) {
   const auto entry = by_name_.find(parameter);
   if (entry == by_name_.end())
     return Error(ErrorCode::kNotFound,
@@ -211,20 +210,20 @@ Status CheckpointReader::read_family(Family family, std::string_view parameter,
     const std::uint64_t end_here = std::min(end, place.piece.end());
     if (begin_here >= end_here) continue;
     SLUICE_RETURN_IF_ERROR(
-        read_piece(family, place, begin_here,
+        read_piece(field, place, begin_here,
                    values.subspan(begin_here - first_element, end_here - begin_here)));
   }
   return {};
 }
 
 // All of `values` lie in the piece.
-Status CheckpointReader::read_piece(Family family, const Place& place, std::uint64_t first_element,
-                                    std::span<float> values) {
-  SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(family, place.shard));
-  if (manifest_.in_parts()) SLUICE_RETURN_IF_ERROR(know_offsets(*file, family, place.shard));
-  const TensorOffsets& offsets = *offsets_[index_of(family)][place.shard];
+Status CheckpointReader::read_piece(std::size_t field, const Place& place,
+                                    std::uint64_t first_element, std::span<float> values) {
+  SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(field, place.shard));
+  if (manifest_.in_parts()) SLUICE_RETURN_IF_ERROR(know_offsets(*file, field, place.shard));
+  const TensorOffsets& offsets = *offsets_[field][place.shard];
   // The narrower numbers lie in the end of the room until each has become one of the values.
-  const DType dtype = manifest_.dtype_of(family);
+  const DType dtype = manifest_.dtype_of(field);
   const std::span<std::byte> stored =
       std::as_writable_bytes(values).last(values.size() * element_bytes(dtype));
   SLUICE_RETURN_IF_ERROR(file->read(
@@ -239,25 +238,23 @@ Status CheckpointReader::read_piece(Family family, const Place& place, std::uint
   return {};
 }
 
-Status CheckpointReader::read(std::string_view parameter, std::uint64_t first_element,
-                              const StateSpans& to) {
+Status CheckpointReader::read(std::string_view parameter, const offload::StateSlice& to) {
   if (!options_.moments)
     return Error(ErrorCode::kInvalidArgument,
                  "the checkpoint " + folder_ + " was opened without its moments");
-  const std::array spans = {to.master, to.exp_avg, to.exp_avg_sq};
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (spans[i].size() != to.master.size())
+  for (std::size_t field = 0; field < to.fields.size(); ++field) {
+    if (to.fields[field].size() != to.elements())
       return Error(
           ErrorCode::kInvalidArgument,
           "room for weights and moments of " + in_quotes(parameter) + " has different lengths");
-    SLUICE_RETURN_IF_ERROR(read_family(kFamilies[i], parameter, first_element, spans[i]));
+    SLUICE_RETURN_IF_ERROR(read_field(field, parameter, to.first_element, to.fields[field]));
   }
   return {};
 }
 
 Status CheckpointReader::read_master(std::string_view parameter, std::uint64_t first_element,
                                      std::span<float> values) {
-  return read_family(Family::kMaster, parameter, first_element, values);
+  return read_field(kMasters, parameter, first_element, values);
 }
 
 }  // namespace sluice::engine

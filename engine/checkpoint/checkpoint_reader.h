@@ -8,9 +8,9 @@
 // Of several ranks' files only those are looked at in which something of what is asked for lies,
 // when it is asked for.
 //
-// Memory:  chunks_ahead chunks per family, taken at open, and where tensors lie in their files.
+// Memory:  chunks_ahead chunks per field, taken at open, and where tensors lie in their files.
 // Threads: one at a time. `queue` must outlive it.
-// Files:   one per family is open at a time.
+// Files:   one per field is open at a time.
 // Errors:  name the file, and the bytes in it. kNotFound: no manifest, so the checkpoint does not
 //          count, or no such parameter. kCorrupt: damaged, cut short, or another checkpoint's file.
 #pragma once
@@ -35,18 +35,11 @@ namespace sluice::engine {
 
 class ChunkedReader;
 
-// Where state goes; equally long.
-struct StateSpans {
-  std::span<float> master;
-  std::span<float> exp_avg;
-  std::span<float> exp_avg_sq;
-};
-
 class CheckpointReader {
  public:
   struct Options {
     bool moments = true;   // false: their files are not looked at, and only read_master() works
-    int chunks_ahead = 4;  // of each family; at least 1
+    int chunks_ahead = 4;  // of each field; at least 1
   };
 
   // `folder`: of one checkpoint, "runs/a/checkpoints/step-000000012".
@@ -65,14 +58,13 @@ class CheckpointReader {
   std::span<const TensorInfo> parameters() const { return parameters_; }
   const TensorInfo* find(std::string_view parameter) const;  // nullptr: there is none
 
-  // Elements [first_element, first_element + to.master.size()) of a parameter.
-  Status read(std::string_view parameter, std::uint64_t first_element, const StateSpans& to);
+  Status read(std::string_view parameter, const offload::StateSlice& to);
   // Only the weights; does not touch the moments' files.
   Status read_master(std::string_view parameter, std::uint64_t first_element,
                      std::span<float> values);
 
  private:
-  struct Place {  // of a piece of one parameter, in each family
+  struct Place {  // of a piece of one parameter, in each file of a shard
     StatePiece piece;
     std::size_t shard = 0;
     std::size_t tensor = 0;  // in the shard's files
@@ -90,15 +82,15 @@ class CheckpointReader {
   Status add_shard(std::size_t shard);
   Status add_shards();
   void add_pieces();
-  Result<Header> read_header(ChunkedReader& file, Family family) const;
+  Result<Header> read_header(ChunkedReader& file, std::size_t field) const;
   // That of a part has just what the manifest says.
-  Status know_offsets(ChunkedReader& file, Family family, std::size_t shard);
-  Result<ChunkedReader*> file_of(Family family, std::size_t shard);
-  Status read_family(Family family, std::string_view parameter, std::uint64_t first_element,
-                     std::span<float> values);
-  Status read_piece(Family family, const Place& place, std::uint64_t first_element,
+  Status know_offsets(ChunkedReader& file, std::size_t field, std::size_t shard);
+  Result<ChunkedReader*> file_of(std::size_t field, std::size_t shard);
+  Status read_field(std::size_t field, std::string_view parameter, std::uint64_t first_element,
                     std::span<float> values);
-  std::size_t families() const { return options_.moments ? kFamilies.size() : 1; }
+  Status read_piece(std::size_t field, const Place& place, std::uint64_t first_element,
+                    std::span<float> values);
+  std::size_t fields() const { return options_.moments ? offload::kStateFields.size() : 1; }
 
   aio::IoQueue& queue_;
   const std::string folder_;
@@ -109,9 +101,9 @@ class CheckpointReader {
   std::vector<std::vector<Place>> places_;  // of each parameter, in ascending order
   std::unordered_map<std::string_view, std::size_t> by_name_;  // into both
   // Of each file, once its header was read.
-  std::array<std::vector<std::optional<TensorOffsets>>, kFamilies.size()> offsets_;
-  std::array<std::unique_ptr<ChunkedReader>, kFamilies.size()> files_;
-  std::array<std::size_t, kFamilies.size()> open_shards_{};
+  std::array<std::vector<std::optional<TensorOffsets>>, offload::kStateFields.size()> offsets_;
+  std::array<std::unique_ptr<ChunkedReader>, offload::kStateFields.size()> files_;
+  std::array<std::size_t, offload::kStateFields.size()> open_shards_{};
 };
 
 }  // namespace sluice::engine

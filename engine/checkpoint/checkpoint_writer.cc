@@ -97,10 +97,10 @@ Status CheckpointWriter::prepare() {
   for (const TensorInfo& parameter : plan_->parameters) manifest_.elements += parameter.elements;
   manifest_.chunk_bytes = options_.chunk_bytes;
   manifest_.moments = options_.moments;
-  for (const Family family : kFamilies) {
+  for (const offload::StateField& field : offload::kStateFields) {
     for (std::size_t shard = 0; shard < plan_->shards.size(); ++shard)
-      manifest_.files.push_back({.name = shard_name(family, shard, plan_->shards.size()),
-                                 .bytes = plan_->shards[shard].file(family).bytes});
+      manifest_.files.push_back({.name = shard_name(field, shard, plan_->shards.size()),
+                                 .bytes = plan_->shards[shard].file(field).bytes});
   }
   if (in_parts_) describe_parts();
   SLUICE_RETURN_IF_ERROR(take_folder());
@@ -154,10 +154,10 @@ Status CheckpointWriter::fail(Status status) {
   return status_;
 }
 
-Status CheckpointWriter::append(const StateValues& values) {
+Status CheckpointWriter::append(std::string_view parameter, const offload::ConstStateSlice& state) {
   if (!status_.ok()) return status_;
   if (committed_) return invalid("checkpoint " + folder_ + " is finished");
-  return fail(part_->append(values));
+  return fail(part_->append(parameter, state));
 }
 
 Status CheckpointWriter::finish_part() {
@@ -174,10 +174,10 @@ Status CheckpointWriter::add_part(int writer, std::span<const std::uint64_t> che
                    " checksums are not those that writer " + std::to_string(writer) +
                    " still owes");
   has_part_[number] = true;
-  for (const Family family : kFamilies) {
+  for (std::size_t field = 0; field < offload::kStateFields.size(); ++field) {
     for (std::size_t shard = plan_->first_shards[number]; shard < plan_->first_shards[number + 1];
          ++shard) {
-      StoredFile& file = manifest_.files[plan_->file_number(family, shard)];
+      StoredFile& file = manifest_.files[plan_->file_number(field, shard)];
       const auto count = (file.bytes - 1) / options_.chunk_bytes + 1;
       file.chunks.assign(checksums.begin(), checksums.begin() + static_cast<std::ptrdiff_t>(count));
       checksums = checksums.subspan(count);
@@ -209,7 +209,7 @@ Status CheckpointWriter::check_other_parts() const {
       "same folder for its checkpoints");
 }
 
-// Hugging Face's index of the master family, so that other programs find the weights.
+// Hugging Face's index of the masters, so that other programs find the weights.
 Status CheckpointWriter::write_index() {
   WeightMap weights;
   for (std::size_t shard = 0; shard < plan_->shards.size(); ++shard) {

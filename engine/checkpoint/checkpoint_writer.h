@@ -62,7 +62,7 @@ class CheckpointWriter {
 
   // The next values in flat order, of writer 0. kInvalidArgument says which come next instead, or
   // which moment would lose bits.
-  Status append(const StateValues& values);
+  Status append(std::string_view parameter, const offload::ConstStateSlice& state);
   // After the last one, of writer 0: its files are durable.
   Status finish_part();
   // Of another writer, which has finished: PartWriter::checksums().

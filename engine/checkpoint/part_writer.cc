@@ -11,11 +11,11 @@
 namespace sluice::engine {
 namespace {
 
+using offload::kStateFields;
+
 constexpr int kMaxChunksInFlight = 64;
 
 Error not_valid(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
-
-std::size_t index_of(Family family) { return static_cast<std::size_t>(family); }
 
 std::uint64_t staging_of_file(const CheckpointOptions& options) {
   return options.chunk_bytes * static_cast<std::uint64_t>(options.chunks_in_flight);
@@ -43,14 +43,14 @@ std::uint64_t checksums_of(const CheckpointPlan& plan, int writer, std::uint64_t
   const auto number = static_cast<std::size_t>(writer);
   for (std::size_t shard = plan.first_shards[number]; shard < plan.first_shards[number + 1];
        ++shard) {
-    for (const Family family : kFamilies)
-      count += (plan.shards[shard].file(family).bytes - 1) / chunk_bytes + 1;
+    for (const offload::StateField& field : kStateFields)
+      count += (plan.shards[shard].file(field).bytes - 1) / chunk_bytes + 1;
   }
   return count;
 }
 
 std::uint64_t PartWriter::staging_bytes(const CheckpointOptions& options) {
-  return kFamilies.size() * staging_of_file(options);
+  return kStateFields.size() * staging_of_file(options);
 }
 
 Result<std::unique_ptr<PartWriter>> PartWriter::begin(aio::IoQueue& queue,
@@ -81,16 +81,16 @@ PartWriter::PartWriter(aio::IoQueue& queue, std::string folder,
 
 PartWriter::~PartWriter() = default;
 
-std::string PartWriter::path_of(Family family, std::size_t shard) const {
+std::string PartWriter::path_of(const offload::StateField& field, std::size_t shard) const {
   return folder_ + std::string(kReplacementSuffix) + "/" +
-         shard_name(family, shard, plan_->shards.size());
+         shard_name(field, shard, plan_->shards.size());
 }
 
 Status PartWriter::take_space() {
-  for (const Family family : kFamilies) {
+  for (const offload::StateField& field : kStateFields) {
     for (std::size_t shard = begin_shard_; shard < end_shard_; ++shard) {
-      const Status taken = ChunkedWriter::reserve(queue_, path_of(family, shard),
-                                                  plan_->shards[shard].file(family).bytes);
+      const Status taken = ChunkedWriter::reserve(queue_, path_of(field, shard),
+                                                  plan_->shards[shard].file(field).bytes);
       if (!taken.ok() && taken.error().code() == ErrorCode::kNotFound)
         return Error(taken.error())
             .with_suffix(
@@ -105,18 +105,19 @@ Status PartWriter::take_space() {
 Status PartWriter::begin_shard() {
   const ShardPlan& shard = plan_->shards[shard_];
   const std::uint64_t staging = staging_of_file(options_);
-  SLUICE_CHECK(staging <= staging_.size_bytes() / kFamilies.size(),
-               "staging memory for every family");
-  for (const Family family : kFamilies) {
-    auto& file = files_[index_of(family)];
+  SLUICE_CHECK(staging <= staging_.size_bytes() / kStateFields.size(),
+               "staging memory for every field");
+  for (std::size_t field = 0; field < kStateFields.size(); ++field) {
+    auto& file = files_[field];
+    const ShardPlan::File& planned = shard.file(kStateFields[field]);
     SLUICE_ASSIGN_OR_RETURN(
         file, ChunkedWriter::open(queue_,
-                                  {.path = path_of(family, shard_),
-                                   .bytes = shard.file(family).bytes,
-                                   .file_number = plan_->file_number(family, shard_),
+                                  {.path = path_of(kStateFields[field], shard_),
+                                   .bytes = planned.bytes,
+                                   .file_number = plan_->file_number(field, shard_),
                                    .chunk_bytes = options_.chunk_bytes},
-                                  staging_.bytes().subspan(index_of(family) * staging, staging)));
-    SLUICE_RETURN_IF_ERROR(file->write(std::as_bytes(std::span(shard.file(family).header))));
+                                  staging_.bytes().subspan(field * staging, staging)));
+    SLUICE_RETURN_IF_ERROR(file->write(std::as_bytes(std::span(planned.header))));
   }
   return {};
 }
@@ -148,32 +149,32 @@ Status PartWriter::fail(Status status) {
   return status_;
 }
 
-Status PartWriter::check_next(const StateValues& values) const {
+Status PartWriter::check_next(std::string_view parameter,
+                              const offload::ConstStateSlice& state) const {
   const auto refuse = [&](const std::string& what) {
     return not_valid("checkpoint " + folder_ + ": " + what);
   };
-  if (values.exp_avg.size() != values.master.size() ||
-      values.exp_avg_sq.size() != values.master.size())
-    return refuse("parameter " + in_quotes(values.parameter) + " came with " +
-                  std::to_string(values.master.size()) + " weights, and moments of other lengths");
+  if (!std::ranges::all_of(state.fields,
+                           [&](const auto& it) { return it.size() == state.elements(); }))
+    return refuse("parameter " + in_quotes(parameter) + " came with " +
+                  std::to_string(state.elements()) + " weights, and moments of other lengths");
   if (is_full())
-    return refuse("values of " + in_quotes(values.parameter) + " come after the last parameter");
+    return refuse("values of " + in_quotes(parameter) + " come after the last parameter");
   const StatePiece& piece = next_piece();
   const std::uint64_t next = piece.first_element + elements_done_;
-  if (values.parameter != next_name() || values.first_element != next)
-    return refuse("element " + std::to_string(values.first_element) + " of " +
-                  in_quotes(values.parameter) + " came where element " + std::to_string(next) +
-                  " of " + in_quotes(next_name()) + " comes next");
-  if (values.master.size() > piece.elements - elements_done_)
+  if (parameter != next_name() || state.first_element != next)
+    return refuse("element " + std::to_string(state.first_element) + " of " + in_quotes(parameter) +
+                  " came where element " + std::to_string(next) + " of " + in_quotes(next_name()) +
+                  " comes next");
+  if (state.elements() > piece.elements - elements_done_)
     return refuse("parameter " + in_quotes(next_name()) + " has " + std::to_string(piece.elements) +
-                  " elements, and " + std::to_string(elements_done_ + values.master.size()) +
-                  " came");
+                  " elements, and " + std::to_string(elements_done_ + state.elements()) + " came");
   return {};
 }
 
-Status PartWriter::append_to(Family family, std::span<const float> values) {
-  ChunkedWriter& file = *files_[index_of(family)];
-  const DType dtype = family == Family::kMaster ? DType::kF32 : options_.moments;
+Status PartWriter::append_to(std::size_t field, std::span<const float> values) {
+  ChunkedWriter& file = *files_[field];
+  const DType dtype = stored_dtype(kStateFields[field], options_.moments);
   if (dtype == DType::kF32) return file.write(std::as_bytes(values));
   constexpr std::uint64_t kPieceElements = 32 * 1024;
   for (; !values.empty(); values = values.subspan(std::min(values.size(), kPieceElements))) {
@@ -190,14 +191,13 @@ Status PartWriter::append_to(Family family, std::span<const float> values) {
   return {};
 }
 
-Status PartWriter::append(const StateValues& values) {
+Status PartWriter::append(std::string_view parameter, const offload::ConstStateSlice& state) {
   if (!status_.ok()) return status_;
-  if (values.master.empty() && values.exp_avg.empty() && values.exp_avg_sq.empty()) return {};
-  SLUICE_RETURN_IF_ERROR(fail(check_next(values)));
-  const std::array spans = {values.master, values.exp_avg, values.exp_avg_sq};
-  for (std::size_t i = 0; i < spans.size(); ++i)
-    SLUICE_RETURN_IF_ERROR(fail(append_to(kFamilies[i], spans[i])));
-  elements_done_ += values.master.size();
+  if (std::ranges::all_of(state.fields, [](const auto& it) { return it.empty(); })) return {};
+  SLUICE_RETURN_IF_ERROR(fail(check_next(parameter, state)));
+  for (std::size_t field = 0; field < state.fields.size(); ++field)
+    SLUICE_RETURN_IF_ERROR(fail(append_to(field, state.fields[field])));
+  elements_done_ += state.elements();
   return fail(skip_full());
 }
 
@@ -210,8 +210,7 @@ Status PartWriter::finish() {
 
 std::vector<std::uint64_t> PartWriter::checksums() const {
   std::vector<std::uint64_t> all;
-  for (const auto& of_family : checksums_)
-    all.insert(all.end(), of_family.begin(), of_family.end());
+  for (const auto& of_field : checksums_) all.insert(all.end(), of_field.begin(), of_field.end());
   return all;
 }
 

@@ -1,4 +1,4 @@
-// PartWriter: what one writer has of a checkpoint, its shards of all three families, written into
+// PartWriter: what one writer has of a checkpoint, its shards of all fields of the state, written into
 // the folder that the CheckpointWriter made for it.
 //
 // The files of a shard are written concurrently, chunk by chunk from a few staging buffers; a
@@ -35,22 +35,13 @@ struct CheckpointOptions {
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
   std::uint64_t chunk_bytes = kDefaultChunkBytes;  // a multiple of 4096
   DType moments = DType::kF32;                     // or kBF16, of moments that it represents
-  int chunks_in_flight = 4;                        // of each of the three files; at least 2
+  int chunks_in_flight = 4;                        // of the file of each field; at least 2
   bool replace = false;
 
   ShardOptions shards() const { return {.max_bytes = max_shard_bytes, .moments = moments}; }
 };
 // kInvalidArgument says which of them cannot be.
 Status check_options(const CheckpointOptions& options);
-
-// Equally long; elements [first_element, first_element + master.size()) of one parameter.
-struct StateValues {
-  std::string_view parameter;
-  std::uint64_t first_element = 0;
-  std::span<const float> master;
-  std::span<const float> exp_avg;
-  std::span<const float> exp_avg_sq;
-};
 
 class PartWriter {
  public:
@@ -67,10 +58,10 @@ class PartWriter {
 
   // The next values of the writer's pieces, in order. kInvalidArgument says which come next
   // instead, or which moment would lose bits.
-  Status append(const StateValues& values);
+  Status append(std::string_view parameter, const offload::ConstStateSlice& state);
   // After the last ones: all of it is durable. kInvalidArgument says what is missing.
   Status finish();
-  // Then: of its files, family by family, and in each shard by shard.
+  // Then: of its files, field by field, and of each shard by shard.
   std::vector<std::uint64_t> checksums() const;
 
  private:
@@ -79,13 +70,13 @@ class PartWriter {
   Status take_space();
   Status begin_shard();
   Status skip_full();
-  Status check_next(const StateValues& values) const;
-  Status append_to(Family family, std::span<const float> values);
+  Status check_next(std::string_view parameter, const offload::ConstStateSlice& state) const;
+  Status append_to(std::size_t field, std::span<const float> values);
   Status fail(Status status);
   bool is_full() const { return shard_ == end_shard_; }
   const StatePiece& next_piece() const { return plan_->shards[shard_].pieces[tensor_]; }
   const std::string& next_name() const { return plan_->parameters[next_piece().parameter].name; }
-  std::string path_of(Family family, std::size_t shard) const;
+  std::string path_of(const offload::StateField& field, std::size_t shard) const;
 
   aio::IoQueue& queue_;
   const std::string folder_;
@@ -96,11 +87,13 @@ class PartWriter {
   aio::PageMemory staging_;
   std::vector<std::byte> narrowed_;  // bf16 moments on their way
 
-  std::array<std::unique_ptr<ChunkedWriter>, kFamilies.size()> files_;  // of the current shard
+  std::array<std::unique_ptr<ChunkedWriter>, offload::kStateFields.size()>
+      files_;  // of the current shard
   std::size_t shard_;
   std::size_t tensor_ = 0;  // in the shard
   std::uint64_t elements_done_ = 0;
-  std::array<std::vector<std::uint64_t>, kFamilies.size()> checksums_;  // of the shards before
+  std::array<std::vector<std::uint64_t>, offload::kStateFields.size()>
+      checksums_;  // of the shards before
   Status status_;
 };
 

@@ -66,7 +66,7 @@ Status add_writer(std::span<const StatePiece> pieces, const ShardOptions& option
 std::uint64_t CheckpointPlan::bytes() const {
   std::uint64_t total = 0;
   for (const ShardPlan& shard : shards)
-    for (const Family family : kFamilies) total += shard.file(family).bytes;
+    for (const offload::StateField& field : offload::kStateFields) total += shard.file(field).bytes;
   return total;
 }
 

@@ -17,7 +17,7 @@
 
 namespace sluice::engine {
 
-// A shard: a file of each family, with the same pieces of parameters.
+// A shard: a file of each field of the state, with the same pieces of parameters.
 struct ShardPlan {
   struct File {
     std::string header;
@@ -26,9 +26,11 @@ struct ShardPlan {
   StatePieces pieces;
   std::vector<TensorInfo> tensors;  // of the pieces, as F32
   File master;
-  File moment;  // of each of the two
+  File moment;  // of each of them
 
-  const File& file(Family family) const { return family == Family::kMaster ? master : moment; }
+  const File& file(const offload::StateField& field) const {
+    return field.role == offload::StateField::Role::kMaster ? master : moment;
+  }
 };
 
 struct ShardOptions {
@@ -43,8 +45,8 @@ struct CheckpointPlan {
 
   int writers() const { return static_cast<int>(first_shards.size()) - 1; }
   // A file's place in the manifest's list, and so in its checksums.
-  std::size_t file_number(Family family, std::size_t shard) const {
-    return static_cast<std::size_t>(family) * shards.size() + shard;
+  std::size_t file_number(std::size_t field, std::size_t shard) const {
+    return field * shards.size() + shard;
   }
   std::uint64_t bytes() const;  // of all shards
 };

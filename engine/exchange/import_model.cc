@@ -96,11 +96,8 @@ Status copy_weights(const ModelWeights& weights, const ImportOptions& options,
       masters.resize(std::min(kElementsAtOnce, elements - first));
       SLUICE_RETURN_IF_ERROR(weights.reader->read_finite(weights.names[i], first, masters));
       const auto moments = std::span(zeros).first(masters.size());
-      SLUICE_RETURN_IF_ERROR(writer.append({.parameter = wanted[i].name,
-                                            .first_element = first,
-                                            .master = masters,
-                                            .exp_avg = moments,
-                                            .exp_avg_sq = moments}));
+      SLUICE_RETURN_IF_ERROR(writer.append(
+          wanted[i].name, {.first_element = first, .fields = {masters, moments, moments}}));
       done += masters.size();
       if (options.progress) options.progress(done, total);
     }

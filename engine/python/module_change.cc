@@ -63,12 +63,13 @@ Status ModuleRun::change(const std::vector<NewValues>& changes) {
     const auto& parameters = model().layout(it.unit).parameters;
     trained[&parameters[static_cast<std::size_t>(place.parameter)]] = std::move(change);
   }
-  const auto amend = [&](const RunState::Spans& of) -> Status {
-    const auto found = trained.find(&of.parameter);
+  const auto amend = [&](const ParameterSpec& parameter,
+                         const offload::StateSlice& state) -> Status {
+    const auto found = trained.find(&parameter);
     if (found == trained.end()) return {};
-    const std::span<float> master = of.values.master;
-    const auto values = floats(found->second.values).subspan(of.first, master.size());
-    const auto before = floats(found->second.before).subspan(of.first, master.size());
+    const std::span<float> master = state.master();
+    const auto values = floats(found->second.values).subspan(state.first_element, master.size());
+    const auto before = floats(found->second.before).subspan(state.first_element, master.size());
     for (std::size_t i = 0; i < master.size(); ++i)
       if (std::bit_cast<std::uint32_t>(values[i]) != std::bit_cast<std::uint32_t>(before[i]))
         master[i] = values[i];

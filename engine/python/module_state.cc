@@ -131,10 +131,10 @@ Status ModuleRun::initialise(const UnitValues& values) {
 Status ModuleRun::initialise_own(const UnitValues& values) {
   DescribedValues trained(layout_, values);
   SLUICE_RETURN_IF_ERROR(parts_->state().set(
-      [&](const RunState::Spans& to) -> Status {
+      [&](const ParameterSpec& parameter, const offload::StateSlice& to) -> Status {
         const at::NoGradGuard no_tape;
-        return trained.read(unit_of(model(), to.parameter), to.parameter.name, to.first,
-                            to.values.master);
+        return trained.read(unit_of(model(), parameter), parameter.name, to.first_element,
+                            to.master());
       },
       offload::Calls::kInOrder, {}));
   SLUICE_RETURN_IF_ERROR(load_frozen(values));
@@ -375,8 +375,8 @@ Result<std::string> ModuleRun::load_own(const std::string& path, const Accept& a
   SLUICE_RETURN_IF_ERROR(checkpoint->check_headers());
   abandon_step();
   SLUICE_RETURN_IF_ERROR(parts_->state().set(
-      [&](const RunState::Spans& to) {
-        return checkpoint->read(to.parameter.name, to.first, to.values);
+      [&](const ParameterSpec& parameter, const offload::StateSlice& to) {
+        return checkpoint->read(parameter.name, to);
       },
       offload::Calls::kInOrder, {}, state.applied_step));
   parts_->parameters().units().changed();
@@ -395,9 +395,10 @@ Status ModuleRun::save_weights(const std::string& path, DType dtype) {
     return path;
   };
   SLUICE_RETURN_IF_ERROR(agree(begin()).status());
-  Status done = take_state([&](const ParameterState& state) {
-    return writer->append(state.parameter->name, state.master);
-  });
+  Status done =
+      take_state([&](const ParameterSpec& parameter, const offload::ConstStateSlice& state) {
+        return writer->append(parameter.name, state.master());
+      });
   if (done.ok() && writer) done = writer->finish();
   return agree(done.ok() ? Result<std::string>(path) : Result<std::string>(done.error())).status();
 }

@@ -9,26 +9,28 @@
 
 namespace sluice::engine {
 
-using offload::StateRange;
+using offload::kStateFields;
+using offload::StateSlice;
 
 GatheredState::GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit)
-    : model_(model), ranks_(ranks), visit_(visit), message_(kFields * kGatheredElements) {}
+    : model_(model),
+      ranks_(ranks),
+      visit_(visit),
+      message_(kStateFields.size() * kGatheredElements) {}
 
 std::uint64_t GatheredState::message_elements() const {
   return std::min(kGatheredElements, shard(turn_).elements - sent_);
 }
 
-Status GatheredState::add(const StateRange& range) {
-  while (unit_ < range.unit || !is_my_turn()) SLUICE_RETURN_IF_ERROR(next_turn());
-  SLUICE_CHECK(
-      range.unit == unit_ && range.first_element == shard(turn_).first_element + sent_ + filled_,
-      "state in ascending order");
-  const std::span<const float> fields[kFields] = {range.master, range.m, range.v};
-  for (std::uint64_t done = 0; done < range.master.size();) {
+Status GatheredState::add(int unit, const StateSlice& slice) {
+  while (unit_ < unit || !is_my_turn()) SLUICE_RETURN_IF_ERROR(next_turn());
+  SLUICE_CHECK(unit == unit_ && slice.first_element == shard(turn_).first_element + sent_ + filled_,
+               "state in ascending order");
+  for (std::uint64_t done = 0; done < slice.elements();) {
     const std::uint64_t all = message_elements();
-    const std::uint64_t count = std::min(all - filled_, range.master.size() - done);
-    for (std::size_t field = 0; field < kFields; ++field)
-      std::copy_n(fields[field].begin() + static_cast<std::ptrdiff_t>(done), count,
+    const std::uint64_t count = std::min(all - filled_, slice.elements() - done);
+    for (std::size_t field = 0; field < kStateFields.size(); ++field)
+      std::copy_n(slice.fields[field].begin() + static_cast<std::ptrdiff_t>(done), count,
                   message_.begin() + static_cast<std::ptrdiff_t>(field * all + filled_));
     done += count;
     filled_ += count;
@@ -45,15 +47,12 @@ Status GatheredState::finish() {
 // Only rank 0 has a use for it; that the others get it too is the price of a collective.
 Status GatheredState::send_message() {
   const std::uint64_t count = message_elements();
-  const std::span<float> message = std::span(message_).first(kFields * count);
+  const std::span<float> message = std::span(message_).first(kStateFields.size() * count);
   if (turn_ > 0)
     SLUICE_RETURN_IF_ERROR(ranks_.link->broadcast(std::as_writable_bytes(message), turn_));
   if (ranks_.part.rank == 0 && visited_.ok()) {
-    visited_ = visit_({.unit = unit_,
-                       .first_element = shard(turn_).first_element + sent_,
-                       .master = message.first(count),
-                       .m = message.subspan(count, count),
-                       .v = message.subspan(2 * count, count)});
+    const std::uint64_t first = shard(turn_).first_element + sent_;
+    visited_ = visit_(unit_, offload::state_slice_in(message, first, count, count));
   }
   sent_ += count;
   filled_ = 0;
@@ -80,13 +79,13 @@ Status GatheredState::end_unit() {
 }
 
 Status take_gathered_state(const RunState& own, const RankLink& ranks, const TakeState& take) {
-  const GatheredState::Visit visit = [&](const StateRange& unit) {
-    return take_parameters(own.model->layout(unit.unit), unit, take);
+  const GatheredState::Visit visit = [&](int unit, const StateSlice& slice) {
+    return take_parameters(own.model->layout(unit), slice, take);
   };
   GatheredState gathered(*own.model, ranks, visit);
   UnitBinding units({own.params, own.units}, UnitBinding::Access::kRead, *own.model);
-  Status taken =
-      own.optimizer->snapshot(units, [&](const StateRange& range) { return gathered.add(range); });
+  Status taken = own.optimizer->snapshot(
+      units, [&](int unit, const StateSlice& slice) { return gathered.add(unit, slice); });
   return taken.ok() ? gathered.finish() : taken;
 }
 

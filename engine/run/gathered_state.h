@@ -16,25 +16,23 @@
 #include "engine/model/model_layout.h"
 #include "engine/runtime/run_state.h"
 #include "engine/step/rank_reduction.h"
-#include "offload/state/state_tiles.h"
+#include "offload/state/state_sweep.h"
 
 namespace sluice::engine {
 
 class GatheredState {
  public:
   // On rank 0.
-  using Visit = std::function<Status(const offload::StateRange& range)>;
+  using Visit = offload::StateSweep::Visit;
   // Both must outlive it.
   GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit);
 
   // This rank's, in ascending order. Waits for its turn.
-  Status add(const offload::StateRange& range);
+  Status add(int unit, const offload::StateSlice& slice);
   // All of them were added.
   Status finish();
 
  private:
-  static constexpr std::size_t kFields = 3;  // master, m, v
-
   offload::UnitShard shard(int rank) const {
     return offload::shard_of(model_.layout(unit_).elements, {rank, ranks_.part.world});
   }

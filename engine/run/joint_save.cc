@@ -120,9 +120,10 @@ Status JointSave::begin(const std::string& folder) {
 }
 
 Status JointSave::write_part(const Source& source) {
-  SLUICE_RETURN_IF_ERROR(source([this](const StateValues& values) {
-    return is_first() ? writer_->append(values) : part_->append(values);
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      source([this](std::string_view parameter, const offload::ConstStateSlice& state) {
+        return is_first() ? writer_->append(parameter, state) : part_->append(parameter, state);
+      }));
   return is_first() ? writer_->finish_part() : part_->finish();
 }
 
@@ -148,12 +149,9 @@ Status JointSave::write(const std::string& folder, const Source& source) {
 
 JointSave::Source source_of(const RunState& own) {
   return [own](const JointSave::Append& append) {
-    const auto take = [&append](const ParameterState& state) {
-      return append({.parameter = state.parameter->name,
-                     .first_element = state.first,
-                     .master = state.master,
-                     .exp_avg = state.exp_avg,
-                     .exp_avg_sq = state.exp_avg_sq});
+    const auto take = [&append](const ParameterSpec& parameter,
+                                const offload::ConstStateSlice& state) {
+      return append(parameter.name, state);
     };
     return own.take(take, offload::Calls::kInOrder);
   };

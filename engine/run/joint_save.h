@@ -31,7 +31,7 @@ std::vector<StatePieces> pieces_of_ranks(const ModelLayout& model, int world);
 
 class JointSave {
  public:
-  using Append = std::function<Status(const StateValues&)>;
+  using Append = std::function<Status(std::string_view parameter, const offload::ConstStateSlice&)>;
   // Gives all that this rank has, in order.
   using Source = std::function<Status(const Append&)>;
 

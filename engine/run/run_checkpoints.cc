@@ -49,13 +49,10 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
       CheckpointWriter::begin(queue_, saved.path, plan.parameters,
                               {.moments = stored_moments(run_.plan().types), .replace = true}));
   saved.bytes = writer->total_bytes();
-  SLUICE_RETURN_IF_ERROR(source([&](const ParameterState& state) {
-    return writer->append({.parameter = state.parameter->name,
-                           .first_element = state.first,
-                           .master = state.master,
-                           .exp_avg = state.exp_avg,
-                           .exp_avg_sq = state.exp_avg_sq});
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      source([&](const ParameterSpec& parameter, const offload::ConstStateSlice& state) {
+        return writer->append(parameter.name, state);
+      }));
   return writer->commit(plan.state);
 }
 

@@ -34,43 +34,36 @@ StateImage::StateImage(const ModelLayout& model, std::uint64_t elements, DType m
 
 std::span<std::byte> StateImage::bytes(std::size_t field, std::uint64_t first,
                                        std::uint64_t count) const {
+  std::uint64_t before = 0;
+  for (std::size_t i = 0; i < field; ++i) before += elements_ * element_bytes(dtype_of(i));
   const std::uint64_t width = element_bytes(dtype_of(field));
-  const std::uint64_t masters = field == 0 ? 0 : elements_ * sizeof(float);
-  const std::uint64_t before = masters + (field == 2 ? elements_ * width : 0);
   return memory_.bytes().subspan(before + first * width, count * width);
 }
 
 Status StateImage::copy(SavedRun& run) {
-  const auto take = [this](const ParameterState& state) -> Status {
-    const auto place = first_of_.find(state.parameter);
+  const auto take = [this](const ParameterSpec& parameter,
+                           const offload::ConstStateSlice& state) -> Status {
+    const auto place = first_of_.find(&parameter);
     SLUICE_CHECK(place != first_of_.end(), "a state image of another run");
-    const std::array fields = {state.master, state.exp_avg, state.exp_avg_sq};
-    for (std::size_t i = 0; i < fields.size(); ++i) {
-      from_floats(dtype_of(i), fields[i], bytes(i, place->second + state.first, fields[i].size()));
-    }
+    const std::uint64_t first = place->second + state.first_element;
+    for (std::size_t i = 0; i < state.fields.size(); ++i)
+      from_floats(dtype_of(i), state.fields[i], bytes(i, first, state.elements()));
     return {};
   };
   return run.take_state(take, offload::Calls::kAnyOrder);
 }
 
-// In ranges of a tile, so that the three families of files are written side by side.
+// In slices of a tile, so that the files of all fields are written side by side.
 Status StateImage::replay(const TakeState& take) const {
-  std::array<std::vector<float>, 3> scratch;
-  for (std::vector<float>& values : scratch) values.resize(offload::kTileElements);
+  std::vector<float> scratch(offload::kStateFields.size() * offload::kTileElements);
   for (const Place& place : places_) {
     const std::uint64_t elements = place.parameter->elements;
     for (std::uint64_t first = 0; first < elements; first += offload::kTileElements) {
       const std::uint64_t count = std::min(offload::kTileElements, elements - first);
-      const auto values = [&](std::size_t field) {
-        const std::span<float> floats = std::span(scratch[field]).first(count);
-        to_floats(dtype_of(field), bytes(field, place.first + first, count), floats);
-        return floats;
-      };
-      SLUICE_RETURN_IF_ERROR(take({.parameter = place.parameter,
-                                   .first = first,
-                                   .master = values(0),
-                                   .exp_avg = values(1),
-                                   .exp_avg_sq = values(2)}));
+      const auto state = offload::state_slice_in(scratch, first, count, offload::kTileElements);
+      for (std::size_t i = 0; i < state.fields.size(); ++i)
+        to_floats(dtype_of(i), bytes(i, place.first + first, count), state.fields[i]);
+      SLUICE_RETURN_IF_ERROR(take(*place.parameter, state));
     }
   }
   return {};

@@ -13,6 +13,7 @@
 
 #include "aio/page_memory.h"
 #include "aio/result.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/run/saved_run.h"
 #include "engine/weights/dtype.h"
 
@@ -22,7 +23,10 @@ class StateImage {
  public:
   // `moments`: stored_moments().
   static std::uint64_t bytes_for(std::uint64_t elements, DType moments) {
-    return elements * (sizeof(float) + 2 * element_bytes(moments));
+    std::uint64_t bytes = 0;
+    for (const offload::StateField& field : offload::kStateFields)
+      bytes += elements * element_bytes(stored_dtype(field, moments));
+    return bytes;
   }
   // Of the run, whose model must outlive it.
   static Result<std::unique_ptr<StateImage>> create(SavedRun& run);
@@ -40,8 +44,9 @@ class StateImage {
   };
   StateImage(const ModelLayout& model, std::uint64_t elements, DType moments,
              aio::PageMemory memory);
-  DType dtype_of(std::size_t field) const { return field == 0 ? DType::kF32 : moments_; }
-  // Of master weights (0), or of one of the moments.
+  DType dtype_of(std::size_t field) const {
+    return stored_dtype(offload::kStateFields[field], moments_);
+  }
   std::span<std::byte> bytes(std::size_t field, std::uint64_t first, std::uint64_t count) const;
 
   const std::uint64_t elements_;

@@ -105,9 +105,9 @@ Status TrainingRun::initialise(const Progress& progress) {
   }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
   return parts_->state().set(
-      [&](const RunState::Spans& to) -> Status {
-        if (adapters) return adapters->read(to.parameter.name, to.first, to.values.master);
-        fill_initial(to.parameter, seed, to.first, to.values.master);
+      [&](const ParameterSpec& parameter, const offload::StateSlice& to) -> Status {
+        if (adapters) return adapters->read(parameter.name, to.first_element, to.master());
+        fill_initial(parameter, seed, to.first_element, to.master());
         return {};
       },
       offload::Calls::kInOrder, behind_base(progress));
@@ -123,15 +123,15 @@ Status TrainingRun::set_initial_state(const Progress& progress) {
   }
   if (weights) {
     return parts_->state().set(
-        [&](const RunState::Spans& to) {
-          return weights->read(to.parameter, to.first, to.values.master);
+        [&](const ParameterSpec& parameter, const offload::StateSlice& to) {
+          return weights->read(parameter, to.first_element, to.master());
         },
         offload::Calls::kInOrder, progress);
   }
   const auto seed = static_cast<std::uint64_t>(config_.model.init_seed);
   return parts_->state().set(
-      [&](const RunState::Spans& to) -> Status {
-        fill_initial(to.parameter, seed, to.first, to.values.master);
+      [&](const ParameterSpec& parameter, const offload::StateSlice& to) -> Status {
+        fill_initial(parameter, seed, to.first_element, to.master());
         return {};
       },
       offload::Calls::kAnyOrder, progress);
@@ -154,8 +154,8 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
   SLUICE_ASSIGN_OR_RETURN(state,
                           continued_state(update_rules(config_, plan_.state.settings), state));
   SLUICE_RETURN_IF_ERROR(parts_->state().set(
-      [&](const RunState::Spans& to) {
-        return checkpoint.read(to.parameter.name, to.first, to.values);
+      [&](const ParameterSpec& parameter, const offload::StateSlice& to) {
+        return checkpoint.read(parameter.name, to);
       },
       offload::Calls::kInOrder, behind_base(progress), state.applied_step));
   trainer_->set_state(state);
@@ -191,9 +191,10 @@ Status TrainingRun::save_weights(const std::string& path, DType dtype) {
   SLUICE_ASSIGN_OR_RETURN(
       const auto writer,
       SafetensorsWriter::create(*parts_->drives().writes, options, std::move(tensors)));
-  SLUICE_RETURN_IF_ERROR(take_state([&](const ParameterState& state) {
-    return writer->append(name(state.parameter->name), state.master);
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      take_state([&](const ParameterSpec& parameter, const offload::ConstStateSlice& state) {
+        return writer->append(name(parameter.name), state.master());
+      }));
   return writer->finish();
 }
 

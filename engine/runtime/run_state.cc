@@ -8,17 +8,23 @@
 
 namespace sluice::engine {
 
-Status take_parameters(const UnitLayout& layout, const offload::StateRange& range,
+namespace {
+
+// The part of a unit's slice that each parameter has.
+template <typename Visit>
+Status for_each_part(const UnitLayout& layout, const offload::StateSlice& slice,
+                     const Visit& visit) {
+  return for_each_parameter(
+      layout, slice.first_element, slice.elements(),
+      [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
+          std::uint64_t count) { return visit(parameter, slice.part(offset, count, first)); });
+}
+
+}  // namespace
+
+Status take_parameters(const UnitLayout& layout, const offload::StateSlice& slice,
                        const TakeState& take) {
-  return for_each_parameter(layout, range.first_element, range.master.size(),
-                            [&](const ParameterSpec& parameter, std::uint64_t first,
-                                std::uint64_t offset, std::uint64_t count) -> Status {
-                              return take({.parameter = &parameter,
-                                           .first = first,
-                                           .master = range.master.subspan(offset, count),
-                                           .exp_avg = range.m.subspan(offset, count),
-                                           .exp_avg_sq = range.v.subspan(offset, count)});
-                            });
+  return for_each_part(layout, slice, take);
 }
 
 std::uint64_t RunState::elements() const {
@@ -28,23 +34,11 @@ std::uint64_t RunState::elements() const {
   return elements;
 }
 
-Status RunState::fill_range(const Fill& fill, const offload::StateRange& range) const {
-  return for_each_parameter(
-      model->layout(range.unit), range.first_element, range.master.size(),
-      [&](const ParameterSpec& parameter, std::uint64_t first, std::uint64_t offset,
-          std::uint64_t count) -> Status {
-        return fill({.parameter = parameter,
-                     .first = first,
-                     .values = {.master = range.master.subspan(offset, count),
-                                .exp_avg = range.m.subspan(offset, count),
-                                .exp_avg_sq = range.v.subspan(offset, count)}});
-      });
-}
-
 Status RunState::amend(std::span<const int> units, const Fill& change) const {
   UnitBinding binding({params, this->units}, UnitBinding::Access::kUpdate, *model);
-  return optimizer->amend(
-      binding, units, [&](const offload::StateRange& range) { return fill_range(change, range); });
+  return optimizer->amend(binding, units, [&](int unit, const offload::StateSlice& slice) {
+    return for_each_part(model->layout(unit), slice, change);
+  });
 }
 
 Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& progress,
@@ -53,10 +47,10 @@ Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& pro
   std::uint64_t done = 0;
   std::mutex progress_mutex;  // guards done, and the calls
   UnitBinding binding({params, units}, UnitBinding::Access::kReplace, *model);
-  const auto fill_and_count = [&](const offload::StateRange& range) -> Status {
-    SLUICE_RETURN_IF_ERROR(fill_range(fill, range));
+  const auto fill_and_count = [&](int unit, const offload::StateSlice& slice) -> Status {
+    SLUICE_RETURN_IF_ERROR(for_each_part(model->layout(unit), slice, fill));
     const std::lock_guard lock(progress_mutex);
-    done += range.master.size();
+    done += slice.elements();
     return progress ? progress(done, total) : Status();
   };
   return optimizer->restore(binding, fill_and_count, calls, after_step);
@@ -64,10 +58,10 @@ Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& pro
 
 Status RunState::take(const TakeState& take, offload::Calls calls) const {
   UnitBinding binding({params, units}, UnitBinding::Access::kRead, *model);
-  const auto take_range = [&](const offload::StateRange& range) {
-    return take_parameters(model->layout(range.unit), range, take);
+  const auto take_slice = [&](int unit, const offload::StateSlice& slice) {
+    return take_parameters(model->layout(unit), slice, take);
   };
-  return optimizer->snapshot(binding, take_range, calls);
+  return optimizer->snapshot(binding, take_slice, calls);
 }
 
 }  // namespace sluice::engine

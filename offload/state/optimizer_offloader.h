@@ -108,12 +108,12 @@ class OptimizerOffloader {
   //
   // Where bf16 moments cannot represent what they are set to, they are rounded with the random bits
   // of step `after_step`: how many the state has seen.
-  using Fill = std::function<Status(const StateRange& range)>;
+  using Fill = StateSweep::Visit;
   Status restore(UnitSource& source, const Fill& fill, Calls calls = Calls::kInOrder,
                  std::int64_t after_step = 0);
   // Takes all of it, likewise, as it is after the last step. Drains first; what prefetch() has read
   // is read again. An error of `take` or `source` is returned and changes nothing.
-  using Take = std::function<Status(const StateRange& range)>;
+  using Take = StateSweep::Visit;
   Status snapshot(UnitSource& source, const Take& take, Calls calls = Calls::kInOrder);
 
   // Shows the state of some units, in ascending order, range by range and one call at a time, for

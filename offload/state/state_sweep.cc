@@ -19,7 +19,7 @@ StateSweep::StateSweep(aio::Executor& executor, const Visit& visit, Direction di
 Status StateSweep::run(const Tiles& tiles) {
   if (failed_) return first_error_;
   const auto workers = std::min<std::uint64_t>(tiles.count, static_cast<std::uint64_t>(threads_));
-  while (canonical_.size() < workers) canonical_.emplace_back(3 * kTileElements);
+  while (canonical_.size() < workers) canonical_.emplace_back(kStateFields.size() * kTileElements);
   next_ = 0;
   turn_ = 0;
   // Whichever thread comes takes the next tile, so it does not matter which threads come, or when.
@@ -37,35 +37,29 @@ void StateSweep::work(const Tiles& tiles, CanonicalTile& canonical) noexcept {
     const Tile tile = tiles.at(index);
     const std::uint64_t in_unit =
         units_[static_cast<std::size_t>(tiles.unit)].first_element + tile.first_element;
-    const std::span<float> floats(canonical);
-    const StateRange range{.unit = tiles.unit,
-                           .first_element = in_unit,
-                           .master = floats.first(tile.elements),
-                           .m = floats.subspan(kTileElements, tile.elements),
-                           .v = floats.subspan(2 * kTileElements, tile.elements)};
+    const StateSlice slice = state_slice_in(canonical, in_unit, tile.elements, kTileElements);
     if (direction_ != Direction::kRestore) {
-      unpack_state(tile.arrays, range);
+      unpack_state(tile.arrays, slice);
     } else {
-      for (const std::span<float> array : {range.master, range.m, range.v})
-        std::fill(array.begin(), array.end(), 0.0F);
+      for (const std::span<float> field : slice.fields) std::ranges::fill(field, 0.0F);
     }
-    if (!show(index, range).ok()) return;
+    if (!show(index, tiles.unit, slice).ok()) return;
     if (direction_ == Direction::kSnapshot) continue;
     AdamwArrays arrays = tile.arrays;
     arrays.moment_keys = moment_keys(rounding_, tiles.unit);
     arrays.first_element = in_unit;
-    pack_state(range, arrays);
+    pack_state(slice, arrays);
   }
 }
 
-Status StateSweep::show(std::uint64_t index, const StateRange& range) {
+Status StateSweep::show(std::uint64_t index, int unit, const StateSlice& slice) {
   if (calls_ == Calls::kAnyOrder) {
-    Status visited = visit_(range);
+    Status visited = visit_(unit, slice);
     if (!visited.ok()) fail(visited);
     return visited;
   }
   if (!await_turn(index)) return Error(ErrorCode::kCancelled, "a tile before it failed");
-  Status visited = visit_(range);
+  Status visited = visit_(unit, slice);
   if (!visited.ok()) {
     fail(visited);
     return visited;

@@ -38,7 +38,8 @@ class StateSweep {
   // More would only wait for memory.
   static constexpr int kMaxThreads = 24;
   static constexpr std::uint64_t bytes_of(int threads) {
-    return static_cast<std::uint64_t>(threads) * 3 * sizeof(float) * kTileElements;
+    return static_cast<std::uint64_t>(threads) * kStateFields.size() * sizeof(float) *
+           kTileElements;
   }
 
   enum class Direction : std::uint8_t {
@@ -46,8 +47,9 @@ class StateSweep {
     kSnapshot,
     kAmend,  // a tile is shown as it is, and packed again
   };
-  using Visit = std::function<Status(const StateRange& range)>;
-  // All must outlive it. `units`: whose first elements the ranges are counted from. `rounding`: of
+  // Elements of a unit.
+  using Visit = std::function<Status(int unit, const StateSlice& slice)>;
+  // All must outlive it. `units`: whose first elements the slices are counted from. `rounding`: of
   // kRestore, for moments that are stored as bf16 and that it
   // cannot represent.
   StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls,
@@ -75,10 +77,10 @@ class StateSweep {
   const Status& visited() const { return first_error_; }
 
  private:
-  using CanonicalTile = std::vector<float>;  // master, m, v
+  using CanonicalTile = std::vector<float>;  // state_slice_in()
 
   void work(const Tiles& tiles, CanonicalTile& canonical) noexcept;
-  Status show(std::uint64_t index, const StateRange& range);
+  Status show(std::uint64_t index, int unit, const StateSlice& slice);
   bool await_turn(std::uint64_t index);
   void fail(Status status);
 

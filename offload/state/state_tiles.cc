@@ -29,16 +29,22 @@ std::uint16_t narrowed(float moment, std::uint32_t random) {
   return round_moment(std::bit_cast<float>(bits), random);
 }
 
-void pack_moments(const StateRange& from, const AdamwArrays& to) {
+// The moments of AdamW, in a canonical slice.
+std::span<float> moment(const StateSlice& slice) { return slice.fields[1]; }
+std::span<float> second_moment(const StateSlice& slice) { return slice.fields[2]; }
+
+void pack_moments(const StateSlice& from, const AdamwArrays& to) {
+  const std::span<const float> m = moment(from);
+  const std::span<const float> v = second_moment(from);
   if (to.moment_type == ElementType::kFp32) {
-    std::copy(from.m.begin(), from.m.end(), to.m);
-    std::copy(from.v.begin(), from.v.end(), to.v);
+    std::copy(m.begin(), m.end(), to.m);
+    std::copy(v.begin(), v.end(), to.v);
     return;
   }
-  for (std::size_t i = 0; i < from.m.size(); ++i) {
+  for (std::size_t i = 0; i < m.size(); ++i) {
     const std::uint32_t random = moment_bits(to.moment_keys, to.first_element + i);
-    to.m16[i] = narrowed(from.m[i], random & 0xFFFF);
-    to.v16[i] = narrowed(from.v[i], random >> 16);
+    to.m16[i] = narrowed(m[i], random & 0xFFFF);
+    to.v16[i] = narrowed(v[i], random >> 16);
   }
 }
 
@@ -90,13 +96,14 @@ AdamwArrays tile_arrays(StateForm form, const StateTile& tile, void* param) {
   return arrays;
 }
 
-void pack_state(const StateRange& from, const AdamwArrays& to) {
+void pack_state(const StateSlice& from, const AdamwArrays& to) {
+  const std::span<const float> masters = from.master();
   pack_moments(from, to);
-  if (to.master != nullptr) std::copy(from.master.begin(), from.master.end(), to.master);
+  if (to.master != nullptr) std::copy(masters.begin(), masters.end(), to.master);
   if (to.param_form == ParamForm::kFp32) return;
-  pack_parameters(to.param_form, from.master, to.param16);
+  pack_parameters(to.param_form, masters, to.param16);
   if (to.param_form != ParamForm::kSplit) return;
-  for (std::size_t i = 0; i < from.master.size(); ++i) to.lo[i] = split_master(from.master[i]).lo;
+  for (std::size_t i = 0; i < masters.size(); ++i) to.lo[i] = split_master(masters[i]).lo;
 }
 
 void pack_parameters(ParamForm form, std::span<const float> masters, void* parameters) {
@@ -111,20 +118,22 @@ void pack_parameters(ParamForm form, std::span<const float> masters, void* param
   }
 }
 
-void unpack_state(const AdamwArrays& from, const StateRange& to) {
+void unpack_state(const AdamwArrays& from, const StateSlice& to) {
+  const std::uint64_t elements = to.elements();
+  const std::span<float> masters = to.master();
   if (from.moment_type == ElementType::kFp32) {
-    std::copy_n(from.m, to.m.size(), to.m.data());
-    std::copy_n(from.v, to.v.size(), to.v.data());
+    std::copy_n(from.m, elements, moment(to).data());
+    std::copy_n(from.v, elements, second_moment(to).data());
   } else {
-    std::transform(from.m16, from.m16 + to.m.size(), to.m.begin(), float_from_bf16);
-    std::transform(from.v16, from.v16 + to.v.size(), to.v.begin(), float_from_bf16);
+    std::transform(from.m16, from.m16 + elements, moment(to).begin(), float_from_bf16);
+    std::transform(from.v16, from.v16 + elements, second_moment(to).begin(), float_from_bf16);
   }
   if (from.param_form != ParamForm::kSplit) {
-    std::copy_n(from.master, to.master.size(), to.master.data());
+    std::copy_n(from.master, elements, masters.data());
     return;
   }
-  for (std::size_t i = 0; i < to.master.size(); ++i)
-    to.master[i] = join_master({.hi = from.param16[i], .lo = from.lo[i]});
+  for (std::size_t i = 0; i < elements; ++i)
+    masters[i] = join_master({.hi = from.param16[i], .lo = from.lo[i]});
 }
 
 }  // namespace sluice::offload

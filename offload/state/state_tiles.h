@@ -19,6 +19,7 @@
 #include <span>
 
 #include "offload/adamw/adamw_arrays.h"
+#include "offload/state_slice.h"
 
 namespace sluice::offload {
 
@@ -55,19 +56,11 @@ StateTile fields_at(StateForm form, std::byte* master, std::byte* m, std::byte* 
 // at `param`.
 AdamwArrays tile_arrays(StateForm form, const StateTile& tile, void* param);
 
-// The canonical fp32 state of a range of one unit, whatever the form and the placement.
-struct StateRange {
-  int unit = 0;
-  std::uint64_t first_element = 0;  // in the unit
-  std::span<float> master;
-  std::span<float> m;
-  std::span<float> v;
-};
-// To and from the form's own arrays, bit for bit except for NaNs of a split master, which become
+// Canonical state to and from the form's own arrays, bit for bit except for NaNs of a split master, which become
 // the canonical one, and for moments that bf16 cannot represent, which are rounded as in a step, by
 // the keys in the arrays. pack_state() makes the 16-bit parameter too.
-void pack_state(const StateRange& from, const AdamwArrays& to);
-void unpack_state(const AdamwArrays& from, const StateRange& to);
+void pack_state(const StateSlice& from, const AdamwArrays& to);
+void unpack_state(const AdamwArrays& from, const StateSlice& to);
 
 // The parameters of the form alone, as pack_state() makes them: for callers that only read them.
 void pack_parameters(ParamForm form, std::span<const float> masters, void* parameters);

@@ -233,12 +233,12 @@ class Rig {
   }
 
   Status restore(const std::vector<CanonicalUnit>& from) {
-    return offloader_->restore(*source_, [&](const StateRange& range) -> Status {
-      const CanonicalUnit& unit = from[static_cast<std::size_t>(range.unit)];
-      for (const float x : range.m) EXPECT_EQ(x, 0);
-      copy(unit.master, range.first_element, range.master);
-      copy(unit.m, range.first_element, range.m);
-      copy(unit.v, range.first_element, range.v);
+    return offloader_->restore(*source_, [&](int number, const StateSlice& slice) -> Status {
+      const CanonicalUnit& unit = from[static_cast<std::size_t>(number)];
+      for (const float x : slice.fields[1]) EXPECT_EQ(x, 0);
+      copy(unit.master, slice.first_element, slice.master());
+      copy(unit.m, slice.first_element, slice.fields[1]);
+      copy(unit.v, slice.first_element, slice.fields[2]);
       return {};
     });
   }
@@ -251,15 +251,16 @@ class Rig {
   // Checks that each element comes once, in order.
   Result<std::vector<CanonicalUnit>> snapshot() {
     std::vector<CanonicalUnit> all(problem_.units().size());
-    SLUICE_RETURN_IF_ERROR(offloader_->snapshot(*source_, [&](const StateRange& range) -> Status {
-      CanonicalUnit& unit = all[static_cast<std::size_t>(range.unit)];
-      EXPECT_EQ(range.first_element, unit.master.size());
-      EXPECT_LE(range.master.size(), kTileElements);
-      unit.master.insert(unit.master.end(), range.master.begin(), range.master.end());
-      unit.m.insert(unit.m.end(), range.m.begin(), range.m.end());
-      unit.v.insert(unit.v.end(), range.v.begin(), range.v.end());
-      return {};
-    }));
+    SLUICE_RETURN_IF_ERROR(
+        offloader_->snapshot(*source_, [&](int number, const StateSlice& slice) -> Status {
+          CanonicalUnit& unit = all[static_cast<std::size_t>(number)];
+          EXPECT_EQ(slice.first_element, unit.master.size());
+          EXPECT_LE(slice.master().size(), kTileElements);
+          unit.master.insert(unit.master.end(), slice.master().begin(), slice.master().end());
+          unit.m.insert(unit.m.end(), slice.fields[1].begin(), slice.fields[1].end());
+          unit.v.insert(unit.v.end(), slice.fields[2].begin(), slice.fields[2].end());
+          return {};
+        }));
     return all;
   }
 

@@ -80,10 +80,11 @@ TEST(OptimizerOffloaderErrors, SurvivesASnapshotThatItsTakerGivesUp) {
     ASSERT_OK(rig.restore());
     ASSERT_OK(rig.run_step(0, false));
     int taken = 0;
-    const Status status = rig.offloader().snapshot(rig.source(), [&](const StateRange&) -> Status {
-      if (taken++ < fail_at) return {};
-      return Error(ErrorCode::kNoSpace, "the checkpoint does not fit");
-    });
+    const Status status =
+        rig.offloader().snapshot(rig.source(), [&](int, const StateSlice&) -> Status {
+          if (taken++ < fail_at) return {};
+          return Error(ErrorCode::kNoSpace, "the checkpoint does not fit");
+        });
     EXPECT_EQ(message_of(status), "reading the optimizer state: the checkpoint does not fit");
     ASSERT_OK(rig.run_step(1, false));
     EXPECT_EQ(rig.difference_from_solution(), "");
@@ -94,10 +95,11 @@ TEST(OptimizerOffloaderErrors, IsPoisonedByARestoreThatIsGivenUp) {
   const Problem problem(kProblemKinds[0], small_units(), 1);
   Rig rig(problem, {.fractions = kAllNvme, .sub_group_elements = 7001});
   int filled = 0;
-  const Status status = rig.offloader().restore(rig.source(), [&](const StateRange&) -> Status {
-    if (filled++ < 5) return {};
-    return Error(ErrorCode::kCorrupt, "the checkpoint is torn");
-  });
+  const Status status =
+      rig.offloader().restore(rig.source(), [&](int, const StateSlice&) -> Status {
+        if (filled++ < 5) return {};
+        return Error(ErrorCode::kCorrupt, "the checkpoint is torn");
+      });
   EXPECT_EQ(message_of(status), "setting the optimizer state: the checkpoint is torn");
   expect_poisoned(rig, message_of(status));
 }

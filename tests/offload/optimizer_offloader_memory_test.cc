@@ -102,7 +102,7 @@ TEST_P(OptimizerOffloaderMemory, IsWhatThePlanSaysAndDoesNotGrow) {
     const bool registered = GetParam() == aio::BackendKind::kUring;
     EXPECT_EQ(made.pinned_bytes - before.pinned_bytes, registered ? buffers : 0);
 
-    ASSERT_OK((*offloader)->restore(source, [](const StateRange&) { return Status(); }));
+    ASSERT_OK((*offloader)->restore(source, [](int, const StateSlice&) { return Status(); }));
     const ProcessMemory restored = ProcessMemory::now();
     for (int step = 0; step < 5; ++step) {
       ASSERT_OK((*offloader)->prefetch());
@@ -133,7 +133,7 @@ TEST_P(OptimizerOffloaderMemory, IsNotAllocatedByAStep) {
   auto offloader =
       OptimizerOffloader::create(options_for(false), {queue.get(), queue.get(), executor.get()});
   ASSERT_OK(offloader);
-  ASSERT_OK((*offloader)->restore(source, [](const StateRange&) { return Status(); }));
+  ASSERT_OK((*offloader)->restore(source, [](int, const StateSlice&) { return Status(); }));
   const auto whole_step = [&](bool background) -> Status {
     SLUICE_RETURN_IF_ERROR((*offloader)->prefetch());
     SLUICE_RETURN_IF_ERROR((*offloader)->step({{&scalars, 1}, &source, background}));
@@ -146,7 +146,7 @@ TEST_P(OptimizerOffloaderMemory, IsNotAllocatedByAStep) {
     ASSERT_OK(whole_step(background));
     EXPECT_EQ(allocations.count(), 0) << (background ? "background" : "foreground");
     // A snapshot does allocate, and would be noticed.
-    ASSERT_OK((*offloader)->snapshot(source, [](const StateRange&) { return Status(); }));
+    ASSERT_OK((*offloader)->snapshot(source, [](int, const StateSlice&) { return Status(); }));
     EXPECT_GT(allocations.count(), 0);
   }
   EXPECT_OK((*offloader)->remove());

@@ -41,15 +41,15 @@ std::vector<CanonicalUnit> initial_state(const Problem& problem) {
 }
 
 Status restore(Rig& rig, const std::vector<CanonicalUnit>& from, Calls calls) {
-  const auto fill = [&](const StateRange& range) -> Status {
-    const CanonicalUnit& unit = from[static_cast<std::size_t>(range.unit)];
+  const auto fill = [&](int number, const StateSlice& slice) -> Status {
+    const CanonicalUnit& unit = from[static_cast<std::size_t>(number)];
     const auto copy = [&](const std::vector<float>& all, std::span<float> to) {
-      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(range.first_element), to.size(),
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(slice.first_element), to.size(),
                   to.begin());
     };
-    copy(unit.master, range.master);
-    copy(unit.m, range.m);
-    copy(unit.v, range.v);
+    copy(unit.master, slice.master());
+    copy(unit.m, slice.fields[1]);
+    copy(unit.v, slice.fields[2]);
     return {};
   };
   return rig.offloader().restore(rig.source(), fill, calls);
@@ -60,12 +60,12 @@ std::vector<CanonicalUnit> taken(Rig& rig, const std::vector<CanonicalUnit>& lik
   std::vector<CanonicalUnit> all = like;
   for (CanonicalUnit& unit : all)
     for (auto* field : {&unit.master, &unit.m, &unit.v}) std::ranges::fill(*field, -7.0F);
-  const auto take = [&](const StateRange& range) -> Status {
-    CanonicalUnit& unit = all[static_cast<std::size_t>(range.unit)];
-    const auto first = static_cast<std::ptrdiff_t>(range.first_element);
-    std::ranges::copy(range.master, unit.master.begin() + first);
-    std::ranges::copy(range.m, unit.m.begin() + first);
-    std::ranges::copy(range.v, unit.v.begin() + first);
+  const auto take = [&](int number, const StateSlice& slice) -> Status {
+    CanonicalUnit& unit = all[static_cast<std::size_t>(number)];
+    const auto first = static_cast<std::ptrdiff_t>(slice.first_element);
+    std::ranges::copy(slice.master(), unit.master.begin() + first);
+    std::ranges::copy(slice.fields[1], unit.m.begin() + first);
+    std::ranges::copy(slice.fields[2], unit.v.begin() + first);
     return {};
   };
   EXPECT_OK(rig.offloader().snapshot(rig.source(), take, calls));
@@ -104,9 +104,9 @@ TEST(StateSweep, SetsAndTakesTheSameBitsWithAnyThreads) {
 
 // Every third master of a unit.
 Status amend(Rig& rig, const std::vector<int>& units) {
-  return rig.offloader().amend(rig.source(), units, [](const StateRange& range) -> Status {
-    for (std::size_t i = 0; i < range.master.size(); ++i)
-      if ((range.first_element + i) % 3 == 0) range.master[i] = 0.25F;
+  return rig.offloader().amend(rig.source(), units, [](int, const StateSlice& slice) -> Status {
+    for (std::size_t i = 0; i < slice.master().size(); ++i)
+      if ((slice.first_element + i) % 3 == 0) slice.master()[i] = 0.25F;
     return {};
   });
 }
@@ -163,8 +163,8 @@ TEST(StateSweep, EndsWithTheErrorOfAnAmendment) {
   ASSERT_OK(restore(rig, initial_state(problem), Calls::kInOrder));
   const std::vector<int> units{0, 1};
   const Status failed =
-      rig.offloader().amend(rig.source(), units, [](const StateRange& range) -> Status {
-        if (range.unit == 0) return {};
+      rig.offloader().amend(rig.source(), units, [](int number, const StateSlice&) -> Status {
+        if (number == 0) return {};
         return Error(ErrorCode::kInternal, "no such value");
       });
   ASSERT_FALSE(failed.ok());
@@ -177,11 +177,11 @@ TEST(StateSweep, CallsOneAtATimeInOrderWhereThatIsWanted) {
   Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = 4});
   std::atomic<int> inside{0};
   std::pair<int, std::uint64_t> next{0, 0};  // unit, element
-  const auto visit = [&](const StateRange& range) -> Status {
+  const auto visit = [&](int number, const StateSlice& slice) -> Status {
     EXPECT_EQ(++inside, 1);
-    if (range.unit != next.first) next = {range.unit, 0};
-    EXPECT_EQ(next.second, range.first_element);
-    next.second += range.master.size();
+    if (number != next.first) next = {number, 0};
+    EXPECT_EQ(next.second, slice.first_element);
+    next.second += slice.master().size();
     --inside;
     return {};
   };
@@ -202,7 +202,7 @@ TEST(StateSweep, EndsWithTheErrorOfAnyTileAndPoisonsARestore) {
         Rig rig(problem,
                 {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = threads});
         std::atomic<int> visits{0};
-        const auto visit = [&](const StateRange&) -> Status {
+        const auto visit = [&](int, const StateSlice&) -> Status {
           if (visits++ != fail_at) return {};
           return Error(ErrorCode::kCorrupt, "the checkpoint is torn");
         };
@@ -241,10 +241,10 @@ TEST(StateSweep, EndsWithTheErrorOfAnyCopyToOrFromTheGpu) {
       auto& device = static_cast<FakeDevice&>(rig.device());
       if (snapshot) ASSERT_OK(restore(rig, state, Calls::kAnyOrder));
       device.fail_at_copy = fail_at;
-      const Status status = snapshot
-                                ? rig.offloader().snapshot(
-                                      rig.source(), [](const StateRange&) -> Status { return {}; })
-                                : restore(rig, state, Calls::kAnyOrder);
+      const Status status =
+          snapshot ? rig.offloader().snapshot(rig.source(),
+                                              [](int, const StateSlice&) -> Status { return {}; })
+                   : restore(rig, state, Calls::kAnyOrder);
       device.fail_at_copy = 0;
       if (status.ok()) break;
       ++errors;

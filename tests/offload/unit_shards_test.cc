@@ -94,12 +94,12 @@ void train(ElementType moments, const RankPart& part, State& state) {
   auto made = OptimizerOffloader::create(options, {.executor = executor.get()});
   ASSERT_OK(made);
   OptimizerOffloader& offloader = **made;
-  const auto fill = [&](const StateRange& range) -> Status {
-    for (std::size_t i = 0; i < range.master.size(); ++i) {
-      const auto element = static_cast<float>(range.first_element + i);
-      range.master[i] = element / 1000;
-      range.m[i] = element * 0x1.1p-12F;
-      range.v[i] = element * 0x1.3p-20F;
+  const auto fill = [&](int, const StateSlice& slice) -> Status {
+    for (std::size_t i = 0; i < slice.master().size(); ++i) {
+      const auto element = static_cast<float>(slice.first_element + i);
+      slice.master()[i] = element / 1000;
+      slice.fields[1][i] = element * 0x1.1p-12F;
+      slice.fields[2][i] = element * 0x1.3p-20F;
     }
     return {};
   };
@@ -113,9 +113,10 @@ void train(ElementType moments, const RankPart& part, State& state) {
                                               make_adamw_scalars(other).value()};
     ASSERT_OK(offloader.step({.groups = groups, .source = &source, .number = number}));
   }
-  ASSERT_OK(offloader.snapshot(source, [&](const StateRange& range) -> Status {
-    for (std::size_t i = 0; i < range.master.size(); ++i)
-      state.at(range.first_element + i) = {range.master[i], range.m[i], range.v[i]};
+  ASSERT_OK(offloader.snapshot(source, [&](int, const StateSlice& slice) -> Status {
+    for (std::size_t i = 0; i < slice.master().size(); ++i)
+      state.at(slice.first_element + i) = {slice.master()[i], slice.fields[1][i],
+                                           slice.fields[2][i]};
     return {};
   }));
 }

@@ -55,7 +55,7 @@ class DamagedCheckpoint : public testing::Test {
       const State expected = state_of(1, p, elements_of(parameters[p]));
       State read;
       for (auto& values : read) values.resize(expected[0].size());
-      SLUICE_RETURN_IF_ERROR(reader->read(parameters[p].name, 0, {read[0], read[1], read[2]}));
+      SLUICE_RETURN_IF_ERROR(reader->read(parameters[p].name, {0, {read[0], read[1], read[2]}}));
       for (std::size_t f = 0; f < read.size(); ++f)
         EXPECT_TRUE(same_bits(read[f], expected[f])) << "a wrong value was handed out";
     }

@@ -93,7 +93,7 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   EXPECT_THAT(problem(3), HasSubstr("checkpoint.json: it has no checksum"));
   EXPECT_THAT(problem(4), HasSubstr("still being copied"));
   EXPECT_THAT(problem(5),
-              HasSubstr("format version 99, and this program reads versions up to 8; use"));
+              HasSubstr("format version 99, and this program reads versions up to 9; use"));
   EXPECT_EQ((*entries)[4].status.error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ((*entries)[5].status.error().code(), ErrorCode::kNewerVersion);
   EXPECT_EQ(folder_.find("3").error().code(), ErrorCode::kCorrupt);

@@ -35,8 +35,8 @@ CheckpointManifest test_manifest(std::size_t shards = 2) {
     for (std::uint64_t i = 0; i < (bytes - 1) / 8192 + 1; ++i) file.chunks.push_back(mix.next());
     manifest.files.push_back(std::move(file));
   };
-  for (const Family family : kFamilies) {
-    for (std::size_t i = 0; i < shards; ++i) add(shard_name(family, i, shards), 10'000 + i);
+  for (const offload::StateField& field : offload::kStateFields) {
+    for (std::size_t i = 0; i < shards; ++i) add(shard_name(field, i, shards), 10'000 + i);
   }
   add(std::string(kWeightIndexName), 8192);
   return manifest;
@@ -69,58 +69,95 @@ TEST(CheckpointManifest, DoesNotStoreALossThatIsNoNumber) {
   EXPECT_FALSE(read->state.validation_loss);
 }
 
-// Manifests without skipped steps are as they always were, and others say that programs of version
-// 1 cannot read them.
-TEST(CheckpointManifest, IsOfVersion2OnlyWhereThereAreSkippedSteps) {
+nlohmann::json features_of(const CheckpointManifest& manifest) {
+  return content_of(manifest)["features"];
+}
+
+CheckpointManifest of_adapters() {
   CheckpointManifest manifest = test_manifest();
-  EXPECT_FALSE(content_of(manifest)["train"].contains("skipped_in_a_row"));
-  EXPECT_EQ(content_of(manifest)["version"], 1);
-  manifest.state.position.skipped_in_a_row = 3;
-  const auto read = parse_checkpoint_manifest(to_text(manifest));
+  manifest.state.run.family = "other";
+  manifest.state.run.adapters = StoredAdapters{.rank = 8,
+                                               .alpha = 16.5,
+                                               .rank_stabilised = true,
+                                               .targets = {"q_proj", "v_proj"},
+                                               .base = "0123456789abcdef"};
+  return manifest;
+}
+
+TEST(CheckpointManifest, NamesWhatItsReadersMustKnow) {
+  CheckpointManifest manifest = test_manifest();
+  EXPECT_EQ(content_of(manifest)["version"], 9);
+  EXPECT_EQ(features_of(manifest), nlohmann::json::array());
+  manifest.moments = DType::kBF16;
+  EXPECT_EQ(features_of(manifest), nlohmann::json({"moments"}));
+  manifest.state.client = "{\"epoch\": 1}";
+  EXPECT_EQ(features_of(manifest), nlohmann::json({"client", "moments"}));
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+  EXPECT_EQ(features_of(of_adapters()), nlohmann::json({"adapters"}));
+
+  nlohmann::json content = content_of(manifest);
+  content["features"].push_back("experts");
+  const auto newer = parse_checkpoint_manifest(swap::to_sealed_text(content));
+  ASSERT_FALSE(newer.ok());
+  EXPECT_EQ(newer.error().code(), ErrorCode::kNewerVersion);
+  EXPECT_THAT(newer.error().message(), HasSubstr("it needs \"experts\""));
+  // Without what it has, it is not what a program writes.
+  for (const std::size_t left_out : {0U, 1U}) {
+    content = content_of(manifest);
+    content["features"].erase(left_out);
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
+  }
+}
+
+// Versions 1 to 8 had keys where they were needed alone.
+TEST(CheckpointManifest, OfEarlierVersionsIsRead) {
+  const auto earlier = [](nlohmann::json content, int version) {
+    content["version"] = version;
+    content.erase("features");
+    return content;
+  };
+  nlohmann::json first = earlier(content_of(test_manifest()), 1);
+  first["train"].erase("skipped_in_a_row");
+  for (const char* const key : {"sums", "family", "family_numbers"}) first["run"].erase(key);
+  const auto read = parse_checkpoint_manifest(swap::to_sealed_text(first));
   ASSERT_OK(read);
-  EXPECT_EQ(read->state.position.skipped_in_a_row, 3);
-  nlohmann::json of_another = content_of(manifest);
-  EXPECT_EQ(of_another["version"], 2);
-  of_another["version"] = 1;
-  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(of_another)).ok());
-  of_another = content_of(test_manifest());
-  of_another["version"] = 2;
-  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(of_another)).ok());
+  EXPECT_EQ(*read, test_manifest());
+
+  CheckpointManifest manifest = of_adapters();
+  nlohmann::json fourth = earlier(content_of(manifest), 4);
+  for (const char* const key : {"dropout", "base_bits", "base_sample"})
+    fourth["run"]["adapters"].erase(key);
+  EXPECT_EQ(*parse_checkpoint_manifest(swap::to_sealed_text(fourth)), manifest);
+
+  manifest = test_manifest();
+  manifest.moments = DType::kBF16;
+  manifest.state.run.sums.lanes = 4;
+  manifest.state.client = "x";
+  const auto eighth =
+      parse_checkpoint_manifest(swap::to_sealed_text(earlier(content_of(manifest), 8)));
+  EXPECT_EQ(*eighth, manifest);
+
+  std::string damaged = swap::to_sealed_text(first);
+  damaged[damaged.find("seed") + 8] ^= 1;
+  EXPECT_FALSE(parse_checkpoint_manifest(damaged).ok());
+}
+
+TEST(CheckpointManifest, KeepsSkippedSteps) {
+  CheckpointManifest manifest = test_manifest();
+  manifest.state.position.skipped_in_a_row = 3;
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
   for (const int impossible : {-1, 5}) {  // 4 of its 12 steps were not applied
-    manifest.state.position.skipped_in_a_row = impossible;
     nlohmann::json content = content_of(manifest);
     content["train"]["skipped_in_a_row"] = impossible;
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << impossible;
   }
 }
 
-// A plain GPT-2's are as they always were, and others say that older programs cannot read them.
-TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoPlainGpt2) {
-  CheckpointManifest gpt2 = test_manifest();
-  gpt2.state.run.family_numbers = {{"activation", 1}};
-  EXPECT_EQ(content_of(gpt2)["version"], 3);
-  EXPECT_EQ(content_of(gpt2)["run"]["family"], "gpt2");
-  EXPECT_EQ(*parse_checkpoint_manifest(to_text(gpt2)), gpt2);
-  EXPECT_FALSE(content_of(test_manifest())["run"].contains("family"));
+TEST(CheckpointManifest, KeepsTheFamilyAndItsNumbers) {
   CheckpointManifest manifest = test_manifest();
-  manifest.state.position.skipped_in_a_row = 3;
   manifest.state.run.family = "other";
   manifest.state.run.family_numbers = {{"theta", 0.1}};
-  const auto read = parse_checkpoint_manifest(to_text(manifest));
-  ASSERT_OK(read);
-  EXPECT_EQ(*read, manifest);
-  nlohmann::json content = content_of(manifest);
-  EXPECT_EQ(content["version"], 3);
-  for (const int older : {1, 2}) {
-    content["version"] = older;
-    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
-  }
-  content = content_of(test_manifest());
-  content["version"] = 3;
-  const auto nameless = parse_checkpoint_manifest(swap::to_sealed_text(content));
-  ASSERT_FALSE(nameless.ok());
-  EXPECT_EQ(nameless.error().code(), ErrorCode::kCorrupt);
-  EXPECT_THAT(nameless.error().message(), HasSubstr("names the model's family, and it names none"));
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
   // Of another family, or the same with another number, it is another run's.
   const StoredRun stored = manifest.state.run;
   StoredRun now = stored;
@@ -132,153 +169,57 @@ TEST(CheckpointManifest, IsOfVersion3OnlyForModelsThatAreNoPlainGpt2) {
   EXPECT_THAT(run_differences(stored, now), testing::Contains(HasSubstr("the model's family is")));
 }
 
-// Programs that add up the gradients of tied weights in another order do not continue from it.
-TEST(CheckpointManifest, IsOfVersion6OnlyWithSumsByUse) {
+TEST(CheckpointManifest, KeepsTheOrderOfSums) {
   CheckpointManifest manifest = test_manifest();
-  manifest.state.run.sums.by_use = true;
+  manifest.state.run.sums = {.by_use = true, .lanes = 4, .rounds = 3};
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
   nlohmann::json content = content_of(manifest);
-  EXPECT_EQ(content["version"], 6);
-  EXPECT_EQ(content["run"]["sums"],
-            nlohmann::json({{"by_use", true}, {"lanes", 1}, {"rounds", 1}}));
-  EXPECT_FALSE(content["run"].contains("family"));
-  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
-  manifest.state.position.skipped_in_a_row = 3;
-  manifest.state.run.family = "other";
-  manifest.state.run.sums = {.lanes = 4, .rounds = 3};
-  EXPECT_EQ(content_of(manifest)["version"], 6);
-  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
-  for (const int older : {1, 2, 3, 5}) {
-    content["version"] = older;
-    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
-  }
-  content = content_of(manifest);
   content["run"]["sums"]["lanes"] = 0;
   const auto laneless = parse_checkpoint_manifest(swap::to_sealed_text(content));
   ASSERT_FALSE(laneless.ok());
   EXPECT_THAT(laneless.error().message(), HasSubstr("in 0 lanes and 3 rounds"));
-  content = content_of(test_manifest());
-  content["version"] = 6;
-  const auto silent = parse_checkpoint_manifest(swap::to_sealed_text(content));
-  ASSERT_FALSE(silent.ok());
-  EXPECT_THAT(silent.error().message(), HasSubstr("does not say how gradients are added up"));
-  // A run continues from one of an older program: only its last bits may differ from that one's.
-  EXPECT_THAT(run_differences(test_manifest().state.run,
-                              [] {
-                                StoredRun now = test_manifest().state.run;
-                                now.sums.by_use = true;
-                                return now;
-                              }()),
-              testing::IsEmpty());
+  // A run continues from one of another order: only its last bits may differ from that one's.
+  EXPECT_THAT(run_differences(test_manifest().state.run, manifest.state.run), testing::IsEmpty());
 }
 
-// Programs that know fp32 moments alone cannot read it.
-TEST(CheckpointManifest, IsOfVersion6WithMomentsOf16Bits) {
+TEST(CheckpointManifest, RefusesMomentsOfOtherTypesAndTextsThatAreNone) {
   CheckpointManifest manifest = test_manifest();
-  EXPECT_FALSE(content_of(manifest).contains("moments"));
   manifest.moments = DType::kBF16;
-  nlohmann::json content = content_of(manifest);
-  EXPECT_EQ(content["version"], 6);
-  EXPECT_EQ(content["moments"], "BF16");
-  EXPECT_FALSE(content["run"].contains("sums"));
-  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
-  for (const int older : {1, 2, 3, 5}) {
-    content["version"] = older;
-    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
-  }
-  content = content_of(manifest);
+  manifest.state.client = "x";
   for (const char* const wrong : {"F16", "F32", "bf16", ""}) {
+    nlohmann::json content = content_of(manifest);
     content["moments"] = wrong;
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << wrong;
   }
-  manifest.state.run.sums.by_use = true;
-  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
-}
-
-TEST(CheckpointManifest, IsOfVersion8OnlyWithTheTextOfAProgram) {
-  CheckpointManifest manifest = test_manifest();
-  EXPECT_FALSE(content_of(manifest).contains("client"));
-  manifest.state.client = "{\"epoch\": 1}";
-  nlohmann::json content = content_of(manifest);
-  EXPECT_EQ(content["version"], 8);
-  EXPECT_EQ(parse_checkpoint_manifest(to_text(manifest))->state.client, manifest.state.client);
-  for (const int older : {1, 2, 3, 6, 7}) {
-    content["version"] = older;
-    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
-  }
-  content = content_of(manifest);
   for (const auto& wrong : {nlohmann::json(""), nlohmann::json(1), nlohmann::json()}) {
+    nlohmann::json content = content_of(manifest);
     content["client"] = wrong;
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << wrong;
   }
-  content.erase("client");
-  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
-  manifest.moments = DType::kBF16;
-  manifest.state.run.sums.lanes = 4;
-  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
 }
 
-// Programs that take a checkpoint for a whole model cannot read one of adapters.
-TEST(CheckpointManifest, IsOfVersion4Or5OnlyForAdapters) {
-  CheckpointManifest manifest = test_manifest();
-  manifest.state.run.family = "other";
-  manifest.state.run.adapters = StoredAdapters{.rank = 8,
-                                               .alpha = 16.5,
-                                               .rank_stabilised = true,
-                                               .targets = {"q_proj", "v_proj"},
-                                               .base = "0123456789abcdef"};
-  const auto read = parse_checkpoint_manifest(to_text(manifest));
-  ASSERT_OK(read);
-  EXPECT_EQ(*read, manifest);
-  nlohmann::json content = content_of(manifest);
-  EXPECT_EQ(content["version"], 4);
-  for (const int older : {1, 2, 3}) {
-    content["version"] = older;
-    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << older;
-  }
-  // Nor can those that know no dropout of adapters, or no base in 8 bits, continue a run with it.
-  CheckpointManifest dropping = manifest;
-  dropping.state.run.adapters->dropout = 0.1;
-  EXPECT_EQ(content_of(dropping)["version"], 5);
-  const auto again = parse_checkpoint_manifest(to_text(dropping));
-  ASSERT_OK(again);
-  EXPECT_EQ(*again, dropping);
-  EXPECT_THAT(run_differences(dropping.state.run, manifest.state.run),
+TEST(CheckpointManifest, KeepsAdapters) {
+  const CheckpointManifest manifest = of_adapters();
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+  CheckpointManifest other = manifest;
+  other.state.run.adapters->dropout = 0.1;
+  other.state.run.adapters->base_sample = "fedcba9876543210";
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(other)), other);
+  EXPECT_THAT(run_differences(other.state.run, manifest.state.run),
               testing::ElementsAre(HasSubstr("recipe.lora.dropout is 0")));
-  CheckpointManifest rounded = manifest;
-  rounded.state.run.adapters->base_bits = 8;
-  EXPECT_EQ(content_of(rounded)["version"], 5);
-  const auto rounded_again = parse_checkpoint_manifest(to_text(rounded));
-  ASSERT_OK(rounded_again);
-  EXPECT_EQ(*rounded_again, rounded);
-  EXPECT_THAT(run_differences(rounded.state.run, manifest.state.run),
+  other = manifest;
+  other.state.run.adapters->base_bits = 8;
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(other)), other);
+  EXPECT_THAT(run_differences(other.state.run, manifest.state.run),
               testing::ElementsAre(HasSubstr("recipe.lora.base_bits is 16")));
-
-  content["version"] = 4;
-  content["run"].erase("adapters");
-  const auto without = parse_checkpoint_manifest(swap::to_sealed_text(content));
-  ASSERT_FALSE(without.ok());
-  EXPECT_EQ(without.error().code(), ErrorCode::kCorrupt);
-  EXPECT_THAT(without.error().message(), HasSubstr("says which adapters it holds"));
   for (const char* const part : {"rank", "alpha", "rank_stabilised", "targets", "base"}) {
-    content = content_of(manifest);
+    nlohmann::json content = content_of(manifest);
     content["run"]["adapters"].erase(part);
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << part;
     content = content_of(manifest);
     content["run"]["adapters"][part] = {{"no", "such"}};
     EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << part;
   }
-  // A sample of the base makes it version 5.
-  manifest.state.run.adapters->base_sample = "fedcba9876543210";
-  const auto sampled = parse_checkpoint_manifest(to_text(manifest));
-  ASSERT_OK(sampled);
-  EXPECT_EQ(*sampled, manifest);
-  content = content_of(manifest);
-  EXPECT_EQ(content["version"], 5);
-  content["version"] = 4;
-  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
-  content["version"] = 5;
-  content["run"]["adapters"].erase("base_sample");
-  EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok());
 }
 
 // Each with a right checksum: what the seal does not find has to be found by looking.
@@ -336,10 +277,10 @@ TEST(CheckpointManifest, RefusesASpaceMore) {
 }
 
 TEST(CheckpointNames, OfFilesAndFoldersAreReadBack) {
-  for (const Family family : kFamilies) {
+  for (std::size_t field = 0; field < offload::kStateFields.size(); ++field) {
     for (const std::size_t shards : {1, 7, 10'000}) {
-      const std::string name = shard_name(family, shards - 1, shards);
-      EXPECT_EQ(parse_shard_name(name), (ShardName{family, shards - 1, shards})) << name;
+      const std::string name = shard_name(offload::kStateFields[field], shards - 1, shards);
+      EXPECT_EQ(parse_shard_name(name), (ShardName{field, shards - 1, shards})) << name;
       EXPECT_TRUE(is_checkpoint_file(name));
     }
   }

@@ -90,8 +90,8 @@ TEST_F(CheckpointParts, ComeBackToReadersOfAnyNumber) {
           const State all = state_of(1, piece.parameter, elements_of(parameters_[piece.parameter]));
           State read;
           for (auto& values : read) values.resize(piece.elements);
-          ASSERT_OK((*reader)->read(parameters_[piece.parameter].name, piece.first_element,
-                                    {read[0], read[1], read[2]}));
+          ASSERT_OK((*reader)->read(parameters_[piece.parameter].name,
+                                    {piece.first_element, {read[0], read[1], read[2]}}));
           for (std::size_t f = 0; f < read.size(); ++f)
             EXPECT_TRUE(
                 same_bits(read[f], std::span(all[f]).subspan(piece.first_element, piece.elements)));
@@ -152,8 +152,8 @@ TEST_F(CheckpointParts, AreReadOnlyWhereTheyAreAskedFor) {
   const auto pieces = pieces_of_writers(parameters_, kWriters);
   const auto own = plan(kWriters);
   for (std::size_t shard = own->first_shards[1]; shard < own->first_shards[2]; ++shard) {
-    for (const Family family : kFamilies)
-      ASSERT_OK(drive_.files().remove(path_in(shard_name(family, shard, own->shards.size()))));
+    for (const offload::StateField& field : offload::kStateFields)
+      ASSERT_OK(drive_.files().remove(path_in(shard_name(field, shard, own->shards.size()))));
   }
   const auto reader = CheckpointReader::open(*queue_, kPath, {});
   ASSERT_OK(reader);
@@ -244,8 +244,7 @@ TEST_F(CheckpointParts, CountOnlyWhenAllOfThemAreThere) {
     ASSERT_OK(part);
     EXPECT_THAT((*part)->finish().error().message(), HasSubstr("of its "));
     ASSERT_OK(append_pieces(**part, parameters_, pieces[1], {}));
-    const StateValues more{.parameter = "one"};
-    EXPECT_OK((*part)->append(more));  // nothing
+    EXPECT_OK((*part)->append("one", {}));  // nothing
     ASSERT_OK((*part)->finish());
     EXPECT_THAT((*writer)->commit(test_state(1, 12)).error().message(), HasSubstr("of its "));
     ASSERT_OK(append_pieces(**writer, parameters_, pieces[0], {}));
@@ -258,8 +257,9 @@ TEST_F(CheckpointParts, CountOnlyWhenAllOfThemAreThere) {
     EXPECT_FALSE((*writer)->add_part(1, checksums).ok()) << "once";
     // It was written where this host does not see it.
     const std::size_t shard = two->first_shards[1];
-    ASSERT_OK(drive_.files().remove(std::string(kPath) + ".new/" +
-                                    shard_name(Family::kExpAvg, shard, two->shards.size())));
+    ASSERT_OK(
+        drive_.files().remove(std::string(kPath) + ".new/" +
+                              shard_name(offload::kStateFields[1], shard, two->shards.size())));
     const Status committed = (*writer)->commit(test_state(1, 12));
     ASSERT_FALSE(committed.ok());
     EXPECT_THAT(committed.error().message(), HasSubstr("need the same folder"));
@@ -321,8 +321,8 @@ TEST_F(CheckpointParts, HaveBf16Moments) {
   const auto give = [&](auto& to, const StatePieces& of) {
     for (const StatePiece& piece : of) {
       const auto range = std::span(values).subspan(piece.first_element, piece.elements);
-      ASSERT_OK(
-          to.append({parameters[piece.parameter].name, piece.first_element, range, range, range}));
+      ASSERT_OK(to.append(parameters[piece.parameter].name,
+                          {piece.first_element, {range, range, range}}));
     }
   };
   give(**writer, pieces[0]);
@@ -333,18 +333,18 @@ TEST_F(CheckpointParts, HaveBf16Moments) {
   const auto reader = CheckpointReader::open(*queue_, kPath, {});
   ASSERT_OK(reader);
   State read;
-  for (auto& of_family : read) of_family.resize(1500);
-  ASSERT_OK((*reader)->read("a", 500, {read[0], read[1], read[2]}));
-  for (const auto& of_family : read)
-    EXPECT_TRUE(same_bits(of_family, std::span(values).subspan(500, 1500)));
+  for (auto& of_field : read) of_field.resize(1500);
+  ASSERT_OK((*reader)->read("a", {500, {read[0], read[1], read[2]}}));
+  for (const auto& of_field : read)
+    EXPECT_TRUE(same_bits(of_field, std::span(values).subspan(500, 1500)));
 }
 
 // Each with a right checksum.
-TEST_F(CheckpointParts, AreOfAVersionOfTheirOwn) {
+TEST_F(CheckpointParts, AreWhatAReaderMustKnow) {
   save(kWriters);
   const std::string text = text_of(path_in(std::string(kManifestName)));
   const nlohmann::json stored = *swap::parse_sealed_text(text);
-  EXPECT_EQ(stored.at("version"), 7);
+  EXPECT_EQ(stored.at("features"), nlohmann::json({"parts"}));
   EXPECT_EQ(stored.at("world_size"), kWriters);
   const auto refusal = [&](const std::function<void(nlohmann::json&)>& change) {
     nlohmann::json content = stored;
@@ -356,7 +356,7 @@ TEST_F(CheckpointParts, AreOfAVersionOfTheirOwn) {
     return read.error().message();
   };
   using nlohmann::json;
-  EXPECT_THAT(refusal([](json& c) { c["version"] = 3; }), HasSubstr("version 3"));
+  EXPECT_THAT(refusal([](json& c) { c["features"].clear(); }), HasSubstr("not written as"));
   EXPECT_THAT(refusal([](json& c) { c["world_size"] = 1; }), HasSubstr("1 rank"));
   EXPECT_THAT(refusal([](json& c) { c["world_size"] = 1LL << 40; }), HasSubstr("cannot be"));
   EXPECT_THAT(refusal([](json& c) { c.erase("pieces"); }), HasSubstr("does not say"));

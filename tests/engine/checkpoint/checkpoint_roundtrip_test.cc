@@ -55,7 +55,7 @@ TEST_P(CheckpointOnDrives, ComesBackThroughChunksOfTheUsualSize) {
     const State expected = state_of(5, p, elements_of(parameters[p]));
     State read = expected;
     for (auto& values : read) std::fill(values.begin(), values.end(), 1.0F);
-    ASSERT_OK((*reader)->read(parameters[p].name, 0, {read[0], read[1], read[2]}));
+    ASSERT_OK((*reader)->read(parameters[p].name, {0, {read[0], read[1], read[2]}}));
     for (std::size_t f = 0; f < read.size(); ++f) EXPECT_TRUE(same_bits(read[f], expected[f]));
   }
 }
@@ -96,7 +96,7 @@ TEST_F(Checkpoint, IsReadInAnyOrder) {
     const State expected = state_of(3, p, elements);
     State read;
     for (auto& values : read) values.resize(count);
-    ASSERT_OK((*reader)->read(parameters_[p].name, first, {read[0], read[1], read[2]}));
+    ASSERT_OK((*reader)->read(parameters_[p].name, {first, {read[0], read[1], read[2]}}));
     for (std::size_t f = 0; f < read.size(); ++f)
       ASSERT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)));
   }
@@ -113,10 +113,7 @@ TEST_F(Checkpoint, KeepsBf16MomentsInHalfTheBytes) {
     return state;
   };
   const auto append = [&](CheckpointWriter& writer, std::size_t p, const State& state) {
-    return writer.append({.parameter = parameters_[p].name,
-                          .master = state[0],
-                          .exp_avg = state[1],
-                          .exp_avg_sq = state[2]});
+    return writer.append(parameters_[p].name, slice_of(state, 0, state[0].size()));
   };
   CheckpointWriter::Options options = small_chunks();
   std::uint64_t elements = 0, wide_bytes = 0;
@@ -150,13 +147,13 @@ TEST_F(Checkpoint, KeepsBf16MomentsInHalfTheBytes) {
     const State expected = moments_of(state_of(6, p, all));
     State read;
     for (auto& values : read) values.resize(count);
-    ASSERT_OK((*reader)->read(parameters_[p].name, first, {read[0], read[1], read[2]}));
+    ASSERT_OK((*reader)->read(parameters_[p].name, {first, {read[0], read[1], read[2]}}));
     for (std::size_t f = 0; f < read.size(); ++f)
       ASSERT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)));
   }
   const auto moment_file = SafetensorsReader::open(
-      *queue_,
-      std::string(kPath) + "/" + shard_name(Family::kExpAvg, 0, (*reader)->manifest().shards()));
+      *queue_, std::string(kPath) + "/" +
+                   shard_name(offload::kStateFields[1], 0, (*reader)->manifest().shards()));
   ASSERT_OK(moment_file);
   EXPECT_EQ((*moment_file)->tensors()[0].dtype, DType::kBF16);
 }
@@ -168,10 +165,9 @@ TEST_F(Checkpoint, RefusesToLoseBitsOfAMoment) {
   ASSERT_OK(writer);
   const float third = 1.0F / 3;
   const float half = 0.5F;
-  const Status refused = (*writer)->append({.parameter = parameters_[0].name,
-                                            .master = std::span(&third, 1),
-                                            .exp_avg = std::span(&half, 1),
-                                            .exp_avg_sq = std::span(&third, 1)});
+  const Status refused = (*writer)->append(
+      parameters_[0].name,
+      {.fields = {std::span(&third, 1), std::span(&half, 1), std::span(&third, 1)}});
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message(), HasSubstr("is no bf16 number"));
   options.moments = DType::kF16;
@@ -200,7 +196,7 @@ TEST_F(Checkpoint, GivesWeightsWithoutTheMomentsFiles) {
     ASSERT_OK((*reader)->read_master(parameters_[p].name, 0, values));
     EXPECT_TRUE(same_bits(values, expected[0]));
   }
-  EXPECT_FALSE((*reader)->read("one", 0, {}).ok());
+  EXPECT_FALSE((*reader)->read("one", {}).ok());
 }
 
 TEST_F(Checkpoint, IsAFolderOfWeightsForOtherReaders) {
@@ -255,7 +251,7 @@ TEST_F(Checkpoint, LeavesNothingWhenItIsGivenUp) {
     const auto writer = begin();
     ASSERT_OK(writer);
     const State state = state_of(1, 0, elements_of(parameters_[0]));
-    ASSERT_OK((*writer)->append({"wpe.weight", 0, state[0], state[1], state[2]}));
+    ASSERT_OK((*writer)->append("wpe.weight", slice_of(state, 0, state[0].size())));
     const Status early = (*writer)->commit(test_state(1, 12));
     ASSERT_FALSE(early.ok());
     EXPECT_THAT(early.error().message(), HasSubstr("\"wte.weight\" has 0 of its 9797"));
@@ -266,26 +262,24 @@ TEST_F(Checkpoint, LeavesNothingWhenItIsGivenUp) {
 
 TEST_F(Checkpoint, SaysWhichValuesComeNext) {
   const State state = state_of(1, 0, elements_of(parameters_[0]));
-  const auto first = [&](const State& from, std::size_t count) {
-    return StateValues{"wpe.weight", 0, std::span(from[0]).first(count),
-                       std::span(from[1]).first(count), std::span(from[2]).first(count)};
-  };
-  const auto refused = [&](const StateValues& values) {
+  const auto first = [&](std::size_t count) { return slice_of(state, 0, count); };
+  const auto refused = [&](const offload::ConstStateSlice& values) {
     const auto writer = begin();
-    EXPECT_OK((*writer)->append(first(state, 100)));
-    const Status status = (*writer)->append(values);
+    EXPECT_OK((*writer)->append("wpe.weight", first(100)));
+    const Status status = (*writer)->append("wpe.weight", values);
     EXPECT_FALSE(status.ok());
-    EXPECT_EQ((*writer)->append(first(state, 1)).error().message(), status.error().message());
+    EXPECT_EQ((*writer)->append("wpe.weight", first(1)).error().message(),
+              status.error().message());
     EXPECT_FALSE((*writer)->commit(test_state(1, 12)).ok());
     return status.error().message();
   };
-  EXPECT_THAT(refused(first(state, 10)),
+  EXPECT_THAT(refused(first(10)),
               HasSubstr("element 0 of \"wpe.weight\" came where element 100 of \"wpe.weight\""));
-  StateValues wrong = first(state, 10);
+  offload::ConstStateSlice wrong = first(10);
   wrong.first_element = 100;
-  wrong.exp_avg = {};
+  wrong.fields[1] = {};
   EXPECT_THAT(refused(wrong), HasSubstr("other lengths"));
-  wrong = first(state, 561);
+  wrong = first(561);
   wrong.first_element = 100;
   EXPECT_THAT(refused(wrong), HasSubstr("has 561 elements, and 661 came"));
 }

@@ -36,11 +36,8 @@ Status save(const std::string& folder, std::uint64_t max_shard_bytes) {
     const auto master = values_of(0, p, elements);
     const auto exp_avg = values_of(1, p, elements);
     const auto exp_avg_sq = values_of(2, p, elements);
-    SLUICE_RETURN_IF_ERROR(writer->append({.parameter = parameters[p].name,
-                                           .first_element = 0,
-                                           .master = master,
-                                           .exp_avg = exp_avg,
-                                           .exp_avg_sq = exp_avg_sq}));
+    SLUICE_RETURN_IF_ERROR(
+        writer->append(parameters[p].name, {.fields = {master, exp_avg, exp_avg_sq}}));
   }
   CheckpointState state;
   state.position.global_step = 5;

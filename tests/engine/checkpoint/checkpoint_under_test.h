@@ -44,7 +44,15 @@ inline float state_at(std::uint64_t version, std::size_t family, std::size_t par
   return std::bit_cast<float>(static_cast<std::uint32_t>(mix.next()));
 }
 
-using State = std::array<std::vector<float>, kFamilies.size()>;
+using State = std::array<std::vector<float>, offload::kStateFields.size()>;
+
+// Of a parameter's whole state, some elements.
+inline offload::ConstStateSlice slice_of(const State& state, std::uint64_t first,
+                                         std::uint64_t count) {
+  return {first,
+          {std::span(state[0]).subspan(first, count), std::span(state[1]).subspan(first, count),
+           std::span(state[2]).subspan(first, count)}};
+}
 inline State state_of(std::uint64_t version, std::size_t parameter, std::uint64_t elements) {
   State state;
   for (std::size_t f = 0; f < state.size(); ++f) {
@@ -103,12 +111,7 @@ Status append_pieces(Writer& writer, const std::vector<TensorSpec>& parameters,
     const State state = state_of(save.version, piece.parameter, elements_of(parameter));
     for (std::uint64_t first = piece.first_element; first < piece.end(); first += save.range) {
       const std::uint64_t count = std::min<std::uint64_t>(save.range, piece.end() - first);
-      const auto range = [&](std::size_t f) { return std::span(state[f]).subspan(first, count); };
-      SLUICE_RETURN_IF_ERROR(writer.append({.parameter = parameter.name,
-                                            .first_element = first,
-                                            .master = range(0),
-                                            .exp_avg = range(1),
-                                            .exp_avg_sq = range(2)}));
+      SLUICE_RETURN_IF_ERROR(writer.append(parameter.name, slice_of(state, first, count)));
     }
   }
   return {};
@@ -202,11 +205,10 @@ inline Result<std::uint64_t> load_checkpoint(aio::IoQueue& queue, const std::str
       State read;
       for (auto& values : read) values.resize(count);
       SLUICE_RETURN_IF_ERROR(
-          reader->read(parameters[p].name, first,
-                       {.master = read[0], .exp_avg = read[1], .exp_avg_sq = read[2]}));
+          reader->read(parameters[p].name, {first, {read[0], read[1], read[2]}}));
       for (std::size_t f = 0; f < read.size(); ++f)
         EXPECT_TRUE(same_bits(read[f], std::span(expected[f]).subspan(first, count)))
-            << parameters[p].name << ", family " << f << ", from " << first;
+            << parameters[p].name << ", " << offload::kStateFields[f].name << ", from " << first;
     }
   }
   return version;

@@ -110,7 +110,7 @@ class SavingRank {
                                std::vector<float> values(elements);
                                for (std::uint64_t i = 0; i < elements; ++i)
                                  values[i] = value_of(version, first + i);
-                               return append({parameter.name, first, values, values, values});
+                               return append(parameter.name, {first, {values, values, values}});
                              }));
     }
     return {};

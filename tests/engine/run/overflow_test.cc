@@ -105,11 +105,12 @@ class Trapped {
     auto writer = SafetensorsWriter::create(*run->drives().writes, {.path = path_},
                                             parameter_specs(run->model(), DType::kF32));
     if (!writer.ok()) throw std::runtime_error(writer.error().message());
-    const Status written = run->take_state([&](const ParameterState& state) {
-      std::vector<float> values(state.master.begin(), state.master.end());
-      set_trap(*state.parameter, state.first, values);
-      return (*writer)->append(state.parameter->name, values);
-    });
+    const Status written =
+        run->take_state([&](const ParameterSpec& parameter, const offload::ConstStateSlice& state) {
+          std::vector<float> values(state.master().begin(), state.master().end());
+          set_trap(parameter, state.first_element, values);
+          return (*writer)->append(parameter.name, values);
+        });
     if (!written.ok() || !(*writer)->finish().ok()) throw std::runtime_error("no weights");
   }
 

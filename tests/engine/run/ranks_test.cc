@@ -44,11 +44,10 @@ std::vector<float> saved_state(TrainingRun& run, std::string* path = nullptr) {
   std::vector<float> all;
   for (const TensorInfo& parameter : (*reader)->parameters()) {
     const std::size_t before = all.size();
-    all.resize(before + 3 * parameter.elements);
-    const auto family = [&](std::size_t number) {
-      return std::span(all).subspan(before + number * parameter.elements, parameter.elements);
-    };
-    EXPECT_OK((*reader)->read(parameter.name, 0, {family(0), family(1), family(2)}));
+    all.resize(before + offload::kStateFields.size() * parameter.elements);
+    EXPECT_OK((*reader)->read(parameter.name,
+                              offload::state_slice_in(std::span(all).subspan(before), 0,
+                                                      parameter.elements, parameter.elements)));
   }
   return all;
 }

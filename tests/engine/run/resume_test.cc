@@ -32,17 +32,16 @@ struct Trained {
 
 // However the state is cut into ranges.
 std::vector<float> state_of(TrainingRun& run) {
-  std::array<std::vector<float>, 3> families;
-  const Status taken = run.take_state([&](const ParameterState& state) -> Status {
-    for (std::size_t i = 0; const auto& values : {state.master, state.exp_avg, state.exp_avg_sq}) {
-      std::vector<float>& family = families[i++];
-      family.insert(family.end(), values.begin(), values.end());
-    }
-    return {};
-  });
+  std::array<std::vector<float>, offload::kStateFields.size()> fields;
+  const Status taken =
+      run.take_state([&](const ParameterSpec&, const offload::ConstStateSlice& state) -> Status {
+        for (std::size_t i = 0; i < fields.size(); ++i)
+          fields[i].insert(fields[i].end(), state.fields[i].begin(), state.fields[i].end());
+        return {};
+      });
   EXPECT_TRUE(taken.ok()) << taken.error().message();
   std::vector<float> all;
-  for (const auto& family : families) all.insert(all.end(), family.begin(), family.end());
+  for (const auto& field : fields) all.insert(all.end(), field.begin(), field.end());
   return all;
 }
 

@@ -40,10 +40,11 @@ class SmallRun : public SmallConfig {
 
 inline std::vector<float> masters_of(TrainingRun& run) {
   std::vector<float> masters;
-  const Status taken = run.take_state([&](const ParameterState& state) -> Status {
-    masters.insert(masters.end(), state.master.begin(), state.master.end());
-    return {};
-  });
+  const Status taken =
+      run.take_state([&](const ParameterSpec&, const offload::ConstStateSlice& state) -> Status {
+        masters.insert(masters.end(), state.master().begin(), state.master().end());
+        return {};
+      });
   if (!taken.ok()) throw std::runtime_error(taken.error().message());
   return masters;
 }
