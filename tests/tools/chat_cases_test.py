@@ -9,6 +9,8 @@ on, or a reason.
 import datetime
 import hashlib
 import json
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -607,10 +609,71 @@ class Sources(unittest.TestCase):
 
     def test_tells_an_encoding_by_as_much_wherever_it_is_asked(self):
         from corpus import encodings
+        from corpus.source import Source
         for begin in range(500, 5000, 500):  # damaged before and behind the end of the head
             (self.path / "a").write_bytes(("x" * begin).encode("utf-16-le") + b"\0\xd8x\0" * 5000)
-            with encodings.Utf8Reader(self.path / "a", hashlib.sha256()) as reader:
-                self.assertEqual(reader.encoding, encodings.of_file(self.path / "a"))
+            given = Source("a", self.path / "a", 0, "text")
+            with encodings.Utf8Reader(given, hashlib.sha256()) as reader:
+                self.assertEqual(reader.encoding, encodings.of_file(given))
+
+    def test_reads_no_file_of_a_folder_that_became_a_link(self):
+        import pyarrow
+        from corpus import conversations, documents
+        from corpus.report import Report
+        from pyarrow import parquet
+        row = {"text": "swordfish", "messages": [user("a"), assistant("swordfish")]}
+        away, line = self.path / "away", json.dumps(row)
+        away.mkdir()
+        for name, text in (("a.txt", "swordfish"), ("a.csv", "text,messages\nswordfish,b\n"),
+                           ("a.jsonl", line), ("a.json", f"[{line}]"),
+                           ("state.json", '{"_data_files": [{"filename": "a.arrow"}]}')):
+            (away / name).write_text(text)
+        table = pyarrow.Table.from_pylist([row])
+        parquet.write_table(table, away / "a.parquet")
+        with pyarrow.OSFile(str(away / "a.arrow"), "wb") as file, \
+                pyarrow.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        report = Report("test", quiet=True)
+        said = []
+        report.skip = lambda where, why: said.append(why)
+
+        def nothing(_inner, _name):
+            pass
+
+        def folder_is_link(inner, _name):
+            shutil.rmtree(inner)
+            inner.symlink_to(away)
+
+        def file_is_link(inner, name):
+            (inner / name).unlink()
+            (inner / name).symlink_to(away / name)
+
+        def file_is_pipe(inner, name):
+            (inner / name).unlink()
+            os.mkfifo(inner / name)
+
+        for change in (nothing, folder_is_link, file_is_link, file_is_pipe):
+            for kind, name in ((documents, "a.txt"), (documents, "a.csv"), (documents, "a.jsonl"),
+                               (documents, "a.parquet"), (conversations, "a.jsonl"),
+                               (conversations, "a.json"), (conversations, "a.csv"),
+                               (conversations, "a.parquet"), (conversations, "a.arrow")):
+                with self.subTest(kind=kind.__name__, name=name), \
+                        tempfile.TemporaryDirectory() as top:
+                    inner = Path(top) / "train"
+                    shutil.copytree(away, inner)
+                    if name == "a.arrow":
+                        (Path(top) / "dataset_dict.json").write_text('{"splits": ["train"]}')
+                    else:
+                        (inner / "state.json").unlink()
+                    sources = kind.find_sources([top], [name], None, report)
+                    change(inner, name)
+                    said.clear()
+                    if kind is documents:
+                        found = list(documents.Corpus(sources).fragments(report))
+                    else:
+                        found = list(conversations.ConversationCorpus(sources).rows(report))
+                    self.assertEqual(bool(found), change is nothing, said)
+                    self.assertEqual(bool(said), change is not nothing)
 
     def test_names_what_is_damaged_in_parquet(self):
         import pyarrow

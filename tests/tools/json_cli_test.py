@@ -123,10 +123,9 @@ class DeepData(Reading):
                     {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
                     "tools": deep(depth)}).encode())
             for file in ("state.json", "dataset_dict.json"):
-                path = self.path / file
-                path.write_text(deep(depth), encoding="utf-8")
+                (self.path / file).write_text(deep(depth), encoding="utf-8")
                 with self.assertRaisesRegex(Failure, f"{file} is not JSON .nested deeper"):
-                    conversations._json_file(path)
+                    conversations._json_file(self.path, file)
             with self.assertRaisesRegex(Failure, "nested deeper"):
                 vocabulary.fingerprint('{"model": ' + deep(depth) + "}")
 

@@ -966,11 +966,12 @@ class Parts(unittest.TestCase):
 
     def test_takes_a_list_apart_wherever_what_is_read_ends(self):
         from corpus import records
+        from corpus.source import Source
         rows = [{"a": "é🌊\n\"]", "b": [1.5e3, {"c": None}]}, [], "x" * 99, 12345, True, {}]
         with tempfile.TemporaryDirectory() as folder, \
                 unittest.mock.patch.object(records, "READ_BYTES", 1):
             path = Path(folder) / "rows.json"
-            source = records.Source("rows.json", path, 0, "json list")
+            source = Source("rows.json", path, 0, "json list")
             for text in (json.dumps(rows), json.dumps(rows, ensure_ascii=False, indent=2),
                          "\ufeff\n [ ]", "[]\n"):
                 path.write_text(text, encoding="utf-8")

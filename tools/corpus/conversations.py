@@ -14,6 +14,7 @@ from pathlib import Path
 from corpus import documents, records
 from corpus.encodings import NotText
 from corpus.messages import MEDIA_KEYS, ROW_KEYS, TURN_KEYS, hidden_names
+from corpus.source import Source, path_of, place_in
 from toolbox import Failure, read_json
 
 GLOBS = ("*.jsonl", "*.ndjson", "*.parquet")
@@ -68,59 +69,71 @@ def find_sources(arguments, globs, fixed_format, report, encoding=None):
 
 def _of_json(source, fixed_format, encoding):
     """A .json file is a list of rows, or has one in each line. So may be what is called .jsonl."""
-    is_json = source.path.suffix.lower() == ".json" and source.format == "text"
+    is_json = source.suffix == ".json" and source.format == "text"
     if fixed_format or not (is_json or source.format == "jsonl"):
         return source
-    is_list = source.path.is_file() and records.is_json_list(source.path, encoding)
+    is_list = source.path.is_file() and records.is_json_list(source, encoding)
     return source._replace(format="json list" if is_list else "jsonl")
 
 
-def _saved_dataset(folder, report):
+def _saved_dataset(top, report):
     """The Arrow files of a folder that save_to_disk() wrote, or of the train split in it."""
-    if (folder / "dataset_dict.json").is_file():
-        splits = _strings(folder / "dataset_dict.json", "splits")
+    folder, chosen = top, ""
+    if (top / "dataset_dict.json").is_file():
+        splits = _strings(top, "dataset_dict.json", "splits")
         chosen = splits[0] if len(splits) == 1 else "train"
         if chosen not in splits:
-            raise Failure(f"{folder} has the splits {', '.join(splits)} and none that is called "
-                          f"train: name one, as in {folder / splits[0] if splits else folder}")
+            raise Failure(f"{top} has the splits {', '.join(splits)} and none that is called "
+                          f"train: name one, as in {top / splits[0] if splits else top}")
         if len(splits) > 1:
-            report.note(f"{folder} has the splits {', '.join(splits)}: train is taken; name the "
-                        f"folder of another, as in {folder / splits[-1]}, to take that")
-        folder = folder / chosen
-    state_path = folder / "state.json"
-    if _json_file(state_path).get("_indices_data_files"):
+            report.note(f"{top} has the splits {', '.join(splits)}: train is taken; name the "
+                        f"folder of another, as in {top / splits[-1]}, to take that")
+        folder = top / chosen
+    state = os.path.join(chosen, "state.json")
+    if _json_file(top, state).get("_indices_data_files"):
         raise Failure(f"{folder} was saved by an old version of datasets, with its rows in another "
                       "order than its files: save it again by save_to_disk() of a newer one")
-    names = _strings(state_path, "_data_files", "filename")
+    names = _strings(top, state, "_data_files", "filename")
     if not names:
-        raise Failure(f"{state_path} names no data files: save the data set again by "
+        raise Failure(f"{top / state} names no data files: save the data set again by "
                       "save_to_disk()")
-    for name in names:
-        if os.path.basename(name) != name or documents.leads_out(folder / name, folder):
-            raise Failure(f"{state_path} names {name}, which leads out of its folder")
-        if not (folder / name).is_file():
-            raise Failure(f"{state_path} names {name}, which is not there: the data set is "
+    sources = [_part(top, os.path.join(chosen, name)) for name in names]
+    for name, source in zip(names, sources):
+        if not source.path.is_file():
+            raise Failure(f"{top / state} names {name}, which is not there: the data set is "
                           "incomplete; copy or save it again")
-    return [records.Source(f"{folder.name}/{name}", folder / name,
-                           (folder / name).stat().st_size, "arrow") for name in names]
+    return [source._replace(name=f"{folder.name}/{name}", size_bytes=source.path.stat().st_size)
+            for name, source in zip(names, sources)]
 
 
-def _strings(path, key, inner=None):
+def _part(top, name):
+    """A file of a saved data set."""
+    place = place_in(top, name)
+    if place is None:
+        raise Failure(f"{top / name} is, or is behind, a link that leads out of {top}: name the "
+                      "folder that it leads to")
+    folder, path = place
+    return Source(name, path, 0, "arrow", folder)
+
+
+def _strings(top, file, key, inner=None):
     """The names of files or folders that a JSON file lists under `key`."""
-    found = _json_file(path).get(key) or []
+    found = _json_file(top, file).get(key) or []
     if inner and isinstance(found, list):
         found = [entry.get(inner) if isinstance(entry, dict) else None for entry in found]
     if not isinstance(found, list) or not all(
             isinstance(name, str) and name == os.path.basename(name) and name not in ("", "..", ".")
             and "\0" not in name for name in found):
-        raise Failure(f"'{key}' in {path} is no list of names: the file is damaged; save the data "
-                      "set again")
+        raise Failure(f"'{key}' in {top / file} is no list of names: the file is damaged; save the "
+                      "data set again")
     return found
 
 
-def _json_file(path):
+def _json_file(top, file):
+    path = top / file
     try:
-        content = read_json(path.read_text(encoding="utf-8"))
+        with _part(top, file).open() as handle:
+            content = read_json(handle.read().decode())
     except OSError as error:
         raise Failure(f"cannot read {path}: {error.strerror}; the data set is incomplete: copy or "
                       "save it again") from error
@@ -150,35 +163,35 @@ def _rows(source, digest, report, options):
             row = {key: cell for key, cell in row.items() if cell and key not in hidden}
             yield where, row, sum(map(len, row.values())), at_bytes
         return
-    documents.add_content(digest, source.path)
     number = 0
-    for batch, all_rows in _record_batches(source, report, options.renamed):
-        each_bytes = batch.nbytes // max(1, batch.num_rows)
-        decoders = {name: decoder for name, kind in zip(batch.schema.names, batch.schema.types)
-                    if (decoder := _json_decoder(kind))}
-        for row in batch.to_pylist():
-            number += 1
-            for name, decoder in decoders.items():
-                row[name] = decoder(row[name])
-            yield (f"{source.name}, row {number}", row, each_bytes,
-                   source.size_bytes * number // all_rows)
+    with documents.digested(source, digest) as handle:
+        for batch, all_rows in _record_batches(source, handle, report, options.renamed):
+            each_bytes = batch.nbytes // max(1, batch.num_rows)
+            decoders = {name: decoder for name, kind in zip(batch.schema.names, batch.schema.types)
+                        if (decoder := _json_decoder(kind))}
+            for row in batch.to_pylist():
+                number += 1
+                for name, decoder in decoders.items():
+                    row[name] = decoder(row[name])
+                yield (f"{source.name}, row {number}", row, each_bytes,
+                       source.size_bytes * number // all_rows)
 
 
-def _record_batches(source, report, renamed):
+def _record_batches(source, handle, report, renamed):
     """(some rows, number of all rows), with only the columns that conversations are made of."""
     import pyarrow  # pylint: disable=import-outside-toplevel
     from pyarrow import ipc, parquet  # pylint: disable=import-outside-toplevel
     try:
         if source.format == "parquet":
-            table = parquet.ParquetFile(source.path)
+            table = parquet.ParquetFile(handle)
             columns = _columns(source, table.schema_arrow.names, renamed)
             batches = table.iter_batches(batch_size=256, columns=columns)
             while (batch := documents.next_batch(batches)) is not None:
                 yield _without_media(batch), max(1, table.metadata.num_rows)
             return
-        with pyarrow.memory_map(str(source.path)) as file:
+        with pyarrow.memory_map(path_of(handle)) as file:
             all_rows = max(1, sum(batch.num_rows for batch in ipc.open_stream(file)))
-        with pyarrow.memory_map(str(source.path)) as file:
+            file.seek(0)
             stream = ipc.open_stream(file)
             columns = _columns(source, stream.schema.names, renamed)
             for batch in stream:

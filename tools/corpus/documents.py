@@ -11,6 +11,7 @@ the key, rows without text. A source that is named explicitly may be a pipe.
 """
 
 import codecs
+import contextlib
 import fnmatch
 import hashlib
 import io
@@ -21,7 +22,8 @@ from pathlib import Path
 
 from corpus.encodings import (NotText, Utf8Reader, check_decodable, check_utf8, not_utf8,
                               of_file)
-from corpus.records import READ_BYTES, Source, csv_rows, json_lines, tell_encoding
+from corpus.records import READ_BYTES, csv_rows, json_lines, tell_encoding
+from corpus.source import Source, place_in
 from toolbox import Failure, read_json
 
 FRAGMENT_CHARACTERS = 1 << 20
@@ -140,7 +142,8 @@ def find_sources(arguments, globs, fixed_format, report):
             if not found:
                 raise Failure(f"no file in {path} matches {' '.join(globs or DEFAULT_GLOBS)}: say "
                               "which by --glob")
-            sources += [_source(name, path / name, fixed_format) for name in found]
+            sources += [_source(name, inner, fixed_format, root)
+                        for name, root, inner in found]
         elif path.exists():
             sources.append(_source(path.name, path, fixed_format))
         else:
@@ -152,7 +155,7 @@ def standard_library(folder):
     """The .py files of Python's standard library, without tests and installed packages."""
     left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__",
                 "lib-dynload"}
-    names = sorted(name for name in _walk(Path(folder), ("*.py",))
+    names = sorted(name for name, *_ in _walk(Path(folder), ("*.py",))
                    if not left_out & set(Path(name).parts))
     if not names:
         raise Failure(f"Python's standard library has no sources in {folder}: some systems ship "
@@ -184,6 +187,7 @@ class LeftOut:
 
 
 def _walk(folder, globs, left_out=None):
+    """(name, folder that it is in, path)."""
     is_of_user = left_out is not None  # Python's own folders lead where its maker wants
     left_out = left_out or LeftOut()
 
@@ -196,27 +200,18 @@ def _walk(folder, globs, left_out=None):
         for name in files:
             path = os.path.join(where, name)
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
-                if is_of_user and leads_out(path, folder):
+                relative = os.path.relpath(path, folder)
+                follows = is_of_user and os.path.islink(path)
+                place = place_in(folder, relative) if follows else (folder, folder / relative)
+                if place is None:
                     left_out.unreadable.append((path, "it is a link that leads out of the folder: "
                                                       "name what it leads to, if you want it"))
                 elif _is_special(path):  # opening a pipe would wait for its writer
                     left_out.unreadable.append((path, "it is not a regular file"))
                 else:
-                    yield os.path.relpath(path, folder)
+                    yield relative, *place
             else:
                 left_out.endings[os.path.splitext(name)[1] or name] += 1
-
-
-def leads_out(path, folder):
-    """Whether it is a link to something that is not in the folder. That may be somebody else's, and
-    does not decide what else is read. In the hub's cache, links of a snapshot lead to its blobs."""
-    if not os.path.islink(path):
-        return False
-    root, target = os.path.realpath(folder), os.path.realpath(path)
-    cache = root.rpartition("/snapshots/")[0]
-    roots = (root, f"{cache}/blobs") if cache else (root,)
-    return os.path.exists(target) and not any(target.startswith(each.rstrip("/") + "/")
-                                              for each in roots)
 
 
 def _is_special(path):
@@ -226,13 +221,13 @@ def _is_special(path):
         return False  # the reader will say what is wrong with it
 
 
-def _source(name, path, fixed_format):
+def _source(name, path, fixed_format, folder=None):
     try:
         size_bytes = path.stat().st_size
     except OSError:
         size_bytes = 0  # the reader will say what is wrong with it
-    return Source(str(name), path, size_bytes,
-                  fixed_format or FORMATS.get(path.suffix.lower(), "text"))
+    source = Source(str(name), path, size_bytes, fixed_format, folder)
+    return source._replace(format=fixed_format or FORMATS.get(source.suffix, "text"))
 
 
 # --- one source ----------------------------------------------------------------------------------
@@ -241,12 +236,12 @@ def _text_file(source, digest, report, encoding):
     """(fragment, begins its document, ends it, bytes read so far)."""
     replaced_before = _replaced.count
     if source.path.is_file():
-        if encoding is None and of_file(source.path) == "utf-8":
-            check_utf8(source.path)
+        if encoding is None and of_file(source) == "utf-8":
+            check_utf8(source)
         elif encoding != "utf-8":  # who names UTF-8 takes what is damaged for U+FFFD
-            check_decodable(source.path, encoding)
+            check_decodable(source, encoding)
     decoder = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
-    with Utf8Reader(source.path, digest, encoding) as reader:
+    with Utf8Reader(source, digest, encoding) as reader:
         handle = io.BufferedReader(reader, READ_BYTES)
         tell_encoding(source, reader, encoding, report)
         pending, begins, wide = "", True, 0
@@ -305,35 +300,39 @@ def _csv(source, column, digest, report, encoding):
             yield piece, begins, ends, at_bytes
 
 
-def add_content(digest, path):
-    with open(path, "rb") as handle:
+@contextlib.contextmanager
+def digested(source, digest):
+    """The open file, with all of it in the digest."""
+    with source.open() as handle:
         for raw in iter(lambda: handle.read(READ_BYTES), b""):
             digest.update(raw)
+        handle.seek(0)
+        yield handle
 
 
 def _parquet(source, column, digest, report):
     import pyarrow  # pylint: disable=import-outside-toplevel
     from pyarrow import parquet  # pylint: disable=import-outside-toplevel
-    add_content(digest, source.path)
-    try:
-        table = parquet.ParquetFile(source.path)
-    except pyarrow.ArrowInvalid as error:
-        report.skip(source.name, f"not a Parquet file ({error})")
-        return
-    names = table.schema_arrow.names
-    if column not in names:
-        raise Failure(f"{source.name} has no column '{column}'; it has {', '.join(names)} "
-                      "(--column)")
-    rows, all_rows = 0, max(1, table.metadata.num_rows)
-    batches = table.iter_batches(batch_size=256, columns=[column])
-    while (batch := next_batch(batches)) is not None:
-        for text in batch.column(0).to_pylist():
-            rows += 1
-            if not isinstance(text, str):
-                report.skip(f"{source.name}, row {rows}", f"no text in '{column}'")
-                continue
-            for piece, begins, ends in _cut(_without_surrogates(text, source.name, report)):
-                yield piece, begins, ends, source.size_bytes * rows // all_rows
+    with digested(source, digest) as handle:
+        try:
+            table = parquet.ParquetFile(handle)
+        except pyarrow.ArrowInvalid as error:
+            report.skip(source.name, f"not a Parquet file ({error})")
+            return
+        names = table.schema_arrow.names
+        if column not in names:
+            raise Failure(f"{source.name} has no column '{column}'; it has {', '.join(names)} "
+                          "(--column)")
+        rows, all_rows = 0, max(1, table.metadata.num_rows)
+        batches = table.iter_batches(batch_size=256, columns=[column])
+        while (batch := next_batch(batches)) is not None:
+            for text in batch.column(0).to_pylist():
+                rows += 1
+                if not isinstance(text, str):
+                    report.skip(f"{source.name}, row {rows}", f"no text in '{column}'")
+                    continue
+                for piece, begins, ends in _cut(_without_surrogates(text, source.name, report)):
+                    yield piece, begins, ends, source.size_bytes * rows // all_rows
 
 
 def next_batch(batches):

@@ -7,7 +7,6 @@ names the encoding, and without it a text that is mostly no UTF-8 is refused (No
 
 import codecs
 import io
-import os
 
 READ_BYTES = 1 << 20
 HEAD_BYTES = 8192
@@ -47,19 +46,19 @@ def of_head(head):
     return "utf-8"
 
 
-def of_file(path):
+def of_file(source):
     """By how a regular file begins."""
-    with open(path, "rb") as handle:
+    with source.open() as handle:
         return of_head(handle.read(HEAD_BYTES))
 
 
-def check_decodable(path, encoding=None):
+def check_decodable(source, encoding=None):
     """Raises UnicodeError where any of a regular file is damaged or in another encoding, so that
     the file is left out as a whole before anything of it is used."""
-    if not os.path.isfile(path):
+    if not source.path.is_file():
         return
-    decoder = codecs.getincrementaldecoder(encoding or of_file(path))()
-    with open(path, "rb") as handle:
+    decoder = codecs.getincrementaldecoder(encoding or of_file(source))()
+    with source.open() as handle:
         while True:
             raw = handle.read(READ_BYTES)
             decoder.decode(raw, final=not raw)
@@ -67,15 +66,15 @@ def check_decodable(path, encoding=None):
                 return
 
 
-def check_utf8(path):
+def check_utf8(source):
     """Refuses a regular file in which more is invalid as UTF-8 than is valid: its text would be
     something else."""
-    if not os.path.isfile(path):
+    if not source.path.is_file():
         return
     counted = _Counted()
     decoder = codecs.getincrementaldecoder("utf-8")(counted.NAME)
     characters = 0
-    with open(path, "rb") as handle:
+    with source.open() as handle:
         while True:
             raw = handle.read(READ_BYTES)
             if not raw or not raw.isascii() or decoder.getstate()[0]:
@@ -114,9 +113,9 @@ class Utf8Reader(io.RawIOBase):
     encoding is damaged. at_bytes: of the file, read so far.
     """
 
-    def __init__(self, path, digest, encoding=None):
+    def __init__(self, source, digest, encoding=None):
         super().__init__()
-        self._handle = open(path, "rb")  # pylint: disable=consider-using-with
+        self._handle = source.open()
         self._digest = digest
         self._head = self._handle.read(HEAD_BYTES)  # of a pipe, too, however it is written to
         self.encoding = encoding or of_head(self._head)

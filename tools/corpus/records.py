@@ -6,7 +6,6 @@ import hashlib
 import io
 import itertools
 import json
-from collections import namedtuple
 
 from corpus.encodings import Utf8Reader, check_decodable, of_file
 from toolbox import Failure, read_json
@@ -14,13 +13,11 @@ from toolbox import Failure, read_json
 READ_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 28  # of JSON-lines
 
-Source = namedtuple("Source", "name path size_bytes format")
-
 
 def json_lines(source, digest, report=None, encoding=None):
     """(where, line, bytes read so far) of every line that is not blank."""
     _check_other_encoding(source, encoding)
-    with Utf8Reader(source.path, digest, encoding) as reader:
+    with Utf8Reader(source, digest, encoding) as reader:
         handle, number, is_empty = io.BufferedReader(reader, READ_BYTES), 0, True
         tell_encoding(source, reader, encoding, report)
         while True:
@@ -46,15 +43,15 @@ def tell_encoding(source, reader, given, report):
 
 def _check_other_encoding(source, encoding):
     """Of JSON: in UTF-8, only the rows that are damaged are left out."""
-    if source.path.is_file() and (encoding or of_file(source.path)) != "utf-8":
-        check_decodable(source.path, encoding)
+    if source.path.is_file() and (encoding or of_file(source)) != "utf-8":
+        check_decodable(source, encoding)
 
 
 def csv_rows(source, digest, report, encoding=None):
     """(where, {column: cell}, bytes read so far) of every row after the first, which names them."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
-    check_decodable(source.path, encoding)
-    with Utf8Reader(source.path, digest, encoding) as reader:
+    check_decodable(source, encoding)
+    with Utf8Reader(source, digest, encoding) as reader:
         text = io.TextIOWrapper(io.BufferedReader(reader, READ_BYTES), "utf-8-sig", newline="")
         tell_encoding(source, reader, encoding, report)
         first = _first_line(text)
@@ -126,7 +123,7 @@ def json_list(source, digest, report=None, encoding=None):
     decoder, text, number, failed = json.JSONDecoder(), "", 0, None
     # What is not UTF-8 is given on as it was: whoever takes the row apart says so.
     as_text = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    with Utf8Reader(source.path, digest, encoding) as reader:
+    with Utf8Reader(source, digest, encoding) as reader:
         handle = io.BufferedReader(reader, READ_BYTES)
         tell_encoding(source, reader, encoding, report)
         place = None  # in `text`, of the next element; none before the list has begun
@@ -175,13 +172,13 @@ def _behind_space(text, place):
     return place
 
 
-def is_json_list(path, encoding=None):
+def is_json_list(source, encoding=None):
     """Whether it is a list of rows, by how it begins: each line of JSON-lines may be a list, too,
     but of turns. Only of a regular file: of a pipe that would be lost."""
     try:
-        with Utf8Reader(path, hashlib.sha256(), encoding) as reader:
+        with Utf8Reader(source, hashlib.sha256(), encoding) as reader:
             head = io.BufferedReader(reader, READ_BYTES).read(READ_BYTES).decode(errors="replace")
-    except UnicodeError:
+    except (OSError, UnicodeError):
         return False  # the reader of lines will say what is wrong with it
     head = head.lstrip("\ufeff" + _JSON_SPACE)
     if not head.startswith("["):
