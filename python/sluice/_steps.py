@@ -11,6 +11,7 @@ import torch
 
 from ._core import NonFiniteGradientError, RefusedError
 from ._hooks import Passes
+from ._learning import LearningWatch
 from ._micro_batch import Passed
 from ._monitors import Monitors
 from ._records import Record
@@ -61,6 +62,7 @@ class Steps:
         self._record = record
         self._monitors = monitors
         self._resident = resident
+        self._learning = LearningWatch(trained)
         self.steps_per_print = steps_per_print  # 0: it is not asked for
         self.last: StepResult | None = None
         self.begin_run()
@@ -109,6 +111,7 @@ class Steps:
         elif self._new_micro_batch:
             self.passes.check()
             self._monitors.begin_step()
+            self._learning.look_at_rate()
             self._record.begin_micro_batch()
             trained.residency.begin_micro_batch()
             self._new_micro_batch = False
@@ -314,6 +317,7 @@ class Steps:
             trained.residency.step_taken()
         if outcome.warning:
             _log.warning(outcome.warning)
+        self._learning.look_at_norm(outcome)
         self._resident.look()
         self.last = StepResult(
             step=trained.run.global_step,

@@ -1,6 +1,7 @@
 """The package sluice beside plain PyTorch: the same losses; and the same bits wherever anything
 lies."""
 
+import re
 import tempfile
 import unittest
 from dataclasses import dataclass
@@ -345,6 +346,25 @@ class AgainstTorch(unittest.TestCase):
             for name, value in engine.state_dict().items():
                 self.assertEqual(torch.equal(value.cpu(), before[name].cpu()), "blocks" in name, name)
         self.assertIn("model is ignored", "".join(logs.output))
+
+    def test_rates_that_learn_nothing_are_warned_of_once(self):
+        absurd = {"optimizer": {"params": {"lr": 1e9}}}
+        grows = {"scheduler": {"type": "LRRangeTest", "params": {"lr_range_test_min_lr": 2.0}}}
+        of_group = {"optimizer": {"groups": [{"match": "blocks.*", "lr": 2.0}]}}
+        for options, rates, norms in (
+            (absurd, ["1e+09"], 1),
+            (of_group, ["2"], 0),
+            (grows, [], 0),
+            ({"optimizer": {"params": {"lr": 0.9}}}, [], 0),
+        ):
+            module = tower()
+            if norms:
+                module.register_forward_hook(lambda _, __, loss: loss * 0)
+            with self.assertLogs("sluice") as logs, initialize(module, **options) as engine:
+                train(engine, batches(5))
+            said = "\n".join(logs.output)
+            self.assertEqual(re.findall("learning rate reaches (.*), and AdamW", said), rates)
+            self.assertEqual(said.count("norm has been exactly 0 for 3 steps, up to step 3"), norms)
 
     def test_no_blocks_at_all(self):
         class Plain(nn.Module):

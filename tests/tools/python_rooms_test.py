@@ -20,7 +20,7 @@ _calls _module_changes _residency _setup _weights
 _deferred_init
 _client
 _trained
-_hooks _records
+_hooks _learning _records
 _steps
 _checkpoints _native _values
 _plans _training

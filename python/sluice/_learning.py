@@ -1,0 +1,57 @@
+"""What the command line says of a run that is unlikely to learn, each sentence once."""
+
+from __future__ import annotations
+
+import logging
+
+from ._core import StepOutcome
+from ._trained import TrainedModule
+
+_log = logging.getLogger("sluice")
+_MOST_USUAL_RATE = 1  # as tools/session/train_checks.cc has it
+_STEPS_AT_NORM_0 = 3  # as engine/observe/run_totals.h has it
+
+
+class LearningWatch:
+    """Of an engine's rates, before steps, and of their norms."""
+
+    def __init__(self, trained: TrainedModule):
+        self._trained = trained
+        keys = trained.keys()
+        rate, groups = keys["optimizer"]["params"]["lr"], keys["optimizer"].get("groups", [])
+        of_groups = [it["lr"] / rate for it in groups if rate > 0 and it.get("lr") is not None]
+        self._most_of_rate = max([1.0, *of_groups])
+        # A range test is made to go too high.
+        is_test = keys.get("scheduler", {}).get("type") == "LRRangeTest"
+        self._says_rate = trained.ranks.rank == 0 and not is_test
+        self._says_norm = trained.ranks.rank == 0
+        self._at_norm_0 = 0  # steps without a break
+
+    def look_at_rate(self) -> None:
+        """Of the step that begins."""
+        most = self._trained.run.learning_rate * self._most_of_rate if self._says_rate else 0
+        if most < _MOST_USUAL_RATE:
+            return
+        self._says_rate = False
+        _log.warning(
+            "the learning rate reaches %g, and AdamW moves each weight by up to that much in a"
+            " step: the model is unlikely to learn. Usual rates are 1e-6 to 1e-2"
+            " (optimizer.params.lr, scheduler)",
+            most,
+        )
+
+    def look_at_norm(self, outcome: StepOutcome) -> None:
+        if outcome.skipped:
+            return
+        self._at_norm_0 = self._at_norm_0 + 1 if outcome.grad_norm == 0 else 0
+        if not self._says_norm or self._at_norm_0 < _STEPS_AT_NORM_0:
+            return
+        self._says_norm = False
+        _log.warning(
+            "the gradient norm has been exactly 0 for %d steps, up to step %d: the model learns"
+            " nothing. Its weights may be too large after too high a learning rate"
+            " (optimizer.params.lr), or no trained token may be left in the data: stop, and begin"
+            " again from an earlier checkpoint with a lower rate",
+            _STEPS_AT_NORM_0,
+            self._trained.run.global_step,
+        )
