@@ -47,24 +47,8 @@ __all__ = [
     "__version__",
 ]
 
-_INSTEAD = {
-    "init_inference": "call the model under torch.no_grad(), with or without an engine",
-    "PipelineModule": "give the whole model to initialize(): its blocks come and go one by one",
-    "checkpointing": "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()",
-    "moe": "give a model with experts of its own (transformers' are)",
-    "tp_model_init": "tensors are not divided among GPUs",
-    "OnDevice": "make the model on the CPU",
-}
 modules.register(runtime_engine={"DeepSpeedEngine": DeepSpeedEngine})
-
-
-def __getattr__(name: str) -> Any:
-    if name in _INSTEAD:
-        raise modules.MissingError(f"sluice.deepspeed has no {name}: {_INSTEAD[name]}")
-    module = modules.find(name)
-    if module is not None:
-        return module
-    raise AttributeError(f"module 'sluice.deepspeed' has no attribute {name!r}")
+__getattr__ = modules.of_package
 
 
 def initialize(

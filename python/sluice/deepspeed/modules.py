@@ -135,106 +135,88 @@ class ZeroParamStatus(enum.Enum):
     INFLIGHT = 3
 
 
+_ADAMS = {"DeepSpeedCPUAdam": DeepSpeedCPUAdam, "FusedAdam": FusedAdam}
+_LOGGING = {"log_dist": log_dist, "logger": _log}
+_ZERO = {"GatheredParameters": zero.GatheredParameters, "Init": zero.Init}
+
 _MASTERS = "masters are written by engine.engine.save_weights(path), as safetensors"
 _ONE_MODULE = "give the whole model to initialize(): its blocks come and go one by one"
 _CHECKPOINTED = "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()"
+_EXPERTS = "give a model with experts of its own (transformers' are)"
 _ADAM_ALONE = "the engine has AdamW and Adam: torch's, or the configuration's optimizer section"
-_GRADIENTS = (
-    "a step's gradients are the engine's, and gone after it; engine.get_global_grad_norm() is their"
-    " norm"
-)
+_PROFILED = "`sluice profile` counts operations"
+_OPTIMIZER = "the optimizer is what initialize() returns"
 _SCHEDULES = (
     "name the schedule in the configuration's scheduler section, or give one of transformers'"
     " get_scheduler() as lr_scheduler"
 )
 
-#: By module: what there is.
-_NAMES: dict[str, dict[str, Any]] = {
-    "accelerator": {"get_accelerator": accelerator.get_accelerator},
-    "checkpointing": {},
-    "inference": {},
-    "moe": {},
-    "moe.layer": {},
-    "moe.utils": {},
-    "ops": {},
-    "ops.adagrad": {},
-    "ops.adam": {"DeepSpeedCPUAdam": DeepSpeedCPUAdam, "FusedAdam": FusedAdam},
-    "ops.adam.cpu_adam": {"DeepSpeedCPUAdam": DeepSpeedCPUAdam},
-    "ops.adam.fused_adam": {"FusedAdam": FusedAdam},
-    "ops.lamb": {},
-    "ops.lion": {},
-    "ops.op_builder": {},
-    "ops.sparse_attention": {},
-    "ops.transformer": {},
-    "pipe": {},
-    "profiling": {},
-    "profiling.flops_profiler": {},
-    "runtime": {},
-    "runtime.activation_checkpointing": {},
-    "runtime.activation_checkpointing.checkpointing": {},
-    "runtime.config": {},
-    "runtime.dataloader": {"RepeatingLoader": RepeatingLoader},
-    "runtime.engine": {},
-    "runtime.lr_schedules": {},
-    "runtime.pipe": {},
-    "runtime.utils": {"see_memory_usage": see_memory_usage},
-    "runtime.zero": {"GatheredParameters": zero.GatheredParameters, "Init": zero.Init},
-    "runtime.zero.config": {},
-    "runtime.zero.partition_parameters": {
-        "GatheredParameters": zero.GatheredParameters,
-        "Init": zero.Init,
-        "ZeroParamStatus": ZeroParamStatus,
-    },
-    "runtime.zero.stage_1_and_2": {},
-    "runtime.zero.stage3": {},
-    "runtime.zero.utils": {},
-    "sequence": {},
-    "utils": {
-        "RepeatingLoader": RepeatingLoader,
-        "log_dist": log_dist,
-        "logger": _log,
-        "set_z3_leaf_modules": set_z3_leaf_modules,
-    },
-    "utils.logging": {"log_dist": log_dist, "logger": _log},
-    "utils.zero_to_fp32": {},
+#: By module: what there is, and what to use instead of its other names ("": they are unknown).
+_MODULES: dict[str, tuple[dict[str, Any], str]] = {
+    "checkpointing": ({}, _CHECKPOINTED),
+    "inference": ({}, "call the model under torch.no_grad(), with or without an engine"),
+    "moe": ({}, _EXPERTS),
+    "moe.layer": ({}, _EXPERTS),
+    "moe.utils": ({}, "give all parameters to initialize() as they are"),
+    "ops": ({}, _ADAM_ALONE),
+    "ops.adagrad": ({}, _ADAM_ALONE),
+    "ops.adam": (_ADAMS, _ADAM_ALONE),
+    "ops.adam.cpu_adam": ({"DeepSpeedCPUAdam": DeepSpeedCPUAdam}, ""),
+    "ops.adam.fused_adam": ({"FusedAdam": FusedAdam}, ""),
+    "ops.lamb": ({}, _ADAM_ALONE),
+    "ops.lion": ({}, _ADAM_ALONE),
+    "ops.op_builder": ({}, "nothing is compiled when a script runs: leave it out"),
+    "ops.sparse_attention": ({}, "the model's own attention is what is computed"),
+    "ops.transformer": ({}, "the model's own layers are what is computed"),
+    "pipe": ({}, _ONE_MODULE),
+    "profiling": ({}, _PROFILED),
+    "profiling.flops_profiler": ({}, _PROFILED),
+    "runtime": ({}, "its names are in sluice.deepspeed"),
+    "runtime.activation_checkpointing": ({}, _CHECKPOINTED),
+    "runtime.activation_checkpointing.checkpointing": ({}, _CHECKPOINTED),
+    "runtime.config": (
+        {},
+        "give the configuration to initialize(); engine.config has it as resolved",
+    ),
+    "runtime.dataloader": ({"RepeatingLoader": RepeatingLoader}, ""),
+    "runtime.engine": ({}, ""),
+    "runtime.lr_schedules": ({}, _SCHEDULES),
+    "runtime.pipe": ({}, _ONE_MODULE),
+    "runtime.utils": (
+        {"see_memory_usage": see_memory_usage},
+        "the engine clips by gradient_clipping in its configuration",
+    ),
+    "runtime.zero": (_ZERO, "zero.Init and zero.GatheredParameters are what there is"),
+    "runtime.zero.config": ({}, "zero_optimization is a section of the configuration"),
+    "runtime.zero.partition_parameters": ({**_ZERO, "ZeroParamStatus": ZeroParamStatus}, ""),
+    "runtime.zero.stage_1_and_2": ({}, _OPTIMIZER),
+    "runtime.zero.stage3": ({}, _OPTIMIZER),
+    "runtime.zero.utils": ({}, ""),
+    "sequence": ({}, "sequences are not divided among GPUs"),
+    "utils": (
+        {
+            **_LOGGING,
+            "RepeatingLoader": RepeatingLoader,
+            "set_z3_leaf_modules": set_z3_leaf_modules,
+        },
+        "",
+    ),
+    "utils.logging": (_LOGGING, ""),
+    "utils.zero_to_fp32": ({}, f"checkpoints are the engine's own: {_MASTERS}"),
 }
 
-#: What to do instead: of one name, or of a module's.
+#: What to use instead of one name.
 _INSTEAD = {
-    "checkpointing": _CHECKPOINTED,
-    "inference": "call the model under torch.no_grad(), with or without an engine",
-    "moe": "give a model with experts of its own (transformers' are)",
-    "moe.layer": "give a model with experts of its own (transformers' are)",
-    "moe.utils": "give all parameters to initialize() as they are",
-    "ops": _ADAM_ALONE,
-    "ops.adagrad": _ADAM_ALONE,
-    "ops.adam": _ADAM_ALONE,
-    "ops.lamb": _ADAM_ALONE,
-    "ops.lion": _ADAM_ALONE,
-    "ops.op_builder": "nothing is compiled when a script runs: leave it out",
-    "ops.sparse_attention": "the model's own attention is what is computed",
-    "ops.transformer": "the model's own layers are what is computed",
-    "pipe": _ONE_MODULE,
-    "profiling": "`sluice profile` counts operations",
-    "profiling.flops_profiler": "`sluice profile` counts operations",
-    "runtime": "its names are in sluice.deepspeed",
-    "runtime.activation_checkpointing": _CHECKPOINTED,
-    "runtime.activation_checkpointing.checkpointing": _CHECKPOINTED,
-    "runtime.config": "give the configuration to initialize(); engine.config has it as resolved",
-    "runtime.lr_schedules": _SCHEDULES,
-    "runtime.pipe": _ONE_MODULE,
-    "runtime.utils": "the engine clips by gradient_clipping in its configuration",
-    "runtime.zero": "zero.Init and zero.GatheredParameters are what there is",
-    "runtime.zero.config": "zero_optimization is a section of the configuration",
-    "runtime.zero.stage_1_and_2": "the optimizer is what initialize() returns",
-    "runtime.zero.stage3": "the optimizer is what initialize() returns",
-    "sequence": "sequences are not divided among GPUs",
+    "PipelineModule": _ONE_MODULE,
+    "init_inference": _MODULES["inference"][1],
+    "OnDevice": "make the model on the CPU",
+    "tp_model_init": "tensors are not divided among GPUs",
     "utils.groups": "there are no groups of ranks: sluice.deepspeed.comm has rank and world size",
     "utils.safe_get_full_fp32_param": _MASTERS,
-    "utils.safe_get_full_grad": _GRADIENTS,
+    "utils.safe_get_full_grad": "a step's gradients are the engine's, and gone after it;"
+    " engine.get_global_grad_norm() is their norm",
     "utils.safe_get_full_optimizer_state": "moments are in engine.save_checkpoint()'s files alone",
     "utils.safe_set_full_fp32_param": "change it within zero.GatheredParameters(modifier_rank=0)",
-    "utils.zero_to_fp32": f"checkpoints are the engine's own: {_MASTERS}",
 }
 
 
@@ -242,18 +224,16 @@ def _missing(module: str, name: str) -> Any:
     below = sys.modules.get(f"{_PACKAGE}.{module}.{name}")
     if below is not None:
         return below
-    sentence = _INSTEAD.get(f"{module}.{name}") or _INSTEAD.get(module)
-    if sentence is None or name.startswith("__"):
+    sentence = _INSTEAD.get(f"{module}.{name}") or _MODULES[module][1]
+    if not sentence or name.startswith("__"):
         raise AttributeError(f"module '{_PACKAGE}.{module}' has no attribute {name!r}")
     raise MissingError(f"{_PACKAGE}.{module} has no {name}: {sentence}")
 
 
 def register(**more: dict[str, Any]) -> None:
     """Makes them importable. `more`: names beyond the table's, by module ("_" for a dot)."""
-    for name, names in _NAMES.items():
+    for name, (names, _) in _MODULES.items():
         full = f"{_PACKAGE}.{name}"
-        if name == "accelerator":
-            continue  # a file of its own
         module = types.ModuleType(full, f"DeepSpeed's {name}: see {__name__}.")
         module.__path__ = []  # may have modules within it
         module.__dict__.update(names, **more.get(name.replace(".", "_"), {}))
@@ -261,6 +241,11 @@ def register(**more: dict[str, Any]) -> None:
         sys.modules[full] = module
 
 
-def find(name: str) -> types.ModuleType | None:
-    """Of the table's, where a script reaches it as an attribute of sluice.deepspeed."""
-    return sys.modules.get(f"{_PACKAGE}.{name}") if name in _NAMES else None
+def of_package(name: str) -> Any:
+    """What a script reaches as an attribute of sluice.deepspeed, beyond its own."""
+    sentence = _INSTEAD.get(name) or (_MODULES[name][1] if name in ("checkpointing", "moe") else "")
+    if sentence:
+        raise MissingError(f"{_PACKAGE} has no {name}: {sentence}")
+    if name in _MODULES:
+        return sys.modules[f"{_PACKAGE}.{name}"]
+    raise AttributeError(f"module '{_PACKAGE}' has no attribute {name!r}")
