@@ -55,8 +55,18 @@ def sample_of(
 
 def _of_buffer(buffer: torch.Tensor) -> list[Any]:
     """Its form, and a fingerprint of every byte."""
-    data = buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    data = _plain(buffer).reshape(-1).view(torch.uint8).numpy()
     return [str(buffer.dtype), list(buffer.shape), hashlib.sha256(data).hexdigest()]
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Its numbers in order, as bytes have them."""
+    return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """Whether elements are one in memory, as those of expand() are."""
+    return any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape))
 
 
 def take_first_ranks_values(
@@ -68,7 +78,8 @@ def take_first_ranks_values(
     with _deferred_init.materialized(it.parameter for it in parameters):
         own: dict[str, Any] = {it.name: sample([it], whole=True) for it in parameters}
     for name, buffer in module.named_buffers():
-        if not (buffer.is_meta or buffer.is_complex() or buffer.numel() == 0 or is_spilled(buffer)):
+        is_strided = buffer.layout == torch.strided and not buffer.is_quantized
+        if is_strided and not (buffer.is_meta or buffer.numel() == 0 or is_spilled(buffer)):
             tensors[name] = buffer
             own[name] = _of_buffer(buffer)
     of_all = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
@@ -77,10 +88,12 @@ def take_first_ranks_values(
         return
     with _deferred_init.materialized((tensors[it] for it in others), changes=True), torch.no_grad():
         for name in others:
-            values = tensors[name].detach().cpu().contiguous()
+            tensor, values = tensors[name], _plain(tensors[name])
             ranks.broadcast(values)
-            if ranks.rank != 0:
-                tensors[name].copy_(values)
+            if ranks.rank != 0 and _repeats(tensor):
+                tensor.data = values.to(tensor.device)
+            elif ranks.rank != 0:
+                tensor.copy_(values)
     if ranks.rank == 0:
         names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         _log.warning(

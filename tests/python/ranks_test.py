@@ -468,6 +468,44 @@ with initialize(module, run={"lanes": 2}) as engine:
             "differed between ranks; all ranks now use rank 0's values .*embedding.weight",
         )
 
+    def test_buffers_of_every_form_become_the_first_ranks(self):
+        self.check(
+            """
+def forms(rank):
+    numbers = torch.arange(6.0).reshape(2, 3) + rank
+    turned = torch.polar(torch.ones(3), torch.arange(3.0) + rank)
+    return {
+        "flag": torch.tensor(rank == 0),
+        "count": torch.tensor(5 + rank),
+        "mask": torch.tensor([True, rank == 0]),
+        "turned": turned,
+        "conjugate": turned.conj(),
+        "imaginary": turned.conj().imag,
+        "scattered": numbers.t(),
+        "every_second": numbers[:, ::2],
+        "repeated": torch.full((1, 1), 1.0 + rank).expand(4, 3),
+        "rounded": numbers.bfloat16(),
+        "nothing": torch.zeros(0, 3),
+        "sparse": torch.eye(2).to_sparse(),
+    }
+
+
+module, rank = tower(), int(os.environ["RANK"])
+for name, value in forms(rank).items():
+    module.register_buffer(name, value, persistent=False)
+norm = module.blocks[0].extra = torch.nn.BatchNorm1d(3)
+norm.running_mean += rank
+norm.num_batches_tracked += rank
+with initialize(module, run={"lanes": 2}) as engine:
+    for name, value in forms(0).items():
+        now = getattr(module, name)
+        assert torch.equal(now.cpu().to_dense(), value.cpu().to_dense()), (name, now)
+    assert norm.running_mean.tolist() == [0] * 3 and norm.num_batches_tracked == 0
+    train(engine, batches(1, seed=rank))
+""",
+            "12 tensors of the module differed between ranks; all ranks now use rank 0's values",
+        )
+
     def test_a_value_in_the_middle_becomes_the_first_ranks(self):
         self.check(
             """
