@@ -76,8 +76,9 @@ class Engine(NotCopied):
         engine.backward(loss)           # once or several times: gradients add up
         engine.step()                   # AdamW, once the step has all of its micro-batches
 
-    After an exception in forward or backward the engine can go on: the micro-batches of the step
-    that was going on are forgotten, and the next one is its first.
+    After an exception the engine can go on. In forward, another micro-batch takes the place of the
+    one that failed, or :meth:`abandon` begins the step anew. In backward, the micro-batches of the
+    step are forgotten, and the next one is its first.
     """
 
     def __init__(

@@ -692,6 +692,27 @@ class ByHooks(Fast):
         with self.assertRaisesRegex(sluice.RefusedError, "padded on the left"):
             engine(**padded(data[1], left=True))
 
+    def test_refused_in_the_middle_of_a_step(self):
+        """units="engine" says what to do, and the step goes on, or begins anew."""
+        data = batches(4)
+        hidden = padded(data[1], left=True)
+        hidden["labels"] = hidden["input_ids"].masked_fill(hidden["attention_mask"] == 0, -100)
+        expected = train(self.engine(make("llama"), 2), data[:1] + data[2:3])
+        for anew, given in ((False, data[2:3]), (True, data[:1] + data[2:3])):
+            engine = self.engine(make("llama"), 2)
+            train(engine, data[:1])
+            with self.assertRaisesRegex(
+                sluice.RefusedError, 'the first one behind padding.*units="hooks" computes it'
+            ):
+                engine(**hidden)
+            if anew:
+                engine.abandon()
+            self.assertEqual(train(engine, given), expected)
+            hidden["labels"][1, 3] = -100
+            train(engine, [hidden, data[3]])
+            self.assertEqual((engine.way, engine.global_step), ("engine", 2))
+            hidden["labels"][1, 3] = hidden["input_ids"][1, 3]
+
     def test_in_the_middle_of_a_step_without_room_for_hooks(self):
         data = batches(4)
         expected = train(self.engine(make("gpt2"), 2), data[2:])
