@@ -22,6 +22,26 @@ from .units import ManagedParameter
 _Change = tuple[ManagedParameter, torch.Tensor, torch.Tensor]  # its new value, and what it was
 
 
+class _Gathered:
+    """Copies of a module's parameters, by id, on their way into a state_dict(). Those that are in
+    it live as long as it has them, the others as long as it does."""
+
+    def __init__(self, state: dict[str, Any]):
+        waiting: dict[int, torch.Tensor] = {}
+        self.waiting = waiting
+        self._given: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+        self.state = weakref.ref(state, lambda _: waiting.clear())
+
+    def __contains__(self, key: int) -> bool:
+        return key in self.waiting or key in self._given
+
+    def take(self, key: int) -> torch.Tensor:
+        copy = self._given.get(key)
+        if copy is None:
+            copy = self._given[key] = self.waiting.pop(key)
+        return copy
+
+
 class Values:
     """Gives and takes a module's values."""
 
@@ -29,7 +49,7 @@ class Values:
         self._trained = trained
         self._steps = steps
         self._record = record
-        self._gathered: tuple[weakref.ref, dict[int, torch.Tensor]] | None = None
+        self._gathered: _Gathered | None = None
         self._keeps_copies = True  # of what is gathered
 
     # ---- read
@@ -50,18 +70,19 @@ class Values:
     ) -> None:
         """Behind a module's own part of state_dict(): copies in place of views that are empty by
         then."""
-        if self._gathered is None or self._gathered[0]() is not state:
-            self._gathered = (weakref.ref(state), {})
-        copies = self._gathered[1]
+        if self._gathered is None or self._gathered.state() is not state:
+            self._gathered = _Gathered(state)
+        gathered = self._gathered
         for name, parameter in module._parameters.items():
             known = self._trained.managed.get(id(parameter)) if parameter is not None else None
             if known is None or prefix + name not in state:
                 continue
-            if id(parameter) not in copies:
+            if id(parameter) not in gathered:
                 of_unit = self._trained.units[known.unit].parameters
                 for it, copy in zip(of_unit, self._gather(known.unit)):
-                    copies[id(it.parameter)] = copy if self._keeps_copies else copy.new_empty(0)
-            state[prefix + name] = copies[id(parameter)]
+                    kept = copy if self._keeps_copies else copy.new_empty(0)
+                    gathered.waiting[id(it.parameter)] = kept
+            state[prefix + name] = gathered.take(id(parameter))
 
     def forget_gathered(self) -> None:
         self._gathered = None

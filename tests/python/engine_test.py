@@ -4,6 +4,7 @@ lies."""
 import re
 import tempfile
 import unittest
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -365,6 +366,28 @@ class AgainstTorch(unittest.TestCase):
             said = "\n".join(logs.output)
             self.assertEqual(re.findall("learning rate reaches (.*), and AdamW", said), rates)
             self.assertEqual(said.count("norm has been exactly 0 for 3 steps, up to step 3"), norms)
+
+    def test_a_state_dict_alone_keeps_its_copies(self):
+        with initialize(tower()) as engine:
+            values = engine._training.values
+            made = []
+
+            def gather(unit, gather=values._gather):
+                copies = gather(unit)
+                made.extend(weakref.ref(it) for it in copies)
+                return copies
+
+            values._gather = gather
+            state = engine.state_dict()
+            self.assertIs(state["head.weight"], state["embedding.weight"])
+            self.assertEqual(len(made), len({id(it) for it in state.values()}))
+            rounded = {name: state.pop(name).half() for name in list(state)}
+            self.assertEqual([it() for it in made if it() is not None], [])
+            made.clear()
+            part = engine.module.blocks[0].norm.state_dict()  # of a unit that has more
+            self.assertTrue(torch.equal(part["bias"].half(), rounded["blocks.0.norm.bias"]))
+            del part
+            self.assertEqual([it() for it in made if it() is not None], [])
 
     def test_no_blocks_at_all(self):
         class Plain(nn.Module):
