@@ -90,8 +90,8 @@ void add_rows(const MergedWeights& merged, const WholeAdapter& adapter, std::uin
 }
 
 // The base with what adapters add to it, W + scale * B A in fp32: every parameter in its order,
-// range by range. After the last: kInvalidArgument where
-// the base has not the fingerprint of the weights that the adapters were trained beside.
+// range by range. After the last: kInvalidArgument where the base has not the fingerprint of the
+// weights that the adapters were trained beside.
 Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
   BaseFingerprint fingerprint;
   std::vector<float> values;

@@ -7,9 +7,11 @@ The program is sluice-log (cli.py). Nothing here needs the compiled part of Slui
   run.py      a run's folder: its records, its events, its configuration, whether it still goes on
   outputs.py  what all outputs share: what was written so far, and from where to write again
   tensorboard.py, wandb.py, mlflow.py, csv_files.py   one kind of output each
+  chosen_outputs.py   which of them options ask for
 """
 
-from .outputs import Failure, Output, make_outputs
+from .chosen_outputs import make_outputs
+from .outputs import Failure, Output
 from .records import Record, record_of
 
 __all__ = ["Failure", "Output", "Record", "make_outputs", "record_of"]

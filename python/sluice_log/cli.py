@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 
-from .outputs import Away, Failure, make_outputs
+from .chosen_outputs import make_outputs
+from .outputs import Away, Failure
 from .records import plain_text
 from .run import Run
 

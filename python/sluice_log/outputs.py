@@ -218,25 +218,3 @@ def missing(what, package, error):
 
     return Failure(f"{what} needs the Python package {package}, which {sys.executable} cannot "
                    f"import ({error}). Run: {sys.executable} -m pip install {package}")
-
-
-def make_outputs(options):
-    """Of parsed options of the command line, or what has the same names."""
-    from .csv_files import CsvFiles
-    from .mlflow import MlflowRun
-    from .tensorboard import TensorBoard
-    from .wandb import WandbRun
-
-    made = []
-    if options.tensorboard:
-        made.append(TensorBoard(options.tensorboard))
-    if options.csv:
-        made.append(CsvFiles(options.csv))
-    if options.wandb:
-        made.append(WandbRun(options.wandb, folder=options.wandb_dir, team=options.wandb_team,
-                             group=options.wandb_group, name=options.name,
-                             offline=options.wandb_offline))
-    if options.mlflow:
-        made.append(MlflowRun(options.mlflow, experiment=options.mlflow_experiment,
-                              name=options.name))
-    return made
