@@ -140,16 +140,17 @@ class Program {
     SLUICE_ASSIGN_OR_RETURN(const tools::SyntheticTokens tokens,
                             tools::use_synthetic_tokens(report_.config));
     const std::int64_t begin_ns = clock.now_ns();
-    std::optional<tools::PlannedStep> planned;
-    SLUICE_ASSIGN_OR_RETURN(auto run, tools::set_up_run(report_.config, std::nullopt,
-                                                        {.files = {}, .planned = &planned}));
+    SLUICE_ASSIGN_OR_RETURN(const tools::PlannedRun planned,
+                            tools::plan_training(report_.config, std::nullopt));
+    SLUICE_ASSIGN_OR_RETURN(tools::MadeRun made, tools::make_run(report_.config, planned));
+    SLUICE_ASSIGN_OR_RETURN(auto run, tools::give_state(std::move(made), std::nullopt));
     report_.setup_seconds = static_cast<double>(clock.now_ns() - begin_ns) * 1e-9;
     report_.tokens_per_step = run->tokens_per_step();
     report_.planned_gpu_bytes = run->plan().gpu_bytes();
-    if (planned) {
-      report_.predicted_step_s = planned->step_s;
-      report_.gpu = planned->machine.gpu;
-      report_.gpu_product_flops_per_s = planned->machine.speeds.gpu_matmul_flops_per_s;
+    if (const auto& step = planned.step) {
+      report_.predicted_step_s = step->step_s;
+      report_.gpu = step->machine.gpu;
+      report_.gpu_product_flops_per_s = step->machine.speeds.gpu_matmul_flops_per_s;
     }
     report_.planned_host_bytes = run->plan().host_bytes();
     report_.planned_nvme_bytes = run->plan().nvme_bytes();

@@ -158,7 +158,7 @@ class PythonTraining {
       steps_ = started->run->config().run.steps;
       tokens_per_step_ = started->run->tokens_per_step();
       begun_after_ = started->run->trainer().state().global_step;
-      if (started->planned) predicted_step_s_ = started->planned->step_s;
+      if (started->planned.step) predicted_step_s_ = started->planned.step->step_s;
       return started;
     } catch (const py::builtin_exception&) {
       throw;
@@ -187,8 +187,8 @@ class PythonTraining {
     const bool completed = end == TrainSession::End::kCompleted;
     end_record(completed ? "completed" : "interrupted", "");
     started_->session->print_totals(says_);
-    if (started_->planned && started_->session->far_from_plan())
-      judge_plan(started_->run->config(), started_->planned->machine);
+    if (started_->planned.step && started_->session->far_from_plan())
+      judge_plan(started_->run->config(), started_->planned.step->machine);
     missing_ = started_->session->missing();
     write_last_files(
         *started_, {.weights = request_.save_weights, .notes = says_, .results = says_}, missing_);

@@ -163,8 +163,9 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
                        std::to_string(context.local_world) +
                        " run here. Start fewer, or set run.device to \"cpu\"");
     }
-    SLUICE_ASSIGN_OR_RETURN(const auto run, set_up_run(handed.config, handed.from,
-                                                       {.link = &link, .has_begun = &has_begun}));
+    SLUICE_ASSIGN_OR_RETURN(const auto run,
+                            set_up_run(handed.config, handed.from, {.link = &link}));
+    has_begun = true;
     if (handed.trace) run->trace().start(*handed.trace);
     return run->follow();
   };

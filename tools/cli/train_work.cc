@@ -40,8 +40,8 @@ Result<int> train_and_finish(const TrainWork& work) {
   TrainSession& session = *started.session;
   session.print_totals(std::cout);
   work.monitors.finish(work.interrupt);
-  if (started.planned && session.far_from_plan())
-    judge_plan(started.run->config(), started.planned->machine);
+  if (started.planned.step && session.far_from_plan())
+    judge_plan(started.run->config(), started.planned.step->machine);
   std::vector<std::string> missing = session.missing();
   write_last_files(started, {.weights = work.weights, .notes = std::cerr, .results = std::cout},
                    missing);

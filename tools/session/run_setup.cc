@@ -34,19 +34,11 @@
 namespace sluice::tools {
 namespace {
 
-struct CheckedPlan {
-  engine::MemoryPlan memory;
-  bool saves_in_background = false;  // their copy of the state is a line of the memory then
-  std::optional<double> predicted_step_s;
-  std::vector<engine::ProbedPath> drives = {};  // as the plan has them
-  TierRooms rooms;
-};
-
 // Saves in the background need a copy: it counts where it is asked for, or where there is room for
 // it.
 void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
-                          const engine::MachineFacts& facts, CheckedPlan& checked) {
-  engine::MemoryPlan& plan = checked.memory;
+                          const engine::MachineFacts& facts, PlannedRun& planned) {
+  engine::MemoryPlan& plan = planned.memory;
   const config::Run& run = config.run;
   if (plan.purpose != engine::RunPurpose::kTraining ||
       run.checkpoint_background == Tristate::kOff ||
@@ -59,9 +51,9 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
   const bool fits = room && plan.host_bytes() + bytes <= *room;
   const bool wants_on_the_way =
       run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
-  checked.saves_in_background =
+  planned.saves.background =
       run.checkpoint_background == Tristate::kOn || (wants_on_the_way && fits);
-  if (checked.saves_in_background)
+  if (planned.saves.background)
     plan.host.push_back(
         {"checkpoint, copy of the state", engine::MemoryUse::kCheckpointCopy, bytes});
 }
@@ -72,10 +64,9 @@ std::string folder_of(const std::string& file) {
 }
 
 // Of a drive that the plan has measured, if the run's folder is there.
-std::optional<double> save_speed(const std::string& folder,
-                                 const std::vector<engine::ProbedPath>& drives) {
+std::optional<double> save_speed(const std::string& folder, const engine::ProbeReport& machine) {
   const std::string device = engine::device_number_of(folder);
-  for (const engine::ProbedPath& drive : drives)
+  for (const engine::ProbedPath& drive : machine.paths)
     if (drive.rates.out_bytes_per_s > 0 && !device.empty() &&
         device == engine::device_number_of(drive.path))
       return drive.rates.out_bytes_per_s;
@@ -85,7 +76,7 @@ std::optional<double> save_speed(const std::string& folder,
 // When the run saves, reported before its memory is taken.
 engine::SavePlan saves_of(const config::Config& config,
                           const std::optional<engine::CheckpointEntry>& from, const RunFiles& files,
-                          const CheckedPlan& plan, std::ostream& says) {
+                          const PlannedRun& plan, std::ostream& says) {
   if (config.run.dir.empty()) return {};
   const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
   constexpr std::uint64_t kMetricsBytesAStep = 800;
@@ -114,9 +105,10 @@ engine::SavePlan saves_of(const config::Config& config,
                    .other_bytes = room.other_bytes,
                    .complete_checkpoints = files.complete_checkpoints,
                    .first_step = first_step,
-                   .step_s = plan.predicted_step_s,
-                   .save_bytes_per_s = save_speed(config.run.dir, plan.drives)});
-  saves.background = plan.saves_in_background;
+                   .step_s = plan.step ? std::optional(plan.step->step_s) : std::nullopt,
+                   .save_bytes_per_s =
+                       plan.step ? save_speed(config.run.dir, plan.step->machine) : std::nullopt});
+  saves.background = plan.saves.background;
   if (saves.warning) log::warning(*saves.warning);
   says << saves.schedule << "\n";
   if (saves.saves()) says << engine::stop_sentence(saves.stop) << "\n";
@@ -149,25 +141,18 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
     return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
   }
   *options.says << engine::plan_summary(plan) << "\n";
-  if (options.planned != nullptr)
-    *options.planned = PlannedStep{.step_s = plan.placement.prediction.step_s,
-                                   .machine = plan.machine,
-                                   .predicted = plan.placement.prediction,
-                                   .prediction = engine::prediction_json(plan),
-                                   .what_if = engine::what_if_json(plan),
-                                   .what_if_text = engine::what_if_table(plan)};
   return plan;
 }
 
-Result<CheckedPlan> literal_memory(const config::Config& config, const engine::ModelLayout& model,
-                                   const engine::PlanOptions& options) {
+Result<PlannedRun> literal_memory(const config::Config& config, const engine::ModelLayout& model,
+                                  const engine::PlanOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(engine::MemoryPlan memory, engine::plan_memory(config, model, options));
-  return CheckedPlan{.memory = std::move(memory)};
+  return PlannedRun{.memory = std::move(memory)};
 }
 
 // The first rank's plan, of which the others take the places.
-Result<CheckedPlan> planned_memory(const config::Config& config, const engine::ModelLayout& model,
-                                   const offload::RankPart& ranks, const SetUpOptions& options) {
+Result<PlannedRun> planned_memory(const config::Config& config, const engine::ModelLayout& model,
+                                  const offload::RankPart& ranks, const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(
       const engine::PlanOfFirst of_first,
       engine::plan_of_first(options.link, config, link_probe_here(),
@@ -176,10 +161,14 @@ Result<CheckedPlan> planned_memory(const config::Config& config, const engine::M
                             }));
   if (of_first.plan) {
     const engine::RunPlan& plan = *of_first.plan;
-    return CheckedPlan{.memory = plan.memory,
-                       .predicted_step_s = plan.placement.prediction.step_s,
-                       .drives = plan.machine.paths,
-                       .rooms = {.nvme_bytes = plan.input.budget.nvme}};
+    return PlannedRun{.memory = plan.memory,
+                      .rooms = {.nvme_bytes = plan.input.budget.nvme},
+                      .step = PlannedStep{.step_s = plan.placement.prediction.step_s,
+                                          .machine = plan.machine,
+                                          .predicted = plan.placement.prediction,
+                                          .prediction = engine::prediction_json(plan),
+                                          .what_if = engine::what_if_json(plan),
+                                          .what_if_text = engine::what_if_table(plan)}};
   }
   SLUICE_ASSIGN_OR_RETURN(const auto of_rank,
                           of_first.places.options(model, ranks, engine::uses_cuda(config)));
@@ -212,8 +201,8 @@ void note_ranks(const config::Config& config, const offload::RankPart& ranks, in
     log::warning("run.checkpoint_background has no effect: several ranks save in the foreground");
 }
 
-Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose purpose,
-                                 const SetUpOptions& options = {}) {
+Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose purpose,
+                                const SetUpOptions& options = {}) {
   config::Config config = given;  // of this rank, as the facts
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
@@ -234,7 +223,7 @@ Result<CheckedPlan> checked_plan(const config::Config& given, engine::RunPurpose
   note_ranks(config, ranks, host_ranks);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
-      CheckedPlan plan,
+      PlannedRun plan,
       planned ? planned_memory(given, model, ranks, options)
               : literal_memory(config, model,
                                {.purpose = purpose,
@@ -268,61 +257,72 @@ void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
             ", weights and optimizer state " + text(state_ns));
 }
 
+Status go_on(const SetUpOptions& options) {
+  if (options.stop && options.stop()) return Error(ErrorCode::kCancelled, "interrupted");
+  return options.link == nullptr ? Status() : options.link->health();
+}
+
 }  // namespace
 
-Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
-    const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
-    const SetUpOptions& options) {
-  const auto go_on = [&]() -> Status {
-    if (options.stop && options.stop()) return Error(ErrorCode::kCancelled, "interrupted");
-    return options.link == nullptr ? Status() : options.link->health();
-  };
-  TerminalLine line;
-  const auto shown = [&](const char* what) {
-    return [&go_on, show = show_share(line, what)](std::uint64_t done, std::uint64_t total) {
-      show(done, total);
-      return go_on();
-    };
-  };
-  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
+Result<PlannedRun> plan_training(const config::Config& config,
+                                 const std::optional<engine::CheckpointEntry>& from,
+                                 const SetUpOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(PlannedRun planned,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
-  if (options.tiers != nullptr) *options.tiers = tiers_of(plan.memory, plan.rooms);
-  SLUICE_RETURN_IF_ERROR(go_on());
-  const engine::SavePlan saves = saves_of(config, from, options.files, plan, *options.says);
-  if (options.saves != nullptr) *options.saves = saves;
+  SLUICE_RETURN_IF_ERROR(go_on(options));
+  planned.saves = saves_of(config, from, options.files, planned, *options.says);
+  return planned;
+}
+
+Result<MadeRun> make_run(const config::Config& config, const PlannedRun& planned,
+                         const SetUpOptions& options) {
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
-  SLUICE_ASSIGN_OR_RETURN(auto run, engine::TrainingRun::create(config, plan.memory, options.link));
-  const std::int64_t made_ns = clock.now_ns();
-  const auto begin = [&](const Status& own) -> Status {
-    // Who is interrupted does not wait for the others.
-    if (!own.ok() && own.error().code() == ErrorCode::kCancelled) return own;
-    SLUICE_RETURN_IF_ERROR(run->begin_together(own));
-    if (options.has_begun != nullptr) *options.has_begun = true;
-    return {};
+  SLUICE_ASSIGN_OR_RETURN(auto run,
+                          engine::TrainingRun::create(config, planned.memory, options.link));
+  return MadeRun{.run = std::move(run), .took_ns = clock.now_ns() - begin_ns};
+}
+
+Result<std::unique_ptr<engine::TrainingRun>> give_state(
+    MadeRun made, const std::optional<engine::CheckpointEntry>& from, const SetUpOptions& options) {
+  const SteadyClock clock;
+  const std::int64_t begin_ns = clock.now_ns();
+  TerminalLine line;
+  const auto shown = [&](const char* what) {
+    return [&options, show = show_share(line, what)](std::uint64_t done, std::uint64_t total) {
+      show(done, total);
+      return go_on(options);
+    };
   };
-  if (!from) {
-    SLUICE_RETURN_IF_ERROR(begin(run->initialise(shown("setting the weights"))));
-    line.clear();
-    say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
-    return run;
-  }
-  if (options.reads_checkpoint != nullptr) *options.reads_checkpoint = true;
-  const auto resume = [&]() -> Status {
+  auto run = std::move(made.run);
+  const auto set = [&]() -> Status {
+    if (!from) return run->initialise(shown("setting the weights"));
     SLUICE_ASSIGN_OR_RETURN(const auto checkpoint,
                             engine::CheckpointReader::open(*run->drives().reads, from->path, {}));
     return run->resume(*checkpoint, shown("reading the checkpoint"));
   };
-  SLUICE_RETURN_IF_ERROR(begin(resume()));
+  const Status own = set();
+  // Who is interrupted does not wait for the others.
+  if (!own.ok() && own.error().code() == ErrorCode::kCancelled) return own.error();
+  SLUICE_RETURN_IF_ERROR(run->begin_together(own));
   line.clear();
-  say_how_long(made_ns - begin_ns, clock.now_ns() - made_ns);
-  *options.says << "continuing from " << from->path << ", after step " << from->step << "\n";
+  say_how_long(made.took_ns, clock.now_ns() - begin_ns);
+  if (from)
+    *options.says << "continuing from " << from->path << ", after step " << from->step << "\n";
   return run;
+}
+
+Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
+    const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
+    const SetUpOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(const PlannedRun planned, plan_training(config, from, options));
+  SLUICE_ASSIGN_OR_RETURN(MadeRun made, make_run(config, planned, options));
+  return give_state(std::move(made), from, options);
 }
 
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config,
                                                                  const std::string& checkpoint) {
-  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
+  SLUICE_ASSIGN_OR_RETURN(const PlannedRun plan,
                           checked_plan(config, engine::RunPurpose::kEvaluation));
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::EvaluationRun::create(config, plan.memory));
   TerminalLine line;
@@ -340,7 +340,7 @@ Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::C
 
 Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
                                                                  const std::string& checkpoint) {
-  SLUICE_ASSIGN_OR_RETURN(const CheckedPlan plan,
+  SLUICE_ASSIGN_OR_RETURN(const PlannedRun plan,
                           checked_plan(config, engine::RunPurpose::kGeneration));
   SLUICE_ASSIGN_OR_RETURN(auto run, engine::GenerationRun::create(config, plan.memory));
   SLUICE_ASSIGN_OR_RETURN(

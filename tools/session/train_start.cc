@@ -169,26 +169,25 @@ Status set_up(const TrainRequest& request, const TrainSurroundings& around, Star
   const WantedRun& wanted = made.wanted;
   if (around.before_set_up) SLUICE_RETURN_IF_ERROR(around.before_set_up(made));
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(made.folder, made.from));
-  bool reads_checkpoint = false;
-  auto run = set_up_run(wanted.resolved.config, made.from.checkpoint,
-                        {.files = {.complete_checkpoints = there,
-                                   .weights = request.save_weights,
-                                   .weight_dtype = wanted.weight_dtype},
-                         .planned = &made.planned,
-                         .with_what_ifs = true,
-                         .tiers = &made.tiers,
-                         .saves = &made.saves,
-                         .stop = around.stop,
-                         .says = &around.says,
-                         .reads_checkpoint = &reads_checkpoint,
-                         .link = around.link});
-  if (!run.ok() && reads_checkpoint)
-    return with_older_one(std::move(run).error(), made.folder, *made.from.checkpoint,
-                          around.command);
+  const config::Config& config = wanted.resolved.config;
+  const std::optional<engine::CheckpointEntry>& checkpoint = made.from.checkpoint;
+  const SetUpOptions options{.files = {.complete_checkpoints = there,
+                                       .weights = request.save_weights,
+                                       .weight_dtype = wanted.weight_dtype},
+                             .with_what_ifs = true,
+                             .stop = around.stop,
+                             .says = &around.says,
+                             .link = around.link};
+  SLUICE_ASSIGN_OR_RETURN(made.planned, plan_training(config, checkpoint, options));
+  SLUICE_ASSIGN_OR_RETURN(MadeRun empty, make_run(config, made.planned, options));
+  auto run = give_state(std::move(empty), checkpoint, options);
+  if (!run.ok() && checkpoint)
+    return with_older_one(std::move(run).error(), made.folder, *checkpoint, around.command);
   if (!run.ok()) return std::move(run).error();
   made.run = *std::move(run);
   if (wanted.trace) made.run->trace().start(*wanted.trace);
-  SLUICE_ASSIGN_OR_RETURN(made.checkpoints, make_checkpoints(*made.run, made.saves, made.folder));
+  SLUICE_ASSIGN_OR_RETURN(made.checkpoints,
+                          make_checkpoints(*made.run, made.planned.saves, made.folder));
   if (around.stop()) return Error(ErrorCode::kCancelled, "interrupted");
   return {};
 }
@@ -261,8 +260,8 @@ Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, 
        .trained_parameters = run.model().trained_elements(),
        .flops_per_token = engine::flops_of_token(run.model(), run.config().data.sequence_tokens),
        .resolved = made->wanted.resolved,
-       .tiers = made->tiers,
-       .planned = made->planned ? &*made->planned : nullptr,
+       .tiers = tiers_of(made->planned.memory, made->planned.rooms),
+       .planned = made->planned.step ? &*made->planned.step : nullptr,
        .ranks = around.context.world});
   made->session =
       std::make_unique<TrainSession>(TrainSession::Parts{.run = made->run.get(),
@@ -274,10 +273,10 @@ Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, 
                                                          .shows_progress = around.shows_progress,
                                                          .after_step = around.after_step,
                                                          .ranks = around.context.world},
-                                     made->saves, run.config().run.steps);
-  if (made->planned) {
-    made->session->compare_with_plan(made->planned->step_s);
-    made->session->compare_with_limit(made->planned->machine.speeds.gpu_matmul_flops_per_s);
+                                     made->planned.saves, run.config().run.steps);
+  if (const auto& step = made->planned.step) {
+    made->session->compare_with_plan(step->step_s);
+    made->session->compare_with_limit(step->machine.speeds.gpu_matmul_flops_per_s);
   }
   return made;
 }

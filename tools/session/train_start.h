@@ -92,9 +92,7 @@ struct StartedRun {
   WantedRun wanted;  // adjusted by what it continues from
   RunFolder folder;
   ResumePoint from;
-  std::optional<PlannedStep> planned;  // nothing: the planner was not asked
-  std::vector<TierUse> tiers;
-  engine::SavePlan saves;
+  PlannedRun planned;
   std::unique_ptr<engine::TrainingRun> run;
   std::unique_ptr<engine::RunCheckpoints> checkpoints;  // null: none are wanted
   std::unique_ptr<engine::MetricsLog> log;
