@@ -57,11 +57,11 @@ std::string call_of(const std::string& resume, const std::string& more) {
 
 class PythonTraining {
  public:
-  explicit PythonTraining(const TrainRequest& request) : request_(request) {
+  explicit PythonTraining(const TrainRequest& request) {
     const py::gil_scoped_release no_gil;
     watchdog_ = std::make_unique<aio::IoWatchdog>(aio::IoWatchdog::Options{});
     events_ = std::make_unique<RunEvents>();
-    auto begun = begin();
+    auto begun = begin(request);
     if (!begun.ok()) {
       const py::gil_scoped_acquire gil;
       signals_.raise();
@@ -89,8 +89,7 @@ class PythonTraining {
     const Status taken = guarded([&]() -> Status {
       done = !started_->session->has_steps();
       if (done) return finish(false);
-      SLUICE_RETURN_IF_ERROR(
-          started_->session->take_step([&] { return interrupted = signals_.heard(); }));
+      SLUICE_ASSIGN_OR_RETURN(interrupted, started_->session->take_step());
       return interrupted ? finish(true) : Status();
     });
     if (interrupted || !taken.ok()) {
@@ -139,26 +138,26 @@ class PythonTraining {
   std::int64_t begun_after() const { return begun_after_; }
 
  private:
-  Result<std::unique_ptr<StartedRun>> begin() {
+  Result<StartedRun> begin(const TrainRequest& request) {
     try {
       const engine::RankContext alone;
-      SLUICE_ASSIGN_OR_RETURN(WantedRun wanted, check_training(request_, alone, *watchdog_));
-      SLUICE_ASSIGN_OR_RETURN(auto started,
-                              begin_training(request_, std::move(wanted),
-                                             {.context = alone,
-                                              .watchdog = *watchdog_,
-                                              .stop = [this] { return signals_.heard(); },
-                                              .command = call_of,
-                                              .says = says_,
-                                              .results = says_,
-                                              .events = *events_,
-                                              .shows_progress = false}));
-      folder_ = started->folder.path();
-      config_ = config::to_json(started->run->config());
-      steps_ = started->run->config().run.steps;
-      tokens_per_step_ = started->run->tokens_per_step();
-      begun_after_ = started->run->trainer().state().global_step;
-      if (started->planned.step) predicted_step_s_ = started->planned.step->step_s;
+      SLUICE_ASSIGN_OR_RETURN(WantedRun wanted, check_training(request, alone, *watchdog_));
+      const TrainSurroundings around{.context = alone,
+                                     .watchdog = *watchdog_,
+                                     .stop = [this] { return signals_.heard(); },
+                                     .command = call_of,
+                                     .says = says_,
+                                     .results = says_,
+                                     .events = *events_,
+                                     .shows_progress = false};
+      SLUICE_ASSIGN_OR_RETURN(auto located, locate_training(std::move(wanted), around));
+      SLUICE_ASSIGN_OR_RETURN(StartedRun started, begin_training(std::move(located), around));
+      folder_ = started.located->folder.path();
+      config_ = config::to_json(started.run->config());
+      steps_ = started.run->config().run.steps;
+      tokens_per_step_ = started.run->tokens_per_step();
+      begun_after_ = started.run->trainer().state().global_step;
+      if (started.planned.step) predicted_step_s_ = started.planned.step->step_s;
       return started;
     } catch (const py::builtin_exception&) {
       throw;
@@ -190,8 +189,7 @@ class PythonTraining {
     if (started_->planned.step && started_->session->far_from_plan())
       judge_plan(started_->run->config(), started_->planned.step->machine);
     missing_ = started_->session->missing();
-    write_last_files(
-        *started_, {.weights = request_.save_weights, .notes = says_, .results = says_}, missing_);
+    write_last_files(*started_, {.notes = says_, .results = says_}, missing_);
     if (completed && started_->session->applied_nothing())
       return Error(ErrorCode::kInvalidArgument, kNothingApplied);
     return {};
@@ -218,12 +216,11 @@ class PythonTraining {
 
   // Who waits for it has given up the GIL, which its holder may need.
   mutable std::mutex mutex_;
-  const TrainRequest request_;
   PythonSignals signals_;
   std::ostringstream says_;
   std::unique_ptr<aio::IoWatchdog> watchdog_;
   std::unique_ptr<RunEvents> events_;
-  std::unique_ptr<StartedRun> started_;  // null: closed
+  std::optional<StartedRun> started_;  // nothing: closed
   bool ended_ = false;
   bool is_not_finite_ = false;
   std::vector<std::string> missing_;

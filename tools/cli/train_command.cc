@@ -69,37 +69,38 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   const Interrupt& interrupt = made.emplace(as_json ? nullptr : kTrainInterruptNotice);
   std::optional<Monitors> monitors;
   fail_writes_without_reader();
-  auto begun = begin_training(options, std::move(wanted),
-                              {.context = context,
-                               .link = link,
-                               .before_set_up =
-                                   [link](const StartedRun& run) {
-                                     return link == nullptr ? Status() : hand_out(*link, run);
-                                   },
-                               .watchdog = watchdog,
-                               .stop = [&interrupt] { return interrupt.requested(); },
-                               .command = command,
-                               .says = std::cerr,
-                               .events = events,
-                               .shows_progress = form.shows_progress(),
-                               .after_step =
-                                   [&](const engine::StepMetrics& metrics) {
-                                     form.step(engine::metrics_line(metrics));
-                                     if (monitors) monitors->look();
-                                   }});
+  const TrainSurroundings around{.context = context,
+                                 .link = link,
+                                 .watchdog = watchdog,
+                                 .stop = [&interrupt] { return interrupt.requested(); },
+                                 .command = command,
+                                 .says = std::cerr,
+                                 .events = events,
+                                 .shows_progress = form.shows_progress(),
+                                 .after_step =
+                                     [&](const engine::StepMetrics& metrics) {
+                                       form.step(engine::metrics_line(metrics));
+                                       if (monitors) monitors->look();
+                                     }};
+  const auto begin = [&]() -> Result<StartedRun> {
+    SLUICE_ASSIGN_OR_RETURN(auto located, locate_training(std::move(wanted), around));
+    if (link != nullptr) SLUICE_RETURN_IF_ERROR(hand_out(*link, *located));
+    return begin_training(std::move(located), around);
+  };
+  auto begun = begin();
   if (!begun.ok() && begun.error().code() == ErrorCode::kCancelled && interrupt.requested()) {
     std::cerr << "interrupted before the first step: nothing was changed\n";
     return kInterruptedExitCode;
   }
-  SLUICE_ASSIGN_OR_RETURN(const auto started, std::move(begun));
-  monitors.emplace(started->wanted.resolved.config, started->folder.path());
-  const TrainWork work{.started = *started,
+  SLUICE_ASSIGN_OR_RETURN(const StartedRun started, std::move(begun));
+  const LocatedRun& located = *started.located;
+  monitors.emplace(located.wanted.resolved.config, located.folder.path());
+  const TrainWork work{.started = started,
                        .interrupt = interrupt,
                        .events = events,
                        .monitors = *monitors,
                        .form = form,
-                       .weights = options.save_weights,
-                       .again = begin_again(app, started->wanted.entry, started->from),
+                       .again = begin_again(app, located.wanted.entry, located.from),
                        .signal_exit_code = options.signal_exit_code};
   const Result<int> ended = train_and_finish(work);
   if (ended.ok()) {

@@ -108,7 +108,7 @@ bool is_said_by_others(const Error& error, const Status& known, int rank) {
 
 }  // namespace
 
-Status hand_out(engine::Communicator& link, const StartedRun& run) {
+Status hand_out(engine::Communicator& link, const LocatedRun& run) {
   const config::Config& config = run.wanted.resolved.config;
   const std::optional<engine::CheckpointEntry>& from = run.from.checkpoint;
   const std::optional<engine::TraceLog::Options>& trace = run.wanted.trace;

@@ -20,7 +20,7 @@ void see_own_gpu(const engine::RankContext& context);
 
 // Of the first rank, once it knows what will be trained: hands it to the others.
 // kInvalidArgument where one does not see the folder.
-Status hand_out(engine::Communicator& link, const StartedRun& run);
+Status hand_out(engine::Communicator& link, const LocatedRun& run);
 
 // Of all ranks, once each has let go of all that it had: none ends before. Launchers kill the
 // others when one ends with a code that is not 0. Returns the first one's `code`.

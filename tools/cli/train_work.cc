@@ -14,8 +14,7 @@ namespace {
 Result<TrainSession::End> train(const TrainWork& work) {
   TrainSession::End end = TrainSession::End::kCompleted;
   SLUICE_RETURN_IF_ERROR(say_where_it_continues(work.started, [&]() -> Status {
-    SLUICE_ASSIGN_OR_RETURN(
-        end, work.started.session->train([&] { return work.interrupt.requested(); }));
+    SLUICE_ASSIGN_OR_RETURN(end, work.started.session->train());
     return {};
   }));
   return end;
@@ -23,7 +22,7 @@ Result<TrainSession::End> train(const TrainWork& work) {
 
 // Whether a plain --resume continues after the last step that was taken.
 bool is_saved(const StartedRun& started) {
-  const auto newest = started.folder.newest();
+  const auto newest = started.located->folder.newest();
   return newest.ok() && *newest && (*newest)->step == started.run->trainer().state().global_step;
 }
 
@@ -43,8 +42,7 @@ Result<int> train_and_finish(const TrainWork& work) {
   if (started.planned.step && session.far_from_plan())
     judge_plan(started.run->config(), started.planned.step->machine);
   std::vector<std::string> missing = session.missing();
-  write_last_files(started, {.weights = work.weights, .notes = std::cerr, .results = std::cout},
-                   missing);
+  write_last_files(started, {.notes = std::cerr, .results = std::cout}, missing);
   for (const std::string& sentence : missing) std::cerr << ("sluice: " + sentence + "\n");
   if (!missing.empty()) return kExitNotSaved;
   if (end == TrainSession::End::kCompleted && session.applied_nothing()) {

@@ -19,8 +19,7 @@ struct TrainWork {
   RunEvents& events;
   Monitors& monitors;
   OutputForm& form;
-  std::string weights;  // the file of the final weights; empty: none
-  std::string again;    // the command that begins again where the run began
+  std::string again;  // the command that begins again where the run began
   int signal_exit_code = kSavedExitCode;
 };
 

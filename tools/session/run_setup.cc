@@ -165,10 +165,8 @@ Result<PlannedRun> planned_memory(const config::Config& config, const engine::Mo
                       .rooms = {.nvme_bytes = plan.input.budget.nvme},
                       .step = PlannedStep{.step_s = plan.placement.prediction.step_s,
                                           .machine = plan.machine,
-                                          .predicted = plan.placement.prediction,
                                           .prediction = engine::prediction_json(plan),
-                                          .what_if = engine::what_if_json(plan),
-                                          .what_if_text = engine::what_if_table(plan)}};
+                                          .what_if = engine::what_if_json(plan)}};
   }
   SLUICE_ASSIGN_OR_RETURN(const auto of_rank,
                           of_first.places.options(model, ranks, engine::uses_cuda(config)));

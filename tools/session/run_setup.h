@@ -31,10 +31,8 @@ namespace sluice::tools {
 struct PlannedStep {
   double step_s = 0;
   engine::ProbeReport machine;
-  offload::StepPrediction predicted;
   std::string prediction;  // engine::prediction_json()
   std::string what_if;     // engine::what_if_json(), where it was asked for
-  std::string what_if_text;
 };
 
 // What a run finds and leaves in its folder besides what the configuration says.

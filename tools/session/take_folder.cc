@@ -10,6 +10,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/base_model.h"
 #include "tools/session/run_tokenizer.h"
+#include "tools/session/train_start.h"
 
 namespace sluice::tools {
 namespace {
@@ -42,11 +43,11 @@ class StagedConfig {
 };
 
 // Of a run that begins here; one that goes on has it.
-Status keep_base(const RunFolder& folder, const NewLife& life) {
-  const ResumePoint& from = life.from;
+Status keep_base(const LocatedRun& located) {
+  const auto& [wanted, folder, from] = located;
   if (from.checkpoint && from.own) return {};
   const std::string& weights =
-      from.checkpoint ? from.checkpoint->path : life.resolved.config.model.init_from;
+      from.checkpoint ? from.checkpoint->path : wanted.resolved.config.model.init_from;
   if (weights.empty()) return {};
   SLUICE_ASSIGN_OR_RETURN(const engine::BaseModel base,
                           engine::base_model_of(folder.queue(), weights));
@@ -55,36 +56,36 @@ Status keep_base(const RunFolder& folder, const NewLife& life) {
 
 }  // namespace
 
-Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
-                                                        const NewLife& life) {
+Result<std::unique_ptr<engine::MetricsLog>> take_folder(const LocatedRun& located,
+                                                        std::ostream& says) {
+  const auto& [wanted, folder, from] = located;
+  const config::Config& config = wanted.resolved.config;
   const StagedConfig staged(folder);
-  const bool replaces = life.entry == RunFolder::Entry::kOverwrite;
+  const bool replaces = wanted.entry == RunFolder::Entry::kOverwrite;
   if (!replaces) SLUICE_RETURN_IF_ERROR(engine::mark_run_directory(folder.queue(), folder.path()));
-  SLUICE_RETURN_IF_ERROR(staged.write(life.resolved));
+  SLUICE_RETURN_IF_ERROR(staged.write(wanted.resolved));
   if (replaces) {
     SLUICE_RETURN_IF_ERROR(folder.clear());
     SLUICE_RETURN_IF_ERROR(engine::mark_run_directory(folder.queue(), folder.path()));
   }
-  const std::int64_t first_step = (life.from.checkpoint ? life.from.checkpoint->step : 0) + 1;
-  SLUICE_RETURN_IF_ERROR(
-      keep_run_tokenizer(folder.queue(), life.resolved.config, life.tokenizer, first_step));
-  SLUICE_RETURN_IF_ERROR(keep_base(folder, life));
-  const bool goes_on = life.from.checkpoint && life.from.own;
-  const std::int64_t last_step = goes_on ? life.from.checkpoint->step : 0;
+  const std::int64_t first_step = (from.checkpoint ? from.checkpoint->step : 0) + 1;
+  SLUICE_RETURN_IF_ERROR(keep_run_tokenizer(folder.queue(), config, wanted.tokenizer, first_step));
+  SLUICE_RETURN_IF_ERROR(keep_base(located));
+  const bool goes_on = from.checkpoint && from.own;
+  const std::int64_t last_step = goes_on ? from.checkpoint->step : 0;
   std::unique_ptr<engine::MetricsLog> log;
-  SLUICE_RETURN_IF_ERROR(
-      make_way(folder, life.from, life.says, [&](const std::string& cut_path) -> Status {
-        auto opened = engine::MetricsLog::resume(folder.file("metrics.jsonl"), last_step, cut_path,
-                                                 life.resolved.config.run.log_part_bytes());
-        if (!opened.ok() && !cut_path.empty())
-          static_cast<void>(folder.queue().backend().files().remove(cut_path));
-        if (!opened.ok()) return std::move(opened).error();
-        log = *std::move(opened);
-        return {};
-      }));
+  SLUICE_RETURN_IF_ERROR(make_way(folder, from, says, [&](const std::string& cut_path) -> Status {
+    auto opened = engine::MetricsLog::resume(folder.file("metrics.jsonl"), last_step, cut_path,
+                                             config.run.log_part_bytes());
+    if (!opened.ok() && !cut_path.empty())
+      static_cast<void>(folder.queue().backend().files().remove(cut_path));
+    if (!opened.ok()) return std::move(opened).error();
+    log = *std::move(opened);
+    return {};
+  }));
   if (log->cut_lines() > 0) {
-    life.says << "metrics of later steps, " << log->cut_lines() << " lines, are now in "
-              << log->cut_path() << "\n";
+    says << "metrics of later steps, " << log->cut_lines() << " lines, are now in "
+         << log->cut_path() << "\n";
   }
   SLUICE_RETURN_IF_ERROR(staged.put());
   return log;

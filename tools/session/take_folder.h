@@ -7,29 +7,19 @@
 // removed makes room for the rest.
 #pragma once
 
-#include <cstdint>
 #include <iosfwd>
 #include <memory>
 
 #include "aio/result.h"
-#include "engine/config/resolve.h"
-#include "engine/exchange/tokenizer_files.h"
 #include "engine/observe/metrics_log.h"
-#include "tools/session/resume_point.h"
-#include "tools/session/run_folder.h"
 
 namespace sluice::tools {
 
-struct NewLife {
-  RunFolder::Entry entry = RunFolder::Entry::kNew;
-  const ResumePoint& from;
-  const config::Resolved& resolved;
-  const engine::TokenizerFiles& tokenizer;
-  std::ostream& says;  // what was set aside
-};
+struct LocatedRun;
 
-// Also puts config.json and the tokenizer there. The log continues after the last step done.
-Result<std::unique_ptr<engine::MetricsLog>> take_folder(const RunFolder& folder,
-                                                        const NewLife& life);
+// Also puts config.json and the tokenizer there, and tells `says` what was set aside. The log
+// continues after the last step done.
+Result<std::unique_ptr<engine::MetricsLog>> take_folder(const LocatedRun& located,
+                                                        std::ostream& says);
 
 }  // namespace sluice::tools

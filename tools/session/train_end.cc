@@ -13,12 +13,12 @@ namespace {
 
 void write_trace(const StartedRun& started, const AfterTraining& after,
                  std::vector<std::string>& missing) {
-  const std::int64_t first_step = started.wanted.trace->first_step;
+  const std::int64_t first_step = started.located->wanted.trace->first_step;
   if (started.run->trainer().state().global_step < first_step) {
     after.notes << "no trace was written: the run ended before step " << first_step << "\n";
     return;
   }
-  const std::string path = started.folder.file("trace.json");
+  const std::string path = started.located->folder.file("trace.json");
   if (const Status written = started.run->write_trace(path); written.ok()) {
     after.results << "trace: " << path
                   << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
@@ -51,11 +51,12 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
 
 void write_last_files(const StartedRun& started, const AfterTraining& after,
                       std::vector<std::string>& missing) {
-  if (started.wanted.trace) write_trace(started, after, missing);
-  if (after.weights.empty()) return;
-  if (const Status saved = started.run->save_weights(after.weights, started.wanted.weight_dtype);
-      saved.ok())
-    after.results << "weights: " << after.weights << "\n";
+  const WantedRun& wanted = started.located->wanted;
+  const std::string& weights = wanted.request.save_weights;
+  if (wanted.trace) write_trace(started, after, missing);
+  if (weights.empty()) return;
+  if (const Status saved = started.run->save_weights(weights, wanted.weight_dtype); saved.ok())
+    after.results << "weights: " << weights << "\n";
   else
     missing.push_back("the weights were not saved: " + saved.error().message());
 }
@@ -64,7 +65,7 @@ Status say_where_it_continues(const StartedRun& started, const std::function<Sta
   const auto failed = [&](Error error, bool repeats) {
     started.session->finish_saves();
     return std::move(error).with_suffix(
-        after_a_failure(started.folder, started.run->config(), repeats));
+        after_a_failure(started.located->folder, started.run->config(), repeats));
   };
   try {
     Status done = steps();

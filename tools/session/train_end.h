@@ -17,7 +17,6 @@ namespace sluice::tools {
 // request has it. One file that cannot be written does not cost another: `missing` gets a sentence
 // for each.
 struct AfterTraining {
-  std::string weights;  // the file of the final weights; empty: none
   std::ostream& notes;
   std::ostream& results;  // the files
 };

@@ -81,13 +81,11 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
       save_clock_(saves, steps, SteadyClock().now_ns()),
       stop_(saves.stop) {}
 
-Result<TrainSession::End> TrainSession::train(const Stop& stop) {
-  bool interrupted = stop();
+Result<TrainSession::End> TrainSession::train() {
+  bool interrupted = parts_.stop();
   if (!interrupted) begin();
   while (has_steps() && !interrupted) {
-    bool asked = false;
-    SLUICE_RETURN_IF_ERROR(take_step([&] { return asked = stop(); }));
-    interrupted = asked;
+    SLUICE_ASSIGN_OR_RETURN(interrupted, take_step());
   }
   return finish(interrupted);
 }
@@ -98,12 +96,14 @@ void TrainSession::begin() {
 
 bool TrainSession::has_steps() const { return parts_.run->trainer().state().global_step < steps_; }
 
-Status TrainSession::take_step(const Stop& stop) {
+Result<bool> TrainSession::take_step() {
   const std::int64_t step = parts_.run->trainer().state().global_step + 1;
   one_step(step);
   compare_with_grace();
-  if (saves_after(step, stop())) SLUICE_RETURN_IF_ERROR(save());
-  return report_saves();
+  const bool interrupted = parts_.stop();
+  if (saves_after(step, interrupted)) SLUICE_RETURN_IF_ERROR(save());
+  SLUICE_RETURN_IF_ERROR(report_saves());
+  return interrupted;
 }
 
 Status TrainSession::save_last() {

@@ -1,7 +1,7 @@
 // TrainSession: the steps of a run, and what the user sees and keeps of them: progress, metrics,
 // evaluations, checkpoints. All at once, as `sluice train` has them, or one by one:
 //
-//   session.begin(); while (session.has_steps()) session.take_step(stop); session.finish(stop);
+//   session.begin(); while (session.has_steps()) session.take_step(); session.finish(false);
 //
 // Threads: one. Errors: a step's are thrown (TrainError), all others are values.
 #pragma once
@@ -26,6 +26,8 @@ namespace sluice::tools {
 
 class TrainSession {
  public:
+  using Stop = std::function<bool()>;  // whether the run is to end after the step
+
   // All must outlive it. `checkpoints`: null where none are wanted.
   struct Parts {
     engine::TrainingRun* run = nullptr;
@@ -35,6 +37,7 @@ class TrainSession {
     std::ostream* says = nullptr;     // what was evaluated and saved
     std::ostream* results = nullptr;  // the profile that flops_profiler asks for
     bool shows_progress = true;       // as lines on standard error
+    Stop stop;                        // asked once a step
     std::function<void(const engine::StepMetrics&)> after_step = {};
     int ranks = 1;
   };
@@ -48,13 +51,13 @@ class TrainSession {
   // From the step after the run's position. A disk that is full, or has become read-only, and a
   // folder that is no longer there cost a checkpoint, and training continues; metrics that cannot
   // be written wait. See missing(). Every other error ends it.
-  using Stop = std::function<bool()>;  // whether the run is to end after the step
-  Result<End> train(const Stop& stop);
+  Result<End> train();
 
   // The parts of train().
   void begin();
   bool has_steps() const;
-  Status take_step(const Stop& stop);  // with its evaluation, and its checkpoint if one is due
+  // With its evaluation, and its checkpoint if one is due; returns whether it was told to stop.
+  Result<bool> take_step();
   // Waits for what is still being written. `interrupted`: before has_steps() is false.
   Result<End> finish(bool interrupted);
   // Where checkpoints are wanted: of the last step, unless it has one.

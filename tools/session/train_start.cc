@@ -84,46 +84,44 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std:
     if (!said.empty()) says << said << "\n";
 }
 
-// Where to continue, with `wanted` adjusted for that. The request is removed from the
+// What is wanted, adjusted for where it continues. The request for that is removed from the
 // configuration, which is kept with the run: starting another run from it does not mean resuming
 // this one.
-Result<ResumePoint> resume_point(const RunFolder& folder, const TrainRequest& options,
-                                 const TrainSurroundings& around, WantedRun& wanted) {
+Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const ResumePoint& from,
+                           std::ostream& says) {
   config::Config& config = wanted.resolved.config;
-  SLUICE_ASSIGN_OR_RETURN(ResumePoint point, find_resume_point(folder, config.run, around.command));
+  const bool any_tokenizer = wanted.request.any_tokenizer;
   config.run.later_checkpoints = config::LaterCheckpoints::kRefuse;
   config.run.resume.clear();
-  if (!point.checkpoint) {
-    if (wanted.entry == RunFolder::Entry::kResume)
-      around.says << "there is no checkpoint in " << folder.file("checkpoints")
-                  << " yet: starting at step 0\n";
-    if (wanted.entry == RunFolder::Entry::kResume) {  // it begins after all
-      SLUICE_RETURN_IF_ERROR(check_init_from(config));
-      SLUICE_ASSIGN_OR_RETURN(
-          wanted.tokenizer,
-          check_first_data(folder.queue(), config, wanted.tokenizer, options.any_tokenizer));
-    }
-    return point;
+  if (!from.checkpoint) {
+    if (wanted.entry != RunFolder::Entry::kResume) return wanted;
+    says << "there is no checkpoint in " << folder.file("checkpoints")
+         << " yet: starting at step 0\n";
+    SLUICE_RETURN_IF_ERROR(check_init_from(config));  // it begins after all
+    SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer, check_first_data(folder.queue(), config,
+                                                               wanted.tokenizer, any_tokenizer));
+    return wanted;
   }
   // Checkpoints of adapters do not have it.
   if (config.lora.rank > 0) {
     SLUICE_RETURN_IF_ERROR(check_init_from(config));
-    SLUICE_RETURN_IF_ERROR(engine::check_base(folder.queue(), point.stored.run,
-                                              config.model.shape(), config.model.init_from));
+    SLUICE_RETURN_IF_ERROR(engine::check_base(folder.queue(), from.stored.run, config.model.shape(),
+                                              config.model.init_from));
   }
-  keep_what_it_had(point, wanted.resolved, around.says);
+  keep_what_it_had(from, wanted.resolved, says);
   SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer,
-                          check_resumed_data(folder.queue(), {.checkpoint = point.checkpoint->path,
+                          check_resumed_data(folder.queue(), {.checkpoint = from.checkpoint->path,
                                                               .of_data = wanted.tokenizer,
-                                                              .any = options.any_tokenizer}));
-  return point;
+                                                              .any = any_tokenizer}));
+  return wanted;
 }
 
 // Says what the run is about to do; an error where that would have no effect.
-Status check_steps(const WantedRun& wanted, const RunFolder& folder, const ResumePoint& from,
-                   const std::string& config_file, std::ostream& says) {
+Status check_steps(const LocatedRun& located, std::ostream& says) {
+  const auto& [wanted, folder, from] = located;
   const config::Config& config = wanted.resolved.config;
-  says << weights_text(config, from, config_file) << config::format_autos(wanted.resolved);
+  says << weights_text(config, from, wanted.request.config.file)
+       << config::format_autos(wanted.resolved);
   if (const std::string unused = config::unused_keys(wanted.resolved); !unused.empty())
     log::warning(unused);
   SLUICE_RETURN_IF_ERROR(report_changes(wanted.resolved, from, says));
@@ -164,32 +162,15 @@ Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoin
   });
 }
 
-// The run itself, with all that it is told of in `made`. kCancelled: it was told to stop.
-Status set_up(const TrainRequest& request, const TrainSurroundings& around, StartedRun& made) {
-  const WantedRun& wanted = made.wanted;
-  if (around.before_set_up) SLUICE_RETURN_IF_ERROR(around.before_set_up(made));
-  SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(made.folder, made.from));
-  const config::Config& config = wanted.resolved.config;
-  const std::optional<engine::CheckpointEntry>& checkpoint = made.from.checkpoint;
-  const SetUpOptions options{.files = {.complete_checkpoints = there,
-                                       .weights = request.save_weights,
-                                       .weight_dtype = wanted.weight_dtype},
-                             .with_what_ifs = true,
-                             .stop = around.stop,
-                             .says = &around.says,
-                             .link = around.link};
-  SLUICE_ASSIGN_OR_RETURN(made.planned, plan_training(config, checkpoint, options));
-  SLUICE_ASSIGN_OR_RETURN(MadeRun empty, make_run(config, made.planned, options));
-  auto run = give_state(std::move(empty), checkpoint, options);
-  if (!run.ok() && checkpoint)
-    return with_older_one(std::move(run).error(), made.folder, *checkpoint, around.command);
-  if (!run.ok()) return std::move(run).error();
-  made.run = *std::move(run);
-  if (wanted.trace) made.run->trace().start(*wanted.trace);
-  SLUICE_ASSIGN_OR_RETURN(made.checkpoints,
-                          make_checkpoints(*made.run, made.planned.saves, made.folder));
-  if (around.stop()) return Error(ErrorCode::kCancelled, "interrupted");
-  return {};
+// The run with its state. Where the checkpoint cannot be read, the error names an older one.
+Result<std::unique_ptr<TrainingRun>> set_up(const LocatedRun& located, const PlannedRun& planned,
+                                            const SetUpOptions& options,
+                                            const ResumeCommand& command) {
+  const std::optional<engine::CheckpointEntry>& checkpoint = located.from.checkpoint;
+  SLUICE_ASSIGN_OR_RETURN(MadeRun made, make_run(located.wanted.resolved.config, planned, options));
+  auto run = give_state(std::move(made), checkpoint, options);
+  if (run.ok() || !checkpoint) return run;
+  return with_older_one(std::move(run).error(), located.folder, *checkpoint, command);
 }
 
 }  // namespace
@@ -200,6 +181,7 @@ Result<WantedRun> check_training(const TrainRequest& request, const engine::Rank
   config_options.world_size = context.world;
   add_overrides(request, config_options);
   WantedRun wanted;
+  wanted.request = request;
   SLUICE_ASSIGN_OR_RETURN(wanted.resolved, resolve(config_options, LookAtData::kYes));
   config::Config& config = wanted.resolved.config;
   watchdog.set_limit_s(config.run.io_watchdog_s);
@@ -232,53 +214,76 @@ Result<WantedRun> check_training(const TrainRequest& request, const engine::Rank
   return wanted;
 }
 
-Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, WantedRun wanted,
-                                                   const TrainSurroundings& around) {
-  const std::string directory = wanted.resolved.config.run.dir;
+Result<std::unique_ptr<const LocatedRun>> locate_training(WantedRun wanted,
+                                                          const TrainSurroundings& around) {
+  const config::Run& run = wanted.resolved.config.run;
   SLUICE_ASSIGN_OR_RETURN(RunFolder folder,
-                          RunFolder::open(directory, wanted.entry, around.watchdog));
-  auto made = std::make_unique<StartedRun>(std::move(wanted), std::move(folder));
-  SLUICE_ASSIGN_OR_RETURN(made->from, resume_point(made->folder, request, around, made->wanted));
+                          RunFolder::open(run.dir, wanted.entry, around.watchdog));
+  SLUICE_ASSIGN_OR_RETURN(ResumePoint from, find_resume_point(folder, run, around.command));
+  SLUICE_ASSIGN_OR_RETURN(wanted, adjusted(std::move(wanted), folder, from, around.says));
   engine::share_compute_threads(around.context.world, around.context.local_world,
-                                made->wanted.resolved.config);
-  SLUICE_RETURN_IF_ERROR(
-      check_steps(made->wanted, made->folder, made->from, request.config.file, around.says));
-  SLUICE_RETURN_IF_ERROR(set_up(request, around, *made));
-  SLUICE_ASSIGN_OR_RETURN(made->log, take_folder(made->folder, {.entry = made->wanted.entry,
-                                                                .from = made->from,
-                                                                .resolved = made->wanted.resolved,
-                                                                .tokenizer = made->wanted.tokenizer,
-                                                                .says = around.says}));
-  TrainingRun& run = *made->run;
+                                wanted.resolved.config);
+  auto located = std::make_unique<const LocatedRun>(LocatedRun{
+      .wanted = std::move(wanted), .folder = std::move(folder), .from = std::move(from)});
+  SLUICE_RETURN_IF_ERROR(check_steps(*located, around.says));
+  return located;
+}
+
+Result<StartedRun> begin_training(std::unique_ptr<const LocatedRun> located,
+                                  const TrainSurroundings& around) {
+  const auto& [wanted, folder, from] = *located;
+  const int ranks = around.context.world;
+  SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, from));
+  const SetUpOptions options{.files = {.complete_checkpoints = there,
+                                       .weights = wanted.request.save_weights,
+                                       .weight_dtype = wanted.weight_dtype},
+                             .with_what_ifs = true,
+                             .stop = around.stop,
+                             .says = &around.says,
+                             .link = around.link};
+  SLUICE_ASSIGN_OR_RETURN(PlannedRun planned,
+                          plan_training(wanted.resolved.config, from.checkpoint, options));
+  SLUICE_ASSIGN_OR_RETURN(auto run, set_up(*located, planned, options, around.command));
+  if (wanted.trace) run->trace().start(*wanted.trace);
+  SLUICE_ASSIGN_OR_RETURN(auto checkpoints, make_checkpoints(*run, planned.saves, folder));
+  if (around.stop()) return Error(ErrorCode::kCancelled, "interrupted");
+  SLUICE_ASSIGN_OR_RETURN(auto log, take_folder(*located, around.says));
+  const config::Config& config = run->config();
   around.events.begin(
-      made->folder.file("events.jsonl"),
-      {.step = run.trainer().state().global_step,
-       .steps = run.config().run.steps,
-       .tokens_per_step = run.tokens_per_step(),
-       .family = run.config().model.family,
-       .parameters = run.model().parameter_elements(),
-       .trained_parameters = run.model().trained_elements(),
-       .flops_per_token = engine::flops_of_token(run.model(), run.config().data.sequence_tokens),
-       .resolved = made->wanted.resolved,
-       .tiers = tiers_of(made->planned.memory, made->planned.rooms),
-       .planned = made->planned.step ? &*made->planned.step : nullptr,
-       .ranks = around.context.world});
-  made->session =
-      std::make_unique<TrainSession>(TrainSession::Parts{.run = made->run.get(),
-                                                         .log = made->log.get(),
-                                                         .checkpoints = made->checkpoints.get(),
+      folder.file("events.jsonl"),
+      {.step = run->trainer().state().global_step,
+       .steps = config.run.steps,
+       .tokens_per_step = run->tokens_per_step(),
+       .family = config.model.family,
+       .parameters = run->model().parameter_elements(),
+       .trained_parameters = run->model().trained_elements(),
+       .flops_per_token = engine::flops_of_token(run->model(), config.data.sequence_tokens),
+       .resolved = wanted.resolved,
+       .tiers = tiers_of(planned.memory, planned.rooms),
+       .planned = planned.step ? &*planned.step : nullptr,
+       .ranks = ranks});
+  auto session =
+      std::make_unique<TrainSession>(TrainSession::Parts{.run = run.get(),
+                                                         .log = log.get(),
+                                                         .checkpoints = checkpoints.get(),
                                                          .events = &around.events,
                                                          .says = &around.says,
                                                          .results = &around.results,
                                                          .shows_progress = around.shows_progress,
+                                                         .stop = around.stop,
                                                          .after_step = around.after_step,
-                                                         .ranks = around.context.world},
-                                     made->planned.saves, run.config().run.steps);
-  if (const auto& step = made->planned.step) {
-    made->session->compare_with_plan(step->step_s);
-    made->session->compare_with_limit(step->machine.speeds.gpu_matmul_flops_per_s);
+                                                         .ranks = ranks},
+                                     planned.saves, config.run.steps);
+  if (planned.step) {
+    session->compare_with_plan(planned.step->step_s);
+    session->compare_with_limit(planned.step->machine.speeds.gpu_matmul_flops_per_s);
   }
-  return made;
+  return StartedRun{.located = std::move(located),
+                    .planned = std::move(planned),
+                    .run = std::move(run),
+                    .checkpoints = std::move(checkpoints),
+                    .log = std::move(log),
+                    .session = std::move(session)};
 }
 
 }  // namespace sluice::tools

@@ -1,10 +1,16 @@
-// From what a command line or a script asks for to a run whose next call is its first step: checks,
-// the run's folder, where it continues, plan, memory and state. In two parts, as a command takes
-// Ctrl-C between them:
+// From what a command line or a script asks for to a run whose next call is its first step, as
+// values, each made of the one before:
 //
-//   check_training(request, ...)   refuses what can be refused without the run's folder
-//   begin_training(wanted, ...)    opens the folder, which is the run's own once that returns
+//   TrainRequest   what is asked for
+//   WantedRun      check_training(): what can be refused without the run's folder is behind it
+//   LocatedRun     locate_training(): its folder, where it continues, its final configuration
+//   StartedRun     begin_training(): its plan (run_setup.h), memory, state; the folder is its own
 //
+// A command takes Ctrl-C once it has the second, and the first of several ranks hands the third
+// to the others.
+//
+// Ownership: a value owns all that it says, and what it was made of. What TrainSurroundings refers
+//            to must outlive the run.
 // Threads: one.
 // Errors:  the user's mistakes and those of drives and files, as one sentence. kCancelled: it was
 //          told to stop before its first step, and nothing was changed.
@@ -15,7 +21,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "aio/io_watchdog.h"
 #include "aio/result.h"
@@ -54,8 +59,8 @@ struct TrainRequest {
   int gpus = 0;  // that were asked for; 0: nothing was said
 };
 
-// What is asked for, checked as far as possible without the run's folder.
 struct WantedRun {
+  TrainRequest request;
   config::Resolved resolved;
   RunFolder::Entry entry = RunFolder::Entry::kNew;
   engine::DType weight_dtype = engine::DType::kF32;
@@ -65,12 +70,9 @@ struct WantedRun {
 Result<WantedRun> check_training(const TrainRequest& request, const engine::RankContext& context,
                                  aio::IoWatchdog& watchdog);
 
-struct StartedRun;
-
 struct TrainSurroundings {
   engine::RankContext context;
-  engine::Communicator* link = nullptr;                         // between several ranks
-  std::function<Status(const StartedRun&)> before_set_up = {};  // once it is known what it will be
+  engine::Communicator* link = nullptr;  // between several ranks
   aio::IoWatchdog& watchdog;
   TrainSession::Stop stop;
   ResumeCommand command;              // for messages that say how to continue
@@ -81,24 +83,25 @@ struct TrainSurroundings {
   std::function<void(const engine::StepMetrics&)> after_step = {};
 };
 
-// Its parts refer to each other, so it stays where it is. `events` of the surroundings goes on
-// being used.
-struct StartedRun {
-  StartedRun(WantedRun asked, RunFolder own_folder)
-      : wanted(std::move(asked)), folder(std::move(own_folder)) {}
-  StartedRun(const StartedRun&) = delete;
-  StartedRun& operator=(const StartedRun&) = delete;
-
-  WantedRun wanted;  // adjusted by what it continues from
+// Nothing of it changes any more.
+struct LocatedRun {
+  WantedRun wanted;  // with what it keeps of the run that it continues
   RunFolder folder;
   ResumePoint from;
+};
+Result<std::unique_ptr<const LocatedRun>> locate_training(WantedRun wanted,
+                                                          const TrainSurroundings& around);
+
+// Later members refer to those before them.
+struct StartedRun {
+  std::unique_ptr<const LocatedRun> located;
   PlannedRun planned;
   std::unique_ptr<engine::TrainingRun> run;
   std::unique_ptr<engine::RunCheckpoints> checkpoints;  // null: none are wanted
   std::unique_ptr<engine::MetricsLog> log;
   std::unique_ptr<TrainSession> session;
 };
-Result<std::unique_ptr<StartedRun>> begin_training(const TrainRequest& request, WantedRun wanted,
-                                                   const TrainSurroundings& around);
+Result<StartedRun> begin_training(std::unique_ptr<const LocatedRun> located,
+                                  const TrainSurroundings& around);
 
 }  // namespace sluice::tools
