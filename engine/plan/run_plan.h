@@ -65,7 +65,7 @@ struct DescribedMachine {
   double gpu_memory_gib() const;
 };
 
-// A model that no family describes, whose passes somebody else computes (engine/python). Its units
+// A model that no family describes, whose passes somebody else computes (engine/module). Its units
 // are not timed: their times are estimated from operations. A wave is one micro-batch.
 struct DescribedModel {
   const ModelLayout& layout;

@@ -1,6 +1,6 @@
 // What a step does with its gradient once that is complete: the scalars of AdamW, the loss scale,
 // and what becomes of a step whose gradient is not finite. Shared by all that train: Trainer, and
-// runs whose passes are somebody else's (engine/python/).
+// runs whose passes are somebody else's (engine/module/).
 //
 // Threads: pure functions of what they are given.
 // Errors:  TrainError, NonFiniteGradient.

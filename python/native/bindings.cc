@@ -28,7 +28,7 @@
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/report.h"
 #include "engine/config/resolve.h"
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
 #include "python/native/family_bindings.h"

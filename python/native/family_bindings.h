@@ -6,7 +6,7 @@
 //
 #include <pybind11/pybind11.h>
 
-#include "engine/python/family_model.h"
+#include "engine/module/family_model.h"
 
 namespace sluice::engine {
 

@@ -16,9 +16,9 @@
 
 #include "aio/result.h"
 #include "engine/config/resolve.h"
+#include "engine/module/module_run.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/trace_log.h"
-#include "engine/python/module_run.h"
 #include "tools/session/run_events.h"
 
 namespace sluice::tools {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "aio/unix_time.h"
+#include "engine/module/family_model.h"
+#include "engine/module/module_plan.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/leftovers.h"
 #include "engine/preflight/preflight.h"
 #include "engine/probe/machine_probe.h"
-#include "engine/python/family_model.h"
-#include "engine/python/module_plan.h"
 #include "tools/session/plan_here.h"
 #include "tools/session/speeds_path.h"
 

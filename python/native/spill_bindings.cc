@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/module/parameter_spill.h"
 #include "engine/preflight/leftovers.h"
-#include "engine/python/parameter_spill.h"
 
 namespace py = pybind11;
 

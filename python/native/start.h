@@ -16,9 +16,9 @@
 
 #include "engine/comm/launched_ranks.h"
 #include "engine/config/resolve.h"
-#include "engine/python/family_model.h"
-#include "engine/python/module_layout.h"
-#include "engine/python/module_run.h"
+#include "engine/module/family_model.h"
+#include "engine/module/module_layout.h"
+#include "engine/module/module_run.h"
 
 namespace sluice::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/python/family_model.h"
+#include "engine/module/family_model.h"
 
 #include <ATen/core/grad_mode.h>
 

@@ -1,4 +1,4 @@
-#include "engine/python/module_layout.h"
+#include "engine/module/module_layout.h"
 
 #include <algorithm>
 #include <memory>

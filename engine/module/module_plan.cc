@@ -1,4 +1,4 @@
-#include "engine/python/module_plan.h"
+#include "engine/module/module_plan.h"
 
 #include <algorithm>
 #include <cmath>

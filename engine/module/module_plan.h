@@ -26,9 +26,9 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/comm/communicator.h"
 #include "engine/config/config.h"
+#include "engine/module/module_layout.h"
 #include "engine/plan/rank_places.h"
 #include "engine/plan/run_plan.h"
-#include "engine/python/module_layout.h"
 
 namespace sluice::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/python/spill_files.h"
+#include "engine/module/spill_files.h"
 
 #include <algorithm>
 #include <cstring>

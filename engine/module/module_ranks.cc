@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 #include "engine/run/joint_save.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"

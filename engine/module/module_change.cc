@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 #include "offload/state/state_tiles.h"
 
 namespace sluice::engine {

@@ -26,7 +26,7 @@
 
 #include "engine/model/documents.h"
 #include "engine/model/model.h"
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 
 namespace sluice::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>

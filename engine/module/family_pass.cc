@@ -1,4 +1,4 @@
-#include "engine/python/family_pass.h"
+#include "engine/module/family_pass.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/eq.h>

@@ -1,7 +1,7 @@
 // ModuleRun: what the passes of a family's model need of it (family_pass.h).
 #include <numeric>
 
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {

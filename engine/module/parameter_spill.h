@@ -30,7 +30,7 @@
 
 #include "aio/result.h"
 #include "engine/config/config.h"
-#include "engine/python/spill_files.h"
+#include "engine/module/spill_files.h"
 
 namespace sluice::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/python/parameter_spill.h"
+#include "engine/module/parameter_spill.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>

@@ -16,7 +16,7 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
 #include "engine/model/model.h"
-#include "engine/python/module_run.h"
+#include "engine/module/module_run.h"
 
 namespace sluice::engine {
 
