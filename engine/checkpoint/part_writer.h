@@ -1,5 +1,5 @@
-// PartWriter: what one writer has of a checkpoint, its shards of all fields of the state, written into
-// the folder that the CheckpointWriter made for it.
+// PartWriter: what one writer has of a checkpoint, its shards of all fields of the state, written
+// into the folder that the CheckpointWriter made for it.
 //
 // The files of a shard are written concurrently, chunk by chunk from a few staging buffers; a
 // chunk's checksum is taken when it is full, while it is in the cache. begin() takes all the space

@@ -56,9 +56,9 @@ StateTile fields_at(StateForm form, std::byte* master, std::byte* m, std::byte* 
 // at `param`.
 AdamwArrays tile_arrays(StateForm form, const StateTile& tile, void* param);
 
-// Canonical state to and from the form's own arrays, bit for bit except for NaNs of a split master, which become
-// the canonical one, and for moments that bf16 cannot represent, which are rounded as in a step, by
-// the keys in the arrays. pack_state() makes the 16-bit parameter too.
+// Canonical state to and from the form's own arrays, bit for bit except for NaNs of a split master,
+// which become the canonical one, and for moments that bf16 cannot represent, which are rounded as
+// in a step, by the keys in the arrays. pack_state() makes the 16-bit parameter too.
 void pack_state(const StateSlice& from, const AdamwArrays& to);
 void unpack_state(const AdamwArrays& from, const StateSlice& to);
 
