@@ -38,7 +38,7 @@ struct MergedWeights {
 
 using TakeValues = std::function<Status(const std::string& parameter, std::span<const float>)>;
 
-constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 22;
+constexpr std::uint64_t kMergedAtOnce = std::uint64_t{1} << 22;
 constexpr std::string_view kWeight = ".weight";
 
 // The adapter of one matrix [rows, columns].
@@ -103,7 +103,7 @@ Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
     const bool adapted =
         spec.name.ends_with(kWeight) && spec.shape.size() == 2 && is_target(merged.recipe, module);
     WholeAdapter adapter;
-    std::uint64_t at_once = kElementsAtOnce;
+    std::uint64_t at_once = kMergedAtOnce;
     if (adapted) {  // whole rows
       SLUICE_ASSIGN_OR_RETURN(adapter,
                               read_adapter(merged.adapters, module, spec,

@@ -297,6 +297,13 @@ class Ranks(RankRuns):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(len(list(self.path.glob(
                 f"run{number}/checkpoints/step-000000004/master-*"))), 2)
+            self.assertNotIn("this Slurm job", done.stderr)
+        # Nor does it begin without a word where nobody asks, and srun has started no task.
+        done = subprocess.run([SLUICE, "train", self.config, "--out", "alone"], cwd=self.path,
+                              env={**os.environ, **batch}, check=False, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("this Slurm job has 2 tasks, and srun has started none", done.stderr)
         # A task that srun has started is one of its ranks, and starts none.
         task = {**batch, "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
         done = subprocess.run([SLUICE, "train", self.config, "--out", "run", "--ranks", "3"],
