@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string>
+
+#include "aio/text.h"
 
 namespace sluice::engine {
 namespace {
@@ -17,15 +18,9 @@ Error out_of_range(const char* key, const char* what) {
 
 bool is_positive(double value) { return std::isfinite(value) && value > 0; }
 
-std::string text_of(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
-
 Error at_the_floor(const LossScaleState& state) {
   return Error(ErrorCode::kInvalidArgument,
-               "the gradients are not finite at a loss scale of " + text_of(state.scale) +
+               "the gradients are not finite at a loss scale of " + significant(state.scale) +
                    ", which fp16.min_loss_scale does not allow to become smaller: the model "
                    "diverges, or its numbers do not fit fp16. Lower the learning rate, look at the "
                    "data, or train in bf16");
@@ -54,11 +49,11 @@ Status check_loss_scale(const LossScaleRules& rules, const LossScaleState& state
   const auto wrong = [](const std::string& what) {
     return Error(ErrorCode::kCorrupt, "the stored loss scale cannot be continued: " + what);
   };
-  if (!is_positive(state.scale)) return wrong("it is " + text_of(state.scale));
+  if (!is_positive(state.scale)) return wrong("it is " + significant(state.scale));
   if (!rules.dynamic()) {
     if (state.scale == rules.static_scale) return {};
-    return wrong("it is " + text_of(state.scale) + ", and fp16.loss_scale is " +
-                 text_of(rules.static_scale));
+    return wrong("it is " + significant(state.scale) + ", and fp16.loss_scale is " +
+                 significant(rules.static_scale));
   }
   if (state.steps < 0 || state.last_overflow_step < -1 || state.last_overflow_step >= state.steps) {
     return wrong("its last overflow is at step " + std::to_string(state.last_overflow_step) +

@@ -1,19 +1,13 @@
 #include "engine/step/update_rules.h"
 
-#include <sstream>
 #include <utility>
 
 #include "aio/log.h"
+#include "aio/text.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
 namespace {
-
-std::string number_text(double value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
 
 // `what` says which step, where and on which data.
 std::string skip_or_stop(const UpdateRules& rules, const std::string& what, TrainState& state) {
@@ -79,8 +73,8 @@ Result<TrainState> continued_state(const UpdateRules& rules, TrainState stored) 
   SLUICE_ASSIGN_OR_RETURN(stored.loss_scale,
                           continued_loss_scale(*rules.loss_scale, stored.loss_scale));
   if (stored.loss_scale.scale != was)
-    log::warning("the loss scale was " + number_text(was) + " and is " +
-                 number_text(stored.loss_scale.scale) + " (fp16.loss_scale)");
+    log::warning("the loss scale was " + significant(was) + " and is " +
+                 significant(stored.loss_scale.scale) + " (fp16.loss_scale)");
   return stored;
 }
 

@@ -1,11 +1,10 @@
 #include "tools/session/train_checks.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 
 #include "aio/log.h"
+#include "aio/text.h"
 #include "engine/config/lr_schedule.h"
 #include "engine/exchange/described_model.h"
 #include "engine/run/run_checkpoints.h"
@@ -87,9 +86,7 @@ void warn_of_rate(const config::Config& config, std::int64_t done) {
         most = std::max(most, config::learning_rate(config.schedule, step, *group.learning_rate));
   }
   if (most < kMostUsualRate) return;
-  std::array<char, 32> rate{};
-  std::snprintf(rate.data(), rate.size(), "%g", most);
-  log::warning("the learning rate reaches " + std::string(rate.data()) +
+  log::warning("the learning rate reaches " + significant(most) +
                ", and AdamW moves each weight by up to that much in a step: the model is "
                "unlikely to learn. Usual rates are 1e-6 to 1e-2 (optimizer.params.lr, scheduler)");
 }
