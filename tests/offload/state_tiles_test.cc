@@ -82,7 +82,7 @@ TEST(StateTiles, PackAndUnpackKeepEveryBit) {
     std::vector<float> param(kElements);
     const AdamwArrays arrays =
         tile_arrays(form, state_tile(form, memory->data(), kElements), param.data());
-    pack_state({.master = given.master, .m = given.m, .v = given.v}, arrays);
+    pack_state({.fields = {given.master, given.m, given.v}}, arrays);
     for (std::size_t i = 0; i < kElements; ++i) {
       const SplitMaster halves = split_master(given.master[i]);
       if (form.param == ParamForm::kSplit) {
@@ -101,7 +101,7 @@ TEST(StateTiles, PackAndUnpackKeepEveryBit) {
                        kElements * static_cast<std::size_t>(param_bytes_per_element(form.param))));
     AdamwCase back = given;
     for (auto* array : {&back.master, &back.m, &back.v}) std::fill(array->begin(), array->end(), 0);
-    unpack_state(arrays, {.master = back.master, .m = back.m, .v = back.v});
+    unpack_state(arrays, {.fields = {back.master, back.m, back.v}});
     EXPECT_EQ(given.difference(back), "");
   }
 }
@@ -121,7 +121,7 @@ TEST(StateTiles, RoundMomentsByTheirPlaceInTheUnit) {
     arrays.moment_keys = keys;
     arrays.first_element = first;
     const auto from = [first](std::vector<float>& all) { return std::span(all).subspan(first); };
-    pack_state({.master = from(given.master), .m = from(given.m), .v = from(given.v)}, arrays);
+    pack_state({.fields = {from(given.master), from(given.m), from(given.v)}}, arrays);
     packed.assign(arrays.m16, arrays.m16 + kElements - first);
     packed.insert(packed.end(), arrays.v16, arrays.v16 + kElements - first);
     return packed;
