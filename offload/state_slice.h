@@ -24,7 +24,7 @@ struct StateField {
   Role role = Role::kMoment;
 };
 
-// Of AdamW, by PyTorch's names. The master comes first.
+// AdamW's, by PyTorch's names. The master comes first.
 inline constexpr std::array kStateFields = {StateField{"master", StateField::Role::kMaster},
                                             StateField{"exp_avg"}, StateField{"exp_avg_sq"}};
 

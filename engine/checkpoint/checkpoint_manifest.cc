@@ -32,6 +32,9 @@ constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 50;
 constexpr std::size_t kHexDigits = 16;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
+Error edited() {
+  return corrupt("it is not written as its program writes it (damaged, or edited by hand)");
+}
 
 // ---- to text ------------------------------------------------------------------------------------
 
@@ -401,10 +404,10 @@ Status check_manifest_room(const CheckpointState& state, std::span<const TensorS
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(const json content, swap::parse_sealed_text(text));
   try {
+    if (swap::to_sealed_text(content) != text) return edited();
     auto manifest = manifest_from_json(content);
     const bool is_ours = content.at("version").get<std::int64_t>() == kVersion;
-    if (manifest.ok() && is_ours && to_text(*manifest) != text)
-      return corrupt("it is not written as its program writes it (damaged, or edited by hand)");
+    if (manifest.ok() && is_ours && to_text(*manifest) != text) return edited();
     return manifest;
   } catch (const json::exception& wrong) {
     return corrupt(std::string("its content is not as it should be: ") + wrong.what());

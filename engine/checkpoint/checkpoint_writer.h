@@ -5,7 +5,7 @@
 //   for each range, in flat order: writer->append({.parameter = name, ...});
 //   writer->commit(state);
 //
-// Three families of files - master weights and both moments - are written concurrently, and where
+// The files of all fields - master weights and both moments - are written concurrently, and where
 // there are several ranks each writes its own, at the same time (part_writer.h). The manifest is
 // written last, when everything else is durable: its presence is what makes the checkpoint count,
 // whatever happens before.

@@ -1,4 +1,4 @@
-// What ModuleRun does only where there are several ranks.
+// What ModuleRun does for several ranks.
 #include <algorithm>
 #include <cstddef>
 #include <span>

@@ -14,7 +14,7 @@ namespace sluice::engine {
 // The planner's hints, and those that change the drives, the waves or the batch. Empty: it fits.
 Result<std::vector<offload::FitHint>> fit_hints(const PlanSubject& subject,
                                                 const PlacedRun& placed);
-// Of a run that fits.
+// For a run that fits.
 Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const PlacedRun& placed);
 
 }  // namespace sluice::engine

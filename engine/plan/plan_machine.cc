@@ -26,7 +26,7 @@ Result<ProbeReport> report_on(const PlanSubject& subject, const PlanRunOptions& 
                                         .on_progress = asked.on_progress});
 }
 
-// Of a model that this program cannot run.
+// This program cannot run such a model.
 void estimate_described(const PlanSubject& subject, ProbeReport& report) {
   const config::Config& config = subject.config;
   report.units =
@@ -50,7 +50,7 @@ void set_link(const PlanSubject& subject, const PlanRunOptions& asked, ProbeRepo
   report.link_when.estimated = true;
 }
 
-// Of a host.
+// That of a whole host.
 std::uint64_t nvme_room(const PlanMachine& machine, const PlanSubject& subject) {
   if (machine.stripes.paths.empty()) return 0;
   if (subject.machine.nvme_gib) return bytes_of_gib(*subject.machine.nvme_gib);

@@ -1,5 +1,5 @@
-// What TrainingRun does only where there are several ranks: how they begin, follow the first one,
-// and share what they count.
+// What TrainingRun does for several ranks: how they begin, follow the first one, and share what
+// they count.
 #include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -40,12 +40,12 @@ Status TrainingRun::begin_together(const Status& own) {
   const std::string mine =
       beginning(own).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks().link->all_gather_text(mine));
+  if (is_first_rank() && !own.ok()) return own;
   const auto refused = [this](ErrorCode code, const std::string& text) {
     return Error(is_first_rank() ? code : ErrorCode::kCancelled, text);
   };
   SLUICE_ASSIGN_OR_RETURN(const auto first, read_json<nlohmann::json>(texts.front()));
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (rank == 0 && is_first_rank() && !own.ok()) return own;
     SLUICE_ASSIGN_OR_RETURN(const auto told, read_json<nlohmann::json>(texts[rank]));
     const std::string name = "rank " + std::to_string(rank);
     if (const auto error = told.find("error"); error != told.end())

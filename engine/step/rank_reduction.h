@@ -22,7 +22,7 @@
 
 namespace sluice::engine {
 
-// A run's ranks: a link of one, too. Without a link there are no collectives (tests of one rank).
+// A run's ranks: a link of one, too. Null where there is nothing to exchange.
 struct RankLink {
   offload::RankPart part;
   Communicator* link = nullptr;

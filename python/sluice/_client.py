@@ -64,16 +64,20 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
 
 
-def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether elements are one in memory, as those of expand() are."""
-    return any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape))
+def _put(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Elements that are one in memory, as those of expand() are, stay one: they may be another
+    buffer's as well."""
+    own = tuple(slice(0, 1 if step == 0 else None) for step in tensor.stride())
+    tensor[own].copy_(values[own])
+    if not torch.equal(_plain(tensor), values):  # rank 0 has others
+        tensor.data = values.to(tensor.device)
 
 
 def take_first_ranks_values(
     ranks: Ranks, parameters: list[ManagedParameter], module: nn.Module
 ) -> None:
     """As DeepSpeed has it: what has other values on some rank takes the first rank's. Parameters,
-    and buffers that have one form on all ranks."""
+    and buffers that have one form on all ranks; sparse and quantized ones stay each rank's own."""
     tensors: dict[str, torch.Tensor] = {it.name: it.parameter for it in parameters}
     with _deferred_init.materialized(it.parameter for it in parameters):
         own: dict[str, Any] = {it.name: sample([it], whole=True) for it in parameters}
@@ -90,10 +94,8 @@ def take_first_ranks_values(
         for name in others:
             tensor, values = tensors[name], _plain(tensors[name])
             ranks.broadcast(values)
-            if ranks.rank != 0 and _repeats(tensor):
-                tensor.data = values.to(tensor.device)
-            elif ranks.rank != 0:
-                tensor.copy_(values)
+            if ranks.rank != 0:
+                _put(tensor, values)
     if ranks.rank == 0:
         names = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         _log.warning(

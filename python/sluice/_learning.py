@@ -19,8 +19,10 @@ class LearningWatch:
         self._trained = trained
         keys = trained.keys()
         rate, groups = keys["optimizer"]["params"]["lr"], keys["optimizer"].get("groups", [])
-        of_groups = [it["lr"] / rate for it in groups if rate > 0 and it.get("lr") is not None]
-        self._most_of_rate = max([1.0, *of_groups])
+        of_groups = [it["lr"] for it in groups if it.get("lr") is not None]
+        self._most_of_rate = max([1.0, *(it / rate for it in of_groups)]) if rate > 0 else 1.0
+        # Where there is no schedule, groups have theirs whatever the others' is.
+        self._most_of_groups = max(of_groups, default=0) if rate == 0 else 0
         # A range test is made to go too high.
         is_test = keys.get("scheduler", {}).get("type") == "LRRangeTest"
         self._says_rate = trained.ranks.rank == 0 and not is_test
@@ -29,8 +31,8 @@ class LearningWatch:
 
     def look_at_rate(self) -> None:
         """Of the step that begins."""
-        most = self._trained.run.learning_rate * self._most_of_rate if self._says_rate else 0
-        if most < _MOST_USUAL_RATE:
+        most = max(self._trained.run.learning_rate * self._most_of_rate, self._most_of_groups)
+        if not self._says_rate or most < _MOST_USUAL_RATE:
             return
         self._says_rate = False
         _log.warning(

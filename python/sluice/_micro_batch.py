@@ -139,7 +139,7 @@ def _check_facts(facts: dict[str, int], has_rotary: bool) -> None:
     if facts.get("counted but hidden"):
         raise NotByUnits(
             "labels count where attention_mask hides the token before (-100 belongs to hidden"
-            " tokens, and to the first one behind padding on the left)"
+            " tokens, and to the first one after padding on the left)"
         )
     if facts.get("padded on the left") and not has_rotary:
         raise NotByUnits("rows are padded on the left, and positions are learned")

@@ -303,7 +303,7 @@ class Ranks(RankRuns):
                               env={**os.environ, **batch}, check=False, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("this Slurm job has 2 tasks, and srun has started none", done.stderr)
+        self.assertIn("this Slurm job has 2 tasks, and this process is none of them", done.stderr)
         # A task that srun has started is one of its ranks, and starts none.
         task = {**batch, "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
         done = subprocess.run([SLUICE, "train", self.config, "--out", "run", "--ranks", "3"],

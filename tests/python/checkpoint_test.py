@@ -319,7 +319,8 @@ class Refusing(unittest.TestCase):
 
     def test_the_manifest_says_whose_it_is(self):
         content = json.loads((Path(self.path) / "checkpoint.json").read_text())["content"]
-        self.assertEqual((content["version"], content["run"]["family"]), (8, "module"))
+        self.assertEqual((content["version"], content["run"]["family"]), (9, "module"))
+        self.assertEqual(content["features"], ["client"])
         self.assertEqual(content["parameters"], len(list(tower().parameters())))
 
 

@@ -355,6 +355,7 @@ class AgainstTorch(unittest.TestCase):
         for options, rates, norms in (
             (absurd, ["1e+09"], 1),
             (of_group, ["2"], 0),
+            ({"optimizer": {"params": {"lr": 0.0}, **of_group["optimizer"]}}, ["2"], 0),
             (grows, [], 0),
             ({"optimizer": {"params": {"lr": 0.9}}}, [], 0),
         ):

@@ -702,7 +702,7 @@ class ByHooks(Fast):
             engine = self.engine(make("llama"), 2)
             train(engine, data[:1])
             with self.assertRaisesRegex(
-                sluice.RefusedError, 'the first one behind padding.*units="hooks" computes it'
+                sluice.RefusedError, 'the first one after padding.*units="hooks" computes it'
             ):
                 engine(**hidden)
             if anew:

@@ -473,6 +473,7 @@ with initialize(module, run={"lanes": 2}) as engine:
             """
 def forms(rank):
     numbers = torch.arange(6.0).reshape(2, 3) + rank
+    one = torch.full((1, 1), 1.0 + rank)
     turned = torch.polar(torch.ones(3), torch.arange(3.0) + rank)
     return {
         "flag": torch.tensor(rank == 0),
@@ -483,7 +484,8 @@ def forms(rank):
         "imaginary": turned.conj().imag,
         "scattered": numbers.t(),
         "every_second": numbers[:, ::2],
-        "repeated": torch.full((1, 1), 1.0 + rank).expand(4, 3),
+        "one": one,
+        "repeated": one.expand(4, 3),
         "rounded": numbers.bfloat16(),
         "nothing": torch.zeros(0, 3),
         "sparse": torch.eye(2).to_sparse(),
@@ -500,10 +502,12 @@ with initialize(module, run={"lanes": 2}) as engine:
     for name, value in forms(0).items():
         now = getattr(module, name)
         assert torch.equal(now.cpu().to_dense(), value.cpu().to_dense()), (name, now)
+    module.one.add_(1)  # repeated is it still
+    assert module.repeated.tolist() == [[2.0] * 3] * 4
     assert norm.running_mean.tolist() == [0] * 3 and norm.num_batches_tracked == 0
     train(engine, batches(1, seed=rank))
 """,
-            "12 tensors of the module differed between ranks; all ranks now use rank 0's values",
+            "13 tensors of the module differed between ranks; all ranks now use rank 0's values",
         )
 
     def test_a_value_in_the_middle_becomes_the_first_ranks(self):

@@ -15,10 +15,6 @@
 namespace sluice::tools {
 namespace {
 
-bool is_wanted(const RankOptions& options) {
-  return options.ranks > 0 || options.gpus > 0 || !options.hostfile.empty();
-}
-
 // Of this machine, before ranks are started for them.
 Status check_gpus(int wanted) {
   if (!engine::has_cuda_code()) return engine::no_cuda();
@@ -100,11 +96,11 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
 }
 
 void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment) {
-  if (!is_wanted(options) || is_started_rank()) return;
+  if (!options.are_wanted() || is_started_rank()) return;
   // srun sets them for each task that it starts.
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"})
     if (environment.contains(name)) return;
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID", "SLURM_NTASKS"}) {
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
     environment.erase(name);
     unsetenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
   }
@@ -116,7 +112,7 @@ Result<std::optional<int>> start_ranks(const RankOptions& options, const engine:
   const int ranks = std::max(options.ranks, options.gpus);
   // A launcher of one task leaves it to that one.
   if (launch.context.world > 1) {
-    if (is_wanted(options) && ranks != launch.context.world)
+    if (options.are_wanted() && ranks != launch.context.world)
       return refused_by_launcher(options, launch);
     return std::optional<int>();
   }

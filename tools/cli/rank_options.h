@@ -19,6 +19,8 @@ struct RankOptions {
   int gpus = 0;          // likewise
   std::string hostfile;  // likewise
   RemoteStart remote;
+
+  bool are_wanted() const { return ranks > 0 || gpus > 0 || !hostfile.empty(); }
 };
 
 void add_rank_options(CLI::App& command, RankOptions& options);

@@ -110,7 +110,7 @@ def _part(top, name):
     """A file of a saved data set."""
     place = place_in(top, name)
     if place is None:
-        raise Failure(f"{top / name} is, or is behind, a link that leads out of {top}: name the "
+        raise Failure(f"{top / name} is a link, or lies in one, that leads out of {top}: name the "
                       "folder that it leads to")
     folder, path = place
     return Source(name, path, 0, "arrow", folder)

@@ -202,6 +202,9 @@ def _walk(folder, globs, left_out=None):
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in globs):
                 relative = os.path.relpath(path, folder)
                 follows = is_of_user and os.path.islink(path)
+                if follows and not os.path.exists(path):
+                    left_out.unreadable.append((path, "it is a link that leads nowhere"))
+                    continue
                 place = place_in(folder, relative) if follows else (folder, folder / relative)
                 if place is None:
                     left_out.unreadable.append((path, "it is a link that leads out of the folder: "

@@ -33,6 +33,20 @@ Result<std::string> base_of(const ExportRequest& request, const engine::Checkpoi
   return found;
 }
 
+Status check_base_name(aio::IoQueue& queue, const ExportRequest& request,
+                       const std::string& run_directory, const engine::CheckpointState& state) {
+  if (request.base_name.empty() || state.run.adapters) return {};
+  const auto config = config::resolve_stored(state.configuration);
+  SLUICE_ASSIGN_OR_RETURN(
+      const engine::BaseModel base,
+      engine::base_model_of_run(queue, run_directory,
+                                config.ok() ? config->model.init_from : std::string()));
+  if (!base.name.empty()) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "--base-name " + request.base_name +
+                   ": the run did not begin with a model, or it is not known that it did");
+}
+
 // The run's token files, as its checkpoint has them. A configuration of another version, which can
 // no longer be read, costs the tokenizer but not the weights.
 std::vector<std::string> token_files(const engine::CheckpointState& state) {
@@ -69,6 +83,7 @@ Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRe
   wanted.merged = request.merged;
   SLUICE_ASSIGN_OR_RETURN(wanted.base, base_of(request, checkpoint->state()));
   wanted.run_directory = from.run_directory;
+  SLUICE_RETURN_IF_ERROR(check_base_name(queue, request, from.run_directory, checkpoint->state()));
   if (request.dtype) {
     wanted.dtype = *request.dtype;
   } else {

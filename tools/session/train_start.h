@@ -2,7 +2,7 @@
 // values, each made of the one before:
 //
 //   TrainRequest   what is asked for
-//   WantedRun      check_training(): what can be refused without the run's folder is behind it
+//   WantedRun      check_training(): nothing of it is refused but for what is in the run's folder
 //   LocatedRun     locate_training(): its folder, where it continues, its final configuration
 //   StartedRun     begin_training(): its plan (run_setup.h), memory, state; the folder is its own
 //
