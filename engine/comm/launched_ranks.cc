@@ -62,8 +62,8 @@ std::string how_to_start(const Launch& launch) {
 Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int listener) {
   if (launch.tasks_beside > 1)
     log::warning("this Slurm job has " + std::to_string(launch.tasks_beside) +
-                 " tasks, and this process is none of them: it trains alone. Begin the line with srun "
-                 "for a rank in each task");
+                 " tasks, and this process is none of them: it trains alone. Begin the line with "
+                 "srun for a rank in each task");
   if (launch.context.world == 1) return std::unique_ptr<Communicator>();
   // Another rank may be busy for as long as a checkpoint takes; one that has died is known at once.
   constexpr std::chrono::hours kMostPatience(6);
