@@ -190,12 +190,12 @@ class Bits(unittest.TestCase):
 def by_units(case):
     """Two steps of a module of transformers by the engine's own units, of all ranks or alone, as
     two ranks share its micro-batches; then two more after a checkpoint, and what it made of it."""
-    import fast_test  # and so transformers
+    import fast_models  # and so transformers
 
     rank, world = sluice.ranks.rank(), sluice.ranks.world_size()
     name, accumulation, folder = case["model"], case["accumulation"], Path(case["folder"])
     noise = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.1)
-    model = fast_test.make(name, **(noise if name == "gpt2" else {}))
+    model = fast_models.make(name, **(noise if name == "gpt2" else {}))
     config = run_config(
         2 * accumulation // world,
         case["place"],
@@ -211,7 +211,7 @@ def by_units(case):
             for step in range(first, last):
                 of_all = [{"input_ids": it, "labels": it} for it in batches(2 * accumulation, step)]
                 size = len(of_all) // world
-                losses += fast_test.train(engine, of_all[rank * size : (rank + 1) * size])
+                losses += fast_models.train(engine, of_all[rank * size : (rank + 1) * size])
             return losses
 
         if case["load"]:
@@ -239,11 +239,11 @@ class ByUnits(unittest.TestCase):
 
     def setUp(self):
         try:
-            import fast_test
+            import fast_models
         except ImportError as error:
             self.skipTest(str(error))
-        if fast_test.MISSING:
-            self.skipTest(fast_test.MISSING)
+        if fast_models.MISSING:
+            self.skipTest(fast_models.MISSING)
 
     def test_has_the_bits_of_one_process(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -276,12 +276,12 @@ for case in json.loads(os.environ["WHAT"]):
     def test_what_units_do_not_compute_ends_all(self):
         codes, texts = Ranks(
             """
-import fast_test
+import fast_models
 rank = int(os.environ["RANK"])
-auto = sluice.initialize(fast_test.make("gpt2"), run_config())
+auto = sluice.initialize(fast_models.make("gpt2"), run_config())
 assert auto.way == "hooks" and 'units="engine"' in auto.way_reason, auto.way_reason
 auto.close()
-engine = sluice.initialize(fast_test.make("gpt2"), run_config(), units="engine")
+engine = sluice.initialize(fast_models.make("gpt2"), run_config(), units="engine")
 tokens = batches(1)[0]
 batch = {"input_ids": tokens, "labels": tokens}
 if rank == 1:

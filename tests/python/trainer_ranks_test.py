@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import sluice
-import trainer_test
+import trainer_case
 from ranks_test import FORKS, HERE, Ranks, free_port
 from sluice import ranks
 from transformers_test import MISSING, make
@@ -29,7 +29,7 @@ STEPS = 12
 TOLD = "told: "
 SAVED = "checkpoint-5"
 KEYS = {
-    "zero_optimization": trainer_test.ZERO if not MISSING else {},
+    "zero_optimization": trainer_case.ZERO if not MISSING else {},
     "train_batch_size": "auto",
     "run": {"lanes": 2},
 }
@@ -65,8 +65,8 @@ def trainer(out, kind=None, model=None, name="gpt2", arguments=None, keys=None, 
                 **more.pop("args", {}),
             }
         ),
-        train_dataset=more.pop("rows", None) or trainer_test.Rows(name, 20),
-        eval_dataset=trainer_test.Rows(name, 11, seed=2),
+        train_dataset=more.pop("rows", None) or trainer_case.Rows(name, 20),
+        eval_dataset=trainer_case.Rows(name, 11, seed=2),
         **more,
     )
     made.pop_callback(transformers.PrinterCallback)
@@ -80,8 +80,8 @@ def told(one):
         weights.update(value.numpy().tobytes())
     one.engine.close()
     return [
-        trainer_test.logged(one),
-        trainer_test.logged(one, "grad_norm"),
+        trainer_case.logged(one),
+        trainer_case.logged(one, "grad_norm"),
         weights.hexdigest(),
     ]
 
@@ -96,7 +96,7 @@ def accumulated(out):
     """Several micro-batches of each rank, with noise, by the engine's own units."""
     return trained(
         out,
-        model=trainer_test.noisy_gpt2(),
+        model=trainer_case.noisy_gpt2(),
         keys={**KEYS, "run": {"lanes": 2, "rounds": 2}},
         units="engine",
         args={"gradient_accumulation_steps": 4 // ranks.world_size(), "max_steps": 4},
@@ -180,7 +180,7 @@ def evaluated(kind, out):
     assert one.state.best_model_checkpoint.endswith(SAVED), one.state.best_model_checkpoint
     best = one.evaluate()
     one.save_model(f"{out}/model")
-    logged = [trainer_test.logged(one, it) for it in ("loss", "eval_loss", "eval_rows", "eval_sum")]
+    logged = [trainer_case.logged(one, it) for it in ("loss", "eval_loss", "eval_rows", "eval_sum")]
     return one, [*logged, best["eval_loss"]]
 
 ours, values = evaluated(by_sluice.Trainer, f"{folder}/ours")
@@ -219,13 +219,13 @@ def predicted():
         "predict_with_generate": True, "max_steps": 3, "save_steps": 2,
         "per_device_eval_batch_size": 1})
     one.train()
-    rows = one.predict(trainer_test.Rows("blenderbot", 6, seed=4), max_length=12,
+    rows = one.predict(trainer_case.Rows("blenderbot", 6, seed=4), max_length=12,
         stopping_criteria=[Stops()]).predictions
     rows = [[token for token in it if token not in (0, -100)] for it in rows.tolist()]
     assert len({len(it) for it in rows}) == 2, rows
-    losses = trainer_test.logged(one)
+    losses = trainer_case.logged(one)
     one.train(resume_from_checkpoint=f"{folder}/s/checkpoint-2")
-    assert trainer_test.logged(one) == losses
+    assert trainer_case.logged(one) == losses
     one.engine.close()
     return rows, losses
 """
@@ -265,7 +265,7 @@ one.train()
 assert set(seen) == {{one.engine.rank == 0}}, seen
 assert one.engine.world_size == 2 and one.engine.config["train_batch_size"] == 4
 if one.engine.rank == 0:
-    tell(trainer_test.logged(one))
+    tell(trainer_case.logged(one))
 torch.distributed.destroy_process_group()  # left to the exit, gloo may abort, the plain Trainer's too
 """,
             encoding="utf-8",
@@ -315,7 +315,7 @@ with check.assertRaisesRegex(sluice.RefusedError, "would go on with AdamW's mome
 assert again.evaluate()["eval_loss"] > 0
 again.engine.close()
 
-class Failing(trainer_test.Rows):
+class Failing(trainer_case.Rows):
     def __getitem__(self, number):
         if number == 7 and ranks.rank() == 1:
             raise LookupError("row 7 is no good")
