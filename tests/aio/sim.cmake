@@ -5,8 +5,10 @@ sluice_test(aio_sim_test COST 40
     latency_histogram_test.cc
     log_test.cc
     result_test.cc
+    sim_drive_power_names_test.cc
     sim_drive_power_test.cc
     sim_drive_test.cc
+    sim_drive_timing_test.cc
     text_test.cc
     units_test.cc
     virtual_loop_test.cc

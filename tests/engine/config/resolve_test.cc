@@ -1,8 +1,5 @@
 #include "engine/config/resolve.h"
 
-#include "engine/config/changes.h"
-#include "engine/config/json_text.h"
-#include "engine/config/stored_config.h"
 #include "engine/families/families.h"
 #include "tests/engine/config/resolving.h"
 
@@ -13,9 +10,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-
-// A run file with a batch size and `more` in it.
-std::string run_with(const std::string& more) { return R"({"train_batch_size": 8, )" + more + "}"; }
 
 TEST(ResolveConfig, HasDeepSpeedsDefaults) {
   const Config config = accepted(resolve_run(R"({"train_batch_size": 8})")).config;
@@ -350,73 +344,6 @@ TEST(ResolveConfig, AdaptersThatGoOnAreWhatTheyWere) {
   EXPECT_EQ(to_json(again.config), to_json(as_it_was.config));
 }
 
-TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
-  const std::string nvme = R"("zero_optimization": {"offload_param": {"device": "nvme")";
-  EXPECT_THAT(refusal(resolve_run(run_with(nvme + "}}"))),
-              AllOf(HasSubstr("budget.nvme_paths"), HasSubstr("offload_param.nvme_path")));
-
-  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"boundaries_to_nvme": "on"})"))),
-              AllOf(HasSubstr("placement.boundaries_to_nvme"), HasSubstr("budget.nvme_paths")));
-  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"gradients_to_nvme": "on"})"))),
-              AllOf(HasSubstr("placement.gradients_to_nvme"), HasSubstr("budget.nvme_paths")));
-  const std::string to_nvme =
-      R"("budget": {"nvme_paths": ["/a"]}, "placement": {"boundaries_to_nvme": "on"})";
-  EXPECT_EQ(accepted(resolve_run(run_with(to_nvme))).config.placement.boundaries_to_nvme,
-            Tristate::kOn);
-  EXPECT_THAT(refusal(resolve_run(run_with(to_nvme), {"placement.boundaries_to_cpu=off"})),
-              AllOf(HasSubstr("boundaries_to_nvme"), HasSubstr("boundaries_to_cpu to \"auto\"")));
-  const std::string with_path = nvme + R"(, "nvme_path": "/a"}})";
-  EXPECT_THAT(accepted(resolve_run(run_with(with_path))).config.param_nvme_paths(),
-              ElementsAre("/a"));
-
-  const auto resolved =
-      accepted(resolve_run(run_with(with_path), {R"(budget.nvme_paths=["/b","/c"])"}));
-  EXPECT_THAT(resolved.config.param_nvme_paths(), ElementsAre("/b", "/c"));
-  EXPECT_THAT(resolved.config.optimizer_nvme_paths(), ElementsAre("/b", "/c"));
-  const auto reports = reports_on(resolved, "zero_optimization.offload_param.nvme_path");
-  ASSERT_EQ(reports.size(), 2U);
-  EXPECT_EQ(reports[1].reason, "budget.nvme_paths replaces it");
-}
-
-TEST(ResolveConfig, WeightsOfDrivesAreAutoEqualOrOneForEachFolder) {
-  const std::string two = R"("budget": {"nvme_paths": ["/a", "/b"]})";
-  const auto weights = [&](const std::string& given) {
-    return accepted(resolve_run(run_with(two), {"placement.nvme_weights=" + given}))
-        .config.placement.nvme_weights;
-  };
-  EXPECT_FALSE(accepted(resolve_run(run_with(two))).config.placement.nvme_weights.has_value());
-  EXPECT_FALSE(weights("auto").has_value());
-  EXPECT_THAT(*weights("equal"), testing::IsEmpty());
-  EXPECT_THAT(*weights("[3, 1]"), ElementsAre(3, 1));
-  const auto refused = [&](const std::string& given) {
-    return refusal(resolve_run(run_with(two), {"placement.nvme_weights=" + given}));
-  };
-  EXPECT_THAT(refused("[3]"), AllOf(HasSubstr("placement.nvme_weights must be one number for each"),
-                                    HasSubstr("so 2 and not 1")));
-  EXPECT_THAT(refused("[0, 1]"), HasSubstr("placement.nvme_weights must be at least 1, not 0"));
-  EXPECT_THAT(refused("[1, 65]"), HasSubstr("placement.nvme_weights must be at most 64, not 65"));
-  EXPECT_THAT(refused("[1, 1.5]"), HasSubstr("which has a fraction"));
-  EXPECT_THAT(refused("[]"), HasSubstr("\"equal\" or a list"));
-  EXPECT_THAT(refused("fast"), HasSubstr("\"equal\" or a list"));
-  EXPECT_THAT(refusal(resolve_run(run_with(R"("budget": {"nvme_paths": ["/a", "/b", "/a"]})"))),
-              HasSubstr("names /a twice: name each folder once"));
-}
-
-TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {
-  const std::string fractions =
-      R"("placement": {"optimizer_fractions": {"gpu": 0.5, "nvme": 0.5}})";
-  EXPECT_THAT(refusal(resolve_run(run_with(fractions))), HasSubstr("set it to \"auto\""));
-  const std::string device = "zero_optimization.offload_optimizer.device=auto";
-  EXPECT_THAT(refusal(resolve_run(run_with(fractions), {device})),
-              HasSubstr("set budget.nvme_paths"));
-  const Config config =
-      accepted(resolve_run(run_with(fractions), {device, "budget.nvme_paths=/nvme"})).config;
-  EXPECT_EQ(config.placement.optimizer_fractions->nvme, 0.5);
-  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"optimizer_fractions": {"gpu": 0.5}})"),
-                                  {device})),
-              HasSubstr("add up to 0.5 instead of 1"));
-}
-
 TEST(ResolveConfig, ReadsTheNamesOfOlderFiles) {
   const auto resolved = accepted(resolve_deepspeed(
       R"({"train_batch_size": 8, "bfloat16": {"enabled": true}, "aio": {"thread_count": 3},
@@ -504,82 +431,6 @@ TEST(ResolveConfig, CanonicalFormResolvesToItself) {
       EXPECT_NE(report.outcome, Outcome::kIgnored) << report.path << ": " << report.reason;
     }
   }
-}
-
-TEST(ChangedKeys, NamesWhatDiffersAndWhetherItDecidesResults) {
-  const Config was = accepted(resolve_run(run_with(R"("gradient_clipping": 1)"))).config;
-  EXPECT_TRUE(changed_keys(was, was).empty());
-  const Config is =
-      accepted(resolve_run(run_with(R"("gradient_clipping": 2, "run": {"log_every": 3},
-                                       "steps_per_print": 7, "aio": {"queue_depth": 4})")))
-          .config;
-  std::vector<std::string> said;
-  for (const KeyChange& change : changed_keys(was, is))
-    said.push_back(to_text(change) + (decides_results(change.path) ? "!" : ""));
-  EXPECT_THAT(said,
-              testing::UnorderedElementsAre(
-                  testing::MatchesRegex("gradient_clipping was 1.* and is 2.*!"),
-                  testing::StartsWith("run.log_every was "), "steps_per_print was 10 and is 7",
-                  testing::MatchesRegex("aio.queue_depth was .* and is 4")));
-}
-
-// A run may be moved, with what lies in its folder; where ".." leads is the links' business.
-TEST(StoredConfig, KeepsPathsThatMeanTheSameFromAnyFolder) {
-  Resolved resolved = accepted(resolve_run(run_with(
-      R"("data": {"train": ["runs/a/data/train.bin", "./x//b.bin", "runs/ab/c.bin", "/d.bin"],
-                  "validation": "runs/a/../val.bin"})")));
-  resolved.config.run.dir = "./runs/a/";
-  const auto kept = run_folder_json(resolved, "/home/me");
-  ASSERT_TRUE(kept.ok()) << kept.error().message();
-  const Source moved = in_run_folder({.name = "config.json", .text = *kept}, "/else/where");
-  const Config read = accepted(resolve({.run_file = moved})).config;
-  EXPECT_THAT(read.data.train, ElementsAre("/else/where/data/train.bin", "/home/me/x/b.bin",
-                                           "/home/me/runs/ab/c.bin", "/d.bin"));
-  EXPECT_THAT(read.data.validation, ElementsAre("/home/me/runs/a/../val.bin"));
-  EXPECT_EQ(read.run.dir, "");
-  const auto of_checkpoint = stored_config(resolved.config, "/home/me");
-  ASSERT_TRUE(of_checkpoint.ok());
-  EXPECT_EQ(of_checkpoint->data.train[0], "/home/me/runs/a/data/train.bin");
-}
-
-// They kept run.dir, and paths as they were given.
-TEST(StoredConfig, OfAnEarlierVersionHasPathsFromWhereTheRunWasBegun) {
-  const auto train_of = [](const std::string& dir, const std::string& folder) {
-    const Source kept{.name = "config.json",
-                      .text = R"({"run": {"dir": ")" + dir +
-                              R"("}, "data": {"train": ["data/train.bin", "/d.bin"]}})"};
-    const Json read = Json::parse(in_run_folder(kept, folder).text);
-    EXPECT_EQ(read.at("data").at("train").at(1), "/d.bin");
-    return read.at("data").at("train").at(0).get<std::string>();
-  };
-  EXPECT_EQ(train_of("runs/a", "/home/me/runs/a"), "/home/me/data/train.bin");
-  EXPECT_EQ(train_of("./runs/a/", "/home/me/runs//a/."), "/home/me/data/train.bin");
-  EXPECT_EQ(train_of("", "/home/me/runs/a"), "/home/me/runs/a/data/train.bin");
-  // DIR named from within the folder that it lies in, and from within itself.
-  const std::filesystem::path here = std::filesystem::current_path();
-  const std::string name = here.filename().string();
-  const std::string above = (here.parent_path() / "data/train.bin").string();
-  EXPECT_EQ(train_of(name, "."), above);
-  EXPECT_EQ(train_of(name + "/a", "a"), above);
-  // Moved, or begun anywhere: from the working folder, as they were read then.
-  EXPECT_EQ(train_of("runs/a", "/else/where"), "data/train.bin");
-  EXPECT_EQ(train_of("/home/me/runs/a", "/home/me/runs/a"), "data/train.bin");
-}
-
-TEST(StoredConfig, OfAnEarlierVersionHasARunDirectoryWhereItLies) {
-  const Source kept{.name = "config.json", .text = R"({"run": {"dir": "runs/a", "steps": 7}})"};
-  EXPECT_EQ(in_run_folder(kept, "/home/me/runs/a").text, R"({"run":{"steps":7}})");
-  EXPECT_EQ(Json::parse(in_run_folder(kept, "/else/where").text), Json::parse(kept.text));
-}
-
-TEST(StoredConfig, NeedsAWorkingFolderForRelativePathsAlone) {
-  Config config;
-  config.data.train = {"/a.bin"};
-  EXPECT_TRUE(stored_config(config, "").ok());
-  config.data.train = {"a.bin"};
-  const auto stored = stored_config(config, "");
-  ASSERT_FALSE(stored.ok());
-  EXPECT_THAT(stored.error().message(), HasSubstr("what a.bin is relative to"));
 }
 
 }  // namespace

@@ -16,6 +16,11 @@ inline std::string data_file(const std::string& name) {
   return std::string(CONFIG_TEST_DATA) + "/" + name;
 }
 
+// A run file with a batch size and `more` in it.
+inline std::string run_with(const std::string& more) {
+  return R"({"train_batch_size": 8, )" + more + "}";
+}
+
 inline Result<Resolved> resolve_run(std::string text, std::vector<std::string> overrides = {},
                                     std::int64_t world_size = 1) {
   return resolve({.run_file = Source{"run.json", std::move(text)},
