@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 
-from prepared import END, Prepared, random_text
+from prepared import END, TOOLS, Prepared, random_text
 
 
 class Bytes(Prepared):
