@@ -15,7 +15,6 @@ import unittest
 import unittest.mock
 from collections import Counter
 from importlib.util import find_spec
-from pathlib import Path
 
 sys.dont_write_bytecode = True
 
