@@ -20,9 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr std::int64_t kVersion = 9;
-constexpr std::int64_t kFirstWithFeatures = 9;  // before, a version stood for the keys that it had
-constexpr const char* kFirstFamily = "gpt2";    // of checkpoints that do not say
+constexpr std::int64_t kVersion = 9;          // before, a version stood for the keys that it had
+constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
 // What a reader must know of to read a checkpoint rightly.
 constexpr std::array<std::string_view, 4> kFeatures = {"adapters", "client", "moments", "parts"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
@@ -260,7 +259,7 @@ Status check_format(const json& content) {
     return Error(ErrorCode::kNewerVersion, "it is of format version " + std::to_string(version) +
                                                ", and this program reads versions up to " +
                                                std::to_string(kVersion) + use_its_version(content));
-  if (version >= kFirstWithFeatures) {
+  if (version == kVersion) {
     for (const json& feature : content.at("features")) {
       const auto name = feature.get<std::string>();
       if (std::ranges::find(kFeatures, name) == kFeatures.end())
@@ -389,7 +388,8 @@ Status check_manifest_room(const CheckpointState& state, std::span<const TensorS
     manifest.elements += elements;
     others += kBytesOfTensor + 2 * tensor.name.size();
   }
-  StoredFile all{.name = "state", .bytes = 3 * sizeof(float) * manifest.elements};
+  StoredFile all{.name = "state",
+                 .bytes = offload::kStateFields.size() * sizeof(float) * manifest.elements};
   all.chunks.assign(all.bytes / manifest.chunk_bytes + 1, ~std::uint64_t{0});
   manifest.files.push_back(std::move(all));
   const std::uint64_t bytes = to_text(manifest).size() + others;

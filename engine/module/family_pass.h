@@ -5,10 +5,9 @@
 //   passes.backward(pass, scale);                            gradients are in the run's sums
 //
 // Both are parts of one program (offload::micro_batch_passes()), which the run's StepEngine carries
-// out as it does a Trainer's. What is between
-// the two is in the MicroBatchPass: each unit's input, and what blocks keep where they keep it. The
-// head makes the loss alone in forward, and once more with its gradient in backward, whose scale
-// nobody knows before.
+// out as it does a Trainer's. What is between the two is in the MicroBatchPass: each unit's input,
+// and what blocks keep where they keep it. The head makes the loss alone in forward, and once more
+// with its gradient in backward, whose scale nobody knows before.
 //
 // Bits:    the same wherever anything lies, and whether blocks keep or recompute.
 // Threads: one at a time, but not always the same one. On CUDA everything is enqueued on the

@@ -50,8 +50,7 @@ class StateSweep {
   // Elements of a unit.
   using Visit = std::function<Status(int unit, const StateSlice& slice)>;
   // All must outlive it. `units`: whose first elements the slices are counted from. `rounding`: of
-  // kRestore, for moments that are stored as bf16 and that it
-  // cannot represent.
+  // kRestore, for moments that are stored as bf16 and that it cannot represent.
   StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls,
              std::span<const UnitSpec> units, const MomentSeed& rounding = {});
   StateSweep(const StateSweep&) = delete;
