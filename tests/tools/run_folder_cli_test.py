@@ -253,6 +253,8 @@ class Exports(TokenData):
             "hidden": 32, "heads": 2, "context": 16, "vocab": 257, "ffn_multiplier": 2,
             "kv_heads": 2, "head_dim": 16}})
         self.sluice("train", "scratch.json", "--out", "scratch", *self.of("unknown"))
+        self.assertIn("--base-name: it is empty",
+                      self.refused("export", "scratch", "named", "--base-name", ""))
         self.assertIn("the run did not begin with a model",
                       self.refused("export", "scratch", "named", "--base-name", "me/x"))
         self.sluice("export", "scratch", "model", "--dtype", "bf16")

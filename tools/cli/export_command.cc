@@ -4,6 +4,7 @@
 
 #include "aio/units.h"
 #include "tools/cli/command.h"
+#include "tools/cli/option_checks.h"
 #include "tools/session/export_checkpoint.h"
 #include "tools/session/open_queue.h"
 #include "tools/session/show_share.h"
@@ -91,7 +92,8 @@ Command add_export_command(CLI::App& sluice) {
       ->add_option("--base-name", options->base_name,
                    "What README.md and adapter_config.json call the model that the run began with; "
                    "else the hub's name where its folder has it, or the folder's")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(not_empty());
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 
