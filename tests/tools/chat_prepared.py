@@ -2,21 +2,16 @@
 
 import hashlib
 import json
-import shutil
-import subprocess
 import sys
-import tempfile
-import unittest
-import unittest.mock
 from array import array
 from itertools import groupby
 from pathlib import Path
 
-TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(TOOLS))
 
-import tool_packages
+import prepared
+
+import tool_packages  # where prepared has made it found
 from toolbox import Failure
 
 CHATML = """\
@@ -104,18 +99,7 @@ def asked(answer, question="q"):
     return {"messages": messages(("user", question), ("assistant", answer))}
 
 
-class Prepared(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="sluice-prepare-chat-test-"))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.out = self.folder / "out"
-
-    def write(self, name, content):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
+class Prepared(prepared.Prepared):
     def rows(self, rows, name="chat.jsonl"):
         return self.write(name, "".join((row if isinstance(row, str) else json.dumps(row)) + "\n"
                                         for row in rows))
@@ -140,11 +124,6 @@ class Prepared(unittest.TestCase):
             self.write(f"{name}/chat_template.jinja", template)
         return self.folder / name
 
-    def run_tool(self, *arguments):
-        return subprocess.run([sys.executable, "-B", TOOLS / "prepare", *map(str, arguments)],
-                              cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=250, check=False)
-
     def prepare(self, *arguments, tokenizer=None, out=None):
         """A run that has to succeed; all is trained on unless it says otherwise."""
         if "--validation-fraction" not in arguments:
@@ -163,21 +142,17 @@ class Prepared(unittest.TestCase):
         self.assertEqual(list(self.folder.glob(".out*")), [])
         return result.stderr
 
-    def sidecar(self, name="train.bin", out=None):
-        return json.loads(((out or self.out) / f"{name}.json").read_text(encoding="utf-8"))
-
     def documents(self, name="train.bin", out=None):
         """Of each conversation: its tokens, and for each 1 if it is trained on, else 0."""
         path = (out or self.out) / name
-        tokens = array("H" if self.sidecar(name, out)["dtype"] == "uint16" else "I")
-        tokens.frombytes(path.read_bytes())
+        tokens = self.tokens(name, out)
         begins = array("Q")
         begins.frombytes(Path(f"{path}.documents").read_bytes())
         bits = Path(f"{path}.mask").read_bytes()
         self.assertEqual(len(bits), (len(tokens) + 7) // 8)
         mask = [bits[token // 8] >> token % 8 & 1 for token in range(len(tokens))]
         self.assertEqual(begins[-1], len(tokens))
-        return [(list(tokens[begin:end]), mask[begin:end])
+        return [(tokens[begin:end], mask[begin:end])
                 for begin, end in zip(begins, begins[1:])]
 
     def pieces(self, name="train.bin", out=None):
