@@ -29,6 +29,7 @@
 #include "engine/config/report.h"
 #include "engine/config/resolve.h"
 #include "engine/module/module_run.h"
+#include "engine/preflight/machine_facts.h"
 #include "engine/run/stored_state.h"
 #include "engine/step/train_error.h"
 #include "python/native/family_bindings.h"
@@ -148,6 +149,11 @@ void define_values(py::module_& module) {
       .def("json", [](const ResolvedConfig& it) { return config::to_json(it.config); });
 
   module.def("leave_exit_handlers_to_parent", &leave_exit_handlers_to_parent);
+  module.def("free_ram_bytes", [] {
+    config::Config config;
+    config.run.device = config::Device::kCpu;  // of no GPU is a context made
+    return host_free(machine_facts(config));
+  });
   module.def("check_trace", [](const std::string& steps) {
     static_cast<void>(value_of(TraceLog::parse_steps(steps)));
   });

@@ -129,7 +129,7 @@ def _from_text(text: dict[str, Any]) -> torch.Tensor:
     raw = bytearray(base64.b64decode(text["data"]))
     dtype = getattr(torch, text["dtype"])
     if not raw:
-        return torch.empty(text["shape"], dtype=dtype)
+        return torch.empty(text["shape"], dtype=dtype, device="cpu")
     return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(text["shape"])
 
 

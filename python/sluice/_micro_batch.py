@@ -156,10 +156,10 @@ def _documents(seen: torch.Tensor, device: torch.device) -> Documents:
     """Rows that are padded on the left: the padding is a document of its own, which nothing behind
     it sees. Positions are relative where they are turned."""
     rows, length = seen.shape
-    first = torch.where(seen.any(1), seen.int().argmax(1), torch.zeros(rows, dtype=torch.int64))
-    at = torch.arange(length).expand(rows, length)
+    first = torch.where(seen.any(1), seen.int().argmax(1), seen.new_zeros(rows, dtype=torch.int64))
+    at = torch.arange(length, device=seen.device).expand(rows, length)
     positions = torch.where(at < first[:, None], at, at - first[:, None])
     starts = torch.nonzero(positions.flatten() == 0).flatten()
-    starts = torch.cat([starts, torch.tensor([rows * length])]).to(torch.int32)
+    starts = torch.cat([starts, starts.new_tensor([rows * length])]).to(torch.int32)
     longest = int(positions.max()) + 1
     return positions.contiguous().to(device), starts.to(device), longest

@@ -15,16 +15,21 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _engines
 from ._copies import NotCopied
-from ._core import Error, RefusedError, Run
+from ._core import Error, RefusedError, Run, free_ram_bytes
 from ._tensors import tensors_in
 from ._threads import Passes
 from .units import ManagedParameter, Unit, owners
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
+_CHANGED = "Its present value is that of the change: load a checkpoint before going on"
 
 
 def _is_view(parameter: torch.Tensor, view: torch.Tensor) -> bool:
     return parameter.device == view.device and parameter.is_set_to(view)
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    return free_ram_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
 
 
 class Closed:
@@ -57,6 +62,7 @@ class Residency(NotCopied):
         self._passes = Passes()
         self._versions: list[list[int]] = [[] for _ in units]
         self._views = [run.views(unit) if it.parameters else [] for unit, it in enumerate(units)]
+        self._copies: dict[int, list[torch.Tensor]] = {}  # of units, in place of their views
         self._most = max(run.most_acquired, 1)
         self._at_once = min(self._most, 2)  # unless more are needed at a time
         self.in_backward = False
@@ -118,7 +124,13 @@ class Residency(NotCopied):
 
     @contextmanager
     def holding(self, wanted: list[int]) -> Iterator[None]:
+        """The parameters of these units have their values: their own memory, or, where there is room
+        for fewer units at a time, copies, which are forgotten afterwards."""
         self.check_thread()
+        if len([unit for unit in wanted if unit != 0]) > self._most:
+            with self._copied([unit for unit in wanted if unit not in self._copies]):
+                yield
+            return
         for unit in wanted:
             self._depth[unit] += 1
         try:
@@ -128,6 +140,36 @@ class Residency(NotCopied):
             yield
         finally:
             self._leave(wanted)
+
+    @contextmanager
+    def _copied(self, wanted: list[int]) -> Iterator[None]:
+        self._check_room_for_copies(wanted)
+        copied: list[int] = []
+        try:
+            for unit in wanted:
+                with self.holding([unit]):
+                    copies = [it.parameter.detach().clone() for it in self._units[unit].parameters]
+                copied.append(unit)
+                self._copies[unit] = copies
+                self.attach(unit)
+            yield
+        finally:
+            for unit in copied:
+                del self._copies[unit]
+            self.attach(*copied)
+            for unit in copied:
+                self._check_versions(unit, "It has its old value again")
+
+    def _check_room_for_copies(self, wanted: list[int]) -> None:
+        views = [view for unit in wanted for view in self._views[unit]]
+        needed = sum(view.numel() * view.element_size() for view in views)
+        free = _free_bytes(views[0].device) if views else None
+        if free is not None and needed > free:
+            raise Error(
+                f"these {len(wanted)} units take {needed / 2**30:.2f} GiB together, and"
+                f" {free / 2**30:.2f} GiB of memory are free: gather the parameters of fewer"
+                " modules at a time"
+            )
 
     def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
         """Its gradient comes before those of all that made it. What the module only handed on (T5's
@@ -273,14 +315,13 @@ class Residency(NotCopied):
         self.generation += 1
         self.note_versions()
 
-    def _check_versions(self, unit: int) -> None:
+    def _check_versions(self, unit: int, now: str = _CHANGED) -> None:
         for it, version in zip(self._units[unit].parameters, self._versions[unit]):
             if it.parameter._version != version:
                 self._versions[unit][it.index] = it.parameter._version
                 raise RefusedError(
                     f"parameter {it.name} was changed in place: only the optimizer changes"
-                    " parameters here. Its present value is that of the change: load a checkpoint"
-                    " before going on"
+                    f" parameters here. {now}"
                 )
 
     def check_memory(self, *units: int) -> None:
@@ -300,12 +341,15 @@ class Residency(NotCopied):
                     )
 
     def is_attached(self, it: ManagedParameter) -> bool:
-        return _is_view(it.parameter, self._views[it.unit][it.index])
+        return _is_view(it.parameter, self._memory_of(it.unit)[it.index])
+
+    def _memory_of(self, unit: int) -> list[torch.Tensor]:
+        return self._copies.get(unit) or self._views[unit]
 
     def attach(self, *units: int) -> None:
         """Gives parameters of these units, or of all, the engine's memory again."""
         for unit in units or range(len(self._units)):
-            for it, view in zip(self._units[unit].parameters, self._views[unit]):
+            for it, view in zip(self._units[unit].parameters, self._memory_of(unit)):
                 if not _is_view(it.parameter, view):
                     it.parameter.data = view
 

@@ -181,8 +181,8 @@ class Engine(NotCopied):
         """Within it these parameters of the module can be read, and those that are fetched with
         them.
 
-        Not changed: RefusedError behind it, where one was. Where units are on NVMe, few may be
-        gathered at a time.
+        Not changed: RefusedError behind it, where one was. Where more units are asked for than
+        there is room for beside the passes, they are copied, each to memory of its own.
         """
         with self._training.values.gathered(parameters):
             yield

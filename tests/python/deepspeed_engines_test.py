@@ -353,7 +353,7 @@ class Gathering(unittest.TestCase):
         self.assertEqual(len(train(engine, batches(1))), 1)
         engine.destroy()
 
-    def test_has_room_for_a_few_where_they_are_on_nvme(self):
+    def test_one_after_another_and_all_at_once(self):
         module = tower(blocks=8)
         weights = [it.up.weight.detach().clone() for it in module.blocks]
         with tempfile.TemporaryDirectory() as drive:
@@ -361,9 +361,15 @@ class Gathering(unittest.TestCase):
                 for block, value in zip(module.blocks, weights):
                     with deepspeed.zero.GatheredParameters(block.parameters()):
                         self.assertTrue(torch.equal(block.up.weight, value))
-                with self.assertRaisesRegex(sluice.Error, "room for"):
-                    with deepspeed.zero.GatheredParameters(module.parameters()):
-                        pass
+                with deepspeed.zero.GatheredParameters(module.parameters()):
+                    for block, value in zip(module.blocks, weights):
+                        self.assertTrue(torch.equal(block.up.weight, value))
+                with (
+                    mock.patch("sluice._residency._free_bytes", return_value=1000),
+                    self.assertRaisesRegex(sluice.Error, "gather the parameters of fewer modules"),
+                    deepspeed.zero.GatheredParameters(module.parameters()),
+                ):
+                    pass
                 with deepspeed.zero.GatheredParameters(module.blocks[7]):
                     self.assertTrue(torch.equal(module.blocks[7].up.weight, weights[7]))
 

@@ -538,6 +538,36 @@ class Evaluation(unittest.TestCase):
                     with engine.gathered(module.blocks[1].up.bias), torch.no_grad():
                         module.blocks[1].up.bias.zero_()
 
+    def test_more_units_are_gathered_than_there_is_room_for(self):
+        for place in PLACES:
+            module, reference = tower(blocks=7), tower(blocks=7)
+            with (
+                tempfile.TemporaryDirectory() as drive,
+                initialize(module, place=place, drive=drive) as engine,
+            ):
+                everything, bias = list(module.parameters()), module.blocks[5].up.bias
+                with torch.no_grad():
+                    expected = engine(batches(1)[0])
+                    with engine.gathered(*everything):
+                        for (name, it), value in zip(
+                            module.named_parameters(), reference.parameters()
+                        ):
+                            self.assertTrue(torch.equal(it, value), f"{place} {name}")
+                        self.assertEqual(engine(batches(1)[0]), expected)
+                        self.assertEqual(len(engine.state_dict()), len(module.state_dict()))
+                    with self.assertRaisesRegex(sluice.RefusedError, "was changed in place"):
+                        with engine.gathered(*everything):
+                            bias.add_(1)
+                    with engine.changing(*everything):
+                        bias.fill_(0.5)
+                    reference.blocks[5].up.bias.fill_(0.5)
+                with self.assertRaisesRegex(RuntimeError, r"blocks\.5"):
+                    bias.sum()
+                self.assertTrue((engine.state_dict()["blocks.5.up.bias"] == 0.5).all())
+                losses = train_by_torch(reference, torch_adamw(reference), batches(3))
+                for one, other in zip(train(engine, batches(3)), losses):
+                    self.assertAlmostEqual(one, other, delta=1e-5)
+
     def test_weights_can_be_loaded(self):
         module = tower()
         other = tower(seed=9)

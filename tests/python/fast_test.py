@@ -52,7 +52,7 @@ class Losses(Fast):
             train(engine, data)
             by_torch(reference, data)
             for key, value in engine.state_dict().items():
-                off = (value - reference.state_dict()[key]).abs().max().item()
+                off = (value - reference.state_dict()[key].cpu()).abs().max().item()
                 # AdamW's first steps are as large where a gradient is rounding alone.
                 self.assertLess(off, 1e-4, f"{name} {key}")
 
@@ -294,6 +294,18 @@ class Outputs(Fast):
         for key, value in reference.state_dict().items():
             self.assertTrue(torch.equal(again.state_dict()[key], value), key)
 
+    def test_tensors_are_made_where_they_belong(self):
+        """Not on torch's default device, which is the script's."""
+        data = [*batches(2), padded(batches(1, seed=3)[0], left=True)]
+        expected, engine = self.engine(make("llama")), self.engine(make("llama"))
+        losses = train(expected, data)
+        with torch.device("meta"):
+            self.assertEqual(train(engine, data), losses)
+            engine.save_checkpoint(self.folder / "a")
+            engine.load_checkpoint(self.folder / "a")
+            for name, value in engine.state_dict().items():
+                self.assertTrue(torch.equal(value, expected.state_dict()[name]), name)
+
     def test_closed_and_loaded(self):
         model = make("llama")
         weights = make("llama", seed=5).state_dict()
@@ -302,7 +314,7 @@ class Outputs(Fast):
         engine.load_weights(weights)
         self.assertEqual(engine.global_step, 0)
         for key, value in engine.state_dict().items():
-            self.assertTrue(torch.equal(value, weights[key]), key)
+            self.assertTrue(torch.equal(value, weights[key].cpu()), key)
         engine.close()
         self.assertNotIn("forward", model.__dict__)
 
@@ -403,7 +415,7 @@ print("closed")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                               timeout=120, check=False)  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-        self.assertIn("raised: CUDA error: device-side assert", done.stdout)
+        self.assertIn("raised: CUDA error: ", done.stdout)  # of whichever call notices it
         self.assertIn("closed", done.stdout)
 
     def test_a_stale_loss(self):

@@ -360,11 +360,11 @@ class Threads(unittest.TestCase):
 
     def test_a_call_in_a_backward_pass_that_waits_for_it(self):
         """On a GPU autograd has a thread of its own."""
-        refused = []
+        refused, data = [], batches(1)[0]
         with initialize(tower()) as engine:
 
             def hook(_):
-                for call in (lambda: engine(batches(1)[0]), engine.state_dict):
+                for call in (lambda: engine(data), engine.state_dict):
                     with self.assertRaisesRegex(sluice.RefusedError, "within a backward pass"):
                         call()
                     refused.append(call)
