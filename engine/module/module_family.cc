@@ -58,7 +58,7 @@ void ModuleRun::expect_several_passes() {
 
 // Closes an open unit whose gradient counts for nothing.
 void ModuleRun::put_away(int unit) {
-  plan_.sums.kept > 0 ? engine_->keep_sum(unit) : engine_->send_gradient(unit);
+  engine_->close_gradient(unit, /*sends=*/plan_.sums.kept == 0);
 }
 
 // The ends of a model may have one slot between them.

@@ -154,8 +154,8 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
 // The sums of a unit, opened for what the micro-batch that goes on adds to it.
 const UnitViews& ModuleRun::begin(int unit) {
   // Its last gradient may still be needed.
-  if (micro_batch_ == 0 && !at(unit).begun) must(parts_->optimizer().wait_ready(unit));
-  must(parts_->gradients().open(unit));
+  if (micro_batch_ == 0 && !at(unit).begun) must(engine_->await_update(unit));
+  engine_->open_gradient(unit);
   if (at(unit).begun) return parts_->gradients().target_again(unit, micro_batch_);
   at(unit).begun = true;
   const GradientSink::Target target = parts_->gradients().target(unit, micro_batch_);
@@ -168,7 +168,7 @@ void ModuleRun::complete(int unit, const UnitViews& sums) {
   for (std::size_t i = 0; i < at(unit).summed.size(); ++i)
     if (!at(unit).summed[i]) sums[static_cast<int>(i)].zero_();
   parts_->gradients().added(unit, micro_batch_);
-  must(in_last_micro_batch() ? parts_->gradients().finish(unit) : parts_->gradients().keep(unit));
+  engine_->close_gradient(unit, /*sends=*/in_last_micro_batch());
 }
 
 void ModuleRun::begin_backward() {
@@ -224,7 +224,7 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
   // What several ranks exchange they exchange in one order, whatever came first on each: at the end
   // of the micro-batch.
   if (!is_last || !ranks().is_alone()) {
-    must(parts_->gradients().keep(unit));
+    engine_->keep_sum(unit);
     return;
   }
   at(unit).ended = true;
@@ -242,10 +242,10 @@ void ModuleRun::end(int unit) {
     at(unit).begun = false;
     return;
   }
-  must(parts_->gradients().open(unit));
+  engine_->open_gradient(unit);
   parts_->gradients().target(unit, micro_batch_);
   parts_->gradients().added(unit, micro_batch_);
-  must(in_last_micro_batch() ? parts_->gradients().finish(unit) : parts_->gradients().keep(unit));
+  engine_->close_gradient(unit, /*sends=*/in_last_micro_batch());
 }
 
 void ModuleRun::end_micro_batch() {
@@ -273,7 +273,7 @@ void ModuleRun::abandon_step() {
   if (const int open = engine_->take_open_unit(); open >= 0 && !forgotten) put_away(open);
   for (int unit = model().units() - 1; unit >= 0; --unit) {
     if (!forgotten) {
-      must(parts_->gradients().open(unit));
+      engine_->open_gradient(unit);
       parts_->gradients().target(unit, 0);
       put_away(unit);
     }
@@ -291,7 +291,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   const at::NoGradGuard no_tape;
   StepOutcome outcome = update_->begin();
   check_order();
-  const GradientTotals totals = must(parts_->gradients().totals());
+  const GradientTotals& totals = engine_->sum_gradients();
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
   const std::vector<double> of_all = must(all_of_step(ranks(), plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());

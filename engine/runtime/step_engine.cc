@@ -80,7 +80,7 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
       // After the sum, on the ranks' one stream, it would keep the next backward waiting.
       const bool gathers = parts_.parameters().units().prefetch_gathers();
       if (gathers) prefetch_after(program, position);
-      operation.op == StepOp::kKeepSum ? keep_sum(unit) : send_gradient(unit);
+      close_gradient(unit, operation.op == StepOp::kSendGradient);
       passes.end_phase();
       if (!gathers) prefetch_after(program, position);
       prefetch_sums(program, position);
@@ -91,7 +91,7 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
       break;
     case StepOp::kNorm:
       passes.end_waves();
-      totals_ = must(parts_.gradients().totals());
+      sum_gradients();
       break;
     case StepOp::kUpdate:  // StepUpdate's, which sees the totals first
       break;
@@ -206,6 +206,11 @@ void StepEngine::keep_sum(int unit) {
 void StepEngine::send_gradient(int unit) {
   open_unit_ = -1;
   must(parts_.gradients().finish(unit));
+}
+
+const GradientTotals& StepEngine::sum_gradients() {
+  totals_ = must(parts_.gradients().totals());
+  return totals_;
 }
 
 void StepEngine::note_gather(int unit) {

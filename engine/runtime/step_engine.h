@@ -67,7 +67,7 @@ class StepEngine {
   }
   // Operations [first, end).
   void run(const offload::StepProgram& program, Passes& passes, std::size_t first, std::size_t end);
-  // Of the last kNorm.
+  // Of the last step whose gradients were summed.
   const GradientTotals& totals() const { return totals_; }
 
   // ---- single operations, for whoever is asked unit by unit
@@ -85,6 +85,9 @@ class StepEngine {
   int take_open_unit() { return std::exchange(open_unit_, -1); }
   void keep_sum(int unit);
   void send_gradient(int unit);
+  void close_gradient(int unit, bool sends) { sends ? send_gradient(unit) : keep_sum(unit); }
+  // All gradients are where the optimizer wants them. On all ranks.
+  const GradientTotals& sum_gradients();
 
   // How long programs have waited for updates, since the call before.
   std::int64_t take_waited_ns();
