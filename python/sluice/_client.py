@@ -24,10 +24,6 @@ _MOST_BUFFER_BYTES = 64 << 20
 _log = logging.getLogger("sluice")
 
 
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def sample(parameters: Iterable[ManagedParameter], whole: bool = False) -> str:
     """A fingerprint of names, shapes and some values, or of all of them; empty without parameters."""
     return sample_of(((it, it.parameter) for it in parameters), whole)

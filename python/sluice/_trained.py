@@ -26,6 +26,14 @@ from .units import ManagedParameter, Unit, checkpointed_share
 _log = logging.getLogger("sluice")
 
 
+def _flat(keys: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in keys.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
 def _refuse_load(module: nn.Module, *_: Any) -> None:
     raise RefusedError(
         "the engine has the module's parameters: load them by engine.load_weights(state_dict)"
@@ -211,23 +219,23 @@ class TrainedModule(NotCopied):
         """What every rank has to have alike, before anything is taken."""
         keys = self.keys()
         keys["run"].pop("dir", None)
-        described = [
-            (
-                unit.name,
-                [
-                    (it.name, list(it.parameter.shape), str(it.parameter.dtype), it.trained)
-                    for it in unit.parameters
-                ],
-            )
+        described = {
+            it.name: {
+                "shape": list(it.parameter.shape),
+                "type": str(it.parameter.dtype)[6:],
+                "trained": it.trained,
+                "unit": unit.name,
+            }
             for unit in self.units
-        ]
+            for it in unit.parameters
+        }
         ranks.require_same(
             self.ranks,
             {
                 "the version of Sluice is another": VERSION,
                 "the run's folder (run_dir) is another": self.config.given_run_dir,
-                "the configuration is another": _client.digest(json.dumps(keys)),
-                "the module has other parameters": _client.digest(json.dumps(described)),
+                "the configuration is another": dict(_flat(keys)),
+                "the module has other parameters": described,
                 "sluice.init(values=False) was used otherwise": str(self.is_empty),
             },
         )

@@ -8,6 +8,8 @@ module, of which the first rank's values count, and trains on batches of its own
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
 import socket
@@ -80,11 +82,31 @@ def choose_gpu(ranks: Ranks | RankContext) -> None:
     torch.cuda.set_device(ranks.local_rank)
 
 
-def require_same(ranks: Ranks, what: dict[str, str]) -> None:
-    """RefusedError on all ranks where one of them says something else: what is compared, and what
-    of it is told to the user."""
+def require_same(ranks: Ranks, what: dict[str, str | dict[str, Any]]) -> None:
+    """Compares values by name between ranks.
+
+    Raises:
+        RefusedError: on all ranks, where one has another value: its name, and, of several values,
+            the first one that differs.
+    """
     for name, value in what.items():
-        said = ranks.all_gather(value)
+        text = value if isinstance(value, str) else json.dumps(value)
+        said = ranks.all_gather(hashlib.sha256(text.encode()).hexdigest())
         other = next((number for number, it in enumerate(said) if it != said[0]), None)
-        if other is not None:
-            raise RefusedError(f"{name} on rank {other} than on rank 0")
+        if other is None:
+            continue
+        detail = ""
+        if not isinstance(value, str):
+            texts = ranks.all_gather(text)
+            detail = _first_difference(json.loads(texts[0]), json.loads(texts[other]))
+        raise RefusedError(f"{name} on rank {other} than on rank 0{detail}")
+
+
+def _first_difference(first: dict[str, Any], other: dict[str, Any]) -> str:
+    for key in (*first, *(it for it in other if it not in first)):
+        if first.get(key) != other.get(key) or (key in first) != (key in other):
+            here, there = (
+                json.dumps(it[key]) if key in it else "missing" for it in (first, other)
+            )
+            return f": {key} is {there[:200]} there, and {here[:200]} on rank 0"
+    return ": in the order of its parts"

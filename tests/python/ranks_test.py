@@ -440,8 +440,10 @@ with start(2) as engine:
             """
 rank = int(os.environ["RANK"])
 for module, options, sentence in (
-    (tower(), {"gradient_clipping": 1.0 + rank}, "the configuration is another on rank 1"),
-    (tower(blocks=3 + rank), {}, "the module has other parameters on rank 1"),
+    (tower(), {"gradient_clipping": 1.0 + rank},
+     "configuration is another on rank 1 than on rank 0: gradient_clipping is 2.0 there, and 1.0"),
+    (tower(blocks=3 + rank), {},
+     "other parameters on rank 1 than on rank 0: blocks.3.norm.weight is .* there, and missing"),
 ):
     with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, sentence):
         initialize(module, **options)
