@@ -3,8 +3,9 @@
 
     python accelerate_loop.py --text book.txt --output_dir runs/b
 
-Beside DeepSpeed, accelerator.backward() is backward() and step() of the engine, and step() and
-zero_grad() of what prepare() returns do nothing. The same holds of what initialize() returns here.
+In a DeepSpeed loop under Accelerate, accelerator.backward() calls backward() and step() of the
+engine. step() and zero_grad() of what prepare() returns do nothing there. The same holds for what
+initialize() returns here.
 """
 
 import argparse

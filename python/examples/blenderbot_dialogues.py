@@ -3,7 +3,7 @@
 
     python blenderbot_dialogues.py --train_file dialogues.jsonl --output_dir runs/bot
 
-A line of the file is a dialogue: {"turns": ["Hello!", "Hello, how are you?", ...]}.
+Each line of the file is a dialogue: {"turns": ["Hello!", "Hello, how are you?", ...]}.
 """
 
 import json
@@ -44,7 +44,7 @@ def load(arguments):
 
 
 def examples(path, tokenizer, max_length):
-    """Of each turn but the first: the turns before it, and itself."""
+    """For each turn but the first: the turns before it, and the turn itself."""
     rows = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         turns = json.loads(line)["turns"]
@@ -74,7 +74,7 @@ def main(argv=None):
     )
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    # Between steps the module is what it was: generate() as ever.
+    # Between steps the module works as usual, and so does generate().
     asked = tokenizer.pad([{key: row[key] for key in ("input_ids", "attention_mask")}
                            for row in rows[:held]], return_tensors="pt").to(trainer.engine.device)
     replies = model.eval().generate(**asked, max_new_tokens=20, do_sample=False)

@@ -4,7 +4,7 @@
     python distilbert_classification.py --train_file reviews.tsv --output_dir runs/reviews \\
         --eval_strategy epoch --save_strategy epoch --load_best_model_at_end
 
-A line of the file is a label, a tab and a text.
+Each line of the file is a label, a tab and a text.
 """
 
 from dataclasses import dataclass, field

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """A Llama on text, computed by the engine's own units.
 
-    python llama_pretraining.py --text book.txt --output_dir runs/llama --model meta-llama/Llama-3.2-1B --bf16
+    python llama_pretraining.py --text book.txt --output_dir runs/llama \\
+        --model meta-llama/Llama-3.2-1B --bf16
 
-units="engine" wants them: it is refused where the model is none that they compute, with the reason.
-By default ("auto") PyTorch computes such a model instead, and engine.way says who does.
+units="engine" requires the engine's own units. A model that they do not compute is refused, with
+the reason. By default ("auto") PyTorch computes such a model instead; engine.way says which of the
+two does.
 """
 
 import argparse
@@ -52,7 +54,7 @@ def main(argv=None):
         "gradient_clipping": 1.0,
         "bf16": {"enabled": args.bf16},
         "optimizer": {"type": "AdamW", "params": {"lr": args.lr, "weight_decay": 0.01}},
-        "data": {"sequence_length": args.length},  # what a GPU's memory is planned for
+        "data": {"sequence_length": args.length},  # for planning GPU memory
     }
     if args.nvme is not None:
         config["zero_optimization"] = {"offload_optimizer": {"device": "nvme", "nvme_path": args.nvme}}

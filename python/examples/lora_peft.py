@@ -3,7 +3,7 @@
 
     python lora_peft.py --model meta-llama/Llama-3.1-8B --text book.txt --nvme /mnt/fast --save a
 
-The base has no optimizer state; each of its layers is in memory while it computes.
+The base model has no optimizer state. Each of its layers is in memory only while it computes.
 """
 
 import argparse

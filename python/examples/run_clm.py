@@ -3,7 +3,7 @@
 
     python run_clm.py --train_file book.txt --output_dir runs/clm --do_train --do_eval
 
-What is not in that script is --sluice, in place of --deepspeed.
+The only difference from that script is --sluice, which replaces --deepspeed.
 """
 
 import math
@@ -43,7 +43,7 @@ class EngineArguments:
 
 
 class Blocks(Dataset):
-    """A text's tokens in blocks; what is left over at the end is dropped."""
+    """A text's tokens in blocks of equal length. An incomplete block at the end is dropped."""
 
     def __init__(self, tokens, block_size):
         count = len(tokens) // block_size
@@ -62,7 +62,7 @@ def load(arguments):
     if arguments.model_name_or_path:
         tokenizer = AutoTokenizer.from_pretrained(arguments.model_name_or_path)
         return tokenizer, AutoModelForCausalLM.from_pretrained(arguments.model_name_or_path)
-    tokenizer = ByT5Tokenizer(extra_ids=0)  # bytes: nothing has to be downloaded
+    tokenizer = ByT5Tokenizer(extra_ids=0)  # bytes: nothing to download
     config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=1, eos_token_id=1)
     config.update_from_string(arguments.config_overrides)
     return tokenizer, AutoModelForCausalLM.from_config(AutoConfig.for_model(**config.to_dict()))

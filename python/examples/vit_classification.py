@@ -3,8 +3,8 @@
 
     python vit_classification.py --deepspeed_config ds.json --epochs 3 --save runs/vit
 
-The images are drawn: crosses, squares and stripes, of noise on noise. It goes on where the folder
-given by --save has a checkpoint.
+The images are generated: crosses, squares and stripes with noise, on noise. If the folder of --save
+has a checkpoint, training continues from it.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Sluice: trains PyTorch modules that are larger than the memory they are given.
+"""Sluice: trains PyTorch modules that are larger than the available memory.
 
     engine = sluice.initialize(model=module, config="run.json")
     for batch in batches:
@@ -6,11 +6,11 @@
         engine.backward(loss)
         engine.step()
 
-    for metrics in sluice.Run("run.json", out="runs/a"):  # a model that Sluice knows
+    for metrics in sluice.Run("run.json", out="runs/a"):  # a model built into Sluice
         ...
 
-Parameters and AdamW's state live in RAM, on NVMe or on a GPU, as the configuration places them, and
-come to where they are used unit by unit. Where anything lies changes no bit of the result.
+Parameters and AdamW's state live in RAM, on NVMe or on a GPU, as the configuration places them.
+They are brought in unit by unit when they are needed. The placement changes no bit of the result.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""Calls of a module whose passes are the engine's units': what they return, and what happens when
-autograd comes back to it."""
+"""Calls of a module that the engine's own units compute: what they return, and what happens when
+autograd's backward reaches them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._micro_batch import MicroBatch, Passed
 
 
 class Loss(torch.autograd.Function):
-    """The engine's backward as autograd's."""
+    """Runs the engine's backward pass as a node of autograd's graph."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, call: Call) -> torch.Tensor:  # type: ignore[override]
@@ -27,7 +27,8 @@ class Loss(torch.autograd.Function):
 
 
 class Logits(torch.autograd.Function):
-    """Values whose gradient the units do not have, and which must not be lost in silence."""
+    """Logits in autograd's graph. The units have no gradient for them, so backward repeats the call
+    by hooks."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -47,17 +48,17 @@ def own_copy(value: Any) -> Any:
 
 
 class CallPasses(Protocol):
-    """What computes a call's passes."""
+    """Computes the passes of a call."""
 
     def loss_backward(self, call: Call, gradient: torch.Tensor) -> None:
-        """Computes the call's backward, with the gradient of its loss."""
+        """Computes the backward pass of the call, given the gradient of its loss."""
 
     def repeat(self, call: Call, gradient: torch.Tensor, name: str) -> None:
-        """Computes the call once more by hooks, and the backward of what it calls `name`."""
+        """Computes the call again by hooks, and the backward pass of its output `name`."""
 
 
 class Call:
-    """A call in training, between forward and backward."""
+    """A training call between its forward and backward passes."""
 
     def __init__(
         self,
@@ -72,22 +73,22 @@ class Call:
         self.passes = passes
         self.batch, self.passed, self.number = batch, passed, number
         self.args, self.kwargs = args, kwargs
-        self.generation = generation  # of the parameters' values
+        self.generation = generation  # counts changes of the parameters' values
         self.was_passed = False
-        self.is_retained = False  # backward(retain_graph=True): another backward may come
+        self.is_retained = False  # backward(retain_graph=True): another backward pass may follow
 
     def passed_with(self, scale: float) -> Passed:
-        """The script may use its tensors again."""
+        """Copies the call's tensors, which the script may overwrite."""
         kwargs = {key: own_copy(value) for key, value in self.kwargs.items()}
         args = tuple(own_copy(it) for it in self.args)
         return Passed(self.batch, self.number, args, kwargs, scale)
 
 
 def calls_in(node: Any) -> list[Any]:
-    """The nodes of a graph that are of calls by units."""
+    """The nodes of a graph that belong to calls computed by units."""
     kinds = (Loss._backward_cls, Logits._backward_cls)  # type: ignore[attr-defined]
     found: list[Any] = []
-    seen = {id(node): node}  # held, so that no other one gets its id
+    seen = {id(node): node}  # holds the node, so that no other gets its id
     left = [node]
     while left:
         it = left.pop()
@@ -102,8 +103,8 @@ def calls_in(node: Any) -> list[Any]:
 
 
 class Output(dict):
-    """What a call returns: ``loss``, and ``logits``, which are computed when they are asked for.
-    As transformers' outputs: by attribute, key or place."""
+    """What a call returns: ``loss``, and ``logits``, which are computed on first access. Items are
+    read like those of transformers' outputs: by attribute, key or index."""
 
     def __init__(self, loss: torch.Tensor, logits: Callable[[], torch.Tensor] | None):
         super().__init__(loss=loss)

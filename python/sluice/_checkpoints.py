@@ -45,7 +45,7 @@ class Checkpoints:
             return trained.run.save(os.fspath(directory), client, in_background, loss, within_step)
         finally:
             self._record.note_saves()
-            if not in_background:  # what failed is being raised
+            if not in_background:  # the exception being raised reports the failure
                 self._record.forget_failed()
 
     def wait(self) -> None:

@@ -1,5 +1,5 @@
-"""What a checkpoint keeps for the Python side: buffers, random generators, and the user's own
-state. As JSON."""
+"""The part of a checkpoint that Python writes, as JSON: buffers, random generators and the user's
+own state."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = logging.getLogger("sluice")
 
 
 def sample(parameters: Iterable[ManagedParameter], whole: bool = False) -> str:
-    """A fingerprint of names, shapes and some values, or of all of them; empty without parameters."""
+    """A fingerprint of names, shapes and some or all values. Empty without parameters."""
     return sample_of(((it, it.parameter) for it in parameters), whole)
 
 
 def sample_of(
     values: Iterable[tuple[ManagedParameter, torch.Tensor]], whole: bool = False
 ) -> str:
-    """Likewise, of these values: SOME, by which earlier versions knew them, or SOME/ALL."""
+    """The fingerprint of these values: SOME, which earlier versions wrote, or SOME/ALL."""
     some, every = hashlib.sha256(), ValuesHash()
     any_there = False
     for it, value in values:
@@ -50,30 +50,31 @@ def sample_of(
 
 
 def _of_buffer(buffer: torch.Tensor) -> list[Any]:
-    """Its form, and a fingerprint of every byte."""
+    """The buffer's dtype and shape, and a fingerprint of all its bytes."""
     data = _plain(buffer).reshape(-1).view(torch.uint8).numpy()
     return [str(buffer.dtype), list(buffer.shape), hashlib.sha256(data).hexdigest()]
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Its numbers in order, as bytes have them."""
+    """A contiguous copy on the CPU, so that its bytes can be read in order."""
     return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
 
 
 def _put(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Elements that are one in memory, as those of expand() are, stay one: they may be another
-    buffer's as well."""
+    """Sets the values of a tensor. Elements that share memory, as after expand(), keep sharing it,
+    since another buffer may use it too."""
     own = tuple(slice(0, 1 if step == 0 else None) for step in tensor.stride())
     tensor[own].copy_(values[own])
-    if not torch.equal(_plain(tensor), values):  # rank 0 has others
+    if not torch.equal(_plain(tensor), values):  # differs on rank 0
         tensor.data = values.to(tensor.device)
 
 
 def take_first_ranks_values(
     ranks: Ranks, parameters: list[ManagedParameter], module: nn.Module
 ) -> None:
-    """As DeepSpeed has it: what has other values on some rank takes the first rank's. Parameters,
-    and buffers that have one form on all ranks; sparse and quantized ones stay each rank's own."""
+    """Gives all ranks the first rank's values, as DeepSpeed does. This covers parameters, and
+    buffers that have the same form on all ranks. Sparse and quantized ones stay local to each
+    rank."""
     tensors: dict[str, torch.Tensor] = {it.name: it.parameter for it in parameters}
     with _deferred_init.materialized(it.parameter for it in parameters):
         own: dict[str, Any] = {it.name: sample([it], whole=True) for it in parameters}
@@ -103,7 +104,8 @@ def take_first_ranks_values(
 
 
 def _differs(first: Any, of_all: list[dict[str, Any]], name: str) -> bool:
-    """A buffer of another form is each rank's own: a cache that grows, say."""
+    """Whether a buffer's values differ between ranks. Buffers of different forms, such as a cache
+    that grows, stay local to each rank."""
     if any(name not in said for said in of_all):
         return False
     if isinstance(first, list) and any(said[name][:2] != first[:2] for said in of_all):
@@ -139,7 +141,7 @@ def _persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str:
-    """The first rank's, but for the generators, which each rank has of its own."""
+    """The state of the first rank, with the random generators of every rank."""
     buffers = _persistent_buffers(module)
     size = sum(it.numel() * it.element_size() for it in buffers.values())
     if size > _MOST_BUFFER_BYTES:
@@ -177,11 +179,11 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
 
 @dataclass
 class Stored:
-    """What pack() has written, checked: restore() cannot fail half way."""
+    """The checked contents of what pack() wrote: restore() cannot fail halfway."""
 
     client_state: Any
     buffers: dict[str, torch.Tensor]
-    generators: dict[str, torch.Tensor]  # this rank's; empty where it was not there
+    generators: dict[str, torch.Tensor]  # this rank's; empty if the save had no such rank
 
 
 def _generators(stored: dict[str, Any], rank: int) -> dict[str, torch.Tensor]:
@@ -206,8 +208,8 @@ def _generators(stored: dict[str, Any], rank: int) -> dict[str, torch.Tensor]:
 
 
 def read(text: str, module: nn.Module, frozen: str, rank: int) -> Stored:
-    """What pack() has written. RefusedError where it is not this module's, Error where it cannot
-    be read."""
+    """Reads what pack() wrote. RefusedError if it belongs to another module, Error if it is
+    unreadable."""
     try:
         return _read(json.loads(text), module, frozen, rank)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
@@ -221,7 +223,7 @@ def read(text: str, module: nn.Module, frozen: str, rank: int) -> Stored:
 
 def _read(stored: dict[str, Any], module: nn.Module, frozen: str, rank: int) -> Stored:
     some, _, every = frozen.partition("/")
-    kept = stored.get("frozen_values")  # earlier versions looked at both ends of each parameter
+    kept = stored.get("frozen_values")  # earlier versions fingerprinted both ends of each parameter
     if stored["frozen"] != some or (kept and every and kept != every):
         raise RefusedError(
             "the checkpoint was trained beside other frozen parameters than those of this module:"
@@ -242,8 +244,8 @@ def _read(stored: dict[str, Any], module: nn.Module, frozen: str, rank: int) -> 
 
 
 def restore(stored: Stored, module: nn.Module) -> Any:
-    """Sets buffers and generators, and returns the client_state. A rank that was not there when it
-    was saved keeps the generators that it has."""
+    """Restores buffers and generators, and returns the client_state. A rank that did not exist at
+    the save keeps its own generators."""
     buffers = _persistent_buffers(module)
     with torch.no_grad():
         for name, value in stored.buffers.items():

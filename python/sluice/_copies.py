@@ -1,4 +1,4 @@
-"""What is not copied, nor pickled: an engine, and a module whose parameters it has."""
+"""Refuses to copy or pickle an engine or a module in training."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def _refuse(*_: Any) -> NoReturn:
 
 
 class NotCopied:
-    """Of a module's hooks, so that its parts are not copied either."""
+    """A base of the engine's objects that a module's hooks hold: parts of the module are not copied
+    either."""
 
     __deepcopy__ = _refuse
     __reduce_ex__ = _refuse
 
 
-_NAMES = ("__deepcopy__", "__reduce_ex__")  # looked for in the object before its class
+_NAMES = ("__deepcopy__", "__reduce_ex__")  # looked up in the object before its class
 
 
 def forbid(module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""What python/native/ makes: the engine for this package."""
+"""The native module that python/native/ builds."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, overload

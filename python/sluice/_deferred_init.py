@@ -1,4 +1,4 @@
-"""``sluice.init``: modules that are larger than memory while they are made or read."""
+"""``sluice.init``: creates or loads modules that are larger than memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ._tensors import tensors_in
 
 _log = logging.getLogger("sluice")
 
-# What asks for a tensor's form alone, makes a view of it, or makes another one of its form: its
-# values need not be there. Attributes and their setters are likewise.
+# Functions that read a tensor's form, make a view of it or make another tensor of the same form.
+# They need no values. The same holds for attributes and their setters.
 _FORM = frozenset(
     "__get__ __set__ __delete__ __hash__ __len__ _is_view chunk detach detach_ dim element_size"
     " empty_like expand expand_as full_like get_device has_names is_complex is_contiguous"
@@ -32,21 +32,21 @@ _FORM = frozenset(
     " select size split squeeze storage_offset stride swapaxes t transpose unbind unflatten"
     " unsqueeze view view_as zeros_like".split()
 )
-# What hands out an address, which may be used at any time.
+# Functions that return an address, which may be used at any time.
 _ADDRESS = frozenset(
     "__array__ __dlpack__ _typed_storage data_ptr numpy share_memory_ storage"
     " untyped_storage".split()
 )
-# What gives a parameter another storage.
+# Functions that give a parameter another storage.
 _REPLACES = frozenset("__set__ resize_ resize_as_ set_".split())
-_EMPTY = "_sluice_has_no_values"  # of a parameter
-# transformers reads all tensors of a folder ahead, with threads, unless this is set.
+_EMPTY = "_sluice_has_no_values"  # set on a parameter
+# transformers reads all tensors of a folder ahead in threads, unless this is set.
 _NO_READING_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
 
 
 class _Materializing(TorchFunctionMode):
-    """Values are in memory when a function of torch gets them. Its random numbers, and all that it
-    does, are the plain ones."""
+    """Brings values into memory before a function of torch uses them. The functions, and the random
+    numbers they draw, are unchanged."""
 
     def __init__(self, use: Use, adopt: Any = None):
         super().__init__()
@@ -76,7 +76,8 @@ class _Materializing(TorchFunctionMode):
 
 @contextmanager
 def materialized(tensors: Iterable[torch.Tensor], changes: bool = False) -> Iterator[None]:
-    """Within it these can be used, where sluice.init() has them: they go back behind it."""
+    """Makes these tensors usable within the context where sluice.init() has spilled them, and
+    spills them again afterwards."""
     if not any(is_spilled(it) for it in tensors):
         yield
         return
@@ -86,8 +87,8 @@ def materialized(tensors: Iterable[torch.Tensor], changes: bool = False) -> Iter
 
 
 def flush(root: nn.Module) -> None:
-    """What sluice.init() has in memory goes to the drives: an engine needs the room. Buffers that
-    are views of parameters get values of their own."""
+    """Writes the values that sluice.init() has in memory to the drives: an engine needs the room.
+    Buffers that are views of parameters get values of their own."""
     for module in root.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and is_spilled(buffer):
@@ -97,7 +98,7 @@ def flush(root: nn.Module) -> None:
 
 
 class DeferredInit:
-    """Made by :func:`init`."""
+    """The context that :func:`init` returns."""
 
     def __init__(self, config: Any, overrides: Any, cache_gib: float | None, values: bool):
         self._config = config
@@ -110,7 +111,7 @@ class DeferredInit:
 
     @property
     def stats(self) -> dict[str, int]:
-        """Bytes, of what was made: in all, in memory now and at most, written and read."""
+        """Byte counts of the parameters: total, in memory now, peak in memory, written and read."""
         return {} if self._spill is None else self._spill.stats
 
     def __enter__(self) -> DeferredInit:
@@ -159,7 +160,8 @@ class DeferredInit:
 
     @staticmethod
     def _watch_parameters(spill: Spill) -> Any:
-        """Parameters that this thread makes are the spill's. What ends that."""
+        """Has the spill adopt the parameters that this thread creates. Returns the function that
+        ends this."""
         thread = threading.get_ident()
         plain = nn.Parameter.__dict__["__new__"]
 
@@ -167,7 +169,7 @@ class DeferredInit:
             if threading.get_ident() != thread or not parameter.is_floating_point():
                 return
             if parameter.is_cuda and torch.get_default_device().type == "cuda":
-                parameter.data = parameter.data.cpu()  # torch.device("cuda") around it
+                parameter.data = parameter.data.cpu()  # created under torch.device("cuda")
             spill.adopt(parameter)
 
         def make(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -193,7 +195,8 @@ class DeferredInit:
 
 
 def _drop_values() -> Any:
-    """Parameters that this thread makes have a form alone. What ends that."""
+    """Drops the values of parameters that this thread creates. Returns the function that ends
+    this."""
     thread = threading.get_ident()
 
     def on_registration(_module: nn.Module, _name: str, parameter: Any) -> Any:
@@ -211,8 +214,8 @@ def _drop_values() -> Any:
 
 
 def fill_meta(root: nn.Module) -> bool:
-    """Parameters that were made without values become zeros, which have no memory. Whether there
-    are such."""
+    """Turns parameters without values into zeros that take no memory. Returns whether there were
+    any."""
     made: dict[int, nn.Parameter] = {}
     found = False
     for module in root.modules():
@@ -224,7 +227,7 @@ def fill_meta(root: nn.Module) -> bool:
                 if id(parameter) not in made:
                     zeros = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
                     made[id(parameter)] = nn.Parameter(zeros, parameter.requires_grad)
-                    setattr(made[id(parameter)], _EMPTY, True)  # also for another engine
+                    setattr(made[id(parameter)], _EMPTY, True)  # for another engine as well
                 module._parameters[name] = made[id(parameter)]
     return found
 
@@ -249,33 +252,38 @@ def init(
     cache_gib: float | None = None,
     values: bool = True,
 ) -> DeferredInit:
-    """Within it modules are made, or read from folders, whose parameters need not fit into memory::
+    """Within this context, modules may be created or loaded whose parameters do not fit into
+    memory::
 
         with sluice.init("run.json"):
             model = AutoModelForCausalLM.from_pretrained(folder)
         engine = sluice.initialize(model, "run.json")
 
-    Parameters that were not used last are on the configuration's NVMe folders, in files without a
-    name, which go with the process. Any function of torch finds their values as always, so they are
-    made of the same random numbers as without it, and are the same. Behind it a parameter has its
-    shape and type, and using its values raises an error, until the module has an engine, which
-    takes them over part by part; another ``with sluice.init(config)`` finds them, too. Buffers are
-    where they always are. With a GPU as the default device, parameters go to the CPU as they are
-    created, and what initialises them there draws the CPU's random numbers. A configuration without
-    NVMe folders changes nothing.
+    Parameters that were not used recently are on the configuration's NVMe folders, in unnamed files
+    that vanish with the process. Every function of torch gets its values as usual. Parameters are
+    therefore initialized with the same random numbers, and get the same values, as without this
+    context.
+
+    After the context a parameter has its shape and dtype, but using its values raises an error. An
+    engine for the module takes the values over piece by piece. Another ``with sluice.init(config)``
+    makes them usable, too.
+
+    Buffers are where they would be without this context. If the default device is a GPU, parameters
+    move to the CPU as they are created, and their initialization draws the CPU's random numbers.
+    Without NVMe folders in the configuration, the context changes nothing.
 
     Args:
-        config: that of :func:`initialize`.
-        overrides: likewise.
-        cache_gib: of values in memory, at most, beside what one function of torch needs; else half
-            of what ``budget.cpu_gib`` leaves beside the program, or a quarter of what the machine
-            has free.
-        values: False makes parameters of the device meta, without values, for an engine whose next
+        config: as for :func:`initialize`.
+        overrides: as for :func:`initialize`.
+        cache_gib: the most values to keep in memory, in addition to what a single function of torch
+            needs. The default is half of what ``budget.cpu_gib`` leaves next to the program, or a
+            quarter of the machine's free memory.
+        values: False makes parameters on the meta device, without values, for an engine whose next
             call is ``load_checkpoint()`` or ``load_weights()``.
 
     Raises:
-        Error: a drive is full, or fails; the sentence says where.
-        RefusedError: the addresses of more values than that are asked for (``numpy()``,
-            ``data_ptr()``).
+        Error: a drive is full or fails; the message names it.
+        RefusedError: more values than that would have to stay in memory, because their addresses
+            were requested (``numpy()``, ``data_ptr()``).
     """
     return DeferredInit(config, overrides, cache_gib, values)

@@ -1,4 +1,4 @@
-"""The engines that are open, each by its module."""
+"""The open engines, by module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-# Engines, which this module does not import: those that are not closed.
+# Engines that are not closed. This module does not import their class.
 _open: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
 
@@ -31,6 +31,6 @@ def is_trained(module: nn.Module) -> bool:
 
 
 def find(parameters: Iterable[torch.Tensor]) -> Any:
-    """The first engine that has any of these parameters; None where there is none."""
+    """The first engine that has any of these parameters, or None."""
     wanted = list(parameters)
     return next((it for it in all_open() if any(it.has(one) for one in wanted)), None)

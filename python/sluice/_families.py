@@ -1,5 +1,5 @@
-"""Whether a module is one that the engine computes by units of its own: exactly a class of
-transformers that a family has, as transformers makes it."""
+"""Whether the engine's own units can compute a module: it must be exactly a class of transformers
+that a family supports, built as transformers builds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from ._core import Error, Family, is_spilled
 
-# By model_type: the class, and the module that has its blocks.
+# By model_type: the class, and the module that contains its blocks.
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
@@ -23,9 +23,9 @@ CLASSES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-# All of them compute causal attention, and differ in rounding.
+# All of them compute causal attention; they differ in rounding.
 _ATTENTION = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
-# Keys of configs that the families read, or whose value is checked below.
+# Config keys that the families read, or whose values are checked below.
 READ = set(
     "activation_function add_cross_attention architectures attention_bias attention_dropout"
     " attn_pdrop dtype embd_pdrop head_dim hidden_act hidden_size intermediate_size is_causal"
@@ -36,7 +36,7 @@ READ = set(
     " rope_scaling rope_theta scale_attn_by_inverse_layer_idx scale_attn_weights sliding_window"
     " tie_word_embeddings torch_dtype use_sliding_window vocab_size".split()
 )
-# Those that change nothing of a causal language model's loss.
+# Config keys that do not affect the loss of a causal language model.
 _HARMLESS = set(
     "_name_or_path attn_implementation bos_token_id chunk_size_feed_forward eos_token_id id2label"
     " initializer_range keys_to_ignore_at_inference label2id n_ctx name_or_path num_labels"
@@ -45,7 +45,7 @@ _HARMLESS = set(
     " summary_use_proj task_specific_params transformers_version use_cache use_return_dict".split()
 )
 _MUST_BE_OFF = {"use_mrope"}
-# Of modules: what a pass does not read, or what is compared otherwise.
+# Attributes of modules that passes do not read, or that are compared separately.
 OWN = {
     "training",
     "gradient_checkpointing",
@@ -58,7 +58,7 @@ SCALARS = (bool, int, float, str, type(None))
 
 
 class NotOfAFamily(Exception):
-    """Why a module is none; a clause."""
+    """The reason, as a clause."""
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
@@ -67,19 +67,19 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
 
 
 def padding_row(model: nn.Module) -> int:
-    """Of the embedding: the token whose row gets no gradient for being looked up; -1: none."""
+    """The token whose embedding row gets no gradient from lookups; -1 if there is none."""
     row = model.get_input_embeddings().padding_idx  # type: ignore[operator]
     return -1 if row is None else int(row)
 
 
 def family_of(model: nn.Module) -> Family:
-    """Raises NotOfAFamily."""
+    """The family that computes the module. Raises NotOfAFamily."""
     _check_class(model)
     _check_parts(model)
     family = _read(model.config)
     _check_parameters(model, family)
     _check_twin(model)
-    # Those of sluice.init() are on the drives, or have no values yet; on meta none ever has.
+    # Values that sluice.init() holds are on the drives or do not exist yet; meta tensors have none.
     if not any(it.is_meta or is_spilled(it) or 0 in it.stride() for it in model.parameters()):
         _check_logits(model, family)
     _check_rotary(model)
@@ -133,13 +133,13 @@ def _check_parts(model: nn.Module) -> None:
 
 
 def loss_functions(model: nn.Module) -> tuple[Any, Any]:
-    """The one that was set on it, if any, and transformers' own."""
+    """The loss function set on the model, if any, and transformers' own."""
     usual = sys.modules["transformers.loss.loss_utils"].LOSS_MAPPING["ForCausalLM"]
     return model.__dict__.get("_loss_function"), usual
 
 
 def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
-    """The name of the first module or parameter with hooks of others."""
+    """The name of the first module or parameter with hooks that are not the engine's."""
     of_torch = torch.nn.modules.module
     if (
         of_torch._global_forward_hooks
@@ -162,7 +162,8 @@ def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
 
 
 def _is_harmless(hook: Any) -> bool:
-    """Of transformers' gradient_checkpointing_enable(): it says that a tensor needs a gradient."""
+    """Whether it is the hook of transformers' gradient_checkpointing_enable(), which only marks a
+    tensor as requiring a gradient."""
     name = getattr(hook, "__qualname__", "")
     return hook.__module__.startswith("transformers.") and "enable_input_require_grads" in name
 
@@ -203,7 +204,7 @@ def _scalars(part: nn.Module) -> dict[str, Any]:
 
 
 def _check_twin(model: nn.Module) -> None:
-    """Beside one that is made of its config: the same parts, with the same numbers."""
+    """Compares the model with one built from its config: same parts, same numbers."""
     try:
         with torch.device("meta"):
             twin = type(model)(copy.deepcopy(model.config))
@@ -224,8 +225,8 @@ def _check_twin(model: nn.Module) -> None:
 
 
 def _check_rotary(model: nn.Module) -> None:
-    """Tables beside those that are made of the config: too small a difference in them is not seen
-    in the logits of a few tokens."""
+    """Compares rotary tables with those built from the config. The logits of a few tokens do not
+    show small differences in them."""
     for name, part in named(model):
         table = part._buffers.get("inv_freq")
         if table is None or table.is_meta:
@@ -241,12 +242,12 @@ def _check_rotary(model: nn.Module) -> None:
 
 
 def _are_near(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """But for the rounding of another device, which may have made it."""
+    """Equal up to the rounding of another device, on which they may have been computed."""
     return torch.allclose(one, other, rtol=1e-6, atol=0)
 
 
 def _check_logits(model: nn.Module, family: Family) -> None:
-    """A few tokens through both."""
+    """Compares the logits of a few tokens from both."""
     parameters = dict(model.named_parameters())
     values = [[parameters[name].detach() for name, _ in unit] for _, unit in family.units]
     first = values[0][0]
@@ -256,7 +257,7 @@ def _check_logits(model: nn.Module, family: Family) -> None:
     config: Any = model.config
     attention = config._attn_implementation
     try:
-        if attention not in ("eager", "sdpa"):  # what may want a GPU, or a compiler
+        if attention not in ("eager", "sdpa"):  # others may need a GPU or a compiler
             config._attn_implementation = "sdpa"
         for part, _ in modes:
             part.training = False

@@ -1,4 +1,4 @@
-"""Files that take the place of others: whole, durable, and never through a link."""
+"""Files that replace others: complete, durable, and never written through a link."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """The path of a new file next to `path`, which takes its place at the end; where the block
-    fails, `path` stays as it was. A link of that name is replaced, and what it leads to is kept."""
+    """Yields the path of a new file next to `path`, which replaces `path` at the end. If the block
+    fails, `path` is unchanged. If `path` is a link, the link is replaced and its target is kept."""
     folder, name = os.path.split(os.path.abspath(path))
     fresh = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.new")
-    # A file that is made: never one that has the name already.
+    # O_EXCL: never open a file that already exists.
     made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         os.close(made)

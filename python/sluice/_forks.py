@@ -1,5 +1,5 @@
-"""What a forked process must not touch: threads, queues and pinned memory of the engine stay behind
-in the process that made them."""
+"""What a forked process must not touch: the engine's threads, queues and pinned memory belong to
+the parent process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _was_used = False
 
 
 class Forked:
-    """In place of what the engine has, in a forked process."""
+    """Replaces the engine's native objects in a forked process."""
 
     def __init__(self, what: str):
         self.__dict__["_what"] = what
@@ -29,20 +29,20 @@ class Forked:
 
 
 def watch(leave_to_parent: Callable[[], None]) -> None:
-    """Has this method called in a process that is forked from this one, while its object lives."""
+    """Calls this method in every process forked from this one, as long as its object lives."""
     _living.add(weakref.WeakMethod(leave_to_parent, _living.discard))
     note_use()
 
 
 def note_use() -> None:
-    """This process has threads of the engine's from now on."""
+    """Records that this process has threads of the engine from now on."""
     global _was_used
     _was_used = True
 
 
 def keep_forever(native: object) -> None:
-    """Its end would wait for threads that the fork has left behind, and remove files that are the
-    parent's."""
+    """Keeps the object alive: its destructor would wait for threads that did not survive the fork,
+    and remove the parent's files."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 

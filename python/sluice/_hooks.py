@@ -1,4 +1,4 @@
-"""How a module's passes are computed: the interface, and PyTorch's way, by hooks."""
+"""How a module's passes are computed: the interface, and PyTorch's implementation by hooks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from ._trained import TrainedModule
 
 
 class Passes(Protocol):
-    """Computes forward and backward of a module in training."""
+    """Computes the forward and backward passes of a module in training."""
 
     way: str  #: engine.way
 
     def check(self) -> None:
-        """Before a micro-batch's first pass: RefusedError where the module cannot be computed."""
+        """Called before the first pass of a micro-batch. RefusedError if the module cannot be
+        computed."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward, where the engine is called."""
+        """The module's forward pass, when the engine is called."""
 
     def begin_backward(self) -> None:
-        """Has the units that backward begins with."""
+        """Acquires the units that backward needs first."""
 
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
         """Adds the gradient of `scale` times the loss."""
 
     def check_gradient(self, parameter: torch.Tensor) -> None:
-        """RefusedError where autograd must not compute this parameter's gradient."""
+        """RefusedError if autograd must not compute this parameter's gradient."""
 
     def close(self) -> None:
-        """The module's forward is its own again."""
+        """Restores the module's own forward."""
 
 
 class HookPasses:
-    """By PyTorch: units come and go by hooks of the module."""
+    """Passes by PyTorch: hooks of the module acquire and release units."""
 
     way = "hooks"
 

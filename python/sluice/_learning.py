@@ -1,4 +1,4 @@
-"""What the command line says of a run that is unlikely to learn, each sentence once."""
+"""Warnings about runs that are unlikely to learn, as in the command line. Each is given once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ._core import StepOutcome
 from ._trained import TrainedModule
 
 _log = logging.getLogger("sluice")
-_MOST_USUAL_RATE = 1  # as tools/session/train_checks.cc has it
-_STEPS_AT_NORM_0 = 3  # as engine/observe/run_totals.h has it
+_MOST_USUAL_RATE = 1  # as in tools/session/train_checks.cc
+_STEPS_AT_NORM_0 = 3  # as in engine/observe/run_totals.h
 
 
 class LearningWatch:
-    """Of an engine's rates, before steps, and of their norms."""
+    """Watches the learning rates of an engine before steps, and the gradient norms after them."""
 
     def __init__(self, trained: TrainedModule):
         self._trained = trained
@@ -21,16 +21,16 @@ class LearningWatch:
         rate, groups = keys["optimizer"]["params"]["lr"], keys["optimizer"].get("groups", [])
         of_groups = [it["lr"] for it in groups if it.get("lr") is not None]
         self._most_of_rate = max([1.0, *(it / rate for it in of_groups)]) if rate > 0 else 1.0
-        # Where there is no schedule, groups have theirs whatever the others' is.
+        # Without a schedule, groups have their own rates whatever the base rate is.
         self._most_of_groups = max(of_groups, default=0) if rate == 0 else 0
-        # A range test is made to go too high.
+        # A range test raises the rate too far on purpose.
         is_test = keys.get("scheduler", {}).get("type") == "LRRangeTest"
         self._says_rate = trained.ranks.rank == 0 and not is_test
         self._says_norm = trained.ranks.rank == 0
-        self._at_norm_0 = 0  # steps without a break
+        self._at_norm_0 = 0  # in a row
 
     def look_at_rate(self) -> None:
-        """Of the step that begins."""
+        """Checks the rate of the step that begins."""
         most = max(self._trained.run.learning_rate * self._most_of_rate, self._most_of_groups)
         if not self._says_rate or most < _MOST_USUAL_RATE:
             return

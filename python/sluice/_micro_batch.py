@@ -1,5 +1,5 @@
-"""What a call gives a language model, as a micro-batch of the engine's units: the loss is the same
-as transformers', or it is not one for them."""
+"""Turns the arguments of a call into a micro-batch for the engine's units. The loss must be the
+same as transformers'; otherwise the units do not compute the call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Documents = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class NotByUnits(Exception):
-    """Why a call is not computed by the units; a clause."""
+    """Why units do not compute a call, as a clause."""
 
 
 class MicroBatch:
@@ -33,10 +33,10 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Passed:
-    """What one backward pass by units was computed of."""
+    """What a backward pass by units was computed from."""
 
     batch: MicroBatch
-    number: int  # of the passes of its micro-batch
+    number: int  # among the passes of its micro-batch
     args: tuple
     kwargs: dict[str, Any]
     scale: float
@@ -45,7 +45,8 @@ class Passed:
 def micro_batch(
     given: dict[str, Any], family: Family, config: Any, device: torch.device
 ) -> MicroBatch:
-    """Of a call's arguments, by name. Raises NotByUnits, or IndexError for unknown tokens."""
+    """Builds it from a call's arguments, by name. Raises NotByUnits, or IndexError for unknown
+    tokens."""
     has_rotary = family.name != "gpt2"
     given = {key: value for key, value in given.items() if value is not None}
     tokens, labels = given.pop("input_ids", None), given.pop("labels", None)
@@ -92,7 +93,7 @@ def _check_arguments(rest: dict[str, Any], config: Any) -> None:
             raise NotByUnits(f"{name} is asked for")
     if not rest.pop("return_dict", getattr(config, "return_dict", True)):
         raise NotByUnits("return_dict is False")
-    rest.pop("use_cache", None)  # of a whole sequence nothing is continued
+    rest.pop("use_cache", None)  # a whole sequence has no continuation
     logits = rest.pop("logits_to_keep", 0)
     if not (isinstance(logits, int) and logits == 0):
         raise NotByUnits("logits_to_keep is given")
@@ -108,7 +109,7 @@ def _facts(
     positions: Any,
     vocab: int,
 ) -> dict[str, int]:
-    """What is to know of a micro-batch, by one wait for the device at most."""
+    """Facts about a micro-batch, with at most one wait for the device."""
     outside = ((tokens < 0) | (tokens >= vocab)).any()
     facts = {
         "counted": counts.sum(),
@@ -153,8 +154,8 @@ def _own(tokens: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _documents(seen: torch.Tensor, device: torch.device) -> Documents:
-    """Rows that are padded on the left: the padding is a document of its own, which nothing behind
-    it sees. Positions are relative where they are turned."""
+    """Makes the padding of left-padded rows a document of its own, which no later token sees.
+    Positions in rotary embeddings are relative."""
     rows, length = seen.shape
     first = torch.where(seen.any(1), seen.int().argmax(1), seen.new_zeros(rows, dtype=torch.int64))
     at = torch.arange(length, device=seen.device).expand(rows, length)

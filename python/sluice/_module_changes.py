@@ -1,4 +1,4 @@
-"""What a script changes of a module that is in training, where the engine would not see it."""
+"""Changes that a script makes to a module in training and that the engine would not see."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from . import _engines
 from ._families import OWN, READ, SCALARS, loss_functions, named
 
 _log = logging.getLogger("sluice")
-_ALWAYS_COMPARED = 1 << 16  # elements of a buffer; larger ones by their version
+_ALWAYS_COMPARED = 1 << 16  # elements of a buffer; larger ones are compared by version
 _NOT_OF_PASSES = {"architectures", "dtype", "torch_dtype", "transformers_version"}
 _MISSING = object()
-_WATCHES = "_sluice_watches"  # of a function that stands in for one of torch's
+_WATCHES = "_sluice_watches"  # set on a function that replaces one of torch's
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -28,19 +28,19 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _noted(part: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Attributes by which a module computes."""
+    """The attributes that affect how a module computes."""
     for key, value in part.__dict__.items():
         if key == "forward" or key.startswith("_") or key in OWN:
             continue
-        if key == "p" and isinstance(part, nn.Dropout):  # compared with the family's
+        if key == "p" and isinstance(part, nn.Dropout):  # compared with the family's value
             continue
         if key == "config" or isinstance(value, SCALARS) or callable(value):
             yield key, value
 
 
 class Snapshot:
-    """How a family's module computes. The engine's units have all of that from its config, and see
-    nothing that is changed afterwards."""
+    """How a family's module computes. The engine's units take all of this from its config, and do
+    not see later changes."""
 
     def __init__(self, model: nn.Module):
         self._model = weakref.ref(model)
@@ -69,7 +69,7 @@ class Snapshot:
         return buffer.clone() if buffer.numel() <= _ALWAYS_COMPARED else None
 
     def changed(self) -> str | None:
-        """What is not as it was, but for values on a GPU; a clause."""
+        """What has changed, apart from values on a GPU, as a clause."""
         model: Any = self._model()
         config = vars(model.config)
         for key, value in self._config.items():
@@ -89,7 +89,7 @@ class Snapshot:
             now = part._buffers.get(key)
             if values is None:
                 is_same = now is buffer and now._version == version
-            else:  # also where it was changed past its version
+            else:  # detects changes that bypass the version counter
                 is_same = now is not None and _has_form(now, values)
                 is_same = is_same and (values.is_cuda or torch.equal(now, values))
             if not is_same:
@@ -99,8 +99,8 @@ class Snapshot:
         return None
 
     def changed_on_gpu(self) -> str | None:
-        """Likewise, of what changed() leaves out: behind it, while a GPU computes a pass, for which
-        this does not wait."""
+        """What has changed among the values on a GPU, which changed() leaves out. Call it after
+        changed(), while the GPU computes a pass: this does not wait for the pass."""
         if self._stream is None or self._before is None:
             return None
         compared = [
@@ -128,7 +128,7 @@ def _buffer_changed(name: str, key: str) -> str:
 
 
 def _is_updated_in_passes(part: nn.Module) -> bool:
-    """Rotary tables that transformers makes anew as sequences need them."""
+    """Whether it has rotary tables that transformers recomputes as sequences grow."""
     return getattr(part, "rope_type", "") in ("dynamic", "longrope")
 
 
@@ -139,7 +139,7 @@ _told: weakref.WeakSet[Any] = weakref.WeakSet()  # engines
 
 
 def _say_who_clips(parameters: Any, by_value: bool) -> None:
-    """Once for each engine: torch's functions find no gradients on its parameters."""
+    """Warns once per engine: torch's functions find no gradients on its parameters."""
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     engine = _engines.find(parameters)
@@ -162,14 +162,14 @@ def _say_who_clips(parameters: Any, by_value: bool) -> None:
 
 
 def _watch_clipping() -> None:
-    """Of clip_grad_norm_ the part that is given the parameters, so that a name that a script has
-    imported before is watched as well."""
+    """Watches the part of clip_grad_norm_ that gets the parameters, so that names a script has
+    already imported are covered as well."""
 
     def watched(original: Any, by_value: bool) -> Any:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
             parameters = args[0] if args else kwargs.get("parameters", ())
-            if not isinstance(parameters, torch.Tensor):  # maybe a generator
+            if not isinstance(parameters, torch.Tensor):  # may be a generator
                 parameters = list(parameters)
             _say_who_clips(parameters, by_value)
             if args:

@@ -1,7 +1,7 @@
 """DeepSpeed's monitors: an engine's steps for TensorBoard, Weights & Biases and CSV files.
 
-By the package sluice_log, which sluice-log is made of, under the same names. Whatever becomes of a
-monitor is a warning: training goes on without it.
+The package sluice_log writes them, with the same metric names as sluice-log. Any failure of a
+monitor is a warning: training continues without it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from collections.abc import Mapping
 from typing import Any
 
 _log = logging.getLogger("sluice")
-_EVERY_S = 1.0  # steps may be shorter than what a disk takes
+_EVERY_S = 1.0  # steps may be shorter than a write to disk
 
 
 class Monitors:
-    """The outputs that a configuration asks for; none is the usual case."""
+    """The outputs that a configuration requests, usually none."""
 
     def __init__(self, config: Mapping[str, Any], run_dir: str | None):
-        """`config`: resolved. `run_dir`: where files go whose folder is not named; else here."""
+        """`config`: resolved. `run_dir`: for files whose folder is not configured; default: the
+        current folder."""
         self._config = config
         self._run_dir = run_dir or os.getcwd()
         self._outputs: list[Any] = []
         self._parameters: dict[str, Any] = {}
         self._is_open = False
         self._began_s: float | None = None
-        self._records: list[Any] = []  # not written yet
+        self._records: list[Any] = []  # not yet written
         self._wrote_s = time.monotonic()
         wanted = [name for name in ("tensorboard", "csv_monitor", "wandb") if self._asks_for(name)]
         if not wanted:
@@ -75,7 +76,7 @@ class Monitors:
         try:
             work()
             return True
-        except Exception as error:  # of packages, disks and servers: none of them ends training
+        except Exception as error:  # from packages, disks and servers: none may end training
             _log.warning(
                 "%s: nothing is written from here on, and training goes on: %s",
                 name,
@@ -84,17 +85,17 @@ class Monitors:
             return False
 
     def begin_step(self) -> None:
-        """When a step's first micro-batch begins."""
+        """Called when the first micro-batch of a step begins."""
         if self._outputs and self._began_s is None:
             self._began_s = time.monotonic()
 
     def step(self, metrics: Mapping[str, Any]) -> None:
-        """After a step: its keys of metrics.jsonl, as far as they are known."""
+        """Called after a step with its metrics.jsonl values, as far as they are available."""
         if not self._outputs:
             return
         from sluice_log.records import record_of
 
-        # A key that there is not is None.
+        # None marks a value that does not exist.
         there = {key: value for key, value in metrics.items() if value is not None}
         known: dict[str, Any] = {"unix_s": time.time(), **there}
         if self._began_s is not None:
@@ -114,7 +115,7 @@ class Monitors:
 
         def write(output: Any) -> None:
             if not self._is_open:
-                # Any step is new; one that is not after the last one written replaces it.
+                # Each step is new; a step up to the last one written replaces it.
                 output.open("sluice for Python", self._flat(), has_all_before=False)
             output.take(records)
 

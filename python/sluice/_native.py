@@ -1,5 +1,5 @@
-"""Passes of a module by the engine's own units, where it is of a family that has them. Parameters,
-optimizer and checkpoints are what they are by hooks."""
+"""A module's passes by the engine's own units, if it belongs to a family that has them. Parameters,
+optimizer and checkpoints are the same as by hooks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ._trained import TrainedModule
 from .units import ManagedParameter, Unit, UnitPolicy
 
 _BY_HOOKS = 'units="hooks" computes it by PyTorch'
-_CALL = "_sluice_call"  # of a loss: its node, and the call that has returned it
+_CALL = "_sluice_call"  # set on a loss: its node, and the call that returned it
 
 
 def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | None, str]:
-    """The family by whose units a module is computed, or none and why. RefusedError where the
-    policy is "engine" and there is none."""
+    """The family whose units compute a module, or None and the reason. RefusedError if the policy
+    is "engine" and there is no such family."""
     if policy == "hooks":
         return None, 'units="hooks" asks for PyTorch'
     if not isinstance(policy, str) or policy not in ("auto", "engine"):
         return None, "units= says what is fetched as a whole"
     try:
-        if world > 1 and policy == "auto":  # one rank alone cannot go on by hooks
+        if world > 1 and policy == "auto":  # a single rank cannot switch to hooks
             raise NotOfAFamily('several ranks train: units="engine" has them by its units')
         return family_of(model), ""
     except NotOfAFamily as error:
@@ -42,7 +42,7 @@ def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | N
 
 
 def units_of(model: nn.Module, family: Family) -> list[Unit]:
-    """As the family has them: embedding, blocks, head."""
+    """The family's units: embedding, blocks, head."""
     parameters = dict(model.named_parameters())
     blocks = blocks_of(model)
     units = []
@@ -58,7 +58,7 @@ def units_of(model: nn.Module, family: Family) -> list[Unit]:
 
 
 class NativePasses:
-    """By the engine's own units, for a module of a family that has them."""
+    """Passes by the engine's own units, for a module of a family that has them."""
 
     way = "engine"
 
@@ -73,8 +73,8 @@ class NativePasses:
     ):
         """
         Args:
-            must: refuses what the units do not compute, which otherwise goes by hooks from there.
-            to_hooks: makes it so, for a reason.
+            must: refuses what the units do not compute. Otherwise PyTorch takes over by hooks.
+            to_hooks: switches to hooks, for the reason given.
         """
         self._trained = trained
         self._steps = steps
@@ -90,7 +90,7 @@ class NativePasses:
         self.wants_logits = True
 
     def again(self) -> NativePasses:
-        """For the module's next run, by the units alone."""
+        """A new object for the module's next run, which the units compute again."""
         passes = NativePasses(
             self._trained, self._steps, self._record, self.family, True, self._to_hooks
         )
@@ -102,12 +102,12 @@ class NativePasses:
         return self._steps.passes is self
 
     def check(self) -> None:
-        """Nothing: :meth:`_check_module` does, while a GPU computes."""
+        """Does nothing: :meth:`_check_module` checks while a GPU computes."""
 
     # ---- the module's own call
 
     def attach(self) -> None:
-        """The module's own call, by whoever it comes, is the engine's."""
+        """Routes every call of the module through the engine, whichever code makes it."""
         module = self._trained.module
         original = module.forward
 
@@ -129,7 +129,7 @@ class NativePasses:
             return self._call(args, kwargs)
 
     def _call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        with self._trained.calls:  # the module's own call as well
+        with self._trained.calls:  # calls of the module itself also take the lock
             return self._call_alone(args, kwargs)
 
     def _call_alone(self, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -140,7 +140,7 @@ class NativePasses:
         if not is_loss and (not has_gradient or not trained.module.training):
             return self._original(*args, **kwargs)  # inference
         if not has_gradient and trained.ranks.world > 1:
-            return self._original(*args, **kwargs)  # a rank may have what the units do not compute
+            return self._original(*args, **kwargs)  # another rank may need hooks
         trained.residency.check_memory()
         try:
             changed = self._snapshot.changed()
@@ -165,7 +165,7 @@ class NativePasses:
         return self._trained.module(*args, **kwargs)
 
     def _check_module(self) -> None:
-        """What may have changed since the family was chosen."""
+        """Checks what may have changed since the family was chosen."""
         trained = self._trained
         if self._counted != len(trained.outer_handles):
             self._known = frozenset([*trained.hook_ids(), *(it.id for it in self._record.handles)])
@@ -198,7 +198,7 @@ class NativePasses:
         return {**dict(zip(names, args)), **kwargs}
 
     def _pass(self, batch: MicroBatch, has_gradient: bool, number: int) -> MicroBatchPass:
-        """`number`: of the passes of its micro-batch."""
+        """`number`: of this pass, within its micro-batch."""
         self._trained.residency.release_all()
         drops = self._trained.module.training and self.family.dropout > 0
         with torch.no_grad():
@@ -246,7 +246,7 @@ class NativePasses:
             return self._passes.logits(call.passed)
         if self._is_current and (self._must or self.family.dropout == 0):
             return Logits.apply(self._anchor, self._passes.logits(call.passed), call)
-        # Their gradient could not be had later: dropout would be another one.
+        # Their gradient could not be computed later: dropout would draw another mask.
         if self._is_current:
             self._to_hooks("outputs.logits are asked for in training, with dropout")
         with torch.set_grad_enabled(has_gradient):
@@ -263,7 +263,7 @@ class NativePasses:
         self._trained.residency.in_backward = True
 
     def backward(self, loss: torch.Tensor, scale: float, retain_graph: bool) -> None:
-        """Past autograd where the loss is one that a call has returned."""
+        """Bypasses autograd if the loss is the one that a call returned."""
         node, call = getattr(loss, _CALL, (None, None))
         is_own = call is not None and loss.grad_fn is node and not loss._backward_hooks
         calls = [node] if is_own else calls_in(loss.grad_fn)
@@ -278,7 +278,7 @@ class NativePasses:
         if is_loss and self._steps.has_passed:
             if self._trained.run.can_have_several_passes:
                 self._expect_several()
-            else:  # with dropout, the passes before are repeated with another one
+            else:  # with dropout, earlier passes would be repeated with another mask
                 reason, can_go = "a micro-batch has several backward passes", not self._must
         if reason:
             if not can_go:
@@ -294,7 +294,8 @@ class NativePasses:
             loss.backward(torch.full_like(loss, scale), retain_graph=retain_graph)
 
     def _expect_several(self) -> None:
-        """Until now, sums were complete after a micro-batch's first pass."""
+        """Repeats the step: until now, gradients counted as complete after a micro-batch's first
+        pass."""
         trained = self._trained
         if trained.run.has_several_passes:
             return

@@ -1,5 +1,5 @@
-"""What a run takes and how long its steps will be, and what this machine does: as `sluice plan` and
-`sluice probe` have them."""
+"""The memory and step time of a run, and what this machine can do, as in `sluice plan` and `sluice
+probe`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Source = Mapping[str, Any] | str | os.PathLike[str]
 
 
 class Report(Mapping[str, Any]):
-    """Numbers by name, in bytes, seconds and tokens; :func:`str` gives the command line's table."""
+    """A mapping of numbers, in bytes, seconds and tokens. :func:`str` gives the command line's
+    table."""
 
     def __init__(self, values: dict[str, Any], text: str):
         self._values = values
@@ -45,12 +46,12 @@ class Report(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<sluice.{type(self).__name__}: {', '.join(self._values)}>"
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # a notebook's
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # for notebooks
         printer.text(self._text)
 
 
 class Plan(Report):
-    """Where a run's parameters, state and activations lie, and the step that is predicted."""
+    """Where a run's parameters, state and activations are placed, and the predicted step time."""
 
     @property
     def fits(self) -> bool:
@@ -58,7 +59,7 @@ class Plan(Report):
 
     @property
     def step_s(self) -> float | None:
-        """Predicted; None where it does not fit."""
+        """The predicted step time; None if the run does not fit."""
         return self._predicted("step_s")
 
     @property
@@ -77,12 +78,12 @@ class Plan(Report):
 
     @property
     def units(self) -> list[dict[str, Any]]:
-        """Where each unit's state, parameters and activations lie."""
+        """Where each unit's state, parameters and activations are placed."""
         return self["units"]
 
     @property
     def assumptions(self) -> list[str]:
-        """Of a module's plan: what it takes for granted, since only the module's code knows it."""
+        """What a module's plan assumes, about what only the module's code determines."""
         return self.get("assumptions", [])
 
     def _predicted(self, key: str) -> Any:
@@ -90,7 +91,7 @@ class Plan(Report):
 
 
 class Probe(Report):
-    """What this machine's memory, drives, GPU and a model's units do."""
+    """The measured performance of this machine's memory, drives and GPU, and of a model's units."""
 
 
 def overrides_of(overrides: Mapping[str, Any] | None) -> list[str]:
@@ -125,25 +126,27 @@ def plan(
     hosts: int = 1,
     refresh: bool = False,
 ) -> Plan:
-    """The plan of a configuration, as `sluice plan` makes it; or of a module with `model`, as
-    :func:`sluice.initialize` would train it. Measures this machine the first time, in seconds.
+    """Plans a configuration as `sluice plan` does, or with `model` a module as
+    :func:`sluice.initialize` would train it. The first call measures this machine, which takes
+    seconds.
 
     Args:
-        config: a run file, as its path or as a dict; of a module also DeepSpeed's JSON.
-        model: the module that is to be trained, in place of the configuration's model. Nothing
-            happens to it, and it may be on the device meta. By hooks what only its code knows is
-            assumed: :attr:`Plan.assumptions`.
-        units: as :func:`sluice.initialize` has it.
-        deepspeed: a DeepSpeed configuration beside the run file, as `--deepspeed`.
-        overrides: keys with dots, which win: ``{"run.seed": 7}``.
-        machine: another machine than this one: ``{"gpu_gib": 24, "bus_gb_per_s": 22, "tflops":
-            100}``; the names are those of `sluice plan --help`.
-        gpus, hosts: ranks to plan for.
-        refresh: measures anew what is kept.
+        config: a run file, as its path or as a dict; for a module also DeepSpeed's JSON.
+        model: the module to train, instead of the configuration's model. It is not changed, and may
+            be on the meta device. For modules that PyTorch computes by hooks,
+            :attr:`Plan.assumptions` lists what the plan assumes.
+        units: as for :func:`sluice.initialize`.
+        deepspeed: a DeepSpeed configuration in addition to the run file, as `--deepspeed`.
+        overrides: dotted keys that take precedence: ``{"run.seed": 7}``.
+        machine: describes another machine: ``{"gpu_gib": 24, "bus_gb_per_s": 22, "tflops": 100}``.
+            `sluice plan --help` lists the names.
+        gpus, hosts: the ranks to plan for.
+        refresh: repeats the measurements that are stored.
 
     Raises:
-        RefusedError: it does not fit, and the sentence names the nearest setting that does (the
-            exception's ``plan`` has the table); or the configuration cannot be used.
+        RefusedError: the configuration cannot be used, or the run does not fit. In the latter case
+            the message names the nearest setting that does, and the exception's ``plan`` has the
+            table.
     """
     for name, count in (("gpus", gpus), ("hosts", hosts)):
         if not isinstance(count, int) or not 1 <= count <= _MOST_RANKS:
@@ -196,14 +199,14 @@ def probe(
     overrides: Mapping[str, Any] | None = None,
     refresh: bool = False,
 ) -> Probe:
-    """What this machine does, as `sluice probe` measures it: seconds the first time; kept for 30
-    days where the command line keeps it as well.
+    """Measures this machine as `sluice probe` does. The first call takes seconds. Results are kept
+    for 30 days, in the same place as the command line's.
 
     Args:
-        config: a run file, whose drives and whose model's units are measured; without one, `path`
-            and the units of GPT-2 small.
+        config: a run file whose drives and model units are measured. Without one, `path` and the
+            units of GPT-2 small are.
         path: a folder on a drive, or several: budget.nvme_paths.
-        refresh: measures anew what is kept.
+        refresh: repeats the measurements that are stored.
     """
     keys = dict(overrides or {})
     if path is not None:

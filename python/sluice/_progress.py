@@ -1,5 +1,5 @@
-"""How far something has come: tqdm's bar where that is installed, in notebooks too, and a line now
-and then where it is not."""
+"""Progress of a loop: tqdm's bar if it is installed, in notebooks too, otherwise a line now and
+then."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _number(value: float) -> str:
 
 
 class _TakesSteps(Protocol):
-    """An engine."""
+    """The part of an engine that a bar needs."""
 
     last_step: Any
     micro_batches: Any
 
 
 class Progress:
-    """Of `total` steps, `initial` of which are done."""
+    """The progress of `total` steps, `initial` of which are done."""
 
     def __init__(self, total: int | None, initial: int = 0, shown: bool = True):
         self._total = total
@@ -42,7 +42,7 @@ class Progress:
         self._bar = tqdm(total=total, initial=initial, unit="step", dynamic_ncols=True)
 
     def advance(self, **values: float) -> None:
-        """One step more."""
+        """Counts one more step."""
         self._done += 1
         if not self._shown:
             return
@@ -66,14 +66,15 @@ class Progress:
 
 
 def progress(batches: Iterable[T], engine: _TakesSteps, *, total: int | None = None) -> Iterator[T]:
-    """`batches`, with a bar of the engine's steps::
+    """Yields `batches`, and shows a bar of the engine's steps::
 
         for batch in sluice.progress(batches, engine):
             engine.backward(engine(**batch).loss)
             engine.step()
 
     Args:
-        total: steps; else as many as `batches` has, if that is known, by the micro-batches of one.
+        total: the number of steps. The default follows from the length of `batches`, if it has one,
+            and the micro-batches of a step.
     """
     if total is None and isinstance(batches, Sized):
         total = len(batches) // engine.micro_batches

@@ -1,5 +1,5 @@
-"""What an engine keeps in its run's folder: configuration, metrics, events, a trace; and what
-became of checkpoints that are written in the background."""
+"""What an engine writes to its run's folder: configuration, metrics, events and a trace. Also the
+results of checkpoints written in the background."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _tensors(args: tuple, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
 
 
 def count_tokens(args: tuple, kwargs: dict[str, Any]) -> int:
-    """Of a micro-batch: elements of input_ids, or of the first tensor of whole numbers in rows;
-    rows where there is none."""
+    """The tokens of a micro-batch: the elements of input_ids, or of the first integer tensor of two
+    or more dimensions. Without either, the number of rows."""
     named = kwargs.get("input_ids")
     if isinstance(named, torch.Tensor):
         return named.numel()
@@ -54,18 +54,18 @@ def count_tokens(args: tuple, kwargs: dict[str, Any]) -> int:
 
 
 class Record:
-    """Of an engine; keeps nothing where it has no folder."""
+    """The records of an engine. Nothing is kept without a folder."""
 
     def __init__(self, trained: TrainedModule, directory: str, trace: str):
         self._trained = trained
         self.directory = directory
         self._keeps = bool(directory) and trained.ranks.rank == 0
         self._kept: _core.Record | None = None
-        #: Of hooks of the module.
+        #: Hooks of the module.
         self.handles: list[RemovableHandle] = []
-        self._depth = 0  # of calls of the module within one
+        self._depth = 0  # nested calls of the module
         self._trace = trace
-        self._began = 0  # of the step; 0: it has not begun
+        self._began = 0  # when the step began; 0: it has not begun
         self._forward_began = 0
         self._ns = dict.fromkeys(_PHASES, 0)
         self.tokens = 0  # of the step's micro-batches
@@ -78,7 +78,7 @@ class Record:
         self._trained.run.own_directory(directory)
 
     def watch(self) -> None:
-        """Begins once nothing can be refused any longer."""
+        """Starts recording, once nothing can be refused any more."""
         if not self._keeps:
             return
         module = self._trained.module
@@ -93,11 +93,11 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        """What is known of the last step; empty where nothing is kept."""
+        """The metrics of the last step; empty if nothing is kept."""
         return {} if self._kept is None else self._kept.last
 
     def begin_micro_batch(self) -> None:
-        """Begins the record where it has not, so that nothing is computed in vain."""
+        """Opens the record if it is not open, so that failures come before any computation."""
         if not self._keeps:
             return
         if self._kept is None:
@@ -111,7 +111,7 @@ class Record:
 
     @contextmanager
     def forward(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-        """Of a call that goes past the module's own hooks."""
+        """Records a call that bypasses the module's own hooks."""
         self._before_forward(self._trained.module, args, kwargs)
         try:
             yield
@@ -133,7 +133,7 @@ class Record:
 
     @contextmanager
     def timing(self, phase: str) -> Iterator[None]:
-        """What is within it is that phase of the step."""
+        """Times its block as a phase of the step."""
         began = time.monotonic_ns()
         try:
             yield
@@ -194,8 +194,8 @@ class Record:
     # ---- checkpoints
 
     def note_saves(self) -> None:
-        """Of those that have ended meanwhile: what failed is a warning now, and an exception of the
-        next call that is about checkpoints."""
+        """Collects the saves that have ended. A failure is a warning now, and an exception in the
+        next call that concerns checkpoints."""
         for saved in self._trained.run.finished_saves():
             if self._kept is not None:
                 self._kept.checkpoint(saved)
@@ -219,11 +219,11 @@ class Record:
     # ---- ends
 
     def let_go(self) -> None:
-        """Another run takes over from this one."""
+        """Called when another run takes over from this one."""
         self._end("interrupted", "")
 
     def follow(self) -> None:
-        """The module has another run."""
+        """Called when the module has another run."""
         if not self._keeps:
             return
         self._trained.run.own_directory(self.directory)
@@ -231,7 +231,7 @@ class Record:
             self._last_traced = self._trained.run.start_trace(self._trace)
 
     def begin_anew(self) -> None:
-        """A checkpoint was loaded: what is recorded begins behind its step."""
+        """Called when a checkpoint was loaded: recording continues after its step."""
         self.forget_step()
         self._end("interrupted", "")
 

@@ -1,5 +1,5 @@
-"""Which units are in memory, by hooks: acquired before a module's forward, released behind it, and
-again in backward."""
+"""Decides by hooks which units are in memory: acquired before a module's forward, released after
+it, and again in backward."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
 
 class Closed:
-    """In place of a run, once its engine is closed."""
+    """Takes the place of a run after its engine is closed."""
 
     def __getattr__(self, name: str) -> object:
         raise RefusedError("the module's engine is closed, and its parameters are gone")
@@ -42,38 +42,38 @@ class Closed:
 class Residency(NotCopied):
     """Acquires and releases units as the module's passes need them.
 
-    Forward: a unit is held while any module that needs it runs. Backward: from the moment at which
-    the gradient of something that one of its modules made is there, until another unit's comes:
-    autograd goes through what was made last first. So the hooks are those of tensors; hooks of
-    modules for backward would change bits.
+    Forward: a unit is held while any module that needs it runs. Backward: a unit is held from the
+    first gradient of a tensor that one of its modules made, until another unit's first gradient.
+    Autograd visits tensors in reverse order of their creation. The hooks are those of tensors,
+    since backward hooks of modules would change bits.
 
-    A unit that is not held throws at every access (the engine's SlotStorage), also through views
-    that autograd has saved: a pass that gets past the hooks ends with the unit's name, and never
-    with another unit's numbers.
+    Every access to a unit that is not held throws (the engine's SlotStorage), also through views
+    that autograd has saved. A pass that bypasses the hooks therefore fails with the unit's name,
+    and never reads another unit's numbers.
     """
 
     def __init__(self, run: Run, root: nn.Module, units: list[Unit]):
         self._run = run
         self._units = units
-        self._depth = [0] * len(units)  # modules that run and need it
+        self._depth = [0] * len(units)  # running modules that need it
         self._held = [False] * len(units)
-        self._blocks: OrderedDict[int, None] = OrderedDict()  # held ones; at the end the last used
-        self._frames: list[int] = []  # of modules that run: the sequence number at their beginning
+        self._blocks: OrderedDict[int, None] = OrderedDict()  # held; most recently used last
+        self._frames: list[int] = []  # of running modules: the sequence number when each began
         self._passes = Passes()
         self._versions: list[list[int]] = [[] for _ in units]
         self._views = [run.views(unit) if it.parameters else [] for unit, it in enumerate(units)]
         self._copies: dict[int, list[torch.Tensor]] = {}  # of units, in place of their views
         self._most = max(run.most_acquired, 1)
-        self._at_once = min(self._most, 2)  # unless more are needed at a time
+        self._at_once = min(self._most, 2)  # may grow up to _most
         self.in_backward = False
-        #: Of the parameters' values: what was computed with another one is refused.
+        #: Version of the parameters' values: results of another version are refused.
         self.generation = 0
         self._recorded: list[int] | None = None  # units of the passes since begin_micro_batch()
-        self._forward = 0  # how many of these before backward
-        self._order: list[int] = []  # learned, of a micro-batch
+        self._forward = 0  # how many of these came before backward
+        self._order: list[int] = []  # the learned order of a micro-batch
         self._order_forward = 0
         self._position = 0
-        #: Of its hooks of modules.
+        #: Hooks of modules.
         self.handles: list[RemovableHandle] = []
         self._next: Residency | None = None
         for module, wanted in owners(root, units):
@@ -124,8 +124,8 @@ class Residency(NotCopied):
 
     @contextmanager
     def holding(self, wanted: list[int]) -> Iterator[None]:
-        """The parameters of these units have their values: their own memory, or, where there is room
-        for fewer units at a time, copies, which are forgotten afterwards."""
+        """Gives the parameters of these units their values: in the unit's own memory, or as
+        temporary copies if there are more units than fit at a time."""
         self.check_thread()
         if len([unit for unit in wanted if unit != 0]) > self._most:
             with self._copied([unit for unit in wanted if unit not in self._copies]):
@@ -172,8 +172,8 @@ class Residency(NotCopied):
             )
 
     def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
-        """Its gradient comes before those of all that made it. What the module only handed on (T5's
-        position_bias) was made by another one."""
+        """Hooks a tensor that the module made: its gradient comes before those of the tensors it
+        was made from. Tensors that the module only passed on (T5's position_bias) are skipped."""
         node = tensor.grad_fn
         if node is None or node._sequence_nr() < began:
             return
@@ -202,7 +202,7 @@ class Residency(NotCopied):
 
     def check_in_backward(self) -> None:
         if not self.in_backward:
-            self._run.loss_scale  # of an engine that is closed there is none
+            self._run.loss_scale  # raises if the engine is closed
             if any(it.in_backward for it in _engines.all_open()):
                 raise RefusedError(
                     "another engine's loss went through this engine's module: a backward pass is of"
@@ -261,7 +261,7 @@ class Residency(NotCopied):
 
     def release_all(self) -> None:
         self.check_thread()
-        for unit in range(len(self._units)):  # also where an interrupt came before it was noted
+        for unit in range(len(self._units)):  # also if an interrupt came before it was noted
             self._depth[unit] = 0
             self._release(unit)
         self._frames.clear()
@@ -269,8 +269,8 @@ class Residency(NotCopied):
     # ---- order
 
     def begin_micro_batch(self) -> None:
-        """What the last one recorded is what this one is expected to need. A hint: another order
-        costs time alone."""
+        """Expects this micro-batch to need units in the order that the last one recorded. This is a
+        hint: another order only costs time."""
         self._recorded = []
         self._expect(self._order, trains=True)
 
@@ -292,7 +292,7 @@ class Residency(NotCopied):
         if self._recorded is not None and len(self._recorded) < 64 * len(self._units):
             self._recorded.append(unit)
         order, at = self._order, self._position
-        if at < len(order) and order[at] != unit:  # somewhere else in it, or not at all
+        if at < len(order) and order[at] != unit:  # at another position, or absent
             try:
                 at = order.index(unit, at)
             except ValueError:
@@ -301,14 +301,13 @@ class Residency(NotCopied):
         if self._position < len(order):
             self._run.prefetch(order[self._position])
 
-    # ---- what only the optimizer changes
+    # ---- changes that only the optimizer may make
 
     def note_versions(self) -> None:
         self._versions = [[it.parameter._version for it in unit.parameters] for unit in self._units]
 
     def step_taken(self) -> None:
-        """Parameters are new: a graph from before the step holds the old ones, and autograd refuses
-        it."""
+        """Marks parameters as changed, so that autograd refuses a graph from before the step."""
         torch.autograd.graph.increment_version(
             [it.parameter for unit in self._units for it in unit.parameters if it.trained]
         )
@@ -325,7 +324,7 @@ class Residency(NotCopied):
                 )
 
     def check_memory(self, *units: int) -> None:
-        """Whether the parameters of these units, or of all, are still the engine's."""
+        """Checks that the parameters of these units, or of all, still use the engine's memory."""
         for unit in units or range(len(self._units)):
             for it in self._units[unit].parameters:
                 if not self.is_attached(it):
@@ -347,14 +346,14 @@ class Residency(NotCopied):
         return self._copies.get(unit) or self._views[unit]
 
     def attach(self, *units: int) -> None:
-        """Gives parameters of these units, or of all, the engine's memory again."""
+        """Makes the parameters of these units, or of all, use the engine's memory again."""
         for unit in units or range(len(self._units)):
             for it, view in zip(self._units[unit].parameters, self._memory_of(unit)):
                 if not _is_view(it.parameter, view):
                     it.parameter.data = view
 
     def units_with(self, other: Unit) -> list[int]:
-        """Those of this one that have another's parameters."""
+        """The units of this object that contain the other unit's parameters."""
         wanted = {id(it.parameter) for it in other.parameters}
         return [
             number
@@ -363,11 +362,11 @@ class Residency(NotCopied):
         ]
 
     def go_on_in(self, after: Residency) -> None:
-        """For graphs that began before the module's units became others."""
+        """Forwards hooks of graphs that began before the module's units changed."""
         self._next = after
 
     def close(self) -> None:
-        """Graphs that are still there keep hooks, and so this object, but not the run."""
+        """Drops the run. Remaining graphs keep hooks, and so this object, alive."""
         self.release_all()
         for handle in self.handles:
             handle.remove()
@@ -375,5 +374,5 @@ class Residency(NotCopied):
         self.leave(cast(Run, Closed()))
 
     def leave(self, stand_in: Run) -> None:
-        """Forgets the run, which this answers for from then on."""
+        """Drops the run and lets `stand_in` take its place."""
         self._run = stand_in

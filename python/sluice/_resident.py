@@ -1,4 +1,5 @@
-"""Whether a process stays within the RAM of its run, with all that the script has besides."""
+"""Whether a process stays within its run's RAM budget, including what the script itself
+allocates."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ _GIB = 2**30
 
 
 def resident_bytes() -> int:
-    """Of this process: its own memory and the pages of files it has mapped."""
+    """Resident memory of this process, including mapped file pages."""
     with open("/proc/self/statm", encoding="ascii") as numbers:
         return int(numbers.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class ResidentWatch:
-    """Warns once where more is resident than ``budget.cpu_gib`` gives each rank of the host: the
-    plan knows the run's parts and what Python usually takes, not what the script keeps."""
+    """Warns once if more is resident than ``budget.cpu_gib`` gives each rank of the host. The plan
+    covers the run's parts and typical use by Python, not the script's own data."""
 
     def __init__(self, config: dict[str, Any], ranks: Ranks | RankContext):
         gib = config.get("budget", {}).get("cpu_gib")

@@ -1,4 +1,4 @@
-"""Runs of configurations, as `sluice train` has them, and their metrics."""
+"""Runs of configurations, as with `sluice train`, and their metrics."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ _runs: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
 class Run:
-    """A run of a configuration, of a model that Sluice knows: `sluice train` in a script.
+    """A run of a configuration whose model is built into Sluice: `sluice train` in a script.
 
     ::
 
         for metrics in sluice.Run("run.json", out="runs/a"):
             print(metrics["step"], metrics["loss"])
 
-    Each turn of the loop is a step: `metrics` is its line of metrics.jsonl. Leaving the loop ends
-    the run as Ctrl-C does, between two steps: the last one is saved, where the configuration wants
-    checkpoints, and ``resume=True`` continues from there with the same bits. The folder is the
-    command line's: `sluice report`, `eval` and `export` take it.
+    Each iteration is a step, and `metrics` is its line of metrics.jsonl. Leaving the loop ends the
+    run between two steps, as Ctrl-C does. The last step is saved if the configuration enables
+    checkpoints, and ``resume=True`` continues from it with the same bits. `sluice report`, `eval`
+    and `export` take the run's folder.
 
-    What the command line prints goes to the logger "sluice", as information.
+    What the command line prints is logged to the logger "sluice" at level INFO.
 
     Args:
         config: a run file, as its path or as a dict.
         out: the run's folder (run.dir).
-        deepspeed: a DeepSpeed configuration beside the run file.
-        steps, epochs: of the whole run (run.steps, run.epochs).
-        resume: True continues from the newest checkpoint in the folder; a name, from that one;
-            where there is none yet, it begins.
-        set_aside_later: with a name, sets the checkpoints after that one aside.
+        deepspeed: a DeepSpeed configuration in addition to the run file.
+        steps, epochs: the length of the whole run (run.steps, run.epochs).
+        resume: True continues from the newest checkpoint in the folder, and a checkpoint's name
+            from that one. If there is no checkpoint yet, the run begins.
+        set_aside_later: with a checkpoint's name, sets aside the checkpoints after that one.
         overwrite: replaces the run in a folder that is not empty.
         init_from: begins with the weights of a safetensors file or folder.
-        save_weights, dtype, force: the final weights as a safetensors file, "fp32", "bf16" or
-            "fp16"; `force` replaces one.
-        trace: steps of a timeline in trace.json: (first, last).
-        any_tokenizer: goes on although data and model have different tokenizers.
-        overrides: keys with dots, which win.
+        save_weights, dtype, force: writes the final weights to a safetensors file as "fp32", "bf16"
+            or "fp16"; `force` replaces an existing file.
+        trace: the steps of a timeline in trace.json: (first, last).
+        any_tokenizer: continues although data and model have different tokenizers.
+        overrides: dotted keys that take precedence.
         progress: shows a bar.
 
     Raises:
-        RefusedError: before anything is changed, what cannot be run so.
-        NonFiniteGradientError, Error: from the loop, with where the run can continue.
+        RefusedError: the run is not possible. Nothing has been changed.
+        NonFiniteGradientError, Error: raised from the loop; the message says where the run can
+            continue.
     """
 
     def __init__(
@@ -100,18 +101,18 @@ class Run:
             more["resume"] = "newest" if resume is True else os.fspath(resume)
         if trace is not None:
             more["trace"] = trace if isinstance(trace, str) else f"{trace[0]}:{trace[1]}"
-        self._training: _core.Training | None = None  # where what follows raises
+        self._training: _core.Training | None = None  # set before anything can raise
         self._training = _core.Training(config_options(config, deepspeed, overrides), more)
         self._say(self._training)
         #: The run's folder.
         self.folder: str = self._training.folder
-        #: Of the whole run.
+        #: Steps of the whole run.
         self.steps: int = self._training.steps
-        #: Of the last step; None before the first.
+        #: Metrics of the last step; None before the first.
         self.metrics: dict[str, Any] | None = None
-        #: Of a step; of all sequences in it.
+        #: Tokens of a step, over all its sequences.
         self.tokens_per_step: int = self._training.tokens_per_step
-        #: Of a step; None where nothing was left to the planner.
+        #: Predicted step time; None if nothing was left to the planner.
         self.predicted_step_s: float | None = self._training.predicted_step_s
         self._step = self._training.begun_after
         self._monitors = Monitors(json.loads(self._training.config), self.folder)
@@ -121,7 +122,7 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The last one done, of this run or of the one that it continues."""
+        """The last completed step, including steps of the run that this one continues."""
         return self._step
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -132,7 +133,7 @@ class Run:
             self.stop()
 
     def train(self) -> dict[str, Any] | None:
-        """All steps that are left; the last one's metrics."""
+        """Trains all remaining steps. Returns the last one's metrics."""
         for _ in self:
             pass
         return self.metrics
@@ -157,8 +158,8 @@ class Run:
         return metrics
 
     def stop(self) -> None:
-        """Ends the run, between two steps: the last one is saved, where checkpoints are wanted.
-        Nothing where it has ended."""
+        """Ends the run between two steps, and saves the last one if checkpoints are enabled. Does
+        nothing if the run has ended."""
         if self._training is None or isinstance(self._training, _forks.Forked):
             return
         try:
@@ -171,7 +172,7 @@ class Run:
     def _leave_to_parent(self) -> None:
         if self._training is not None:
             _forks.keep_forever(self._training)
-            self._monitors = Monitors({}, None)  # the parent's are its own
+            self._monitors = Monitors({}, None)  # the parent keeps its own
             self._training = cast("_core.Training", _forks.Forked("the run"))
             _runs.discard(self)
 
@@ -203,19 +204,19 @@ class Run:
 
 @atexit.register
 def _stop_runs() -> None:
-    """What they have done is not to be lost."""
+    """Stops open runs at exit, so that their progress is saved."""
     for run in list(_runs):
         run.stop()
 
 
 def metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The steps of a run, as its metrics.jsonl has them, for `pandas.DataFrame(...)`.
+    """Reads the steps of a run from its metrics.jsonl, for `pandas.DataFrame(...)`.
 
-    Every dict has the same keys, with None where a step has nothing; a number that was not finite
-    is nan. `sluice metrics --keys` documents them.
+    All dicts have the same keys, with None for values that a step lacks. A number that was not
+    finite is nan. `sluice metrics --keys` documents the keys.
 
     Args:
-        folder: a run's folder, or a metrics.jsonl. A run that still trains has what it has.
+        folder: a run's folder, or a metrics.jsonl. For a run in progress, returns the steps so far.
     """
     path = os.fspath(folder)
     if os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Before an engine is made: its configuration, and what it refuses of a module."""
+"""Runs before an engine is made: reads its configuration, and refuses unsupported modules."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from .units import Unit
 _log = logging.getLogger("sluice")
 _numbers = itertools.count()
 _warned: set[str] = set()
-# Of a run file, beside DeepSpeed's keys.
+# Sections of a run file, in addition to DeepSpeed's keys.
 _SECTIONS = {"model", "data", "run", "budget", "placement", "recipe"}
 
 
 def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """The keys of a run file, of DeepSpeed's or of a mapping, read as the command line reads them.
+    """The keys of a run file, a DeepSpeed JSON or a mapping, read as by the command line.
 
     Raises:
         RefusedError: it cannot be read, or is not a JSON object.
     """
     name, text = "the configuration", b""
+    if not isinstance(config, (Mapping, str, os.PathLike)):
+        raise RefusedError(
+            f"the configuration is of type {type(config).__name__}: give a mapping or a path"
+        )
     try:
         if isinstance(config, Mapping):
             text = json.dumps(dict(config)).encode()
@@ -55,7 +59,7 @@ def read_config(
 ) -> Config:
     keys = read_keys(config)
     of_deepspeed = not _SECTIONS & keys.keys()
-    # Of another one, whose parameters have other names.
+    # It describes another model, whose parameters have other names.
     if keys.get("model"):
         keys["model"] = {}
         _log.info("model is ignored: it is the module that is given")
@@ -65,7 +69,7 @@ def read_config(
     used: set[str] = set()
     if family is not None:
         used = {"data.sequence_length", "placement.recompute"}
-        if asks_length:  # which is checked against the model's
+        if asks_length:  # it is checked against the model's
             used.add("model.context")
             overrides["model.context"] = family.context
     resolved = Config(
@@ -85,7 +89,7 @@ def read_config(
         resolved.run_dir = os.fspath(run_dir)
     if resolved.run_dir:
         resolved.run_dir = resolved.given_run_dir = os.path.abspath(resolved.run_dir)
-    if not resolved.run_dir:  # names the stores on NVMe, so it has to be this engine's own
+    if not resolved.run_dir:  # names the stores on NVMe, so each engine needs its own
         resolved.run_dir = os.path.join(
             os.getcwd(), f"sluice-python-{os.getpid()}-{next(_numbers)}"
         )

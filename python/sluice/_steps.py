@@ -1,4 +1,4 @@
-"""The steps of a module in training: micro-batches, their gradients, and what a step did."""
+"""The steps of a module in training: micro-batches, their gradients, and the results of steps."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _log = logging.getLogger("sluice")
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step did."""
+    """The result of a step."""
 
-    step: int  #: its number, from 1; skipped ones count
+    step: int  #: number of the step, from 1; skipped steps count
     loss: float  #: mean over the step's micro-batches
     grad_norm: float  #: before clipping, without the loss scale
     learning_rate: float  #: of parameters without a group of their own
-    loss_scale: float  #: that was used; 1 without fp16
-    skipped: bool  #: its gradient was not finite, and no weight has changed
-    warning: str  #: a sentence where run.non_finite_step let it pass
+    loss_scale: float  #: the scale that was used; 1 without fp16
+    skipped: bool  #: the gradient was not finite, and no weight has changed
+    warning: str  #: why, if run.non_finite_step let the step pass
 
 
 @dataclass
 class StepSoFar:
-    """What has to be computed again in a run that has forgotten it."""
+    """What has to be computed again in a new run, which does not have it."""
 
     passed: list[list[Passed]]
-    ended: int  # micro-batches
+    ended: int  # completed micro-batches
     losses: list[torch.Tensor]
     new_micro_batch: bool
     tokens: int
 
 
 class Steps:
-    """Computes micro-batches and ends steps, by passes of one kind or another."""
+    """Computes micro-batches and ends steps, with passes by units or by hooks."""
 
     passes: Passes
 
@@ -63,24 +63,24 @@ class Steps:
         self._monitors = monitors
         self._resident = resident
         self._learning = LearningWatch(trained)
-        self.steps_per_print = steps_per_print  # 0: it is not asked for
+        self.steps_per_print = steps_per_print  # 0: never
         self.last: StepResult | None = None
         self.begin_run()
 
     def begin_run(self) -> None:
-        """Before the first step of a run."""
+        """Called before the first step of a run."""
         count = len(self._trained.units)
         self._arrived = [0] * count  # gradients that are in p.grad
-        # Of a micro-batch, by unit: how often its gradient was handed over, each time all of it.
-        # Once in the first micro-batch: it is expected so in others, and complete then. Where sums
-        # stay in RAM there is nothing to gain by that.
+        # How often each unit handed over its whole gradient in a micro-batch. If that is once in
+        # the first micro-batch, the same is expected of later ones, and the first handover
+        # completes the gradient. Sums that stay in RAM gain nothing from this.
         self._parts = [0] * count
         self._is_single = [False] * count
         self._learns_parts = self._trained.run.keeping_costs
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
-        # Of the step, by micro-batch: backward passes by units, which may have to be repeated.
+        # The step's backward passes by units, by micro-batch. They may have to be repeated.
         self._passed: list[list[Passed]] = []
-        self._passes_begun = 0  # of the micro-batch, by units
+        self._passes_begun = 0  # by units, in this micro-batch
         self._new_micro_batch = True
 
     # ---- a pass
@@ -97,7 +97,8 @@ class Steps:
             raise
 
     def begin_pass(self) -> None:
-        """Before the module's forward, whoever calls it."""
+        """Called before the module's forward, whether the engine or the module itself was
+        called."""
         trained = self._trained
         trained.check_values()
         if torch.is_autocast_enabled(trained.device.type):
@@ -155,9 +156,9 @@ class Steps:
         trained = self._trained
         if trained.residency.in_backward:
             raise RefusedError("backward() is called within backward()")
-        if trained.run.is_complete:  # a step was cut short behind its last micro-batch
+        if trained.run.is_complete:  # a step was interrupted after its last micro-batch
             self.forget()
-        if len(self._losses) > trained.run.micro_batch:  # there was one before in this micro-batch
+        if len(self._losses) > trained.run.micro_batch:  # already had a backward pass
             self._learns_parts = False
         self.passes.begin_backward()
 
@@ -181,7 +182,7 @@ class Steps:
         self._trained.run.abandon_step()
 
     def on_gradient(self, parameter: torch.Tensor) -> None:
-        """The hook of a parameter that has its gradient."""
+        """The hook of a parameter whose gradient is complete."""
         self.passes.check_gradient(parameter)
         residency = self._trained.residency
         if not residency.in_backward:
@@ -214,7 +215,7 @@ class Steps:
     # ---- passes by units, which may have to be repeated
 
     def next_pass(self) -> int:
-        """The number of a pass that begins, in its micro-batch."""
+        """The number of a new pass within its micro-batch."""
         self._passes_begun += 1
         return self._passes_begun - 1
 
@@ -239,7 +240,7 @@ class Steps:
         )
 
     def repeat(self, step: StepSoFar, compute: Callable[[Passed], None]) -> None:
-        """The step so far, in a run that has forgotten it."""
+        """Computes the step so far in a new run, which does not have it."""
         begun = self._passes_begun
         self._losses = []
         if any(len(it) > 1 for it in step.passed):
@@ -260,10 +261,10 @@ class Steps:
         self._passed, self._passes_begun = step.passed, begun
 
     def go_on_by_hooks(self, step: StepSoFar) -> None:
-        """The step so far, computed anew by hooks in another run."""
+        """Computes the step so far again by hooks, in another run."""
         self._losses, self._new_micro_batch = step.losses, step.new_micro_batch
         self._record.tokens = step.tokens
-        if not step.new_micro_batch:  # else the next pass does
+        if not step.new_micro_batch:  # otherwise the next pass does it
             self._record.begin_micro_batch()
         self.repeat(step, self._compute_by_hooks)
         self._passed = []
@@ -308,12 +309,12 @@ class Steps:
         trained.residency.release_all()
         try:
             outcome = self._record.take_step(losses)
-        except NonFiniteGradientError:  # of all ranks
+        except NonFiniteGradientError:  # raised on all ranks
             raise
         except BaseException as error:
             trained.fail(error)
             raise
-        finally:  # also where Ctrl-C came meanwhile
+        finally:  # also after a Ctrl-C meanwhile
             trained.residency.step_taken()
         if outcome.warning:
             _log.warning(outcome.warning)

@@ -1,4 +1,4 @@
-"""Tensors within other values, and their types by name."""
+"""Tensors nested in other values, and dtypes by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):  # also the outputs of transformers
+    elif isinstance(value, dict):  # outputs of transformers are dicts, too
         for it in value.values():
             yield from tensors_in(it)
     elif isinstance(value, (list, tuple)):

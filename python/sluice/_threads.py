@@ -1,4 +1,4 @@
-"""Several threads that call one engine: one after the other."""
+"""Calls of one engine by several threads: they run one at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ._core import RefusedError
 
 
 class Calls:
-    """Of an engine: held by the thread whose call it computes, which may make others."""
+    """A lock of an engine, held by the thread whose call runs. That thread may make nested
+    calls."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
-        # A backward pass on a GPU runs in a thread of autograd's, while the one that called
-        # backward() holds this and waits for it.
+        # On a GPU, backward runs in a thread of autograd, while the thread that called backward()
+        # holds the lock and waits.
         is_in_backward = torch._C._current_graph_task_id() != -1
         if not self._lock.acquire(blocking=not is_in_backward):
             raise RefusedError(
@@ -33,7 +34,7 @@ class Calls:
 
 
 class Passes:
-    """Which thread was the last to enter the forward of a module in training."""
+    """Tracks which thread entered the module's forward last."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -47,5 +48,5 @@ class Passes:
 
     @property
     def has_ended(self) -> bool:
-        """A thread that was interrupted may have left a pass without saying so."""
+        """Whether that thread has ended: an interrupted one may not have left its pass."""
         return self._thread not in sys._current_frames()

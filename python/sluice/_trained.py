@@ -1,4 +1,4 @@
-"""A module that is trained, with the native run that has its parameters."""
+"""A module in training, with the native run that has its parameters."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def _refuse_load(module: nn.Module, *_: Any) -> None:
 
 
 class TrainedModule(NotCopied):
-    """A module, its units, the run that has their parameters, and which of them are in memory.
+    """A module, its units, the run that has their parameters, and the state of residency.
 
-    There is one for the whole life of an engine. :meth:`begin_run` and :meth:`take_over` give it
-    another run and other units where the module's passes are computed in another way.
+    An engine has one for its whole life. :meth:`begin_run` and :meth:`take_over` switch it to
+    another run and other units when the module's passes are to be computed in another way.
     """
 
     run: Run
@@ -59,17 +59,17 @@ class TrainedModule(NotCopied):
         self.module = module
         self.config = config
         self.ranks = ranks
-        #: Whether it has no values yet: it was made by sluice.init(values=False).
+        #: Whether parameters have no values yet: they were made by sluice.init(values=False).
         self.is_empty = is_empty
-        #: Whether what is refused is refused on all ranks.
+        #: Whether a refusal is raised on all ranks.
         self.all_refuse = False
         self.calls = Calls()
         self.handles: list[RemovableHandle] = []
-        self.outer_handles: list[RemovableHandle] = []  # of those around it: a Trainer's
+        self.outer_handles: list[RemovableHandle] = []  # hooks of a Trainer, for example
         #: The engine: it lives as long as its hooks of the module.
         self.owner: object = None
 
-    # ---- begins and ends
+    # ---- begin and end
 
     def begin_run(self, units: list[Unit], family: Family | None) -> None:
         self.units = units
@@ -114,8 +114,8 @@ class TrainedModule(NotCopied):
         """Makes the module's parameters views of the run's memory.
 
         Args:
-            on_gradient: is called when a parameter has its gradient.
-            gather_into: the hook behind a module's own part of state_dict().
+            on_gradient: called when a parameter's gradient is complete.
+            gather_into: the hook that runs after a module's own part of state_dict().
         """
         for number, unit in enumerate(self.units):
             if not unit.parameters:
@@ -142,7 +142,7 @@ class TrainedModule(NotCopied):
         self.residency = Residency(self.run, self.module, self.units)
 
     def take_apart(self) -> None:
-        """What holds the run, which goes with it; the module's parameters are gone."""
+        """Drops all references to the run. The module's parameters have no values afterwards."""
         self.residency.close()
         for handle in self.handles:
             handle.remove()
@@ -158,24 +158,24 @@ class TrainedModule(NotCopied):
 
     @property
     def is_forked(self) -> bool:
-        """Whether it is that of the process which this one was forked from."""
+        """Whether the run belongs to the process from which this one was forked."""
         return isinstance(self.run, _forks.Forked)
 
     def leave_to_parent(self) -> None:
         _forks.keep_forever(self.run)
-        self.calls = Calls()  # one of the parent's threads may have held it
+        self.calls = Calls()  # one of the parent's threads may have held the lock
         self.run = cast(Run, _forks.Forked("the engine"))
         self.residency.leave(self.run)
 
-    # ---- what its parts need
+    # ---- services for the engine's parts
 
     def keys(self) -> dict[str, Any]:
-        """The configuration as it was resolved, in the form of a run file."""
+        """The resolved configuration, in the form of a run file."""
         return json.loads(self.config.json())
 
     @property
     def scratch(self) -> str | None:
-        """Where temporary files go: next to the run's folder."""
+        """The folder for temporary files: next to the run's folder."""
         return os.path.dirname(self.config.run_dir) or None
 
     def check_values(self) -> None:
@@ -186,7 +186,7 @@ class TrainedModule(NotCopied):
             )
 
     def fail(self, error: BaseException) -> None:
-        """Ends the other ranks, which are waiting for this one."""
+        """Ends the other ranks, which wait for this one."""
         if self.ranks.world > 1:
             self.abort(error)
 
@@ -194,16 +194,16 @@ class TrainedModule(NotCopied):
         self.ranks.abort(f"rank {self.ranks.rank}: {type(error).__name__}: {error}")
 
     def hook_ids(self) -> Iterator[int]:
-        """Of the hooks of modules that are the engine's, or of those around it."""
+        """Ids of the module hooks that belong to the engine or the objects around it."""
         for it in (*self.handles, *self.outer_handles, *self.residency.handles):
             yield it.id
 
     def pack(self, client_state: Any) -> str:
-        """What a checkpoint keeps of the module for Python."""
+        """The state of the module that Python adds to a checkpoint."""
         return _client.pack(self.module, client_state, self.frozen_sample, self.ranks)
 
     def _say_types(self) -> None:
-        """Where the configuration's type makes something else of the module's."""
+        """Logs the parameters' types if the configuration computes in another one."""
         found = sorted({str(it.parameter.dtype)[6:] for it in self.managed.values()})
         is_narrower = self.dtype == torch.float32 and found != ["float32"]
         if self.ranks.rank != 0 or (len(found) == 1 and not is_narrower):
@@ -216,7 +216,7 @@ class TrainedModule(NotCopied):
         )
 
     def _require_same(self) -> None:
-        """What every rank has to have alike, before anything is taken."""
+        """Checks what must be equal on all ranks, before any values are taken over."""
         keys = self.keys()
         keys["run"].pop("dir", None)
         described = {

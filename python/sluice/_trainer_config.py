@@ -1,4 +1,4 @@
-"""A configuration that TrainingArguments complete, as Hugging Face's do with DeepSpeed's."""
+"""Completes a configuration from TrainingArguments, as Hugging Face does for DeepSpeed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _TRUTH = {"true": True, "false": False}
 
 
 class TrainerConfig:
-    """The keys of a DeepSpeed JSON or a run file, with "auto" in places.
+    """The keys of a DeepSpeed JSON or a run file that may contain "auto".
 
-    "auto" becomes what the arguments say. What is neither "auto" nor what they say is a mismatch.
-    What the file does not mention is the arguments' as well: batch sizes, clipping, 16 bits.
+    "auto" is replaced by the value from the arguments. Any other value must equal the argument's.
+    Keys that the file does not mention also come from the arguments: batch sizes, clipping, 16
+    bits.
     """
 
     def __init__(self, source: Mapping[str, Any] | str | os.PathLike[str]):
@@ -24,11 +25,11 @@ class TrainerConfig:
         self._mismatches: list[str] = []
 
     def has(self, section: str) -> bool:
-        """Whether it is there, with something in it."""
+        """Whether the section exists and is not empty."""
         return bool(self.keys.get(section))
 
     def value(self, path: str) -> Any:
-        """None where it is not there."""
+        """The value at a path, or None."""
         section, key = self._find(path)
         value = None if section is None else section.get(key)
         return _TRUTH.get(value.lower(), value) if isinstance(value, str) else value
@@ -43,7 +44,8 @@ class TrainerConfig:
         return section, key
 
     def fill(self, path: str, wanted: Any, argument: str | None) -> None:
-        """`argument`: whose value it is; None: what is there counts, unless it is "auto"."""
+        """Fills in a value. `argument`: the one that sets it. None: a value in the file takes
+        precedence, unless it is "auto"."""
         section, key = self._find(path)
         if section is None or section.get(key) is None:
             return
@@ -56,10 +58,10 @@ class TrainerConfig:
             )
 
     def complete(self, args: Any, max_steps: int, model: Any) -> dict[str, Any]:
-        """All of it, for a training of so many steps.
+        """Returns the completed keys for a training of `max_steps` steps.
 
         Raises:
-            RefusedError: values that do not match, each of them.
+            RefusedError: values do not match; the message lists all of them.
         """
         self._batch(args)
         self._optimizer(args)
@@ -107,14 +109,15 @@ class TrainerConfig:
         self.fill("scheduler.params.warmup_max_lr", args.learning_rate, "learning_rate")
         warmup = args.get_warmup_steps(max_steps)
         if str(self.value("scheduler.type")).startswith("Warmup"):
-            warmup = max(1, warmup)  # DeepSpeed's have no less
+            warmup = max(1, warmup)  # DeepSpeed's schedules need at least 1
         for name in ("total_num_steps", "num_training_steps"):
             self.fill(f"scheduler.params.{name}", max_steps, "the number of steps")
         for name in ("warmup_num_steps", "num_warmup_steps"):
             self.fill(f"scheduler.params.{name}", warmup, "warmup_steps")
 
     def sizes(self, model: Any) -> None:
-        """As Hugging Face has them; the engine's own rules where the model says no width."""
+        """Sets buffer sizes as Hugging Face does, or leaves the engine's defaults if the model has
+        no hidden size."""
         config = getattr(model, "config", None)
         config = getattr(config, "text_config", None) or config
         width = getattr(config, "hidden_size", None)

@@ -1,8 +1,9 @@
-"""What a Trainer does only where several ranks train: what is refused, one set of values, and how
-all of them end where one fails.
+"""What a Trainer does only on several ranks: refusals, equal initial values, and ending all ranks
+when one fails.
 
-Batches are dealt out by Accelerate, and small numbers (losses, counts of tokens, predictions) pass
-through torch.distributed, as with the plain Trainer. What the model has passes through the engine.
+Accelerate distributes the batches. Small numbers (losses, token counts, predictions) go through
+torch.distributed, as with the plain Trainer. The model's values and gradients go through the
+engine.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ._core import Error, NonFiniteGradientError, RefusedError, is_spilled
 from .engine import Engine
 
 _log = logging.getLogger("sluice")
-_TOLD = "_sluice_told"  # an exception: the other ranks have its reason
+_TOLD = "_sluice_told"  # set on an exception whose reason the other ranks have
 
 
 def check(args: Any) -> None:
-    """RefusedError where ranks could not train by these TrainingArguments."""
+    """RefusedError if ranks cannot train with these TrainingArguments."""
     launched = ranks.of_launcher().world
     if launched != args.world_size:
         raise RefusedError(
@@ -58,19 +59,19 @@ def _how_to_start(args: Any) -> str:
 
 
 def take_first_ranks_values(module: nn.Module, args: Any) -> None:
-    """Parameters and buffers of a module that ranks have made with other random numbers (a new
-    head, adapters), as DistributedDataParallel has it."""
+    """Gives all ranks the first rank's parameters and buffers, as DistributedDataParallel does.
+    Ranks may have drawn different random numbers for a new head or adapters."""
     if args.world_size == 1:
         return
     own = _fingerprints(module)
     of_all: list[dict[str, str]] = [{}] * args.world_size
     distributed.all_gather_object(of_all, own)
     if any(it.keys() != own.keys() for it in of_all):
-        return  # refused by what an engine compares
+        return  # the engine's comparison of ranks refuses this
     others = [name for name in own if any(it[name] != of_all[0][name] for it in of_all)]
     tensors = dict(_values(module))
     for name in others:
-        there = tensors[name].to(args.device)  # what the process group's transport takes
+        there = tensors[name].to(args.device)  # a device that the process group's backend supports
         distributed.broadcast(there, src=0)
         tensors[name].copy_(there)
     if others and args.process_index == 0:
@@ -84,7 +85,7 @@ def take_first_ranks_values(module: nn.Module, args: Any) -> None:
 
 
 def _values(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Those with values; what sluice.init() has on drives is compared by the engine."""
+    """Tensors that have values. The engine compares those that sluice.init() has on drives."""
     for named in (module.named_parameters(), module.named_buffers()):
         for name, value in named:
             if not (value.is_meta or value.is_complex() or is_spilled(value)):
@@ -92,7 +93,7 @@ def _values(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _fingerprints(module: nn.Module) -> dict[str, str]:
-    """Of every byte."""
+    """Fingerprints of all bytes, by name."""
 
     def of(value: torch.Tensor) -> str:
         data = value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -105,16 +106,16 @@ def _fingerprints(module: nn.Module) -> dict[str, str]:
 
 @contextmanager
 def ends_all(engine: Engine | None) -> Iterator[None]:
-    """Of several ranks the others would wait for one that leaves this by an exception."""
+    """Ends the other ranks if this block raises: they would wait for this rank."""
     if engine is None or engine.world_size == 1:
         yield
         return
     try:
         yield
-    except NonFiniteGradientError:  # of all ranks
+    except NonFiniteGradientError:  # raised on all ranks
         raise
     except BaseException as error:
-        if getattr(error, _TOLD, False):  # within this already
+        if getattr(error, _TOLD, False):  # an inner call has done it
             raise
         reason = _reason_of_others(engine, error)
         if reason:
@@ -125,7 +126,7 @@ def ends_all(engine: Engine | None) -> Iterator[None]:
 
 
 def _reason_of_others(engine: Engine, error: BaseException) -> str:
-    """What torch.distributed says where another rank has gone is not why."""
+    """The failure of another rank that made torch.distributed raise; empty if there is none."""
     if not isinstance(error, RuntimeError) or isinstance(error, Error):
         return ""
     for _ in range(20):

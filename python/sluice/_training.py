@@ -1,4 +1,4 @@
-"""A module in training: its parts, how they begin, go by hooks and end."""
+"""A module in training: its parts, their start and end, and the switch to hooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger("sluice")
 
 
 class Training:
-    """The parts of an engine, of which each knows those before it:
+    """The parts of an engine. Each uses only those before it:
 
     - ``trained``: the module, its native run, and which of its units are in memory
     - ``record``: the run's folder
@@ -65,7 +65,7 @@ class Training:
                 units == "engine",
                 traced,
             )
-        except BaseException as error:  # the others are waiting for this one
+        except BaseException as error:  # the others wait for this rank
             if not self.trained.all_refuse:
                 self.trained.abort(error)
             raise
@@ -124,16 +124,16 @@ class Training:
         passes = self.steps.passes
         return passes if isinstance(passes, NativePasses) else None
 
-    # ---- by hooks from some point on
+    # ---- switching to hooks
 
     def _to_hooks(self, reason: str) -> None:
-        """The state passes through a checkpoint in a temporary folder, and a step that has begun is
-        computed once more from its beginning."""
+        """Moves the state through a checkpoint in a temporary folder, and computes a step that has
+        begun again from its beginning."""
         trained, step = self.trained, self.steps.so_far()
         again = ", beginning with this step's micro-batches" if step.passed else ""
         _log.warning("from here on PyTorch computes the module, by hooks: %s%s", reason, again)
         trained.run.wait_for_saves()
-        self.record.note_saves()  # and not of the one that follows
+        self.record.note_saves()  # separate from the results of the save below
         folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=trained.scratch)
         try:
             trained.residency.end_backward()
@@ -147,15 +147,15 @@ class Training:
         except BaseException:
             if self.native is None:
                 _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
-            else:  # it goes on by the units
+            else:  # the units continue
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         shutil.rmtree(folder, ignore_errors=True)
         self.steps.go_on_by_hooks(step)
 
     def _go_by_hooks(self, checkpoint: str, reason: str) -> None:
-        """Goes on from there, with the module's own forward. RefusedError where that cannot be (it
-        takes more memory): then by the units again, which refuse what they do not compute."""
+        """Continues from the checkpoint with the module's own forward. If that is impossible, for
+        example for lack of memory, the units take over again and RefusedError is raised."""
         trained, native, before = self.trained, self.native, self.trained.residency
         assert native is not None
         self.record.let_go()
@@ -164,7 +164,7 @@ class Training:
             self._go_on(checkpoint, divide(trained.module, "hooks"), None)
             self.reason = reason
         except Exception as error:
-            trained.drop_run()  # half made
+            trained.drop_run()  # incomplete
             self._go_on(checkpoint, units_of(trained.module, native.family), native)
             raise RefusedError(
                 f"the engine's units do not compute this: {reason}. Nor can it go on by hooks:"
@@ -192,7 +192,7 @@ class Training:
     # ---- ends
 
     def close(self, how: str, reason: str) -> None:
-        trained, is_open = self.trained, self.trained.is_open  # not where hooks had no room
+        trained, is_open = self.trained, self.trained.is_open  # false: no room for hooks
         trained.residency.check_thread()
         try:
             if is_open:

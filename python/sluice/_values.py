@@ -1,4 +1,4 @@
-"""The numbers of a module in training: read, copied, set anew."""
+"""The values of a module in training: read, copied, set."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ._tensors import DTYPES
 from ._trained import TrainedModule
 from .units import ManagedParameter
 
-_Change = tuple[ManagedParameter, torch.Tensor, torch.Tensor]  # its new value, and what it was
+_Change = tuple[ManagedParameter, torch.Tensor, torch.Tensor]  # the new value, and the old one
 
 
 class _Gathered:
-    """Copies of a module's parameters, by id, on their way into a state_dict(). Those that are in
-    it live as long as it has them, the others as long as it does."""
+    """Copies of a module's parameters, by id, for a state_dict(). Copies that it contains live as
+    long as it does, the others as long as this object."""
 
     def __init__(self, state: dict[str, Any]):
         waiting: dict[int, torch.Tensor] = {}
@@ -43,14 +43,14 @@ class _Gathered:
 
 
 class Values:
-    """Gives and takes a module's values."""
+    """Reads and sets a module's values."""
 
     def __init__(self, trained: TrainedModule, steps: Steps, record: Record):
         self._trained = trained
         self._steps = steps
         self._record = record
         self._gathered: _Gathered | None = None
-        self._keeps_copies = True  # of what is gathered
+        self._keeps_copies = True  # of gathered parameters
 
     # ---- read
 
@@ -68,8 +68,8 @@ class Values:
     def gather_into(
         self, module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
     ) -> None:
-        """Behind a module's own part of state_dict(): copies in place of views that are empty by
-        then."""
+        """The hook after a module's own part of state_dict(): replaces views, which are empty by
+        then, by copies."""
         if self._gathered is None or self._gathered.state() is not state:
             self._gathered = _Gathered(state)
         gathered = self._gathered
@@ -136,13 +136,13 @@ class Values:
     def _take_changes(
         self, before: list[tuple[ManagedParameter, torch.Tensor, int]]
     ) -> list[_Change]:
-        """What has changed, which has its old value again."""
+        """Returns what has changed, and restores the old values."""
         residency = self._trained.residency
         changed = [
             (it, it.parameter.detach().clone(), value)
             for it, value, version in before
             if it.parameter._version != version
-            or not residency.is_attached(it)  # by parameter.data = tensor, which stays the script's
+            or not residency.is_attached(it)  # parameter.data = tensor replaced it
             or not torch.equal(it.parameter, value)
         ]
         residency.attach(*{it.unit for it, _, _ in before})
@@ -152,7 +152,7 @@ class Values:
         return changed
 
     def _change(self, changes: list[_Change]) -> None:
-        """Masters change where a new value differs from the old one."""
+        """Changes the masters where a new value differs from the old one."""
         trained = self._trained
         if trained.ranks.world > 1:
             refused = RefusedError(
@@ -168,7 +168,7 @@ class Values:
             trained.frozen_sample = _client.sample(self._frozen(), whole=True)
 
     def _frozen(self) -> Iterator[ManagedParameter]:
-        """One unit's after the other, in memory."""
+        """Frozen parameters, one unit at a time, in memory."""
         for number, unit in enumerate(self._trained.units):
             frozen = [it for it in unit.parameters if not it.trained]
             if frozen:

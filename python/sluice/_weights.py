@@ -1,4 +1,4 @@
-"""Weights as tensors: of checkpoints, of safetensors files, of folders for Hugging Face's
+"""Weights as tensors: from checkpoints, safetensors files and folders for Hugging Face's
 libraries."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import nn
 from . import _core
 from ._core import RefusedError
 from ._tensors import DTYPES
-_SHARD_BYTES = 5 * 10**9  # as `sluice export` splits them
+_SHARD_BYTES = 5 * 10**9  # as in `sluice export`
 
 
 class _SavesWeights(Protocol):
-    """An engine."""
+    """The part of an engine that save() needs."""
 
     def save_weights(self, path: str, dtype: str) -> None: ...
 
@@ -38,14 +38,15 @@ def load(
     checkpoint: str | int = "",
     dtype: str | torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Weights by name, on the CPU; each byte of a checkpoint is verified. No pickle is read.
+    """Loads weights by name, on the CPU. Every byte of a checkpoint is verified. No pickle is read.
 
     Args:
-        path: a run's folder, of the command line or of an :class:`Engine`, or one of its
-            checkpoints; or a safetensors file, its index, or a folder as `save_pretrained()` makes
-            it.
-        checkpoint: of a run's folder: a step, or its name; else the newest.
-        dtype: of the tensors; else fp32 for a checkpoint's masters, and a file's own.
+        path: the folder of a run (of the command line or of an :class:`Engine`) or one of its
+            checkpoints. Or a safetensors file, its index, or a folder that `save_pretrained()`
+            made.
+        checkpoint: for a run's folder, a step or a checkpoint's name; default: the newest.
+        dtype: of the tensors; default: fp32 for a checkpoint's masters, and the file's own
+            otherwise.
     """
     return _core.load_weights(os.fspath(path), str(checkpoint), _torch_dtype(dtype))
 
@@ -64,16 +65,16 @@ def save(
     """Writes weights for other programs.
 
     Args:
-        what: a dict of tensors, a module, or an :class:`Engine` (its masters): becomes a
-            safetensors file. Or a run's folder, or one checkpoint of it: becomes a folder for
-            Hugging Face's libraries, as `sluice export` makes it.
-        path: the file, which is replaced; or the folder, which must not be there, or be empty.
-        dtype: "fp32", "bf16" or "fp16"; else that of the tensors, fp32 of masters, and of a folder
-            that of the model that the run began with, or fp32.
-        max_shard_bytes: splits what is larger; 0 never does. Of a folder 5 GB unless given.
-        checkpoint: of a run's folder: a step, or its name; else the newest.
-        tokenizer: of a folder: a tokenizer.json, or "bytes"; else the one of the run.
-        merged, base: of adapters, as `sluice export` has them.
+        what: a dict of tensors, a module, or an :class:`Engine` (its masters), which is written to
+            a safetensors file. Or a run's folder, or one of its checkpoints, which becomes a folder
+            for Hugging Face's libraries, as with `sluice export`.
+        path: the file, which is replaced; or the folder, which must be empty or not exist.
+        dtype: "fp32", "bf16" or "fp16". The default is the tensors' own, fp32 for masters, and for
+            a folder the type of the model that the run began with, or fp32.
+        max_shard_bytes: splits larger files; 0 never does. The default for a folder is 5 GB.
+        checkpoint: for a run's folder, a step or a checkpoint's name; default: the newest.
+        tokenizer: for a folder, a tokenizer.json or "bytes"; default: the run's.
+        merged, base: for adapters, as with `sluice export`.
     """
     target = os.fspath(path)
     if isinstance(what, (str, os.PathLike)):
@@ -94,7 +95,7 @@ def save(
     for name, value in given.items():
         if value:
             raise RefusedError(f"{name} is of a run's folder, and tensors are to be saved")
-    if hasattr(what, "save_weights"):  # an engine, whose masters are not the module's numbers
+    if hasattr(what, "save_weights"):  # the masters of an engine differ from the module's values
         what.save_weights(target, dtype or "fp32")
         return
     state = what.state_dict() if isinstance(what, nn.Module) else what
@@ -109,6 +110,6 @@ def save(
         if not isinstance(tensor, torch.Tensor):
             raise RefusedError(f"{name} is a {type(tensor).__name__}, and no tensor")
         tensors.append((name, tensor if wanted is None else tensor.to(wanted)))
-    # Wide ones first, as the format's alignment wants it.
+    # Wide types first, for the alignment of the format.
     tensors.sort(key=lambda it: -it[1].element_size())
     _core.save_weights(tensors, target, max_shard_bytes or 0)

@@ -1,4 +1,4 @@
-"""Accelerate's Accelerator, whose model and optimizer the engine has:
+"""Accelerate's Accelerator, with the engine's training:
 
     from sluice.accelerate import Accelerator
 
@@ -11,9 +11,9 @@
             schedule.step()
             optimizer.zero_grad()
 
-The loop is the one for the plain Accelerator. As with its DeepSpeed plug-in, backward() ends the
-micro-batch, and the step where gradients are synchronised; step() and zero_grad() do nothing. The
-model, its optimizer and its schedule are given to one call of prepare().
+The loop is the same as with the plain Accelerator. Its backward() ends the micro-batch, and also
+the step when gradients are synchronised, as with Accelerate's DeepSpeed plug-in. step() and
+zero_grad() do nothing. One call of prepare() must get the model, its optimizer and its schedule.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from .units import UnitPolicy
 
 __all__ = ["Accelerator", "DummyOptim", "DummyScheduler"]
 
-_TAG = "sluice"  # the folder in that of a state
+_TAG = "sluice"  # the engine's folder within that of a saved state
 _OPTIMIZERS = (torch.optim.Optimizer, DummyOptim)
 _SCHEDULES = (torch.optim.lr_scheduler.LRScheduler, DummyScheduler)
 
 
 class Accelerator(accelerate.Accelerator):
-    """The plain one's arguments, and:
+    """Takes the plain Accelerator's arguments, and:
 
     Args:
-        sluice: a configuration, as a path or a dict. What it does not say is the Accelerator's:
-            accumulation, 16 bits; "auto" as well, and batch sizes from the loader.
+        sluice: a configuration, as a path or a dict. Keys that are missing or "auto" come from the
+            Accelerator (accumulation, 16 bits) and from the loader (batch sizes).
         units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
 
-    One model is trained, the first with parameters that require a gradient; others that are given
-    to :meth:`prepare` are the plain Accelerator's.
+    The engine trains one model: the first with parameters that require a gradient. The plain
+    Accelerator handles other models that are passed to :meth:`prepare`.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Accelerator(accelerate.Accelerator):
             raise RefusedError(f"mixed_precision={self._precision!r}: the engine has bf16 and fp16")
         self._source = TrainerConfig(sluice)
         self._policy = units
-        #: The engine under DeepSpeed's names, from prepare() on.
+        #: The engine with DeepSpeed's interface; set by prepare().
         self.engine: DeepSpeedEngine | None = None
-        # No autocast: the module computes in 16 bits itself.
+        # No autocast: the module itself computes in 16 bits.
         super().__init__(*args, mixed_precision="no", **kwargs)
         self.register_save_state_pre_hook(self._save_engine)
         self.register_load_state_pre_hook(self._load_engine)
@@ -89,7 +89,7 @@ class Accelerator(accelerate.Accelerator):
             raise RefusedError("there is no engine yet: prepare(model, ...) makes it")
         return self.engine
 
-    # ---- before training
+    # ---- prepare
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
         model = next((it for it in args if _is_trained(it)), None)
@@ -103,7 +103,7 @@ class Accelerator(accelerate.Accelerator):
         if self.engine is not None:
             raise RefusedError("this Accelerator has a model that is trained: make another one")
         made: dict[int, Any] = {}
-        for it in args:  # the loader's batch size counts
+        for it in args:  # for the loader's batch size
             if isinstance(it, torch.utils.data.DataLoader):
                 made[id(it)] = self.prepare_data_loader(it)
         optimizer = _only(args, _OPTIMIZERS, "optimizer")
@@ -114,7 +114,7 @@ class Accelerator(accelerate.Accelerator):
         if optimizer is not None:
             made[id(optimizer)] = self.engine.optimizer
         if schedule is not None:
-            made[id(schedule)] = self.engine.lr_scheduler or EngineSchedule(  # constant
+            made[id(schedule)] = self.engine.lr_scheduler or EngineSchedule(  # a constant rate
                 self.engine.engine, self.engine.optimizer
             )
         rest = [it for it in args if id(it) not in made]
@@ -134,7 +134,7 @@ class Accelerator(accelerate.Accelerator):
         self.gradient_accumulation_steps = int(config.value("gradient_accumulation_steps"))
         self._complete_batch(loaders)
         if config.value("gradient_clipping") == "auto":
-            config.keys["gradient_clipping"] = 1.0  # as Accelerate's for DeepSpeed
+            config.keys["gradient_clipping"] = 1.0  # as Accelerate does for DeepSpeed
         for kind in ("fp16", "bf16"):
             if config.value(f"{kind}.enabled") in (None, "auto") and self._precision == kind:
                 config.keys[kind] = {**config.keys.get(kind, {}), "enabled": True}
@@ -146,7 +146,7 @@ class Accelerator(accelerate.Accelerator):
                 config.keys["optimizer"] = {"type": "AdamW"}
             section = config.keys["optimizer"]
             params = section.setdefault("params", {}) if isinstance(section, dict) else None
-            if isinstance(params, dict):  # else refused by the engine
+            if isinstance(params, dict):  # the engine refuses other types
                 params.setdefault("lr", "auto")
                 params.setdefault("weight_decay", "auto")
             config.fill("optimizer.params.lr", optimizer.lr, None)
@@ -182,7 +182,7 @@ class Accelerator(accelerate.Accelerator):
             micro = min(sizes) // (self.num_processes if self.split_batches else 1)
             config.keys["train_micro_batch_size_per_gpu"] = micro
         if config.value("train_batch_size") == "auto":
-            del config.keys["train_batch_size"]  # follows
+            del config.keys["train_batch_size"]  # follows from the others
 
     def _make(
         self, model: nn.Module, optimizer: Any, schedule: Any, keys: dict[str, Any]
@@ -205,16 +205,16 @@ class Accelerator(accelerate.Accelerator):
     # ---- a micro-batch
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """The engine's backward() and step(): the step ends where gradients are synchronised. Until
-        then its last micro-batch takes all that is left."""
+        """Calls the engine's backward() and step(). The step ends when gradients are synchronised.
+        If that is late, the step's last micro-batch takes the remaining backward passes."""
         running = self._running
         running.backward(loss, **kwargs)
         if self.sync_gradients or not running.engine.is_boundary:
             running.step(is_last=self.sync_gradients)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
-        """The norm of the step's gradient, which the engine has clipped by the configuration's
-        gradient_clipping: refused where that is another one."""
+        """Returns the norm of the step's gradient. The engine has already clipped it to the
+        configuration's gradient_clipping; another `max_norm` is refused."""
         clipping = self._running.gradient_clipping()
         if norm_type != 2 or float(max_norm) != clipping:
             raise RefusedError(

@@ -1,4 +1,4 @@
-"""Engine: trains a module, whose parameters and optimizer state the engine keeps."""
+"""Engine: trains a module whose parameters and optimizer state it manages."""
 
 from __future__ import annotations
 
@@ -31,33 +31,34 @@ def initialize(
     run_dir: str | os.PathLike[str] | None = None,
     trace: tuple[int, int] | str | None = None,
 ) -> Engine:
-    """An engine that trains `model`, which stays the module that it is: call it, evaluate it, save
-    it as before.
+    """Makes an engine that trains `model`. You continue to call, evaluate and save the module as
+    before.
 
     Args:
-        model: any module, with values or made within :func:`sluice.init`. Its parameters are the
-            engine's from now on: they are views of memory that is there only while the module runs.
-            Those that require no gradient are frozen: they come and go, and have no state.
-        config: a run file or a DeepSpeed JSON, as its path or as a dict. Of a run file the sections
-            model and data mean nothing here.
-        units: which modules are fetched as a whole, and who computes them:
+        model: any module, with values or made within :func:`sluice.init`. The engine takes over its
+            parameters, which become views of memory that exists only while the module runs.
+            Parameters that require no gradient are frozen: they are streamed in the same way,
+            without optimizer state.
+        config: a run file or a DeepSpeed JSON, as its path or as a dict. The sections model and
+            data of a run file do not apply here.
+        units: which modules are fetched as a whole, and what computes them:
             :data:`sluice.UnitPolicy`.
-        overrides: keys of the configuration with dots, which win: ``{"run.seed": 7}``.
-        run_dir: the run's folder (run.dir): gets metrics.jsonl, events.jsonl and config.json, which
-            `sluice report` and `sluice diff` read, and checkpoints. Without one nothing is written
-            but what is asked for.
-        trace: steps of a timeline in the folder's trace.json: (first, last).
+        overrides: dotted keys that take precedence: ``{"run.seed": 7}``.
+        run_dir: the run's folder (run.dir), for metrics.jsonl, events.jsonl and config.json, which
+            `sluice report` and `sluice diff` read, and for checkpoints. Without it, only files that
+            you request are written.
+        trace: the steps of a timeline in the folder's trace.json: (first, last).
 
     Raises:
-        RefusedError: the module or the configuration cannot be trained so; the sentence says what
-            to change.
-        Error: memory, a drive or a file could not be had.
+        RefusedError: the module or the configuration is not supported; the message says what to
+            change.
+        Error: memory, a drive or a file is not available.
     """
     return Engine(model, config, units=units, overrides=overrides, run_dir=run_dir, trace=trace)
 
 
 def _alone(method: _Method) -> _Method:
-    """Other threads wait until the call returns. A call may make others."""
+    """Other threads wait until the call returns. The call may make nested calls."""
 
     @functools.wraps(method)
     def call(self: Engine, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +69,7 @@ def _alone(method: _Method) -> _Method:
 
 
 class Engine(NotCopied):
-    """A module in training. Made by :func:`initialize`.
+    """A module in training, made by :func:`initialize`.
 
     A step has ``gradient_accumulation_steps`` micro-batches, each of which ends with :meth:`step`::
 
@@ -76,9 +77,9 @@ class Engine(NotCopied):
         engine.backward(loss)           # once or several times: gradients add up
         engine.step()                   # AdamW, once the step has all of its micro-batches
 
-    After an exception the engine can go on. In forward, another micro-batch takes the place of the
-    one that failed, or :meth:`abandon` begins the step anew. In backward, the micro-batches of the
-    step are forgotten, and the next one is its first.
+    The engine remains usable after an exception. If forward failed, another micro-batch takes the
+    place of the failed one, or :meth:`abandon` begins the step again. If backward failed, the
+    step's micro-batches are dropped, and the next one is its first.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Engine(NotCopied):
         self._training = Training(model, config, units, overrides, run_dir, trace)
         self._trained = self._training.trained
         self._steps = self._training.steps
-        #: The module that is trained.
+        #: The module in training.
         self.module = model
         self._trained.owner = self
         _engines.add(model, self)
@@ -104,11 +105,11 @@ class Engine(NotCopied):
 
     @_alone
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward. Tensors among the arguments come to :attr:`device`, those of
-        floating-point numbers in :attr:`dtype`.
+        """Runs the module's forward. Tensor arguments are moved to :attr:`device`, and those of
+        floating-point numbers converted to :attr:`dtype`.
 
-        Raises what the module raises; RefusedError under autocast, or where a parameter was changed
-        in place.
+        Raises what the module raises. RefusedError under autocast, or if a parameter was changed in
+        place.
         """
         return self._steps.call(args, kwargs)
 
@@ -118,28 +119,29 @@ class Engine(NotCopied):
     ) -> None:
         """Adds the gradient of `loss`, a tensor of one element, to the step's.
 
-        A step's gradient is that of the mean of its micro-batches' losses, of all ranks: `loss` is
-        divided by their number (if `averages` is False by that of ranks alone), and multiplied by
-        the loss scale of fp16. Several calls before :meth:`step` add up.
+        A step's gradient is that of the mean of its micro-batches' losses, over all ranks. `loss`
+        is therefore divided by their number (by the number of ranks alone if `averages` is False)
+        and multiplied by fp16's loss scale. Several calls before :meth:`step` add up.
         """
         with self._training.record.timing("backward"):
             self._steps.backward(loss, retain_graph, averages)
 
     @_alone
     def abandon(self) -> None:
-        """Forgets the micro-batches since the last step, as after an exception: for who catches one
-        between :meth:`backward` and :meth:`step`."""
+        """Drops the micro-batches since the last step, as after an exception. Call it if you catch
+        an exception between :meth:`backward` and :meth:`step`."""
         self._steps.abandon()
 
     @_alone
     def step(self, is_last: bool = False) -> StepResult | None:
-        """Ends the micro-batch. Behind the last one of a step: norm, clipping, AdamW; and what the
-        step did.
+        """Ends the micro-batch. After a step's last one: computes the norm, clips, runs AdamW, and
+        returns the step's result. Returns None after other micro-batches.
 
-        `is_last`: the step ends with this one, before it has all of its micro-batches (an epoch is
-        over): those that are missing count as ones of loss 0.
+        `is_last` ends the step early, for example at the end of an epoch. Missing micro-batches
+        count with a loss of 0.
 
-        A parameter without any gradient in a step has one of zero: its moments fade, and it decays.
+        A parameter without any gradient in a step has a gradient of zero: its moments fade, and it
+        decays.
 
         Raises:
             NonFiniteGradientError: the step's gradient is not finite, and the configuration does
@@ -148,8 +150,9 @@ class Engine(NotCopied):
         return self._steps.step(is_last)
 
     def follow_module(self) -> None:
-        """For who calls the module and not the engine, as a Trainer does: the module's forward then
-        begins what a call of the engine begins, with tensors that come to :attr:`device`."""
+        """For code that calls the module instead of the engine, as a Trainer does. The module's
+        forward then does what a call of the engine does, and tensors are moved to
+        :attr:`device`."""
 
         def begin(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
             self._steps.begin_pass()
@@ -163,7 +166,7 @@ class Engine(NotCopied):
 
     @contextmanager
     def without_logits(self) -> Iterator[None]:
-        """Within it an evaluation by the engine's own units has its loss alone."""
+        """Within this context, evaluation by the engine's own units returns only the loss."""
         native = self._training.native
         if native is None:
             yield
@@ -178,52 +181,52 @@ class Engine(NotCopied):
 
     @contextmanager
     def gathered(self, *parameters: nn.Parameter) -> Iterator[None]:
-        """Within it these parameters of the module can be read, and those that are fetched with
-        them.
+        """Within this context you can read these parameters of the module, and those that are
+        fetched with them.
 
-        Not changed: RefusedError behind it, where one was. Where more units are asked for than
-        there is room for beside the passes, they are copied, each to memory of its own.
+        They must not be changed: if one was, RefusedError is raised afterwards. If more units are
+        needed than fit next to the passes, their parameters are copied to memory of their own.
         """
         with self._training.values.gathered(parameters):
             yield
 
     @contextmanager
     def changing(self, *parameters: nn.Parameter, refusal: str = "") -> Iterator[None]:
-        """Like :meth:`gathered`, and what is changed in place is written to the masters behind it,
-        unless it ends by an exception. AdamW's moments stay.
+        """Like :meth:`gathered`, but changes in place are written to the masters afterwards, unless
+        an exception ends the block. AdamW's moments stay.
 
         Raises:
-            RefusedError: what was changed must not be, or is not finite; or the names of what was
-                changed and `refusal`, where that is given. Parameters have their old values.
+            RefusedError: a change is not allowed or not finite. With `refusal`, any change is
+                refused, and the message is the names and that text. Parameters have their old
+                values.
         """
         with self._training.values.changing(parameters, refusal):
             yield
 
     @_alone
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The module's, with copies of all parameters in :attr:`dtype` on the CPU; tied ones are
-        one tensor."""
+        """The module's state_dict, with copies of all parameters in :attr:`dtype` on the CPU. Tied
+        parameters are one tensor."""
         return self.module.state_dict()
 
     @_alone
     def follow_state_dict(self) -> None:
-        """Takes part in the state_dict() of another rank, and keeps nothing of it."""
+        """Takes part in another rank's state_dict() without keeping the result."""
         self._training.values.follow_state_dict()
 
     @_alone
     def load_weights(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Begins anew from these values, by the module's names: AdamW's moments are zero again, and
-        the step is 0.
+        """Begins again from these values, by the module's names: AdamW's moments are zero, and the
+        step is 0.
 
-        Names of parameters that are tied, or that `state` has beyond those of the module, are not
-        needed.
+        `state` may omit names of tied parameters, and may have names that the module lacks.
         """
         self._training.values.load(state)
 
     @_alone
     def save_weights(self, path: str | os.PathLike[str], dtype: str = "fp32") -> None:
-        """All trained parameters as one safetensors file: their masters, "fp32", or rounded to
-        "bf16" or "fp16"."""
+        """Writes all trained parameters to one safetensors file: the masters in "fp32", or rounded
+        to "bf16" or "fp16"."""
         self._training.values.save(path, dtype)
 
     # ---- checkpoints
@@ -238,94 +241,94 @@ class Engine(NotCopied):
         within_step: bool = False,
     ) -> str:
         """Saves masters, moments, the step, buffers, torch's random generators and `client_state`,
-        which JSON can hold, between steps. Durable when it returns the checkpoint's folder,
-        DIR/checkpoints/step-N.
+        which must be JSON-serializable, between steps. Returns the checkpoint's folder,
+        DIR/checkpoints/step-N, once it is durable.
 
-        Frozen parameters are not in it: they are the module's, as it was when the engine was made.
+        Frozen parameters are not saved: they are the module's, as it was when the engine was made.
 
         Args:
-            directory: DIR; else the run's folder.
-            background: returns once the state is copied, 12 bytes a parameter, and writes it while
-                training goes on; None: as run.checkpoint_background says, where that is true.
-                Durable after :meth:`wait`, :meth:`close` or the next save.
-            within_step: also between micro-batches, before the step's last one: what they have
-                added is not in it, and the step goes on.
+            directory: DIR; default: the run's folder.
+            background: returns once the state is copied, which takes 12 bytes per parameter, and
+                writes it while training continues. The checkpoint is durable after :meth:`wait`,
+                :meth:`close` or the next save. None: follows run.checkpoint_background.
+            within_step: also allows a save between micro-batches, before the step's last one. Their
+                gradients are not saved, and the step continues.
 
         Raises:
-            Error: what could not be written, now or by the background save before this one;
-                checkpoints before it stay.
+            Error: this save, or the background save before it, could not be written. Earlier
+                checkpoints stay.
         """
         return self._training.checkpoints.save(directory, client_state, background, within_step)
 
     @_alone
     def wait(self) -> None:
-        """Until no checkpoint is being written.
+        """Waits until no checkpoint is being written.
 
         Raises:
-            Error: one since the last call was not saved.
+            Error: a background save has failed since the last call.
         """
         self._training.checkpoints.wait()
 
     @_alone
     def load_checkpoint(self, path: str | os.PathLike[str] | None = None) -> tuple[str, Any]:
-        """Goes on where a checkpoint was made, with the bits of a run that never stopped.
+        """Continues from a checkpoint, with the same bits as a run that never stopped.
 
         Args:
-            path: a checkpoint's folder, or a directory that was given to :meth:`save_checkpoint`:
-                its newest; else the run's folder.
+            path: a checkpoint's folder, or a directory that was passed to :meth:`save_checkpoint`,
+                whose newest checkpoint is loaded. Default: the run's folder.
 
         Returns:
             The checkpoint's folder and the client_state that was saved.
 
         Raises:
-            RefusedError: it is of another module or configuration. Nothing has changed.
-            Error: it cannot be read, or is damaged.
+            RefusedError: the checkpoint is of another module or configuration. Nothing has changed.
+            Error: the checkpoint cannot be read, or is damaged.
         """
         return self._training.checkpoints.load(path)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Removes a checkpoint's folder, if it is whole.
+        """Removes a checkpoint's folder, if the checkpoint is complete.
 
         Raises:
             Error: it cannot be removed.
         """
         self._trained.run.remove_checkpoint(os.fspath(path))
 
-    # ---- what a loop asks for
+    # ---- for training loops
 
     @property
     def way(self) -> str:
-        """ "engine" where its own units compute the module's passes, "hooks" where PyTorch does."""
+        """ "engine" if the engine's own units compute the module, "hooks" if PyTorch does."""
         return self._steps.passes.way
 
     @property
     def way_reason(self) -> str:
-        """Why it is hooks; empty where it is not."""
+        """Why :attr:`way` is "hooks"; empty otherwise."""
         return self._training.reason
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration as it was resolved, in the form of a run file."""
+        """The resolved configuration, in the form of a run file."""
         return self._trained.keys()
 
     @property
     def device(self) -> torch.device:
-        """Where the module computes."""
+        """The device on which the module computes."""
         return self._trained.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the module computes with: torch.float32, bfloat16 or float16."""
+        """The type that the module computes with: torch.float32, bfloat16 or float16."""
         return self._trained.dtype
 
     @property
     def last_step(self) -> StepResult | None:
-        """What the last step did; None before the first."""
+        """The result of the last step; None before the first."""
         return self._steps.last
 
     @property
     def in_backward(self) -> bool:
-        """Whether :meth:`backward` is going on."""
+        """Whether :meth:`backward` is running."""
         return self._trained.residency.in_backward
 
     def has(self, parameter: torch.Tensor) -> bool:
@@ -334,42 +337,42 @@ class Engine(NotCopied):
 
     @property
     def applied_step(self) -> int:
-        """Steps whose update was applied."""
+        """The number of steps whose update was applied."""
         return self._trained.run.applied_step
 
     @property
     def rank(self) -> int:
-        """This process's, of :attr:`world_size`."""
+        """The rank of this process, below :attr:`world_size`."""
         return self._trained.ranks.rank
 
     @property
     def world_size(self) -> int:
-        """Processes that train together, each on batches of its own."""
+        """The number of processes that train together, each on its own batches."""
         return self._trained.ranks.world
 
     @property
     def loss_scale(self) -> float:
-        """Of the next step; 1 without fp16."""
+        """The loss scale of the next step; 1 without fp16."""
         return self._trained.run.loss_scale
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of a step: gradient_accumulation_steps."""
+        """Micro-batches per step: gradient_accumulation_steps."""
         return self._trained.run.micro_batches
 
     @property
     def micro_batch_size(self) -> int:
-        """train_micro_batch_size_per_gpu: rows that a script is asked to give at a time."""
+        """train_micro_batch_size_per_gpu: rows per micro-batch, which the script has to provide."""
         return self._trained.config.micro_batch
 
     @property
     def micro_batches_done(self) -> int:
-        """Of the step that has begun."""
+        """Completed micro-batches of the current step."""
         return self._trained.run.micro_batch
 
     @property
     def steps_per_print(self) -> int:
-        """After how many steps one is logged; 0: never."""
+        """The number of steps between log messages; 0: never."""
         return self._steps.steps_per_print
 
     @steps_per_print.setter
@@ -383,33 +386,34 @@ class Engine(NotCopied):
 
     @property
     def global_step(self) -> int:
-        """Steps taken, skipped ones included."""
+        """Completed steps, including skipped ones."""
         return self._trained.run.global_step
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """The learning rate of the next step."""
         return self._trained.run.learning_rate
 
     @property
     def units(self) -> list[str]:
-        """The names of what is fetched as a whole; the first is all that is outside of blocks."""
+        """The names of the units, which are fetched as a whole. The first contains all parameters
+        outside of blocks."""
         return [unit.name for unit in self._trained.units]
 
     @property
     def run_dir(self) -> str | None:
-        """The run's folder, if it has one."""
+        """The run's folder, or None."""
         return self._training.record.directory or None
 
     @property
     def predicted_step_s(self) -> float | None:
-        """Where something was left to the planner ("auto"): what it predicts of a step."""
+        """The planner's prediction of a step's time; None if nothing was left to it ("auto")."""
         return self._trained.run.predicted_step_s
 
     @property
     def memory(self) -> dict[str, Any]:
-        """Bytes by tier ("host", "gpu", "nvme") and purpose, as the plan has them; without what
-        autograd keeps."""
+        """Bytes by tier ("host", "gpu", "nvme") and purpose, as planned. What autograd keeps is not
+        included."""
         return self._trained.run.memory
 
     def train(self, mode: bool = True) -> Engine:
@@ -419,18 +423,17 @@ class Engine(NotCopied):
     def eval(self) -> Engine:
         return self.train(False)
 
-    # ---- ends
+    # ---- end
 
     def close(self, *, keep_values: bool = False) -> None:
-        """Gives the memory and the drives back. The module's parameters are gone: take state_dict()
-        before, or keep them.
+        """Frees memory and drives. The module's parameters have no values afterwards, unless
+        `keep_values` is set: otherwise call state_dict() before.
 
         Args:
-            keep_values: the module has values of its own behind it, in :attr:`dtype` on the CPU.
+            keep_values: gives the module values of its own, in :attr:`dtype` on the CPU.
 
         Raises:
-            Error: a checkpoint that was written in the background was not saved. The engine is
-                closed.
+            Error: a background save has failed. The engine is closed nevertheless.
         """
         values = self.state_dict() if keep_values else {}
         managed = list(self._trained.managed.values())
@@ -450,11 +453,11 @@ class Engine(NotCopied):
         self._training.leave_to_parent()
 
     def fail(self, error: BaseException) -> None:
-        """Ends the other ranks, which are waiting for this one, with the error's text."""
+        """Ends the other ranks, which wait for this one, with the error's text."""
         self._trained.fail(error)
 
     def failure(self) -> str:
-        """Why another rank has ended; empty where none has."""
+        """Why another rank has failed; empty if none has."""
         return self._trained.ranks.failure()
 
     def __enter__(self) -> Engine:
@@ -473,7 +476,7 @@ class Engine(NotCopied):
 
 @atexit.register
 def _close_engines() -> None:
-    """What they have on drives is of no use to anybody then."""
+    """Closes open engines at exit, so that their files on drives are removed."""
     for engine in _engines.all_open():
-        with suppress(Error):  # of a checkpoint: it was said
+        with suppress(Error):  # of a background save; it was logged
             engine.close()

@@ -1,8 +1,8 @@
-"""The ranks of a run: processes that torchrun, DeepSpeed's launcher, mpirun or srun started, each
-with a GPU of its own.
+"""The ranks of a run: processes started by torchrun, DeepSpeed's launcher, mpirun or srun, each
+with its own GPU.
 
-They meet when the first engine is made. All of them run the same script: each makes the same
-module, of which the first rank's values count, and trains on batches of its own (as with a
+They connect when the first engine is made. All ranks run the same script. Each makes the same
+module, which gets the first rank's values, and trains on its own batches (as with a
 ``DistributedSampler``).
 """
 
@@ -23,7 +23,7 @@ _joined: Ranks | None = None
 
 
 def join() -> Ranks:
-    """This process's ranks, from its launcher's variables. Waits for the others, the first time."""
+    """This process's ranks, from its launcher's variables. The first call waits for the others."""
     global _joined
     if _joined is None:
         _joined = Ranks(_environment())
@@ -34,9 +34,9 @@ def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return environment
-    # torch.distributed listens where the launcher says, so rank 0 has to choose another port.
+    # torch.distributed listens on the launcher's port, so rank 0 has to choose another one.
     if torch.cuda.is_available() and torch.distributed.get_backend() == "nccl":
-        choose_gpu(of_launcher())  # what is told to the others is moved by it
+        choose_gpu(of_launcher())  # the broadcast below uses it
     chosen: list[Any] = [None, None]
     if torch.distributed.get_rank() == 0:
         with socket.socket() as free:
@@ -51,7 +51,7 @@ def _environment() -> dict[str, str]:
 
 
 def of_launcher() -> RankContext:
-    """What the launcher's variables say, without meeting the others."""
+    """The contents of the launcher's variables, without connecting to other ranks."""
     return read_launch(dict(os.environ))
 
 
@@ -68,12 +68,12 @@ def local_rank() -> int:
 
 
 def choose_gpu(ranks: Ranks | RankContext) -> None:
-    """This rank's own, by its number on its host."""
+    """Selects the GPU whose number is this rank's number on its host."""
     if ranks.world == 1:
         return
     gpus = torch.cuda.device_count()
     if gpus == 1 and ranks.local_world > 1 and "CUDA_VISIBLE_DEVICES" in os.environ:
-        return  # each sees its own
+        return  # each rank sees only its own GPU
     if ranks.local_rank >= gpus:
         raise RefusedError(
             f"rank {ranks.rank} has no GPU: {ranks.local_world} ranks run on this host, which has"
@@ -86,8 +86,8 @@ def require_same(ranks: Ranks, what: dict[str, str | dict[str, Any]]) -> None:
     """Compares values by name between ranks.
 
     Raises:
-        RefusedError: on all ranks, where one has another value: its name, and, of several values,
-            the first one that differs.
+        RefusedError: a value differs. All ranks raise it; the message has the value's name, and for
+            a mapping the first key that differs.
     """
     for name, value in what.items():
         text = value if isinstance(value, str) else json.dumps(value)

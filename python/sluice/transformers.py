@@ -1,18 +1,19 @@
-"""Hugging Face's Trainer, whose model and optimizer the engine has:
+"""Hugging Face's Trainer, with the engine's training:
 
     trainer = sluice.transformers.Trainer(
         model=model, args=TrainingArguments(...), train_dataset=data, sluice="ds_config.json"
     )
     trainer.train()
 
-Arguments, callbacks, evaluation, checkpoints and resuming are the Trainer's. The configuration is
-what ``deepspeed=`` takes elsewhere, or a run file; "auto" in it is filled from TrainingArguments.
-``TrainingArguments(deepspeed=...)`` may stay: it counts where there is no ``sluice=``.
+Arguments, callbacks, evaluation, checkpoints and resuming work as in the plain Trainer. The
+configuration is what you would pass to ``deepspeed=``, or a run file. Its "auto" values come from
+TrainingArguments. ``TrainingArguments(deepspeed=...)`` may stay: it is used if there is no
+``sluice=``.
 
-Other libraries' Trainers train by inheritance: ``class Mine(TrainerMixin, trl.SFTTrainer)``.
+To use another library's Trainer, inherit from both: ``class Mine(TrainerMixin, trl.SFTTrainer)``.
 
-Several ranks (torchrun, accelerate launch) train together: each on its part of the batches, as with
-the plain Trainer, and without DistributedDataParallel.
+Several ranks (torchrun, accelerate launch) train together, each on its part of the batches. This is
+as with the plain Trainer, but without DistributedDataParallel.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ if any(not hasattr(transformers.Trainer, name) for name in _WANTED):
         f"sluice.transformers is for transformers 5.3 and later 5.x: {transformers.__version__} is installed"
     )
 
-_FOLDER = "sluice"  # in a checkpoint's folder
-_IN_PLACE = "sluice.transformers"  # of a plug-in for DeepSpeed, with which no plain Trainer begins
+_FOLDER = "sluice"  # within a checkpoint's folder
+_IN_PLACE = "sluice.transformers"  # in place of a DeepSpeed plug-in; a plain Trainer refuses it
 
 
 def _keep_deepspeed(plain: Any) -> Any:
@@ -62,20 +63,20 @@ def _keep_deepspeed(plain: Any) -> Any:
     return post_init
 
 
-if importlib.util.find_spec("deepspeed") is None:  # which TrainingArguments(deepspeed=...) imports
+if importlib.util.find_spec("deepspeed") is None:  # TrainingArguments(deepspeed=...) imports it
     transformers.TrainingArguments.__post_init__ = _keep_deepspeed(  # type: ignore[method-assign]
         transformers.TrainingArguments.__post_init__
     )
 
 
 def _take_deepspeed(given: tuple, named: Mapping[str, Any]) -> Any:
-    """TrainingArguments(deepspeed=...), among a Trainer's arguments."""
+    """The value of TrainingArguments(deepspeed=...) among a Trainer's arguments."""
     for args in (*given, *named.values()):
         if isinstance(args, transformers.TrainingArguments):
             if getattr(args, "deepspeed_plugin", None) == _IN_PLACE:
                 args.deepspeed_plugin = None
                 return args.deepspeed
-            if not hasattr(args, "hf_deepspeed_config"):  # of an earlier Trainer
+            if not hasattr(args, "hf_deepspeed_config"):  # from an earlier Trainer
                 return args.deepspeed
     return None
 
@@ -84,23 +85,24 @@ _Trainer: Any = transformers.Trainer if TYPE_CHECKING else object
 
 
 class TrainerMixin(_Trainer):
-    """What makes a Trainer train by the engine: ``class Mine(TrainerMixin, SomeTrainer)``.
+    """Makes a Trainer train with the engine: ``class Mine(TrainerMixin, SomeTrainer)``.
 
     Args:
-        sluice: a configuration, as a path or a dict. Where it has no optimizer or scheduler, they
-            are those that the Trainer would make (``optim``, ``lr_scheduler_type``,
-            ``optimizers=``, an overridden ``create_optimizer``), as far as the engine has them.
+        sluice: a configuration, as a path or a dict. If it has no optimizer or scheduler, they are
+            those that the Trainer would make (``optim``, ``lr_scheduler_type``, ``optimizers=``, an
+            overridden ``create_optimizer``), if the engine supports them.
         units: which modules are fetched as a whole: :data:`sluice.UnitPolicy`.
 
     Raises:
-        RefusedError: an argument that is not supported, by its name; at the latest in ``train()``.
+        RefusedError: an argument is not supported; the message names it. Raised in ``train()`` at
+            the latest.
     """
 
-    #: The engine, from ``train()`` on.
+    #: The engine; set by ``train()``.
     engine: Engine | None = None
-    _gathered: dict[str, torch.Tensor] | None = None  # while all ranks save
+    _gathered: dict[str, torch.Tensor] | None = None  # set while all ranks save
 
-    # The Trainer's.
+    # Attributes of the Trainer.
     optimizer: Any
     lr_scheduler: Any
     _created_lr_scheduler: bool
@@ -120,7 +122,7 @@ class TrainerMixin(_Trainer):
         sluice = deepspeed or sluice
         if sluice is None:
             raise RefusedError('Trainer needs sluice=, a configuration: sluice="ds_config.json"')
-        TrainerConfig(sluice)  # refused here, if at all
+        TrainerConfig(sluice)  # refuses an invalid configuration here
         self._source = sluice
         self._policy = units
         super().__init__(*args, **kwargs)
@@ -140,7 +142,7 @@ class TrainerMixin(_Trainer):
         assert self._running.last_step is not None
         return self._running.last_step
 
-    # ---- what the Trainer would do with the model itself
+    # ---- what the Trainer would do with the model
 
     def create_accelerator_and_postprocess(self) -> None:
         _check_arguments(self.args)
@@ -153,13 +155,13 @@ class TrainerMixin(_Trainer):
 
     def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
         built = super()._build_accelerator_args(**kwargs)
-        built["mixed_precision"] = "no"  # no autocast: the module computes in 16 bits itself
+        built["mixed_precision"] = "no"  # no autocast: the module itself computes in 16 bits
         return built
 
     def _move_model_to_device(self, model: torch.nn.Module, device: torch.device) -> None:
-        """The engine does."""
+        """Does nothing: the engine moves the model."""
 
-    # ---- a training
+    # ---- train()
 
     def _prepare_for_training(
         self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: str | None
@@ -183,7 +185,7 @@ class TrainerMixin(_Trainer):
         self.optimizer = EngineOptimizer(self.engine)
         self.lr_scheduler = EngineSchedule(self.engine, self.optimizer)
         self.model_wrapped = self.model
-        self.accelerator._models.append(self.model)  # prepared: evaluation leaves it alone
+        self.accelerator._models.append(self.model)  # evaluation must not wrap it
         if resume_from_checkpoint is not None:
             try:
                 self._load_engine(resume_from_checkpoint)
@@ -196,7 +198,7 @@ class TrainerMixin(_Trainer):
         return self.model, train_dataloader
 
     def _take_back(self, resume_from_checkpoint: str | None) -> None:
-        """Ends the engine of an earlier train(), unless that was of the same model."""
+        """Closes the engine of an earlier train(), unless it trained the same model."""
         if self.engine is None:
             return
         if self.engine.module is self.model and resume_from_checkpoint is None:
@@ -207,7 +209,8 @@ class TrainerMixin(_Trainer):
         self._give_back()
 
     def _give_back(self) -> None:
-        """Ends the engine. Its module has values of its own again, in what it computed with."""
+        """Closes the engine. Its module gets values of its own again, in the type that it computed
+        with."""
         engine, self.engine = self._running, None
         try:
             engine.close(keep_values=engine.module is self.model)
@@ -237,7 +240,7 @@ class TrainerMixin(_Trainer):
         return keys
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
-        self._running.backward(loss, averages=False)  # the Trainer has divided it
+        self._running.backward(loss, averages=False)  # the Trainer has already divided it
 
     def training_step(self, model: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._forgets_where_it_fails(), _trainer_ranks.ends_all(self.engine):
@@ -246,9 +249,10 @@ class TrainerMixin(_Trainer):
         return loss
 
     def _end_micro_batch(self) -> None:
-        """Updates when the plain Trainer does. That counts anew with each pass over the data, and
-        keeps what a pass without a length has left over: then its step has more micro-batches than
-        the engine's, whose last one takes them all."""
+        """Ends a step when the plain Trainer does. The plain Trainer counts micro-batches from the
+        start of each pass over the data. If the data has no length, what a pass leaves over carries
+        over to the next. Such a step has more micro-batches than the engine's, whose last one takes
+        the rest."""
         engine = self._running
         if self.accelerator.sync_gradients or not engine.is_boundary:
             engine.step(is_last=self.accelerator.sync_gradients)
@@ -261,7 +265,7 @@ class TrainerMixin(_Trainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if self._is_of_several and hasattr(self, "_gen_kwargs"):  # all generate while one does
+        if self._is_of_several and hasattr(self, "_gen_kwargs"):  # none ends before the others
             self._gen_kwargs.setdefault("synced_gpus", True)
         wants_loss_alone = prediction_loss_only and self.engine is not None
         with self._running.without_logits() if wants_loss_alone else nullcontext():
@@ -282,7 +286,8 @@ class TrainerMixin(_Trainer):
         return self._last.grad_norm
 
     def _get_learning_rate(self) -> float:
-        """Of the last step, as the Trainer logs it; before the first, of that."""
+        """The rate of the last step, which the Trainer logs; before the first step, that of the
+        first."""
         if self._running.last_step is None:
             return self._running.learning_rate
         return self._last.learning_rate
@@ -303,7 +308,7 @@ class TrainerMixin(_Trainer):
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         if self.engine is not None and self.engine.module is self.model:
-            self.accelerator._models = [self.model]  # a train() that was refused has cleared them
+            self.accelerator._models = [self.model]  # a train() that was refused has cleared it
         with _trainer_ranks.ends_all(self.engine):
             return super().evaluation_loop(*args, **kwargs)
 
@@ -317,8 +322,8 @@ class TrainerMixin(_Trainer):
                 self._gathered = None
 
     def _values_of_all(self) -> dict[str, torch.Tensor] | None:
-        """Of several ranks: what the one that writes gathers, and the others help with. Whether all
-        of them come to _save() is the release of transformers' to say."""
+        """Gathers values on the rank that writes, with the help of the other ranks. Whether all
+        ranks call _save() depends on the version of transformers."""
         if not self._is_of_several:
             return None
         if self.args.should_save:
@@ -334,7 +339,7 @@ class TrainerMixin(_Trainer):
         if not self._is_of_several:
             super()._save(output_dir, state_dict)
         elif self.args.should_save:
-            super()._save(output_dir, dict(state_dict or {}))  # it empties what it is given
+            super()._save(output_dir, dict(state_dict or {}))  # it empties the dict
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         self._running.save_checkpoint(
@@ -342,7 +347,7 @@ class TrainerMixin(_Trainer):
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Before there is an engine: only whether it can be resumed."""
+        """Runs before the engine exists, so it only checks that the checkpoint can be resumed."""
         needed = (_FOLDER, transformers.trainer.TRAINER_STATE_NAME)
         missing = [it for it in needed if not os.path.exists(f"{resume_from_checkpoint}/{it}")]
         if not missing:
@@ -357,7 +362,7 @@ class TrainerMixin(_Trainer):
         )
 
     def _load_engine(self, checkpoint: str) -> None:
-        generator = torch.get_rng_state()  # the Trainer restores its own copy, at its time
+        generator = torch.get_rng_state()  # the Trainer restores its own copy later
         try:
             self._running.load_checkpoint(os.path.join(checkpoint, _FOLDER))
         finally:
@@ -368,11 +373,12 @@ class TrainerMixin(_Trainer):
 
 
 class Trainer(TrainerMixin, transformers.Trainer):
-    """transformers.Trainer by the engine: :class:`TrainerMixin` has the arguments it adds."""
+    """transformers.Trainer with the engine. :class:`TrainerMixin` documents the arguments it
+    adds."""
 
 
 class Seq2SeqTrainer(TrainerMixin, transformers.Seq2SeqTrainer):
-    """transformers.Seq2SeqTrainer by the engine; ``predict_with_generate`` as there."""
+    """transformers.Seq2SeqTrainer with the engine, including ``predict_with_generate``."""
 
 
 def _check_arguments(args: Any) -> None:
@@ -396,4 +402,4 @@ def _check_arguments(args: Any) -> None:
         raise RefusedError("save_only_model leaves nothing for load_best_model_at_end to load")
     _trainer_ranks.check(args)
     if args.n_gpu > 1:
-        args._n_gpu = 1  # one engine, one GPU
+        args._n_gpu = 1  # an engine uses one GPU

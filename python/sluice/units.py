@@ -1,4 +1,5 @@
-"""Which parameters are fetched together: a module's blocks, and what is outside of them."""
+"""Which parameters are fetched together: those of each block of a module, and those outside of
+blocks."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from torch import nn
 
 from ._core import RefusedError
 
-#: "hooks": the elements of the outermost ``nn.ModuleList`` and ``nn.Sequential``, computed by
-#: PyTorch. "engine": the engine's own units compute the module, as those of a family that they are
-#: written for (GPT-2, Llama, Mistral, Qwen2 and Qwen3 of transformers). "auto": "engine" where that
-#: is possible, else "hooks". Or which modules are units of hooks: patterns of names (fnmatch) and
-#: classes of modules, or a function of a module's name and itself that says whether it is one.
+#: Which modules are units, and what computes them. "hooks": the elements of the outermost
+#: ``nn.ModuleList`` and ``nn.Sequential``, computed by PyTorch. "engine": the engine's own units,
+#: for the families that have them (GPT-2, Llama, Mistral, Qwen2 and Qwen3 of transformers). "auto":
+#: "engine" if possible, otherwise "hooks". A sequence of name patterns (fnmatch) and module
+#: classes, or a function of a module's name and the module, selects the units that PyTorch
+#: computes.
 UnitPolicy = Union[str, Sequence[Union[str, type]], Callable[[str, nn.Module], bool]]
 
 OUTSIDE = "outside of blocks"
@@ -25,9 +27,9 @@ _WHOLE = ("auto", "engine", "hooks")
 
 @dataclass
 class ManagedParameter:
-    """A parameter that the engine has: in which unit, and where in it."""
+    """A parameter that the engine manages, with its unit and its place in it."""
 
-    name: str  # the first one, of those that it has in the module
+    name: str  # the first of its names in the module
     parameter: nn.Parameter
     unit: int
     index: int
@@ -36,10 +38,10 @@ class ManagedParameter:
 
 @dataclass
 class Unit:
-    """Parameters that are fetched together. Number 0 is what is outside of all blocks."""
+    """Parameters that are fetched together. Unit 0 contains those outside of all blocks."""
 
     name: str
-    module: nn.Module | None  # of a block
+    module: nn.Module | None  # the block
     parameters: list[ManagedParameter] = field(default_factory=list)
 
     @property
@@ -52,7 +54,7 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def checkpointed_share(module: nn.Module, units: list[Unit]) -> float:
-    """Of blocks, those that are computed again in backward, as far as transformers says so."""
+    """The share of blocks that are recomputed in backward, as far as transformers reports it."""
     flag = "gradient_checkpointing"
     blocks = [it.module for it in units if it.module is not None]
     flagged = [
@@ -66,7 +68,7 @@ def checkpointed_share(module: nn.Module, units: list[Unit]) -> float:
 def _walk(
     module: nn.Module, name: str, is_unit: Callable[[str, nn.Module], bool]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules that are units, in the order of the module's own children."""
+    """The outermost modules that are units, in the order of their parents' children."""
     for child_name, child in module.named_children():
         full = f"{name}.{child_name}" if name else child_name
         if is_unit(full, child):
@@ -104,7 +106,7 @@ def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], boo
 
 
 def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Module]]:
-    """Modules that are units of their own, each once. RefusedError where a policy finds none."""
+    """Modules that are units of their own, each once. RefusedError if the policy selects none."""
     if callable(policy) and not isinstance(policy, type):
         is_unit = policy
     elif isinstance(policy, str) and policy in _WHOLE:
@@ -130,9 +132,9 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
 
 
 def divide(root: nn.Module, policy: UnitPolicy, *, has_values: bool = True) -> list[Unit]:
-    """All parameters of a module as units. A parameter of two blocks, or of a block and something
-    outside, is outside: it is there whenever any of them is. Without `has_values` they may be on
-    the device meta."""
+    """Divides a module's parameters into units. A parameter that several blocks share, or that a
+    block shares with a module outside, goes to unit 0, which is held whenever any of its users
+    runs. Without `has_values`, parameters may be on the meta device."""
     blocks = find_blocks(root, policy)
     units = [Unit(OUTSIDE, None)] + [Unit(name, module) for name, module in blocks]
     homes: dict[int, set[int]] = {}
@@ -177,17 +179,17 @@ def _check_parameter(name: str, parameter: nn.Parameter, has_values: bool) -> No
 
 
 def owners(root: nn.Module, units: list[Unit]) -> list[tuple[nn.Module, list[int]]]:
-    """Modules whose forward needs units, with these. Where a family's units are those (the head is
-    one), outside of blocks only what has parameters of its own.
+    """Modules whose forward needs units, with these units.
 
-    A block, and what it consists of as far as it has parameters of its own (so that a part of a
-    block may be called by itself); outside of blocks every module with anything of unit 0 in it.
+    These are blocks, and parts of blocks with parameters of their own, so that a part may be called
+    alone. Outside of blocks, these are all modules that contain a parameter of unit 0. With a
+    family's units, whose head is one, only modules with parameters of their own count there.
     """
     unit_of = {id(it.parameter): it.unit for unit in units for it in unit.parameters}
 
     def own(module: nn.Module) -> set[int]:
         found = {unit_of[id(it)] for it in module.parameters(recurse=False)}
-        for child in module.children():  # they have no forward
+        for child in module.children():  # containers have no forward
             if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
                 found |= {unit_of[id(it)] for it in child.parameters()}
         return found

@@ -1,4 +1,4 @@
-"""The outputs that options ask for."""
+"""The outputs that options request."""
 
 from .csv_files import CsvFiles
 from .mlflow import MlflowRun
@@ -7,7 +7,7 @@ from .wandb import WandbRun
 
 
 def make_outputs(options):
-    """Of parsed options of the command line, or what has the same names."""
+    """Makes them from parsed command-line options, or an object with the same attributes."""
     made = []
     if options.tensorboard:
         made.append(TensorBoard(options.tensorboard))

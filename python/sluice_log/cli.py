@@ -29,7 +29,7 @@ examples:
 """
 
 POLL_S = 0.5
-FIRST_RETRY_S = 2  # of a server that is away; then twice as long each time
+FIRST_RETRY_S = 2  # for a server that is unreachable; doubled after each attempt
 MOST_RETRY_S = 300
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -62,7 +62,7 @@ def parse_options(words):
     parser.add_argument("--mlflow-experiment", metavar="NAME", default="sluice",
                         help="its experiment (default: sluice)")
     parser.add_argument("--name", help="the run's name in Weights & Biases and MLflow")
-    # By `sluice train`: ends soon after its standard input does.
+    # Set by `sluice train`: sluice-log ends soon after its standard input closes.
     parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if not (options.tensorboard or options.csv or options.wandb or options.mlflow):
@@ -81,14 +81,14 @@ def say(sentence):
 
 
 class Logger:
-    """Carries what a run writes to its outputs. One that fails is left out from there on; one whose
-    server is away is tried again while the run is followed, and then has what it missed."""
+    """Sends what a run writes to its outputs. An output that fails is dropped. While the run is
+    followed, an output whose server is unreachable is retried, and then gets what it missed."""
 
     def __init__(self, run, outputs, retries=False):
         self.run = run
         self.outputs = outputs
-        self.away = {}  # when each is tried again
-        self._pauses = {}  # before that, of those that have not had all since they were away
+        self.away = {}  # output -> time of the next attempt
+        self._pauses = {}  # the last pause of outputs that have not caught up yet
         self.failed = False
         self._retries = retries
         self._count = 0  # records of this pass over the run's files
@@ -107,7 +107,7 @@ class Logger:
             except OSError as error:
                 where = f" {error.filename}" if error.filename else ""
                 self._drop(output, f"{output.kind} cannot be written:{where} {error.strerror or error}")
-            except Exception as error:  # of packages that are not ours: one output, not all
+            except Exception as error:  # from third-party packages: it affects one output only
                 self._drop(output, f"{output.kind} failed: {type(error).__name__}: {error}")
 
     def _drop(self, output, sentence):
@@ -116,7 +116,7 @@ class Logger:
         self.outputs.remove(output)
         try:
             output.close()
-        except Exception:  # it has failed already, and said why
+        except Exception:  # the failure itself has been reported
             pass
 
     def _leave(self, output, sentence):
@@ -131,7 +131,7 @@ class Logger:
         self.outputs.remove(output)
 
     def _call_back(self, at_once=False):
-        """Those that are away, where it is time."""
+        """Retries unreachable outputs that are due."""
         for output, due_s in list(self.away.items()):
             if time.monotonic() < due_s and not at_once:
                 continue
@@ -165,7 +165,7 @@ class Logger:
         self.each(lambda output: output.open(identity, parameters))
 
     def round(self):
-        """What there is by now. Returns whether anything was new."""
+        """Processes what is available now. Returns whether anything was new."""
         self._call_back()
         news = self.run.read_events()
         any_records = False
@@ -198,7 +198,7 @@ class Logger:
                 output.fresh(records)))
 
     def _replay(self, outputs):
-        """The records so far once more, from the first one on: later ones come by themselves."""
+        """Sends all records so far again. Later ones follow by themselves."""
         reader = Run(self.run.path)
         left = self._count
         while left > 0:
@@ -229,7 +229,7 @@ class Logger:
 
 
 def is_input_closed():
-    """Of --beside: the run's program is gone, or wants this to end."""
+    """With `--beside`: whether the run's program has ended, or asks this one to end."""
     ready, _, _ = select.select([0], [], [], 0)
     return bool(ready) and not os.read(0, 4096)
 
@@ -239,7 +239,7 @@ def follow(logger, run, options):
         is_last = options.beside and is_input_closed()
         ended_before = run.ending() is not None
         news = logger.round()
-        # Steps come before the end; one more look after it has been seen.
+        # Steps come before the run's end, so read once more after the end was seen.
         if is_last or (not news and (ended_before or run.ending() is not None)):
             return
         if not news and run.is_left(say):
@@ -253,7 +253,7 @@ def main(words=None):
         options = parse_options(words)
         if options.beside:
             os.nice(10)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # outputs are closed, too
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes outputs as well
         run = Run(options.run)
         if not options.follow:
             run.check_there()
@@ -274,5 +274,5 @@ def main(words=None):
 
 
 def script():
-    """Where it is installed with a package."""
+    """The entry point of an installed package."""
     sys.exit(main())

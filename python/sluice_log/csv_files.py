@@ -1,4 +1,4 @@
-"""CSV files: DIR/metrics.csv, a row a step, and DIR/events.csv."""
+"""CSV files: DIR/metrics.csv, one row per step, and DIR/events.csv."""
 
 import csv
 import math
@@ -12,7 +12,7 @@ EVENT_COLUMNS = ["event", "step", "unix_s", "text"]
 
 
 class CsvFiles(Output):
-    """The state has how long each file is, so that what is behind that can be cut off."""
+    """The state contains each file's length, so that anything after it can be cut off."""
 
     kind = "CSV"
     files = ("metrics.csv", "events.csv", "config.csv")
@@ -86,14 +86,14 @@ class CsvFiles(Output):
         os.replace(staged, path)
 
     def _rewrite(self, change):
-        """metrics.csv with its columns as they are now, and its rows changed."""
+        """Rewrites metrics.csv with its current columns, and its rows changed by `change`."""
         def rows():
             with open(self.metrics, encoding="utf-8", newline="") as file:
                 lines = csv.reader(file)
                 next(lines, None)
                 yield self._columns
                 yield from change(lines)
-        self.state["bytes"] = None  # if this is cut short: all of it comes again
+        self.state["bytes"] = None  # if interrupted, everything is written again
         self._save()
         self._replace(self.metrics, rows())
         self._note_sizes()

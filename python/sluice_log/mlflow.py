@@ -1,9 +1,10 @@
-"""A run of MLflow, by its tracking URI: a folder, a database or a server.
+"""An MLflow run, by its tracking URI: a folder, a database or a server.
 
-MLflow keeps every value of a metric: steps that are trained again are there again, later and with a
-larger progress/life. What was written is in tags of the run, so it is found again from anywhere.
+MLflow keeps every value of a metric: steps that are trained again appear again, with a later time
+and a larger progress/life. What was written is recorded in tags of the run, so any machine can
+continue it.
 
-A server that cannot be reached is Away: whoever writes may open() this again.
+A server that cannot be reached raises Away: the caller may open() the output again.
 """
 
 import contextlib
@@ -14,9 +15,9 @@ import time
 
 from .outputs import Away, Failure, Output, missing
 
-MOST_METRICS = 900  # of a batch; the server takes 1000
+MOST_METRICS = 900  # per batch; the server accepts 1000
 MOST_PARAMETERS = 90
-# Of a request, where nothing else is said: MLflow's own would go on for minutes before it failed.
+# Limits of a request, unless set: MLflow's defaults would retry for minutes before failing.
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
             "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1"}
 STATUS = {"completed": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -87,7 +88,7 @@ class MlflowRun(Output):
             return {"identity": None, "version": 0}
         self._run = runs[0].info.run_id
         state = runs[0].data.tags.get("sluice.state")
-        self._is_begun = state is not None  # else the server was gone in between
+        self._is_begun = state is not None  # otherwise the connection was lost in between
         return json.loads(state or "{}")
 
     def _load(self):
@@ -114,7 +115,7 @@ class MlflowRun(Output):
         return True
 
     def _already(self, keys):
-        """What a batch that was not acknowledged has left."""
+        """What the server already has of a batch that was not acknowledged."""
         return {(key, it.step, it.timestamp) for key in keys
                 for it in self._client.get_metric_history(self._run, key)}
 

@@ -1,8 +1,8 @@
-"""What all outputs share: how far they are, where to go on, and when to write steps again.
+"""Shared by all outputs: how far they are, where to continue, and when to write steps again.
 
-An output remembers the last step that it has, in its own folder (MLflow: in tags of its run). So a
-program that is started again goes on where the last one was, and steps that were trained again,
-after a resume from an earlier checkpoint, are written again from there on.
+An output stores the last step that it has in its own folder (MLflow: in tags of its run). A program
+that is started again therefore continues where the last one stopped. After a resume from an earlier
+checkpoint, the steps that are trained again are written again.
 """
 
 import fcntl
@@ -15,31 +15,31 @@ VERSION = 1
 
 
 class Failure(Exception):
-    """An output cannot be written. Its text says why, and what to do about it."""
+    """An output cannot be written. Its text gives the reason and the remedy."""
 
 
 class Away(Failure):
-    """A server does not answer, or refuses for now: open() of the same output may go on later."""
+    """A server does not answer, or refuses for now: a later open() of the output may succeed."""
 
 
 class Output:
-    """One place where steps and events go.
+    """A destination for steps and events.
 
-    open(), then fresh() and take() of steps, and note() of events; last close(). Subclasses have
-    the parts that begin with an underscore:
+    Call open(), then fresh() and take() for steps and note() for events, and close() at the end.
+    Subclasses define these methods:
 
-      _begin(parameters)  of a run that this output has nothing of: what was there is replaced
-      _resume()           after what the state says; what is behind that was not acknowledged.
-                      False: what should be there is not, and all of it has to come again
-      _rewind(step)       this step and later ones come again
-      _write(records)     in ascending order of steps; durable when it returns, like the next ones
+      _begin(parameters)  starts a run that this output has nothing of, replacing an earlier one
+      _resume()           continues from the state; anything after it was not acknowledged. False:
+                          data is missing, and everything has to be written again
+      _rewind(step)       this step and later ones are written again
+      _write(records)     in ascending order of steps; durable on return, like the next ones
       _note(events)
       _end(how, reason)
       _close()
     """
 
     kind = "output"
-    files = ()  # patterns of what it writes; a folder that has some and no state is somebody else's
+    files = ()  # patterns of its files; a folder with such files but no state is not this program's
 
     def __init__(self, folder):
         self.folder = Path(folder) if folder is not None else None
@@ -47,9 +47,9 @@ class Output:
         self._lock = None
         self._seeks = False
         self._threshold = None
-        self._first_later = None  # the first step in the files that is newer than the last written
+        self._first_later = None  # the first step in the files after the last one written
 
-    # ---- where it is
+    # ---- position
 
     @property
     def step(self):
@@ -60,8 +60,8 @@ class Output:
         return self.state.get("events", 0)
 
     def open(self, identity, parameters, has_all_before=True):
-        """Goes on with the run if it is the one that is there, else begins. `has_all_before`: the
-        run's first records come next, and those that are written already are to be passed over."""
+        """Continues if the output already has this run, otherwise begins. `has_all_before`: the
+        run's first records come next, and those already written are skipped."""
         if not self.state:
             self._take_folder()
             self.state = self._load()
@@ -70,7 +70,7 @@ class Output:
         if not is_same or not self._resume():
             self.state = {"format": "sluice-log", "version": 0}
             if self.folder is not None:
-                self._save()  # from here on what is in the folder is ours
+                self._save()  # from now on the folder's contents are this program's
             self.state.update(version=VERSION, identity=identity)
             self._begin(parameters)
             self._save()
@@ -113,15 +113,15 @@ class Output:
             os.fsync(file.fileno())
         os.replace(staged, path)
 
-    # ---- which records are new
+    # ---- new records
 
     def begin_pass(self):
-        """The run's first records come next."""
+        """Called before the run's first records."""
         self._seeks = self.step is not None
         self._threshold = self._first_later = None
 
     def fresh(self, records):
-        """Those that are not written yet."""
+        """The records that are not written yet."""
         if not self._seeks:
             return records
         if self._threshold is not None:
@@ -137,8 +137,8 @@ class Output:
         return []
 
     def end_pass(self, events, any_records):
-        """All that there are have come. True: they have to come once more, from the first one on,
-        because the last one written is not among them any more."""
+        """Called after the last available record. Returns True if the records have to be sent again
+        from the first one, because the last one written is no longer among them."""
         if not self._seeks:
             return False
         if self._threshold is not None or not any_records:
@@ -151,15 +151,15 @@ class Output:
             self._threshold = self._first_later - 1
         elif self.state.get("unix_s") is None:
             self._threshold = -1
-        else:  # cut, and nothing new: what comes next is
+        else:  # truncated, and nothing new: what follows is
             self._seeks = False
             return False
         return True
 
-    # ---- what it is given
+    # ---- input
 
     def take(self, records):
-        """New ones, in any order; of two of one step the last counts."""
+        """Takes new records in any order. If two have the same step, the last one counts."""
         if not records:
             return
         by_step = {record.step: record for record in records}
@@ -172,7 +172,7 @@ class Output:
         self._save()
 
     def note(self, events):
-        """All of the run so far."""
+        """Takes all of the run's events so far."""
         new = events[self.events_seen:]
         if not new:
             return
@@ -200,20 +200,20 @@ class Output:
 
 
 def open_new(path, **how):
-    """A file in place of whatever has the name: what a link leads to stays as it is."""
+    """Creates a file, replacing an existing one. A link is replaced, and its target is kept."""
     path.unlink(missing_ok=True)
     return open(path, "x", encoding="utf-8", **how)
 
 
 def open_to_add(path, **how):
-    """Never what a link leads to."""
+    """Opens a file to append to it, without following a link."""
     def itself(name, flags):
         return os.open(name, flags | os.O_NOFOLLOW, 0o666)
     return open(path, "a", encoding="utf-8", opener=itself, **how)
 
 
 def missing(what, package, error):
-    """For a package that cannot be imported."""
+    """The Failure for a package that cannot be imported."""
     import sys
 
     return Failure(f"{what} needs the Python package {package}, which {sys.executable} cannot "

@@ -1,11 +1,11 @@
-"""Record: a line of metrics.jsonl under the names that people look for."""
+"""Record: a line of metrics.jsonl under conventional names."""
 
 import json
 import math
 import re
 from dataclasses import dataclass, field
 
-# Of metrics.jsonl (sluice metrics --keys), in the order of the tables that are made of it.
+# Keys of metrics.jsonl (sluice metrics --keys), in the order of columns in tables.
 NAMES = {
     "loss": "train/loss",
     "val_loss": "validation/loss",
@@ -34,11 +34,11 @@ NAMES = {
     "h2d_bytes": "traffic/host_to_gpu_bytes",
     "d2h_bytes": "traffic/gpu_to_host_bytes",
 }
-# What is worth seeing against tokens as well as against steps.
+# Also shown against tokens.
 BY_TOKENS = ("train/loss", "validation/loss", "train/learning_rate", "train/grad_norm")
 AXES = {"schema", "step", "tokens_seen", "unix_s"}
 MOST_STEP = 2**53
-MOST_OTHERS = 100  # keys that NAMES does not have
+MOST_OTHERS = 100  # keys that are not in NAMES
 MOST_NAME = 100
 
 
@@ -47,16 +47,16 @@ class Record:
     step: int
     tokens: int | None = None
     unix_s: float | None = None
-    values: dict[str, float] = field(default_factory=dict)  # NaN: it was not finite
+    values: dict[str, float] = field(default_factory=dict)  # NaN: was not finite
 
 
 def plain_name(text):
-    """What every kind of output takes for a name."""
+    """A name that every kind of output accepts."""
     return re.sub(r"[^A-Za-z0-9_.\-/ ]", "_", text)[:MOST_NAME].strip("/ .") or "_"
 
 
 def plain_text(text):
-    """Without what would change a terminal, and without halves of characters."""
+    """The text without terminal control characters and lone surrogates."""
     text = str(text).encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c.isprintable() else " " for c in text)
 
@@ -71,7 +71,7 @@ def _number(value):
 
 
 def parse(line):
-    """A line's object; None: it is none."""
+    """The object in a line, or None."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ def parse(line):
 
 
 def _whole(value):
-    """A count; None where it is none."""
+    """A count, or None if the value is not one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if isinstance(value, float) and not value.is_integer():
@@ -89,7 +89,7 @@ def _whole(value):
 
 
 def record_of(found):
-    """Of a parsed line; None: it is not a step's."""
+    """The record of a parsed line, or None if the line is not a step's."""
     step = _whole(found.get("step"))
     if step is None:
         return None
@@ -109,7 +109,7 @@ def record_of(found):
                 continue
             name = "other/" + plain_name(key)
         record.values[name] = _number(value)
-    # The norm of a gradient that overflowed is none.
+    # A gradient that overflowed has no norm.
     if record.values.get("train/skipped"):
         record.values.pop("train/grad_norm", None)
     return record

@@ -1,4 +1,4 @@
-"""A run's folder, as it is read: steps, events, configuration, and whether it still goes on."""
+"""Reads a run's folder: steps, events, configuration, and whether it still trains."""
 
 import json
 import math
@@ -11,12 +11,12 @@ from .records import parse, plain_text, record_of
 from .tail import Tail, open_file, parts_of
 
 KINDS = {"begin", "checkpoint", "warning", "end"}
-MOST_LINES = 20_000  # at a time
+MOST_LINES = 20_000  # per call
 MOST_PARAMETERS = 1000
 MOST_VALUE = 400  # characters
 MOST_CONFIG = 16 << 20
-QUIET_S = 60  # nobody trains, and nothing comes
-GONE_S = 3  # who trained is gone
+QUIET_S = 60  # no process trains, and no line has arrived
+GONE_S = 3  # the training process is gone
 
 
 class Run:
@@ -28,7 +28,7 @@ class Run:
             self.event_lines = Tail(str(self.path / "events.jsonl"))
         else:
             self.folder = None
-            self.metrics = Tail(os.path.realpath(self.path))  # a file is what the user names
+            self.metrics = Tail(os.path.realpath(self.path))  # the user may name a link
             self.event_lines = None
         self.events = []  # all so far
         self.bad_lines = 0
@@ -50,13 +50,13 @@ class Run:
     # ---- steps and events
 
     def read_events(self):
-        """Returns whether there are new ones."""
+        """Reads new events. Returns whether there were any."""
         if self.event_lines is None:
             return False
         before = len(self.events)
         while True:
             lines, restarted = self.event_lines.poll()
-            if restarted:  # they are only added: the same ones again, or those of another run
+            if restarted:  # files only grow: the same events again, or another run's
                 self.events = []
             for line in lines:
                 found = parse(line) if line else None
@@ -72,7 +72,8 @@ class Run:
         return len(self.events) != before
 
     def read_steps(self):
-        """Up to MOST_LINES records, and whether they are the run's first ones again."""
+        """Reads up to MOST_LINES records. Also returns whether they are the run's first ones
+        again."""
         records, restarted = [], False
         while len(records) < MOST_LINES:
             lines, again = self.metrics.poll()
@@ -86,7 +87,7 @@ class Run:
         return records, restarted
 
     def rest(self):
-        """A last line that lacks its end, where it is whole otherwise."""
+        """The last line if it lacks its line break but is otherwise complete."""
         return self._records_of(self.metrics.rest(), may_be_torn=True)
 
     def _records_of(self, lines, may_be_torn=False):
@@ -101,16 +102,16 @@ class Run:
         return records
 
     def identity(self):
-        """Tells this run from another one that was put in its place; None: there are no events."""
+        """Identifies the run among others in the same folder; None if there are no events."""
         for event in self.events:
             if event["event"] == "begin":
                 return f"began {event.get('unix_s')}"
         return None
 
-    # ---- what it was told
+    # ---- configuration
 
     def parameters(self):
-        """Dotted keys of config.json, and what the last begin says of model and machine."""
+        """Dotted keys of config.json, and the last begin event's model and machine."""
         found = {}
         if self.folder is not None:
             try:
@@ -126,10 +127,10 @@ class Run:
                 break
         return found
 
-    # ---- whether it goes on
+    # ---- whether it still trains
 
     def ending(self):
-        """(how, reason) of a run that has ended; None."""
+        """(how, reason) if the run has ended, otherwise None."""
         for event in reversed(self.events):
             if event["event"] == "end":
                 return plain_text(event.get("how", "")), plain_text(event.get("reason", ""))
@@ -138,7 +139,7 @@ class Run:
         return None
 
     def is_left(self, say):
-        """Whether who trained in it is gone without having written an end."""
+        """Whether the training process is gone without having recorded an end."""
         is_held = _is_locked(self.folder / "lock") if self.folder is not None else None
         now = time.monotonic()
         if is_held:
@@ -157,7 +158,7 @@ class Run:
 
 
 def _is_locked(path):
-    """None: it cannot be known. Without taking the lock, which would refuse who wants to train."""
+    """None if unknown. The lock is not taken, which would block a run that starts."""
     try:
         inode = os.stat(path).st_ino
         with open("/proc/locks", encoding="ascii", errors="replace") as locks:

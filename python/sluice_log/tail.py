@@ -1,4 +1,4 @@
-"""Lines of a file that somebody may still be writing: it grows, is begun anew in parts, and is cut."""
+"""Reads lines of a file that may still be written to: it grows, is rotated and is truncated."""
 
 import errno
 import os
@@ -8,16 +8,16 @@ import stat
 from .outputs import Failure
 
 CHUNK = 4 << 20
-MOST_OF_A_LINE = 4 << 20  # what sluice report reads, too
+MOST_OF_A_LINE = 4 << 20  # the same limit as in sluice report
 
 
-# Not those of a file that comes, goes, or is renamed at the moment.
+# Other errors come from a file that is being created, removed or renamed.
 LASTING = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EIO}
 
 
 def open_file(path):
-    """A descriptor; OSError where it is gone, or cannot be read now; Failure where it never can. A
-    link is followed to another name in its folder, and no further: a run may be somebody else's."""
+    """Opens a file for reading. OSError if it is gone or not readable now, Failure if it never will
+    be. A link is followed only within its folder, since the run may belong to another user."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
     try:
         try:
@@ -35,14 +35,14 @@ def open_file(path):
         if error.errno in LASTING:
             raise Failure(f"{path} cannot be read: {error.strerror}") from error
         raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):  # what never ends, or waits for a writer
+    if not stat.S_ISREG(os.fstat(file).st_mode):  # may never end, or wait for a writer
         os.close(file)
         raise Failure(f"{path} is not a regular file")
     return file
 
 
 def parts_of(path):
-    """PATH.2, PATH.1, PATH: those that there are, the oldest first, with their inodes."""
+    """The existing files among PATH.2, PATH.1 and PATH, the oldest first, with their inodes."""
     folder, name = os.path.split(path)
     pattern = re.compile(re.escape(name) + r"\.([1-9][0-9]{0,8})\Z")
     found = []
@@ -58,29 +58,29 @@ def parts_of(path):
     for part in [part for _, part in sorted(found)] + [path]:
         try:
             parts.append((part, os.stat(part).st_ino))
-        except OSError as error:  # it was renamed meanwhile, and who reads on notices
+        except OSError as error:  # renamed meanwhile; the reader will notice
             if error.errno in LASTING:
                 raise Failure(f"{part} cannot be read: {error.strerror}") from error
     return parts
 
 
 class Tail:
-    """Reads all parts from the oldest line on, and then what is added.
+    """Reads all parts from the oldest line on, and then what is appended.
 
-    poll() returns (lines, restarted): whole lines as bytes without their ends, at most about CHUNK
-    bytes of them; `restarted` says that they are the first ones again, because the file was cut,
-    replaced, or begun anew more than once. `at_end`: there was nothing more.
+    poll() returns (lines, restarted). `lines` are complete lines as bytes, without line breaks, up
+    to about CHUNK bytes. `restarted` says that they are the first ones again, because the file was
+    truncated, replaced, or rotated more than once. `at_end`: everything has been read.
     """
 
     def __init__(self, path):
         self.path = path
         self.at_end = False
-        self.too_long = 0  # lines that were passed over
-        self._waiting = []  # parts that are to be read after this one
+        self.too_long = 0  # skipped lines
+        self._waiting = []  # parts to read after this one
         self._file = None
         self._inode = None
         self._offset = 0
-        self._last = b""  # the bytes before the offset, which stay as long as the file is not cut
+        self._last = b""  # bytes before the offset: unchanged unless the file was truncated
         self._begun = b""
         self._passes_over = False
         self._started = False
@@ -114,7 +114,7 @@ class Tail:
                 return [], restarted
 
     def rest(self):
-        """A last line without its end, once nobody writes any more."""
+        """The last line without its line break, once nothing is written any more."""
         rest, self._begun = self._begun, b""
         return [] if self._passes_over or not rest else [rest]
 
@@ -148,19 +148,19 @@ class Tail:
         return False
 
     def _next_part(self):
-        """At the end of a part: whether there is another one."""
+        """Called at the end of a part. Returns whether there is more to read."""
         if self._waiting:
             if self._open_next():
                 return True
-            self._started = False  # from the beginning, at the next poll
+            self._started = False  # from its start, at the next poll
             return False
         try:
             if os.stat(self.path).st_ino == self._inode:
                 return False
             if os.stat(self.path + ".1").st_ino != self._inode:
-                return False  # _was_cut() says so
+                return False  # _was_cut() reports it
             if os.fstat(self._file).st_size > self._offset:
-                return True  # something came between
+                return True  # appended meanwhile
         except OSError:
             return False
         self._waiting = parts_of(self.path)[-1:]

@@ -1,7 +1,7 @@
 """TensorBoard's event files: DIR against steps, DIR/by_tokens against tokens.
 
-Steps that are trained again replace the earlier ones: an event of a session that starts makes
-TensorBoard forget all from its step on, as torch's SummaryWriter(purge_step=) does.
+Steps that are trained again replace the earlier ones. An event that starts a session makes
+TensorBoard drop everything from its step on, as with torch's SummaryWriter(purge_step=).
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 from .outputs import Output, missing
 from .records import BY_TOKENS, plain_text
 
-STRING = 7  # of TensorFlow's types
+STRING = 7  # a data type of TensorFlow
 END = {"completed": 1, "interrupted": 3}  # of the HParams plugin: success, running; else failure
 MOST_WARNINGS = 1000
 
@@ -147,7 +147,7 @@ class TensorBoard(Output):
         self._add("", self._event.Event(step=0, summary=self._summary.Summary(value=[value])), None)
 
     def _start(self, step, tokens):
-        """All from here on comes again, or for the first time."""
+        """Starts a session: everything from this step on is new, or replaced."""
         for where, begin in (("", step), ("by_tokens", tokens)):
             if begin is not None:
                 session = self._event.SessionLog(status=self._event.SessionLog.START)
@@ -162,7 +162,8 @@ class TensorBoard(Output):
         self._files[where][1].write(event.SerializeToString())
 
     def _new_file(self, folder):
-        """TensorBoard reads files in the order of their names, so of the time in them."""
+        """Opens a file. TensorBoard reads files in the order of their names, which contain the
+        time."""
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             now = int(time.time())
@@ -193,7 +194,7 @@ def _seconds(event):
 
 
 def _fitting(value):
-    """As a 32-bit number; protobuf refuses what is too large for one."""
+    """The value within the range of a 32-bit float: protobuf refuses larger ones."""
     if abs(value) > 3.4028234e38 and value == value and abs(value) != float("inf"):
         return float("inf") if value > 0 else float("-inf")
     return value

@@ -1,10 +1,10 @@
-"""A run of Weights & Biases, on its server or in an offline folder (wandb sync sends that later).
+"""A Weights & Biases run, on its server or in an offline folder (for wandb sync).
 
-Its history only grows: steps that are trained again are there again, with a larger progress/life.
-Charts are against "step"; "progress/tokens" is there to choose instead.
+Its history only grows: steps that are trained again appear again, with a larger progress/life.
+Charts use "step" as their axis; "progress/tokens" is available as well.
 
-A server that cannot be reached at the start is Away: whoever writes may open() this again. Once a run
-is there, wandb keeps what it cannot send, and goes on trying by itself.
+A server that cannot be reached at the start raises Away: the caller may open() the output again.
+After the start, wandb keeps what it cannot send and retries by itself.
 """
 
 import uuid
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .outputs import Away, Failure, Output, missing
 
-INIT_TIMEOUT_S = 20  # its own would be 90, in which other outputs wait
+INIT_TIMEOUT_S = 20  # wandb's default of 90 would delay other outputs
 
 
 class WandbRun(Output):
@@ -28,7 +28,7 @@ class WandbRun(Output):
         self._settings = {"project": project, "entity": team, "group": group, "name": name}
         self._offline = offline
         self._run = None
-        self._parameters = None  # of a run that is yet to begin
+        self._parameters = None  # of a run that has not begun yet
         self._code = 0
 
     def _begin(self, parameters):
@@ -42,7 +42,7 @@ class WandbRun(Output):
         return True
 
     def _init(self):
-        if self._run is not None:  # of a run that was there before
+        if self._run is not None:  # an earlier run
             self._run.finish()
         settings = self._wandb.Settings(console="off", silent=True,
                                         init_timeout=INIT_TIMEOUT_S)
@@ -54,7 +54,7 @@ class WandbRun(Output):
         except self._wandb.errors.CommError as error:
             raise Away(f"{self.kind} cannot be reached: {str(error)[:500]}. --wandb-offline writes "
                        "to a folder that wandb sync sends later") from error
-        except Exception as error:  # its own, of its server and of the network
+        except Exception as error:  # from wandb, its server or the network
             raise Failure(f"{self.kind} refuses: {error}. Log in (wandb login), or write to a "
                           "folder that wandb sync sends later (--wandb-offline, or "
                           "WANDB_MODE=offline)") from error

@@ -1,4 +1,4 @@
-"""DeepSpeed's names, for scripts that were written for it:
+"""DeepSpeed's interface, for scripts written for it:
 
     import sluice.deepspeed as deepspeed
 
@@ -9,7 +9,7 @@
         engine.step()
     engine.save_checkpoint("runs/a", client_state={"epoch": 1})
 
-What is not supported is refused by its name, with what to do instead.
+Unsupported names and arguments are refused, with a suggestion of what to use instead.
 """
 
 from __future__ import annotations
@@ -69,23 +69,24 @@ def initialize(
     units: UnitPolicy = "auto",
     **unknown: Any,
 ) -> tuple[DeepSpeedEngine, EngineOptimizer, Any, Any]:
-    """As DeepSpeed's: (engine, optimizer, dataloader, lr_scheduler).
+    """Returns (engine, optimizer, dataloader, lr_scheduler), as DeepSpeed's does.
 
     Args:
-        args: its ``deepspeed_config`` counts where no `config` is given.
+        args: its ``deepspeed_config`` is used if `config` is not given.
         model: any module.
-        optimizer: torch's AdamW or Adam (or a function that makes one of parameters), which the
-            engine then does itself, in place of the configuration's; or None.
-        model_parameters: those that are trained, or groups of them with their own lr and
-            weight_decay. All that require a gradient have to be among them.
-        training_data: a dataset of which the third result is a DataLoader of micro-batches.
-        lr_scheduler: a schedule of that optimizer (or a function of an optimizer), where the
-            configuration has none: :func:`sluice.deepspeed.translate.schedule_keys` says which.
-        config: a path, or a dict; also a run file.
+        optimizer: torch's AdamW or Adam, or a function that makes one from parameters. It replaces
+            the configuration's, and the engine does its work. Or None.
+        model_parameters: the parameters to train, or groups of them with their own lr and
+            weight_decay. It must contain all parameters that require a gradient.
+        training_data: a dataset. The third result is then a DataLoader of its micro-batches.
+        lr_scheduler: a schedule for that optimizer, or a function of an optimizer, if the
+            configuration has none. :func:`sluice.deepspeed.translate.schedule_keys` lists what is
+            supported.
+        config: a path or a dict, of DeepSpeed's JSON or a run file.
         units: :data:`sluice.UnitPolicy`.
 
     Raises:
-        RefusedError: something in it is not supported, by its name.
+        RefusedError: an argument or a key is not supported; the message names it.
     """
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param), *unknown.items()):
         if value is not None:
@@ -118,9 +119,9 @@ def _one_config(args: Any, config: Any, config_params: Any) -> Any:
 
 
 def read_config(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """A copy of its keys but those that are null. RefusedError where it is not a JSON object."""
+    """A copy of its keys, without those that are null. RefusedError if it is not a JSON object."""
     keys = _without_nulls(read_keys(config))
-    if "model" in keys:  # of a run file: another one, whose names are not this module's
+    if "model" in keys:  # of a run file; its names are not this module's
         keys["model"] = {}
     return keys
 
@@ -135,7 +136,7 @@ def translated(
     model: nn.Module, optimizer: Any, parameters: Any, schedule: Any, config: Mapping[str, Any]
 ) -> translate.Keys:
     if not isinstance(model, nn.Module):
-        return {}  # refused by the engine
+        return {}  # the engine refuses it
     params = _section(_section(config, "optimizer"), "params")
     keys: translate.Keys = {}
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
@@ -171,7 +172,7 @@ def translated(
 
 
 def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Empty where it is none: the engine refuses that."""
+    """The section, or an empty one if it is no mapping, which the engine refuses."""
     section = keys.get(name)
     return section if isinstance(section, dict) else {}
 
@@ -191,7 +192,7 @@ def _number(params: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """--deepspeed and --deepspeed_config, as DeepSpeed's."""
+    """Adds --deepspeed and --deepspeed_config, as DeepSpeed's does."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
     group.add_argument(
         "--deepspeed", default=False, action="store_true", help="train by the configuration"

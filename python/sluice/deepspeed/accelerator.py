@@ -1,4 +1,4 @@
-"""``deepspeed.accelerator``: what computes, under DeepSpeed's names."""
+"""``deepspeed.accelerator``: the GPU or CPU, with DeepSpeed's interface."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .. import ranks
 
 
 class Accelerator:
-    """CUDA where there is a GPU, else the CPU. What is not here is that of torch.cuda or torch.cpu:
-    ``empty_cache``, ``memory_allocated``, ``Stream``, ..."""
+    """CUDA if there is a GPU, otherwise the CPU. Other attributes are those of torch.cuda or
+    torch.cpu: ``empty_cache``, ``memory_allocated``, ``Stream``, ..."""
 
     def __init__(self) -> None:
         self._name = "cuda" if torch.cuda.is_available() else "cpu"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # before __init__() as well: of a copy, say
+        if name.startswith("_"):  # may be read before __init__(), for example by copy
             raise AttributeError(name)
         found = getattr(getattr(torch, self._name), name, None)
         if found is None:
             if self._name == "cpu" and hasattr(torch.cuda, name):
-                return lambda *_, **__: 0  # of a GPU's memory and streams there are none
+                return lambda *_, **__: 0  # the CPU has no such memory or streams
             raise AttributeError(f"sluice.deepspeed's accelerator ({self._name}) has no {name!r}")
         return found
 

@@ -1,11 +1,11 @@
-"""Checkpoints in folders by tag, with a file `latest`, as DeepSpeed's users know them.
+"""Checkpoints in folders by tag, with a file `latest`, as DeepSpeed writes them.
 
 DIR/latest              the tag that was saved last
 DIR/TAG/checkpoints/    the engine's own checkpoint
-DIR/TAG/sluice-tag.json which of the checkpoints there the tag is
+DIR/TAG/sluice-tag.json the name of the tag's checkpoint in that folder
 
-A tag that is saved anew replaces the checkpoint that its mark names. Nothing else in its folder is
-removed: what others have put there, and what cannot be read, stays.
+Saving a tag again replaces the checkpoint that sluice-tag.json names. Nothing else in the folder is
+removed: files of others and unreadable files stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_tag(tag: Any) -> str:
 
 
 def check_client_state(state: Any) -> Any:
-    """RefusedError where it would come back as something else than it is."""
+    """RefusedError if JSON would not preserve it."""
     try:
         again = json.loads(json.dumps(state, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -60,11 +60,11 @@ def save(
     save_latest: bool = True,
     within_step: bool = False,
 ) -> str:
-    """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` changes last."""
+    """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` is written last."""
     where = os.path.join(directory, tag)
     if os.path.islink(where):
         raise RefusedError(f"{where} is a link, and nothing is saved through one: take another tag")
-    folder = engine.save_checkpoint(  # `latest` names it next
+    folder = engine.save_checkpoint(  # written to `latest` below
         where, client_state, background=False, within_step=within_step
     )
     comm.on_first_rank(engine, lambda: _settle(engine, directory, tag, folder, save_latest))
@@ -72,7 +72,7 @@ def save(
 
 
 def _settle(engine: Engine, directory: str, tag: str, folder: str, save_latest: bool) -> None:
-    """The tag is that of `folder` from here on; the checkpoint that it replaces is removed."""
+    """Makes `folder` the tag's checkpoint, and removes the one that it replaces."""
     before = _named_by(os.path.join(directory, tag))
     text = json.dumps({"format": _FORMAT, "version": 1, "checkpoint": os.path.basename(folder)})
     write_durably(os.path.join(directory, tag, _MARK), text + "\n")
@@ -89,7 +89,8 @@ def _settle(engine: Engine, directory: str, tag: str, folder: str, save_latest: 
 
 
 def _named_by(folder: str) -> Path | None:
-    """The checkpoint that DIR/TAG's mark names; None: there is no mark, or it cannot be read."""
+    """The checkpoint that DIR/TAG/sluice-tag.json names. None if the file is missing or
+    unreadable."""
     try:
         with open(os.path.join(folder, _MARK), encoding="utf-8") as file:
             mark = json.loads(file.read(_MOST_MARK))
@@ -103,16 +104,16 @@ def _named_by(folder: str) -> Path | None:
 
 
 def tags(directory: str) -> list[str]:
-    """Those with a whole checkpoint, the oldest first."""
+    """Tags with a complete checkpoint, the oldest first."""
     found = {it.parents[2] for it in Path(directory).glob(f"*/{_PARTS}/*/{_MANIFEST}")}
     return [it.name for it in sorted(found, key=lambda it: it.stat().st_mtime)]
 
 
 def find(directory: str, tag: Any) -> str | None:
-    """The folder of a tag, or of the latest one; None: there is no `latest` to say which.
+    """The folder of a tag, or of the latest one. None if no tag is given and there is no `latest`.
 
     Raises:
-        Error: there is no whole checkpoint of that tag; names those that there are.
+        Error: the tag has no complete checkpoint; the message names those that exist.
     """
     said = ""
     if tag is None:

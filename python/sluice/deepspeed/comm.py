@@ -1,6 +1,6 @@
-"""``deepspeed.comm``: the ranks that a launcher started. What is not here is torch.distributed's,
-whose process group :func:`init_distributed` makes for the script's own collectives: the engine's
-ranks meet by themselves, when it is made."""
+"""``deepspeed.comm``: the ranks that a launcher started. Other names are torch.distributed's.
+:func:`init_distributed` makes its process group for the script's own collectives. The engine's
+ranks connect by themselves when the engine is made."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def init_distributed(
     *_: Any,
     **__: Any,
 ) -> None:
-    """torch.distributed's process group, where there is none: of the launcher's ranks, or of this
-    process alone. gloo without GPUs, whatever is asked for."""
+    """Initializes torch.distributed's process group, unless it exists: of the launcher's ranks, or
+    of this process alone. Without GPUs the backend is always gloo."""
     if not distributed.is_available() or distributed.is_initialized():
         return
     launch = ranks.of_launcher()
@@ -78,12 +78,12 @@ def get_world_size(group: object = None) -> int:
 
 
 def barrier(group: object = None) -> None:
-    """Waits until all ranks are here."""
+    """Waits until all ranks have called it."""
     ranks.join().all_gather("")
 
 
 def on_first_rank(engine: Engine, work: Callable[[], None]) -> None:
-    """The others wait until it is done; where it fails, they end."""
+    """Runs `work` on the first rank while the others wait. If it fails, the others end as well."""
     if engine.rank == 0:
         try:
             work()

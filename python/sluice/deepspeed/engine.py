@@ -1,4 +1,4 @@
-"""DeepSpeedEngine: sluice.Engine under the names that scripts for DeepSpeed touch."""
+"""DeepSpeedEngine: sluice.Engine with the interface that scripts for DeepSpeed use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .weights import begin_anew
 
 _log = logging.getLogger("sluice")
 
-# What DeepSpeed's engine has and this one has not: what to do instead.
+# Attributes of DeepSpeed's engine that this one lacks, with what to use instead.
 _REFUSED = {
     "train_batch": "it is of pipelines: call engine(batch), backward() and step()",
     "eval_batch": "it is of pipelines: call engine(batch) under torch.no_grad()",
@@ -37,7 +37,7 @@ _REFUSED = {
 
 
 class _RankSampler(DistributedSampler):
-    """Of another order in each epoch, without being told."""
+    """Changes the order in each epoch, without a call of set_epoch()."""
 
     def __iter__(self) -> Iterator[int]:
         indices = super().__iter__()
@@ -46,15 +46,15 @@ class _RankSampler(DistributedSampler):
 
 
 class NotSupportedError(RefusedError, AttributeError):
-    """A name of DeepSpeed's engine that this one has not; hasattr() says so."""
+    """An attribute of DeepSpeed's engine that this one lacks; hasattr() returns False for it."""
 
 
 class DeepSpeedEngine:
-    """Made by :func:`sluice.deepspeed.initialize`. What is not here is the module's."""
+    """Made by :func:`sluice.deepspeed.initialize`. Other attributes are the module's."""
 
     def __init__(self, engine: Engine, data: Any = None, collate: Callable | None = None):
-        self.engine = engine  #: sluice's own
-        engine.steps_per_print = 0  # said here, as DeepSpeed words it
+        self.engine = engine  #: the :class:`sluice.Engine`
+        engine.steps_per_print = 0  # logged here, in DeepSpeed's format
         self.module = engine.module
         self.local_rank = ranks.local_rank()
         self.global_rank = engine.rank
@@ -94,13 +94,14 @@ class DeepSpeedEngine:
         retain_graph: bool = False,
         scale_wrt_gas: bool = True,
     ) -> torch.Tensor:
-        """Returns the loss. `scale_wrt_gas`: divide it by gradient_accumulation_steps()."""
+        """Returns the loss. `scale_wrt_gas`: whether to divide it by
+        gradient_accumulation_steps()."""
         self.engine.backward(loss, retain_graph, averages=scale_wrt_gas)
         return loss
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
-        """Ends the micro-batch, and the step with its last one, or with this one if it `is_last`:
-        an epoch that ends within an accumulation."""
+        """Ends the micro-batch, and the step if it was the step's last. `is_last` ends the step
+        early, for an epoch that ends within an accumulation."""
         if lr_kwargs:
             raise RefusedError("step(lr_kwargs=...): the schedule is the configuration's")
         if self._is_boundary is False and not is_last and self.engine.is_boundary:
@@ -128,12 +129,12 @@ class DeepSpeedEngine:
         return self.engine.is_boundary if self._is_boundary is None else self._is_boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Of the next step(), and those behind it: True ends a step before it has all of its
+        """Sets it for the next step() and later ones. True ends a step before it has all of its
         micro-batches."""
         self._is_boundary = is_boundary
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: a step's gradients are gone behind it."""
+        """Does nothing: a step's gradients are dropped after it."""
 
     def train(self, mode: bool = True) -> DeepSpeedEngine:
         self.module.train(mode)
@@ -142,7 +143,7 @@ class DeepSpeedEngine:
     def eval(self) -> DeepSpeedEngine:
         return self.train(False)
 
-    # ---- what a loop asks for
+    # ---- for training loops
 
     @property
     def global_steps(self) -> int:
@@ -178,11 +179,11 @@ class DeepSpeedEngine:
         return float(self.config["gradient_clipping"])
 
     def get_global_grad_norm(self) -> float | None:
-        """Of the last step, before clipping; None before the first."""
+        """The gradient norm of the last step, before clipping; None before the first."""
         return None if self.engine.last_step is None else self.engine.last_step.grad_norm
 
     def get_lr(self) -> list[float]:
-        """Of the next step, by group."""
+        """The learning rates of the next step, by group."""
         return [it["lr"] for it in self.optimizer.param_groups]
 
     def zero_optimization_stage(self) -> int:
@@ -205,8 +206,8 @@ class DeepSpeedEngine:
     def deepspeed_io(
         self, dataset: Any, batch_size: int | None = None, collate_fn: Callable | None = None
     ) -> DataLoader:
-        """Micro-batches of a dataset, whose order torch's generator decides; of several ranks, each
-        has its own (a DistributedSampler)."""
+        """A loader of a dataset's micro-batches, in an order drawn from torch's generator. Each of
+        several ranks has its own batches (a DistributedSampler)."""
         is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
         sampler = None
         if self.world_size > 1:
@@ -237,11 +238,11 @@ class DeepSpeedEngine:
         """Saves into SAVE_DIR/TAG, by default global_stepN, and writes the tag into SAVE_DIR/latest
         once it is durable. A checkpoint of the same tag is replaced.
 
-        `client_state` comes back from :meth:`load_checkpoint`. Frozen parameters are never in it.
+        `client_state` is returned by :meth:`load_checkpoint`. Frozen parameters are never saved.
 
         Raises:
-            RefusedError: JSON cannot hold `client_state`, or the step has begun.
-            Error: what could not be written.
+            RefusedError: JSON cannot hold `client_state`, or a step has begun.
+            Error: the checkpoint could not be written.
         """
         tag = checkpoints.check_tag(f"global_step{self.global_steps}" if tag is None else tag)
         state = checkpoints.check_client_state(dict(client_state or {}))
@@ -258,18 +259,18 @@ class DeepSpeedEngine:
         load_module_only: bool = False,
         custom_load_fn: Callable | None = None,
     ) -> tuple[str | None, dict[str, Any] | None]:
-        """Goes on where a checkpoint was made.
+        """Continues from a checkpoint.
 
-        Without a tag it is what LOAD_DIR/latest names; without that file nothing is loaded, and
-        (None, None) returned. `load_module_only`: its weights alone, from step 0 (they pass
-        through a temporary file).
+        Without a tag, loads the one that LOAD_DIR/latest names. If that file does not exist,
+        nothing is loaded and the result is (None, None). `load_module_only` loads the weights alone
+        and begins at step 0; they pass through a temporary file.
 
         Returns:
             The checkpoint's folder, and its client_state.
 
         Raises:
-            RefusedError: it is of another module or configuration. Nothing has changed.
-            Error: there is no whole checkpoint of that tag, or it is damaged.
+            RefusedError: the checkpoint is of another module or configuration. Nothing has changed.
+            Error: the tag has no complete checkpoint, or it is damaged.
         """
         if custom_load_fn is not None:
             raise RefusedError("custom_load_fn: give weights to engine.load_weights()")
@@ -297,9 +298,9 @@ class DeepSpeedEngine:
         save_filename: str = "pytorch_model.bin",
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """The module's state_dict, in what it computes with (fp32 if that is neither bf16 nor
-        fp16), for torch.load; as safetensors if the name ends so. All ranks call it, and the first
-        one writes."""
+        """Saves the module's state_dict in the type that it computes with, or in fp32 if that is
+        neither bf16 nor fp16. The file is for torch.load, or safetensors if its name ends so. All
+        ranks must call it; the first one writes."""
         state = self.module.state_dict()
         if exclude_frozen_parameters:
             frozen = {name for name, it in self.module.named_parameters() if not it.requires_grad}
@@ -322,16 +323,16 @@ class DeepSpeedEngine:
         except ImportError as error:
             raise RefusedError(f"{path} needs the package safetensors: {error}") from error
         seen: dict[int, str] = {}
-        for name, value in state.items():  # a tied parameter is one
+        for name, value in state.items():  # tied parameters are one
             seen.setdefault(value.data_ptr() if value.numel() else id(value), name)
         save_file({name: state[name].contiguous() for name in seen.values()}, path)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """Begins anew from these weights, at step 0."""
+        """Begins again from these weights, at step 0."""
         self.engine.load_weights(state)
 
     def destroy(self) -> None:
-        """Gives memory and drives back; the module's parameters are gone."""
+        """Frees memory and drives. The module's parameters have no values afterwards."""
         self.engine.close()
 
     def to(self, *_: Any, **__: Any) -> NoReturn:

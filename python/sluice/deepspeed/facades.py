@@ -1,4 +1,4 @@
-"""What a script holds in place of an optimizer and a schedule: both are the engine's."""
+"""Stand-ins for the optimizer and the schedule in scripts: the engine has the real ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .translate import configured_groups
 
 
 class ParameterGroup(MutableMapping[str, Any]):
-    """One of `optimizer.param_groups`, to read; "lr" is that of the next step."""
+    """A read-only entry of `optimizer.param_groups`; "lr" is that of the next step."""
 
     def __init__(self, engine: Engine, share: float, fixed: dict[str, Any]):
         self._engine = engine
-        self._share = share  # of the learning rate: the schedule scales those of all groups alike
+        self._share = share  # of the learning rate: the schedule scales all groups alike
         self._fixed = fixed
 
     def __getitem__(self, key: str) -> Any:
@@ -44,12 +44,12 @@ class ParameterGroup(MutableMapping[str, Any]):
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """The engine's optimizer. What changes anything in it is ``engine.step()``: :meth:`step` and
-    :meth:`zero_grad` do nothing, as those that Accelerate hands out beside DeepSpeed.
+    """The engine's optimizer. Only ``engine.step()`` updates parameters: :meth:`step` and
+    :meth:`zero_grad` do nothing, like those that Accelerate returns with DeepSpeed.
 
-    It is one of torch's by name alone: a schedule made of it is refused where it sets a rate."""
+    It is a torch optimizer only by type: a schedule made from it is refused if it sets a rate."""
 
-    def __init__(self, engine: Engine):  # not the base's: there is nothing to keep
+    def __init__(self, engine: Engine):  # the base class would keep state
         self._engine = engine
         self.state = defaultdict(dict)
         config = engine.config["optimizer"]
@@ -76,7 +76,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     @property
     def overflow(self) -> bool:
-        """Whether the last step was skipped: its gradient was not finite."""
+        """Whether the last step was skipped because its gradient was not finite."""
         return self._engine.last_step is not None and self._engine.last_step.skipped
 
     step_was_skipped = overflow
@@ -88,12 +88,12 @@ class EngineOptimizer(torch.optim.Optimizer):
     loss_scale = cur_scale
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing: engine.step() does it."""
+        """Does nothing: engine.step() updates the parameters."""
         if closure is not None:
             raise RefusedError("an optimizer with a closure: call engine.backward() and step()")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: a step's gradients are gone behind it."""
+        """Does nothing: a step's gradients are dropped after it."""
 
     def state_dict(self) -> dict[str, Any]:
         raise RefusedError("the optimizer's state is saved by engine.save_checkpoint()")
@@ -113,14 +113,14 @@ class EngineOptimizer(torch.optim.Optimizer):
 
 
 class EngineSchedule:
-    """The engine's schedule, which :meth:`step` does not move: ``engine.step()`` does."""
+    """The engine's schedule. :meth:`step` does nothing: ``engine.step()`` advances it."""
 
     def __init__(self, engine: Engine, optimizer: EngineOptimizer):
         self._engine = engine
         self.optimizer = optimizer
 
     def get_last_lr(self) -> list[float]:
-        """The rates of the next step, by group: what torch's schedules have behind their step()."""
+        """The learning rates of the next step, by group, as torch's schedules have after step()."""
         return [it["lr"] for it in self.optimizer.param_groups]
 
     get_lr = get_last_lr
@@ -132,10 +132,10 @@ class EngineSchedule:
     last_batch_iteration = last_epoch
 
     def step(self, *_: Any, **__: Any) -> None:
-        """Nothing: engine.step() does it."""
+        """Does nothing: engine.step() advances the schedule."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is. A checkpoint of the engine has it as well."""
+        """The position of the schedule, which checkpoints of the engine contain as well."""
         return {"last_batch_iteration": self.last_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,6 +143,6 @@ class EngineSchedule:
 
 
 def shadow_optimizer(lr: float, module: torch.nn.Module) -> torch.optim.Optimizer:
-    """An optimizer that takes no step: for whoever makes a schedule of one."""
+    """An optimizer that never steps, for making a schedule from."""
     trained = [it for it in module.parameters() if it.requires_grad]
     return torch.optim.AdamW(trained, lr=lr)

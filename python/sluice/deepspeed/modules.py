@@ -1,7 +1,7 @@
-"""DeepSpeed's modules by their names (``deepspeed.ops.adam``, ``deepspeed.accelerator``, ...), with what
-scripts import of them. What is not there says what to use instead.
+"""DeepSpeed's modules by name (``deepspeed.ops.adam``, ``deepspeed.accelerator``, ...), with the
+names that scripts import from them. A missing name says what to use instead.
 
-They are few names each, so this is a table: :func:`register` makes modules of it.
+Each has only a few names, so :func:`register` makes the modules from a table.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _log = logging.getLogger("sluice")
 
 
 class MissingError(RefusedError, ImportError):
-    """A name of DeepSpeed's that is not here: its import says what to use."""
+    """A name of DeepSpeed's that this package lacks. Importing it says what to use instead."""
 
 
 # ---- ops.adam
 
 
 class _Adam:
-    """DeepSpeed's arguments for one of torch's optimizers, which the engine then does itself."""
+    """Takes DeepSpeed's arguments and makes one of torch's optimizers, whose work the engine
+    does."""
 
     def __new__(
         cls,
@@ -43,7 +44,7 @@ class _Adam:
         amsgrad: bool = False,
         adamw_mode: bool = True,
         adam_w_mode: bool = True,
-        **_: Any,  # how DeepSpeed computes it
+        **_: Any,  # options for how DeepSpeed computes it
     ) -> torch.optim.Optimizer:  # type: ignore[misc]
         if not bias_correction:
             raise RefusedError(f"{cls.__name__}(bias_correction=False): AdamW here corrects it")
@@ -54,7 +55,7 @@ class _Adam:
 
 
 class DeepSpeedCPUAdam(_Adam):
-    """torch's AdamW, or its Adam with ``adamw_mode=False``: give it to initialize()."""
+    """torch's AdamW, or its Adam with ``adamw_mode=False``. Pass it to initialize()."""
 
     def __new__(  # type: ignore[misc]
         cls, model_params: Any, *args: Any, **kwargs: Any
@@ -63,7 +64,7 @@ class DeepSpeedCPUAdam(_Adam):
 
 
 class FusedAdam(_Adam):
-    """torch's AdamW, or its Adam with ``adam_w_mode=False``: give it to initialize()."""
+    """torch's AdamW, or its Adam with ``adam_w_mode=False``. Pass it to initialize()."""
 
     def __new__(
         cls,
@@ -86,14 +87,14 @@ class FusedAdam(_Adam):
 
 
 def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:
-    """Logs it on these ranks; on all where there is a -1 among them, or none is given."""
+    """Logs a message on these ranks, or on all if -1 is among them or none is given."""
     wanted = list(ranks or [-1])
     if -1 in wanted or comm.get_rank() in wanted:
         _log.log(level, "[Rank %d] %s", comm.get_rank(), message)
 
 
 def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: Any) -> list[Any]:
-    """Nothing: what is fetched as a whole are the module's blocks, or ``initialize(units=...)``."""
+    """Does nothing: the module's blocks are fetched as a whole, or ``initialize(units=...)``."""
     return []
 
 
@@ -104,7 +105,7 @@ def see_memory_usage(message: str, force: bool = False) -> None:
 
 
 class RepeatingLoader:
-    """A loader that begins again where it ends."""
+    """A loader that starts again at its end."""
 
     def __init__(self, loader: Any):
         self.loader = loader
@@ -128,7 +129,7 @@ class RepeatingLoader:
 
 
 class ZeroParamStatus(enum.Enum):
-    """Of a parameter's ``ds_status``, which the parameters here do not have (``ds_id`` neither)."""
+    """Values of a parameter's ``ds_status``. Parameters here have neither that nor ``ds_id``."""
 
     AVAILABLE = 1
     NOT_AVAILABLE = 2
@@ -151,7 +152,7 @@ _SCHEDULES = (
     " get_scheduler() as lr_scheduler"
 )
 
-#: By module: what there is, and what to use instead of its other names ("": they are unknown).
+#: By module: its names, and what to use instead of others ("": other names are unknown).
 _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "checkpointing": ({}, _CHECKPOINTED),
     "inference": ({}, "call the model under torch.no_grad(), with or without an engine"),
@@ -205,7 +206,7 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "utils.zero_to_fp32": ({}, f"checkpoints are the engine's own: {_MASTERS}"),
 }
 
-#: What to use instead of one name.
+#: By name: what to use instead.
 _INSTEAD = {
     "PipelineModule": _ONE_MODULE,
     "init_inference": _MODULES["inference"][1],
@@ -231,18 +232,18 @@ def _missing(module: str, name: str) -> Any:
 
 
 def register(**more: dict[str, Any]) -> None:
-    """Makes them importable. `more`: names beyond the table's, by module ("_" for a dot)."""
+    """Makes the modules importable. `more`: additional names, by module ("_" for a dot)."""
     for name, (names, _) in _MODULES.items():
         full = f"{_PACKAGE}.{name}"
         module = types.ModuleType(full, f"DeepSpeed's {name}: see {__name__}.")
-        module.__path__ = []  # may have modules within it
+        module.__path__ = []  # may contain modules
         module.__dict__.update(names, **more.get(name.replace(".", "_"), {}))
         module.__getattr__ = lambda it, name=name: _missing(name, it)  # type: ignore[method-assign]
         sys.modules[full] = module
 
 
 def of_package(name: str) -> Any:
-    """What a script reaches as an attribute of sluice.deepspeed, beyond its own."""
+    """An attribute of sluice.deepspeed that is not defined in the package itself."""
     sentence = _INSTEAD.get(name) or (_MODULES[name][1] if name in ("checkpointing", "moe") else "")
     if sentence:
         raise MissingError(f"{_PACKAGE} has no {name}: {sentence}")

@@ -1,4 +1,5 @@
-"""torch's optimizers and schedules as keys of a configuration, and the groups that these name."""
+"""Translates torch's optimizers and schedules to configuration keys, with their parameter
+groups."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from torch.optim import lr_scheduler as schedules
 
 from .._core import RefusedError
 
-#: Keys of a configuration with dots, as ``sluice.initialize(overrides=...)`` takes them.
+#: Dotted configuration keys, as for ``sluice.initialize(overrides=...)``.
 Keys = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters with a learning rate, before the schedule, and a weight decay of their own."""
+    """Parameters with their own learning rate, before the schedule, and weight decay."""
 
     names: list[str]
     lr: float
@@ -29,7 +30,7 @@ class Group:
 
 
 def trained_names(module: nn.Module) -> dict[int, str]:
-    """By the id of each parameter that is trained: the name that the engine gives it."""
+    """The engine's names of the trained parameters, by id."""
     return {id(it): name for name, it in module.named_parameters() if it.requires_grad}
 
 
@@ -37,8 +38,8 @@ def trained_names(module: nn.Module) -> dict[int, str]:
 
 
 def _candidates(name: str) -> Iterator[str]:
-    """Globs that fit a name, the widest first: of any layer, of a part of the module, of what has
-    the same name in it; and the name alone."""
+    """Globs that match a name, the widest first: any layer, a part of the module, the same name
+    within that part, and the exact name."""
     exact = re.sub(r"([*?\[])", r"[\1]", name)
     yield re.sub(r"(?<=\.)\d+(?=\.|$)", "*", exact)
     *path, last = exact.split(".")
@@ -49,8 +50,8 @@ def _candidates(name: str) -> Iterator[str]:
 
 
 def _patterns(names: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Globs that fit these names and none of the others; few, since a configuration may have no
-    more than 256."""
+    """Globs that match these names and none of the others. They should be few: a configuration may
+    have 256 at most."""
     found: list[str] = []
     fits_others: dict[str, bool] = {}
     for name in names:
@@ -66,8 +67,8 @@ def _patterns(names: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def group_keys(groups: Sequence[Group]) -> Keys:
-    """The largest group is what optimizer.params says; the others are optimizer.groups, the
-    smallest first: of these the first that matches counts."""
+    """The largest group becomes optimizer.params. The others become optimizer.groups, the smallest
+    first: the first match wins."""
     *others, base = sorted((it for it in groups if it.names), key=lambda it: len(it.names))
     keys: Keys = {
         "optimizer.params.lr": base.lr,
@@ -88,7 +89,7 @@ def group_keys(groups: Sequence[Group]) -> Keys:
 
 
 def configured_groups(config: Mapping[str, Any], module: nn.Module) -> list[Group]:
-    """The groups that a resolved configuration makes of a module."""
+    """The parameter groups of a resolved configuration for a module."""
     params = config["optimizer"]["params"]
     lr, decay = params["lr"], params["weight_decay"]
     entries = config["optimizer"].get("groups", [])
@@ -116,13 +117,14 @@ def _fits(name: str, match: str | Sequence[str]) -> bool:
 def given_groups(
     groups: Iterable[Any], module: nn.Module, *, lr: float, weight_decay: float
 ) -> list[Group] | None:
-    """Of parameters, or of groups of them as torch's optimizers take them.
+    """Groups from parameters, or from groups of them as torch's optimizers take them.
 
-    None: all that is trained, without anything of its own. Where a group says nothing, `lr` and
-    `weight_decay` count.
+    Returns None for all trained parameters without settings of their own. `lr` and `weight_decay`
+    are the defaults of groups.
 
     Raises:
-        RefusedError: it is not exactly what the module trains, or asks for more than those two.
+        RefusedError: the parameters are not exactly those that are trained, or a group sets other
+            options.
     """
     names = trained_names(module)
     entries = list(groups)
@@ -172,11 +174,11 @@ def given_groups(
 
 
 def optimizer_keys(optimizer: Any, module: nn.Module) -> Keys:
-    """What makes the engine's AdamW do what this optimizer would.
+    """Keys that make the engine's AdamW equivalent to this optimizer.
 
     Raises:
-        RefusedError: it is another one than torch's AdamW or Adam, has begun, or its parameters are
-            not those of the module.
+        RefusedError: it is neither torch's AdamW nor Adam, has taken a step, or has other
+            parameters than the module.
     """
     if type(optimizer) not in (torch.optim.AdamW, torch.optim.Adam):
         raise RefusedError(
@@ -221,8 +223,8 @@ def _full_name(kind: type) -> str:
 
 # ---- schedules
 
-# transformers' get_scheduler() makes a LambdaLR of a partial of one of these. Each with its name in
-# a configuration.
+# transformers' get_scheduler() makes a LambdaLR from a partial of one of these functions. Each is
+# listed with its name in a configuration.
 _OF_TRANSFORMERS = {
     "_get_constant_schedule_with_warmup_lr_lambda": "constant_with_warmup",
     "_get_linear_schedule_with_warmup_lr_lambda": "linear",
@@ -240,12 +242,12 @@ _PARAMETERS = {
 
 
 def schedule_keys(schedule: Any, optimizer: torch.optim.Optimizer) -> Keys:
-    """What makes the engine's learning rate go as this schedule of `optimizer` would have it.
+    """Keys that make the engine's learning rate follow this schedule of `optimizer`.
 
-    Beyond the end of a cosine the engine's rate stays, where torch's would rise again.
+    After the end of a cosine the engine's rate stays constant, while torch's would rise again.
 
     Raises:
-        RefusedError: it is none that the engine has, or has begun.
+        RefusedError: the engine has no such schedule, or it has begun.
     """
     if getattr(schedule, "optimizer", optimizer) is not optimizer:
         raise RefusedError("the schedule is of another optimizer than the one that is given")

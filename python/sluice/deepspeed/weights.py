@@ -1,4 +1,4 @@
-"""An engine's masters, read back."""
+"""Reads an engine's masters back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..engine import Engine
 
 
 def _read(path: str) -> dict[str, torch.Tensor]:
-    """A safetensors file of fp32 numbers, mapped into memory."""
+    """A safetensors file of fp32 tensors, mapped into memory."""
     size = os.path.getsize(path)
     data = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
     header = int.from_bytes(data[:8].numpy().tobytes(), "little")
@@ -30,7 +30,7 @@ def _read(path: str) -> dict[str, torch.Tensor]:
 
 
 def begin_anew(engine: Engine) -> None:
-    """From the masters as they are: moments are zero again, and the step is 0."""
+    """Begins again from the current masters, with moments of zero, at step 0."""
     if engine.world_size > 1:
         raise RefusedError(
             "several ranks cannot begin anew from their own masters: save_16bit_model() or"

@@ -1,4 +1,4 @@
-"""``deepspeed.zero``: parameters that are made, or used, outside of the module's passes."""
+"""``deepspeed.zero``: parameters that are created or used outside of the module's passes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NOT_MODIFIED = "changed within GatheredParameters: give modifier_rank=0 to writ
 
 
 class Init:
-    """``with zero.Init(config_dict_or_path=...):`` around the making of a model.
+    """``with zero.Init(config_dict_or_path=...):`` around the creation of a model.
 
-    It is :func:`sluice.init`: parameters need not fit into memory, where a configuration is given
-    that has NVMe folders. Else they are made in RAM.
+    This is :func:`sluice.init`: with NVMe folders in the configuration, parameters need not fit
+    into memory. Otherwise they are created in RAM.
 
-    ``dtype`` is what they are made in; other arguments, DeepSpeed's own, do nothing.
+    ``dtype`` is the type in which they are created. Other arguments of DeepSpeed's do nothing.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Init:
 
 
 class GatheredParameters:
-    """Within it, parameters of a module that is trained, or was made within ``zero.Init``, can be
-    read; other tensors are left alone.
+    """Makes parameters readable within the context, for a module in training or one created within
+    ``zero.Init``. Other tensors are unaffected.
 
-    With ``modifier_rank``, what was changed in place is written to the masters, and to the 16-bit
-    copies that the module computes with. AdamW's moments stay.
+    With ``modifier_rank``, changes in place are written to the masters, and to the 16-bit copies
+    that the module computes with. AdamW's moments stay.
 
     Raises:
-        RefusedError: a parameter was changed that must not be, or to what is not finite: it has its
-            old value again.
+        RefusedError: a parameter was changed that must not change, or to values that are not
+            finite. It has its old values again.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GatheredParameters:
         if len(found) > 1:
             raise RefusedError("GatheredParameters of several engines at once: one after another")
         self._holding = ExitStack()
-        if not found:  # they are where they have always been, or on a drive
+        if not found:  # they have ordinary values, or are on a drive
             self._holding.enter_context(materialized(self._parameters, changes=self._modifies))
             return self
         engine: Engine = next(iter(found.values()))
