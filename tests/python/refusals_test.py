@@ -1,4 +1,4 @@
-"""What the package refuses, and with what words."""
+"""What the package refuses, and its messages."""
 
 import os
 import subprocess
@@ -70,6 +70,11 @@ class Refusals(unittest.TestCase):
         self.refused(
             "cannot be read: No such file", lambda: sluice.initialize(tower(), "/nowhere/run.json")
         )
+        for config, kind in ((None, "NoneType"), ([1], "list"), (b"run.json", "bytes")):
+            self.refused(
+                f"the configuration is of type {kind}",
+                lambda config=config: sluice.initialize(tower(), config),
+            )
         self.refused(
             "cpu_threds", lambda: sluice.initialize(tower(), run_config(run={"cpu_threds": 2}))
         )
@@ -176,7 +181,7 @@ class Refusals(unittest.TestCase):
             )
 
     def test_of_parameters_that_are_given_other_memory(self):
-        """By .data, as an EMA is swapped in: nothing goes on with two models."""
+        """An EMA that is swapped in by .data must not train on with two models."""
         data = batches(4)
         with initialize(tower()) as engine:
             train(engine, data)

@@ -185,7 +185,13 @@ class Rows(Cases):
                     {"conversations": shared, "tools": ""},
                     {"messages": turns, "label": True, "images": [], "image": None},
                     {"messages": turns, "label": 1}, {"messages": turns, "label": "True"},
-                    {"messages": turns, "label": None, "kto_tag": "yes"}):
+                    {"messages": turns, "label": None, "kto_tag": "yes"},
+                    {"messages": [], "conversations": shared}, {"messages": turns, "tools": {}},
+                    {"messages": [turns[0], assistant("b", tool_calls="", function_call={})]},
+                    {"messages": turns, "image": float("nan"), "tools": float("nan"),
+                     "system": float("nan"), "label": float("nan")},
+                    {"messages": [turns[0], assistant("b", weight=float("nan"))]},
+                    {"instruction": "", "input": "a", "output": "b", "history": float("nan")}):
             with self.subTest(row=row):
                 self.assertEqual(self.trained(row), wanted)
                 self.assertEqual(self.text(row), "<|im_start|>user\na<|im_end|>\n"
@@ -243,7 +249,18 @@ class Rows(Cases):
                  "a call of a tool without a name"),
                 ({"conversations": [{"from": "function_call", "value": "no JSON"}]},
                  "a turn that calls a tool and is not JSON"),
-                ({"instruction": "a", "output": "b", "history": "c"}, "'history' is no list")):
+                ({"instruction": "a", "output": "b", "history": "c"}, "'history' is no list"),
+                ({"messages": None, "id": 1}, "(it has id)"),
+                ({"messages": ["a", "b"]}, "turn 1 is no JSON object"),
+                ({"messages": [user("a"), {"content": "b"}]}, "turn 2 has neither 'role' and"),
+                ({"messages": [user("a"), {"from": "gpt", "value": "b"}]},
+                 "some of its turns have 'role' and others 'from'"),
+                ({"messages": {"role": ["user", "assistant"], "content": ["a"]}},
+                 "its lists of role and content differ in length"),
+                ({"messages": TALK, "system": ["s"]}, "not text ('system' is of type list)"),
+                ({"messages": TALK, "functions": [1]}, "'functions' is no list of objects"),
+                ({"messages": [user("a"), assistant("b", reasoning=["h"])]},
+                 "not text ('reasoning' of message 2 is of type list)")):
             with self.subTest(row=row):
                 self.assertIn(said, self.left_out(row))
 
@@ -303,7 +320,8 @@ class Marks(Cases):
                      {"train": None}):
             self.assertEqual(self.trained({"messages": [user("a"), assistant("b", **mark)]}),
                              ["b<|im_end|>\n"])
-        for mark in ({"weight": 0.5}, {"loss_scale": 2}, {"train": "no"}):
+        for mark in ({"weight": 0.5}, {"loss_scale": 2}, {"train": "no"},
+                     {"train_detail": [{"begin_offset": 0, "end_offset": 0, "train": False}]}):
             self.assertIn("neither 0 nor 1", self.left_out(
                 {"messages": [user("a"), assistant("b", **mark)]}))
 
@@ -350,6 +368,36 @@ class Calls(Cases):
         for turn in (call({"sku": "M"}), call({"sku": "M"}, "")):
             self.assertEqual(self.trained({"messages": [user("a"), turn]}, words),
                              self.trained({"messages": [user("a"), turn]}))
+
+    def test_leaves_away_what_is_null_as_transformers_does(self):
+        as_it_is = CHATML.replace("(message.content or '')", "message.content ~ ''")
+        row = {"messages": [user("a"), call({"sku": "M"})]}
+        self.assertEqual(self.trained(row, as_it_is), self.trained(row))
+        self.assertNotIn("None", self.text(row, as_it_is))
+        # One that writes calls only where it finds null.
+        null = "{% if message.content is none %}{% for call in message.tool_calls %}<|call|>" \
+               "{{ call.function.name + ' ' + call.function.arguments }}{% endfor %}<|end|>" \
+               "{% else %}{{ message.content }}<|end|>{% endif %}"
+        self.assertEqual(
+            self.trained(row, "{% for message in messages %}<|{{ message.role }}|>" + null +
+                         "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"),
+            ['<|call|>stock {"sku": "M"}<|end|>'])
+
+    def test_notices_a_second_call_that_is_not_written(self):
+        plain = {"function": {"name": "stock", "arguments": {"sku": "M"}}}
+        row = {"messages": [user("a"), assistant(None, tool_calls=[plain, plain])]}
+        self.assertEqual(self.trained(row)[0].count("<tool_call>"), 2)
+        first = CHATML.replace("in message.tool_calls or []", "in (message.tool_calls or [])[:1]")
+        self.assertIn("message 2: its call of stock is not there", self.left_out(row, first))
+        escaped = CHATML.replace("+ call.function.name +",
+                                 "+ (call.function.name | tojson(ensure_ascii=True))[1:-1] +")
+        self.assertEqual(self.trained(row, escaped), self.trained(row))
+
+    def test_takes_functions_for_tools(self):
+        turns = [user("a"), assistant("b")]
+        for functions in ([TOOL["function"]], json.dumps([TOOL["function"]])):
+            self.assertEqual(self.text({"messages": turns, "functions": functions}),
+                             self.text({"messages": turns, "tools": [TOOL]}))
 
     def test_uses_the_template_for_tools(self):
         templates = {"default": CHATML, "tool_use": CHATML.replace("Tools:", "You may call:")}
@@ -399,6 +447,30 @@ class Dropped(Cases):
         hides = CHATML.replace("(message.content or '')", "(message.content if message.content != "
                                "'b' else '')")
         self.assertIn("not among", self.left_out({"messages": TALK}, hides))
+
+    def test_counts_system_texts_that_are_not_used(self):
+        turns = [user("a"), assistant("b")]
+        system = {"role": "system", "content": "s"}
+        for row, unused in (({"messages": [system, *turns], "system": "other"}, {"system": 1}),
+                            ({"messages": turns, "system": "s", "system_prompt": "other"},
+                             {"system": 1}),
+                            ({"messages": [system, *turns], "system": "s"}, {}),
+                            ({"messages": turns, "system": "s"}, {})):
+            self.assertIn("system\ns<|im_end|>", self.text(row))
+            self.assertEqual(self.omitted, unused)
+
+    def test_takes_a_reasoning_that_the_template_writes_otherwise(self):
+        thinks = CHATML.replace("(message.content or '')", """(
+            '<think>\\n' + message.content.split('</think>')[0][7:].strip() + '\\n</think>\\n\\n'
+            if '</think>' in message.content else '')
+            + message.content.split('</think>')[-1].strip()""")
+        drops = thinks.replace("[0][7:]", "[0][:0]")
+        for said in ("<think>hmm</think>b", "<think>\n\nhmm\n</think>\nb",
+                     "<think>\nhmm\n</think>\n\nb"):
+            row = {"messages": [user("a"), assistant(said)]}
+            self.assertEqual(self.trained(row, thinks),
+                             ["<think>\nhmm\n</think>\n\nb<|im_end|>\n"])
+            self.assertIn("drops or changes it", self.left_out(row, drops))
 
     def test_says_where_reasoning_is_dropped(self):
         for key in ("reasoning_content", "thinking", "reasoning"):

@@ -142,6 +142,9 @@ class ChatPreparation:
         if counted["tools"]:
             lines.append(f"in {counted['tools']} conversations there are tools that the template "
                          "does not write: the model learns without seeing them")
+        if counted["system"]:
+            lines.append(f"in {counted['system']} conversations a system text is not used: they "
+                         "have another one, which comes first")
         left_out = sum(self._report.reasons.values())
         lines.append("\n".join([f"{left_out} of {counted['read']} conversations are left out"] +
                                [f"{count:>9} {reason}" for reason, count in

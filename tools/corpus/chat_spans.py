@@ -14,10 +14,11 @@ With exceptions, for what well-known templates do:
     it is asked for or not (Command's).
 """
 
+import json
 import re
 
 from corpus.chat_template import REASONING_KEYS, as_object, as_the_template_reads
-from corpus.left_out import UNTRAINED, LeftOut
+from corpus.left_out import NOT_TEXT, UNTRAINED, LeftOut
 
 REWRITES = "text that the template writes differently once more follows"
 LACKS = "an assistant turn that is not among the trained tokens"
@@ -250,9 +251,10 @@ def _rendered_before(render, turn):
 
 
 def _check_messages(template, conversation, whole):
-    """That the template writes each message that is context, and the reasoning of the last turns.
-    Each is given a mark of its own, and what is written then has to have these. Returns what is
-    missing and may be, earlier reasoning and tools, and a LeftOut of what may not, or None."""
+    """That the template writes each message that is context, each call, and the reasoning of the
+    last turns. Each is given a mark of its own, and what is written then has to have these. Returns
+    what is missing and may be, earlier reasoning and tools, and a LeftOut of what may not, or
+    None."""
     messages = conversation.messages
     last_user = max((number for number, message in enumerate(messages)
                      if message["role"] == "user"), default=-1)
@@ -261,23 +263,33 @@ def _check_messages(template, conversation, whole):
     for number, message in enumerate(marked):
         is_context = message["role"] != "assistant" or number in conversation.untrained
         keys = (["content"] if is_context and message.get("content") else []) + [
-            key for key in REASONING_KEYS if isinstance(message.get(key), str) and message[key]][:1]
+            key for key in REASONING_KEYS if message.get(key)][:1]
         for key in keys:
             mark = MARK.format(len(wanted))
+            if not isinstance(message[key], str):
+                raise LeftOut(NOT_TEXT, f"'{key}' of message {number + 1} is of type "
+                                        f"{type(message[key]).__name__}")
             reason = DROPPED if key == "content" else NO_REASONING
             detail = f"message {number + 1} ({message['role']})"
             if key != "content" and (is_context or number < last_user):
                 reason = None
             wanted.append((mark, message[key], reason, detail))
             message[key] = message[key] + mark
-    omitted, dropped = set(), None
+        if message.get("tool_calls"):
+            message["tool_calls"] = list(map(dict, message["tool_calls"]))
+        for call in message.get("tool_calls") or ():
+            mark, name = MARK.format(len(wanted)), call["function"]["name"]
+            wanted.append((mark, name, LACKS, _no_call(number, name)))
+            call["function"] = {**call["function"], "name": name + mark}
+    omitted, dropped = set(conversation.unused), None
     if wanted:
         try:
             text = template.render(marked, conversation.tools)[0]
         except LeftOut:  # the marks are what it refuses
             text = None
         for mark, content, reason, detail in wanted:
-            if (content.strip() in whole) if text is None else (mark in text):
+            if (content.strip() in whole) if text is None else (
+                    mark in text or json.dumps(mark)[1:-1] in text):
                 continue
             if reason:
                 dropped = dropped or LeftOut(reason, detail)
@@ -286,6 +298,10 @@ def _check_messages(template, conversation, whole):
     if any(name not in whole for name in map(_tool_name, conversation.tools or ())):
         omitted.add("tools")
     return omitted, dropped
+
+
+def _no_call(number, name):
+    return f"message {number + 1}: its call of {name} is not there"
 
 
 def _tool_name(tool):
@@ -350,36 +366,55 @@ def check_turns(conversation, train_on, text, as_decoded):
         message, begin = messages[turn], at
         content = (message.get("content") or "").strip()
         if content:
-            for wanted in _ways_to_read(content, turn + 1 < len(messages), as_decoded):
-                place = text.find(wanted, at) if wanted else -1
-                if place >= 0:
-                    at = place + len(wanted)
+            for pieces in _ways_to_read(content, turn + 1 < len(messages), as_decoded):
+                end = _end_of(pieces, text, at)
+                if end is not None:
+                    at = end
                     break
             else:
                 raise LeftOut(LACKS, f"message {turn + 1}: the template drops or changes it, or a "
                                      "token lies across its border")
         for name, keys in _called(message):
             if text.find(name, begin) < 0:
-                raise LeftOut(LACKS, f"message {turn + 1}: its call of {name} is not there")
+                raise LeftOut(LACKS, _no_call(turn, name))
             for key in keys:
                 if text.find(key, begin) < 0:
                     raise LeftOut(LACKS, f"message {turn + 1}: '{key}' of its call of {name} is "
                                          "not there")
 
 
+def _end_of(pieces, text, at):
+    """The end of the last piece if all occur after `at` in this order, else None."""
+    for piece in pieces:
+        place = text.find(piece, at)
+        if place < 0:
+            return None
+        at = place + len(piece)
+    return at if any(pieces) else None
+
+
 def _ways_to_read(content, others_follow, as_decoded):
-    yield content
-    yield as_decoded(content)  # normalised by the tokenizer
+    """Lists of pieces, since a template may write other tags and white space around a reasoning."""
+    reasoning, aloud = _split(content)
+    yield [content]
+    yield [as_decoded(content)]  # normalised by the tokenizer
+    yield [reasoning, aloud]
+    yield [as_decoded(reasoning), as_decoded(aloud)]
     if others_follow:
-        aloud = _after_reasoning(content)
-        yield aloud
-        yield as_decoded(aloud)
+        yield [aloud]
+        yield [as_decoded(aloud)]
 
 
-def _after_reasoning(content):
-    last = max((content.rfind(end) + len(end) for end in REASONING_ENDS if end in content),
-               default=0)
-    return content[last:].strip()
+def _split(content):
+    """The reasoning without its tags, and the answer."""
+    ends = [(content.rfind(end), end) for end in REASONING_ENDS if end in content]
+    if not ends:
+        return "", content
+    place, end = max(ends)
+    reasoning = content[:place].strip()
+    for begin in REASONING_BEGINS:
+        reasoning = reasoning.removeprefix(begin)
+    return reasoning.strip(), content[place + len(end):].strip()
 
 
 def _called(message):

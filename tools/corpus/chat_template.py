@@ -23,6 +23,7 @@ MOST_WRITTEN = 1 << 24  # characters, and so much more as a conversation is larg
 RAISES = "the template refuses it"
 LOST_MARKERS = "generation markers whose place is not known"
 SAFE_VERSION = (3, 1, 6)  # templates can leave the sandbox of older ones
+CALL_MARK = "\ue0f7"  # a character that no name contains
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -164,24 +165,38 @@ def as_the_template_reads(template, messages, tools):
     """The messages with their calls as the template wants them: as they are if it can write these,
     else with the arguments as JSON objects, or as text where it takes that alone. A template that
     wants objects writes a text in quotes, and one that wants a text refuses an object or writes it
-    as Python does. What a turn says that only calls may have to be null, or an empty text."""
-    given = [arguments for message in messages for arguments in _arguments(message)]
-    if not given:
+    as Python does. The content of a turn that only calls is left away, which is transformers' rule,
+    or is null or an empty text where the template needs that."""
+    calling = sum(bool(message.get("tool_calls")) for message in messages)
+    if not calling:
         return messages
-    for said in (lambda message: message, lambda message: {**message, "content": None},
+    for said in (_without_content, lambda message: {**message, "content": None},
                  lambda message: {**message, "content": ""}):
         for arguments_as in (lambda arguments: arguments, as_object, _as_text):
             converted = [_converted(message, said, arguments_as) for message in messages]
             try:
-                text = template.render(converted, tools)[0]
+                text = template.render(list(map(_with_marked_calls, converted)), tools)[0]
             except LeftOut as left_out:
                 if left_out.reason == ENDLESS:
                     raise
                 continue
-            if not any(_is_misread(arguments, text) for message in converted
-                       for arguments in _arguments(message)):
+            if text.count(CALL_MARK) + text.count(json.dumps(CALL_MARK)[1:-1]) >= calling and not (
+                    any(_is_misread(arguments, text) for message in converted
+                        for arguments in _arguments(message))):
                 return converted
     return messages
+
+
+def _with_marked_calls(message):
+    if not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [
+        {**call, "function": {**call["function"], "name": call["function"]["name"] + CALL_MARK}}
+        for call in message["tool_calls"]]}
+
+
+def _without_content(message):
+    return {key: value for key, value in message.items() if key != "content"}
 
 
 def _arguments(message):

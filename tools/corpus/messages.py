@@ -16,7 +16,8 @@ SYSTEM_KEYS = ("system", "system_prompt")
 MEDIA_KEYS = ("image", "images", "video", "videos", "audio", "audios")
 VERDICT_KEYS = ("label", "kto_tag")  # of an answer, as KTO has them
 TEXT_KEYS = ("instruction", "input", "output", "prompt", "completion")
-ROW_KEYS = (*TURN_KEYS, *TEXT_KEYS, *SYSTEM_KEYS, "history", "tools", *VERDICT_KEYS, *MEDIA_KEYS)
+ROW_KEYS = (*TURN_KEYS, *TEXT_KEYS, *SYSTEM_KEYS, "history", "tools", "functions", *VERDICT_KEYS,
+            *MEDIA_KEYS)
 MESSAGE_KEYS = ("role", "content", "from", "value")
 SAME_MEANING = (TURN_KEYS, SYSTEM_KEYS, ("role", "from"), ("content", "value"))
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
@@ -28,9 +29,11 @@ SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "a
 TRAINED_MARKS = ("train", "training", "trainable", "loss", "loss_weight", "loss_scale", "loss_mask",
                  "weight")
 MASKED_MARKS = ("mask", "masked")
+PART_MARKS = ("train_detail", "training_detail")  # marks on pieces of a turn (Axolotl)
 
-# untrained: the numbers of the messages that are context only.
-Conversation = namedtuple("Conversation", "messages tools fingerprint replaced untrained")
+# untrained: the numbers of the messages that are context only; unused: texts of the row that no
+# message contains ("system").
+Conversation = namedtuple("Conversation", "messages tools fingerprint replaced untrained unused")
 
 
 def parse(content, form=None, renamed=None):
@@ -52,23 +55,26 @@ def parse(content, form=None, renamed=None):
         marks = {number: _is_trained(turn) for number, turn in enumerate(turns)}
         marks.update((number, False) for number in range(untrained_before))
         messages = said
-    if not messages or messages[0]["role"] != "system":
-        system = _system(row)
-        messages = system + messages
-        marks = {number + len(system): trained for number, trained in marks.items()}
+    systems = _systems(row)
+    if systems and (not messages or messages[0]["role"] != "system"):
+        messages = [{"role": "system", "content": systems[0]}, *messages]
+        marks = {number + 1: trained for number, trained in marks.items()}
+    unused = frozenset("system" for text in systems if text != messages[0]["content"])
     untrained = frozenset(number for number, trained in marks.items() if not trained)
-    tools = _tools(row.get("tools"))
+    tools = _tools(row, "tools") or _as_tools(_tools(row, "functions"))
     _check_assistant(messages, untrained)
     try:
-        return Conversation(messages, tools, _fingerprint(messages, tools), False, untrained)
+        return Conversation(messages, tools, _fingerprint(messages, tools), False, untrained,
+                            unused)
     except UnicodeEncodeError:  # JSON can hold halves of characters, which are no Unicode text
         messages, tools = _whole_characters(messages), _whole_characters(tools)
-        return Conversation(messages, tools, _fingerprint(messages, tools), True, untrained)
+        return Conversation(messages, tools, _fingerprint(messages, tools), True, untrained,
+                            unused)
 
 
 def _row(content):
     if not isinstance(content, bytes):
-        return _plain(content)
+        return _without_nan(_plain(content))
     try:
         row = read_json(content)
     except ValueError as error:
@@ -77,7 +83,12 @@ def _row(content):
         row = {"messages": row}
     if not isinstance(row, dict):
         raise LeftOut(NO_FORM, "it is no JSON object")
-    return row
+    return _without_nan(row)
+
+
+def _without_nan(record):
+    """pandas writes what is missing as NaN."""
+    return {key: None if value != value else value for key, value in record.items()}
 
 
 def _renamed(row, renamed):
@@ -162,10 +173,9 @@ def _whole_characters(value):
 
 def _turns(row):
     """The list of turns, and how many of its first are context only."""
-    for key in TURN_KEYS:
-        turns = _turn_list(row.get(key))
-        if turns is not None:
-            return turns, 0
+    found = [turns for key in TURN_KEYS if (turns := _turn_list(row.get(key))) is not None]
+    if found:
+        return next(filter(None, found), []), 0
     prompt, completion = _turn_list(row.get("prompt")), _turn_list(row.get("completion"))
     if prompt is None or completion is None:
         return None, 0
@@ -177,8 +187,13 @@ def _turn_list(turns):
     if isinstance(turns, dict) and turns and all(isinstance(column, list)
                                                  for column in turns.values()):
         # A list of structs that was saved as a struct of lists.
-        return [dict(zip(turns, values)) for values in zip(*turns.values())]
-    return [_from_json(turn) for turn in turns] if isinstance(turns, list) else None
+        if len(set(map(len, turns.values()))) > 1:
+            raise LeftOut(NO_FORM, f"its lists of {' and '.join(turns)} differ in length")
+        turns = [dict(zip(turns, values)) for values in zip(*turns.values())]
+    if not isinstance(turns, list):
+        return None
+    turns = map(_from_json, turns)
+    return [_without_nan(turn) if isinstance(turn, dict) else turn for turn in turns]
 
 
 def _form(row, turns):
@@ -186,8 +201,7 @@ def _form(row, turns):
         for form, key in (("sharegpt", "from"), ("messages", "role")):
             if all(isinstance(turn, dict) and key in turn for turn in turns):
                 return form
-        raise LeftOut(NO_FORM, "its turns have neither 'role' and 'content' nor 'from' and "
-                               "'value'")
+        raise LeftOut(NO_FORM, _odd_turn(turns))
     if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
         return "alpaca"
     for key in TURN_KEYS:
@@ -195,7 +209,17 @@ def _form(row, turns):
             raise LeftOut(NO_FORM, f"'{key}' is no list of turns")
     if "chosen" in row and "rejected" in row:
         raise LeftOut(NO_FORM, "it is a pair of a chosen and a rejected answer")
-    raise LeftOut(NO_FORM, f"it has {', '.join(map(str, row)) or 'nothing'}")
+    has = [str(key) for key, value in row.items() if value is not None]
+    raise LeftOut(NO_FORM, f"it has {', '.join(has) or 'nothing'}")
+
+
+def _odd_turn(turns):
+    for number, turn in enumerate(turns):
+        if not isinstance(turn, dict):
+            return f"turn {number + 1} is no JSON object"
+        if "role" not in turn and "from" not in turn:
+            return f"turn {number + 1} has neither 'role' and 'content' nor 'from' and 'value'"
+    return "some of its turns have 'role' and others 'from'"
 
 
 def _message(turn):
@@ -236,6 +260,9 @@ def _said_by(turn):
 
 def _is_trained(turn):
     """What the data say about a turn."""
+    for key in PART_MARKS:
+        if turn.get(key):
+            raise LeftOut(WEIGHED, f"'{key}' is {json.dumps(turn[key])[:40]}")
     for keys, trained in ((TRAINED_MARKS, True), (MASKED_MARKS, False)):
         for key in keys:
             value = turn.get(key)
@@ -271,7 +298,7 @@ def _part(part):
 
 def _calls(calls):
     calls = _from_json(calls)
-    if calls is None:
+    if not calls:
         return []
     if not isinstance(calls, list):
         raise LeftOut(NO_FORM, "'tool_calls' is no list")
@@ -292,7 +319,7 @@ def _call(call):
 
 def _old_call(call):
     """What OpenAI's messages had before tool_calls."""
-    return [] if call is None else [_call({"type": "function", "function": call})]
+    return [] if not call else [_call({"type": "function", "function": call})]
 
 
 def _call_of(value):
@@ -304,18 +331,23 @@ def _call_of(value):
     return {"role": "assistant", "content": None, "tool_calls": [_call(call) for call in calls]}
 
 
-def _tools(tools):
+def _tools(row, key):
+    tools = row.get(key)
     if isinstance(tools, str):  # as many data sets have them: the schemas' types differ
         try:
             tools = read_json(tools) if tools.strip() else None
         except ValueError as error:
-            raise LeftOut(NO_FORM, f"'tools' is not JSON: {error}") from error
+            raise LeftOut(NO_FORM, f"'{key}' is not JSON: {error}") from error
     if isinstance(tools, list):
         tools = [_from_json(tool) for tool in tools]
-    if tools is not None and not (isinstance(tools, list) and
-                                  all(isinstance(tool, dict) for tool in tools)):
-        raise LeftOut(NO_FORM, "'tools' is no list of objects")
+    if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise LeftOut(NO_FORM, f"'{key}' is no list of objects")
     return tools or None  # templates ask whether there are any by comparing with none
+
+
+def _as_tools(functions):
+    """Converts functions, OpenAI's older form of tools."""
+    return functions and [{"type": "function", "function": function} for function in functions]
 
 
 # --- questions and answers -----------------------------------------------------------------------
@@ -325,11 +357,9 @@ def _alpaca(row):
         if not isinstance(row.get(key), str):
             raise LeftOut(NO_FORM, f"no text under '{key}'")
     given = row.get("input")
-    if given is None or given != given:  # pandas writes what is missing as NaN
-        given = ""
-    if not isinstance(given, str):
+    if given is not None and not isinstance(given, str):
         raise LeftOut(NO_FORM, "what is under 'input' is not text")
-    asked = row["instruction"] + ("\n\n" + given if given.strip() else "")
+    asked = "\n\n".join(text for text in (row["instruction"], given) if text and text.strip())
     messages = []
     for pair in _history(row.get("history")):
         messages += _asked(*pair)
@@ -350,12 +380,12 @@ def _asked(question, answer):
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def _system(row):
-    for key in SYSTEM_KEYS:
-        text = row.get(key)
-        if isinstance(text, str) and text:
-            return [{"role": "system", "content": text}]
-    return []
+def _systems(row):
+    texts = [(key, row[key]) for key in SYSTEM_KEYS if row.get(key)]
+    for key, text in texts:
+        if not isinstance(text, str):
+            raise LeftOut(NOT_TEXT, f"'{key}' is of type {type(text).__name__}")
+    return [text for _, text in texts]
 
 
 def _check_assistant(messages, untrained):
