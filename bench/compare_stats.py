@@ -1,4 +1,4 @@
-"""Medians, intervals and tables of runs in pairs: what compare_fio makes of its measurements.
+"""Medians, intervals and tables of runs in pairs, for compare_fio.
 
 A record is one run: mode, block, depth, pair (a number), kind ("real" or "control"), tool,
 gb_per_s, cpu_s_per_gb. Real pairs are aio and fio, control pairs fio and fio'.
@@ -35,7 +35,7 @@ def pair_ratios(records, kind, top, bottom, key):
 
 
 def summarise(config, records, seed):
-    """None while a row has no whole pair of each kind."""
+    """None until a row has a whole pair of each kind."""
     mine = [r for r in records if (r["mode"], r["block"], r["depth"]) == config]
     real = pair_ratios(mine, "real", "aio", "fio", "gb_per_s")
     control = pair_ratios(mine, "control", "fio", "fio'", "gb_per_s")

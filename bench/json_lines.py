@@ -1,15 +1,15 @@
-"""Results in a file, a line of JSON each, so that what ends early keeps what it measured."""
+"""Results in a file, one JSON line each, so that an interrupted program keeps what it measured."""
 
 import json
 import os
 
 
 class NotResults(Exception):
-    """The file holds something else: one sentence."""
+    """The file is not a file of results; described in one sentence."""
 
 
 def read_lines(path):
-    """(the records, the bytes that they take): a last line that was cut short is left out."""
+    """(records, their bytes); an incomplete last line is ignored."""
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
     records = []
@@ -25,7 +25,7 @@ def read_lines(path):
 
 
 class JsonLines:
-    """The records of a file, which is created with the first one."""
+    """The records of a file, which is created when the first one is added."""
 
     def __init__(self, path):
         self.path = path
@@ -34,7 +34,7 @@ class JsonLines:
     def add(self, record):
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         with open(self.path, "ab") as file:
-            file.truncate(self.bytes)  # of a line that was cut short
+            file.truncate(self.bytes)  # drop an incomplete last line
             file.write(line)
             file.flush()
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""One run of a program within a time limit, the machine it ran on, and what is shown meanwhile."""
+"""Runs a program within a time limit; shows progress, and describes the machine."""
 
 import contextlib
 import os
@@ -17,24 +17,24 @@ TAIL_BYTES = 16_000
 
 
 def last_words(output):
-    """The line that says why: for Python the last one, for step_bench its own sentence."""
+    """The line that gives the reason: Python's last one, or step_bench's own message."""
     lines = [line.strip() for line in output.strip().splitlines() if line.strip()]
     told = [line for line in lines if line.startswith("step_bench:") or "Error" in line]
     return (told or lines or ["no words"])[-1][:300]
 
 
 def stop(process):
-    """With all that it started."""
+    """Kills the process and all that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def run_limited(command, limit_s, show):
-    """(exit code or None where the time was up, the end of its output, seconds)."""
+    """(exit code or None after a time-out, the end of its output, seconds)."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as said:
-        # A session of its own, so that whatever it started ends with it.
+        # Start a session, so that all of its processes can be killed with it.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said,
                                    stderr=subprocess.STDOUT, start_new_session=True)
         try:
@@ -51,7 +51,7 @@ def run_limited(command, limit_s, show):
 
 
 class Progress:
-    """One line on a terminal, a plain line for each run elsewhere."""
+    """One line that is rewritten on a terminal, or a plain line for each run."""
 
     def __init__(self):
         self.on = sys.stderr.isatty()
@@ -66,7 +66,7 @@ class Progress:
 
 
 def first_line(command):
-    """Of what it prints; None where it fails."""
+    """The first line that the command prints; None if it fails."""
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True,
                               check=True).stdout.strip().splitlines()[0]

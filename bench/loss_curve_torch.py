@@ -1,7 +1,7 @@
 """PyTorch's side of loss_curve: runs under a Python with torch and transformers.
 
-  loss_curve_torch.py init JOB    makes a model and saves it, for both sides to begin with
-  loss_curve_torch.py train JOB   trains it; prints a JSON line {step, loss, lr, norm} for each step
+  loss_curve_torch.py init JOB    makes and saves the model that both sides begin with
+  loss_curve_torch.py train JOB   trains it; prints a JSON line {step, loss, lr, norm} per step
 
 JOB is a JSON file that loss_curve writes.
 """
@@ -57,7 +57,7 @@ def train(job):
         torch.set_num_threads(job["threads"])
     model = GPT2LMHeadModel.from_pretrained(job["start"]).float()
     model.to(device).train()
-    # As our own configurations have it: biases and norms do not decay.
+    # Biases and norms do not decay, as in our own configurations.
     groups = [{"params": [p for p in model.parameters() if (p.ndim > 1) == decays],
                "weight_decay": job["weight_decay"] if decays else 0.0} for decays in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=job["betas"], eps=job["eps"])

@@ -1,9 +1,13 @@
-"""A module of transformers that is several times as large as the RAM of its run, all of it trained:
-made, trained, saved, loaded and trained on, by the package sluice. What it took of RAM is counted
-from outside, by its kernel.
+"""Trains all of a module of transformers that is several times as large as the RAM of its run.
 
-    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 1.25 --times 3
-    python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 6 --times 1.3 --gpu-gib 8 --units engine    # a GPU computes
+The package sluice makes, trains, saves and loads it, and trains it again. The kernel counts the
+RAM, from outside the process.
+
+  python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 1.25 --times 3
+
+On a GPU:
+
+  python3 bench/module_beyond_ram.py --nvme /nvme --cpu-gib 6 --times 1.3 --gpu-gib 8 --units engine
 """
 
 import argparse
@@ -83,7 +87,7 @@ def child(given):
     began = time.monotonic()
     with sluice.init(config):
         module = transformers.AutoModelForCausalLM.from_config(shape)
-    module.gradient_checkpointing_enable()  # no plan has what autograd keeps
+    module.gradient_checkpointing_enable()  # no plan includes the activations that autograd saves
     say("made", began, parameters=sum(it.numel() for it in module.parameters()))
     began = time.monotonic()
     with sluice.initialize(module, config, units=given.units) as engine:

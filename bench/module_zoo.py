@@ -1,15 +1,15 @@
-"""Small random models of all architectures that transformers has for a task, trained by the package
-sluice beside plain PyTorch's AdamW in fp32: in RAM, and on NVMe with accumulation and
-checkpointing.
+"""Trains small random models of all transformers architectures for a task, with the package sluice.
+Compares their losses with those of plain PyTorch's AdamW in fp32: in RAM, and on NVMe with
+accumulation and checkpointing.
 
     python3 bench/module_zoo.py --nvme /nvme                          # 10 minutes on two cores
     python3 bench/module_zoo.py --nvme /nvme --match 'Gemma*' --tasks causal-lm
 
-An architecture is left out where a small one cannot be made of a few common numbers, its loss is
-random, or its gradient overflows. It is unstable where PyTorch's own losses differ by more than 1e-5
-once its parameters are 1e-7 larger (batch normalisation of a few images makes any rounding large);
-then the first step's loss and norm have to agree, and otherwise all losses. Exits with 1 where they
-do not.
+An architecture is skipped if no small model can be made from a few common numbers, if its loss is
+random, or if its gradient overflows. It is unstable if PyTorch's own losses change by more than
+1e-5 when its parameters are scaled by 1 + 1e-7 (batch normalisation of a few images makes any
+rounding large). Then the first step's loss and norm have to agree; otherwise all losses have to.
+Exits with 1 if they do not.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def keys(value, names):
     return dict.fromkeys(names.split(), value)
 
 
-# What configurations call the same thing.
+# The names that configurations use for the same number.
 SMALL = {
     "vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": EOS,
     "decoder_start_token_id": 1, "sep_token_id": EOS, "cls_token_id": 1,
@@ -77,7 +77,7 @@ SMALL = {
     **keys(0.0, "qa_dropout seq_classif_dropout summary_last_dropout classifier_dropout_prob"),
     **keys(0.0, "layerdrop encoder_layerdrop decoder_layerdrop router_jitter_noise"),
 }  # fmt: skip
-# Where that makes none: layers of several kinds; latent attention; numbers that are lists.
+# Tried if those make no model: layers of several kinds; latent attention; numbers that are lists.
 OTHERWISE = (
     {},
     keys(8, "num_hidden_layers"),
@@ -125,7 +125,7 @@ def small_config(kind, numbers):
     wanted = {key: value for key, value in numbers.items() if value is not None}
     try:
         config = kind(**{key: value for key, value in wanted.items() if key in known})
-    except Exception:  # a number that it computes with others
+    except Exception:  # a number that conflicts with the others
         config = kind()
         for key, value in wanted.items():
             if hasattr(config, key):
@@ -137,7 +137,7 @@ def small_config(kind, numbers):
 
 
 def small_model(cls, kind, task):
-    """Raises LeftOut, with the reason."""
+    """Raises LeftOut with the reason."""
     reason = ""
     for other in OTHERWISE:
         try:
@@ -216,14 +216,14 @@ def moved(model):
 
 
 def compare(model, task, accumulation, drive, steps):
-    """A verdict, and how far losses are from PyTorch's. Raises LeftOut."""
+    """A verdict, and the largest difference from PyTorch's losses. Raises LeftOut."""
     data = batches(task, steps * accumulation)
     expected, norms = by_torch(copy.deepcopy(model), copy.deepcopy(data), accumulation)
     if not max(norms) < LARGEST_NORM:
         raise LeftOut(f"its gradient is {max(norms):.0e}")
     own = copy.deepcopy(model)
     if drive is not None:
-        with contextlib.suppress(Exception):  # not every architecture has it
+        with contextlib.suppress(Exception):  # not every architecture supports it
             own.gradient_checkpointing_enable({"use_reentrant": False})
     losses, own_norms = by_sluice(own, copy.deepcopy(data), accumulation, drive)
     off = furthest(losses, expected)
@@ -237,7 +237,7 @@ def compare(model, task, accumulation, drive, steps):
 
 
 def judge(name, model_type, task, given):
-    """A verdict, and what it is made of."""
+    """A verdict, and its details."""
     off = verdict = None
     try:
         cls = getattr(transformers, name)

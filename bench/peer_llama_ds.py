@@ -1,7 +1,7 @@
-"""A peer: transformers' Qwen2.5 or Qwen3, trained by DeepSpeed ZeRO-3 with offload, on random tokens.
+"""Trains transformers' Qwen2.5 or Qwen3 by DeepSpeed ZeRO-3 with offload, on random tokens: a peer.
 
-What compare_deepspeed runs beside Sluice for the Llama family: the same shape, batch and budget of
-GPU memory, with DeepSpeed's defaults for what is not named. Prints one line, RESULT {...}. Needs a
+compare_deepspeed compares Sluice with it for the Llama family: the same shape, batch and budget of
+GPU memory, and DeepSpeed's defaults for everything else. Prints one line, RESULT {...}. Needs a
 GPU, torch, transformers and deepspeed; PEFT with --lora.
 """
 
@@ -14,7 +14,7 @@ import sys
 import time
 
 GIB = 2**30
-# Of their config.json.
+# From their config.json.
 SHAPES = {
     "qwen2.5-1.5b": ("Qwen2", {"hidden_size": 1536, "intermediate_size": 8960,
                                "num_hidden_layers": 28, "num_attention_heads": 12,
@@ -130,7 +130,7 @@ def main():
         "peak_resv_gb": round(torch.cuda.max_memory_reserved() / GIB, 2),
         "rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 1),
     }), flush=True)
-    os._exit(0)  # its threads would keep it for a while
+    os._exit(0)  # its threads would delay the exit
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The runs of compare_deepspeed in their file."""
+"""The file of results that compare_deepspeed writes."""
 
 import json
 
@@ -6,14 +6,14 @@ from target_rows import ROWS, whole_pairs
 
 
 class UserError(Exception):
-    """A mistake in the options: one sentence."""
+    """A user error, described in one sentence."""
 
 
 class Results:
-    """The runs, and the file they are in: whole after each of them."""
+    """The runs and their file, which is complete after each of them."""
 
     def __init__(self, path, boot, facts):
-        """facts: what the file says besides its runs, if it is created now."""
+        """facts: what a new file records in addition to the runs."""
         self.path = path
         self.boot = boot
         self.data = {"version": 1, **facts, "runs": []}
@@ -25,7 +25,7 @@ class Results:
         return self.data["runs"]
 
     def forget(self, failed_of=()):
-        """Half pairs of another machine, which cannot be completed here, and failures of rows."""
+        """Removes incomplete pairs of other machines, and failed runs of the rows `failed_of`."""
         whole = {(name, *pair) for name in ROWS for pair in whole_pairs(self.runs, name)}
         self.data["runs"] = [r for r in self.runs if r["boot"] == self.boot
                              or (r["row"], r["pair"], r["boot"]) in whole]
@@ -55,7 +55,7 @@ def read_results(path):
 
 
 def merge(paths):
-    """Failed runs give way to successful ones."""
+    """Replaces failed runs by successful ones."""
     merged = read_results(paths[0])
     runs = {}
     for path in paths:

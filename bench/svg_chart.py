@@ -12,14 +12,14 @@ FONT = 'font-family="sans-serif" font-size="13" fill="#333"'
 class Curve:
     name: str
     colour: str
-    values: list          # one for each x; what is not finite leaves a gap
+    values: list          # one for each x; a value that is not finite leaves a gap
     dashed: bool = False
     marked: bool = False  # each value has a dot
 
 
 @dataclass(frozen=True)
 class Panel:
-    label: str            # of its y axis
+    label: str            # the name of the y axis
     height: int
     curves: list
     from_zero: bool = False
@@ -29,10 +29,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Axis:
-    """From left to right: numbers that ascend, at distances as they are."""
+    """The x axis: ascending numbers, spaced by value."""
     label: str
     xs: list
-    logarithmic: bool = False  # of their logarithms, and each has its own mark
+    logarithmic: bool = False  # spaced by logarithm, with a mark at each number
 
     def place(self, x):
         def scaled(number):
@@ -43,7 +43,7 @@ class Axis:
 
     @property
     def margin(self):
-        """So that marks at the ends have room for their numbers."""
+        """Space for the numbers of the first and last marks."""
         return 30 if self.logarithmic else 0
 
     def marks(self):
@@ -135,7 +135,7 @@ def legend(panel, top):
 
 
 def chart(title, axis, panels):
-    """As many values in each curve as the axis has xs."""
+    """Each curve has as many values as the axis has xs."""
     height = TOP + sum(panel.height for panel in panels) + GAP * (len(panels) - 1) + BOTTOM
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
              f'viewBox="0 0 {WIDTH} {height}">', '<rect width="100%" height="100%" fill="white"/>',

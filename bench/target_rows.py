@@ -1,9 +1,9 @@
-"""What compare_deepspeed measures, and what its runs say about the targets. Pure functions.
+"""The rows that compare_deepspeed measures, and how their runs meet the targets. Pure functions.
 
-A record is one run: row, pair (a number), side ("sluice" or a peer's name), ok, boot (which
-machine, since when), and where it is ok tokens_per_s, step_s, parameters, gpu_bytes and host_bytes;
-of Sluice also predicted_s (or nothing), nvme_read and nvme_write (bytes of a parameter and step). A
-run that failed has `error`, its last words.
+A record is one run: row, pair (a number), side ("sluice" or a peer's name), ok and boot (which
+machine, and since when). A run that is ok has tokens_per_s, step_s, parameters, gpu_bytes and
+host_bytes; one of Sluice also has predicted_s (or nothing), nvme_read and nvme_write (bytes per
+parameter and step). A run that failed has `error`, the last line of its output.
 """
 
 import statistics
@@ -13,7 +13,7 @@ CPU = ("--set", "zero_optimization.offload_param.device=cpu",
        "--set", "zero_optimization.offload_optimizer.device=cpu")
 SIZE_3B = ("--set", "model.layers=40", "--set", "model.hidden=2560", "--set", "model.heads=32")
 GIB = 2**30
-GPU_GIB = 24  # what every side is given
+GPU_GIB = 24  # the budget of every side
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Peer:
 @dataclass(frozen=True)
 class Row:
     title: str
-    sluice: tuple      # step_bench's: the configuration, in configs/, and options
+    sluice: tuple      # for step_bench: the configuration, in configs/, and options
     steps: int
     warmup: int
     peers: tuple = field(default=())
-    target: float = 0  # of Sluice's tokens/s over the fastest peer's; 0: none is set
+    target: float = 0  # Sluice's tokens/s over the fastest peer's; 0: none is set
     nvme: bool = False
 
 
@@ -88,7 +88,7 @@ def of_side(records, name, side):
 
 
 def whole_pairs(records, name):
-    """The pairs whose sides all were run, on one machine: {(pair, boot): {side: record}}."""
+    """The pairs in which all sides ran on one machine: {(pair, boot): {side: record}}."""
     pairs = {}
     for record in records:
         if record["row"] == name:
@@ -98,7 +98,7 @@ def whole_pairs(records, name):
 
 
 def pair_ratios(records, name):
-    """Of each whole pair: Sluice's tokens/s over the fastest peer's, where both did it."""
+    """Sluice's tokens/s over the fastest peer's, for each whole pair in which both succeeded."""
     ratios = []
     for by_side in whole_pairs(records, name).values():
         peers = [r["tokens_per_s"] for side, r in by_side.items() if side != "sluice" and r["ok"]]
@@ -192,7 +192,7 @@ def largest_line(records):
 
 
 def table(records, names):
-    """Cells of every line that the records say something about."""
+    """The cells of every line for which there are records."""
     lines = [speed_line(records, name) for name in names
              if ROWS[name].peers and any(r["row"] == name for r in records)]
     chosen = [r for r in records if r["row"] in names or r["row"] == HOST_PEER_ROW]

@@ -1,8 +1,9 @@
-"""What bench/throughput measures, and what its points say: table and picture. Pure functions.
+"""The points that bench/throughput measures, and their table and picture. Pure functions.
 
-A point is one run of step_bench: model, tokens (of a step), ok, asked (the configuration and its
-overrides), settings (gpu_gib, micro, sequence), machine, commit, and `result`, what step_bench
-wrote; one that failed has `error`, its last words, and `refused` where there was no room for it.
+A point is one run of step_bench: model, tokens (per step), ok, asked (the configuration and its
+overrides), settings (gpu_gib, micro, sequence), machine, commit, and `result`, the output of
+step_bench. One that failed has `error`, the last line of its output, and `refused` if memory did
+not suffice.
 """
 
 import math
@@ -19,8 +20,8 @@ class Model:
     title: str
     config: str          # in configs/, or a path
     overrides: tuple = ()
-    cpu_gib: float = 0   # 0: what the configuration says
-    nvme: bool = False   # it may lie on the drive
+    cpu_gib: float = 0   # 0: as in the configuration
+    nvme: bool = False   # its state may be on the drive
 
 
 MODELS = {
@@ -42,7 +43,7 @@ def point_of(record):
 
 
 def newest(records):
-    """One record of each point: the last one, but a failure never replaces a measurement."""
+    """The last record of each point, except that a failure never replaces a measurement."""
     points = {}
     for record in records:
         known = points.get(point_of(record))
@@ -56,7 +57,7 @@ def title_of(name):
 
 
 def in_order(points):
-    """By model, those of MODELS first, and by tokens."""
+    """Sorted by model, those of MODELS first, and by tokens."""
     known = list(MODELS)
     names = dict.fromkeys(r["model"] for r in points.values())
     models = [n for n in known if n in names] + [n for n in names if n not in MODELS]
@@ -65,23 +66,23 @@ def in_order(points):
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of a point that was measured. Bytes are the most that the run took of each tier."""
+    """The numbers of a measured point. Bytes are the peak of each tier."""
     tokens_per_s: float
     step_s: float
     steps: int
-    flops: float           # a second, by 6N
-    flops_multiplied: float  # likewise, N without an embedding that is only looked up
-    limit_flops: float     # of large products; 0: unknown
-    of_prediction: float   # step / prediction; 0: there was none
+    flops: float           # per second, by 6N
+    flops_multiplied: float  # the same, with an N that excludes an embedding that is only looked up
+    limit_flops: float     # speed of large matrix products; 0: unknown
+    of_prediction: float   # step / prediction; 0: no prediction
     gpu_bytes: int
     host_bytes: int
-    nvme_bytes: int        # taken beforehand, as planned
-    waves: int             # 0: not said
+    nvme_bytes: int        # allocated beforehand, as planned
+    waves: int             # 0: not reported
     wave_micro_batches: int
 
 
 def numbers(record, product_tflops=0.0):
-    """product_tflops: instead of what step_bench says that products reach; 0: that."""
+    """product_tflops: replaces the speed of products that step_bench reports; 0: does not."""
     result = record["result"]
     median, memory = result["median"], result["memory"]
     before, after = memory["before"], memory["after"]
@@ -162,7 +163,7 @@ def gpu_of(record):
 
 
 def heading(points, product_tflops=0.0):
-    """A sentence on where and of what: several machines or commits are all named."""
+    """A sentence about machine and commit; several are all named."""
     records = [r for r in points.values() if r["ok"]] or list(points.values())
     machines = distinct(
         f"{gpu_of(r)}, {r['machine']['cpu']}, {r['machine']['cores']} cores, "
@@ -203,7 +204,7 @@ def curves(points, value, product_tflops):
 
 
 def picture(points, product_tflops=0.0):
-    """An SVG, or None where nothing was measured."""
+    """An SVG, or None if no point was measured."""
     measured = [r for r in points.values() if r["ok"]]
     if not measured:
         return None

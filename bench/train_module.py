@@ -1,10 +1,10 @@
-"""Trains one of transformers' models on random tokens by the script that people have, with Sluice's
-Python package, DeepSpeed or plain PyTorch beneath it. Prints one line, RESULT {...}.
+"""Trains a transformers model on random tokens with an ordinary script, by Sluice's Python package,
+DeepSpeed or plain PyTorch. Prints one line, RESULT {...}.
 
-What bench/README.md has under "Python" is measured by this. Sluice and DeepSpeed get the same JSON,
-but for what only one of them knows (--key). Plain PyTorch keeps all of it on the GPU, with its
-fused AdamW: on parameters of 16 bits, or on those of fp32 (--autocast). Needs a GPU, torch,
-transformers, and the system that is asked for.
+It measures the figures in section "Python" of bench/README.md. Sluice and DeepSpeed get the same
+JSON, except for keys that only one of them has (--key). Plain PyTorch keeps everything on the GPU
+and uses its fused AdamW, with 16-bit parameters or, by --autocast, with fp32 ones. Needs a GPU,
+torch, transformers, and the system that is chosen.
 """
 
 import argparse
@@ -17,13 +17,13 @@ import tempfile
 import time
 
 GIB = 2**30
-# As torchrun has it: --batch is of each of them.
+# Set by torchrun: --batch is per rank.
 RANK, LOCAL_RANK, WORLD = (int(os.environ.get(name, value)) for name, value in
                            (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")))
 GPT2 = {"gpt2-small": (12, 768, 12), "gpt2-large": (36, 1280, 20), "gpt2-xl": (48, 1600, 25)}
 LLAMA_7B = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
             "num_hidden_layers": 32, "num_attention_heads": 32, "max_position_embeddings": 4096}
-# facebook/blenderbot-400M-distill's config.json.
+# From facebook/blenderbot-400M-distill's config.json.
 BLENDERBOT_400M = {"vocab_size": 8008, "d_model": 1280, "encoder_layers": 2, "decoder_layers": 12,
                    "encoder_attention_heads": 32, "decoder_attention_heads": 32,
                    "encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120,
@@ -74,7 +74,7 @@ def make_model(options, torch, transformers):
         config = transformers.BlenderbotConfig(use_cache=False, **BLENDERBOT_400M)
         kind = transformers.BlenderbotForConditionalGeneration
     torch.manual_seed(0)
-    # As from_pretrained(dtype=...) has it: large ones would not be in RAM twice.
+    # from_pretrained(dtype=...) makes them like this: large models would not fit in RAM twice
     torch.set_default_dtype(torch.bfloat16 if options.model == "llama-7b" else torch.float32)
     with torch.device("cuda"):  # faster; this part is not timed
         model = kind(config)
@@ -112,7 +112,7 @@ def deepspeed_json(options):
 
 
 class PlainTorch:
-    """The loop's calls, with nothing beneath them."""
+    """The calls of the loop, for plain PyTorch."""
 
     def __init__(self, model, options, torch):
         dtype = getattr(torch, {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -164,7 +164,7 @@ def make_engine(options, model, torch):
 
 
 def one_step(options, engine, generator, vocabulary, torch):
-    """Its last loss, and how long the calls took: less than what they began on the GPU."""
+    """The last loss, and how long the calls took, without waiting for the GPU work they started."""
     calls = [0.0, 0.0, 0.0]
     for _ in range(options.accumulation):
         ids = torch.randint(4, vocabulary, (options.batch, options.seq), generator=generator)

@@ -1,7 +1,7 @@
-"""What the last commits changed, and which sources show all of it to a checker.
+"""The files that the last commits changed, and sources to check that include all of them.
 
-A file that was moved and otherwise only names other moved files by their new paths, or whose
-comments alone are others, is not changed.
+A file does not count as changed if it only moved and names other moved files by their new paths, or
+if only its comments differ.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolbox import ROOT, Failure
 
-# So many of the sources that include a changed header are checked, where there are as many.
+# The number of sources that are checked for each changed header, if so many include it.
 INCLUDERS = 2
 
 
@@ -24,7 +24,7 @@ def git(*arguments):
 
 
 class Blobs:
-    """Contents of files by git's names of them."""
+    """Contents of files by git's object names."""
 
     def __enter__(self):
         self._process = subprocess.Popen(["git", "cat-file", "--batch"], cwd=ROOT,
@@ -47,7 +47,7 @@ class Blobs:
 
 
 class Change:
-    """A line of git's raw difference."""
+    """A line of git's raw diff."""
 
     def __init__(self, words, paths):
         self.old_blob, self.new_blob, status = words[2:5]
@@ -56,7 +56,8 @@ class Change:
 
 
 def parse_raw(text):
-    """The changes of `git log --raw -z` or `git diff --raw -z`, commit by commit: [Change]."""
+    """The changes in the output of `git log --raw -z` or `git diff --raw -z`, per commit:
+    [Change]."""
     commits, fields, position = [], text.split("\0"), 0
     while position < len(fields):
         field = fields[position].strip("\n")
@@ -78,13 +79,13 @@ COMMENT = re.compile(r"(^|\s)//(?!.*NOLINT).*$", re.MULTILINE)
 
 
 def meaning(text, moved=None):
-    """What of a source is more than layout, comments and where its headers lie."""
+    """A source without its layout, its comments and the folders of its headers."""
     includes = Counter((moved or {}).get(name, name) for name in INCLUDE.findall(text))
     return includes, "".join(COMMENT.sub("", INCLUDE.sub("", text)).split())
 
 
 def really_changed(changes, blobs):
-    """Those of a commit's changes that are more than moves."""
+    """The changes of a commit that are more than moves."""
     moved = {change.old_path: change.path for change in changes if change.kind == "R"}
     for change in changes:
         if change.kind == "D" or change.old_blob == change.new_blob:
@@ -96,7 +97,7 @@ def really_changed(changes, blobs):
 
 
 def in_commits(commits):
-    """Today's paths of what these commits, the newest first, changed."""
+    """Today's paths of the files that these commits, newest first, changed."""
     changed, name_today = set(), {}
     with Blobs() as blobs:
         for changes in commits:
@@ -109,11 +110,11 @@ def in_commits(commits):
 
 
 def changed_files(count):
-    """Paths that the last `count` commits or nobody's commit changed, and a sentence of what that
-    means here; None instead of the paths where there is nothing to compare with."""
+    """The paths changed by the last `count` commits or not committed yet, and a sentence that says
+    so; None for the paths if there is no commit to compare with."""
     raw = ("--raw", "-z", "--no-abbrev", "--no-ext-diff", "--no-textconv", "-M")
     last = git("rev-list", f"--max-count={count}", "HEAD").split()
-    # The oldest commits of a shallow clone look as if they had made every file.
+    # The oldest commits of a shallow clone appear to add every file.
     shallow = Path(git("rev-parse", "--git-path", "shallow").strip())
     cut_off = set((ROOT / shallow).read_text(encoding="ascii").split()
                   if (ROOT / shallow).exists() else ())
@@ -135,8 +136,8 @@ def changed_files(count):
 def choose_sources(included, changed):
     """The changed sources, and some for each changed header.
 
-    included: source -> the files that its compilation read, of those that git tracks. Returns the
-    sources, and the changed headers that none includes."""
+    included: source -> the files that its compilation read and git tracks. Returns the sources, and
+    the changed headers that no source includes."""
     chosen = {source for source in included if source in changed}
     headers = {path for path in changed if path.endswith((".h", ".cuh"))}
     users = {header: [] for header in headers}
@@ -149,7 +150,8 @@ def choose_sources(included, changed):
         return max(0, min(INCLUDERS, len(users[header])) - there)
 
     def order(header):
-        """Its own source first, then what shows most headers that lack one, then the least."""
+        """A sort key: the header's own source first, then sources that include the most unchecked
+        headers."""
         def of(source):
             lacking = sum(missing(other) > 0 for other in headers.intersection(included[source]))
             own = Path(source).with_suffix("") == Path(header).with_suffix("")

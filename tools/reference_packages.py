@@ -1,8 +1,8 @@
-"""PyPI packages that checks need or compare Sluice with, beside the torch wheel's environment.
+"""PyPI packages that checks need or compare Sluice with, in addition to those of the torch wheel.
 
-They lie in folders of their own in the user's cache folder, shared by all clones: what the engine is
-built with stays as it is. tools/setup --for=test makes them; a test adds one with use(), and skips
-where it does not exist.
+They are in folders of their own in the user's cache folder, shared by all clones, so that the
+engine's build environment does not change. `tools/setup --for=test` makes them; a test adds one
+with use(), and skips if it does not exist.
 """
 
 import hashlib
@@ -15,21 +15,21 @@ import sys
 from toolbox import Failure, cache_folder, say
 
 PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1", "clang-tidy": "23.1.4"}
-# Without what they ask for: that is there, or would be a torch of its own.
-# pyte is a terminal, whose characters wcwidth measures; prometheus-client reads what Prometheus does.
+# Installed without their dependencies, which exist already or would be another torch. pyte is a
+# terminal and wcwidth measures its characters; prometheus-client reads the format of Prometheus.
 PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2", "pyte": "0.8.2",
                 "wcwidth": "0.2.13", "prometheus-client": "0.22.1"}
-# What sluice-log writes with: 50 MB to fetch.
+# The packages that sluice-log writes with: 50 MB to fetch.
 MONITORS = {"wandb": "0.31.0", "mlflow-skinny": "3.17.2"}
 MONITORS_ALONE = {"tensorboard": "2.21.0", "absl-py": "2.5.1"}
-# What the server of MLflow needs beside them, for the tests of sluice-log: 25 MB to fetch.
+# The further packages of MLflow's server, for the tests of sluice-log: 25 MB to fetch.
 SERVER = {"flask": "3.1.3", "flask-cors": "6.0.5", "graphene": "3.4.3", "alembic": "1.20.1",
           "sqlalchemy": "2.1.9", "aiohttp": "3.14.5"}
 SERVER_ALONE = {"pandas": "2.3.3", "pytz": "2025.2", "tzdata": "2025.2"}
-# Trainers that train by the engine when they inherit: 90 MB to fetch.
+# Trainers that train by the engine through inheritance: 90 MB to fetch.
 TRL = {"datasets": "5.2.0"}
 TRL_ALONE = {"trl": "1.16.0"}
-# By the folder's name; a change of one leaves the other as it is.
+# By the folder's name; a change in one group does not affect the others.
 GROUPS = {"reference": (PINNED, PINNED_ALONE), "monitors": (MONITORS, MONITORS_ALONE),
           "server": (SERVER, SERVER_ALONE), "trl": (TRL, TRL_ALONE)}
 
@@ -45,18 +45,18 @@ def is_complete(group="reference"):
 
 
 def clang_tidy():
-    """The program itself; what pip makes of it is a script for the Python that installed it."""
+    """The program itself; pip's script for it works only with the Python that installed it."""
     return folder() / "clang_tidy/data/bin/clang-tidy"
 
 
 def use(group="reference"):
-    """Makes the packages importable; they come after what this Python has itself."""
+    """Makes the packages importable; packages of this Python come first."""
     if is_complete(group):
         sys.path.append(str(folder(group)))
 
 
 def make(python, group="reference"):
-    """Fills the folder by `python`, the torch wheel's; the stamp is the last thing written."""
+    """Installs the packages with `python`, the torch wheel's. The stamp is written last."""
     where = folder(group)
     shutil.rmtree(where, ignore_errors=True)
     lists = [[f"{name}=={version}" for name, version in pinned.items()]

@@ -1,4 +1,4 @@
-"""What became of each case of the tests that ctest ran."""
+"""The outcome of each case of the tests that ctest ran."""
 
 import xml.etree.ElementTree
 from collections import Counter, namedtuple
@@ -7,11 +7,11 @@ Case = namedtuple("Case", "name outcome seconds")
 
 
 def cases_in(file):
-    """(name, what became of it, its seconds) of each case, from what tests/run_cases.py wrote."""
+    """A Case for each line that tests/run_cases.py wrote to the file."""
     cases = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         outcome, seconds, name = line.split("\t")
-        # What still runs was stopped together with the program that wrote this.
+        # A running case ended when the program that wrote this was stopped.
         cases[name] = ("failed" if outcome == "running" else outcome, float(seconds))
     return [Case(name, *rest) for name, rest in cases.items()]
 

@@ -1,4 +1,4 @@
-"""What the project's Python tools share: sentences, exit codes and how many jobs to run."""
+"""Shared by the project's Python tools: messages, exit codes and the number of jobs."""
 
 import argparse
 import contextlib
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GIB = 1 << 30
 PR_SET_PDEATHSIG = 1
 
-EXIT_FAILURE = 1  # something on this machine, or in the code, is not as it should be
+EXIT_FAILURE = 1  # something on this machine, or in the code, is wrong
 EXIT_USAGE = 2    # the command line makes no sense
 
 
@@ -23,7 +23,7 @@ class Failure(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Ends a bad command line with one sentence and exit code 2."""
+    """Reports a bad command line in one sentence, with exit code 2."""
 
     def __init__(self, **keywords):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -42,9 +42,10 @@ def positive_count(text):
 
 
 def end_with_parent(parent=None):
-    """This process ends when the one that started it does, however that ends. parent: its number,
-    where it is known: it may have ended before this one could ask."""
-    parent = parent or os.getppid()  # may be 1: in a container anything is
+    """Makes the kernel end this process with its parent.
+
+    parent: the pid, if known. The parent may have ended before this call."""
+    parent = parent or os.getppid()  # may be 1: in a container any process can have that number
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -67,12 +68,13 @@ def main_guard(program, main):
         sys.exit(130)
 
 
-MOST_NESTING = 64  # of JSON from outside, as aio/bounded_json.h has it
+MOST_NESTING = 64  # for JSON from outside; the bound of aio/bounded_json.h
 
 
 def read_json(text):
-    """What json.loads() gives. ValueError also where it is nested deeper than MOST_NESTING levels:
-    whatever copies or writes it recurses."""
+    """The result of json.loads(). Raises ValueError also for a value nested deeper than
+    MOST_NESTING levels:
+    code that copies or writes it recurses."""
     too_deep = ValueError(f"nested deeper than {MOST_NESTING} levels")
     try:
         value = json.loads(text)
@@ -92,14 +94,14 @@ def read_json(text):
 
 
 def cache_folder():
-    """Where things that outlive a build folder are kept: shared by all clones of this user."""
+    """The folder for files that outlive a build folder, shared by all clones of this user."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "sluice"
 
 
 @contextlib.contextmanager
 def lock(path, what):
-    """One set-up at a time in here; the kernel lets go when the process ends, however it ends."""
+    """Allows one set-up at a time in the folder; the kernel unlocks it when the process ends."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = open(path, "w", encoding="ascii")
@@ -124,6 +126,6 @@ def available_memory_bytes():
 
 
 def default_jobs():
-    """As many compilers as there are cores and 2 GiB of free memory for each."""
+    """One compiler for each core that has 2 GiB of free memory."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(cores, available_memory_bytes() // (2 * GIB)))

@@ -4,14 +4,14 @@
   combinations.py --seed S --only NUMBER [--device ...] [--gpus N]
   combinations.py --other PROGRAM ...
 
-A case is a model, data and optimizer, drawn from the seed: what a run computes. A way is where its
-state is, in which waves and on how many ranks it runs, and whether it stops and resumes in
-between. Both ways have to write the same weights and, step by step, the same loss, norm and hashes
-of every unit. A case that is refused (exit code 2 and one sentence) says why; when more than a
-quarter of 40 or more cases is, or nothing could be compared, this fails. Several seeds share the
-minutes; "random" draws one. --only repeats one case, shows what it printed, and keeps its folder.
---other: the second way begins with another program, that of an older commit: the bits stay, and
-what it saved is resumed.
+A case is a model, data and optimizer, drawn from the seed: everything that determines the results.
+A way is a placement of the state, a number of waves and ranks, and whether the run stops and
+resumes in between. Both ways have to write the same weights and, step by step, the same loss, norm
+and hashes of every unit. A case that is refused (exit code 2 and one sentence) says why. The
+test fails if more than a quarter of 40 or more cases is refused, or if nothing could be compared.
+Several seeds share the minutes; "random" draws one. With --only, one case is repeated, its output
+is shown, and its folder is kept. With --other, the second way begins with another program, that of
+an older commit: the bits must not change, and the new program resumes its checkpoint.
 
 SLUICE is the program. Needs nothing but Python 3.9, on a GPU machine too.
 """
@@ -34,16 +34,16 @@ from pathlib import Path
 SLUICE = os.path.abspath(os.environ.get("SLUICE", "build/bin/sluice"))
 TIMEOUT_S = 300
 MOST_REFUSED = 0.25
-FEWEST_CASES = 40  # of which a share says something
+FEWEST_CASES = 40  # with fewer, the share of refusals means little
 VOCAB = 61
 COMPARED = ("step", "loss", "val_loss", "lr", "grad_norm", "loss_scale", "skipped", "unit_hashes")
 
 Case = collections.namedtuple("Case", "number work ways")
-Way = collections.namedtuple("Way", "ranks legs")  # legs: (last step, settings), the first ones cut
+Way = collections.namedtuple("Way", "ranks legs")  # legs: (last step, settings)
 Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or "failed"
 
 
-# ---- what is drawn
+# ---- what varies
 
 
 def draw_model(draw):
@@ -78,7 +78,7 @@ def draw_adapters(draw):
 
 
 def draw_work(draw, data):
-    """What has to be the same in both ways."""
+    """The settings that are the same in both ways."""
     work = draw_model(draw)
     if work["model.family"] == "llama" and draw.random() < 0.5:
         work.update(draw_adapters(draw))
@@ -86,7 +86,7 @@ def draw_work(draw, data):
     work["data.train"] = [str(data / f"{kind}.bin")]
     if kind != "plain":
         work["data.long_documents"] = draw.choice(("cut", "drop", "split"))
-    # A run that stops in between evaluates there, too: after every step, or never.
+    # A run that stops in between evaluates there, too: so after every step, or never.
     work.update(draw.choice(({"data.validation_fraction": 0}, {
         "data.validation_fraction": 0.1, "run.eval_every": 1, "run.eval_batches": 2})))
     precision = draw.choice(("fp32", "bf16", "bf16", "fp16"))
@@ -110,7 +110,7 @@ def draw_work(draw, data):
 
 
 def draw_places(draw, drives, micro_batches):
-    """What must change no bit."""
+    """The settings that must not change any bit."""
     params = draw.choice(("none", "cpu", "nvme"))
     state = draw.choice(("none", "cpu", "nvme", "auto"))
     places = {"zero_optimization.stage": draw.choice((0, 1, 2, 3, 3, 3)),
@@ -132,7 +132,7 @@ def draw_places(draw, drives, micro_batches):
         places["zero_optimization.sub_group_size"] = draw.choice((777, 5000, 10**9))
     inputs = draw.choice((None, None, "placement.boundaries_to_cpu",
                           "placement.boundaries_to_nvme"))
-    if inputs:  # a GPU keeps inputs of what recomputes nothing
+    if inputs:  # without recomputation, a GPU keeps the inputs
         places.update({inputs: "on", "placement.recompute": "on"})
     if draw.random() < 0.2:
         places["aio.backend"] = "posix"
@@ -175,7 +175,7 @@ def write_data(folder):
     for end in starts[1:]:
         masks["chat"][end - 1] = 1
     folder.mkdir()
-    (folder / "run.json").write_text("{}", encoding="utf-8")  # everything is set by the case
+    (folder / "run.json").write_text("{}", encoding="utf-8")  # the case has all settings
     (folder / "plain.bin").write_bytes(tokens.tobytes())
     for name, mask in masks.items():
         bits = bytearray(-(-len(tokens) // 8))
@@ -208,7 +208,7 @@ class Runner:
         self.most_ranks = most_ranks
         self.other = os.path.abspath(other)
         self.shows = shows
-        # What was measured of this machine is the user's own otherwise.
+        # Keep measurements of this machine out of the user's own cache.
         self.environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         write_data(folder / "data")
 
@@ -279,7 +279,7 @@ class Runner:
 
 
 def check_complete(steps, last):
-    """What both ways lack would not differ."""
+    """Refuses steps that are missing in both ways, since a comparison would not notice."""
     if sorted(steps) != list(range(1, last + 1)):
         raise Failed(f"metrics.jsonl has the steps {sorted(steps)}, not 1 to {last}")
     for number, step in steps.items():
@@ -288,7 +288,7 @@ def check_complete(steps, last):
 
 
 def differing(one, other):
-    """In words, or empty."""
+    """The difference in words, or "" if there is none."""
     for step in sorted(one[1].keys() | other[1].keys()):
         first, second = one[1].get(step, {}), other[1].get(step, {})
         names = [key for key in COMPARED if repr(first.get(key)) != repr(second.get(key))]
@@ -298,11 +298,11 @@ def differing(one, other):
     return "" if one[0] == other[0] else "the weights differ"
 
 
-# ---- all of them
+# ---- all cases
 
 
 def run_seed(runner, options, seed, seconds):
-    """How often each outcome occurred, and why cases were refused."""
+    """The number of cases by outcome, and the reasons for refusals."""
     counts, reasons = collections.Counter(), collections.Counter()
     end = time.monotonic() + seconds
     numbers = iter(range(options.cases))

@@ -1,4 +1,4 @@
-"""DeepSpeed files as they are in the wild, unchanged: every key is told about, and they train.
+"""DeepSpeed files from real projects, unchanged: every key is reported, and they train.
 
 The program is the environment's SLUICE; the files are those of tests/engine/config/.
 """
@@ -14,12 +14,12 @@ FILES = sorted((Path(__file__).resolve().parents[1] / "engine/config/data/deepsp
                .glob("*.json"))
 
 
-# Apex AMP is refused: what a user takes back by hand.
+# Apex AMP is refused, so a user has to switch it off.
 WITHOUT_AMP = ("--set", "amp.enabled=false")
 
 
 def leaves(section, prefix=""):
-    """The paths at which a file says something."""
+    """The paths of all values in a file."""
     for word, value in section.items():
         path = prefix + word
         if isinstance(value, dict) and value:
@@ -76,9 +76,9 @@ class DeepSpeedFiles(SluiceRuns):
                     "--set", f'budget.nvme_paths=["{self.path / "nvme"}"]')
                 steps = self.metrics(file.stem)
                 self.assertEqual(len(steps), 3)
-                self.assertLess(abs(steps[0]["loss"] - 4.16), 0.4)  # ln(64): it knows nothing
-                # The third step waits for the second one's update, and that for the first one's
-                # writes: those are counted, however slow the drive is.
+                self.assertLess(abs(steps[0]["loss"] - 4.16), 0.4)  # ln(64): untrained
+                # The third step waits for the second one's update, which waits for the first one's
+                # writes. So those are counted, even on a slow drive.
                 on_nvme = any(step["nvme_write_bytes"] for step in steps)
                 self.assertEqual(on_nvme, "nvme" in file.stem)
 

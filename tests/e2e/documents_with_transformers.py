@@ -1,5 +1,5 @@
-"""What sluice says of documents, beside transformers: their losses, their masks, and the folder
-that a run trained on them is exported to.
+"""What sluice does with documents, compared with transformers: losses, masks, and the folder to
+which a run trained on them is exported.
 
 The programs are the environment's SLUICE.
 """
@@ -16,7 +16,7 @@ import unittest
 
 import torch
 
-import llama_with_transformers as llama  # by name: its tests are not run here
+import llama_with_transformers as llama  # as a module: its tests must not run here
 from llama_with_transformers import CASES, PREPARE, chat_tokenizer, loaded, make_model
 from reference_gpt import MISSING
 from sluice_runs import SluiceRuns
@@ -28,7 +28,7 @@ if not MISSING:
 
 ROW = 24  # tokens predicted
 LENGTHS = [25, 15, 12, 60, 9, 2, 11, 26, 73, 5]
-NO_TARGET = 6  # of these
+NO_TARGET = 6  # a document without targets
 
 
 class OfDocuments(SluiceRuns):
@@ -48,7 +48,7 @@ class Losses(OfDocuments):
         super().setUp()
         self.documents, self.masks = self.write_documents(LENGTHS)
         self.masks[NO_TARGET][1:] = False
-        self.masks[NO_TARGET][0] = True  # nobody's target
+        self.masks[NO_TARGET][0] = True  # the first token is not a target
         self.rewrite_mask()
 
     def rewrite_mask(self):
@@ -61,8 +61,7 @@ class Losses(OfDocuments):
         sidecar.write_text(json.dumps(about), encoding="utf-8")
 
     def expected(self, model):
-        """document -> (targets, loss), by transformers, piece by piece where it is longer than a
-        row."""
+        """document -> (targets, loss) by transformers, in pieces if it is longer than a row."""
         losses = {}
         for number, (document, mask) in enumerate(zip(self.documents, self.masks)):
             targets, total = 0, 0.0
@@ -130,7 +129,7 @@ class Losses(OfDocuments):
                          [[one["document"], one["targets"]] for one in shown["documents"]])
         self.assertIn(f"\nbest: document {shown['best']['document']}, loss", table)
         self.assertIn("\n1 document without a token to predict\n", table)
-        # Without the flag too, where nothing is cut; and in micro-batches of one row.
+        # The same without the flag, if no document is cut, and in micro-batches of one row.
         plain = json.loads(self.evaluated(folder, "--json", **{"data.long_documents": "split"}))
         self.assert_close(plain["loss"], shown["loss"], 1e-7)
         self.assertEqual(plain["tokens"], shown["tokens"])
@@ -153,7 +152,7 @@ class Losses(OfDocuments):
                           for each in one["documents"]])
         table = self.evaluated(folder, second, "--by-document")
         self.assertEqual(table.count(str(second)), len(one["documents"]))
-        # The last documents of the training data, where those are for validation.
+        # The last documents of the training data, if they are the validation data.
         words = ("eval", self.file, "--weights", folder, "--by-document", "--json",
                  *self.run_words(**{"data.train": f'["{first}"]',
                                     "data.validation_fraction": 0.3}))
@@ -266,12 +265,12 @@ class Papers(OfDocuments):
         for sample in shown["samples"]:
             self.assertEqual(sum(part["tokens"] - 1 for part in sample["parts"]) +
                              sample["padding"], 100)
-        # The others are for validation.
+        # The others are validation data.
         self.assertLess(len(parts), 12)
 
     def test_the_exported_folder_says_what_it_is_and_loads(self):
         self.train("run", 6)
-        shutil.rmtree(self.theirs)  # the run has what it needs
+        shutil.rmtree(self.theirs)  # the run has all that it needs
         self.sluice("export", self.path / "run", f"{self.path}/ours/")
         loaded(self.path / "ours")
         generation = GenerationConfig.from_pretrained(self.path / "ours")
@@ -287,7 +286,7 @@ class Papers(OfDocuments):
         self.assertEqual(about["library_name"], "transformers")
         self.assertEqual(about["license"], "llama3.2")
         self.assertEqual(about["license_name"], "a name: with a colon")
-        self.assertNotIn("license_link", about)  # the file it names is not in this folder
+        self.assertNotIn("license_link", about)  # the file that it names is not in this folder
         self.assertEqual(about["tags"], ["sluice", "llama"])
         steps = self.metrics("run")
         tokens = self.data.stat().st_size // 2
@@ -318,7 +317,7 @@ class Papers(OfDocuments):
         (cache / "README.md").unlink()
         self.theirs = cache
         self.train("run", 1)
-        # A run that begins with its weights.
+        # A run that begins with these weights.
         checkpoint, = (self.path / "run/checkpoints").iterdir()
         self.sluice("train", self.path / "run/config.json", "--out", self.path / "more",
                     f"--resume={checkpoint}", "--steps", 2)

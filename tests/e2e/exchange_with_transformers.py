@@ -1,4 +1,4 @@
-"""Whole models go to Hugging Face folders and come from there, and mean the same on both sides.
+"""Whole models are exported to Hugging Face folders and imported from them, with the same meaning.
 
 The program is the environment's SLUICE.
 """
@@ -28,7 +28,7 @@ PREPARE = Path(__file__).resolve().parents[2] / "tools/prepare"
 
 
 def stirred(shape, seed, by=0.1):
-    """Weights that are large enough for each of them to matter."""
+    """A model with weights so large that each of them matters."""
     model = make_model(shape, seed)
     with torch.no_grad():
         for value in model.parameters():
@@ -151,7 +151,8 @@ class Export(Exchange):
 
 class Tokenizers(Exchange):
     def prepared(self, *arguments):
-        """A run of one step on text that tools/prepare made tokens of; its export's tokenizer."""
+        """A run of one step on text that tools/prepare tokenized; returns its export's
+        tokenizer."""
         text = self.path / "book.txt"
         text.write_text("Grüße an alle Köche: das Öl ist heiß. " * 400, encoding="utf-8")
         subprocess.run([PREPARE, text, "--out", self.path / "data", *arguments], check=True,
@@ -207,7 +208,7 @@ class Tokenizers(Exchange):
                                 eos_token="<|endoftext|>").save_pretrained(folder)
         self.assertNotEqual((folder / "tokenizer.json").read_bytes(),
                             (self.path / "data/tokenizer.json").read_bytes())
-        (self.path / "data/tokenizer.json").unlink()  # the sidecar's fingerprint is what is left
+        (self.path / "data/tokenizer.json").unlink()  # only the fingerprint in the sidecar is left
         self.imported("imported", "hub")
         words = ("--resume", "--steps", "1", "--set", f"data.train=[\"{self.path}/data/train.bin\"]",
                  "--set", "run.device=cpu", "--set", "bf16.enabled=false")
@@ -255,7 +256,7 @@ class Import(Exchange):
         model = stirred(SHAPE, seed=6)
         model.save_pretrained(self.path / "theirs")
         run = self.imported()
-        text = self.tokens("window.bin", LENGTH + 1, seed=2)  # a single sample
+        text = self.tokens("window.bin", LENGTH + 1, seed=2)  # one sample
         words = ("train", run / "config.json", "--out", run, "--resume", "--steps", "1",
                  "--set", f'data.train=["{self.path / "window.bin"}"]',
                  "--set", "data.dtype=uint16", "--set", f"data.sequence_length={LENGTH}",
@@ -287,7 +288,7 @@ class Import(Exchange):
 
 
 class Described(Exchange):
-    """Weights whose folder says that they are of another model are not taken for ours."""
+    """Weights of another model, according to their folder, are refused."""
 
     OTHERS = {"relu": {"activation_function": "relu"}, "epsilon": {"layer_norm_epsilon": 1e-3},
               "untied": {"tie_word_embeddings": False},
@@ -333,7 +334,7 @@ class Described(Exchange):
 
 
 class Generate(Exchange):
-    """Weights of transformers, imported: its greedy tokens are ours."""
+    """Imported weights of transformers: its greedy tokens are ours."""
 
     FP32 = ("--set", "run.device=cpu", "--set", "run.cpu_threads=1", "--set", "bf16.enabled=false")
 
@@ -341,7 +342,7 @@ class Generate(Exchange):
         return self.sluice("generate", run, "--prompt", prompt, *options, *arguments).stdout
 
     def greedy(self, model, ids, count):
-        """By whole forward passes; the ids that follow."""
+        """The ids that follow, by whole forward passes."""
         ids = list(ids)
         begin = len(ids)
         with torch.no_grad():
@@ -359,7 +360,7 @@ class Generate(Exchange):
         for prompt in ("a", "The drive", "Grüße, und 🦆"):
             with self.subTest(prompt=prompt):
                 expected = self.greedy(model, prompt.encode(), 40)
-                self.assertGreater(len(set(expected)), 4)  # else it says little
+                self.assertGreater(len(set(expected)), 4)  # else the test proves little
                 if 256 in expected:
                     expected = expected[:expected.index(256)]
                 words = ("--tokenizer", "bytes", "--temperature", "0", "--tokens", "40")
@@ -441,7 +442,7 @@ class Generate(Exchange):
         self.assertEqual(self.generate(run, asked, "--chat", *words), expected(templated(chat)))
         self.assertEqual(self.generate(run, asked, "--chat", "--system", "Öl", *words),
                          expected(templated([told, *chat])))
-        # A bare text begins as the tokenizer begins texts, and does not end.
+        # A plain text gets the tokenizer's first token, but not its last.
         self.assertEqual(self.generate(run, "a sluice", *words),
                          expected([tokenizer.bos_token_id,
                                    *tokenizer.encode("a sluice", add_special_tokens=False)]))
@@ -468,7 +469,7 @@ class Generate(Exchange):
         first = self.generate(run, "x", *words, "--seed", "1")
         self.assertEqual(self.generate(run, "x", *words, "--seed", "1"), first)
         self.assertNotEqual(self.generate(run, "x", *words, "--seed", "2"), first)
-        # One token to draw from is greedy.
+        # A choice of one token is greedy.
         self.assertEqual(self.generate(run, "x", *words, "--top-k", "1"),
                          self.generate(run, "x", "--tokenizer", "bytes", "--tokens", "30",
                                        "--temperature", "0"))
@@ -480,14 +481,15 @@ class Generate(Exchange):
                                                 self.path / "none.json"))
 
     def ending(self, prompt, count):
-        """A model without a token that ends a text, and what it says: one of that may end it."""
+        """A model without an end token, and its greedy tokens: one of them may become the end
+        token."""
         model = stirred({**SHAPE, "vocab": 257, "context": 64}, seed=6, by=0.3).eval()
         expected = self.greedy(model, prompt.encode(), count)
         model.config.eos_token_id = model.generation_config.eos_token_id = None
         return model, expected
 
     def stopped(self, folder, prompt, count):
-        """What transformers' own generate() makes of a folder; without the token that ends it."""
+        """The tokens that transformers' own generate() adds."""
         ids = torch.tensor([list(prompt.encode())])
         made = loaded(folder).generate(ids, max_new_tokens=count, do_sample=False,
                                        attention_mask=torch.ones_like(ids))[0]

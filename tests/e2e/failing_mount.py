@@ -1,22 +1,22 @@
-"""File systems that fail on purpose, for tests: disks that can be filled to 0 bytes free, and a
-mount whose operations return errors or hang when the test says so.
+"""File systems for tests that fail on request: disks that can be filled to 0 bytes free, and a
+mount whose operations return errors or hang.
 
-  disk = FullDisk(16 * MIB)          ext4 in a loop-mounted image; Btrfs likewise
+  disk = FullDisk(16 * MIB)          ext4 in a loop-mounted image; Btrfs is similar
   disk.fill()                        statvfs says 0 bytes free; disk.free() takes it back
 
-  mount = FailingMount(folder)       mount.path shows what lies in folder, through FUSE
+  mount = FailingMount(folder)       mount.path shows the folder, through FUSE
   rule = mount.fail(errno.ENOSPC, ("create", "write"), "checkpoints/*", after=2)
   rule.hits(); rule.remove()
   hung = mount.hang("fsync", "*.json"); hung.wait_for_hits(); hung.release()
-  mount.kill()                       the server dies: ENOTCONN from then on
+  mount.kill()                       the server dies: ENOTCONN from now on
 
 Each class has unavailable(): None, or the sentence with which a test skips on this machine:
 
   @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
 
 All are context managers, and close() may be called any number of times (addCleanup(mount.close)).
-A mount also goes when the test is killed: a process of its own waits for the end of this one, then
-unmounts, lazily, so that nothing that still uses the mount can prevent it.
+A mount also ends when the test is killed: a guard process waits for the end of this one, then
+unmounts. It does so lazily, so that a process that still uses the mount cannot prevent it.
 """
 
 import ctypes.util
@@ -36,28 +36,28 @@ import reference_packages
 
 KIB, MIB = 2**10, 2**20
 SERVER = Path(__file__).with_name("failing_mount_server.py")
-# Waits for the end of its input, which the kernel sees to whatever becomes of the test.
+# Waits for the end of its input, which comes however the test ends.
 GUARD = 'cat >/dev/null; umount -l "$1" 2>/dev/null; rmdir "$1"; [ -z "$2" ] || rm -rf "$2"'
 
 
 class _Mountpoint:
-    """A new, empty folder, and the process that unmounts it and removes it, `also` another one."""
+    """A new, empty folder, and a guard process that unmounts and removes it, and removes `also`."""
 
     def __init__(self, also=""):
         self.path = Path(tempfile.mkdtemp(prefix="sluice-mount-"))
-        # A session of its own: what ends the test's process group does not end it.
+        # A session of its own, so that signals to the test's process group do not end it.
         self._guard = subprocess.Popen(
             ["sh", "-c", GUARD, "guard", str(self.path), also],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def close(self):
-        """What the guard does at the end of the test anyway."""
+        """Lets the guard do now what it does at the end of the test."""
         self._guard.stdin.close()
         self._guard.wait()
 
 
 class _Mounted:
-    """What disks and mounts have in common: `path`, and a way to end."""
+    """Common to disks and mounts: `path` and close()."""
 
     def close(self):
         raise NotImplementedError
@@ -76,10 +76,10 @@ def _mount(*arguments):
 
 
 class _Disk(_Mounted):
-    """A small file system of its own, under `path`."""
+    """A small file system at `path`."""
 
     FILLER = ".filler"
-    MAKE = ()  # the mkfs command, to which the image's name is added
+    MAKE = ()  # the mkfs command, without the image's name
 
     def __init__(self, size_bytes):
         folder = tempfile.mkdtemp(prefix="sluice-disk-")
@@ -100,7 +100,7 @@ class _Disk(_Mounted):
         return _mount("-o", "loop", image, self.path)
 
     def fill(self, leave_bytes=0):
-        """Takes all of the free space but `leave_bytes`; with 0, all that can be written."""
+        """Fills the free space except `leave_bytes`; with 0, until a write fails."""
         descriptor = os.open(self.path / self.FILLER, os.O_RDWR | os.O_CREAT)
         try:
             end = os.fstat(descriptor).st_size
@@ -118,7 +118,7 @@ class _Disk(_Mounted):
             os.close(descriptor)
 
     def free(self):
-        """What fill() took."""
+        """Removes the files that fill() wrote."""
         (self.path / self.FILLER).unlink(missing_ok=True)
         os.sync()
 
@@ -144,9 +144,9 @@ class _Disk(_Mounted):
 
 
 class FullDisk(_Disk):
-    """ext4 in an image; tmpfs of the same size where there are no loop devices (see `kind`).
+    """ext4 in an image; tmpfs of the same size if there are no loop devices (see `kind`).
 
-    With blocks of 1 KiB and no share kept for root, so that full is full.
+    It has blocks of 1 KiB and no reserve for root, so that it can be filled completely.
     """
 
     MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-b", "1024", "-O", "^resize_inode")
@@ -162,9 +162,9 @@ class FullDisk(_Disk):
 
 
 class Btrfs(_Disk):
-    """btrfs in an image: what is overwritten goes to new blocks.
+    """btrfs in an image: overwritten data goes to new blocks.
 
-    Data and metadata share blocks, because else statfs says 0 on a small drive that was ever full.
+    Data and metadata share blocks; otherwise statfs reports 0 on a small drive that was ever full.
     """
 
     MAKE = ("mkfs.btrfs", "-q", "-f", "--mixed")
@@ -172,14 +172,14 @@ class Btrfs(_Disk):
 
 
 class Rule:
-    """What a FailingMount does to some operations on some paths, until it is removed."""
+    """A rule of a FailingMount for some operations on some paths, until it is removed."""
 
     def __init__(self, mount, number):
         self._mount = mount
         self._number = number
 
     def hits(self):
-        """How many operations it has changed so far."""
+        """How many operations it has affected so far."""
         return self._mount.ask(do="hits", rule=self._number)
 
     def wait_for_hits(self, count=1, timeout_s=60):
@@ -190,20 +190,20 @@ class Rule:
             time.sleep(0.01)
 
     def remove(self):
-        """From now on the operations are what they were; those that wait go on."""
+        """Ends the rule; waiting operations continue."""
         self._mount.ask(do="remove", rule=self._number)
 
     release = remove
 
 
 class FailingMount(_Mounted):
-    """Shows `source` at `path`. Rules are tried in the order in which they were made.
+    """Shows `source` at `path`. Rules are tried in the order in which they were added.
 
-    Operations go by FUSE's names (see failing_mount_server.py: create, open, read, write, fsync,
-    fsyncdir, fallocate, truncate, rename, unlink, mkdir, rmdir, getattr, readdir, statfs, ...);
-    patterns are those of fnmatch against the path below the mount ("checkpoints/*": * crosses
-    slashes). A path's lookup is a getattr of each of its parts. Names and attributes are not
-    cached, so every operation of the program arrives. O_DIRECT files work as they do on a disk.
+    Operations have FUSE's names (see failing_mount_server.py: create, open, read, write, fsync,
+    fsyncdir, fallocate, truncate, rename, unlink, mkdir, rmdir, getattr, readdir, statfs, ...).
+    Patterns are those of fnmatch, matched against the path below the mount ("checkpoints/*": *
+    crosses slashes). The lookup of a path is a getattr of each of its parts. Names and attributes
+    are not cached, so every operation of the program arrives. O_DIRECT files work as on a disk.
     """
 
     def __init__(self, source):
@@ -221,23 +221,24 @@ class FailingMount(_Mounted):
             raise
 
     def fail(self, error, operations="*", pattern="*", after=0, times=None):
-        """The operations return `error` (an errno) after the first `after`, `times` times."""
+        """After the first `after` operations, `times` of them return `error` (an errno)."""
         return self._rule(operations, pattern, after, times, errno=error)
 
     def hang(self, operations="*", pattern="*", after=0, times=None):
-        """The operations wait until release(). Not even SIGKILL ends who waits; close() does."""
+        """The operations wait until release(). Not even SIGKILL ends a waiting process; close()
+        does."""
         return self._rule(operations, pattern, after, times, hang=True)
 
     def clear(self):
         self.ask(do="clear")
 
     def kill(self):
-        """Ends the server: from now on, and for who hangs, all is ENOTCONN (or ECONNABORTED)."""
+        """Ends the server: all operations, also waiting ones, get ENOTCONN (or ECONNABORTED)."""
         self._server.kill()
         self._server.wait()
 
     def close(self):
-        # First the server: what hangs in the mount ends with it.
+        # End the server first: that ends operations that hang in the mount.
         self.kill()
         self._mountpoint.close()
         self._server.stdin.close()

@@ -1,8 +1,8 @@
-"""The server behind failing_mount.FailingMount: shows a folder, and breaks when told to.
+"""The server of failing_mount.FailingMount: shows a folder, and fails on request.
 
   failing_mount_server.py SOURCE MOUNTPOINT
 
-Says "ready" when the mount is there, then answers questions, each a line of JSON; ends with its
+Prints "ready" once the mount works, then answers requests, each a line of JSON. Ends with its
 input.
 """
 
@@ -24,11 +24,11 @@ import mfusepy
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
-MAX_THREADS = 100  # each operation that hangs takes one
+MAX_THREADS = 100  # each operation that hangs occupies one
 
 
 class Rules:
-    """Who is to fail, and how often each has. Any thread."""
+    """The rules, and how often each was applied. Thread-safe."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -60,7 +60,8 @@ class Rules:
         rule["released"].set()
 
     def meet(self, operation, path):
-        """Returns, when the rule is removed perhaps, or raises what the first that fits says."""
+        """Applies the first rule that fits: raises its error, or returns once the rule is
+        removed."""
         rule = self._first(operation, path)
         if rule is None:
             return
@@ -92,7 +93,7 @@ class PassThrough(mfusepy.Operations):
     def __init__(self, source, rules):
         self._source = source
         self._rules = rules
-        self._opened = {}  # descriptor -> path, since a file's last name may be gone
+        self._opened = {}  # descriptor -> path, since a file's last name may have been removed
 
     def _meet(self, operation, path, descriptor=None):
         if path is None:
@@ -136,7 +137,7 @@ class PassThrough(mfusepy.Operations):
         return 0
 
     def rename(self, old, new):
-        # A rule may be about either name.
+        # A rule may name either path.
         self._meet("rename", old)
         self._meet("rename", new)
         os.rename(self._source + old, self._source + new)
@@ -176,7 +177,7 @@ class PassThrough(mfusepy.Operations):
 
     def _open(self, operation, path, flags, mode=0):
         real = self._meet(operation, path)
-        # The kernel has turned appending into offsets; our own buffers are not aligned.
+        # The kernel has turned appends into offsets; our own buffers are not aligned.
         flags &= ~(os.O_DIRECT | os.O_APPEND | os.O_NOFOLLOW)
         if flags & os.O_ACCMODE == os.O_WRONLY:
             flags = flags & ~os.O_ACCMODE | os.O_RDWR
@@ -229,7 +230,7 @@ class PassThrough(mfusepy.Operations):
         os.close(fh)
         return 0
 
-    # --- life --------------------------------------------------------------------------------
+    # --- start -------------------------------------------------------------------------------
 
     def init(self, path):
         threading.Thread(target=answer_questions, args=(self._rules,), daemon=True).start()
@@ -239,7 +240,7 @@ def answer_questions(rules):
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(rules.answer(json.loads(line))), flush=True)
-    # The test is gone; with this process all of the mount's operations end.
+    # The test has ended; with this process all operations of the mount end.
     os._exit(0)
 
 

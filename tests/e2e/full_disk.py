@@ -1,5 +1,5 @@
-"""Runs whose disk takes nothing more or is gone, whose terminal goes away, whose drive does not
-answer: what they save, what they say, and how they end.
+"""Runs whose disk is full or gone, whose terminal disappears, or whose drive does not respond: what
+they save, what they print, and how they end.
 
 The program is the environment's SLUICE.
 """
@@ -55,7 +55,7 @@ class DiskTest(SluiceRuns):
         return Running(process)
 
     def train(self, out, *arguments, code=0, steps=FOREVER):
-        """Runs it to its end; what it said."""
+        """Runs to the end; returns the messages."""
         done = subprocess.run(self.words(out, *arguments, steps=steps), cwd=self.path, check=False,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=WAIT_S)
@@ -69,7 +69,7 @@ class DiskTest(SluiceRuns):
         return [[step[key] for key in BITS] for step in self.metrics(out)]
 
     def expect_bits_of_a_whole_run(self, out):
-        """Goes on for three steps; nothing of what happened before may be seen in the numbers."""
+        """Continues for three steps; the numbers are those of a run without interruption."""
         last = self.steps(out)[-1] + 3
         self.train(out, "--resume", steps=last)
         self.train("whole", "--overwrite", steps=last)
@@ -95,7 +95,7 @@ class ADriveWithRoomForOneRun(DiskTest):
         run.send(signal.SIGKILL)
         run.end()
         room = shutil.disk_usage(self.disk.path)
-        self.assertGreater(room.used, room.free)  # what it left does not fit twice
+        self.assertGreater(room.used, room.free)  # a second copy of its files does not fit
 
     def test_a_killed_run_goes_on_there_and_so_does_another(self):
         self.kill_one()
@@ -117,7 +117,7 @@ class AFullDisk(DiskTest):
         self.out = self.disk.path / "run"
 
     def start_and_fill(self):
-        """Checkpoints are 350 KiB each, and metrics some 400 bytes a step."""
+        """Checkpoints have 350 KiB each, and metrics some 400 bytes per step."""
         run = self.start(self.out, "--set", "run.checkpoint_every=2", "--set", "run.keep_last=1")
         run.wait_for(SAVED, 2)
         self.disk.fill()
@@ -151,7 +151,7 @@ class AFullDisk(DiskTest):
         self.assertRegex(run.text, r"\nsluice: the metrics of \d+ steps are missing in \S+jsonl")
         steps = self.steps(self.out)
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
-        # Going on is refused before anything of the run has changed.
+        # Resuming is refused before anything of the run has changed.
         before = (self.out / "config.json").read_bytes()
         told = self.train(self.out, "--resume", code=2)
         self.assertIn("(ENOSPC)", told.splitlines()[-1])
@@ -163,7 +163,7 @@ class AFullDisk(DiskTest):
     def test_is_found_too_small_at_the_start_and_what_is_set_is_obeyed(self):
         self.assertIn("saves every 30 minutes, at the end, and when it is interrupted, to "
                       f"{self.out}/checkpoints", self.train(self.out, steps=1))
-        self.disk.fill(leave_bytes=500 * KIB)  # one fits, and that is all there is to be saved
+        self.disk.fill(leave_bytes=500 * KIB)  # one checkpoint fits, and the run saves no other
         told = self.train(self.out, "--overwrite", steps=2)
         self.assertIn("more checkpoints of", told)
         self.assertIn("the run does not save by time", told)
@@ -176,7 +176,7 @@ class AFullDisk(DiskTest):
 
 
 class AnExport(DiskTest):
-    """Of adapters, alone or merged with their base."""
+    """An export of adapters, alone or merged with their base."""
 
     def setUp(self):
         super().setUp()
@@ -201,7 +201,7 @@ class AnExport(DiskTest):
         return process
 
     def export(self, *words, code=0):
-        """What it said, if it ends with that code; else nothing."""
+        """Its messages if it fails; `code`: the expected exit code, None for any."""
         process = self.begin(*words)
         _, told = process.communicate(timeout=WAIT_S)
         if code is not None:
@@ -212,7 +212,7 @@ class AnExport(DiskTest):
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def exported(self, *words):
-        """Undisturbed: a name, and what is there then."""
+        """An export without disturbance: its name and its files."""
         name = "of-" + "".join(words)
         self.export("adapters", name, *words)
         return name, self.content(self.path / name)
@@ -241,8 +241,8 @@ class AnExport(DiskTest):
                 else:
                     self.fail("it never had enough room")
                 self.assertEqual(self.content(out), whole)
-                self.assertGreater(len(refusals), 1)  # of several files
-                # And one that is there stays as it is.
+                self.assertGreater(len(refusals), 1)  # several writes were tried
+                # An existing export stays unchanged.
                 disk.fill()
                 told = self.export("adapters", out, *words, code=2)
                 self.assertIn(f"{out} is not empty: name a folder", told)
@@ -268,7 +268,7 @@ class AnExport(DiskTest):
                     while hung.hits() == 0 and process.poll() is None:
                         time.sleep(0.005)
                     process.kill()
-                    hung.remove()  # the one that it is in still happens
+                    hung.remove()  # the pending operation still happens
                     _, told = process.communicate(timeout=WAIT_S)
                     if process.returncode == 0:
                         break
@@ -278,7 +278,7 @@ class AnExport(DiskTest):
                     counts = there.keys() & {"config.json", "adapter_config.json"}
                     if counts:
                         self.assertEqual(there, whole)
-                    # What was left is refused, and not taken for anything.
+                    # An incomplete export is refused, and not mistaken for something else.
                     told = self.export("adapters", out, *words, code=2 if there else 0)
                     self.assertEqual("of an export that" in told, bool(there and not counts), told)
                     self.assertEqual(self.content(out), there or whole)
@@ -360,10 +360,10 @@ class OtherFailures(DiskTest):
 
 @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
 class AFolderThatCannotBeReached(DiskTest):
-    """What cannot be looked at is not what is not there."""
+    """A folder that cannot be read is not treated as missing."""
 
     def expect_named(self, name, *commands):
-        """Each ends as our own failures do, with the error's name."""
+        """Each command fails with exit code 1 and the error's name."""
         before = {path: path.read_bytes() for path in (self.path / "run").rglob("*")
                   if path.is_file()}
         for command in commands:
@@ -383,7 +383,7 @@ class AFolderThatCannotBeReached(DiskTest):
         self.addCleanup(mount.close)
         run = mount.path / "run"
         resume = ["train", "run.json", "--out", run, "--resume", "--steps", "3"]
-        # As a network file system's when its server has lost the file.
+        # A network file system returns it when its server has lost the file.
         rule = mount.fail(errno.ESTALE)
         self.expect_named("ESTALE", resume, ["ls", run])
         rule.remove()
@@ -414,9 +414,9 @@ class SavedOnTheWay(DiskTest):
         self.addCleanup(process.kill)
         os.close(terminal)
         shown = b""
-        while shown.count(b"step ") < 5:  # as a terminal does; else the run would wait for it
+        while shown.count(b"step ") < 5:  # read like a terminal; otherwise the run would wait
             shown += os.read(master, 4096)
-        os.close(master)  # SIGHUP, and EIO for all that it writes from now on
+        os.close(master)  # SIGHUP, and EIO for all later writes
         self.assertEqual(process.wait(WAIT_S), 75)
         self.assertEqual(os.listdir(self.path / "a/checkpoints"),
                          [f"step-{self.steps('a')[-1]:09d}"])
@@ -471,7 +471,7 @@ class ADriveThatHangs(DiskTest):
         run.send(signal.SIGINT)
         run.wait_for("again to stop immediately")
         run.send(signal.SIGINT)
-        # What waits in the kernel for an answer is the last of it.
+        # The last thread is the one that waits in the kernel.
         end = time.monotonic() + WAIT_S
         while self.tasks(run.process) > 1:
             self.assertLess(time.monotonic(), end, "it goes on")

@@ -1,4 +1,4 @@
-"""GPT-2s that are not OpenAI's, as transformers writes them, trained by sluice and read again.
+"""GPT-2 variants, written by transformers, trained by sluice and read again.
 
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
@@ -27,17 +27,17 @@ CASES = {
     "untied": {"tie_word_embeddings": False},
     "unscaled": {"scale_attn_weights": False, "layer_norm_epsilon": 0.01},
 }
-# ReLU's derivative jumps, and AdamW makes whole steps of small gradients: where a number rounds to
-# the other side of 0, PyTorch in fp32 is as far from PyTorch in float64 (7.7e-5 of a loss).
+# ReLU's derivative jumps, and AdamW makes whole steps of small gradients. If rounding moves a
+# number across 0, PyTorch in fp32 differs as much from PyTorch in float64 (by 7.7e-5 of a loss).
 BOUNDS = {"relu": {"bound": 2e-3, "norm_bound": 2e-2}}
-# In a configuration, as one that trains from nothing says it.
+# The keys of a configuration for the same settings.
 KEYS = {"activation_function": "activation", "layer_norm_epsilon": "norm_epsilon",
         "tie_word_embeddings": "tied_head", "scale_attn_weights": "scale_attention",
         "scale_attn_by_inverse_layer_idx": "scale_attention_by_layer"}
 
 
 def make_model(case, seed=3, stir=0.1, **more):
-    """Weights that are large enough for each of them to matter."""
+    """A model with weights so large that each of them matters."""
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(GPT2Config(**{**SIZES, **CASES[case], **more}, bos_token_id=None,
                                        eos_token_id=None, attn_implementation="eager"))
@@ -86,7 +86,7 @@ class OtherGpt2s(LlamaRuns):
                 card = (ours / "README.md").read_text(encoding="utf-8")
                 for key, name in KEYS.items():
                     self.assertEqual(f"{name} " in card, key in keys, name)
-                # And back: the same model, to the bit.
+                # The way back gives the same model, bit by bit.
                 again = self.path / f"{case}-again"
                 self.sluice("import", ours, again)
                 self.sluice("export", again, self.path / f"{case}-twice")
@@ -165,12 +165,12 @@ class OtherGpt2s(LlamaRuns):
             with self.subTest(case=case):
                 model, run = self.imported(case, stir=0.3)
                 expected = self.greedy(model.eval(), prompt.encode(), 40)
-                self.assertGreater(len(set(expected)), 4)  # else it says little
+                self.assertGreater(len(set(expected)), 4)  # else the test proves little
                 shown = self.sluice("generate", run, "--prompt", prompt, "--tokenizer", "bytes",
                                     "--temperature", "0", "--tokens", 40,
                                     *self.words(**{"data.sequence_length": 96})).stdout
                 text = bytes(expected).decode(errors="replace").replace("\r", "\n")
-                self.assertEqual(shown, text + "\n")  # read with newlines of one kind
+                self.assertEqual(shown, text + "\n")  # newlines are converted when it is read
 
     def test_what_is_not_known_is_refused_before_any_work(self):
         make_model("relu").save_pretrained(self.path / "theirs")
@@ -191,7 +191,7 @@ class OtherGpt2s(LlamaRuns):
                 self.assertIn(wanted, self.refused("train", run, "--out", self.path / "run",
                                                    "--steps", 1, *self.words()))
                 self.assertFalse((self.path / "run").exists())
-        # Untied weights that lack the head, and a tied model's that have another.
+        # Untied weights without a head, and tied ones with a head that differs.
         file.write_text(json.dumps(config), encoding="utf-8")
         weights = load_file(self.path / "theirs/model.safetensors")
         self.assertIn("lm_head.weight", weights)
@@ -206,7 +206,7 @@ class OtherGpt2s(LlamaRuns):
                                                                  self.path / "run"))
 
 
-del LlamaRuns  # its own tests run elsewhere
+del LlamaRuns  # its tests run elsewhere
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A file operation that hangs is named while it hangs, whatever command it belongs to.
+"""A file operation that hangs is named while it hangs, in every command.
 
-On a FUSE mount whose operations wait when told to. The program is the environment's SLUICE.
+The operations hang on a FUSE mount. The program is the environment's SLUICE.
 """
 
 import errno
@@ -39,13 +39,13 @@ class HangingDrives(SluiceRuns):
         process = subprocess.Popen([SLUICE, *map(str, words)], cwd=self.path,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True)
-        # From the last on: SIGKILL does not end who waits for a drive.
+        # Run from the last to the first: SIGKILL does not end a process that waits for a drive.
         for undo in (process.wait, process.kill, self.mount.clear):
             self.addCleanup(undo)
         return Running(process)
 
     def meet(self, running, rules):
-        """Each rule's hang is named, with the mount; then it goes on. Any order."""
+        """Waits until each rule's hang is named, with the mount, and releases it; in any order."""
         left = dict(rules)
         end = time.monotonic() + WAIT_S
         while left:
@@ -103,7 +103,7 @@ class HangingDrives(SluiceRuns):
         self.sluice("export", self.run_folder, self.mount.path / "model")
         run, model = self.run_folder, self.mount.path / "model"
         for words, operation, pattern, command in (
-                # Nothing on the mount answers: not even to who asks for its name.
+                # Nothing on the mount responds, not even a look-up of its name.
                 ("look-up of \\S+/run", "*", "*", ["ls", run]),
                 ("listing of \\S+/checkpoints", "readdir", "run/checkpoints", ["ls", run]),
                 ("read of", "read", "*step-000000002/master*", ["scrub", run]),

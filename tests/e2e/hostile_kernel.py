@@ -1,7 +1,7 @@
-"""sluice and aio_bench where a sandbox lets rings be made and refuses io_uring_enter.
+"""sluice and aio_bench in a sandbox that allows rings but refuses io_uring_enter.
 
-Each program is started under a seccomp filter that answers in the kernel's place. The programs are
-the environment's SLUICE and AIO_BENCH.
+Each program is started under a seccomp filter that rejects the call. The programs are the
+environment's SLUICE and AIO_BENCH.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ class Program(ctypes.Structure):
 
 
 def refuse_enter(error):
-    """Of this process, from now on."""
+    """Installs the filter for this process."""
     steps = ((0x20, 0, 0, 0),                      # load the call's number
              (0x15, 0, 1, IO_URING_ENTER),         # if it is another, skip
              (0x06, 0, 0, RET_ERRNO | error), (0x06, 0, 0, RET_ALLOW))
@@ -52,7 +52,7 @@ def unavailable():
 @unittest.skipIf(unavailable(), unavailable())
 class RingsThatCannotBeEntered(SluiceRuns):
     def run_under(self, error, *words):
-        """What hangs is a failure: the time-out ends it."""
+        """Runs a program; the time-out makes a hang a failure."""
         return subprocess.run([str(word) for word in words], cwd=self.path, timeout=120,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               preexec_fn=lambda: refuse_enter(error), check=False)

@@ -1,4 +1,4 @@
-"""Folders of the Llama family that transformers wrote, trained by sluice and read again.
+"""Folders of the Llama family, written by transformers, trained by sluice and read again.
 
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
@@ -28,11 +28,11 @@ PREPARE = Path(__file__).resolve().parents[2] / "tools/prepare"
 PRINT_SAMPLES = os.path.abspath(os.environ.get("PRINT_SAMPLES", "build/bin/print_samples"))
 MICRO, ACCUMULATION, LENGTH, STEPS = 4, 2, 24, 30
 SEED, CLIP = 7, 1.0
-END = 256  # of bytes
+END = 256  # the end token of the byte tokenizer
 ADAMW = {"lr": 0.002, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.1}
 SIZES = {"vocab_size": 257, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 96}
-# Windows shorter than the text; tied and not; a scaling of positions.
+# Cases: a window shorter than the text; tied and untied; scaled positions.
 CASES = {
     "llama": ("LlamaConfig", {"rope_parameters": {
         "rope_type": "llama3", "rope_theta": 1000.0, "factor": 4.0, "low_freq_factor": 1.0,
@@ -52,7 +52,7 @@ NVME = {"zero_optimization.offload_param.device": "nvme",
 
 
 def make_model(case, seed=3, stir=0.1, **more):
-    """Weights that are large enough for each of them to matter."""
+    """A model with weights so large that each of them matters."""
     kind, keys = {**CASES, **OTHERS}[case]
     torch.manual_seed(seed)
     config = getattr(transformers, kind)(**{**SIZES, **keys, **more}, bos_token_id=None, eos_token_id=None)
@@ -64,7 +64,7 @@ def make_model(case, seed=3, stir=0.1, **more):
 
 
 def loaded(folder):
-    """By transformers, unchanged: nothing is missing, and nothing is left."""
+    """Loads a folder with unmodified transformers: no tensor is missing or unexpected."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True,
                                                        attn_implementation="eager")
     problems = {problem: names for problem, names in info.items() if names}
@@ -80,19 +80,19 @@ TEMPLATE = """\
 
 
 def chat_tokenizer():
-    """Of bytes, with the special tokens of the template."""
+    """A byte tokenizer with the special tokens of the template."""
     made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(
         sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    # One token more fits the vocabulary of 257, so the begin of a turn is plain text.
+    # The vocabulary of 257 has room for one special token, so the begin of a turn is plain text.
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
     tokenizer.chat_template = TEMPLATE
     return tokenizer
 
 
 class LlamaRuns(SluiceRuns):
-    """What tests of the family have in common: runs on one text."""
+    """Shared by tests of the family: runs on one text."""
 
     maxDiff = None
 
@@ -127,7 +127,8 @@ class LlamaRuns(SluiceRuns):
         return iter(map(int, shown.split()))
 
     def assert_steps_are_those_of(self, model, case, bound=1e-5, norm_bound=2e-4):
-        """Trains `model` by PyTorch beside the steps that were reported; returns these."""
+        """Trains `model` by PyTorch for the reported steps, compares each, and returns the
+        steps."""
         training = Training(model, ADAMW, lambda applied: ADAMW["lr"])
         firsts = self.samples(STEPS * ACCUMULATION * MICRO)
         steps = self.metrics(case)
@@ -151,7 +152,7 @@ class LlamaRuns(SluiceRuns):
         return done.stderr
 
     def greedy(self, model, ids, count):
-        """By whole forward passes; the ids that follow, up to the end of a text."""
+        """The ids that follow, up to the end of a text, by whole forward passes."""
         made = list(ids)
         with torch.no_grad():
             for _ in range(count):
@@ -202,14 +203,14 @@ class Llamas(LlamaRuns):
                 self.assert_close(self.evaluate(self.path / f"{case}-ours", run), expected, 1e-5)
                 unlike = {"transformers_version", "dtype", "_name_or_path"}
                 if not getattr(model.config, "use_sliding_window", True):
-                    unlike.add("max_window_layers")  # means nothing then
+                    unlike.add("max_window_layers")  # unused without a window
                 theirs = {key: value for key, value in model.config.to_dict().items()
                           if key not in unlike}
                 ours = after.config.to_dict()
                 self.assertEqual({key: ours.get(key) for key in theirs}, theirs)
 
     def write_documents(self, lengths):
-        """Random tokens and masks, as tools/prepare --chat leaves them."""
+        """Random tokens and masks in the form that tools/prepare --chat writes."""
         torch.manual_seed(1)
         documents = [torch.randint(0, 256, (length,)) for length in lengths]
         masks = [torch.randint(0, 3, (length,)) == 0 for length in lengths]
@@ -229,7 +230,7 @@ class Llamas(LlamaRuns):
         return documents, masks
 
     def expected_step(self, model, documents, masks):
-        """(loss, gradient norm) over the targets that count, each document on its own."""
+        """(loss, gradient norm) over the targets, with each document on its own."""
         total = sum(int(mask[1:].sum()) for mask in masks)
         loss = 0
         for document, mask in zip(documents, masks):
@@ -247,7 +248,7 @@ class Llamas(LlamaRuns):
             with self.subTest(case=case):
                 model, _ = self.imported(case)
                 loss, norm = self.expected_step(model, documents, masks)
-                # In one micro-batch, and in two with unlike numbers of targets.
+                # In one micro-batch, and in two with different numbers of targets.
                 for name, micro, accumulation in (("one", 4, 1), ("two", 2, 2)):
                     self.sluice("import", self.path / f"{case}-theirs", self.path / name)
                     self.train(self.path / name, 1,
@@ -265,7 +266,7 @@ class Llamas(LlamaRuns):
             "rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0})
         model.save_pretrained(self.path / "theirs")
         file = self.write_run({"model": {"path": str(self.path / "theirs")}})
-        # From the shortest on: transformers keeps the frequencies of the longest so far.
+        # Shortest first: transformers keeps the frequencies of the longest sequence so far.
         loss, norm = self.expected_step(model, *zip(*sorted(zip(documents, masks),
                                                             key=lambda it: len(it[0]))))
         self.sluice("train", file, "--out", self.path / "qwen3", "--steps", 1,
@@ -289,7 +290,7 @@ class Llamas(LlamaRuns):
         loss, norm, _ = Training(model, ADAMW, lambda applied: ADAMW["lr"]).step(batch, CLIP)
         self.assert_close(first["loss"], loss, 1e-5)
         self.assert_close(first["grad_norm"], norm, 2e-4)
-        # The run has all that it needs from then on.
+        # From now on the run has all that it needs.
         shutil.rmtree(self.path / "theirs")
         self.sluice("train", self.path / "run/config.json", "--out", self.path / "run", "--resume",
                     "--steps", 5)
@@ -326,7 +327,7 @@ class Llamas(LlamaRuns):
                 self.sluice("export", run, ours)
                 expected = mean_loss(loaded(ours), self.text, LENGTH)
                 self.assert_close(expected, mean_loss(model, self.text, LENGTH), 1e-5)
-                # Where its scaling begins is what the model was made with.
+                # The length at which scaling begins is that of the model's own configuration.
                 self.assertEqual(loaded(ours).config.max_position_embeddings,
                                  16 if scaling == "dynamic" else LENGTH)
                 self.assert_close(self.evaluate(ours, run), expected, 1e-5)
@@ -366,7 +367,7 @@ class Llamas(LlamaRuns):
         step, = self.metrics("all")
         self.assert_close(step["loss"], loss, 2e-6)
         self.assert_close(step["grad_norm"], norm, 2e-5)
-        # The run speaks the folder's language.
+        # The run uses the folder's tokenizer.
         self.sluice("export", self.path / "all", self.path / "ours")
         self.assertEqual(AutoTokenizer.from_pretrained(self.path / "ours").encode("What is 7?"),
                          tokenizer.encode("What is 7?"))
@@ -378,7 +379,7 @@ class Llamas(LlamaRuns):
         make_model("llama").save_pretrained(self.path / "theirs", max_shard_size="40KB")
         file = self.write_run({"model": {"path": str(self.path / "theirs")}})
         words = ("train", file, "--out", self.path / "run", "--steps", 3, *self.words())
-        # A model is no run.
+        # A folder of a model is not a run.
         theirs = self.path / "theirs"
         for command in (("generate", theirs, "--prompt", "x"), ("export", theirs, self.path / "x")):
             self.assertIn(f"sluice import {theirs} RUN makes one of it", self.refused(*command))
@@ -432,12 +433,12 @@ class Llamas(LlamaRuns):
             with self.subTest(case=case):
                 model, run = self.imported(case, stir=0.3)
                 expected = self.greedy(model.eval(), prompt.encode(), 40)
-                self.assertGreater(len(set(expected)), 4)  # else it says little
+                self.assertGreater(len(set(expected)), 4)  # else the test proves little
                 shown = self.sluice("generate", run, "--prompt", prompt, "--tokenizer", "bytes",
                                     "--temperature", "0", "--tokens", 40,
                                     *self.words(**{"data.sequence_length": 96})).stdout
                 text = bytes(expected).decode(errors="replace").replace("\r", "\n")
-                self.assertEqual(shown, text + "\n")  # read with newlines of one kind
+                self.assertEqual(shown, text + "\n")  # newlines are converted when it is read
 
 
 if __name__ == "__main__":

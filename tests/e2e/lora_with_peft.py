@@ -1,4 +1,4 @@
-"""Adapters trained by sluice beside PEFT's, and exchanged with it in both directions.
+"""Adapters trained by sluice, compared with PEFT's and exchanged in both directions.
 
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
@@ -21,8 +21,8 @@ if not MISSING:
     from safetensors.torch import load_file, save_file
 
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-WORSE_THAN_PEER = 1.5  # in bf16, judged by fp32
-# Joined products with one part adapted, and with all; tied and not; both scales.
+WORSE_THAN_PEER = 1.5  # in bf16, compared with fp32
+# Fused products with some parts adapted, and with all; tied and untied; both scales.
 RECIPES = {
     "llama": {"r": 4, "lora_alpha": 12, "target_modules": EVERY},
     "qwen2": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj"], "use_rslora": True},
@@ -34,8 +34,8 @@ RECIPES = {
 @unittest.skipIf(MISSING, MISSING)
 class Adapters(LlamaRuns):
     def folders(self, case, seed=1, stir=0.05, halves=False):
-        """A base's folder, and one of adapters beside it that already do something. With `halves`
-        the base's numbers are ones that bf16 has."""
+        """Folders of a base and of adapters that change its output. With `halves` bf16 represents
+        the numbers of the base exactly."""
         base = self.path / f"{case}-base"
         model = make_model(case)
         if halves:
@@ -54,7 +54,7 @@ class Adapters(LlamaRuns):
 
     def recipe(self, case, adapter=None):
         if adapter:
-            return {"lora": {"adapter": str(adapter)}}  # which says the rest
+            return {"lora": {"adapter": str(adapter)}}  # its folder has the rest of the recipe
         peft = RECIPES[case]
         return {"lora": {"rank": peft["r"], "alpha": peft["lora_alpha"],
                          "targets": peft["target_modules"],
@@ -72,7 +72,7 @@ class Adapters(LlamaRuns):
                             *self.words())
                 steps = self.assert_steps_are_those_of(adapted, case)
                 self.assertLess(steps[-1]["loss"], steps[0]["loss"] - 0.05)
-                # And the adapters themselves.
+                # The adapters agree as well.
                 self.sluice("export", self.path / case, self.path / f"{case}-ours")
                 adapted.save_pretrained(self.path / f"{case}-trained")
                 name = "adapter_model.safetensors"
@@ -107,7 +107,7 @@ class Adapters(LlamaRuns):
                 self.assert_steps_are_those_of(adapted, case)
 
     def trained_by_peft(self, adapted, computing):
-        """Losses and adapters of the steps that sluice takes; `computing` makes a context."""
+        """The losses and adapters after the same steps; `computing` makes a context."""
         training = Training(adapted, ADAMW, lambda applied: ADAMW["lr"])
         firsts = self.samples(STEPS * ACCUMULATION * MICRO)
         losses = []
@@ -120,7 +120,7 @@ class Adapters(LlamaRuns):
 
     def test_is_as_close_to_fp32_as_peft_is_in_bf16(self):
         def distances(made, exact):
-            """Of the losses, and of all adapters together."""
+            """The distances of the losses, and of all adapters together."""
             losses = sum((a - b) ** 2 for a, b in zip(made[0], exact[0])) ** 0.5
             self.assertEqual(made[1].keys(), exact[1].keys())
             return losses, sum((made[1][key] - value).norm() ** 2
@@ -129,7 +129,7 @@ class Adapters(LlamaRuns):
         for case in RECIPES:
             with self.subTest(case=case):
                 adapted, base, adapter = self.folders(case, halves=True)
-                # As transformers' Trainer does: a base in bf16, adapters in fp32, autocast.
+                # Like transformers' Trainer: a base in bf16, adapters in fp32, autocast.
                 halves = copy.deepcopy(adapted)
                 for name, value in halves.named_parameters():
                     if "lora_" not in name:
@@ -145,7 +145,7 @@ class Adapters(LlamaRuns):
                     self.path / f"{case}-ours/adapter_model.safetensors")), exact)
                 print(f"{case} bf16: losses {ours[0]:.1e} from fp32, PEFT's {theirs[0]:.1e}; "
                       f"adapters {ours[1]:.1e}, PEFT's {theirs[1]:.1e}")
-                self.assertGreater(min(ours), 0)  # it was not fp32
+                self.assertGreater(min(ours), 0)  # the run was not in fp32
                 for our, their in zip(ours, theirs):
                     self.assertLess(our, WORSE_THAN_PEER * their)
 
@@ -158,7 +158,7 @@ class Adapters(LlamaRuns):
                 theirs = mean_loss(adapted, self.text, LENGTH)
                 shown = self.evaluate(base, file, "--adapter", adapter)
                 self.assert_close(shown, theirs, 1e-5)
-                # Without an adapter the weights are evaluated as they are.
+                # Without an adapter, the base itself is evaluated.
                 self.assert_close(self.evaluate(base, file),
                                   mean_loss(make_model(case), self.text, LENGTH), 1e-5)
                 self.sluice("train", file, "--out", run, "--steps", 3, *self.words())
@@ -169,15 +169,15 @@ class Adapters(LlamaRuns):
                 self.assertNotAlmostEqual(after, theirs, 4)
                 self.assert_close(
                     self.evaluate(base, run, "--adapter", self.path / f"{case}-ours"), after, 1e-5)
-                # The run itself, and its checkpoint, are as good as what is exported of it.
+                # The run and its checkpoint evaluate like its export.
                 for named in (run, run / "checkpoints/step-000000003"):
                     self.assert_close(self.evaluate(None, run, "--adapter", named), after, 1e-5)
-                # Merged it is a model like any other.
+                # Merged weights are an ordinary model.
                 self.sluice("export", run, self.path / f"{case}-merged", "--merged")
                 self.assert_close(mean_loss(loaded(self.path / f"{case}-merged"), self.text,
                                             LENGTH), after, 1e-6)
                 self.assert_close(self.evaluate(self.path / f"{case}-merged", run), after, 1e-5)
-                # Where the base has moved, it is named.
+                # If the base has been moved, the message names it.
                 base.rename(self.path / f"{case}-moved")
                 self.assertIn("name their folder with --base", self.refused(
                     "export", run, self.path / "x", "--merged"))
@@ -245,7 +245,7 @@ class Adapters(LlamaRuns):
                              "target_modules is [q_proj], and the adapters beside it are of"),
                             ({"lora_alpha": 1e300}, "the alpha of its adapters is 1e+300")):
             self.assertIn(named, self.refused(*edited(**keys)))
-        # What is said of a recipe has to be the adapter's.
+        # Values of the recipe have to match the adapter's.
         for keys, said, named in (
                 ({"lora_alpha": 5}, "alpha=12", "recipe.lora.alpha is 12.0, and the adapter's is 5"),
                 ({"use_rslora": True}, "rank_stabilised=false",
@@ -258,7 +258,7 @@ class Adapters(LlamaRuns):
         config.write_text(kept[:50], encoding="utf-8")
         self.assertIn("adapter_config.json: it is not JSON at byte 50", self.refused(*words, code=1))
         config.write_text(kept, encoding="utf-8")
-        # An adapter's folder is no model's.
+        # An adapter's folder is not a model.
         named = "and not the model that it belongs to: name that model"
         self.assertIn(named, self.refused("import", adapter, self.path / "run"))
         self.assertIn(named, self.refused("eval", file, "--weights", adapter, *self.words()))
@@ -314,7 +314,7 @@ class Adapters(LlamaRuns):
                                    LENGTH)
                 self.assert_close(self.evaluate(base, file, "--adapter", adapter), theirs, 1e-5)
                 losses.add(round(theirs, 4))
-        self.assertEqual(len(losses), 3)  # the scale matters, and nothing else
+        self.assertEqual(len(losses), 3)  # only the scale matters
 
     def test_a_run_goes_on_beside_its_own_base_alone(self):
         _, base, adapter = self.folders("llama")
@@ -335,14 +335,14 @@ class Adapters(LlamaRuns):
         for command in (more, generate):
             told = self.refused(*command)
             self.assertIn(other + "give model.path", told)
-            self.assertNotIn("on the CPU", told)  # before it was planned
+            self.assertNotIn("on the CPU", told)  # refused before planning
         self.assertIn(other + "name theirs with --base", self.refused(*merge))
         evaluation = ("eval", run / "config.json", "--adapter", run, "--data",
                       self.path / "text.bin", *self.words())
         told = self.refused(*evaluation)
         self.assertIn(other + "name those that the run began with with --weights", told)
         self.assertNotIn("on the CPU", told)
-        # One number that no sample has is found on the way.
+        # One changed number, which no sampled check reads, is found while reading.
         shutil.rmtree(base)
         shutil.copytree(self.path / "moved", base)
         weights = load_file(base / "model.safetensors")
@@ -354,7 +354,7 @@ class Adapters(LlamaRuns):
             self.assertIn("on the CPU", told)
         self.assertIn(other, self.refused(*merge, code=1))
         self.assertFalse((self.path / "x").exists())
-        # A checkpoint of adapters is no model's weights.
+        # A checkpoint of adapters does not have a model's weights.
         newest = sorted((run / "checkpoints").iterdir())[-1]
         self.assertIn("holds adapters, and not the weights of a model", self.refused(
             "eval", run / "config.json", "--weights", newest, "--data", self.path / "text.bin",
@@ -362,7 +362,7 @@ class Adapters(LlamaRuns):
         shutil.rmtree(base)
         (self.path / "moved").rename(base)
         self.sluice(*more)
-        # What --adapter may be, and what not.
+        # What --adapter accepts and refuses.
         evaluate = ("eval", run / "config.json", *self.words())
         self.assertIn("nothing is named that is to be evaluated", self.refused(*evaluate))
         self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", base))

@@ -1,8 +1,8 @@
-"""Resident memory stays within what the preflight table says, whatever the model's size.
+"""Resident memory stays within the preflight table, for models of any size.
 
-The program is the environment's SLUICE. What LibTorch itself takes is one generous line of the
-table, and most of it is libraries' pages, more of them when the program ends than while it runs.
-So models of two sizes are also held against each other by what was resident after each step.
+The program is the environment's SLUICE. LibTorch's own memory is one generous line of the table.
+Most of it is pages of libraries, more of them at the end of the program than while it runs. So the
+test also compares what was resident after each step for models of two sizes.
 """
 
 import json
@@ -16,7 +16,7 @@ from sluice_runs import SluiceRuns, own_peak_bytes
 
 HIDDEN, HEADS, CONTEXT, VOCAB = 256, 4, 32, 64
 BLOCK = 12 * HIDDEN**2 + 13 * HIDDEN
-# Pages that the allocator keeps, threads' stacks, and what is measured differently each time.
+# Pages that the allocator keeps, threads' stacks, and variation between measurements.
 NOISE_BYTES = 32 * 2**20
 
 
@@ -35,7 +35,7 @@ def parameters(layers):
 
 
 def write_zeros(path, shapes):
-    """An fp32 safetensors file of zeros, as a file with holes. Returns its tensors' bytes."""
+    """Writes an fp32 safetensors file of zeros, as a sparse file. Returns its tensors' bytes."""
     header, end = {}, 0
     for name, shape in shapes.items():
         begin, end = end, end + 4 * math.prod(shape)
@@ -69,7 +69,7 @@ class Memory(SluiceRuns):
 
     def within_plan(self, outcome):
         planned = outcome.planned("host memory")
-        self.assertGreater(outcome.peak_bytes, own_peak_bytes())  # else it says nothing
+        self.assertGreater(outcome.peak_bytes, own_peak_bytes())  # else the test proves nothing
         self.assertLess(outcome.peak_bytes, planned, outcome.stderr)
         return planned
 
@@ -90,7 +90,7 @@ class Memory(SluiceRuns):
         print(f"{resident[4] / 2**20:.0f} and {resident[40] / 2**20:.0f} MiB, planned "
               f"{small.planned('host memory') / 2**20:.0f} and "
               f"{large.planned('host memory') / 2**20:.0f}; {on_nvme / 2**20:.0f} MiB more on NVMe")
-        # Gradients: 2 bytes a parameter until the norm is known. Nothing else grows.
+        # Gradients take 2 bytes per parameter until the norm is known. Nothing else grows.
         self.assertLess(planned, 1.1 * 36 * BLOCK * 2)
         self.assertLess(grown, planned + NOISE_BYTES)
         self.assertLess(grown, on_nvme / 3)
@@ -101,7 +101,7 @@ class Memory(SluiceRuns):
         outcome = self.sluice("eval", self.run_file(layers), "--weights",
                               self.path / "zeros.safetensors", "--batches", "20")
         loss = float(re.match(r"loss (\S+)", outcome.stdout).group(1))
-        self.assertAlmostEqual(loss, math.log(VOCAB), delta=1e-6)  # it knows nothing
+        self.assertAlmostEqual(loss, math.log(VOCAB), delta=1e-6)  # the loss of an untrained model
         self.within_plan(outcome)
         print(f"{outcome.peak_bytes / 2**20:.0f} MiB for {weights_bytes / 2**20:.0f} of weights, "
               f"planned {outcome.planned('host memory') / 2**20:.0f}")

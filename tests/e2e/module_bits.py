@@ -1,12 +1,13 @@
-"""Hashes of modules that the Python package trains for 20 steps, by the engine's units and by hooks:
-a line per case. Two packages, or commits, compute the same where their files are equal.
+"""Hashes of modules that the Python package trains for 20 steps, by native units and by hooks, one
+line per case. Two packages or commits compute the same if their files are equal.
 
   module_bits.py OUT [--ranks N] [--every N]
   module_bits.py --compare ONE OTHER
 
-A case is a module, its placement, precision, clipping, accumulation and what is frozen. Its line
+A case is a module, its placement, precision, clipping, accumulation and frozen parameters. Its line
 has a hash of the parameters, one of every step's loss, norm, rate and loss scale, and the last
-step. PYTHONPATH has the package; SLUICE_TEST_DEVICE=cuda computes on a GPU, with ranks on one each.
+step.
+PYTHONPATH has the package; SLUICE_TEST_DEVICE=cuda computes on GPUs, one per rank.
 """
 
 import argparse
@@ -29,7 +30,7 @@ PRECISIONS = {"fp32": {}, "bf16": {"bf16": {"enabled": True}}, "fp16": FP16}
 
 
 def cases(places):
-    """(way, module, place, precision, settings, micro-batches of a step, whether some is frozen)"""
+    """(way, module, place, precision, settings, micro-batches per step, whether some is frozen)"""
     for place in places:
         for precision, settings in PRECISIONS.items():
             clipped = {**settings, "gradient_clipping": 0.3}
@@ -40,7 +41,7 @@ def cases(places):
                         yield ("units", name, *last, False)
                         if precision == "bf16" and these is settings:
                             yield ("units", name, *last, True)
-                    for module in (0.0, 0.1, "gpt2"):  # a tower with such dropout
+                    for module in (0.0, 0.1, "gpt2"):  # a tower with that dropout, or GPT-2
                         yield ("hooks", module, *last, False)
 
 
@@ -91,7 +92,7 @@ def write(options):
     for number, case in enumerate(cases(small_modules.PLACES)):
         if number % options.every == 0:
             drive = Path(options.drives, str(number))
-            drive.mkdir(exist_ok=True)  # of all ranks
+            drive.mkdir(exist_ok=True)  # shared by all ranks
             lines.append([case, train(case, rank, options.ranks, drive)])
     if rank == 0:
         Path(options.out).write_text("".join(json.dumps(it) + "\n" for it in lines),

@@ -1,5 +1,5 @@
-"""Parameter groups, schedules and clipping by value of sluice train, beside torch.optim.AdamW,
-transformers' get_scheduler and torch.nn.utils.clip_grad_value_.
+"""Parameter groups, schedules and clipping by value of sluice train, compared with
+torch.optim.AdamW, transformers' get_scheduler and torch.nn.utils.clip_grad_value_.
 
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
@@ -23,14 +23,14 @@ PRINT_SAMPLES = os.path.abspath(os.environ.get("PRINT_SAMPLES", "build/bin/print
 STEPS, MICRO, ACCUMULATION, SHUFFLE_SEED = 30, 4, 2, 11
 SHAPE = {"layers": 3, "hidden": 64, "heads": 4, "context": 32, "vocab": 256, "dropout": 0}
 ADAMW = {"lr": 0.004, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.1}
-# By the names of checkpoints and of transformers; the first that matches counts.
+# By names in checkpoints and in transformers; the first match counts.
 GROUPS = [{"match": "*.bias", "weight_decay": 0.5},
           {"match": ["transformer.wte.*", "wpe.weight"], "lr": 0.001},
           {"match": "h.1.mlp.c_*", "lr": 0.02, "weight_decay": 0.0},
           {"match": "h.[02].ln_?.weight", "lr": 0.0}]
 COSINE = {"type": "cosine", "params": {"warmup_ratio": 0.2}}
 CPU = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
-# Sub-groups and records of other sizes than parameters have.
+# Sub-groups and records do not end where parameters do.
 NVME = {"stage": 3, "sub_group_size": 20000, "stage3_param_persistence_threshold": 0,
         "offload_param": {"device": "nvme"}, "offload_optimizer": {"device": "nvme"}}
 MIXED = {"stage": 3, "sub_group_size": 7001, "offload_param": {"device": "cpu"},
@@ -47,7 +47,7 @@ KINDS = [("linear", {"num_warmup_steps": 3}), ("cosine", {"num_warmup_steps": 2}
 
 
 def group_of(name, groups):
-    """Of a parameter of transformers, by Python's own globs; none: -1."""
+    """The group of a parameter of transformers, by Python's own globs; -1 if none matches."""
     ours = name.removeprefix("transformer.")
     for index, group in enumerate(groups):
         patterns = [group["match"]] if isinstance(group["match"], str) else group["match"]
@@ -87,7 +87,7 @@ class OptimizerAgainstTorch(SluiceRuns):
         return self.write_run(run, f"{name}.json")
 
     def train(self, name, **more):
-        """The metrics; the weights are in `self.path`/NAME-after."""
+        """Trains; returns the metrics. The weights are in `self.path`/NAME-after."""
         after = self.path / f"{name}-after"
         after.mkdir(exist_ok=True)
         self.sluice("train", self.run_file(name, **more), "--out", self.path / name, "--init-from",
@@ -102,7 +102,7 @@ class OptimizerAgainstTorch(SluiceRuns):
                 "scheduler": COSINE, **more}
 
     def reference(self, groups=(), kind="cosine", warmup=6, clip=None):
-        """The model after as many steps, and each step's loss and learning rate."""
+        """The model after the same steps, and each step's loss and learning rate."""
         firsts = list(map(int, subprocess.run(
             [PRINT_SAMPLES, self.path / "train.bin", str(SHAPE["context"]), str(SHUFFLE_SEED),
              str(STEPS * ACCUMULATION * MICRO)], capture_output=True, check=True).stdout.split()))
@@ -121,7 +121,7 @@ class OptimizerAgainstTorch(SluiceRuns):
                 total += loss.item()
             if clip is not None:
                 clip(model)
-            # That of what has no group.
+            # The rate of parameters without a group.
             outcomes.append((total, max(g["lr"] for g, (name, _) in
                                         zip(optimizer.param_groups, model.named_parameters())
                                         if group_of(name, groups) == -1)))
@@ -130,7 +130,7 @@ class OptimizerAgainstTorch(SluiceRuns):
         return model, outcomes
 
     def distances(self, name, model):
-        """By parameter: how far ours is from torch's, over how far that has moved."""
+        """By parameter: our distance from torch's value, relative to how far that value moved."""
         start = dict(GPT2LMHeadModel.from_pretrained(self.path / "before").named_parameters())
         ours = self.weights(name)
         with torch.no_grad():
@@ -154,7 +154,7 @@ class OptimizerAgainstTorch(SluiceRuns):
         self.compare("grouped", steps, model, expected)
         used = {group_of(name, GROUPS) for name, _ in model.named_parameters()}
         self.assertEqual(used, {-1, 0, 1, 2, 3})
-        # Each group makes a difference, to its own parameters.
+        # Each group affects its own parameters.
         for index in range(len(GROUPS)):
             others = GROUPS[:index] + GROUPS[index + 1:]
             far = self.distances("grouped", self.reference(others)[0])

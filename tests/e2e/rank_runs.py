@@ -1,4 +1,4 @@
-"""What the tests of several ranks share: a small run, and its ranks as a launcher would start them."""
+"""Shared by tests of several ranks: a small run, and its ranks, started as a launcher would."""
 
 import json
 import os
@@ -35,8 +35,8 @@ class RankRuns(SluiceRuns):
                     "checkpoint_every": 2, "deterministic": True}})
 
     def start(self, world, *words, file_limits=None, memory_limits=None, folders=None):
-        """The processes, in order of their ranks; limits, of some: of a file, and of all that the
-        process has mapped, in bytes; folders where some of them begin."""
+        """Starts the processes, in rank order. file_limits, memory_limits: bytes by rank, of a file
+        and of mapped memory; folders: working folders by rank."""
         port, ranks = free_port(), []
         for rank in range(world):
             variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank,
@@ -62,7 +62,7 @@ class RankRuns(SluiceRuns):
         return limit
 
     def train(self, world, *words, code=0):
-        """What the first rank said; the others say nothing."""
+        """The messages of the first rank; the others print nothing."""
         ranks = self.start(world, *words)
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
         self.assertEqual(ranks[0].returncode, code, told)

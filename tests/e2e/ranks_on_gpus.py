@@ -1,7 +1,7 @@
-"""`sluice train --gpus`: several GPUs of this machine, wherever parameters and state are.
+"""`sluice train --gpus`: several GPUs of this machine, with all placements of parameters and state.
 
-They write the weights that one GPU writes, and go on from each other's checkpoints. Skipped where
-there are not two GPUs. The program is the environment's SLUICE.
+They write the weights that one GPU writes, and resume each other's checkpoints. Skipped without two
+GPUs. The program is the environment's SLUICE.
 """
 
 import os
@@ -17,7 +17,7 @@ from sluice_runs import SLUICE, WAIT_S, SluiceRuns
 LANES = 4
 TYPES = {"bf16": [], "fp32": ["bf16.enabled=false"],
          "fp16": ["bf16.enabled=false", "fp16.enabled=true"]}
-PLACES = {  # stage, parameters, optimizer state, and what else is set
+PLACES = {  # stage, parameters, optimizer state, and other settings
     "in RAM": (3, "cpu", "cpu", []),
     "on NVMe": (3, "nvme", "nvme", []),
     "shards on the GPUs": (3, "none", "none", []),
@@ -61,7 +61,7 @@ class RanksOnGpus(SluiceRuns):
                     "deterministic": True}})
 
     def train(self, count, name, settings, *words):
-        """The weights that so many GPUs write."""
+        """The weights that this number of GPUs writes."""
         weights = self.path / f"{name}.safetensors"
         self.sluice("train", self.config, "--out", self.path / name, "--gpus", count,
                     "--save-weights", weights, "--force",
@@ -123,7 +123,7 @@ class RanksOnGpus(SluiceRuns):
             self.assertEqual(again, straight, name)
 
     def test_two_hosts_have_the_bits_of_one(self):
-        """This machine as two, each with a GPU: what they exchange goes through sockets."""
+        """Uses this machine as two, each with a GPU, which communicate through sockets."""
         (self.path / "hosts").write_text(f"{socket.gethostname()} slots=1\nsecond slots=1\n",
                                          encoding="utf-8")
         (self.path / "reach").write_text('export NCCL_HOSTID="$1" CUDA_VISIBLE_DEVICES=1\n'

@@ -1,6 +1,7 @@
-"""`sluice train` on two ranks, one of which gets an error of its drive, no room, or no memory: all end
-within 10 s, or go on where only a checkpoint is lost; it is said which rank it was and where; and what
-was saved is continued from.
+"""`sluice train` on two ranks, one of which has a drive error, a full disk or too little memory.
+
+All ranks end within 10 s, or continue if only a checkpoint is lost. The messages name the rank and
+the place, and the last checkpoint can be resumed.
 
 The program is the environment's SLUICE. With ALL_FAULTS=1 every fault is tried on either rank.
 """
@@ -39,7 +40,7 @@ class FaultyRanks(RankRuns):
             time.sleep(0.01)
 
     def ended(self, ranks):
-        """What each said, once all have ended by themselves and soon."""
+        """The messages of each rank, once all have ended by themselves and in time."""
         begin = time.monotonic()
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
         self.assertLess(time.monotonic() - begin, ENDS_WITHIN_S, told)
@@ -53,7 +54,8 @@ class FaultyRanks(RankRuns):
                 self.assertIn(text, told[number])
 
     def expect_continued(self, run, step):
-        """From a checkpoint that is no older than this one; how far it has gone then."""
+        """Resumes a checkpoint that is at least as new as `step`; returns the step it then
+        reached."""
         self.sluice("scrub", run)
         newest = max(path.name for path in (Path(run) / "checkpoints").glob("step-*[0-9]"))
         at = int(newest[len("step-"):])
@@ -132,7 +134,7 @@ class ACheckpointsDisk(FaultyRanks):
             self.assertGreater(rule.hits(), 0)
             rule.remove()
             self.wait_for_more_steps(self.run_folder, ranks, 5)
-            # One may be being written.
+            # The name without digits at its end is a save in progress.
             last = [it for it in self.checkpoints(self.run_folder) if it[-1].isdigit()][-1]
             ranks[0].send_signal(signal.SIGTERM)
             told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]

@@ -1,4 +1,4 @@
-"""`sluice train` on several ranks beside PyTorch: DistributedDataParallel's losses, and torchrun.
+"""`sluice train` on several ranks, compared with DistributedDataParallel, and under torchrun.
 
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
@@ -23,12 +23,12 @@ PRINT_SAMPLES = os.path.abspath(os.environ.get("PRINT_SAMPLES", "build/bin/print
 STEPS, MICRO, ACCUMULATION, CLIP, SHUFFLE_SEED = 30, 2, 2, 1.6, 11
 SHAPE = {"layers": 3, "hidden": 64, "heads": 4, "context": 32, "vocab": 256, "dropout": 0}
 ADAMW = {"lr": 0.001, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.1}
-FURTHEST = 1e-6  # of a loss of 5
+FURTHEST = 1e-6  # for a loss of 5
 LEARNT = 0.4
 
 
 class Rank:
-    """One process of PyTorch's; writes the mean losses of all of them to a file."""
+    """One of PyTorch's processes; writes the mean losses of all of them to a file."""
 
     def __init__(self, task):
         self.task = task
@@ -41,7 +41,7 @@ class Rank:
                                            eps=ADAMW["eps"])
 
     def step(self, firsts):
-        """The step's micro-batches are of one order: those of the first rank come first."""
+        """The step's micro-batches have one order, in which those of the first rank come first."""
         self.optimizer.zero_grad()
         total = torch.zeros((), dtype=torch.float64)
         begin = dist.get_rank() * ACCUMULATION
@@ -121,7 +121,7 @@ class RanksAgainstDdp(SluiceRuns):
 
 
 def rank_of(launcher, rank):
-    """The process of that rank among the launcher's children."""
+    """The launcher's child process of that rank."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((process / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])

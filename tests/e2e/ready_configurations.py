@@ -1,4 +1,4 @@
-"""The files of configs/: each is understood as a whole, and trains once its model is small.
+"""The files of configs/: each is valid as a whole, and trains with a small model.
 
 The program is the environment's SLUICE.
 """
@@ -21,7 +21,7 @@ SMALL = {"model.layers": 2, "model.hidden": 32, "model.heads": 2, "model.context
 SMALL_RUN = {"data.sequence_length": 16, "data.dtype": "uint16",
              "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
              "run.device": "cpu", "run.cpu_threads": 1, "run.eval_batches": 2}
-# What model.path names: the config.json files of the Hugging Face Hub, as far as they say a shape.
+# The config.json files of the Hugging Face Hub that model.path names, with only the shapes.
 QWEN3 = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": False,
          "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 40960,
          "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
@@ -62,7 +62,8 @@ def words_of(overrides):
 
 class ReadyConfigurations(SluiceRuns):
     def folder_of(self, file):
-        """Of a configuration's model, with its config.json alone; nothing where it names none."""
+        """The options for a configuration's model, with its config.json alone; [] if it has
+        none."""
         if file.stem not in BASES:
             return []
         folder = self.path / f"{file.stem}-hub"
@@ -79,14 +80,14 @@ class ReadyConfigurations(SluiceRuns):
                 there = self.folder_of(file)
                 outcome = self.sluice("config", file, *there)
                 self.assertEqual(outcome.stderr, "")
-                if not there:  # else what is overruled is listed
+                if not there:  # otherwise, overridden keys are listed
                     self.assertNotIn("ignored", outcome.stdout)
                 resolved = json.loads(self.sluice("config", file, *there, "--json").stdout)
                 self.assertEqual((resolved["model"]["layers"], resolved["model"]["hidden"]),
                                  SHAPES[file.stem])
                 self.assertEqual(resolved.get("recipe", {}).get("lora", {}).get("rank", 0),
                                  16 if "lora" in file.stem else 0)
-                # Steps are the user's to change, and the schedule follows.
+                # A user can change the steps, and the schedule follows.
                 longer = ("config", file, *there, "--set", "run.epochs=null", "--set", "run.steps=7000")
                 self.assertRegex(self.sluice(*longer).stdout,
                                  r"(?m)^  scheduler\.params\.total_num_steps +7000 ")
@@ -109,14 +110,14 @@ class ReadyConfigurations(SluiceRuns):
                 self.sluice("train", file, "--out", self.path / file.stem, "--steps", 3, *words)
                 steps = self.metrics(file.stem)
                 self.assertEqual(len(steps), 3)
-                self.assertLess(abs(steps[0]["loss"] - 4.16), 0.4)  # ln(64): it knows nothing
+                self.assertLess(abs(steps[0]["loss"] - 4.16), 0.4)  # ln(64): untrained
                 self.assertIn("val_loss", steps[-1])
                 # See deepspeed_files.py for why three steps.
                 on_nvme = any(step["nvme_write_bytes"] for step in steps)
                 self.assertEqual(on_nvme, file.stem in ("demo", "gpt2_xl_24gb_nvme"))
 
     def small_base(self, file, words):
-        """A folder as Hugging Face has them, of the configuration's architecture."""
+        """A Hugging Face folder of the configuration's architecture."""
         architecture = BASES[file.stem]["model_type"]
         made = self.path / f"{file.stem}-made"
         run = self.write_run({"model": {"preset": "custom", "family": "llama", "kv_heads": 1,

@@ -21,7 +21,7 @@ torch.set_num_threads(1)  # the models are small
 
 
 def make_model(shape, seed):
-    """Of the same words as a run file's `model`."""
+    """A model with the keys of a run file's `model`."""
     torch.manual_seed(seed)
     return GPT2LMHeadModel(GPT2Config(
         n_layer=shape["layers"], n_embd=shape["hidden"], n_head=shape["heads"],
@@ -30,7 +30,7 @@ def make_model(shape, seed):
 
 
 def windows(tokens, firsts, length):
-    """Rows of length + 1 tokens: inputs, and the target of the last one."""
+    """Rows of length + 1 tokens: the inputs, and the target of the last one."""
     return torch.tensor([list(tokens[first:first + length + 1]) for first in firsts])
 
 
@@ -40,7 +40,7 @@ def loss_of(model, rows):
 
 
 def mean_loss(model, tokens, length):
-    """Over the windows that follow each other at a distance of `length`."""
+    """The mean loss over consecutive windows of `length` tokens."""
     with torch.no_grad():
         firsts = range(0, len(tokens) - length, length)
         return loss_of(model.eval().double(), windows(tokens, firsts, length)).item()
@@ -48,7 +48,7 @@ def mean_loss(model, tokens, length):
 
 class Training:
     def __init__(self, model, settings, rate_of):
-        """`settings`: a run file's optimizer.params; rate_of(updates applied) is the rate.
+        """`settings`: a run file's optimizer.params; rate_of(updates so far) is the learning rate.
 
         Biases and norms do not decay, as in Hugging Face's trainer, unless "decayed" is "all".
         """
@@ -62,7 +62,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(groups, betas=settings["betas"], eps=settings["eps"])
 
     def step(self, micro_batches, clip, skip=False):
-        """(loss, gradient norm, rate); with `skip` nothing is updated."""
+        """(loss, gradient norm, rate); with `skip`, no update."""
         self.optimizer.zero_grad()
         rate = self.rate_of(self.applied)
         total = 0

@@ -1,4 +1,4 @@
-"""A run that is killed, continued and completed: what it wrote down, and the page that is made of it."""
+"""A run that is killed, resumed and completed: its records, and the report made from them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: folders, corpora, and the sluice program run as a user would.
+"""Shared by end-to-end tests: folders, corpora, and the sluice program, run as a user would.
 
 The program is the environment's SLUICE.
 """
@@ -16,12 +16,12 @@ import unittest
 from pathlib import Path
 
 SLUICE = os.path.abspath(os.environ.get("SLUICE", "build/bin/sluice"))
-WAIT_S = 120  # for what a program says or does: far more than it takes
+WAIT_S = 120  # for an output or the end of a program: far more than either needs
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def corpus(count, seed):
-    """Tokens below 61, each followed by one of two: there is something to learn."""
+    """Tokens below 61, each followed by one of two: a pattern to learn."""
     draw = random.Random(seed)
     last, tokens = 1, array.array("H")
     for _ in range(count):
@@ -31,13 +31,13 @@ def corpus(count, seed):
 
 
 def bytes_of(text):
-    """Of "1.5G", as the preflight table writes sizes."""
+    """The bytes of "1.5G", the form of sizes in the preflight table."""
     number, unit = re.fullmatch(r"([\d.]+)([KMGT]?)", text).groups()
     return float(number) * UNITS[unit]
 
 
 class Outcome:
-    """What a program left: its texts, and the most memory that was resident."""
+    """The output of a program, and its peak of resident memory."""
 
     def __init__(self, stdout, stderr, peak_bytes):
         self.stdout = stdout
@@ -45,13 +45,13 @@ class Outcome:
         self.peak_bytes = peak_bytes
 
     def planned(self, line):
-        """The size in a line of the preflight table; 0 where there is no such line."""
+        """The size in a line of the preflight table; 0 without such a line."""
         found = re.search(rf"^ +{re.escape(line)} +([\d.]+[KMGT]?)\b", self.stderr, re.MULTILINE)
         return bytes_of(found.group(1)) if found else 0
 
 
 class Running:
-    """A process whose standard error is a pipe of text, and what it has said there so far."""
+    """A process whose standard error is a pipe, and the text that came from it so far."""
 
     def __init__(self, process):
         self.process = process
@@ -81,7 +81,7 @@ class Running:
         self._wait_until(lambda: re.search(pattern, self.text), f"what matches {pattern}")
 
     def wait_for_more_steps(self, count=3):
-        """However many there were; a step is a line with run.log_every of 1."""
+        """Waits for `count` further steps; with run.log_every of 1, each is a line."""
         self.wait_for("\nstep ", self.text.count("\nstep ") + count)
 
     def send(self, *numbers):
@@ -89,7 +89,7 @@ class Running:
             self.process.send_signal(number)
 
     def end(self):
-        """Waits for it; its exit code."""
+        """Waits for the process; returns its exit code."""
         self.process.wait(WAIT_S)
         self._reader.join()
         self.process.stderr.close()
@@ -104,7 +104,7 @@ class SluiceRuns(unittest.TestCase):
         (self.path / "nvme").mkdir()
 
     def sluice(self, *arguments):
-        """Runs it to success. The peak is the program's own, but never less than this one's."""
+        """Runs it to success. The peak is the program's own, but never less than this process's."""
         with open(self.path / "stdout", "w+", encoding="utf-8") as stdout, \
              open(self.path / "stderr", "w+", encoding="utf-8") as stderr:
             actions = [(os.POSIX_SPAWN_DUP2, stdout.fileno(), 1),

@@ -1,5 +1,5 @@
-"""What a run makes of the storage and the limits that it finds: btrfs, drives that are memory,
-folders that other machines use, control groups.
+"""How a run adapts to storage and limits: btrfs, drives that are memory, folders shared with other
+machines, control groups.
 
 The programs are the environment's SLUICE and AIO_BENCH.
 """
@@ -50,7 +50,7 @@ class Runs(SluiceRuns):
         return (self.path / "stderr").read_text(encoding="utf-8")
 
     def wait_for_steps(self, process, name, steps):
-        """Until so many are done."""
+        """Waits for that many steps."""
         metrics = self.path / name / "metrics.jsonl"
         while process.poll() is None:
             if metrics.exists() and len(metrics.read_bytes().splitlines()) >= steps:
@@ -90,7 +90,7 @@ class InMemory(Runs):
                         stderr=subprocess.DEVNULL)
 
     def overlay(self):
-        """One whose upper layer is memory; that memory's mount point."""
+        """An overlay whose upper layer is in memory, and that memory's mount point."""
         folder = Path(tempfile.mkdtemp(prefix="sluice-overlay-"))
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         memory, overlay = folder / "m", folder / "o"
@@ -117,7 +117,7 @@ class InMemory(Runs):
     def test_an_overlay_on_tmpfs_is_called_memory_and_counted_as_such(self):
         overlay, memory = self.overlay()
         self.expect_memory(overlay, "a")
-        # As inside a container: what the mount table calls the upper layer is not there.
+        # Inside a container, the mount table has no entry for the upper layer.
         subprocess.run(["umount", "-l", str(memory)], check=True)
         self.assertEqual(list(memory.iterdir()), [])
         self.expect_memory(overlay, "b")
@@ -125,7 +125,7 @@ class InMemory(Runs):
 
 @unittest.skipIf(FailingMount.unavailable(), FailingMount.unavailable())
 class OfAnotherMachine(Runs):
-    """On a file system whose locks may not reach other machines, as FUSE's and NFS's."""
+    """On a file system whose locks may not reach other machines, such as FUSE or NFS."""
 
     @staticmethod
     def contents(folder):
@@ -151,7 +151,7 @@ class OfAnotherMachine(Runs):
                 self.assertIn("on host elsewhere since", told)
                 self.assertIn(f"rm -r {mount.path}/sluice-run", told)
                 self.assertEqual(self.contents(self.path / "nvme"), before)
-            # Of a container that had another name on this machine and this mount.
+            # Left by a container that had another host name on this machine and this mount.
             for owner, text in zip(owners, ours):
                 owner.write_text(json.dumps({**json.loads(text), "host": "pod-1"}))
             self.train(config, "a", "--overwrite")
@@ -159,11 +159,11 @@ class OfAnotherMachine(Runs):
 
 
     def test_a_live_store_is_refused_through_another_mount_of_its_folder(self):
-        """As in two pods of one node: a lock of one mount is not seen by the other."""
+        """Like two pods of one node: each mount has locks of its own."""
         with FailingMount(self.path / "nvme") as one, FailingMount(self.path / "nvme") as two:
             process = self.start(self.run_file(one.path, steps=100000), "a")
             self.wait_for_steps(process, "a", 1)
-            (self.path / "a").rename(self.path / "b")  # its lock; the store has the name still
+            (self.path / "a").rename(self.path / "b")  # moves its lock; the store keeps its name
             told = self.train(self.run_file(two.path, steps=2), "a", code=2)
             self.assertIn(f"belongs to process {process.pid} on host", told)
             listed = subprocess.run([SLUICE, "scrub", two.path, "--remove-leftovers"], check=True,
@@ -178,7 +178,7 @@ class OfAnotherMachine(Runs):
 
 class InAControlGroup(Runs):
     def group(self, limit_bytes):
-        """A group with that limit; the file of its processes."""
+        """Creates a group with that limit; returns the file of its processes."""
         for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                             ("/sys/fs/cgroup", "memory.max")):
             folder = Path(root) / f"sluice-test-{os.getpid()}"
@@ -194,7 +194,7 @@ class InAControlGroup(Runs):
     def test_the_table_has_what_its_limit_leaves_without_page_cache(self):
         limit = 1536 * MIB
         processes = self.group(limit)
-        # Half of the limit is filled with the pages of a file, which the kernel gives back.
+        # Half of the limit is page cache of a file, which the kernel can reclaim.
         script = f"""echo $$ > {processes}
             head -c {limit // 2} /dev/zero > {self.path}/pages && cat {self.path}/pages > /dev/null
             exec {SLUICE} train {self.run_file(self.path / "nvme")} --out {self.path}/a"""

@@ -1,4 +1,4 @@
-"""50 steps of sluice train beside PyTorch from the same weights, with the same batches.
+"""50 steps of sluice train, compared with PyTorch from the same weights, with the same batches.
 
 The programs are the environment's SLUICE and PRINT_SAMPLES.
 """
@@ -23,11 +23,11 @@ WARMUP = {"warmup_min_lr": 0.0004, "warmup_max_lr": 0.004, "warmup_num_steps": 1
 NVME = {"stage": 3, "sub_group_size": 20000, "stage3_param_persistence_threshold": 0,
         "offload_param": {"device": "nvme"}, "offload_optimizer": {"device": "nvme"}}
 CPU = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
-LEARNT = 1.5  # by how much the loss falls at least: a run that stands still proves nothing
+LEARNT = 1.5  # the least fall of the loss: a run that stands still proves nothing
 
 
 def rate_of(applied):
-    """As DeepSpeed's scheduler is stepped: after each update, the first one counted as 0."""
+    """Steps like DeepSpeed's scheduler: after each update, the first one counted as 0."""
     share = min(1.0, max(0, applied - 1) / WARMUP["warmup_num_steps"])
     return WARMUP["warmup_min_lr"] + share * (WARMUP["warmup_max_lr"] - WARMUP["warmup_min_lr"])
 
@@ -35,9 +35,9 @@ def rate_of(applied):
 @unittest.skipIf(MISSING, MISSING)
 class AgainstTorch(SluiceRuns):
     def train(self, zero, precision, deepspeed=False):
-        """The metrics of the run, and its weights in `self.path`/after.
+        """Trains; returns the metrics. The weights are in `self.path`/after.
 
-        With `deepspeed` all that DeepSpeed knows is in a file of its own.
+        With `deepspeed`, all keys that DeepSpeed has are in a file of their own.
         """
         self.text = self.tokens("train.bin", 12000, seed=4)
         make_model(SHAPE, seed=2).save_pretrained(self.path / "before")
@@ -76,7 +76,7 @@ class AgainstTorch(SluiceRuns):
         return firsts
 
     def reference(self, skipped, **more):
-        """The model after as many steps, and each step's (loss, norm, rate)."""
+        """The model after the same steps, and each step's (loss, norm, rate)."""
         training = Training(GPT2LMHeadModel.from_pretrained(self.path / "before"),
                             {**ADAMW, **more}, rate_of)
         firsts = iter(self.samples())
@@ -104,7 +104,7 @@ class AgainstTorch(SluiceRuns):
         self.assertLess(clipped, STEPS - 5)
         self.compare_weights(model)
 
-    # Which parameters decay is seen in the norms: within 50 steps it takes 2% off their ones.
+    # The norms show which parameters decay: 50 steps take 2% off their ones.
     def test_decays_all_parameters_for_a_deepspeed_file_and_matrices_for_ours(self):
         self.train(CPU, {}, deepspeed=True)
         decayed, _ = self.reference([False] * STEPS, decayed="all")

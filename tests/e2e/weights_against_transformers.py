@@ -1,4 +1,4 @@
-"""Weights go from sluice to transformers and back, and give the same loss on both sides.
+"""Weights go from sluice to transformers and back, with the same loss on both sides.
 
 The program is the environment's SLUICE.
 """
@@ -47,7 +47,7 @@ class AgainstTransformers(SluiceRuns):
 
     def test_evaluates_what_transformers_wrote_in_one_file_or_several(self):
         model = make_model(SHAPE, seed=6)
-        with torch.no_grad():  # large enough that every weight matters
+        with torch.no_grad():  # so large that every weight matters
             for value in model.parameters():
                 value.add_(0.1 * torch.randn_like(value))
         model.save_pretrained(self.path / "one")

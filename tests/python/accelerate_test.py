@@ -1,4 +1,4 @@
-"""Accelerate's loop by the engine (sluice.accelerate), beside the plain Accelerator."""
+"""Accelerate's loop with the engine (sluice.accelerate), compared with the plain Accelerator."""
 
 import sys
 import tempfile
@@ -49,7 +49,7 @@ class Loop(unittest.TestCase):
         return made
 
     def train(self, accelerator, epochs=2, save=None, load=None):
-        """The loop of a script: seven micro-batches an epoch, three of them a step."""
+        """A script's loop: seven micro-batches per epoch, three of them per step."""
         model = make()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         schedule = transformers.get_scheduler("cosine", optimizer, 2, 8)
@@ -175,7 +175,7 @@ class Loop(unittest.TestCase):
         self.assertEqual(schedule.get_last_lr(), [1e-2])
 
     def test_a_state_that_is_saved_again(self):
-        """The newest counts, also where a longer run has saved into the folder before."""
+        """The newest state is loaded, even if a longer run has saved into the folder before."""
         state = self.folder / "state"
         accelerator = self.accelerator(ZERO)
         self.train(accelerator, save=str(state))
@@ -191,7 +191,7 @@ class Loop(unittest.TestCase):
         self.assertEqual(model.global_steps, 0)
 
     def test_more_micro_batches_than_a_step_has(self):
-        """The step ends where Accelerate says so."""
+        """The step ends when Accelerate says so."""
         accelerator = self.accelerator(ZERO)
         model, batches = self.begun(accelerator)
         for step, count in enumerate((5, 2), 1):

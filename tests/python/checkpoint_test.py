@@ -1,5 +1,5 @@
-"""Checkpoints of the package sluice: a run that stops, or is killed, goes on with the bits of one
-that never did."""
+"""Checkpoints of the package sluice: a run that stops or is killed continues with the bits of one
+that was not interrupted."""
 
 import json
 import os
@@ -23,7 +23,7 @@ STEPS = 8
 
 
 class Noisy(Tower):
-    """With all that a step depends on besides weights: dropout, and a buffer that forward
+    """Has all state besides weights that affects a step: dropout, and a buffer that forward
     changes."""
 
     def __init__(self):
@@ -42,8 +42,8 @@ def noisy():
 
 
 def kept_training(directory, place, drive):
-    """Trains and saves every step from its newest checkpoint on, as a script would. For a process
-    of its own."""
+    """Trains from its newest checkpoint and saves every step, as a script would. Runs in a child
+    process."""
     torch.set_num_threads(1)
     with initialize(noisy(), accumulation=2, place=place, drive=drive) as engine:
         if Path(directory, "checkpoints").exists():
@@ -80,7 +80,7 @@ class Resuming(unittest.TestCase):
                     noisy(), accumulation=2, place=place, drive=drive, gradient_clipping=1.0
                 ) as engine:
                     if part > 0:
-                        torch.manual_seed(1)  # of another process
+                        torch.manual_seed(1)  # the state in another process
                         path, client = engine.load_checkpoint(Path(folder) / "run")
                         self.assertEqual(path, saved)
                         self.assertEqual(client, {"part": part - 1, "π": [None]})
@@ -98,7 +98,7 @@ class Resuming(unittest.TestCase):
             self.assertEqual(
                 sorted(os.listdir(Path(folder) / "run" / "checkpoints")),
                 [f"step-{step:09}" for step in (6, 8)],
-            )  # run.keep_last is 2 unless set
+            )  # run.keep_last is 2 by default
 
     def test_in_16_bits_has_the_same_masters(self):
         precision = {"bf16": {"enabled": True}}
@@ -234,7 +234,7 @@ class Refusing(unittest.TestCase):
         manifest.write_text(text)
         weights = next(Path(self.path).glob("master-*"))
         data = bytearray(weights.read_bytes())
-        data[20] ^= 1  # in its header
+        data[20] ^= 1  # within its header
         weights.write_bytes(data)
         self.refused("master-00001", tower(), error=sluice.Error)
 
@@ -265,7 +265,7 @@ class Refusing(unittest.TestCase):
                     other.save_checkpoint(self.folder.name + "-other", {"f": print})
 
     def test_a_save_between_micro_batches(self):
-        """Where that is asked for: of the last step, and the step goes on."""
+        """On request, it saves the last whole step, and the current step continues."""
         data = batches(8)
         for place in PLACES[:2]:
             drive = Path(self.folder.name) / place
@@ -278,7 +278,7 @@ class Refusing(unittest.TestCase):
                 middle = masters(engine)
                 losses += train(engine, data[3:5])
                 path = engine.save_checkpoint(drive / "run", within_step=True)
-                engine.backward(engine(data[5]))  # the last one of its step
+                engine.backward(engine(data[5]))  # the last micro-batch of its step
                 with self.assertRaisesRegex(sluice.RefusedError, "between steps"):
                     engine.save_checkpoint(drive / "run", within_step=True)
                 losses.append(engine.step().loss)
@@ -287,7 +287,7 @@ class Refusing(unittest.TestCase):
                 self.assertEqual(masters(engine), middle)
 
     def test_a_client_state_that_no_manifest_has_room_for(self):
-        quotes = '"' * (65 << 20)  # four characters each, as the manifest has them
+        quotes = '"' * (65 << 20)  # each takes four characters in the manifest
         with initialize(tower()) as engine:
             with self.assertRaisesRegex(sluice.RefusedError, "client_state is too large: .* 260.*M"):
                 engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes})

@@ -1,5 +1,5 @@
-"""Engines made by DeepSpeed's names (sluice.deepspeed): their checkpoints, gathered parameters, and
-what they refuse."""
+"""Engines made through DeepSpeed's names (sluice.deepspeed): checkpoints, gathered parameters, and
+refusals."""
 
 import argparse
 import os
@@ -71,7 +71,7 @@ class Checkpoints(unittest.TestCase):
         for tag, expected in ((None, "second"), ("aside", "aside"), ("first", "first")):
             self.assertEqual(engine.load_checkpoint(self.folder, tag)[1], {})
             self.assertEqual(masters(engine.engine), hashes[expected])
-        engine.save_checkpoint(self.folder, "aside")  # of an earlier step than what it replaces
+        engine.save_checkpoint(self.folder, "aside")  # an earlier step than the one it replaces
         other = self.engine(seed=1)
         other.load_checkpoint(self.folder)
         self.assertEqual((masters(other.engine), other.global_steps), (hashes["first"], 1))
@@ -105,7 +105,7 @@ class Checkpoints(unittest.TestCase):
         other = self.engine(seed=1)
         self.assertTrue(other.load_checkpoint(self.folder, "tag")[0].endswith("step-000000002"))
         self.assertEqual(masters(other.engine), expected)
-        # What a link leads to is not the tag's.
+        # The tag does not own the target of a link.
         theirs = self.folder / "theirs"
         (self.folder / "tag").rename(theirs)
         (self.folder / "tag").symlink_to(theirs)
@@ -250,7 +250,7 @@ class Gathering(unittest.TestCase):
                     self.assertEqual(engine.global_step, 3)
                     engine.save_checkpoint(drive / "run")
                     changed = masters(engine)
-                    # Without its moments a step would be AdamW's first, of the whole rate.
+                    # Without its moments, the step would be AdamW's first, at the whole rate.
                     expected = train_by_torch(reference, plain, batches(4, seed=5))
                     self.assertTrue(
                         close(small_modules.train(engine, batches(4, seed=5)), expected)
@@ -281,7 +281,7 @@ class Gathering(unittest.TestCase):
         engine.destroy()
 
     def test_takes_the_swap_of_an_average(self):
-        """By parameter.data = tensor, there and back; the tensors stay what they are."""
+        """Swaps by parameter.data = tensor, there and back; the tensors keep their values."""
         module = tower()
         engine, _, _, _ = initialize(module)
         train(engine, batches(2))
@@ -385,7 +385,7 @@ class Refusing(unittest.TestCase):
         module = module or tower(blocks=1)
         with self.assertRaisesRegex(sluice.RefusedError, sentence):
             initialize(module, config, **more)
-        # It is as it was.
+        # The module is unchanged.
         self.assertTrue(all(it.untyped_storage().nbytes() > 0 for it in module.parameters()))
 
     def test_optimizers(self):
@@ -487,7 +487,7 @@ class Refusing(unittest.TestCase):
                 getattr(engine, name)
         with self.assertRaisesRegex(AttributeError, "neither .* nor Tower has 'no_such_thing'"):
             print(engine.no_such_thing)
-        self.assertEqual(len(engine.blocks), 4)  # the module's
+        self.assertEqual(len(engine.blocks), 4)  # the attribute of the module
         with self.assertRaisesRegex(sluice.RefusedError, "lr.*cannot be set"):
             optimizer.param_groups[0]["lr"] = 1.0
         with self.assertRaisesRegex(sluice.RefusedError, "made before the engine"):

@@ -1,4 +1,5 @@
-"""What scripts import of DeepSpeed and touch beside its engine: it is there, or says what to use."""
+"""Names of DeepSpeed that scripts import or use, other than its engine: supported, or refused with
+advice."""
 
 import copy
 import importlib
@@ -56,7 +57,7 @@ class Names(unittest.TestCase):
             "runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3": "initialize",
         }.items():
             module, _, wanted = name.rpartition(".")
-            for kind in (sluice.RefusedError, ImportError):  # a script may try without it
+            for kind in (sluice.RefusedError, ImportError):  # a script may catch it and continue
                 with self.assertRaisesRegex(kind, f"no {wanted}: .*{sentence}"):
                     exec(f"from sluice.deepspeed.{module} import {wanted}")
 
@@ -204,7 +205,7 @@ class Sentences(unittest.TestCase):
         torch.save(values, io.BytesIO())
         engine.close()
         module.load_state_dict(values, assign=True)
-        again = copy.deepcopy(module)  # of a plain module again
+        again = copy.deepcopy(module)  # after the engine, the module is a plain one
         for name, value in again.state_dict().items():
             self.assertTrue(torch.equal(value, values[name]), name)
 

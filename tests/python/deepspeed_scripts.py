@@ -1,4 +1,4 @@
-"""What scripts do with DeepSpeed's names, and with plain PyTorch beside them."""
+"""Typical scripts that use DeepSpeed's names, and their equivalents in plain PyTorch."""
 
 import json
 
@@ -26,7 +26,7 @@ def without_optimizer(**more):
 
 
 def split(module, lr=3e-3):
-    """Groups as scripts make them: matrices decay, and have another rate here."""
+    """Typical parameter groups: matrices decay, and here have a rate of their own."""
     return [
         {"params": [it for it in module.parameters() if it.dim() > 1], "weight_decay": 0.1},
         {"params": [it for it in module.parameters() if it.dim() < 2], "weight_decay": 0, "lr": lr},

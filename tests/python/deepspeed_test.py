@@ -1,4 +1,4 @@
-"""DeepSpeed's names (sluice.deepspeed): beside plain PyTorch, and what they refuse."""
+"""DeepSpeed's names (sluice.deepspeed): compared with plain PyTorch, and refusals."""
 
 import argparse
 import json
@@ -214,7 +214,7 @@ class Training(unittest.TestCase):
 
 
 class Configurations(unittest.TestCase):
-    """What people type, by every way in: they have one reader, which `sluice` has as well."""
+    """Hand-written files, through every entry point: all use the parser of `sluice`."""
 
     def setUp(self):
         holder = tempfile.TemporaryDirectory()
@@ -222,13 +222,13 @@ class Configurations(unittest.TestCase):
         self.path = Path(holder.name) / "ds.json"
 
     def engines(self, text):
-        """Of a dict, where the text is JSON, and of a file; by both calls."""
+        """Engines from a file, and from a dict if the text is JSON; by both calls."""
         self.path.write_bytes(text if isinstance(text, bytes) else text.encode())
         configs = [self.path, str(self.path)]
         try:
             configs.append(json.loads(text))
         except (ValueError, RecursionError):
-            pass  # no dict
+            pass  # not a dict
         for config in configs:
             yield lambda it=config: sluice.initialize(tower(blocks=1), it)
             yield lambda it=config: initialize(tower(blocks=1), it)[0].engine

@@ -1,5 +1,5 @@
-"""The package sluice beside plain PyTorch: the same losses; and the same bits wherever anything
-lies."""
+"""The package sluice, compared with plain PyTorch: the same losses, and the same bits with every
+placement."""
 
 import re
 import tempfile
@@ -36,7 +36,7 @@ STEPS = 20
 
 
 class AgainstTorch(unittest.TestCase):
-    # `noise`: parameters whose gradient is zero but for rounding, which AdamW makes whole steps of.
+    # `noise`: parameters whose gradient is only rounding error, of which AdamW makes whole steps.
     def check(self, module, accumulation=1, clip=None, noise=(), **options):
         reference = twin(module)
         more = {"gradient_clipping": clip} if clip else {}
@@ -74,7 +74,7 @@ class AgainstTorch(unittest.TestCase):
         self.check(Regions())
 
     def test_reentrant_checkpoints_of_a_unit_that_is_used_twice(self):
-        # Its gradient comes in two parts, of two backward passes within one.
+        # Its gradient is the sum of two backward passes within one.
         class Twice(Tower):
             def hidden(self, tokens):
                 x = self.embedding(tokens)
@@ -94,7 +94,7 @@ class AgainstTorch(unittest.TestCase):
                 type(self).uses += 1
                 for block in [self.blocks[0], self.blocks[1], self.blocks[0], self.blocks[2]]:
                     x = block(x)
-                # The gradient of what was not used is zero, which is not what PyTorch makes of it.
+                # Unused parameters get a gradient of zero here; PyTorch gives them none.
                 return self.norm(x) + 0 * sum(it.sum() for it in self.blocks[3](x).unbind())
 
         torch.manual_seed(0)
@@ -112,7 +112,7 @@ class AgainstTorch(unittest.TestCase):
         class Odd(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.scale = nn.Parameter(torch.tensor(0.5))  # no dimension
+                self.scale = nn.Parameter(torch.tensor(0.5))  # zero-dimensional
                 self.embedding = nn.Embedding(VOCAB, WIDTH)
                 self.stages = nn.Sequential(
                     Block(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), nn.Identity()
@@ -122,9 +122,9 @@ class AgainstTorch(unittest.TestCase):
                 )
                 self.attention = nn.MultiheadAttention(
                     WIDTH, 2, batch_first=True
-                )  # reads its parts' weights
+                )  # it reads the weights of its children
                 self.weighted = nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, VOCAB))
-                self.shared = self.stages[0].norm  # of a block, and used outside of it
+                self.shared = self.stages[0].norm  # part of a block, and also used outside of it
 
             def forward(self, tokens):
                 x = (
@@ -138,7 +138,7 @@ class AgainstTorch(unittest.TestCase):
                 )
 
         torch.manual_seed(0)
-        self.check(Odd(), noise=["attention.in_proj_bias"])  # as the softmax does that of keys
+        self.check(Odd(), noise=["attention.in_proj_bias"])  # its key part has no gradient
 
     def test_buffers_that_forward_changes(self):
         class Normed(nn.Module):
@@ -197,7 +197,7 @@ class AgainstTorch(unittest.TestCase):
         self.check(Extra())
 
     def test_only_a_loss_beside_the_output(self):
-        # What the block returns has no gradient: the part that made the loss is what is watched.
+        # The block's output has no gradient, so the engine watches the part that produced the loss.
         class Aside(Block):
             def forward(self, x):
                 self.extra = self.up(x).square().mean()
@@ -231,7 +231,7 @@ class AgainstTorch(unittest.TestCase):
             wanted.backward()
             for (
                 parameter
-            ) in reference.parameters():  # without a gradient they decay here all the same
+            ) in reference.parameters():  # here, they decay even without a gradient
                 parameter.grad = (
                     torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 )
@@ -285,7 +285,7 @@ class AgainstTorch(unittest.TestCase):
             self.assertLess((state["tower." + name] - value.cpu()).abs().max().item(), 1e-5, name)
 
     def test_gradients_that_are_known_to_be_complete_change_no_bit(self):
-        # What is done on a GPU, where a sum that is taken up again crosses the bus.
+        # On a GPU this is the default: a sum that is added to again crosses the bus.
         expected = None
         for learns in (False, True):
             module = tower(blocks=3)
@@ -294,7 +294,7 @@ class AgainstTorch(unittest.TestCase):
                 losses = train(engine, batches(8))
                 self.assertEqual(engine._steps._is_single, [True] * 4)
                 got = losses, masters(engine)
-                if learns:  # a second loss where there was one comes too late, once
+                if learns:  # once, a second loss in a block that had only one comes too late
                     engine.backward(engine(batches(1)[0]))
                     with self.assertRaisesRegex(
                         sluice.Error, "comes in more parts than in the micro-batches before"
@@ -385,7 +385,7 @@ class AgainstTorch(unittest.TestCase):
             rounded = {name: state.pop(name).half() for name in list(state)}
             self.assertEqual([it() for it in made if it() is not None], [])
             made.clear()
-            part = engine.module.blocks[0].norm.state_dict()  # of a unit that has more
+            part = engine.module.blocks[0].norm.state_dict()  # its unit has other parameters, too
             self.assertTrue(torch.equal(part["bias"].half(), rounded["blocks.0.norm.bias"]))
             del part
             self.assertEqual([it() for it in made if it() is not None], [])

@@ -1,5 +1,5 @@
-"""Modules of transformers that the engine's own units do not compute, or no longer: hooks do, or
-a sentence says why not."""
+"""Modules of transformers that native units cannot compute, or no longer can: hooks do, or an error
+says why not."""
 
 import tempfile
 import unittest
@@ -18,7 +18,7 @@ if MISSING is None:
 
 
 class ByHooks(Fast):
-    """What "auto" leaves to PyTorch, and "engine" refuses."""
+    """Modules that "auto" leaves to PyTorch and "engine" refuses."""
 
     def reason(self, model, pattern):
         with self.assertRaisesRegex(sluice.RefusedError, f'units="engine".*{pattern}'):
@@ -106,7 +106,7 @@ class ByHooks(Fast):
         self.near(train(self.engine(model, units="auto"), data), expected)
 
     def test_calls_that_units_do_not_compute(self):
-        """An engine in its course goes on by hooks, with its moments."""
+        """An engine in use switches to hooks and keeps its moments."""
         data = batches(8)
         naive = [padded(it, left=False, labels=False) for it in data]
         left = [padded(it, left=True) for it in data]
@@ -133,9 +133,9 @@ class ByHooks(Fast):
         self.assertEqual(list(Path.cwd().glob("sluice-to-hooks-*")), [])
 
     def test_in_the_middle_of_a_step(self):
-        """What the step has so far is computed once more, by hooks."""
+        """The step's earlier micro-batches are computed again, by hooks."""
         data = batches(12)
-        for place in (2, 3, 4):  # of the second step: within it, and its last micro-batch
+        for place in (2, 3, 4):  # in the second step: within it, and in its last micro-batch
             together = list(data)
             together[4 + place - 1] = padded(data[4 + place - 1], left=True, labels=False)
             expected = by_torch(make("gpt2"), together, accumulation=4)
@@ -155,7 +155,7 @@ class ByHooks(Fast):
             engine(**padded(data[1], left=True))
 
     def test_refused_in_the_middle_of_a_step(self):
-        """units="engine" says what to do, and the step goes on, or begins anew."""
+        """units="engine" says what to do, and the step continues or starts again."""
         data = batches(4)
         hidden = padded(data[1], left=True)
         hidden["labels"] = hidden["input_ids"].masked_fill(hidden["attention_mask"] == 0, -100)
@@ -319,7 +319,7 @@ class ByHooks(Fast):
             self.assertAlmostEqual(engine.step().loss, expected.item(), delta=1e-5)
 
     def test_losses_beside_the_modules(self):
-        """By the logits of a call with labels, and by two calls: they are repeated by hooks."""
+        """Losses from the logits of a call with labels, or from two calls: repeated by hooks."""
         data = batches(4)
 
         def loss_of(call, batch):
@@ -371,7 +371,7 @@ class ByHooks(Fast):
             self.assertRegex(engine.way_reason, pattern)
 
     def test_numbers_that_are_changed_later(self):
-        """As the module computes from there on, which PyTorch does then."""
+        """From then on, results are those of the changed module, as in PyTorch."""
 
         def loss(logits, labels, vocab_size, **_):
             return logits.float().logsumexp(-1).mean()
@@ -404,7 +404,7 @@ class ByHooks(Fast):
                 optimizer.zero_grad()
                 expected = reference(**batch).loss
                 expected.backward()
-                for it in reference.parameters():  # the engine's: a gradient of zero
+                for it in reference.parameters():  # the engine uses a gradient of zero
                     it.grad = torch.zeros_like(it) if it.grad is None else it.grad
                 optimizer.step()
                 self.near(train(engine, [batch]), [expected.item()], f"{pattern}, step {step}")
@@ -416,7 +416,7 @@ class ByHooks(Fast):
         model = make("llama")
         model.model.rotary_emb.inv_freq[3] *= 1.01
         self.reason(model, "inv_freq of model.rotary_emb is not what its config says")
-        rounded = make("llama")  # as another device may have it
+        rounded = make("llama")  # as another device may compute it
         table = rounded.model.rotary_emb.inv_freq
         table.copy_(torch.nextafter(table, torch.full_like(table, 2)))
         self.assertEqual(self.engine(rounded).way, "engine")

@@ -1,4 +1,4 @@
-"""Small models of transformers, and what tests of the engine's own units share."""
+"""Small models of transformers, and helpers for tests of native units."""
 
 import logging
 import tempfile
@@ -61,8 +61,8 @@ def batches(count, seed=1, rows=2):
 
 
 def padded(batch, left, labels=True):
-    """Three tokens of the second row are padding. What is behind padding is no label: a hidden
-    token would foretell it."""
+    """Makes three tokens of the second row padding. The token after padding is not a label, since a
+    hidden token would predict it."""
     mask = torch.ones_like(batch["input_ids"])
     hidden = slice(0, 3) if left else slice(LENGTH - 3, LENGTH)
     mask[1, hidden] = 0

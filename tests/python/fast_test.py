@@ -1,5 +1,5 @@
-"""The fast way of the package sluice, in which the engine's own units compute a module of
-transformers: beside plain PyTorch's AdamW in fp32, and what is left to hooks."""
+"""Native units of the package sluice, which compute modules of transformers: compared with plain
+PyTorch's AdamW in fp32, and cases that are left to hooks."""
 
 import contextlib
 import itertools
@@ -42,10 +42,11 @@ class Losses(Fast):
             self.assertGreater(step["forward_ms"], 0)
 
     def test_weights_as_pytorch(self):
-        """Padding's row of the embedding has no gradient for being looked up, in texts either."""
+        """The padding row of the embedding gets no gradient from look-ups, even if texts contain
+        it."""
         for name in ("gpt2", "tied", "qwen3"):
             model = make(name)
-            model.resize_token_embeddings(VOCAB + 3)  # as for a token of padding
+            model.resize_token_embeddings(VOCAB + 3)  # adds a row for a padding token
             reference = twin(model)
             data = batches(3)
             engine = self.engine(model)
@@ -53,7 +54,7 @@ class Losses(Fast):
             by_torch(reference, data)
             for key, value in engine.state_dict().items():
                 off = (value - reference.state_dict()[key].cpu()).abs().max().item()
-                # AdamW's first steps are as large where a gradient is rounding alone.
+                # AdamW's first steps have full size even if a gradient is only rounding error.
                 self.assertLess(off, 1e-4, f"{name} {key}")
 
     def test_padded_rows(self):
@@ -88,7 +89,7 @@ class Losses(Fast):
             config = run_config(run={"checkpoint_background": "on" if background else "off"})
             for part in ("offload_param", "offload_optimizer"):
                 config["zero_optimization"][part] = {"device": "auto"}
-            room = 250 * 2**20 + background * 12 * 26 * 2**20  # with a copy of the state
+            room = 250 * 2**20 + background * 12 * 26 * 2**20  # includes a copy of the state
             gib = (program + room) / 2**30
             config["budget"] = {"nvme_paths": [str(self.folder)], "cpu_gib": gib}
             plan = sluice.plan({**config, **length}, model=make("gpt2", **sizes))
@@ -181,7 +182,7 @@ class Losses(Fast):
             self.assertEqual(len(found), 1, (name, bits, accumulation))
 
     def test_scale_of_the_loss(self):
-        """By num_items_in_batch, and where a script computes with the loss."""
+        """The scale comes from num_items_in_batch, or from a script's own use of the loss."""
         batch = {**batches(1)[0], "num_items_in_batch": 7}
         model = make("qwen2")
         reference = twin(model)
@@ -295,7 +296,7 @@ class Outputs(Fast):
             self.assertTrue(torch.equal(again.state_dict()[key], value), key)
 
     def test_tensors_are_made_where_they_belong(self):
-        """Not on torch's default device, which is the script's."""
+        """Not on torch's default device, which belongs to the script."""
         data = [*batches(2), padded(batches(1, seed=3)[0], left=True)]
         expected, engine = self.engine(make("llama")), self.engine(make("llama"))
         losses = train(expected, data)
@@ -358,7 +359,7 @@ class Failures(Fast):
             fast = engine._training.native
             with self.assertRaisesRegex(IndexError, "outside of the vocabulary"):
                 engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
-            if DEVICE == "cpu":  # within the units; a GPU computes nothing after such an index
+            if DEVICE == "cpu":  # the units check it; a GPU is unusable after such an index
                 with self.broken_checks(), self.assertRaises(IndexError):
                     engine(input_ids=data[0]["input_ids"] + VOCAB, labels=data[0]["labels"])
             loss = engine(**data[0]).loss
@@ -367,7 +368,7 @@ class Failures(Fast):
                 engine.backward(loss)
             with self.caught_documents() as caught:
                 loss = engine(**padded(data[0], left=True)).loss
-            caught[0][0].resize_(0)  # a block's backward fails with its sums open
+            caught[0][0].resize_(0)  # makes a block's backward fail while its sums are open
             with self.assertRaises(IndexError):
                 engine.backward(loss)
             self.assertIs(engine._training.native, fast)
@@ -415,7 +416,7 @@ print("closed")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                               timeout=120, check=False)  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-        self.assertIn("raised: CUDA error: ", done.stdout)  # of whichever call notices it
+        self.assertIn("raised: CUDA error: ", done.stdout)  # by any later call
         self.assertIn("closed", done.stdout)
 
     def test_a_stale_loss(self):
@@ -431,7 +432,7 @@ print("closed")
         train(engine, [batch])
 
     def test_a_loss_of_ones_own_in_eval_mode(self):
-        engine = sluice.initialize(make("gpt2").eval(), run_config())  # as from_pretrained() does
+        engine = sluice.initialize(make("gpt2").eval(), run_config())  # like from_pretrained()
         self.addCleanup(engine.close)
         batch = batches(1)[0]
 
@@ -460,7 +461,7 @@ print("closed")
 
 
 def run_of(directory, drive):
-    """The losses of a run that saves after each step, and what it ends with."""
+    """The losses of a run that saves after each step, and its final state."""
     is_there = (directory / "checkpoints").exists()
     model = make("gpt2", seed=3 if is_there else 0)
     config = run_config(2, "nvme", drive, run={"keep_last": 1})

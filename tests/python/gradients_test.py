@@ -1,5 +1,5 @@
-"""Gradients that are on the drives between backward and update: the bits are those of gradients in
-RAM, whatever a step does."""
+"""Gradients that are stored on the drives between backward and update: every step has the bits of
+one with gradients in RAM."""
 
 import os
 import tempfile
@@ -63,7 +63,8 @@ class OnTheDrives(Folder):
 
     def test_take_less_ram_than_they_are(self):
         before, after = self.assert_same(lambda: tower(blocks=20), bf16={"enabled": True})
-        # 6 bytes of each parameter, and of 3 of the blocks and of what is outside of them.
+        # 6 bytes per parameter before; after, only for 3 blocks and the parameters outside of
+        # blocks.
         buffers = after["gradients, buffers of those on NVMe"]
         self.assertLess(after["gradients"] + buffers, before["gradients"] / 3)
 
@@ -154,14 +155,14 @@ class OnTheDrives(Folder):
             run_dir = f"{self.path}/{on}-{accumulation}"
             with sluice.initialize(module, config, run_dir=run_dir) as engine:
                 train(engine, batches(8 * accumulation))
-            # On a busy machine a step's last writes are counted in the next one.
+            # On a busy machine, a step's last writes are counted in the next one.
             steps = sluice.metrics(run_dir)[1:]
             moved = sum(it["nvme_read_bytes"] + it["nvme_write_bytes"] for it in steps)
             return moved / len(steps) / count
 
         for accumulation in (1, 2):
             more = bytes_a_parameter(True, accumulation) - bytes_a_parameter(False, accumulation)
-            # Records have a header, and end on a page.
+            # Records have a header, and end at a page boundary.
             self.assertGreater(more, 5 * accumulation)
             self.assertLess(more, 13 * accumulation)
 

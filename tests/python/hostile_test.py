@@ -1,4 +1,4 @@
-"""The package sluice where something goes wrong: stale slots, exceptions, and what it refuses."""
+"""The package sluice after failures: stale slots, exceptions, and refusals."""
 
 import os
 import re
@@ -33,7 +33,7 @@ from small_modules import (
 
 
 class StaleSlots(unittest.TestCase):
-    """Memory that was given to another unit, while autograd still has views of what was there."""
+    """Memory that was given to another unit, while autograd still has views of the previous one."""
 
     def backward(self, module, tokens, **options):
         hidden = []
@@ -63,9 +63,9 @@ class StaleSlots(unittest.TestCase):
                 self.assertTrue(torch.equal(gradient, x[0].grad), place)
 
     def test_throw_where_a_pass_gets_past_the_hooks(self):
-        # Eight units share three buffers, so that a block's memory has another block's numbers by
-        # then. With views of the buffers themselves this backward would end with a wrong gradient,
-        # and no error.
+        # Eight units share three buffers, so by then a block's memory has another block's numbers.
+        # With views of the buffers themselves, this backward would return a wrong gradient without
+        # an error.
         with tempfile.TemporaryDirectory() as drive:
             for place in PLACES:
                 module = tower(blocks=8, tied=False)
@@ -78,7 +78,7 @@ class StaleSlots(unittest.TestCase):
                         RuntimeError, r"a parameter of unit blocks\.7 is used while .* released"
                     ):
                         engine.backward(loss)
-                    # And the engine goes on.
+                    # The engine still works.
                     reference = twin(tower(blocks=8, tied=False))
                     expected = train_by_torch(reference, torch_adamw(reference), batches(3))
                     for got, wanted in zip(train(engine, batches(3)), expected, strict=True):
@@ -117,7 +117,7 @@ class StaleSlots(unittest.TestCase):
 
 
 class Fail(torch.autograd.Function):
-    """Raises in backward, when it is told to."""
+    """Raises in backward, on request."""
 
     error = None
 
@@ -134,7 +134,7 @@ class Fail(torch.autograd.Function):
 
 
 class Failing(Tower):
-    """Raises in the forward of its third block, or in its backward, where it is told to."""
+    """Raises in forward or backward of its third block, on request."""
 
     in_forward = None
     reentrant = None
@@ -179,14 +179,14 @@ class Exceptions(unittest.TestCase):
                 module = self.module(reentrant)
                 with initialize(module, accumulation=2, place=place, drive=drive) as engine:
                     train(engine, micro_batches[:2])
-                    # In forward, which takes nothing from the step; behind a whole micro-batch.
+                    # In forward, after a whole micro-batch: the step loses nothing.
                     train(engine, micro_batches[2:3])
                     module.in_forward = error
                     with self.assertRaises(type(error)):
                         engine(micro_batches[3])
                     self.assertFalse(any(engine._trained.residency._held))
                     train(engine, micro_batches[3:4])
-                    # In backward: the step begins anew.
+                    # In backward: the step starts again.
                     train(engine, micro_batches[4:5])
                     loss = engine(micro_batches[5])
                     Fail.error = error
@@ -211,7 +211,7 @@ class Exceptions(unittest.TestCase):
             with initialize(tower(), accumulation=2, place="nvme", drive=drive) as engine:
                 while engine.global_step < 6:
                     first = 2 * engine.global_step
-                    # From another thread, while this one is anywhere, in C++ as well.
+                    # Interrupt from another thread while this one is anywhere, also in C++.
                     timer = threading.Timer(
                         random.uniform(0, 0.1), lambda: os.kill(os.getpid(), signal.SIGINT)
                     )
@@ -235,13 +235,13 @@ class Exceptions(unittest.TestCase):
 
 
 class Nested(unittest.TestCase):
-    """Blocks that call one another, so that more than one is needed at a time."""
+    """Blocks that call one another, so that more than one is in use at a time."""
 
     def module(self):
         class Outer(Block):
             def __init__(self, inner):
                 super().__init__()
-                self.inner = [inner]  # no module of its own
+                self.inner = [inner]  # hidden, so that it is not a child module
 
             def forward(self, x):
                 return super().forward(x if self.inner[0] is None else self.inner[0](x))
@@ -270,12 +270,13 @@ class Nested(unittest.TestCase):
                         sluice.Error, r"unit blocks\.3 is needed while blocks\.4 is in use.*buffer_count"
                     ):
                         engine(batches(1)[0])
-                with torch.no_grad():  # the innermost one calls no other
+                with torch.no_grad():  # the innermost one calls no other block
                     engine.module.blocks[0](torch.ones(1, 16))
 
 
 class Threads(unittest.TestCase):
-    """One engine, and a second thread that saves, reads and evaluates while the first trains."""
+    """One engine, and a second thread that saves, reads and evaluates while the first one
+    trains."""
 
     def test_wait_for_each_other(self):
         data = batches(12)
@@ -287,7 +288,7 @@ class Threads(unittest.TestCase):
                 options = {"place": place, "drive": drive}
                 expected, losses = [], []
                 with initialize(tower(), **options) as engine:
-                    at_step = [masters(engine)]  # saved before the first step, too
+                    at_step = [masters(engine)]  # a save may precede the first step
                     for tokens in data:
                         expected += [train(engine, [tokens])]
                         at_step += [masters(engine)]
@@ -360,7 +361,7 @@ class Threads(unittest.TestCase):
             self.assertEqual(len(train(engine, data)), 2)
 
     def test_a_call_in_a_backward_pass_that_waits_for_it(self):
-        """On a GPU autograd has a thread of its own."""
+        """On a GPU, autograd has its own thread."""
         refused, data = [], batches(1)[0]
         with initialize(tower()) as engine:
 
@@ -414,7 +415,7 @@ class NonFinite(unittest.TestCase):
             sluice.RefusedError, r"blocks\.1\.up\.weight has a value that is not finite"
         ):
             initialize(module)
-        self.assertTrue(torch.isfinite(module.blocks[0].up.weight).all())  # the module is as it was
+        self.assertTrue(torch.isfinite(module.blocks[0].up.weight).all())  # the module is unchanged
 
     def test_fp16_scales_the_loss(self):
         module = tower()

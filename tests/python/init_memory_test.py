@@ -1,5 +1,5 @@
-"""How much memory a module takes that is made within sluice.init, counted from outside: it is three
-times as large as what its run is given."""
+"""How much memory a module takes that is made within sluice.init, measured from outside: it is
+three times as large as the budget of its run."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def steps(engine, count, seed):
 
 
 def train_llama(folder, how):
-    """In a process of its own: reports the losses, and what it takes beside the program."""
+    """In a child process: reports the losses, and the memory beyond that of the program."""
     folder = Path(folder)
     config = llama_config(folder)
     warm = transformers.LlamaConfig(vocab_size=50, hidden_size=64, num_hidden_layers=1)
@@ -93,12 +93,12 @@ def train_llama(folder, how):
     print(json.dumps(report), flush=True)
 
 
-PROGRAM_GIB = 768 / 1024  # as the plan counts it
-# Beside the program and what saving takes, of the run; a plan that needs more is refused.
+PROGRAM_GIB = 768 / 1024  # in the plan
+# The run's budget, without the program and the memory for a save; a larger plan is refused.
 BUDGET_BYTES = 72 * MIB
-# What no plan has: what autograd keeps, and libraries for themselves.
+# Not in any plan: memory of autograd and of libraries.
 LEEWAY_BYTES = 24 * MIB
-# Of a checkpoint that is written or read, whatever the size of the module.
+# For a checkpoint that is written or read, for any size of the module.
 STAGING_BYTES = 48 * MIB
 
 

@@ -1,4 +1,4 @@
-"""sluice.init: modules that are made, or read from folders, within less memory than they have."""
+"""sluice.init: modules that are made, or read from folders, within less memory than they need."""
 
 import copy
 import gc
@@ -36,16 +36,16 @@ try:
 except ImportError as error:
     MISSING = f"{error}: tools/setup --for=test fetches it"
 
-SMALLEST = 1e-6  # GiB of values in memory: what one function of torch needs
+SMALLEST = 1e-6  # GiB of values in memory: only enough for one function of torch
 
 
 class Odd(nn.Module):
-    """Makes its parameters in the ways that modules have."""
+    """Makes its parameters in the various ways of real modules."""
 
     def __init__(self):
         super().__init__()
         layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # deepcopies it
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)  # uses deepcopy
         self.table = nn.Embedding(20, 16, padding_idx=3)
         self.tied = nn.Linear(16, 20, bias=False)
         self.tied.weight = self.table.weight
@@ -83,7 +83,7 @@ class Making(unittest.TestCase):
         self.drive = self.folder / "drive"
         self.drive.mkdir()
         self.config = run_config(place="nvme", drive=self.drive)
-        self.random = None  # what torch's generator gives behind made()
+        self.random = None  # a number from torch's generator after made()
 
     def made(self, make, **options):
         torch.manual_seed(11)
@@ -284,7 +284,7 @@ class Making(unittest.TestCase):
                     self.assertEqual((train(engine, batches(2, seed=4)), masters(engine)), expected)
         with sluice.init(self.config, values=False):
             module = Tower()
-        module.blocks[0].requires_grad_(False)  # a checkpoint has none of these
+        module.blocks[0].requires_grad_(False)  # the checkpoint has values only for trained ones
         with sluice.initialize(module, self.config) as engine:
             with self.assertRaisesRegex(sluice.RefusedError, r"load_weights\(\) gives them"):
                 engine.load_checkpoint(self.folder / "run")

@@ -1,5 +1,5 @@
-"""DeepSpeed's monitors of an engine: what TensorBoard and CSV files have of its steps, and that
-training goes on whatever becomes of them."""
+"""DeepSpeed's monitors on an engine: the contents of TensorBoard and CSV files; and training
+continues even if they fail."""
 
 import csv
 import importlib.util

@@ -1,5 +1,5 @@
-"""The package sluice on several ranks, as torchrun starts them: the bits of one, and what happens
-where they disagree or one fails."""
+"""The package sluice on several ranks, started like torchrun does: the bits of one rank, and
+failures and disagreements between ranks."""
 
 import atexit
 import hashlib
@@ -15,10 +15,10 @@ import time
 import unittest
 from pathlib import Path
 
-import torch  # noqa: F401: of what ranks run
+import torch  # noqa: F401: used by ranks
 
-import sluice  # noqa: F401: likewise
-from small_modules import (  # noqa: F401: likewise
+import sluice  # noqa: F401: used by ranks
+from small_modules import (  # noqa: F401: used by ranks
     DEVICE,
     PLACES,
     batches,
@@ -39,7 +39,7 @@ def free_port():
         return it.getsockname()[1]
 
 
-# Ranks are forked from one process that has imported PyTorch, which takes seconds.
+# Ranks are forked from one process that has imported PyTorch, because the import takes seconds.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["sluice", "small_modules"])
 
@@ -52,11 +52,11 @@ def be_a_rank(code, variables, outputs):
     try:
         exec(compile(f"from ranks_test import *\n{code}", "rank", "exec"), {"__name__": "__main__"})
     finally:
-        atexit._run_exitfuncs()  # which multiprocessing leaves out
+        atexit._run_exitfuncs()  # multiprocessing does not call them
 
 
 class Ranks:
-    """Processes that run `code` with RANK and so on; what they print, by rank."""
+    """Processes that run `code` with RANK and the other variables; their outputs, by rank."""
 
     def __init__(self, code, world=2, **variables):
         port = str(free_port())
@@ -78,7 +78,7 @@ class Ranks:
             self.processes[-1].start()
 
     def wait(self, seconds=90):
-        """Exit codes, and outputs with errors behind them."""
+        """Exit codes, and the outputs followed by the errors."""
         deadline = time.monotonic() + seconds
         try:
             for it in self.processes:
@@ -95,12 +95,12 @@ class Ranks:
 
 
 def of_steps(first, last, world, rank):
-    """The micro-batches of a rank: one of each step."""
+    """A rank's micro-batches, one per step."""
     return [batches(world, seed=step)[rank] for step in range(first, last)]
 
 
 def start(world, place="cpu", drive=None, stage=3, lanes=2, **more):
-    """An engine of one of `world` ranks; all of them together have `lanes` micro-batches a step."""
+    """An engine of one of `world` ranks, which together have `lanes` micro-batches per step."""
     return initialize(
         tower(tied=False, dropout=0.0),
         accumulation=lanes // world,
@@ -114,7 +114,7 @@ def start(world, place="cpu", drive=None, stage=3, lanes=2, **more):
 
 
 def alone(first, last, load=None, save=None, lanes=2, **options):
-    """Losses and a hash of the masters."""
+    """Losses and a hash of the master weights, on one rank."""
     with start(1, lanes=lanes, **options) as engine:
         if load:
             engine.load_checkpoint(load)
@@ -127,7 +127,7 @@ def alone(first, last, load=None, save=None, lanes=2, **options):
 
 
 def among_ranks(case):
-    """What a rank does for a case of Bits: the same as alone(), for its part of the batches."""
+    """One rank's part of a case of Bits: the same as alone(), with its share of the batches."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     drive = case["drive"]
     with start(world, case["place"], drive, case["stage"], lanes=max(world, 2)) as engine:
@@ -137,7 +137,7 @@ def among_ranks(case):
         if case["save"]:
             engine.save_checkpoint(case["save"], {"rank": rank})
         path = Path(drive) / "weights.safetensors"
-        engine.save_weights(path)  # of the first rank
+        engine.save_weights(path)  # the first rank writes it
         weights = hashlib.sha256(path.read_bytes()).hexdigest() if rank == 0 else None
         print(json.dumps([losses, weights]), flush=True)
 
@@ -188,9 +188,9 @@ class Bits(unittest.TestCase):
 
 
 def by_units(case):
-    """Two steps of a module of transformers by the engine's own units, of all ranks or alone, as
-    two ranks share its micro-batches; then two more after a checkpoint, and what it made of it."""
-    import fast_models  # and so transformers
+    """Two steps of a transformers module by native units, on all ranks or on one, then two more
+    after a checkpoint. The micro-batches of a step are the same for any number of ranks."""
+    import fast_models  # imports transformers
 
     rank, world = sluice.ranks.rank(), sluice.ranks.world_size()
     name, accumulation, folder = case["model"], case["accumulation"], Path(case["folder"])
@@ -226,7 +226,7 @@ def by_units(case):
             words = engine.module.generate(tokens, max_new_tokens=4, do_sample=False)
             engine.train()
         parts = list(engine.module.parameters())
-        with engine.gathered(parts[0], parts[5]):  # of the embedding and of a block
+        with engine.gathered(parts[0], parts[5]):  # one of the embedding and one of a block
             sums = [parts[0].double().sum().item(), parts[5].double().sum().item()]
         losses += steps(2, 4)
         engine.save_weights(folder / "weights.safetensors")
@@ -307,8 +307,8 @@ class Wide(torch.nn.Module):
 
 
 def planned(drive, gib):
-    """Losses, bytes by tier and what was predicted, of a module whose places are left to the
-    planner; without `gib` of RAM for both ranks, in RAM."""
+    """Losses, bytes by tier and the predicted time of a module that the planner places, with `gib`
+    of RAM for both ranks; without `gib`, in RAM."""
     config = run_config(data={"sequence_length": 1})
     if gib:
         config["budget"] = {"nvme_paths": [drive], "cpu_gib": gib}
@@ -328,7 +328,7 @@ def planned(drive, gib):
 
 @unittest.skipIf(DEVICE == "cuda", "its numbers are those of CPUs, which have gradients on drives")
 class Planner(unittest.TestCase):
-    """The first rank asks it, of what the host has for each."""
+    """The first rank calls the planner, with each rank's share of the host's memory."""
 
     def test_puts_on_the_drive_what_ram_has_no_room_for(self):
         with tempfile.TemporaryDirectory() as drive:

@@ -1,5 +1,4 @@
-"""What an engine leaves in its run's folder, saves in the background, and what it leaves to the
-planner."""
+"""An engine's run folder, its background saves, and its use of the planner."""
 
 import contextlib
 import json
@@ -120,7 +119,7 @@ class Records(Folder):
         with self.assertRaisesRegex(sluice.RefusedError, "not finite"):
             self.initialize("a", module)
         self.assertEqual(len(module._forward_hooks) + len(module._forward_pre_hooks), 0)
-        with self.initialize("a") as engine:  # the folder is free
+        with self.initialize("a") as engine:  # the folder is unlocked
             train(engine, batches(1))
 
     def test_say_how_a_run_ended(self):
@@ -170,7 +169,7 @@ class Records(Folder):
         self.assertEqual(os.listdir(self.path), [])
         with self.assertRaisesRegex(sluice.RefusedError, "give run_dir as well"):
             sluice.initialize(tower(), run_config(), trace="1:2")
-        # As the configuration names it.
+        # The configuration names the folder.
         with sluice.initialize(tower(), run_config(run={"dir": "named"})) as engine:
             train(engine, batches(1))
         self.assertEqual(len(sluice.metrics("named")), 1)
@@ -229,7 +228,7 @@ class BackgroundSaves(Folder):
                 engine.save_checkpoint(background=True)
                 with self.assertRaisesRegex(sluice.Error, "was not saved: .*no longer there"):
                     engine.wait()
-                engine.wait()  # said once
+                engine.wait()  # reported once
                 os.rename(self.path / "moved", self.path / "a")
             train(engine, batches(1))
             engine.save_checkpoint(background=True)
@@ -241,7 +240,7 @@ class BackgroundSaves(Folder):
         engine.save_checkpoint(self.path / "b", background=True)
         with self.assertRaisesRegex(sluice.Error, "was not saved"):
             engine.close()
-        engine.close()  # it is
+        engine.close()  # closed already
 
     def test_that_are_killed_leave_the_one_before(self):
         script = textwrap.dedent(
@@ -304,7 +303,7 @@ class Planner(Folder):
             tower(), self.config(), run_dir=self.path / "a"
         ) as engine:
             self.assertGreater(engine.predicted_step_s, 0)
-            self.assertEqual(dict(engine.memory["nvme"]), {})  # there is room in RAM
+            self.assertEqual(dict(engine.memory["nvme"]), {})  # RAM suffices
             self.assertEqual(train(engine, data), expected)
         self.assertIn("autograd is taken to keep", " ".join(logs.output))
         plan = self.events("a")[0]["plan"]

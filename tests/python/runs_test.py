@@ -1,5 +1,5 @@
-"""Runs of configurations, plans, probes, metrics and weights from Python: what the command line
-does, in a script."""
+"""Runs of configurations, plans, probes, metrics and weights from Python: the functions of the
+command line, in a script."""
 
 import contextlib
 import csv
@@ -78,7 +78,7 @@ class Folder(unittest.TestCase):
 
 
 def results(steps):
-    """What is the same bits wherever and whenever a step was run."""
+    """The values that have the same bits whenever a step runs, and with every placement."""
     return [(it["step"], it["loss"], it["lr"], it["grad_norm"]) for it in steps]
 
 
@@ -114,7 +114,7 @@ class Runs(Folder):
 
     def test_leaving_the_loop_saves_and_resuming_has_the_same_bits(self):
         whole = results(self.run_of("whole"))
-        for metrics in self.run_of("a", self.config):  # a dict
+        for metrics in self.run_of("a", self.config):  # the configuration is a dict
             if metrics["step"] == 3:
                 break
         self.assertEqual(os.listdir("a/checkpoints"), ["step-000000003"])
@@ -122,7 +122,7 @@ class Runs(Folder):
         self.assertEqual(rest.step, 3)
         self.assertEqual(results(rest), whole[3:])
         self.assertEqual(results(sluice.metrics("a")), whole)
-        # In parts: the run is where it was left.
+        # In parts: the run resumes at the step that it reached.
         with self.run_of("b", steps=6) as run:
             self.assertEqual(next(iter(run))["step"], 1)
         self.assertEqual(self.run_of("b", resume=True).train()["step"], 6)
@@ -306,7 +306,7 @@ class Runs(Folder):
 
 class Plans(Folder):
     def test_a_configurations_is_the_command_lines(self):
-        # Of a machine that is described, so that nothing is measured.
+        # The machine is described, so nothing is measured.
         machine = {
             "cpu_gib": 4, "ram_gb_per_s": 20, "gpu_gib": 1, "tflops": 100, "bus_gb_per_s": 20,
         }  # fmt: skip
@@ -347,8 +347,8 @@ class Plans(Folder):
         self.assertGreater(plan.step_s, 0)
         self.assertEqual(plan["parameters"], sum(it.numel() for it in module.parameters()))
         self.assertEqual([it["unit"] for it in plan.units][1], "blocks.0")
-        self.assertEqual(plan.memory["gpu"]["budget_bytes"], 0)  # there is none
-        with torch.device("meta"):  # nothing of it need be there
+        self.assertEqual(plan.memory["gpu"]["budget_bytes"], 0)  # there is no GPU
+        with torch.device("meta"):  # the plan needs no values
             parts = sluice.plan(config, model=Tower()).memory["cpu"]["parts"]
         self.assertEqual(parts, plan.memory["cpu"]["parts"])
         with sluice.initialize(module, config) as engine:
@@ -361,7 +361,7 @@ class Plans(Folder):
         self.assertEqual(probe["paths"][0]["path"], str(self.path / "nvme"))
         self.assertIn("copy", str(probe))
         if probe["host"].get("disturbed"):
-            return  # what was measured on a busy machine is not kept
+            return  # measurements on a busy machine are not kept
         again = sluice.probe(path=self.path / "nvme")
         self.assertEqual(again["host"]["copy_bytes_per_s"], probe["host"]["copy_bytes_per_s"])
 
@@ -443,7 +443,7 @@ class Metrics(Folder):
         first["loss"], first["step"] = None, 7
         Path("a/metrics.jsonl").write_text(text + json.dumps(first) + '\n{"step": 8, "lo')
         rows = sluice.metrics("a/metrics.jsonl")
-        self.assertEqual(len(rows), 7)  # the torn line is left out
+        self.assertEqual(len(rows), 7)  # the incomplete line is ignored
         self.assertTrue(math.isnan(rows[-1]["loss"]))
         Path("a/metrics.jsonl").write_text("no metrics\n" + text)
         self.refused("metrics.jsonl", lambda: sluice.metrics("a"), sluice.Error)

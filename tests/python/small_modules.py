@@ -1,5 +1,5 @@
-"""Small random modules, and configurations to train them with: for the tests of the package
-sluice. Where SLUICE_TEST_DEVICE is "cuda" the same tests run on a GPU."""
+"""Small random modules and configurations for the tests of the package sluice. With
+SLUICE_TEST_DEVICE=cuda the same tests run on a GPU."""
 
 import copy
 import hashlib
@@ -15,14 +15,14 @@ from torch.utils.checkpoint import checkpoint
 import sluice
 
 DEVICE = os.environ.get("SLUICE_TEST_DEVICE", "cpu")
-# Of parameters and state.
+# Placements of parameters and state.
 PLACES = ("cpu", "nvme", "mixed") + (("gpu",) if DEVICE == "cuda" else ())
 VOCAB, WIDTH, LENGTH = 50, 16, 12
 ADAMW = {"lr": 1e-2, "betas": [0.9, 0.98], "eps": 1e-8, "weight_decay": 0.1}
 
 
 if DEVICE == "cuda":
-    # The same bits again and again, and the numbers of fp32.
+    # Deterministic kernels and full fp32 precision.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.allow_tf32 = False
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """An embedding, blocks, and a head that is tied to the embedding. Returns the loss."""
+    """An embedding, blocks, and a head that shares the embedding's weights. Returns the loss."""
 
     def __init__(self, blocks=4, dropout=0.0, tied=True, checkpointed=False):
         super().__init__()
@@ -83,8 +83,8 @@ def batches(count, seed=1, rows=2):
 
 
 def run_config(accumulation=1, place="cpu", drive=None, **more):
-    """`place`: of parameters and state, one of PLACES; "nvme" and "mixed" in the folder
-    `drive`."""
+    """`place`: where parameters and state are stored, one of PLACES; "nvme" and "mixed" use the
+    folder `drive`."""
     zero = {
         "stage": 3,
         "stage3_param_persistence_threshold": 0,
@@ -130,7 +130,7 @@ def torch_adamw(module):
 
 
 def train(engine, micro_batches):
-    """The losses of the steps."""
+    """Trains; returns the losses of the steps."""
     losses = []
     for tokens in micro_batches:
         engine.backward(engine(tokens))
@@ -157,7 +157,7 @@ def train_by_torch(module, optimizer, micro_batches, accumulation=1, clip=None):
 
 
 def masters(engine):
-    """A hash of the masters of all that is trained, every bit of them."""
+    """A hash of the master weights of all trained parameters, bit by bit."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.safetensors"
         engine.save_weights(path)

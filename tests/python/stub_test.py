@@ -1,6 +1,6 @@
-"""sluice/_core.pyi has what sluice._core has: names, and the parameters of each function.
+"""sluice/_core.pyi matches sluice._core: names, and the parameters of each function.
 
-pybind11 says the signatures of what it binds in docstrings.
+pybind11 writes the signatures of bound functions into docstrings.
 """
 
 import ast
@@ -16,7 +16,7 @@ OF_ENUMS = {"__init__", "name", "value"}
 
 
 def parameters_in(text):
-    """The names before the colons that are in no bracket."""
+    """The names before colons outside of brackets."""
     depth, names = 0, []
     for part in re.split(r"([\[\](),])", text):
         if part in ("[", "("):
@@ -29,14 +29,14 @@ def parameters_in(text):
 
 
 def bound_signatures(function):
-    """Names of parameters by overload; those that a binding does not name are arg0, arg1, ..."""
+    """Names of parameters by overload; unnamed parameters are arg0, arg1, ..."""
     lines = (function.__doc__ or "").splitlines()
     found = [re.match(r"(?:\d+\. )?\w+\((.*)\) -> ", line) for line in lines]
     return [parameters_in(it[1]) for it in found if it and not it[1].startswith("*args")]
 
 
 def bound(scope):
-    """name -> signatures, or None of what is no function."""
+    """name -> signatures, or None if it is not a function."""
     found = {}
     for name in vars(scope):
         value = getattr(scope, name)
@@ -86,7 +86,7 @@ class Stub(unittest.TestCase):
         body = ast.parse(STUB.read_text(encoding="utf-8")).body
         self.compare("_core", bound(_core), stubbed(body))
         for node in body:
-            if not isinstance(node, ast.ClassDef) or node.bases:  # an exception has its base's
+            if not isinstance(node, ast.ClassDef) or node.bases:  # exceptions inherit theirs
                 continue
             found = bound(getattr(_core, node.name))
             if hasattr(getattr(_core, node.name), "__members__"):

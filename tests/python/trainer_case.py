@@ -1,4 +1,4 @@
-"""What tests of transformers' Trainer share: rows, models, and a run beside the plain one."""
+"""Shared by tests of transformers' Trainer: rows, models, and a comparison with the plain one."""
 
 import tempfile
 import unittest
@@ -93,7 +93,7 @@ class TrainerCase(unittest.TestCase):
         return made
 
     def end(self, trainer):
-        """Another one may write to its folders."""
+        """Closes the engine, so that another one may write to its folders."""
         if getattr(trainer, "engine", None) is not None:
             trainer.engine.close()
 

@@ -1,5 +1,5 @@
-"""Hugging Face's Trainer on several ranks: beside one process and beside the plain Trainer under
-DistributedDataParallel; resuming on another number of them; and what happens where one fails."""
+"""Hugging Face's Trainer on several ranks, compared with one process and with the plain Trainer
+under DistributedDataParallel; resuming on another number of ranks; and failures of one rank."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ def quiet():
 
 
 def trainer(out, kind=None, model=None, name="gpt2", arguments=None, keys=None, **more):
-    """One of as many ranks as there are, which together take two micro-batches a step."""
+    """A Trainer on each rank; together they take two micro-batches per step."""
     world = ranks.world_size()
     kind = kind or by_sluice.Trainer
     if issubclass(kind, by_sluice.TrainerMixin):
@@ -74,7 +74,8 @@ def trainer(out, kind=None, model=None, name="gpt2", arguments=None, keys=None, 
 
 
 def told(one):
-    """What a test compares, once the engine is closed: losses, their norms, and the weights' bits."""
+    """The compared values, once the engine is closed: losses, their norms, and the weights'
+    bits."""
     weights = hashlib.sha256()
     for value in one.model.state_dict().values():
         weights.update(value.numpy().tobytes())
@@ -93,7 +94,7 @@ def trained(out, resume=None, **options):
 
 
 def accumulated(out):
-    """Several micro-batches of each rank, with noise, by the engine's own units."""
+    """Several micro-batches per rank, with noise, by native units."""
     return trained(
         out,
         model=trainer_case.noisy_gpt2(),
@@ -119,14 +120,14 @@ class RanksCase(unittest.TestCase):
         self.folder = Path(holder.name)
 
     def run_ranks(self, code, codes=(0, 0), seconds=90):
-        """What each rank printed, and said."""
+        """The output and the messages of each rank."""
         code = f"from trainer_ranks_test import *\nquiet()\nfolder = {str(self.folder)!r}\n{code}"
         got, texts = Ranks(code).wait(seconds)
         self.assertEqual(got, list(codes), "\n".join(texts))
         return texts
 
     def told_by(self, code):
-        """Likewise, where both told the same: as values."""
+        """The values that the ranks print with tell(); they have to agree."""
         texts = self.run_ranks(code)
         lines = [[it for it in text.splitlines() if it.startswith(TOLD)] for text in texts]
         self.assertEqual(lines[0], lines[1], texts)
@@ -158,11 +159,11 @@ tell(accumulated(f"{folder}/dealt"))
         self.assertEqual(len(state["log_history"]), 5)
         losses, _, weights = accumulated(self.folder / "dealt_alone")
         self.assertEqual(dealt[0][2], weights)
-        for own, other in zip(losses, dealt[0][0], strict=True):  # added up in another order
+        for own, other in zip(losses, dealt[0][0], strict=True):  # added in another order
             self.assertAlmostEqual(own, other, delta=1e-6)
 
     def test_beside_the_plain_trainer_with_evaluation_and_the_best_model(self):
-        """What is trained has other values on each rank, as a new head without a seed."""
+        """Parameters begin with other values on each rank, like a new head without a seed."""
         (ours, theirs, written) = self.told_by(
             """
 def evaluated(kind, out):
@@ -193,7 +194,7 @@ tell(all(torch.equal(it, again[name]) for name, it in weights.items()), len(agai
 """
         )
         (ours, theirs) = (it[0] for it in (ours, theirs))
-        self.assertEqual(ours[2], [11] * 4)  # each row once, of both ranks' predictions
+        self.assertEqual(ours[2], [11] * 4)  # each row once, from both ranks' predictions
         for one, other in zip(ours[:2] + [ours[3], [ours[4]]], theirs[:2] + [theirs[3], [theirs[4]]]):
             for number, (value, expected) in enumerate(zip(one, other, strict=True)):
                 self.assertAlmostEqual(value, expected, delta=1e-5, msg=str(number))
@@ -235,7 +236,8 @@ def predicted():
         self.assertEqual(self.told_by(code + "tell(predicted())"), [[list(alone)]])
 
     def test_saves_where_only_the_rank_that_writes_comes_to_it(self):
-        """As transformers had it before 5.20: what the others have to help with is gathered all the same."""
+        """Before 5.20, transformers called it on one rank only; the parameters are gathered
+        anyway."""
         code = """
 def save_model(self, output_dir=None, _internal_call=False):
     if self.args.should_save:
@@ -285,7 +287,7 @@ torch.distributed.destroy_process_group()  # left to the exit, gloo may abort, t
                     check=False,
                 )
             except FileNotFoundError:
-                self.assertEqual(command[0], "mpirun")  # which is not everywhere
+                self.assertEqual(command[0], "mpirun")  # mpirun is optional
                 continue
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(TOLD + json.dumps([expected]), done.stdout)
@@ -326,7 +328,7 @@ trainer(f"{folder}/out", rows=Failing("gpt2", 20)).train()
         )
         self.assertLess(time.monotonic() - began, 60)
         self.assertIn("LookupError: row 7 is no good", texts[1])
-        self.assertIn("sluice.Error: rank 1 ", texts[0])  # where torch.distributed waited for it
+        self.assertIn("sluice.Error: rank 1 ", texts[0])  # it was waiting in torch.distributed
         self.assertIn("ended the run: rank 1: LookupError: row 7 is no good", texts[0])
 
 

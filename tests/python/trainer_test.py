@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer by the engine (sluice.transformers), beside the plain one."""
+"""Hugging Face's Trainer with the engine (sluice.transformers), compared with the plain one."""
 
 import shutil
 import unittest
@@ -20,7 +20,8 @@ if not MISSING:
 
 class BesideThePlainOne(TrainerCase):
     def same(self, name, kinds=None, of=None, **options):
-        """Ours and the plain one: `kinds`, each with arguments `of` that class."""
+        """Compares our Trainer with the plain one: `kinds`, each with arguments of the class
+        `of`."""
         kinds = kinds or (by_sluice.Trainer, transformers.Trainer)
         ours, theirs = (
             self.trainer(name, kind=kind, args=self.arguments(of, **options)) for kind in kinds
@@ -44,7 +45,7 @@ class BesideThePlainOne(TrainerCase):
         return ours, theirs
 
     def test_a_language_model(self):
-        # An epoch has 10 micro-batches: its last step has one of the three.
+        # An epoch has 10 micro-batches, so its last step has only one of three.
         ours, theirs = self.same(
             "gpt2", lr_scheduler_type="cosine", warmup_steps=3, eval_strategy="steps", eval_steps=7
         )
@@ -108,7 +109,7 @@ class BesideThePlainOne(TrainerCase):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """Rows without a length: a pass over them ends where it ends."""
+    """Rows without a length: only iteration shows where they end."""
 
     def __init__(self, name, count):
         self.rows = Rows(name, count).rows
@@ -118,8 +119,8 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 class PassesThatEndWithinAStep(TrainerCase):
-    """The plain Trainer counts a step's micro-batches anew in each pass, and keeps the gradients of
-    those that were left over."""
+    """The plain Trainer counts a step's micro-batches from zero in each pass, and keeps the
+    gradients of left-over ones."""
 
     STEPS = 6
 
@@ -145,7 +146,7 @@ class PassesThatEndWithinAStep(TrainerCase):
             self.assertTrue(torch.allclose(state[name], value, atol=1e-5), f"{where}, {name}")
 
     def test_update_when_the_plain_trainer_does(self):
-        # A pass has 4 micro-batches of a step's 3, or 5.
+        # A pass has 4 micro-batches, and a step has 3 or 5.
         for units, rows in (("hooks", 7), ("engine", 10)):
             where = f"{units}, {rows} rows"
             kinds = (by_sluice.Trainer, transformers.Trainer)
@@ -266,7 +267,7 @@ class Resuming(TrainerCase):
         other = self.trainer("distilbert", model=model, args=self.args())
         with self.assertRaisesRegex(sluice.RefusedError, "another module"):
             other.train(resume_from_checkpoint=str(self.folder / "out/checkpoint-5"))
-        for name, value in make("distilbert").state_dict().items():  # it is as it was
+        for name, value in make("distilbert").state_dict().items():  # the model is unchanged
             self.assertTrue(torch.equal(model.state_dict()[name], value), name)
         other.args.max_steps = 2
         other.train()

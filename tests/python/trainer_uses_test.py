@@ -1,4 +1,4 @@
-"""transformers' Trainer with Sluice: configurations, and what scripts do with one."""
+"""transformers' Trainer with Sluice: configurations, and common uses in scripts."""
 
 import importlib.util
 import json
@@ -83,7 +83,7 @@ class Configurations(TrainerCase):
             (params["lr"], params["betas"], params["eps"], params["weight_decay"]),
             (1e-3, [0.9, 0.95], 1e-7, 0.1),
         )
-        self.assertEqual(params["decayed"], "all")  # as DeepSpeed has it
+        self.assertEqual(params["decayed"], "all")  # DeepSpeed's default
         params = config["scheduler"]["params"]
         self.assertEqual(
             (params["warmup_max_lr"], params["warmup_num_steps"], params["total_num_steps"]),
@@ -134,7 +134,7 @@ class Configurations(TrainerCase):
         ):
             self.assertIn(part, sentence)
         self.assertEqual(sentence.count("\n"), 7)
-        model(**micro_batches("gpt2", 1)[0]).loss.backward()  # it is as it was
+        model(**micro_batches("gpt2", 1)[0]).loss.backward()  # the model is unchanged
         with self.assertRaisesRegex(sluice.RefusedError, "per_device_train_batch_size x"):
             self.trainer(sluice=self.auto(train_batch_size=5)).train()
 
@@ -149,7 +149,7 @@ class Configurations(TrainerCase):
         one.train()
         self.assertEqual(one.engine.config["gradient_clipping"], 0.25)
         self.assertEqual(one.engine.micro_batches, 3)
-        # As the plain Trainer: neither biases nor norms decay.
+        # Neither biases nor norms decay, as in the plain Trainer.
         decays = {it["weight_decay"]: it["params"] for it in one.optimizer.param_groups}
         self.assertEqual(sorted(decays), [0.0, 0.1])
         self.assertTrue(all(it.dim() == 1 for it in decays[0.0]))
@@ -178,7 +178,7 @@ class Uses(TrainerCase):
         one = self.trainer(
             callbacks=[Watch()], compute_metrics=lambda it: {"rows": len(it.label_ids)}
         )
-        self.assertEqual(one.evaluate()["eval_rows"], 5)  # before there is an engine
+        self.assertEqual(one.evaluate()["eval_rows"], 5)  # before an engine exists
         one.train()
         self.assertEqual(one.state.global_step, 5)
         self.assertEqual(len(seen), 6)
@@ -251,7 +251,7 @@ class Uses(TrainerCase):
         (self.folder / "ds.json").write_text(json.dumps(config), encoding="utf-8")
         for given in (config, json.dumps(config), str(self.folder / "ds.json")):
             args = self.arguments(deepspeed=given, max_steps=2)
-            for _ in range(2):  # also a second Trainer
+            for _ in range(2):  # the arguments also serve a second Trainer
                 one = by_sluice.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 20))
                 self.addCleanup(self.end, one)
                 one.train()
@@ -260,7 +260,7 @@ class Uses(TrainerCase):
                 self.end(one)
         args = self.arguments(deepspeed=config)
         with (
-            mock.patch.dict(os.environ),  # Accelerate notes there that DeepSpeed is wanted
+            mock.patch.dict(os.environ),  # Accelerate sets a variable for DeepSpeed
             self.assertRaisesRegex(ImportError, "DeepSpeed is not installed"),
         ):
             transformers.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 4))

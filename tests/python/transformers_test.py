@@ -1,4 +1,4 @@
-"""Models of transformers under the package sluice, beside plain PyTorch's AdamW in fp32."""
+"""Models of transformers with the package sluice, compared with plain PyTorch's AdamW in fp32."""
 
 import sys
 import tempfile
@@ -23,8 +23,8 @@ except ImportError as error:
     MISSING = f"{error}: tools/setup --for=test fetches it"
 
 VOCAB, STEPS, FEW_STEPS = 64, 20, 5
-# At 0.01 PyTorch's own AdamW is 1e-4 away from itself at T5's third step, with foreach and without:
-# parameters whose gradient is rounding alone take whole steps.
+# At 0.01, PyTorch's own AdamW with foreach differs by 1e-4 from the one without at T5's third step:
+# parameters whose gradient is only rounding error take whole steps.
 ADAMW["lr"] = 3e-4
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LLAMA = {
@@ -73,7 +73,7 @@ def images(generator):
     }
 
 
-# Model, configuration, its numbers, batches, units.
+# Model, configuration, its overrides, batches, units.
 MODELS = {
     "gpt2": (
         "GPT2LMHeadModel",
@@ -226,8 +226,8 @@ class Models(unittest.TestCase):
                 self.assertAlmostEqual(done.loss, expected, delta=1e-5, msg=f"{name}, step {step}")
 
     def check_pairs(self, name, plain, checkpointed, reentrant):
-        """With and without checkpointing, each with 1 and 3 micro-batches; two of the four for
-        longer."""
+        """With and without checkpointing, each with 1 and 3 micro-batches; two of the four take
+        more steps."""
         self.check(name, plain)
         self.check(name, checkpointed, reentrant=reentrant)
         self.check(name, checkpointed, steps=FEW_STEPS)

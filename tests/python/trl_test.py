@@ -1,4 +1,5 @@
-"""TRL's trainers by inheritance (sluice.transformers.TrainerMixin): beside the plain ones."""
+"""TRL's trainers by inheritance (sluice.transformers.TrainerMixin), compared with the plain
+ones."""
 
 import sys
 import tempfile
@@ -30,7 +31,7 @@ STEPS = 4
 
 
 def tokenizer():
-    """Of bytes."""
+    """A byte tokenizer."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {it: i for i, it in enumerate([*letters, "<pad>", "<eos>"])}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -73,7 +74,7 @@ class Trainers(unittest.TestCase):
                 bf16=False,
                 gradient_checkpointing=False,
             ),
-            # A fingerprint of its own: the package's cannot pickle new releases of Arrow.
+            # An explicit fingerprint, since datasets cannot pickle tables of new releases of Arrow.
             train_dataset=Dataset(pyarrow.Table.from_pylist(rows), fingerprint="rows"),
             processing_class=tokenizer(),
             **more,

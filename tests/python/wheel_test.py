@@ -1,7 +1,7 @@
-"""The wheel: built as a user builds it, installed into an environment that has torch and nothing
-else of ours, and used where there is no compiler.
+"""The wheel: built like a user builds it, installed into an environment that has torch but nothing
+of ours, and used without a compiler.
 
-Compiles into build-wheel/, or into SLUICE_WHEEL_BUILD, which a build of the same kind may be.
+Compiles into build-wheel/, or into SLUICE_WHEEL_BUILD, which may be a build of the same kind.
 """
 
 import os

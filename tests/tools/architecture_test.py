@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""ARCHITECTURE.md names what exists: architecture_test.py ROOT.
+"""ARCHITECTURE.md names only what exists: architecture_test.py ROOT.
 
-Every file and folder that it names in backticks exists, as do those that its links lead to. Each
-line of its invariants names a test. The same goes for each README.md of a folder that has a section
-"Invariants". The two pages that are read first stay short.
+Every file and folder that it names in backticks exists, and so do the targets of its links. Each
+line of its invariants names a test. The same holds for each README.md of a folder that has a
+section "Invariants". The two pages that are read first stay short.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 MOST_BYTES = {"ARCHITECTURE.md": 20_000, "README.md": 12_000}
 CODE = re.compile(r"`([^`\n]+)`")
-# A name with a slash, or with the suffix of a file of ours: no word of the code looks like these.
+# A name with a slash, or with the suffix of one of our files: no other code in the text has these.
 PATH = re.compile(r"[\w.+-]+(/[\w.+-]+)*/?")
 SUFFIXES = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".cmake", ".txt", ".svg", ".js")
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
@@ -21,13 +21,14 @@ SKIPPED = ("build", "out", ".")
 
 
 def named(line):
-    """The paths that a line names, in its order."""
+    """The paths that a line names, in order."""
     return [word for word in CODE.findall(line)
             if PATH.fullmatch(word) and ("/" in word or word.endswith(SUFFIXES))]
 
 
 def missing(page, folder, root):
-    """Paths that are neither in `root` or `folder` nor in a folder that their line names first."""
+    """Paths that exist neither in `root` or `folder` nor in a folder that their line names
+    first."""
     text = FENCE.sub(lambda fence: "\n" * fence.group().count("\n"), page)
     for number, line in enumerate(text.splitlines(), 1):
         places = [root, folder]
@@ -43,7 +44,7 @@ def missing(page, folder, root):
 
 
 def without_test(page, root):
-    """Lines of the section "Invariants" that name no test file."""
+    """Lines of the section "Invariants" without a test file."""
     in_section = False
     for number, line in enumerate(page.splitlines(), 1):
         if line.startswith("## "):

@@ -1,4 +1,5 @@
-"""tools/changed_files.py on a repository of its own: what counts as changed, and what shows it."""
+"""tools/changed_files.py on a repository of its own: which files count as changed, and which
+sources include them."""
 
 import os
 import shutil
@@ -42,7 +43,7 @@ class Repository(unittest.TestCase):
         self.git("commit", "--quiet", "--message", "m")
 
     def changed(self, count, folder=None):
-        """What it says of the last commits, and their files."""
+        """Its sentence about the last commits, and the files."""
         since, *files = subprocess.run(
             [sys.executable, "-B", "-c", SHOW, str(count)], cwd=folder or self.path, check=True,
             stdout=subprocess.PIPE, text=True, env=dict(os.environ)).stdout.splitlines()

@@ -1,4 +1,4 @@
-"""What tests of tools/prepare --chat share: templates, and what was written read back."""
+"""Shared by tests of tools/prepare --chat: templates, and readers of the output."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ sys.dont_write_bytecode = True
 
 import prepared
 
-import tool_packages  # where prepared has made it found
+import tool_packages  # on the path that prepared has added
 from toolbox import Failure
 
 CHATML = """\
@@ -43,7 +43,7 @@ INST = """\
   {%- else -%}{{ ' ' + message.content + eos_token }}{%- endif -%}
 {%- endfor -%}"""
 
-# Writes reasoning, also an empty one, only in turns after the last question.
+# Writes reasoning, even if empty, only in turns after the last question.
 THINKS = """\
 {%- set last = namespace(question=0) %}
 {%- for message in messages %}
@@ -105,7 +105,7 @@ class Prepared(prepared.Prepared):
                                         for row in rows))
 
     def tokenizer(self, template=CHATML, config=None, name="tok"):
-        """A folder with a byte-level BPE, as Hugging Face lays them out."""
+        """A folder with a byte-level BPE, in the layout of Hugging Face."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
         made = Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -125,7 +125,7 @@ class Prepared(prepared.Prepared):
         return self.folder / name
 
     def prepare(self, *arguments, tokenizer=None, out=None):
-        """A run that has to succeed; all is trained on unless it says otherwise."""
+        """A run that has to succeed; without validation data unless the arguments ask for it."""
         if "--validation-fraction" not in arguments:
             arguments += ("--validation-fraction", 0)
         result = self.run_tool("--chat", *arguments, "--out", out or self.out, "--tokenizer",
@@ -134,7 +134,7 @@ class Prepared(prepared.Prepared):
         return result
 
     def refused(self, *arguments, tokenizer=None, code=1):
-        """stderr of a run that has to fail and to leave nothing."""
+        """stderr of a run that has to fail and to leave no files."""
         result = self.run_tool("--chat", *arguments, "--out", self.out, "--tokenizer",
                                tokenizer or "tok")
         self.assertEqual(result.returncode, code, result.stderr + result.stdout)
@@ -143,7 +143,8 @@ class Prepared(prepared.Prepared):
         return result.stderr
 
     def documents(self, name="train.bin", out=None):
-        """Of each conversation: its tokens, and for each 1 if it is trained on, else 0."""
+        """For each conversation: its tokens, and a list of 1 for each trained token and 0 for
+        others."""
         path = (out or self.out) / name
         tokens = self.tokens(name, out)
         begins = array("Q")
@@ -156,7 +157,7 @@ class Prepared(prepared.Prepared):
                 for begin, end in zip(begins, begins[1:])]
 
     def pieces(self, name="train.bin", out=None):
-        """Of each conversation: its text, in pieces that are trained on (True) and are not."""
+        """For each conversation: its text, in pieces that are trained on (True) and others."""
         from tokenizers import Tokenizer
         tokenizer = Tokenizer.from_file(str((out or self.out) / "tokenizer.json"))
         return [[(tokenizer.decode([token for token, _ in run], skip_special_tokens=False),
@@ -164,7 +165,7 @@ class Prepared(prepared.Prepared):
                 for document in self.documents(name, out)]
 
     def trained(self):
-        """Of each conversation, what is trained on."""
+        """For each conversation: the pieces that are trained on."""
         return [[text for text, trained in document if trained] for document in self.pieces()]
 
     def contents(self, out=None):
@@ -175,7 +176,7 @@ class Prepared(prepared.Prepared):
 
 
 def missing():
-    """What these tests lack, or nothing."""
+    """The packages that these tests lack, as a sentence; "" if none."""
     try:
         tool_packages.need(["tokenizers", "jinja2", "markupsafe", "pyarrow"], "this test")
     except Failure as failure:

@@ -1,4 +1,4 @@
-"""`sluice train` that is interrupted, fails or goes on, and the checkpoints that it leaves.
+"""`sluice train` that is interrupted, fails or resumes, and the checkpoints that it leaves.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -45,7 +45,7 @@ class Checkpoints(Training):
 
     def test_stops_at_once_on_the_second_ctrl_c_without_harm(self):
         self.sluice("train", "run.json", "--out", "a", "--steps", "5")
-        # No step can end between the two.
+        # The step is so long that it cannot end between the two.
         process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000",
                              "--set", "gradient_accumulation_steps=50000")
         told = b""
@@ -99,7 +99,7 @@ class Checkpoints(Training):
         if mounted.returncode != 0:
             self.skipTest("only root can mount a small drive")
         self.addCleanup(subprocess.run, ["umount", "-l", str(small)], check=False)
-        # A checkpoint is 350 KiB: two fit, and the third one does until the ballast comes.
+        # Checkpoints have 350 KiB: two fit, and so does the third until the ballast is written.
         self.sluice("train", "run.json", "--out", "small/run", "--steps", "2", "--set",
                     "run.checkpoint_every=1", "--set", "run.keep_last=1")
         (small / "ballast").write_bytes(bytes(450 * 1024))

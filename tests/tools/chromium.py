@@ -1,4 +1,4 @@
-"""A headless Chromium without a network, driven over pipes by its own protocol: no package is needed.
+"""A headless Chromium without a network, driven over pipes by its own protocol; needs no package.
 
   with Chromium.open() as browser:      # None where no Chromium is installed
       page = browser.page("file:///report.html", width=1280, height=900)
@@ -61,7 +61,7 @@ class Browser:
 
 
 class Page:
-    """A page that has loaded and says that it is ready."""
+    """A page that has loaded and reported that it is ready."""
 
     def __init__(self, browser, session, url, size, dark, offline):
         self._browser = browser
@@ -70,7 +70,7 @@ class Page:
             self.call(f"{domain}.enable")
         self.call("Network.emulateNetworkConditions", offline=offline, latency=0,
                   downloadThroughput=0 if offline else -1, uploadThroughput=0 if offline else -1)
-        self._home = None if offline else url  # what it may ask for
+        self._home = None if offline else url  # the only allowed target of its requests
         width, height, scale = size
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=scale, mobile=False)
@@ -104,8 +104,8 @@ class Page:
 
     @property
     def complaints(self):
-        """Errors and warnings of its console, exceptions, and whatever it asked the network for."""
-        self.value("0")  # whatever is on its way
+        """Errors and warnings of its console, exceptions, and all requests to the network."""
+        self.value("0")  # wait for pending messages
         found = []
         for event in self._browser.events:
             if event.get("sessionId") != self._session:
@@ -115,7 +115,7 @@ class Page:
                 found.append(told["exceptionDetails"].get("exception", {}).get(
                     "description", str(told)))
             elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-                # The last is of whoever looks at a canvas, as tests do.
+                # Reading back a canvas causes that last one, and tests do that.
                 if not told["entry"]["text"].startswith("Canvas2D: Multiple readback"):
                     found.append(told["entry"]["text"])
             elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
@@ -147,7 +147,7 @@ class Chromium:
     @staticmethod
     @contextlib.contextmanager
     def open():
-        """A browser of its own, which ends with the block; None where none is installed."""
+        """A browser that ends with the block; None if none is installed."""
         program = Chromium.program()
         if program is None:
             yield None
@@ -156,7 +156,7 @@ class Chromium:
         from_read, from_write = os.pipe()
         profile = tempfile.mkdtemp(prefix="sluice-chromium-")
 
-        def connect():  # the protocol's pipes are its descriptors 3 and 4
+        def connect():  # the protocol uses the descriptors 3 and 4
             source, sink = os.dup(to_read), os.dup(from_write)
             os.dup2(source, 3)
             os.dup2(sink, 4)
@@ -175,7 +175,7 @@ class Chromium:
             os.close(from_read)
             process.terminate()
             process.wait(WAIT_S)
-            # Its own processes end after it, and may still write there.
+            # Its own processes end later than the browser, and may still write there.
             deadline = time.monotonic() + 5
             while os.path.exists(profile) and time.monotonic() < deadline:
                 shutil.rmtree(profile, ignore_errors=True)

@@ -1,13 +1,13 @@
-"""Random command lines for sluice: commands, flags and damaged inputs, in any combination.
+"""Random command lines for sluice: combinations of commands, flags and damaged inputs.
 
   cli_fuzz.py [--cases N] [--seed S] [--jobs J] [--only NUMBER] [--engine]
 
-SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch. Whatever is asked for,
-it has to end within a minute, by itself, with 0, 1 or 2; a refusal is one sentence at the end of
-standard error and leaves every file as it was; and nothing that was asked for is passed over: exit
-code 0 means that every value made sense and that every flag left its mark. Prints the seed and how
-often each outcome occurred. --only repeats one case and shows what it printed; --engine leaves the
-commands out that a program without LibTorch has too.
+SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch. Every command line has
+to end within a minute, by itself, with 0, 1 or 2. A refusal is one sentence at the end of standard
+error and leaves every file unchanged. No argument is ignored: exit code 0 means that every value
+was valid and that every flag had an effect. Prints the seed and the number of cases by outcome.
+--only repeats one case and shows its output; --engine leaves out the commands that a program
+without LibTorch also has.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CRASH = re.compile(r"terminate called|CHECK failed|runtime error:|Traceback|Segm
                    r"core dumped|what\(\)|Exception raised from|frame #\d|std::|c10::|bad_alloc|"
                    r"nlohmann|CLI11")
 
-# A value, and whether it makes sense where it is drawn from.
+# A value, and whether it is valid where it is drawn.
 Value = collections.namedtuple("Value", "text good")
 
 
@@ -63,7 +63,7 @@ SETS_BAD = bad("run.steps=-1", "run.stpes=1", "run.steps", "=1", "model.heads=3"
                "model.activation=gulp", "model.norm_epsilon=0", "model.tied_head=2",
                'optimizer.groups=[{"match":"*.biass","lr":1}]', "optimizer.groups=[1]",
                'optimizer.groups=[{"match":"*"}]')
-STEP = 2 if HAS_ENGINE else 0  # of the run that is there: trained, or imported
+STEP = 2 if HAS_ENGINE else 0  # the existing run was trained or imported
 NAME = f"step-{STEP:09}"
 DIRECTORIES = good("run0") * 3 + good("run0/") + NO_FILES + bad("run.json", "empty", "text.bin",
                                                                f"damaged/checkpoints/{NAME}")
@@ -78,7 +78,7 @@ DATA = good("text.bin") * 3 + NO_FILES + bad("folder", "odd.bin", "empty.json", 
 TOKENS = good("text.bin", "chat.bin") * 3 + NO_FILES + bad(
     "folder", "odd.bin", "empty.json", "chat_cut.bin", "chat_newer.bin", "hf")
 DTYPES = good("fp32", "bf16", "fp16") + bad("int8", "", "FP32", "f32")
-EXISTING = "hf/model.safetensors"  # which --force replaces
+EXISTING = "hf/model.safetensors"  # a file that --force replaces
 FOLDERS = good("new", "new/deeper") * 2 + bad("run0", "run.json", "", "pipe", "text.bin/x",
                                               "/proc/nothing")
 
@@ -106,10 +106,10 @@ NEEDED = [("scrub", "--remove", "--run"), ("train", "--dtype", "--save-weights")
           ("plan", "--trace", "--simulate"), ("plan", "--force", "--trace"),
           ("tune", "--force", "--out"), ("watch", "--token", "--web"), ("data", "--set", "--config"),
           ("eval", "--csv", "--by-document")]
-WATCHDOG = good("5", "0") + bad("-1", "nan", "abc", "", "1e9")  # before the command
+WATCHDOG = good("5", "0") + bad("-1", "nan", "abc", "", "1e9")  # precedes the command
 MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
 
-# Per command: how often, positionals, flags. A flag of None values takes none.
+# Per command: its weight, positionals, flags. A flag with values of None takes none.
 COMMANDS = {
     "config": (8, [CONFIGS], [SET, DEEPSPEED, flag("--json"), flag("--verbose"), flag("--keys")]),
     "data": (6, [TOKENS],
@@ -131,7 +131,7 @@ COMMANDS = {
                                                           "pipe", "text.bin/x")),
                 flag("--drive-tbw", good("600", "0.5") + NUMBERS_BAD + bad("0")),
                 flag("--force")]),
-    # Neither waits for a run nor serves a page here: it would not end by itself.
+    # It neither waits for a run nor serves a page here, because it would not end by itself.
     "watch": (2, [good("--no-wait"), DIRECTORIES], [
         flag("--every", good("0.1", "2") + NUMBERS_BAD + bad("0", "4000")), flag("--plain"),
         flag("--web", bad("", "8080", ":1", "127.0.0.1:", "no.invalid:1", "127.0.0.1:65536", "::1:1")),
@@ -143,7 +143,7 @@ COMMANDS = {
     "export": (5, [RUNS, FOLDERS],
                [flag("--checkpoint", CHECKPOINTS), flag("--dtype", DTYPES),
                 flag("--max-shard-size", good("5G", "4K", "0") + bad("-1", "abc", "", "1Q")),
-                # Of adapters, and the run is of a whole model: tests/e2e/lora_with_peft.py has others.
+                # For adapters; this run has a whole model. tests/e2e/lora_with_peft.py tests them.
                 flag("--merged"), flag("--base", bad("hf", "absent", ""))]),
     "import": (5, [MODELS, FOLDERS], []),
 }
@@ -222,7 +222,7 @@ def resumes(given):
 
 
 def train_mistakes(given):
-    """What is wrong with flags of train together, beside EXCLUDES and NEEDED."""
+    """Conflicts between flags of train, in addition to EXCLUDES and NEEDED."""
     out, keys = given.get("--out", [""])[-1], given.get("--set", [])
     by_key = any(one.startswith("run.resume=") for one in keys)
     if given.get("--save-weights", [""])[-1] == EXISTING and "--force" not in given:
@@ -241,7 +241,7 @@ def train_mistakes(given):
 
 
 def draw_case(draw):
-    """A case; half of them have nothing but sensible values, so that commands get to work."""
+    """A case; half of the cases have only valid values, so that commands do their work."""
     sensible = draw.random() < 0.5
     cases = (draw_one(draw, sensible) for _ in range(20 if sensible else 1))
     drawn = next((case for case in cases if not case.mistakes), None)
@@ -249,7 +249,7 @@ def draw_case(draw):
 
 
 def draw_one(draw, sensible):
-    """Words, and what is wrong with them: an empty list means that they make sense."""
+    """Words and their mistakes; without mistakes, the words are valid."""
     kind = draw.random()
     names = list(COMMANDS)
     if kind < 0.03:
@@ -345,7 +345,7 @@ def draw_one(draw, sensible):
     return Case([*before, command, *words], command, given, mistakes)
 
 
-# --- what a flag leaves behind -------------------------------------------------------------------
+# --- effects of flags ---------------------------------------------------------------------------
 
 def is_json(text):
     try:
@@ -361,7 +361,7 @@ def header_of(path):
 
 
 def unmarked_data(given, said):
-    """Of `sluice data`."""
+    """The same for `sluice data`."""
     in_json = "--json" in given
     shown = json.loads(said) if in_json else {}
     missing = []
@@ -385,7 +385,7 @@ def unmarked_data(given, said):
 
 
 def unmarked(case, folder, result):
-    """Flags of a command that ended with 0 that left no mark; the files are in `folder`."""
+    """Flags without an effect, of a command that ended with 0; its files are in `folder`."""
     given, missing = case.flags, []
 
     def expect(name, holds):
@@ -469,8 +469,8 @@ def unmarked(case, folder, result):
                 2 if "--json" in given else 1)))
     if case.command == "generate":
         expect("--tokens", lambda: len(result.stdout) <= 4 * int(given["--tokens"][-1]) + 1)
-        # Either is greedy, whatever else is asked for. Equal scores, which 16 bits often give, are
-        # all kept by --top-k, as transformers does: so that is asked for in fp32.
+        # Both are greedy with any other flags. --top-k keeps all equal scores, which are
+        # common with 16 bits, as transformers does; so the comparison uses fp32.
         greedy = {"--temperature": "0", "--top-k": "1"}
         if any(given.get(name, [""])[-1] == value for name, value in greedy.items()):
             words = [word for name in ("--tokens", "--tokenizer", "--prompt", "--checkpoint")
@@ -514,7 +514,7 @@ SILENT = {("diff", 1), ("ls", 1), ("scrub", 1), ("tune", 1), ("train", 1)}
 
 
 def judge(case, folder, before, result):
-    """What is wrong with what happened, or None."""
+    """What is wrong with the outcome, or None."""
     said = result.stdout + result.stderr
     if result.returncode not in (0, 1, 2):
         return f"ended with {result.returncode}"
@@ -541,7 +541,7 @@ def judge(case, folder, before, result):
 
 
 def in_text(case, result):
-    """What --json-lines says as the other forms say it: on standard error."""
+    """Adds the messages of --json-lines to standard error, where other forms print them."""
     if "--json-lines" not in case.flags or not result.stdout.startswith("{"):
         return
     for line in result.stdout.splitlines():
@@ -550,7 +550,7 @@ def in_text(case, result):
 
 
 def run_case(number, seed, root, shows=False):
-    """(outcome, complaint or None) of a case, which depends on its number and the seed alone."""
+    """(outcome, complaint or None) of a case, which depends only on its number and the seed."""
     case = draw_case(random.Random(seed * 1_000_003 + number))
     folder = root / f"case{number}" / "w"
     folder.parent.mkdir()
@@ -561,7 +561,7 @@ def run_case(number, seed, root, shows=False):
         result = run_program(case.words, folder)
     except subprocess.TimeoutExpired:
         return "hang", f"{case.words}: did not end in {TIMEOUT_S} s"
-    except ValueError:  # a NUL in a word
+    except ValueError:  # a word contains a NUL
         return "not run", None
     try:
         in_text(case, result)

@@ -1,4 +1,4 @@
-"""sluice data, as its users run it. The program is the environment's SLUICE."""
+"""sluice data, run as a user would. The program is the environment's SLUICE."""
 
 import array
 import json
@@ -20,7 +20,7 @@ CONFIG = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True},
                    "validation_fraction": 0},
           "run": {"steps": 2, "device": "cpu"}}
 
-# Answers as tools/tokens does.
+# Replies like tools/tokens.
 TOOL = """\
 import json, os, sys
 for line in sys.stdin:
@@ -86,7 +86,7 @@ class Documents(Data):
 
     def test_counts_lengths_and_what_was_left_out(self):
         said = self.shown("chat.bin", "--samples", "0")
-        # The first token of the last document is nobody's target.
+        # The first token of the last document is not a target.
         self.assertIn("chat.bin: 36 tokens (uint16) in 4 documents, of a vocabulary of 257\n", said)
         self.assertIn("trained on: 12 tokens, 33.3% (assistant); 1 document without", said)
         self.assertIn("(shortest 3, median 7, mean 9.0, longest 22)", said)
@@ -126,7 +126,8 @@ class Documents(Data):
     def test_rows_say_what_is_cut_padded_and_left_out(self):
         shown = self.as_json("chat.bin", "--sequence-length", "10", "--samples", "9")
         self.assertEqual(shown["rows"]["rows"], 1)
-        # 6 and 2 predictions: "none" has nothing to learn, nor has the beginning of the long one.
+        # 6 and 2 predictions: "none" has no targets, and neither has the first part of the long
+        # one.
         self.assertEqual(shown["rows"]["padding"], 2)
         self.assertEqual(shown["rows"]["targets"], 5)
         self.assertEqual(sorted(self.texts(shown)), ["ask say", "xyz"])
@@ -159,7 +160,7 @@ class Documents(Data):
         kept = self.as_json("--config", "run.json", "--samples", "9")
         self.assertEqual(kept["rows"]["validation_rows"], 1)
         self.assertEqual(self.texts(kept), ["ask say"])
-        # A file that is not the run's own is shown as if it were.
+        # A file other than the run's own is shown in the same way.
         os.rename(self.path / "chat.bin", self.path / "more.bin")
         for suffix in (".json", ".mask", ".documents"):
             os.rename(self.path / f"chat.bin{suffix}", self.path / f"more.bin{suffix}")

@@ -1,5 +1,5 @@
-"""tools/demo, seen from outside, in a copy of the tree: of a small model, on few sources, and with
-a tools/setup that builds nothing.
+"""tools/demo in a copy of the tree: with a small model, few sources, and a tools/setup that builds
+nothing.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -34,7 +34,7 @@ from toolbox import Failure
 HAS_ENGINE = os.environ.get("SLUICE_HAS_ENGINE") == "1"
 WAIT_S = 250
 VOCAB = 300
-# In the place of tools/prepare: itself, with the first of the sources.
+# Replaces tools/prepare: runs it with the first of the sources.
 FEW_SOURCES = """#!/usr/bin/env python3
 import runpy
 import sys
@@ -97,7 +97,7 @@ class Tree(unittest.TestCase):
                 for path in self.root.rglob("*") if path.is_file()}
 
     def refused(self, *arguments):
-        """With one sentence, before anything is built, and with everything as it was."""
+        """Refused with one sentence, before anything is built, and with all files unchanged."""
         before = self.all_files()
         said = self.demo(*arguments, code=2)
         self.assertRegex(said, r"\Atools/demo: .*; tools/demo --help explains every option\n\Z")
@@ -105,7 +105,7 @@ class Tree(unittest.TestCase):
         return said
 
     def corpus(self, kind="bpe", vocab=VOCAB):
-        """What looks like one."""
+        """Writes a minimal corpus."""
         for name in ("train", "val"):
             self.write(f"out/demo/corpus/{name}.bin", "a b c ")
             self.write(f"out/demo/corpus/{name}.bin.json", json.dumps(
@@ -113,14 +113,14 @@ class Tree(unittest.TestCase):
         self.write("out/demo/corpus/tokenizer.json", "{}")
 
     def run_folder(self, step, data="../corpus/train.bin", **shape):
-        """What looks like one."""
+        """Writes a minimal run."""
         self.write("out/demo/run/config.json", json.dumps(
             {"model": {**self.model, **shape}, "data": {"train": [data]}}))
         self.write(f"out/demo/run/checkpoints/step-{step:09}/manifest.json", "{}")
 
 
 class Folders(Tree):
-    """What is in them is kept, or refused with a way out. The program cannot be built."""
+    """Their contents are kept, or refused with advice. The program cannot be built."""
 
     def setUp(self):
         super().setUp()
@@ -220,7 +220,7 @@ class Words(unittest.TestCase):
     def test_count_the_bytes_of_what_was_held_back(self):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            # \u0120 is how byte-level tokenizers spell a space.
+            # Byte-level tokenizers write \u0120 for a space.
             vocabulary = {"<|endoftext|>": 0, "a": 1, "\u0120": 2, "\u0120aa": 3}
             (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}),
                                                    encoding="utf-8")
@@ -253,7 +253,7 @@ class Runs(Tree):
             time.sleep(0.02)
 
     def stop(self, process):
-        """As a Ctrl-C in a terminal does."""
+        """Sends what a Ctrl-C in a terminal sends."""
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=WAIT_S)
         self.assertEqual(process.returncode, 130, said)
@@ -275,7 +275,8 @@ class Runs(Tree):
         self.assertRegex(said, r"==> time: set-up .*, corpus .*, training .*, text ")
         self.next_commands_work(said.partition("\nwhat next:\n")[2])
 
-        # Trained longer by the first of these; again: nothing is trained, all is shown.
+        # The first of these commands trained longer. A repetition trains nothing and prints
+        # everything.
         self.assertEqual(len(self.metrics()), 120)
         before = (self.out / "run/metrics.jsonl").read_bytes()
         again = self.demo("--steps", 60)
@@ -289,7 +290,7 @@ class Runs(Tree):
         self.assertEqual((self.out / "notes.txt").read_text(encoding="utf-8"), "mine")
 
     def held_back_sources(self):
-        """By the rule of tools/prepare."""
+        """Validation sources, by the rule of tools/prepare."""
         sidecar = json.loads((self.out / "corpus/val.bin.json").read_text(encoding="utf-8"))
         library = Path(sysconfig.get_paths()["stdlib"])
         side = encode.side_by_hash(sidecar["made_with"]["validation_fraction"])
@@ -348,7 +349,7 @@ class Runs(Tree):
         self.wait_for(process, lambda: (self.out / "run/metrics.jsonl").exists() and self.metrics())
         process.kill()
         process.wait()
-        # The training continues alone, and its folder is its own.
+        # The training continues alone, and keeps its folder locked.
         self.assertRegex(self.demo("--steps", 1, code=1), "(?s)sluice train ended with exit code 2")
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit() and self.is_ours(folder):

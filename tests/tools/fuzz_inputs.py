@@ -1,10 +1,10 @@
-"""The folder that cli_fuzz.py tries command lines in: files that are sound, and damaged ones.
+"""The folder in which cli_fuzz.py tries command lines, with valid and damaged files.
 
   run.json, text.bin     a run that trains in a second; run0, a run of it that has a checkpoint
-  chat.bin               documents, and a mask of what is trained on
-  hf/                    a model of the same shape as transformers writes it
-  hf_other/              likewise, of another activation and epsilon, with a head of its own
-  all others             what is wrong with them is in their names
+  chat.bin               documents, and a mask of the tokens that are trained on
+  hf/                    a model of the same shape, as transformers writes it
+  hf_other/              another one, with other activation and epsilon, and a head of its own
+  all others             the name says what is wrong
 """
 
 import json
@@ -25,7 +25,7 @@ RUN = {
 
 
 def write_hf_model(folder, **other):
-    """A GPT-2 of RUN's shape as transformers writes it, without transformers."""
+    """Writes a GPT-2 of RUN's shape in transformers' format, without transformers."""
     folder.mkdir()
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1,
               "n_embd": 16, "n_head": 2, "n_positions": 8, "n_ctx": 8, "vocab_size": 64,
@@ -57,7 +57,7 @@ def write_hf_model(folder, **other):
 
 
 def write_chat(folder, name, tokens, mask):
-    """A document of every 20 tokens, with `mask` over them."""
+    """Makes documents of 20 tokens each, with `mask` over them."""
     starts = range(0, len(tokens) + 1, 20)
     packed = bytearray(-(-len(tokens) // 8))
     for at, trained in enumerate(mask):
@@ -73,7 +73,7 @@ def write_chat(folder, name, tokens, mask):
 
 
 def make_template(folder, run_program, has_engine):
-    """run_program(words, folder): what runs sluice."""
+    """run_program(words, folder) runs sluice."""
     draw = random.Random(2)
 
     def write(name, content):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whoever reads JSON from outside survives what is nested deeply: every reader, one by one.
+"""Every reader of JSON from outside survives deep nesting.
 
 The environment is that of sluice_program.py.
 """
@@ -20,8 +20,8 @@ from corpus.left_out import LeftOut
 from sluice_program import HAS_ENGINE, SLUICE, Program, Training
 from toolbox import Failure
 
-# The first ends recursive C++ with a full stack; Python's parser takes the second, and what is made
-# of it afterwards recurses.
+# The first depth overflows the stack of recursive C++. Python's parser accepts the second, but code
+# that then copies or writes the value recurses.
 DEPTHS = (100_000, 900)
 
 
@@ -31,7 +31,7 @@ def deep(depth):
 
 class Reading(Program):
     def survives(self, words, what):
-        """A result or a sentence; no signal and no traceback."""
+        """It ends with a result or a sentence, not by a signal or with a traceback."""
         done = subprocess.run(list(map(str, words)), cwd=self.path, check=False, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
         said = f"{what}: {' '.join(map(str, words))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -41,7 +41,8 @@ class Reading(Program):
         return done
 
     def readers(self, file, commands):
-        """Each, with a deep value in the file's object, or in its last line's."""
+        """Runs each command with a deep value in the file's object, or in the object of its last
+        line."""
         path = self.path / file
         before = path.read_bytes() if path.exists() else None
         lines = (before or b"").splitlines()

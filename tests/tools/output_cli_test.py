@@ -1,5 +1,5 @@
-"""What `sluice train` shows and where else it goes: --quiet, --json-lines, parts of log files,
-monitors; and what shells complete.
+"""The output of `sluice train` and its other destinations: --quiet, --json-lines, parts of log
+files, monitors; and completion by shells.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -22,7 +22,7 @@ from sluice_program import HAS_ENGINE, SLUICE, Program, Training
 from terminal_screen import TerminalScreen, pyte
 
 ROOT = Path(__file__).resolve().parents[2]
-# Completes a command line of bash: COMP_WORDS are as bash cuts them, at "=", too.
+# Completes a command line of bash: COMP_WORDS are split as bash splits them, also at "=".
 DRIVER = r"""
 source ./script
 complete_line() {
@@ -35,7 +35,7 @@ complete_line "$@"
 """
 
 
-# What zsh and fish make of these lines.
+# The completions of these lines by zsh and fish.
 COMPLETED = {"sluice exp": "export", "sluice --io-watchdog 5 exp": "export",
              "sluice export --merg": "--merged", "sluice export a b --dtype b": "bf16",
              "sluice completion z": "zsh", "sluice config --set run.log_e": "run.log_every=",
@@ -121,7 +121,7 @@ class Shells(Program):
             for line, word in COMPLETED.items():
                 screen.press(line + "\t")
                 screen.wait_for("> " + line[:line.rindex(" ") + 1] + word)
-                screen.press("\x15")  # the line away
+                screen.press("\x15")  # clears the line
 
     def test_scripts_and_pages_have_every_option_of_the_help(self):
         pages = {}
@@ -226,7 +226,7 @@ class Outputs(Training):
         self.assertEqual([line["how"] for line in lines if line["event"] == "end"], ["interrupted"])
 
     def on_a_terminal(self, *words, **variables):
-        """What a terminal gets of standard error."""
+        """Standard error, as a terminal receives it."""
         ours, theirs = pty.openpty()
         shown = []
 
@@ -250,7 +250,7 @@ class Outputs(Training):
         words = ["train", "run.json", "--steps", "7", "--log-every", "3", "--set",
                  "tensorboard.enabled=true", "--set", "tensorboard.output_path=run.json"]
         shown = self.on_a_terminal(*words, "--out", "a")
-        # After its carriage return a line begins anew; one that ends with a newline stays.
+        # A carriage return starts a line again; text that ends with a newline stays.
         stay = [line.split("\r")[-1].replace("\x1b[K", "") for line in
                 shown.replace("\r\n", "\n").split("\n")]
         self.assertEqual([line.split("/")[0] for line in stay if re.match(r"step \d+/7 ", line)],
@@ -339,12 +339,12 @@ class LogFiles(Training):
         while any(folder in line or "a --follow" in line for line in loggers(self.path)):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.1)
-        # All that was written: the logger read on to the end.
+        # The table is complete: the logger read to the end.
         self.assertEqual(table.read_text().count("\n") - 1, len(self.metrics("a")))
 
 
 def loggers(folder):
-    """Command lines of those that run in `folder`."""
+    """Command lines of the loggers that run in `folder`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

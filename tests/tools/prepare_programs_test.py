@@ -1,4 +1,4 @@
-"""tools/prepare as a program: a vocabulary of its own making, interruptions, and its command line."""
+"""tools/prepare as a program: a vocabulary that it trains, interruptions, and its command line."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ sys.dont_write_bytecode = True
 
 from prepared import Prepared, random_text
 
-import tool_packages  # where prepared has made it found
+import tool_packages  # on the path that prepared has added
 from toolbox import Failure
 
 
@@ -29,7 +29,7 @@ class Bpe(Prepared):
             raise unittest.SkipTest(f"no tokenizers package: {failure}") from failure
 
     def decode(self, tokens, tokenizer):
-        """By the package itself, in a process of its own."""
+        """Decodes with the package itself, in a child process."""
         return self.ask(tokenizer, "t.decode(json.load(sys.stdin), skip_special_tokens=False)",
                         json.dumps(tokens))
 
@@ -91,7 +91,7 @@ class Bpe(Prepared):
 
     def test_gives_the_same_bytes_whatever_the_number_of_processes(self):
         for number in range(60):
-            self.write(f"in/{number}.txt", random_text(number, 30_000))  # 9 MB and more in all
+            self.write(f"in/{number}.txt", random_text(number, 30_000))  # more than 9 MB in all
         hashes = set()
         for jobs in ("1", "2", "3"):
             out = self.folder / f"out{jobs}"
@@ -125,7 +125,7 @@ def wait_until(condition, what, seconds=60):
 
 class Interrupted(Prepared):
     def start(self, *arguments):
-        """A run that has begun to write and waits for the rest of its text."""
+        """A run that has started to write and waits for the rest of its text."""
         big = self.write("big.txt", "line of text\n" * 800_000)
         pipe = self.folder / "pipe.txt"
         os.mkfifo(pipe)
@@ -134,7 +134,7 @@ class Interrupted(Prepared):
                                    stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.wait, 60)
         self.addCleanup(process.kill)
-        writer = os.open(pipe, os.O_WRONLY)  # returns when the run has come to it
+        writer = os.open(pipe, os.O_WRONLY)  # returns once the run opens the pipe
         self.addCleanup(os.close, writer)
         wait_until(lambda: any(path.stat().st_size > 0
                                for path in self.folder.glob(".out.partial-*/train.bin")),
@@ -162,7 +162,7 @@ class Interrupted(Prepared):
 
     def test_killed_takes_its_processes_along_and_is_cleaned_up_by_the_next(self):
         process = self.start("--jobs", "2")
-        workers = children(process.pid)  # some of them perhaps still on their way
+        workers = children(process.pid)  # some may still be starting
         self.assertGreaterEqual(len(workers), 2)
         process.kill()
         process.communicate(timeout=60)
@@ -258,7 +258,7 @@ class CommandLine(Prepared):
     def test_fetches_what_parquet_needs(self):
         if find_spec("pyarrow"):
             self.skipTest("this Python has the pyarrow package")
-        # A stand-in for the environment, whose pip makes an empty package.
+        # Stands in for the environment; its pip makes an empty package.
         with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "cache")):
             venv = tool_packages.folder()
         site = tool_packages.site_packages(venv)
@@ -275,7 +275,7 @@ class CommandLine(Prepared):
         self.assertEqual(result.returncode, 0, result.stderr)
         calls = (self.folder / "calls").read_text(encoding="utf-8").splitlines()
         self.assertRegex(calls[0], r"-m pip install .* pyarrow==\d+\.\d+\.\d+\Z")
-        self.assertIn("a.parquet", calls[1])  # begun again, in there
+        self.assertIn("a.parquet", calls[1])  # it was started again in the environment
 
     def test_makes_the_demo_corpus_of_the_standard_library(self):
         result = self.run_tool("--demo-corpus", self.out)

@@ -1,4 +1,4 @@
-"""tools/prepare, seen from outside: what it writes, read back by other means.
+"""tools/prepare, tested from outside: its output, read by other means.
 
 PRINT_TOKENS names the program that prints what the engine's TokenFile reads.
 """
@@ -60,7 +60,7 @@ class Bytes(Prepared):
         self.assertEqual(self.documents(), ["eins", "eins"])
         for name in "cd":
             self.assertIn(f"skipped in/{name}.txt: it is a link that leads out of the folder", said)
-        # What is named is read; and the hub's cache has links to its blobs, but to none of others.
+        # Links that the user names are read. The hub's cache may have links to its blobs only.
         self.write("cache/blobs/abc", "zwei")
         (self.folder / "cache/snapshots/rev").mkdir(parents=True)
         (self.folder / "cache/snapshots/rev/a.txt").symlink_to("../../blobs/abc")
@@ -132,16 +132,16 @@ class Bytes(Prepared):
             with self.subTest(encoding=encoding):
                 self.prepare(self.write("a.txt", text.encode(encoding)), "--overwrite")
                 self.assertEqual(self.documents(), [text])
-        latin = "Grüße\n" * 300_000  # more than is read at once
+        latin = "Grüße\n" * 300_000  # longer than one read
         self.write("in/a.txt", latin.encode("latin-1"))
-        self.write("in/b.txt", "水火🌊木金土".encode("utf-16-le"))  # no zero byte
+        self.write("in/b.txt", "水火🌊木金土".encode("utf-16-le"))  # contains no zero byte
         self.write("in/c.txt", "fine")
         said = self.prepare("in", "--overwrite")
         self.assertEqual(self.documents(), ["fine"])
         self.assertIn("skipped a.txt: it is not UTF-8 (600000 places are invalid); name its "
                       "encoding with --encoding, such as cp1252 (Windows)", said)
         self.assertIn("skipped b.txt: it ", said)
-        wide = "x" * 4096 + "水" * 600_000  # zero bytes in what is read first only
+        wide = "x" * 4096 + "水" * 600_000  # zero bytes only in the first read
         self.write("head/a.txt", wide.encode("utf-16-le"))
         self.write("head/b.txt", "good ".encode("utf-16") * 300_000 + b"\0\xd8")
         said = self.prepare("head", "--overwrite")
@@ -224,7 +224,7 @@ class Records(Prepared):
         self.assertIn("has no column 'text'; it has id, content", result.stderr)
 
     def test_reads_a_data_set_by_name(self):
-        # A stand-in for the package: no network.
+        # Stands in for the package; no network.
         self.write("stand-in/datasets.py", """
 class Split(list):
     column_names = ["text"]
@@ -292,7 +292,7 @@ class Split(Prepared):
         self.write("two/a.txt", text)
         self.write("two/b.txt", text[::-1])
         lines = self.corpus()
-        for given in ("one", "two", "a.jsonl"):  # a tail, a hash that takes nothing, and a hash
+        for given in ("one", "two", "a.jsonl"):  # a tail, an empty hash, and a hash
             with self.subTest(given=given):
                 out = self.folder / f"of-{given}"
                 result = self.run_tool(given, "--out", out)
@@ -310,7 +310,7 @@ class Split(Prepared):
         self.assertEqual(sorted(os.listdir(self.out)), ["train.bin", "train.bin.json"])
 
     def test_trains_on_something_where_a_hash_takes_everything(self):
-        # Of these documents' hashes the first one is in the lowest twentieth.
+        # The first of these documents has a hash in the lowest twentieth.
         for number in range(200):
             path = self.write("a.jsonl", json.dumps({"text": f"document {number} " * 50}))
             digest = hashlib.blake2b(f"document {number} ".encode() * 50, digest_size=8).digest()

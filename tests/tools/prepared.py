@@ -1,4 +1,4 @@
-"""What tests of tools/prepare share."""
+"""Shared by tests of tools/prepare."""
 
 import json
 import os
@@ -16,7 +16,7 @@ TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(TOOLS))
 
-END = 256  # of the byte tokenizer
+END = 256  # the end token of the byte tokenizer
 
 
 class Prepared(unittest.TestCase):
@@ -41,7 +41,8 @@ class Prepared(unittest.TestCase):
                               timeout=250, check=False)
 
     def prepare(self, *arguments, **environment):
-        """stderr of a run that has to succeed; all is trained on unless it says otherwise."""
+        """stderr of a run that has to succeed; without validation data unless the arguments ask for
+        it."""
         if "--validation-fraction" not in arguments and "--hf-dataset" not in arguments:
             arguments += ("--validation-fraction", 0)
         result = self.run_tool(*arguments, "--out", self.out, **environment)
@@ -58,12 +59,12 @@ class Prepared(unittest.TestCase):
         return json.loads(((out or self.out) / f"{name}.json").read_text(encoding="utf-8"))
 
     def documents(self, name="train.bin"):
-        """The texts that the byte tokens of a file spell."""
+        """The texts in a file of byte tokens."""
         raw = (self.out / name).read_bytes()
         low, high = raw[0::2], raw[1::2]
         found, begin = [], 0
         while begin < len(high):
-            end = high.index(1, begin)  # 256; fails where the last document does not end
+            end = high.index(1, begin)  # 256; fails if the last document has no end
             self.assertEqual(low[end], END - 256)
             found.append(low[begin:end].decode())
             begin = end + 1
@@ -74,7 +75,7 @@ class Prepared(unittest.TestCase):
 
 
 def random_text(seed, length):
-    """Words, lines, and characters of one to four bytes."""
+    """Words and lines, with characters of one to four bytes."""
     draw = random.Random(seed)
     words = ["the", "of", "weight", "strömt", "über", "NVMe", "流れ", "🌊", "\t", "x = 1\n",
              "\n\n"]

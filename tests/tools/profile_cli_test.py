@@ -1,4 +1,4 @@
-"""Where a step's time goes, from outside: `sluice profile`, flops_profiler and wall_clock_breakdown.
+"""The breakdown of a step's time: `sluice profile`, flops_profiler and wall_clock_breakdown.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -11,11 +11,11 @@ import unittest
 from sluice_program import HAS_ENGINE, Training
 
 LAYERS, HIDDEN, TOKENS, VOCAB = 2, 32, 16, 64
-ROWS = 2 * TOKENS  # of a micro-batch
+ROWS = 2 * TOKENS  # per micro-batch
 
 
 def forward_macs():
-    """Of a micro-batch, product by product; of attention as if nothing were masked."""
+    """Multiply-adds of a micro-batch, per product; attention counts as if nothing were masked."""
     block = HIDDEN * 3 * HIDDEN + HIDDEN * HIDDEN + 2 * HIDDEN * 4 * HIDDEN
     scores = 2 * TOKENS * HIDDEN
     return ROWS * (LAYERS * (block + scores) + HIDDEN * VOCAB)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Modules of the Python package import each other one way: python_rooms_test.py ROOT.
 
-Every import counts, also one within a function or for types alone, and none is from tools/. The
-package sluice_log stands alone. No module uses a name of another one that begins with an
-underscore, nor such a member of an object that is not itself.
+Every import counts, also within a function or only for types, and none is from tools/. The package
+sluice_log imports neither tools/ nor sluice. No module uses a name of another module that begins
+with an underscore, nor such a member of another object.
 """
 
 import ast
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = "python/sluice"
-# From the lowest: a module imports only those on lines above its own. A folder is one module.
+# Lowest first: a module imports only those on lines above its own. A folder is one module.
 ORDER = """
 _build _core
 _copies _engines _files _forks _progress _resident _tensors _threads ranks
@@ -30,7 +30,7 @@ _trainer_ranks deepspeed
 _trainer_config
 accelerate transformers
 """
-# Members of other libraries that have no public name: PyTorch's, transformers' and Accelerate's.
+# Members without a public name, of other libraries: PyTorch, transformers and Accelerate.
 OF_OTHERS = set(
     "_C _attn_implementation _autograd _backward_cls _backward_hooks _backward_pre_hooks _buffers"
     " _current_frames _current_graph_task_id _forward_hooks _forward_pre_hooks"
@@ -41,7 +41,7 @@ OWN = ("self", "cls")
 
 
 def modules_of(root):
-    """Its name in the package -> the files of it."""
+    """Module name in the package -> its files."""
     found = {}
     for path in sorted(root.rglob("*.py")):
         if "__pycache__" not in path.parts:
@@ -51,7 +51,7 @@ def modules_of(root):
 
 
 def imports(path, root, known):
-    """(line, module of the package or name of another package, names that are imported from it)."""
+    """(line, module of the package or name of another package, imported names)."""
     depth = len(path.relative_to(root).parts) - 1
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ def imports(path, root, known):
 
 
 def arrows(root, modules):
-    """module -> those of the package that it imports."""
+    """module -> the modules of the package that it imports."""
     known = {*modules, "_core", "_build"}
     return {name: {to for path in paths for _, to, _ in imports(path, root, known)
                    if to in known and to != name} for name, paths in modules.items()}

@@ -1,4 +1,4 @@
-"""sluice metrics and sluice report: what they print and refuse, and pages of files that anyone wrote.
+"""sluice metrics and sluice report: output, refusals, and pages made from arbitrary files.
 
 Where a Chromium is installed, pages are opened in it, without a network.
 """
@@ -122,7 +122,7 @@ class Pages(Base):
         return self.browser.page((self.path / "page.html").as_uri(), **more)
 
     def drawn(self, page):
-        """Chart -> numbers in it, of those that left more than a background on their canvas."""
+        """Chart -> number of points, for charts with more than a background on their canvas."""
         return page.value("""Object.fromEntries([...document.querySelectorAll(".chart")]
             .filter(box => !box.hidden).filter(box => {
               const canvas = box.querySelector("canvas");
@@ -147,7 +147,7 @@ class Pages(Base):
             drawn = self.drawn(page)
             self.assertEqual(set(drawn), set(charts))
             self.assertEqual(drawn["validation"], 5)
-            self.assertEqual(drawn["loss"], 100)  # as they are, and smoothed
+            self.assertEqual(drawn["loss"], 100)  # raw and smoothed
             self.assertEqual(drawn["gpu-throttled"], 49)
             text = page.value("document.body.innerText")
             self.assertRegex(text, r"GPU busy, median\s+92%\s+throttled at times")
@@ -168,12 +168,12 @@ class Pages(Base):
         page.wait_for("!document.querySelector('#chart-loss .tip').hidden")
         self.assertIn("step 5", page.value("document.querySelector('#chart-loss .tip').innerText"))
         page.mouse("mousePressed", left + 0.25 * width, middle, button="left", clickCount=1)
-        for at in (0.4, 1.01):  # it ends beside the chart
+        for at in (0.4, 1.01):  # the second end is outside of the chart
             page.mouse("mouseMoved", left + at * width, middle, button="left", buttons=1)
         before = self.drawn(page)
         page.mouse("mouseReleased", left + 1.01 * width, middle, button="left", clickCount=1)
         page.wait_for(f"!{reset}.disabled")
-        # Its bars are made of what is visible.
+        # Its bars show only the visible steps.
         page.wait_for("Number(document.querySelector('#chart-phases').dataset.points) !== "
                       f"{before['phases']}")
         page.value(f"{reset}.click()")

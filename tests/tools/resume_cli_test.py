@@ -1,5 +1,5 @@
-"""`sluice train --resume` on folders that are not as a run left them: what cannot be read is never
-passed over and never removed, and nothing goes unsaid.
+"""`sluice train --resume` on folders that have changed since the run: unreadable files are never
+ignored or removed, and every problem is reported.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -22,7 +22,7 @@ from sluice_program import HAS_ENGINE, SLUICE, Training
 
 
 def sealed(content):
-    """As swap/sealed_json.h has it; None where the system has no libxxhash for Python."""
+    """The format of swap/sealed_json.h; None if Python finds no libxxhash."""
     library = ctypes.util.find_library("xxhash")
     if library is None:
         return None
@@ -35,14 +35,14 @@ def sealed(content):
 
 
 def contents(folder):
-    """Every file below it, and what it holds; but the lock."""
+    """Every file below the folder with its contents, except the lock."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
             for path in folder.rglob("*") if path.name != "lock"}
 
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Resume(Training):
-    """What cannot be read is never passed over and never removed; nothing goes unsaid."""
+    """Unreadable files are never ignored or removed; every problem is reported."""
 
     @classmethod
     def setUpClass(cls):
@@ -51,7 +51,7 @@ class Resume(Training):
         cls.addClassCleanup(cls.folder.cleanup)
 
     def setUp(self):
-        """A run of 6 steps in a/, whose checkpoints are those of steps 2, 4 and 6."""
+        """A run of 6 steps in a/, with checkpoints of steps 2, 4 and 6."""
         super().setUp()
         if self.run_before is None:
             self.sluice("train", "run.json", "--out", "a", "--steps", "6", "--set",
@@ -63,7 +63,7 @@ class Resume(Training):
         self.checkpoints = self.path / "a/checkpoints"
 
     def next_command(self, text, before):
-        """What the message says to type, as it is."""
+        """The command that the message suggests, unchanged."""
         last = text.splitlines()[-1]
         self.assertIn(before, last)
         words = shlex.split(last.split(before)[1].split(". ")[0])
@@ -100,7 +100,7 @@ class Resume(Training):
     def test_stops_at_the_newest_that_cannot_be_read_with_the_way_on(self):
         for number, (name, says, damage) in enumerate(self.damage_the_newest()):
             with self.subTest(damage=name):
-                out = f"run {number}"  # a name that a shell has to be given in quotes
+                out = f"run {number}"  # a name that needs quotes in a shell
                 shutil.copytree(self.path / "a", self.path / out)
                 damage(self.path / out / "checkpoints/step-000000006")
                 before = contents(self.path / out)
@@ -109,7 +109,7 @@ class Resume(Training):
                 told = self.sluice(*arguments, "--resume", code=1).stderr
                 self.assertIn(says, told)
                 self.assertEqual(contents(self.path / out), before)
-                if name in ("still copied", "newer"):  # for the others it is the same code
+                if name in ("still copied", "newer"):  # the others share that code
                     self.assertIn(says, self.sluice(*arguments, "--overwrite", code=1).stderr)
                     self.assertEqual(contents(self.path / out), before)
                     self.sluice("ls", out, code=1)
@@ -169,7 +169,7 @@ class Resume(Training):
         self.assertIn("step-000000004 to step-000000006", told)
         self.assertEqual(contents(self.path / "a"), before)
 
-        # Into a folder of its own; a is not touched.
+        # Into a new folder; a is unchanged.
         command = self.next_command(told, "To leave this run as it is: ")
         self.sluice(*["b" if word == "NEW_FOLDER" else word for word in command])
         self.assertEqual(contents(self.path / "a"), before)
@@ -179,7 +179,7 @@ class Resume(Training):
                            code=2).stderr
         self.assertIn("checkpoints of its own", told)
 
-        # Or with the later ones aside, every time in a folder of their own.
+        # Or with later checkpoints set aside, each time in a new folder.
         keep = self.next_command(self.sluice("train", "run.json", "--out", "a", "--steps", "6",
                                              "--resume=2", code=2).stderr, "step-000000002: ")
         for name, first in (("set-aside-at-step-000000002", "step-000000004 to "),
@@ -215,7 +215,7 @@ class Resume(Training):
 
     def test_keeps_as_many_checkpoints_as_before_unless_told_otherwise(self):
         resume = ["train", "run.json", "--out", "a", "--resume"]
-        self.sluice(*resume, "--steps", "6", "--set", "run.keep_last=1")  # no step is left
+        self.sluice(*resume, "--steps", "6", "--set", "run.keep_last=1")  # no step is left to train
         self.assertEqual(len(os.listdir(self.checkpoints)), 3)
         told = self.sluice(*resume, "--steps", "7").stderr
         self.assertIn("all checkpoints are kept, as so far in this run; --set run.keep_last=2",
@@ -223,7 +223,7 @@ class Resume(Training):
         self.assertEqual(len(os.listdir(self.checkpoints)), 4)
 
     def stop_during_set_up(self, *arguments):
-        """SIGINT before the first step of a run in a/, which is at rest once its lock is there."""
+        """SIGINT before the first step of a run in a/; its folder must not change."""
         (self.path / "a/lock").unlink(missing_ok=True)
         before = contents(self.path / "a")
         process = self.start(*arguments)
@@ -260,7 +260,7 @@ class Resume(Training):
             "train", "resuming.json", "--out", "a", "--init-from", "w.safetensors"))
 
     def test_does_not_say_that_there_is_no_checkpoint_when_the_newest_is_damaged(self):
-        # The learning rate is one at which nothing stays finite from some step on.
+        # With this learning rate, from some step on no value is finite.
         sudden = {"type": "LRRangeTest", "params": {
             "lr_range_test_min_lr": 0.003, "lr_range_test_step_size": 600,
             "lr_range_test_step_rate": 1e35, "lr_range_test_staircase": True}}
@@ -296,7 +296,7 @@ class Resume(Training):
         return small
 
     def leave(self, small, free):
-        """So many bytes are free there."""
+        """Leaves that many bytes free."""
         ballast = small / "ballast"
         ballast.unlink(missing_ok=True)
         room = os.statvfs(small)
@@ -305,7 +305,7 @@ class Resume(Training):
     def test_a_full_disk_refuses_a_run_before_anything_is_moved(self):
         small = self.small_disk("2m")
         before = contents(small / "a")
-        # A page for each file, as many as it takes; with all its steps done it writes no other.
+        # Allow one page more each time. All steps are done, so the run writes no other files.
         for pages in range(20):
             self.leave(small, pages * 4096)
             result = subprocess.run(
@@ -326,7 +326,7 @@ class Resume(Training):
 
     def test_counts_no_room_of_checkpoints_that_it_sets_aside(self):
         small = self.small_disk("4m")
-        self.leave(small, 500 * 1024)  # one fits, and not two
+        self.leave(small, 500 * 1024)  # one checkpoint fits, two do not
         told = self.sluice("train", "run.json", "--out", "small/a", "--steps", "4",
                            "--resume=a/checkpoints/2", "--set-aside-later", "--set",
                            "run.checkpoint_every=1", "--set", "run.keep_last=1", code=1).stderr
@@ -366,7 +366,7 @@ class Resume(Training):
         self.assertEqual(len(self.metrics("a")), 6)
 
     def test_says_that_it_may_not_look_where_it_may_not(self):
-        # Root may look everywhere, unless it gives that up.
+        # Root can read everything, unless it drops that capability.
         give_up = []
         if os.geteuid() == 0:
             give_up = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
@@ -390,7 +390,7 @@ class Resume(Training):
                     self.assertIn("EACCES", result.stderr.splitlines()[-1])
             path.chmod(mode)
         self.assertEqual(len(contents(self.path / "a")), len(contents(self.run_before)))
-        # What cannot be read today is not damaged: nobody is told to go on without it.
+        # An unreadable file is not damaged, so the message does not suggest to continue without it.
         next(self.checkpoints.glob("step-000000006/master-*")).chmod(0)
         result = subprocess.run([*give_up, SLUICE, "train", "run.json", "--out", "a", "--resume",
                                  "--steps", "7"], cwd=self.path, check=False, capture_output=True,
@@ -403,7 +403,7 @@ class Resume(Training):
         process = self.start("train", "run.json", "--out", "a", "--resume", "--steps", "100000")
         self.wait_for_steps("a", 8)
         (self.path / "a").rename(self.path / "moved")
-        process.send_signal(signal.SIGINT)  # which saves
+        process.send_signal(signal.SIGINT)  # saves a checkpoint
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 1, told)
         self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a is no longer there")

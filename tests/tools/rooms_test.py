@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Every include of a room is of the room itself or of one that it links: rooms_test.py ROOT ROOMS_JSON.
+"""Rooms include only their own headers and those of rooms that they link: rooms_test.py ROOT
+ROOMS_JSON.
 
-A function of another room does not link (sluice_room() in cmake/SluiceOptions.cmake); what is inline
-does, so the includes are looked up as well; those of LibTorch, too. Each room has a README.md that
-says what lives there.
+A function of a room that is not linked does not link (sluice_room() in cmake/SluiceOptions.cmake),
+but inline code would. So includes are checked as well, also those of LibTorch. Each room has a
+README.md that describes its contents.
 """
 
 import json
@@ -15,21 +16,20 @@ INCLUDE = re.compile(r'^#include "((?:aio|swap|offload|engine|python)/[^"]+)"', 
 TORCH_INCLUDE = re.compile(r"^#include [<\"]((?:ATen|c10|torch)/[^>\"]+)[>\"]", re.MULTILINE)
 TORCH = "sluice::torch"
 SUFFIXES = (".cc", ".h", ".cu", ".cuh")
-# The lowest layer links no other.
-# Where JSON is read past aio/bounded_json.h: text that this program wrote itself a moment ago.
+# Files that parse JSON without aio/bounded_json.h: text that this program has just written itself.
 PARSES = re.compile(r"\b(?:[jJ]son|ordered_json)::(?:parse|accept)\(")
 READ_PAST_BOUNDS = {
     "aio/bounded_json.h", "bench/step_report.cc", "engine/config/stored_config.cc",
     "engine/plan/report/plan_json.cc", "engine/weights/safetensors_header.cc",
     "tools/cli/profile_report.cc"}
-# Where scripts of tools/ read JSON past toolbox.read_json().
+# Scripts of tools/ that parse JSON without toolbox.read_json().
 LOADS = re.compile(r"\bjson\.loads?\(")
 LOADED_PAST_BOUNDS = {"tools/toolbox.py", "tools/demo", "tools/lint"}
 OTHERS = {"sluice_aio": "aio", "sluice_aio_sim": "aio"}
 
 
 def reached(rooms):
-    """library -> itself, what it links, and what those hand on."""
+    """library -> itself, the libraries that it links, and those that they pass on."""
     hands_on = {room["room"]: room["hands_on"] for room in rooms}
 
     def follow(names, seen):
@@ -44,7 +44,7 @@ def reached(rooms):
 
 
 def visible(rooms):
-    """(file or folder) -> the folders, and TORCH, whose headers it may include.
+    """(file or folder) -> the folders whose headers it may include, and TORCH.
 
     A source sees what its library links. A folder, and so a header in it, sees what any of its
     libraries links."""

@@ -1,4 +1,4 @@
-"""tests/run_cases.py on cases that crash, hang and end the process, and how tools/test counts.
+"""tests/run_cases.py with cases that crash, hang or end the process; and the counts of tools/test.
 
 CASES is a program with such cases.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from test_outcomes import Case, all_cases  # noqa: E402: the path comes first
+from test_outcomes import Case, all_cases  # noqa: E402: needs the path
 
 JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="x" tests="4" failures="2" disabled="0" skipped="1">
@@ -28,7 +28,7 @@ JUNIT = """<?xml version="1.0" encoding="UTF-8"?>
 
 class RunCases(unittest.TestCase):
     def run_cases(self, pattern, *words, shard=()):
-        """Exit status, what it printed, and case -> what became of it."""
+        """Exit status, output, and case -> outcome."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "of/cases.tsv"
             result = subprocess.run(

@@ -1,4 +1,4 @@
-"""A run's folder from outside: its tokenizer, and what it takes along when it is moved.
+"""A run's folder: its tokenizer, and what it keeps when it is moved.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -20,7 +20,7 @@ class Tokenizers(TokenData):
         said = self.refused(*mixed, "--out", "old", "--overwrite")
         self.assertIn("data.validation", said)
         self.assertIn("--any-tokenizer", said)
-        self.assertTrue((self.path / "old/checkpoints/step-000000001").is_dir())  # nothing is lost
+        self.assertTrue((self.path / "old/checkpoints/step-000000001").is_dir())  # unchanged
         self.assertIn("different tokenizers",
                       self.sluice(*mixed, "--out", "a", "--any-tokenizer").stderr)
         self.sluice("train", "run.json", "--out", "b", *self.of("unknown", "data.validation"))
@@ -36,7 +36,7 @@ class Tokenizers(TokenData):
         on[4] = "3"
         told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
         self.assertIn("different tokenizers", told)
-        # Of that one there is nothing but its fingerprint.
+        # Only the fingerprint of that tokenizer is available.
         self.assertIn("the run keeps its tokenizer, bytes", told)
         self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(), kept)
         self.write("other/tokenizer.json", {"model": {"vocab": {"some": 0, "words": 1}}})
@@ -57,7 +57,7 @@ class Tokenizers(TokenData):
                 self.sluice(*command, *self.of("unknown"))
         self.sluice("eval", "run.json", "--weights", "a/w.safetensors", *self.of("other"),
                     "--any-tokenizer")
-        # The data had no sidecar: what is known of the weights is known of the run.
+        # The data had no sidecar, so the run takes the tokenizer of the weights.
         self.assertEqual((self.path / "b/tokenizer/tokenizer.json").read_bytes(),
                          (self.path / "a/tokenizer/tokenizer.json").read_bytes())
         self.assertEqual(json.loads((self.path / "b/tokenizer/generation_config.json").read_text()),
@@ -86,7 +86,7 @@ class Tokenizers(TokenData):
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class RunFolders(TokenData):
-    """A run's folder is whole by itself, wherever it lies."""
+    """A run's folder is complete, wherever it is moved."""
 
     def test_goes_on_in_the_folder_that_it_was_moved_or_copied_to(self):
         self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=1")
@@ -151,7 +151,7 @@ class RunFolders(TokenData):
 
 
 def contents(folder):
-    """What each file below it holds, and where each link leads."""
+    """The contents of each file below the folder, and the target of each link."""
     return {str(path.relative_to(folder)):
             os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
             for path in sorted(folder.rglob("*"))}
@@ -159,7 +159,7 @@ def contents(folder):
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Foreign(TokenData):
-    """Folders that are no run's, and runs that somebody else has prepared."""
+    """Folders that are not runs, and runs that were prepared by others."""
 
     def put(self, files):
         for name, text in files.items():
@@ -189,12 +189,12 @@ class Foreign(TokenData):
         self.assertEqual(len(self.metrics("a")), 2)
         for name in ("notes.txt", "tokenizer.json", "metrics.jsonl.old"):
             self.assertEqual((self.path / "a" / name).read_text(encoding="utf-8"), "mine")
-        # Of an older version, which left no mark.
+        # A run of an older version has no marker file.
         (self.path / "a/sluice-run.json").unlink()
         (self.path / "a/tokenizer.json").unlink()
         self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "3")
         self.assertEqual(len(self.metrics("a")), 3)
-        # A model that was saved into it.
+        # A model that was saved into the run's folder.
         self.put({"a/config.json": json.dumps({"model_type": "llama"})})
         before = contents(self.path / "a")
         self.refused("train", "run.json", "--out", "a", "--overwrite")
@@ -226,7 +226,7 @@ class Foreign(TokenData):
                 said = self.refused("train", "run.json", "--out", run.name, *how)
                 self.assertIn(f"{run.name}/{name} is a link", said)
                 self.assertEqual((contents(theirs), contents(run)), before)
-        # The other name of a file keeps what it has, too.
+        # A hard link keeps its contents, too.
         (self.path / "a/events.jsonl").unlink()
         os.link(theirs / ".bashrc", self.path / "a/events.jsonl")
         self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2")
@@ -242,7 +242,7 @@ class Foreign(TokenData):
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Exports(TokenData):
-    """What goes into a run by a model's folder comes out of it again."""
+    """Metadata of a model's folder is kept by a run and exported again."""
 
     def setUp(self):
         super().setUp()
@@ -278,7 +278,7 @@ class Exports(TokenData):
             self.assertIn(" as bf16, ", shown)
         config, shown = self.exported("of-unknown", "wide", "--dtype", "fp32")
         self.assertEqual(config["dtype"], "float32")
-        # One that began with random numbers has none to keep.
+        # A run that began with random numbers has no type to keep.
         self.assertEqual(self.exported("scratch", "again")[0]["dtype"], "float32")
         self.sluice("import", "model", "imported")
         self.assertEqual(self.exported("imported", "back")[0]["dtype"], "bfloat16")
@@ -311,8 +311,8 @@ class Exports(TokenData):
                         "recipe.lora.adapter=adapter", *self.of("unknown"))
             kept = json.loads((self.path / "b/config.json").read_text(encoding="utf-8"))
             self.assertEqual(kept["recipe"]["lora"]["targets"], ["q_proj", "v_proj"])
-        # The name on the hub, where the base's folder has it; not that of the model which a
-        # fine-tune in the folder began with.
+        # The hub's name of the base, if its folder has one, but not that of a model from which the
+        # folder's model was fine-tuned.
         for run, said, named in (("c", "Qwen/model", "Qwen/model"),
                                  ("d", "Qwen/Qwen3-tiny", "model")):
             self.write("model/config.json", {**self.config, "_name_or_path": said})

@@ -1,5 +1,4 @@
-"""The sluice program from outside: what it prints, what it writes, and how it ends; of commands that
-do not train.
+"""The output, files and exit codes of sluice commands that do not train.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -145,7 +144,7 @@ class AbsentModels(Program):
                 said = self.refused(*arguments)
                 self.assertIn("Sluice downloads no models", said)
                 self.assertIn(command, said)
-        (self.path / "Qwen/Qwen3-8B").mkdir(parents=True)  # there, and empty
+        (self.path / "Qwen/Qwen3-8B").mkdir(parents=True)  # an existing, empty folder
         self.assertNotIn("download", self.refused("import", "Qwen/Qwen3-8B", "a"))
 
 
@@ -188,7 +187,7 @@ class Install(Program):
     def test_a_prefix_that_was_moved_prepares_trains_and_generates(self):
         for component in ("programs", "scripts", "shells"):
             self.install(component)
-        self.install("libraries", CMAKE_INSTALL_MODE="ABS_SYMLINK")  # else copies of 3.6 GB
+        self.install("libraries", CMAKE_INSTALL_MODE="ABS_SYMLINK")  # copies take 3.6 GB
         self.install("Unspecified")
         (self.path / "x").rename(self.path / "moved")
         self.assertFalse((self.path / "x").exists())
@@ -217,7 +216,7 @@ class Install(Program):
         self.assertIn("the cat", run(program, "data", "corpus/train.bin", "--plain").replace("[", ""))
         self.assertTrue(run(program, "generate", "run", "--prompt", "the cat", "--tokens", 4))
         shutil.rmtree(self.path / "moved/share")
-        # Away from the sources, whose tools/tokens a program below them finds.
+        # Outside of the sources: a program below them would find their tools/tokens.
         with tempfile.TemporaryDirectory(prefix="sluice-prefix-") as away:
             shutil.move(self.path / "moved", away)
             said = subprocess.run([f"{away}/moved/bin/sluice", "generate", "run", "--prompt", "the"],
@@ -271,9 +270,9 @@ class Probe(Program):
         for what in ("memory, copy", "AdamW", "NVMe, nvme", "write, while also read", "block",
                      "micro-batch 2 x 16 tokens", str(self.kept)):
             self.assertIn(what, shown.stdout)
-        self.assertNotIn("measuring", shown.stderr)  # progress is for terminals
+        self.assertNotIn("measuring", shown.stderr)  # progress is only for terminals
         self.assertEqual(list((self.path / "nvme").iterdir()), [])
-        # All that was measured in peace, however busy this machine is.
+        # The cache has exactly the measurements that were not disturbed.
         kept = {"measurements": []}
         if self.kept.exists():
             kept = json.loads(self.kept.read_text(encoding="utf-8"))
@@ -294,7 +293,7 @@ class Probe(Program):
                          or fresh["units"]["cached"])
 
     def test_measures_again_what_was_kept_badly(self):
-        # As the specification wants it: no relative path, and below ~/.cache without another.
+        # By the specification, a relative path is ignored, and the default is ~/.cache.
         os.environ.update(XDG_CACHE_HOME="relative", HOME=str(self.path))
         self.kept = self.path / ".cache/sluice/speeds.json"
         self.kept.parent.mkdir(parents=True)
@@ -319,7 +318,7 @@ BASES = {"qwen3_0.6b": "qwen3-0.6b", "qwen3_8b_24gb": "qwen3-8b", "llama3_8b_24g
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Plan(Program):
-    """What is measured is measured once for all tests."""
+    """The machine is measured once for all tests."""
 
     @classmethod
     def setUpClass(cls):
@@ -332,7 +331,7 @@ class Plan(Program):
     def test_plans_every_configuration_for_a_card_of_24_gib(self):
         for file in sorted((ROOT / "configs").glob("*.json")):
             with self.subTest(file=file.name):
-                base = BASES.get(file.stem)  # as if the folder that it names were there
+                base = BASES.get(file.stem)  # as if the named folder existed
                 model = ["--set", "model.path=", "--set", f"model.preset={base}"] if base else []
                 plan = json.loads(self.sluice("plan", file, *CARD, *model, "--json").stdout)
                 self.assertTrue(plan["fits"])
@@ -355,7 +354,7 @@ class Plan(Program):
                      "TB that such a drive is rated for"):
             self.assertIn(what, shown.stdout)
         self.assertNotIn("taken from this machine", shown.stdout)
-        self.assertEqual(list(self.path.iterdir()), [])  # nothing was measured, or made
+        self.assertEqual(list(self.path.iterdir()), [])  # nothing was measured or created
         self.assertEqual(speeds.exists() and speeds.read_bytes(), known)
         more = ["--nvme-gib", 1800, "--drive-read-gb-per-s", 7, "--drive-write-gb-per-s", 5,
                 "--ram-gb-per-s", 60, "--data-tokens", 10_000_000, "--json"]
@@ -386,7 +385,7 @@ class Plan(Program):
         self.assertIn("models/Qwen3-8B is not here: planned with the shape of model.preset qwen3-8b",
                       shown.stderr)
         self.assertIn("8.19B parameters", shown.stdout)
-        # Of another model nothing is known; its config.json is enough.
+        # For another model there are no measurements; its config.json is enough.
         other = ["plan", file, "--gpu", "h100", "--set", "model.path=mine"]
         self.assertIn("hf download OWNER/mine --local-dir mine", self.refused(*other))
         (self.path / "mine").mkdir()
@@ -407,7 +406,7 @@ class Plan(Program):
         self.assertIn("no run file: planned is a full training of model.preset qwen3-8b, "
                       "16 sequences of 2048 tokens a step", shown.stderr)
         self.assertEqual(list(self.path.iterdir()), [])
-        # A budget is of the machine that is described.
+        # The budget is that of the described machine.
         large = ["--gpu", "h100", "--set", "budget.cpu_gib=9000", "--set", "budget.nvme_gib=9000"]
         shown = self.sluice("plan", "qwen3-8b", *large)
         self.assertNotIn("the machine says", shown.stderr)

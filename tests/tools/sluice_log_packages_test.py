@@ -1,4 +1,4 @@
-"""sluice-log: what TensorBoard, Weights & Biases and MLflow have of a run, read back."""
+"""sluice-log: a run in TensorBoard, Weights & Biases and MLflow, read back."""
 
 import contextlib
 import json
@@ -69,7 +69,7 @@ class TensorBoard(RunFolder):
         self.steps(6, 8)
         self.log("--tensorboard", "tb")
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 9)))
-        # One that was killed before it could remember what it had written.
+        # A logger that was killed before it saved its position.
         state = json.loads((self.path / "tb/sluice-log.json").read_text())
         state.update(step=5, unix_s=json.loads((self.run / "metrics.jsonl").read_text(
             ).splitlines()[4])["unix_s"], tokens=5000)
@@ -96,8 +96,8 @@ class TensorBoard(RunFolder):
 
 
 def log_records(raw):
-    """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format, in blocks of
-    32 KiB; a record may be in several pieces."""
+    """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format, in blocks of 32
+    KiB. A record may consist of several pieces."""
     assert raw[:4] == b":W&B"
     at, begun = 7, b""
     while at + 7 <= len(raw):
@@ -110,7 +110,7 @@ def log_records(raw):
             break
         begun += raw[at + 7:at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or its last piece
+        if kind in (1, 4):  # a whole record, or its last piece
             yield begun
             begun = b""
 
@@ -118,7 +118,7 @@ def log_records(raw):
 @unittest.skipUnless(has("wandb"), "the package wandb is not there")
 class Wandb(RunFolder):
     def history(self):
-        """Of all offline runs: (internal step, values), as `wandb sync` would send them."""
+        """(internal step, values) of all offline runs, as `wandb sync` would send them."""
         from wandb.proto import wandb_internal_pb2
 
         found, ids, config = [], set(), {}
@@ -187,7 +187,7 @@ class Mlflow(RunFolder):
                              [(1, 8), (2, 4), (3, 8 / 3), (4, 2), (4, 0.5), (5, 0.5)])
             lives = client.get_metric_history(run.info.run_id, "progress/life")
             self.assertEqual([it.value for it in lives], [1, 1, 1, 1, 2, 2])
-            # As if the last batch had not been acknowledged.
+            # Pretends that the last batch was not acknowledged.
             state = json.loads(run.data.tags["sluice.state"])
             first = losses[0].timestamp / 1000
             state.update(step=1, unix_s=first, pending=["train/loss", "progress/life"], life=2)
@@ -205,7 +205,7 @@ def free_port():
 
 
 class Gate:
-    """A port that leads to a server while it is open; closed, nothing listens there."""
+    """A port that forwards to a server while it is open; closed, it refuses connections."""
 
     def __init__(self, target):
         self.target = target
@@ -249,7 +249,7 @@ class MlflowAway(RunFolder):
         uri = f"http://127.0.0.1:{free_port()}"
         began = time.monotonic()
         said = self.log("--mlflow", uri, "--csv", "csv", code=1)
-        self.assertLess(time.monotonic() - began, 60)  # by itself MLflow would try for 4 minutes
+        self.assertLess(time.monotonic() - began, 60)  # MLflow alone would retry for 4 minutes
         self.assertEqual(len(said.splitlines()), 1, said)
         self.assertIn(f"MLflow: {uri} cannot be used: Connection refused; the same command", said)
         self.assertEqual([step for step, _ in self.rows()], [1, 2, 3])

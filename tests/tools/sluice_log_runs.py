@@ -1,6 +1,6 @@
-"""What tests of sluice-log share: runs that are made up, and the program.
+"""Shared by tests of sluice-log: artificial runs, and the program.
 
-The packages that it writes with are those of tools/reference_packages.py.
+The packages that it uses are those of tools/reference_packages.py.
 """
 
 import csv
@@ -61,7 +61,7 @@ class RunFolder(unittest.TestCase):
         self.event("begin", step, schema=1, ranks=1, model={"family": "gpt2", "parameters": 7})
 
     def cut(self, last):
-        """As a resume after step `last` does."""
+        """Rewrites the files as a resume after step `last` does."""
         path = self.run / "metrics.jsonl"
         kept = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
                 if json.loads(line)["step"] <= last]
@@ -93,7 +93,7 @@ class RunFolder(unittest.TestCase):
         return process
 
     def rows(self):
-        """Step and loss of metrics.csv."""
+        """The steps and losses in metrics.csv."""
         path = self.path / "csv/metrics.csv"
         if not path.exists():
             return []

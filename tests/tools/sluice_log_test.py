@@ -1,4 +1,4 @@
-"""sluice-log: files that grow, are begun anew, are cut and are damaged, and the CSV files of them."""
+"""sluice-log with files that grow, start again, are cut or damaged; and its CSV files."""
 
 import contextlib
 import fcntl
@@ -111,7 +111,7 @@ class Records(unittest.TestCase):
 
 
 class Files(RunFolder):
-    """By CSV files, which need no package."""
+    """Tests by CSV files, which need no package."""
 
     def test_writes_a_row_a_step_and_only_what_is_new(self):
         self.begin()
@@ -278,7 +278,7 @@ class Files(RunFolder):
         self.assertIn("is a link to another folder", self.log("--csv", "csv", code=1))
         (self.run / "metrics.jsonl").unlink()
         theirs.rename(self.run / "m.jsonl")
-        (self.run / "metrics.jsonl").symlink_to("m.jsonl")  # it stays in the folder
+        (self.run / "metrics.jsonl").symlink_to("m.jsonl")  # a target in the folder
         self.log("--csv", "csv")
         self.assertEqual([step for step, _ in self.rows()], [1, 2])
         theirs.write_text("mine", encoding="ascii")
@@ -291,7 +291,7 @@ class Files(RunFolder):
         (self.path / "csv/metrics.csv").unlink()
         (self.path / "csv/metrics.csv").symlink_to(theirs)
         self.steps(5, 6)
-        self.log("--csv", "csv")  # which makes another in its place
+        self.log("--csv", "csv")  # which replaces the file
         self.assertEqual(theirs.read_text(encoding="ascii"), "mine")
 
     def test_one_output_that_fails_does_not_cost_another(self):
@@ -323,8 +323,8 @@ def open_folder(path):
         os.close(descriptor)
 
 
-# What sluice-log uses of wandb, of a server that is there once a file is. "sent" has the
-# configuration, and then what was logged.
+# The part of wandb that sluice-log uses, with a server that is available once a file exists. "sent"
+# has the configuration, and then the logged values.
 FAKE_WANDB = """
 import json, os, types
 
@@ -358,7 +358,7 @@ def init(config, **_):
 
 
 class FailingServer:
-    """What MLflow's client is to a server that takes runs, and no parameters."""
+    """MLflow's client with a server that accepts runs but no parameters."""
 
     def __init__(self):
         self.runs = []
@@ -489,7 +489,7 @@ class Follow(RunFolder):
         self.assertEqual(len(self.rows()), 6)
 
     def test_an_interrupt_leaves_files_that_go_on(self):
-        logger = self.start("--csv", "csv")  # of metrics alone
+        logger = self.start("--csv", "csv")  # only metrics
         for step in 1, 2, 3:
             self.steps(step, step)
             self.until(lambda wanted=step: len(self.rows()) == wanted)

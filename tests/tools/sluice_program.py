@@ -1,4 +1,4 @@
-"""What tests of the sluice program from outside share: running it, and a folder to train in.
+"""Shared by tests of the sluice program: running it, and a folder to train in.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -31,7 +31,7 @@ class Program(unittest.TestCase):
         return result
 
     def refused(self, *arguments):
-        """Exit code 2, and at the end of standard error one sentence."""
+        """Exit code 2, and one sentence at the end of standard error."""
         last = self.sluice(*arguments, code=2).stderr.splitlines()[-1]
         self.assertRegex(last, r"\Asluice: \S")
         return last
@@ -68,7 +68,7 @@ class Training(Program):
             "budget": {"nvme_paths": ["nvme"]}})
 
     def results(self, name):
-        """What must be the same bits wherever and whenever a step was run."""
+        """The values that have the same bits whenever a step runs, and with every placement."""
         return [{key: step[key] for key in ("step", "loss", "lr", "grad_norm", "loss_scale")}
                 for step in self.metrics(name)]
 
@@ -88,7 +88,8 @@ class Training(Program):
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class TokenData(Program):
-    """Data of bytes, and data of another tokenizer of as many tokens, by their sidecars."""
+    """Data of the byte tokenizer, and data of another one with as many tokens, by their
+    sidecars."""
 
     def setUp(self):
         super().setUp()

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own (a pty), and what its screen shows (pyte)."""
+"""Runs a program on a terminal (a pty), and reads its screen (pyte)."""
 
 import fcntl
 import os
@@ -29,10 +29,10 @@ class TerminalScreen:
     def __init__(self, command, rows=24, columns=80, **environment):
         self.screen = pyte.Screen(columns, rows)
         self.stream = pyte.ByteStream(self.screen)
-        self.bytes = 0  # that it wrote so far
+        self.bytes = 0  # written so far
         self.raw = b""
         self.code = None
-        # Of a terminal whose sequences pyte knows all.
+        # A terminal type whose sequences pyte supports.
         self.environment = {**os.environ, "TERM": "linux", "LC_ALL": "C.UTF-8", **environment}
         self.environment = {key: value for key, value in self.environment.items()
                             if value is not None}
@@ -56,7 +56,7 @@ class TerminalScreen:
         os.close(self.master)
 
     def read(self, seconds=0.0):
-        """Takes in what it writes for so long; what it has written already in any case."""
+        """Reads its output for that long, and at least what is available already."""
         end = time.monotonic() + seconds
         while True:
             left = max(0.0, end - time.monotonic())
@@ -98,11 +98,11 @@ class TerminalScreen:
         os.kill(self.child, number)
 
     def flags(self):
-        """The terminal's modes: what a shell relies on."""
+        """The terminal's modes, which a shell relies on."""
         return termios.tcgetattr(self.master)[:4]
 
     def end(self):
-        """Its exit code; negative: of the signal that ended it."""
+        """The exit code; negative if a signal ended the program."""
         limit = time.monotonic() + WAIT_S
         while True:
             self.read(0.02)

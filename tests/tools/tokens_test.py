@@ -1,4 +1,4 @@
-"""tools/tokens: text as tokens come never ends within a character, and nothing is lost."""
+"""tools/tokens: streamed text never ends within a character, and no text is lost."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ def tool():
 
 
 def decode(ids):
-    """A tokenizer whose tokens are bytes; the tokens from 256 on are two, among them halves of
+    """A tokenizer whose tokens are bytes; tokens from 256 on are two bytes, some with halves of
     characters."""
     raw = bytearray()
     for token in ids:
@@ -62,9 +62,9 @@ class Decoder(unittest.TestCase):
             self.assertEqual("".join(self.pieces(ids)), decode(ids), ids)
 
 
-BUSY_S = 2  # of the 10 s that bounds.py gives a template
+BUSY_S = 2  # less than the 10 s that bounds.py allows
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-# Starts tools/tokens as `sluice generate` does, asks it for what takes long, and tells its number.
+# Starts tools/tokens like `sluice generate`, sends a request that takes long, and prints its pid.
 PARENT = """
 import json, socket, subprocess, sys, time
 here, there = socket.socketpair()
@@ -107,7 +107,7 @@ class Ends(unittest.TestCase):
             self.assertTrue(gone)
 
     def is_busy(self, process):
-        """Once it has used the processor for longer than its start takes."""
+        """Stops it after it has used more CPU time than its start takes."""
         for _ in range(1200):
             used_s = self.used_s(process)
             if used_s is None or used_s > BUSY_S:
@@ -116,7 +116,7 @@ class Ends(unittest.TestCase):
         return False
 
     def is_gone(self, process):
-        """Before a bound on templates would end it. That is one on the processor's time, so a slow
+        """It ends before the bound on templates would end it. That bound is on CPU time, so a slow
         machine has as long as it needs."""
         for _ in range(600):
             used_s = self.used_s(process)
@@ -129,7 +129,7 @@ class Ends(unittest.TestCase):
         return False
 
     def used_s(self, process):
-        """What it has used the processor for; None once it has ended."""
+        """Its CPU time so far; None once it has ended."""
         try:
             fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").split()
         except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""tools/trace_summary on traces whose times can be worked out by hand."""
+"""tools/trace_summary on traces whose times can be calculated by hand."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ class Summary(unittest.TestCase):
 
     @staticmethod
     def rows(text, title):
-        """The cells of the table below `title`, by track; a cell is set off by two spaces."""
+        """The cells of the table below `title`, by track; two spaces separate cells."""
         lines = text[text.index(title):].splitlines()[1:]
         rows = {}
         for line in lines:

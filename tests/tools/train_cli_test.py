@@ -1,4 +1,4 @@
-"""`sluice train` from outside: what it says, keeps and refuses.
+"""`sluice train`: output, files and refusals.
 
 SLUICE is the program; SLUICE_HAS_ENGINE=1 when it was built with LibTorch.
 """
@@ -18,7 +18,7 @@ from sluice_program import HAS_ENGINE, Training
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
 class Train(Training):
     def test_refuses_an_nvme_folder_that_is_missing_and_makes_none(self):
-        # As of a slip of the pen, or a drive that is not mounted.
+        # For example a typing error, or a drive that is not mounted.
         missing = self.path / "drives/nvme9/state"
         (self.path / "drives").mkdir()
         self.write("card.json", {**json.loads((self.path / "run.json").read_text()), "budget": {},
@@ -38,7 +38,7 @@ class Train(Training):
                 self.assertFalse((self.path / "a").exists())
         (self.path / "drives/nvme9").write_text("no folder")
         self.assertIn("is not a folder, or lies below a file", self.refused("plan", *named))
-        # Of a tier that is not on NVMe DeepSpeed's key means nothing.
+        # DeepSpeed's key is ignored if the tier is not on NVMe.
         self.sluice("train", "card.json", "--out", "a", "--set",
                     "zero_optimization.offload_optimizer.device=cpu")
 
@@ -258,7 +258,8 @@ class Train(Training):
         self.assertIn("--set run.non_finite_step=skip", last)
         self.assertRegex(last, r"The newest checkpoint is \S*a/checkpoints/step-")
         self.assertNotIn("--resume continues from there", last)
-        # As it says, resuming alone comes to the same step; skipping goes by it, up to the limit.
+        # Resuming alone fails at the same step, as the message says; skipping passes it, up to the
+        # limit.
         again = self.sluice("train", "run.json", "--out", "a", "--resume", *wild, code=1).stderr
         self.assertEqual(again.splitlines()[-1], last)
         skipped = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 20, *wild,
@@ -276,7 +277,7 @@ class Train(Training):
             kept = self.path / "cache/sluice/speeds.json"
             if not kept.exists() or len(json.loads(kept.read_text("utf-8"))["measurements"]) < 3:
                 self.skipTest("this machine is too busy to be measured")
-            # As another program's work would have it.
+            # Pretends that other programs disturbed the measurement.
             speeds = json.loads(kept.read_text(encoding="utf-8"))
             for one in speeds["measurements"]:
                 for name in one["values"]:
@@ -305,7 +306,7 @@ class Train(Training):
         rates = self.rates("a")
         self.assertIn(f"{len(rates)} steps: run.epochs 0.05 x ", told)
         self.assertEqual([step for step, rate in enumerate(rates) if rate == 0], [0, 1])
-        self.assertEqual(max(rates), 0.003)  # out of the warm-up
+        self.assertEqual(max(rates), 0.003)  # after the warm-up
         self.assertLess(rates[-1], 0.001)
         kept = json.loads((self.path / "a/config.json").read_text(encoding="utf-8"))
         self.assertEqual((kept["run"]["epochs"], kept["run"]["steps"]), (0.05, "auto"))
@@ -363,7 +364,7 @@ class Train(Training):
         result = self.sluice("eval", "run.json", "--weights", "a.safetensors", code=1)
         self.assertRegex(result.stdout, "loss -?nan")
         self.assertIn("the loss is not finite", result.stderr.splitlines()[-1])
-        # What is not finite to begin with is named.
+        # Weights that are not finite are named.
         whole[-4:] = struct.pack("<f", float("nan"))
         (self.path / "a.safetensors").write_bytes(whole)
         self.assertRegex(self.sluice("eval", "run.json", "--weights", "a.safetensors",
@@ -386,7 +387,7 @@ class Train(Training):
         self.assertIn("4 steps are the same", self.sluice("diff", "a", "b").stdout)
         self.sluice("train", "run.json", "--out", "c", *hashed, "--set",
                     "optimizer.params.betas=[0.9, 0.99]")
-        # In the first step the bias correction takes beta2 out again.
+        # In the first step, the bias correction cancels beta2.
         shown = self.sluice("diff", "a", "c", code=1).stdout
         self.assertIn("step 2 is the first that differs", shown)
         self.assertIn("it is the update that diverged", shown)

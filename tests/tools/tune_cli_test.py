@@ -1,7 +1,7 @@
-"""`sluice tune` from outside: with trials that are a made-up machine, and with real ones.
+"""`sluice tune`, with trials on a simulated machine and with real ones.
 
-SLUICE is the program. The made-up machine is this file, run as the trial's program: it answers as
-the environment's TUNE_FAKE says.
+SLUICE is the program. The simulated machine is this file, run as the trial's program: TUNE_FAKE in
+the environment selects its replies.
 """
 
 import json
@@ -35,7 +35,7 @@ FACTS = {"cuda": True, "state_on_nvme": True, "params_on_nvme": False, "gpu_frac
 
 
 def fake_trial():
-    """A machine on which a micro-batch of 4 is best, and 8 does as TUNE_FAKE says."""
+    """A machine on which a micro-batch of 4 is best; TUNE_FAKE decides the outcome of 8."""
     mode = os.environ["TUNE_FAKE"]
     for line in sys.stdin:
         request = json.loads(line)
@@ -66,7 +66,7 @@ def fake_trial():
 class Program(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # This machine's speeds are measured once: it takes most of a test's time.
+        # Measure this machine once: that takes most of a test's time.
         cls.cache = tempfile.TemporaryDirectory(prefix="sluice-tune-cache-", dir=os.getcwd())
         cls.addClassCleanup(cls.cache.cleanup)
 
@@ -225,7 +225,7 @@ class Real(Program):
                                "1000", "--trials", "4"], cwd=self.path, env=self.environment,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as process:
-            for line in process.stderr:  # what is said of the data comes first
+            for line in process.stderr:  # messages about the data come first
                 if "as configured" in line:
                     break
             deadline = time.monotonic() + 120
@@ -249,7 +249,7 @@ class Real(Program):
                 self.assertLess(time.monotonic(), deadline)
                 self.assertIsNone(process.poll())
                 time.sleep(0.02)
-            # One that nobody can read, by a process of the same number: it is not the trial's.
+            # A store that cannot be read, by a process with the same pid: it is not the trial's.
             (self.path / "nvme/sluice-other").mkdir()
             owner = next((self.path / "nvme").glob("sluice-run*/owner.json")).read_bytes()
             for name, content in (("lock", b""), ("owner.json", owner), ("store.json", b"{")):

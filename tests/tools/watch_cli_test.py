@@ -1,7 +1,8 @@
-"""sluice watch: what a terminal, a pipe, a browser and Prometheus see of runs, of their files and of visitors.
+"""sluice watch: what a terminal, a pipe, a browser and Prometheus show of runs, and how it handles
+damaged files and hostile requests.
 
-The terminal is a pty, and its screen pyte's; a run is a writer of this test's that holds the run's lock, and, where the
-engine is there, a real one. A browser is a Chromium, where one is installed.
+The terminal is a pty, with the screen of pyte. The test writes runs itself, and holds their lock;
+with the engine there is a real one. The browser is a Chromium, if one is installed.
 """
 
 import contextlib
@@ -89,7 +90,7 @@ class Watch(Base):
             run.train(2)
             for screen in (small, large):
                 screen.wait_for("demo  training  step 12/90")
-            run.release()  # as a kill does
+            run.release()  # like a kill
             for screen in (small, large):
                 screen.wait_for("demo  crashed", "nobody trains here")
 
@@ -126,7 +127,7 @@ class Watch(Base):
                 screen.resize(rows, columns)
                 screen.read(0.5)
             screen.wait_for("one  ", "held by", "q quit")
-            screen.press("\x1b[A\x1b[B\x1bOA\xff\x00\x1b")  # arrows, and what is no key of its
+            screen.press("\x1b[A\x1b[B\x1bOA\xff\x00\x1b")  # arrows, and other bytes
             screen.press("q")
             self.assertEqual(screen.end(), 0)
 
@@ -225,7 +226,7 @@ class Watch(Base):
             screen.wait_for("x?[2J?]0;owned?", "step 2")
             run.train(5, loss=1e308, tokens_per_s=-1e308, gpu_peak_bytes=2**60)
             run.append("metrics.jsonl", "\x00" * 5000 + "\n")
-            run.append("metrics.jsonl", '{"step": 3, "loss": 0.1}\n{"step": 9, "lo')  # another writer, torn
+            run.append("metrics.jsonl", '{"step": 3, "loss": 0.1}\n{"step": 9, "lo')  # torn
             screen.wait_for("step 3/50")
             screen.press("5")
             screen.wait_for("as if two programs had written")
@@ -324,7 +325,7 @@ class WatchPages(Base):
                 status, _, headers = server.get("/?token=" + made)
                 self.assertEqual((status, headers["Location"]), (303, "/"))
                 self.assertEqual(server.get("/data", Cookie=headers["Set-Cookie"].split(";")[0])[0], 200)
-        with Server(run.folder, SLUICE_WATCH_TOKEN=token) as server:  # also here, where one is given
+        with Server(run.folder, SLUICE_WATCH_TOKEN=token) as server:
             self.assertEqual(server.get("/data")[0], 401)
         with Server(run.folder) as server:
             self.assertEqual(server.get("/data", Host="evil.example")[0], 421)
@@ -358,7 +359,8 @@ class WatchPages(Base):
                     request[at:at + draw.randrange(3)] = bytes(draw.choices(range(256), k=draw.randrange(3)))
                 server.raw(bytes(request))
             self.assertEqual(server.get("/data")[0], 200, f"seed {seed}")
-            # Slow ones, more than are let in at a time, keep nobody out for long, and are let go.
+            # More slow clients than it accepts at a time do not block others for long, and are
+            # disconnected.
             slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(150)]
             for one in slow:
                 one.sendall(b"GET / HTTP/1.1\r\nX: ")
@@ -370,8 +372,8 @@ class WatchPages(Base):
             self.assertIsNone(server.process.poll())
 
     def test_costs_a_run_next_to_nothing_under_twenty_readers(self):
-        """The server's own CPU time, with a line a tenth of a second: the run's process has no part in it. A machine's
-        noise does not count there, unlike in the run's speed."""
+        """Measures the server's own CPU time, with ten lines per second: the run's process is not
+        involved, and noise of the machine counts less than in the run's speed."""
         run = self.made_up(steps=5000)
         run.train(2000)
         with Server(run.folder) as server:
@@ -380,7 +382,7 @@ class WatchPages(Base):
 
             def read(number):
                 cursor = "0"
-                while not stop.wait(2):  # as the page does
+                while not stop.wait(2):  # like the page
                     cursor = server.data(cursor)["runs"][0]["at"]
                     asked[number] += 1
             readers = [threading.Thread(target=read, args=(number,)) for number in range(20)]
@@ -396,7 +398,7 @@ class WatchPages(Base):
             self.assertGreaterEqual(min(asked), 3)
             print(f"{spent_s / took_s:.2%} of a core for twenty readers, {spent_s:.2f} s of {took_s:.1f} s")
             self.assertLess(spent_s / took_s, 0.03)
-            # Nothing of it is in the run's process or folder: no connection, and no file that it opened to write.
+            # It has no connection to the run's process, and no open file for writing in its folder.
             for number in os.listdir(f"/proc/{server.process.pid}/fd"):
                 with contextlib.suppress(OSError):
                     self.assertNotIn(str(run.folder), os.readlink(f"/proc/{server.process.pid}/fd/{number}"))
@@ -412,7 +414,7 @@ class WatchPages(Base):
             run.train(30)
             run.event("warning", text=HOSTILE)
             page.wait_for("document.documentElement.dataset.charts.includes('loss')")
-            page.wait_for("document.getElementById('chart-loss').dataset.points === '60'")  # and smoothed
+            page.wait_for("document.getElementById('chart-loss').dataset.points === '60'")
             page.wait_for("document.body.innerText.includes('</script><script>alert(1)')")
             run.train(3)
             page.wait_for("document.getElementById('chart-loss').dataset.points === '66'")
@@ -420,7 +422,7 @@ class WatchPages(Base):
             run.step = 0
             run.train(2)
             page.wait_for("document.getElementById('chart-loss').dataset.points === '4'")
-            run.release()  # a kill, after which nothing is new but that
+            run.release()  # a kill, and no other change
             page.wait_for("document.body.innerText.includes('crashed')")
             run.event("end", how="completed")
             page.wait_for("document.body.innerText.includes('completed')")

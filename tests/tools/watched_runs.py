@@ -1,4 +1,4 @@
-"""What tests of `sluice watch` look at, and through: a run that they write themselves, and the server of the page."""
+"""The runs that tests of `sluice watch` write, and the server of its page."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ WAIT_S = 60
 
 
 class MadeUpRun:
-    """A run that this test writes: it holds the lock as one that trains does."""
+    """A run that this test writes: it holds the lock like a run that trains."""
 
     def __init__(self, folder, steps=50):
         self.folder = folder
@@ -66,7 +66,7 @@ class MadeUpRun:
 
 
 class Server:
-    """`sluice watch --web` on a port of its own."""
+    """`sluice watch --web` on a free port."""
 
     def __init__(self, *words, address="127.0.0.1:0", **environment):
         self.process = subprocess.Popen(

@@ -1,1 +1,1 @@
-"""From text to token files: what tools/prepare is made of."""
+"""From text to token files: the parts of tools/prepare."""

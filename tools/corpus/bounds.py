@@ -1,8 +1,7 @@
-"""Bounds for programs of strangers that run in this process: time, memory, sizes of numbers.
+"""Bounds for untrusted programs that run in this process: time, memory, sizes of numbers.
 
-Time is that of the processor, by a timer's signal, so it ends what runs in Python; single
-operations that would take long in C are refused by the sizes of their operands, or end with the
-memory that they may take.
+Time is CPU time, bounded by a timer's signal, which stops Python code. Single operations that would
+take long in C are refused by the sizes of their operands, or stopped by the bound of memory.
 """
 
 import contextlib
@@ -12,17 +11,17 @@ import threading
 
 MOST_CPU_S = 10.0
 MOST_BYTES = 1 << 30
-MOST_BITS = 1 << 16      # of a number
-MOST_REPEATED = 1 << 26  # characters, or items of a list
+MOST_BITS = 1 << 16      # size of a number
+MOST_REPEATED = 1 << 26  # characters of a text, or items of a list
 
 
 class Exceeded(Exception):
-    """Says which bound."""
+    """Names the bound."""
 
 
 @contextlib.contextmanager
 def bounded():
-    """Raises Exceeded, or MemoryError, in what runs within. Not to be nested."""
+    """Raises Exceeded or MemoryError in the code that runs within. Not reentrant."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals arrive in the main thread
         return
@@ -32,7 +31,7 @@ def bounded():
     try:
         if before[0] == resource.RLIM_INFINITY or most < before[0]:
             resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S, 0.1)  # again, should it be swallowed
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S, 0.1)  # repeated: code may swallow one
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -50,7 +49,7 @@ def _address_space():
 
 
 def check_operands(operator, left, right):
-    """Of * and **, before they are computed."""
+    """Checks the operands of * and ** before the operation."""
     if isinstance(left, int) and isinstance(right, int):
         bits = (left.bit_length() + right.bit_length() if operator == "*" else
                 left.bit_length() * max(0, right))

@@ -1,4 +1,4 @@
-"""Conversations to tokens and masks: what a process that encodes does."""
+"""Turns conversations into tokens and masks, in a worker process."""
 
 import json
 import os
@@ -13,20 +13,20 @@ from corpus.encode import side_by_hash
 from toolbox import Failure, read_json
 
 TOO_LONG = "longer than --max-tokens"
-LONG_CHARACTERS = 1 << 20  # a text that is encoded in pieces
+LONG_CHARACTERS = 1 << 20  # a longer text is encoded in pieces
 CUT_TRIES = 4096
 CUT_CONTEXT = 512
 MOST_ENDLESS = 3  # conversations on which the template may exceed a bound
 
-# What an encoder is made from; it travels to worker processes. templates: name -> text; name: of
-# the file that has them; renamed: what rows call a key -> what it is called.
+# The inputs of an encoder, which are sent to worker processes. templates: name -> text; name: the
+# file of the templates; renamed: key in the rows -> key here.
 ChatSettings = namedtuple("ChatSettings", "json_text wide templates special_tokens now name form "
                           "renamed train_on max_tokens cut validation_fraction")
 Rendered = namedtuple("Rendered", "number conversation text spans omitted dropped")
 
 
 class Side:
-    """What goes into one of the files."""
+    """The data for one of the files."""
 
     def __init__(self):
         self.raw = bytearray()
@@ -36,7 +36,7 @@ class Side:
 
 
 class ChatBatch:
-    """What became of some rows."""
+    """The results for some rows."""
 
     def __init__(self):
         self.sides = {}
@@ -44,7 +44,7 @@ class ChatBatch:
         self.replaced = []  # numbers of the rows
         self.cut = 0
         self.spell_specials = 0
-        self.omitted = Counter()  # what the template left out -> of how many
+        self.omitted = Counter()  # what the template left out -> number of conversations
 
 
 class ChatEncoder:
@@ -58,7 +58,7 @@ class ChatEncoder:
         added = self._tokenizer.get_added_tokens_decoder().values()
         self._specials = [token.content for token in added if token.special]
         self._borders = chat_spans.Borders(token.content for token in added)
-        # Their offsets include the white space beside them, which they swallow.
+        # Added tokens whose offsets include the white space around them, which they swallow.
         self._swallowing = {number: token.content for number, token in
                             self._tokenizer.get_added_tokens_decoder().items()
                             if token.lstrip or token.rstrip}
@@ -70,7 +70,7 @@ class ChatEncoder:
         return self._templates.has_markers
 
     def encode(self, rows):
-        """The ChatBatch of rows as they were read."""
+        """Returns the ChatBatch of unparsed rows."""
         batch, rendered = ChatBatch(), []
         for number, content in enumerate(rows):
             try:
@@ -95,8 +95,8 @@ class ChatEncoder:
         return batch
 
     def _pieces(self, text):
-        """(where it begins, its Encoding) of the pieces of a long text: the package takes hundreds
-        of bytes for each token that it encodes at once."""
+        """(begin, Encoding) of each piece of a long text: the package takes hundreds of bytes for
+        each token that it encodes at once."""
         begin = 0
         while begin < len(text):
             end = self._cut(text, begin + LONG_CHARACTERS // 2) if (
@@ -105,7 +105,8 @@ class ChatEncoder:
             begin = end
 
     def _cut(self, text, near):
-        """Where the tokens are the same whether the text is cut or not; else its end."""
+        """A position near `near` at which a cut does not change the tokens; else the end of the
+        text."""
         for end in range(near, near - CUT_TRIES, -1):
             if not text[end].isspace() or text[end - 1].isspace():
                 continue
@@ -120,7 +121,7 @@ class ChatEncoder:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _check_endless(self, left_out):
-        """A template that ends on none would take that long for each."""
+        """Stops after a few conversations: each would take as long as the bound allows."""
         self._endless += left_out.reason == ENDLESS
         if self._endless >= MOST_ENDLESS:
             raise Failure(f"{self._settings.name}: {left_out.reason} ({left_out.detail}), for "
@@ -158,7 +159,7 @@ class ChatEncoder:
         batch.omitted.update(each.omitted)
 
     def _mask(self, each, begin, encoding):
-        """Of the tokens of a piece of the text that begins there."""
+        """The mask of the tokens of the piece that begins at `begin`."""
         if each.spans == [(0, len(each.text))]:
             return b"\1" * len(encoding.ids)
         marked = self._templates.of(each.conversation.tools).has_markers
@@ -167,7 +168,7 @@ class ChatEncoder:
         return chat_spans.token_mask(offsets, spans, partly=marked)
 
     def _offsets(self, encoding, text):
-        """Where each token stands; of one that swallows white space, where it itself does."""
+        """The offsets of the tokens; for one that swallows white space, those without it."""
         offsets = encoding.offsets
         if not self._swallowing:
             return offsets
@@ -190,15 +191,14 @@ class ChatEncoder:
 
 
 def chat_tokenizer(json_text):
-    """One that reads the special tokens in a text, which a template writes as text, and tells where
-    each token stands. What it would add to a text is left away: where that is "trim_offsets", it
-    tells that spaces were no part of a token."""
+    """A tokenizer that gives offsets, and recognises special tokens, which templates write as text.
+    It has no post-processor, which could add tokens or exclude spaces by "trim_offsets"."""
     from tokenizers import Tokenizer  # pylint: disable=import-outside-toplevel
     try:
         described = read_json(json_text)
         described["post_processor"] = None
         tokenizer = Tokenizer.from_str(json.dumps(described))
-    except Exception as error:  # what the package raises is a plain Exception
+    except Exception as error:  # the package raises plain Exceptions
         raise Failure(f"this is not a tokenizer.json: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

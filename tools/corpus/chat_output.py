@@ -1,8 +1,8 @@
-"""Token files of conversations: where each begins, and which of its tokens are trained on.
+"""Token files of conversations: where each one begins, and which tokens are trained on.
 
-Beside FILE.bin lie FILE.bin.documents, the number of the first token of each conversation and at
-last the number of tokens (little-endian uint64), and FILE.bin.mask, where bit t % 8, least
-significant first, of byte t // 8 is 1 if token t is trained on.
+FILE.bin has two companions. FILE.bin.documents has the number of the first token of each
+conversation, and finally the number of tokens (little-endian uint64). In FILE.bin.mask, bit t % 8,
+least significant first, of byte t // 8 is 1 if token t is trained on.
 """
 
 from array import array
@@ -21,16 +21,16 @@ class ChatWriter(TokenWriter):
     def __init__(self, path, vocabulary, chat):
         super().__init__(path, vocabulary)
         self.trained = 0
-        self.lengths = Counter()  # by their bits: of 2^(n - 1) to 2^n - 1 tokens
+        self.lengths = Counter()  # by their bits: n for 2^(n - 1) to 2^n - 1 tokens
         self._chat = chat
         self._longest = 0
         self._written = 0
-        self._loose = b""  # the last tokens' mask, until they fill a byte
+        self._loose = b""  # the mask of the last tokens, until they fill a byte
         self._documents = open(f"{path}.documents", "wb")
         self._mask = open(f"{path}.mask", "wb")
 
     def append_conversations(self, raw, counts, lengths, mask):
-        """`lengths`: tokens of each; `mask`: a byte of 0 or 1 for each token."""
+        """`lengths`: tokens per conversation; `mask`: a byte of 0 or 1 per token."""
         self.append(raw, counts, len(lengths))
         begins = array("Q")
         for length in lengths:
@@ -62,7 +62,7 @@ class ChatWriter(TokenWriter):
 
 
 def _packed(mask):
-    """Eight tokens to a byte, the first in its least significant bit."""
+    """Packs eight tokens into a byte, the first in its least significant bit."""
     if not mask:
         return b""
     return int(mask[::-1].translate(DIGITS), 2).to_bytes(-(-len(mask) // 8), "little")

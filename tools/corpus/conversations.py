@@ -1,9 +1,8 @@
-"""Conversations out of files: their rows, which messages.py takes apart.
+"""Reads conversations from files, as rows for messages.py to parse.
 
-Rows come from JSON-lines, files that are one JSON list, CSV, Parquet, and folders that the package
-datasets wrote by save_to_disk() (Arrow streams, which pyarrow reads alone). A row stays as it was
-read until a worker process takes it apart, so parsing is parallel and memory is bounded by the
-batches in flight.
+Rows come from JSON-lines, files with one JSON list, CSV, Parquet, and folders that save_to_disk()
+of the package datasets wrote (Arrow streams, which pyarrow reads alone). A worker process parses
+the rows, so parsing is parallel and the batches in flight bound the memory.
 """
 
 import hashlib
@@ -68,7 +67,7 @@ def find_sources(arguments, globs, fixed_format, report, encoding=None):
 
 
 def _of_json(source, fixed_format, encoding):
-    """A .json file is a list of rows, or has one in each line. So may be what is called .jsonl."""
+    """A .json file is a list of rows, or has one row per line; so does a .jsonl file."""
     is_json = source.suffix == ".json" and source.format == "text"
     if fixed_format or not (is_json or source.format == "jsonl"):
         return source
@@ -77,7 +76,7 @@ def _of_json(source, fixed_format, encoding):
 
 
 def _saved_dataset(top, report):
-    """The Arrow files of a folder that save_to_disk() wrote, or of the train split in it."""
+    """The Arrow files of a folder that save_to_disk() wrote, or of its train split."""
     folder, chosen = top, ""
     if (top / "dataset_dict.json").is_file():
         splits = _strings(top, "dataset_dict.json", "splits")
@@ -158,7 +157,7 @@ def _rows(source, digest, report, options):
         return
     if source.format == "csv":
         for where, row, at_bytes in records.csv_rows(source, digest, report, encoding):
-            # A cell without text is what the row does not have.
+            # An empty cell means that the row has no such field.
             hidden = hidden_names(row, options.renamed)
             row = {key: cell for key, cell in row.items() if cell and key not in hidden}
             yield where, row, sum(map(len, row.values())), at_bytes
@@ -178,7 +177,7 @@ def _rows(source, digest, report, options):
 
 
 def _record_batches(source, handle, report, renamed):
-    """(some rows, number of all rows), with only the columns that conversations are made of."""
+    """(some rows, number of all rows), with only the columns that make up conversations."""
     import pyarrow  # pylint: disable=import-outside-toplevel
     from pyarrow import ipc, parquet  # pylint: disable=import-outside-toplevel
     try:
@@ -216,7 +215,7 @@ def _columns(source, names, renamed):
 
 
 def _without_media(batch):
-    """Of pictures and sounds, only whether a row has any."""
+    """Replaces pictures and sounds by whether a row has any."""
     import pyarrow  # pylint: disable=import-outside-toplevel
     for at, name in enumerate(batch.schema.names):
         if name not in MEDIA_KEYS:
@@ -232,8 +231,8 @@ def _without_media(batch):
 
 
 def _json_decoder(kind):
-    """What makes a value of the Arrow type `kind` from one that has JSON as text in it, or None
-    where no part of it is of that type (Json of the package datasets)."""
+    """Returns a function that parses the JSON text in values of the Arrow type `kind`. None if no
+    part of the type is JSON (the type Json of the package datasets)."""
     from pyarrow import types  # pylint: disable=import-outside-toplevel
     if getattr(kind, "extension_name", "") == "arrow.json":
         return lambda text: None if text is None else read_json(text)

@@ -1,13 +1,17 @@
-"""Documents out of files, folders and data sets, as a stream of fragments.
+"""Reads documents from files, folders and data sets, as a stream of fragments.
 
-A text file is one document, as is a line of JSON-lines or a row of Parquet or of a data set. Long
-documents come in fragments of about a million characters, cut after a line's end, so memory is
-bounded; where the cuts fall depends only on the text.
+A text file is one document; so is a line of JSON-lines, and a row of Parquet or of a data set. Long
+documents come in fragments of about a million characters, cut at the end of a line, so memory is
+bounded. The cuts depend only on the text.
 
-Text is UTF-8, or what encodings.py finds. A damaged character becomes U+FFFD, is counted and
-reported. Left out, named and counted: files that cannot be read, are not regular files or are in an
-encoding that nobody named, text files with NUL bytes (binaries), lines that are not JSON or lack
-the key, rows without text. A source that is named explicitly may be a pipe.
+Text is UTF-8, or an encoding that encodings.py detects. A damaged character becomes U+FFFD, is
+counted and reported. A source that the user names may be a pipe.
+
+Some sources are skipped, named and counted:
+- files that cannot be read, are not regular, or have an encoding that was not given;
+- text files with NUL bytes (binaries);
+- lines that are not JSON or lack the key;
+- rows without text.
 """
 
 import codecs
@@ -31,9 +35,9 @@ DEFAULT_GLOBS = ("*.txt", "*.md", "*.rst", "*.jsonl", "*.ndjson", "*.parquet")
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".csv": "csv",
            ".tsv": "csv"}
 
-# side: "train" or "val" where the data set has decided it, else None.
+# side: "train" or "val" if the data set determines it, else None.
 Fragment = namedtuple("Fragment", "text begins_document ends_document side done_bytes")
-# encoding: of all files, or None; renamed: what the rows of conversations call a key -> its name.
+# encoding: that of all files, or None; renamed: key in the rows of conversations -> key here.
 ReadOptions = namedtuple("ReadOptions", "encoding renamed", defaults=(None, {}))
 
 
@@ -44,7 +48,7 @@ class Corpus:
         self.sources = sources
         self._options = options
         self.total_bytes = sum(source.size_bytes for source in sources)
-        self.read = []  # of the last pass: {"name", "bytes", "sha256"}
+        self.read = []  # by the last pass: {"name", "bytes", "sha256"}
         self._json_key = json_key
         self._column = column
 
@@ -62,7 +66,7 @@ class Corpus:
             except (OSError, UnicodeError, NotText) as error:
                 report.skip(("the rest of " if begun else "") + source.name,
                             why_unread(error, source))
-                if not ends:  # the drive failed in the middle: what was read is kept, and ends here
+                if not ends:  # the drive failed: keep what was read, and end it here
                     yield Fragment("", False, True, None, before_bytes)
             else:
                 self.read.append({"name": source.name, "bytes": source.size_bytes,
@@ -89,8 +93,8 @@ def why_unread(error, source):
 
 
 class HubDataset:
-    """A Hugging Face data set: NAME[:CONFIG[:SPLIT]]. Without SPLIT its train split is trained on,
-    and its validation split, where there is one, validated on."""
+    """A Hugging Face data set: NAME[:CONFIG[:SPLIT]]. Without SPLIT, its train split is for
+    training and its validation split, if there is one, for validation."""
 
     total_bytes = None
 
@@ -101,7 +105,7 @@ class HubDataset:
         self._column = column
         try:
             loaded = datasets.load_dataset(name, config or None)
-        except Exception as error:  # the package raises what it likes
+        except Exception as error:  # the package raises exceptions of any kind
             raise Failure(f"the data set {reference} could not be loaded: {error}") from error
         if split and split not in loaded or not split and "train" not in loaded:
             raise Failure(f"the data set {reference} has no split '{split or 'train'}'; it has "
@@ -130,8 +134,8 @@ class HubDataset:
 
 
 def find_sources(arguments, globs, fixed_format, report):
-    """Sources for files and folders (recursively), sorted within each folder; what is left out of
-    the folders is reported."""
+    """Sources for files and folders (recursively), sorted within each folder. Reports the files of
+    folders that are skipped."""
     sources = []
     for argument in arguments:
         path = Path(argument)
@@ -164,12 +168,12 @@ def standard_library(folder):
 
 
 class LeftOut:
-    """What a folder holds that is not taken."""
+    """The contents of a folder that are skipped."""
 
     def __init__(self):
-        self.endings = Counter()  # of files that match no pattern
-        self.hidden = 0           # folders
-        self.links = 0            # to folders
+        self.endings = Counter()  # suffixes without a pattern -> files
+        self.hidden = 0           # hidden folders
+        self.links = 0            # links to folders
         self.unreadable = []      # (folder or file, why)
 
     def tell(self, folder, globs, report):
@@ -188,7 +192,7 @@ class LeftOut:
 
 def _walk(folder, globs, left_out=None):
     """(name, folder that it is in, path)."""
-    is_of_user = left_out is not None  # Python's own folders lead where its maker wants
+    is_of_user = left_out is not None  # Python's own folders may have links to anywhere
     left_out = left_out or LeftOut()
 
     def unreadable(error):
@@ -221,14 +225,14 @@ def _is_special(path):
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
-        return False  # the reader will say what is wrong with it
+        return False  # the reader will report the error
 
 
 def _source(name, path, fixed_format, folder=None):
     try:
         size_bytes = path.stat().st_size
     except OSError:
-        size_bytes = 0  # the reader will say what is wrong with it
+        size_bytes = 0  # the reader will report the error
     source = Source(str(name), path, size_bytes, fixed_format, folder)
     return source._replace(format=fixed_format or FORMATS.get(source.suffix, "text"))
 
@@ -241,7 +245,7 @@ def _text_file(source, digest, report, encoding):
     if source.path.is_file():
         if encoding is None and of_file(source) == "utf-8":
             check_utf8(source)
-        elif encoding != "utf-8":  # who names UTF-8 takes what is damaged for U+FFFD
+        elif encoding != "utf-8":  # an explicit UTF-8 means: replace damaged bytes by U+FFFD
             check_decodable(source, encoding)
     decoder = codecs.getincrementaldecoder("utf-8")(_replaced.NAME)
     with Utf8Reader(source, digest, encoding) as reader:
@@ -266,7 +270,7 @@ def _text_file(source, digest, report, encoding):
                 pending, begins = pending[cut:], False
         at_bytes = reader.at_bytes
     wrong = _replaced.count - replaced_before
-    if wrong > wide - wrong and encoding is None:  # a pipe could not be looked at before
+    if wrong > wide - wrong and encoding is None:  # a pipe could not be checked before
         raise Failure(f"{source.name}: {not_utf8(wrong)}")
     if _replaced.count > replaced_before:
         report.replaced(source.name, _replaced.count - replaced_before)
@@ -305,7 +309,7 @@ def _csv(source, column, digest, report, encoding):
 
 @contextlib.contextmanager
 def digested(source, digest):
-    """The open file, with all of it in the digest."""
+    """The open file; all of it goes into the digest."""
     with source.open() as handle:
         for raw in iter(lambda: handle.read(READ_BYTES), b""):
             digest.update(raw)
@@ -339,7 +343,7 @@ def _parquet(source, column, digest, report):
 
 
 def next_batch(batches):
-    """None behind the last. Raises NotText where the file is damaged."""
+    """The next item, or None after the last. Raises NotText if the file is damaged."""
     import pyarrow  # pylint: disable=import-outside-toplevel
     try:
         return next(batches, None)
@@ -368,7 +372,7 @@ def _cut(text):
 
 
 class _Replaced:
-    """An error handler for decoders that puts U+FFFD in place of bytes, and counts them."""
+    """An error handler for decoders that replaces bytes by U+FFFD and counts them."""
 
     NAME = "sluice-replace"
 
@@ -385,7 +389,7 @@ _replaced = _Replaced()
 
 
 def _without_surrogates(text, name, report):
-    """JSON can hold halves of characters, which are no Unicode text."""
+    """JSON can have lone surrogates, which are not Unicode text."""
     try:
         text.encode()
         return text

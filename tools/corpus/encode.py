@@ -1,8 +1,8 @@
-"""Fragments to tokens, in several processes, the same bytes whatever their number.
+"""Encodes fragments to tokens in several processes; their number does not change the output.
 
-Fragments are gathered into batches of about a million characters, a batch is encoded by whichever
-process is free, and the results are written in the order of the batches. At most two batches per
-process are in flight, so memory is bounded however slow the disk is.
+Fragments are collected into batches of about a million characters, any free process encodes a
+batch, and the results are written in order. At most two batches per process are in flight, so
+memory is bounded even if the disk is slow.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ WORTH_PROCESSES_BYTES = 8 << 20
 
 
 def batches(fragments, side_of):
-    """Lists of (text, ends document, side), and how many source bytes were read up to there."""
+    """Lists of (text, ends document, side), and the number of source bytes read up to there."""
     batch, characters, side, done_bytes = [], 0, "train", 0
     for fragment in fragments:
         if fragment.begins_document:
@@ -38,7 +38,8 @@ def batches(fragments, side_of):
 
 
 def side_by_hash(validation_fraction):
-    """A document's side by its first million characters: neither order nor neighbours matter."""
+    """Chooses a document's side by its first million characters alone, not by order or
+    neighbours."""
     limit = int(validation_fraction * 2 ** 64)
 
     def side_of(text):
@@ -72,8 +73,8 @@ class BatchEncoder:
 
 
 def encoded(all_batches, make_encoder, jobs):
-    """(result of encode(batch), source bytes) for each batch, in order. Each process calls
-    `make_encoder`, which travels to it, for an encoder of its own."""
+    """(result of encode(batch), source bytes) for each batch, in order. Each process gets
+    `make_encoder` and calls it for an encoder of its own."""
     if jobs == 1:
         encoder = make_encoder()
         for batch, done_bytes in all_batches:
@@ -100,12 +101,12 @@ def encoded(all_batches, make_encoder, jobs):
 
 # --- in the worker processes ----------------------------------------------------------------------
 
-_encoder = None  # of this process
+_encoder = None  # one per process
 
 
 def _start_worker(make_encoder, parent):
-    # Ctrl-C goes to every process of the terminal, and ending is up to the first one; should
-    # that be killed, this one goes with it.
+    # Ctrl-C goes to every process of the terminal, and the first one decides when to end. If that
+    # is killed, this one ends with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)
     global _encoder

@@ -1,8 +1,8 @@
-"""In which encoding a file's text is, and its bytes as UTF-8.
+"""Detects the encoding of a text file, and reads its bytes as UTF-8.
 
-Taken for granted is UTF-8. UTF-16 and UTF-32 are known by their marks, UTF-16 also by the zero
-bytes that text has in it. Other encodings cannot be told from each other: whoever has such files
-names the encoding, and without it a text that is mostly no UTF-8 is refused (NotText).
+The default is UTF-8. UTF-16 and UTF-32 are recognised by their byte order marks, UTF-16 also by its
+zero bytes. Other encodings cannot be distinguished, so the user has to name them. Without that, a
+text that is mostly invalid as UTF-8 is refused (NotText).
 """
 
 import codecs
@@ -15,21 +15,21 @@ MARKS = ((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
 
 
 class NotText(Exception):
-    """A file that cannot be read as text. Says why."""
+    """A file that cannot be read as text; holds the reason."""
 
 
 def known(name):
-    """The encoding's own name, or None."""
+    """The canonical name of the encoding, or None."""
     try:
         found = codecs.lookup(name)
-        "".encode(name)  # codecs of bytes, such as hex, take no text
+        "".encode(name)  # raises for codecs of bytes, such as hex
     except (LookupError, TypeError, ValueError):
         return None
     return None if found.name in ("idna", "punycode", "undefined") else found.name
 
 
 def of_head(head):
-    """By how a text begins."""
+    """The encoding, by the first bytes of a text."""
     for mark, name in MARKS:
         if head.startswith(mark):
             return name
@@ -47,14 +47,14 @@ def of_head(head):
 
 
 def of_file(source):
-    """By how a regular file begins."""
+    """The encoding, by the first bytes of a regular file."""
     with source.open() as handle:
         return of_head(handle.read(HEAD_BYTES))
 
 
 def check_decodable(source, encoding=None):
-    """Raises UnicodeError where any of a regular file is damaged or in another encoding, so that
-    the file is left out as a whole before anything of it is used."""
+    """Raises UnicodeError if any part of a regular file is damaged or in another encoding, so that
+    the file is skipped as a whole, before any of it is used."""
     if not source.path.is_file():
         return
     decoder = codecs.getincrementaldecoder(encoding or of_file(source))()
@@ -67,8 +67,7 @@ def check_decodable(source, encoding=None):
 
 
 def check_utf8(source):
-    """Refuses a regular file in which more is invalid as UTF-8 than is valid: its text would be
-    something else."""
+    """Refuses a regular file with more invalid than valid UTF-8: most of its text would be lost."""
     if not source.path.is_file():
         return
     counted = _Counted()
@@ -92,7 +91,7 @@ def not_utf8(places):
 
 
 class _Counted:
-    """An error handler for decoders that counts."""
+    """An error handler for decoders that counts errors."""
 
     NAME = "sluice-count"
     count = 0
@@ -107,17 +106,17 @@ class _Counted:
 
 
 class Utf8Reader(io.RawIOBase):
-    """A file's bytes as UTF-8, unless they are so already: then they are given as they are.
+    """Reads a file as UTF-8. Bytes that are UTF-8 already are returned unchanged.
 
-    encoding: None to tell it by the head. Raises UnicodeDecodeError where a text in another
-    encoding is damaged. at_bytes: of the file, read so far.
+    encoding: None to detect it from the first bytes. Raises UnicodeDecodeError if a text in another
+    encoding is damaged. at_bytes: how much of the file has been read.
     """
 
     def __init__(self, source, digest, encoding=None):
         super().__init__()
         self._handle = source.open()
         self._digest = digest
-        self._head = self._handle.read(HEAD_BYTES)  # of a pipe, too, however it is written to
+        self._head = self._handle.read(HEAD_BYTES)  # complete, even for a slow pipe
         self.encoding = encoding or of_head(self._head)
         self._decoder = (None if self.encoding == "utf-8" else
                          codecs.getincrementaldecoder(self.encoding)())

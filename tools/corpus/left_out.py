@@ -1,4 +1,4 @@
-"""Why a conversation is not trained on: the reasons to count by, and what carries one."""
+"""The reasons for which a conversation is skipped, and the exception that carries one."""
 
 NOT_JSON = "not JSON"
 NO_FORM = "in none of the known forms"
@@ -11,7 +11,7 @@ REJECTED = "an answer that its data reject"
 
 
 class LeftOut(Exception):
-    """A reason to count by, and what is particular here."""
+    """A reason to count by, and a detail about this conversation."""
 
     def __init__(self, reason, detail=""):
         super().__init__(reason, detail)

@@ -1,9 +1,9 @@
-"""The folder that a preparation leaves: whole, or not at all.
+"""The output folder of a preparation: complete, or absent.
 
-Everything is written into a hidden folder beside it, which is renamed at the end. In it:
-train.bin and, when asked for, val.bin (little-endian uint16 or uint32 and nothing else); beside
-each FILE.bin.json, which engine/data/token_sidecar.h reads; tokenizer.json where there is one.
-Conversations have two files more (chat_output.py) and bring all of their tokenizer's.
+Everything is written into a hidden folder in the same place, which is renamed at the end. It
+contains train.bin and, if requested, val.bin (little-endian uint16 or uint32 and nothing else); for
+each a FILE.bin.json, which engine/data/token_sidecar.h reads; and tokenizer.json if there is one.
+Conversations add two files (chat_output.py) and all files of their tokenizer.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class OutputFolder:
-    """Use as a context; what is in `partial` becomes `path` by commit()."""
+    """A context; commit() renames `partial` to `path`."""
 
     def __init__(self, path):
         self.path = Path(os.path.abspath(path))
@@ -60,7 +60,7 @@ class OutputFolder:
             raise cannot_write(self.path, error) from error
 
     def _replace(self):
-        why = refusal(self.path, overwrite=True)  # hours may have passed since it was checked
+        why = refusal(self.path, overwrite=True)  # hours may have passed since the check
         if why:
             raise Failure(why)
         old = self.path.with_name(f".{self.path.name}.old-{os.getpid()}")
@@ -71,7 +71,7 @@ class OutputFolder:
             os.rename(old, self.path)
             raise
         more = old / MORE_TEMPLATES
-        with contextlib.suppress(OSError):  # what else was put there meanwhile stays
+        with contextlib.suppress(OSError):  # keep files that others have put there
             if more.is_dir() and not more.is_symlink():
                 os.unlink(old / TOOL_TEMPLATE_FILE)
                 os.rmdir(more)
@@ -80,7 +80,7 @@ class OutputFolder:
             os.rmdir(old)
 
     def _remove_leftovers(self):
-        """Of preparations that were killed: their processes no longer exist."""
+        """Removes the folders of preparations that were killed: their processes no longer exist."""
         pattern = re.compile(rf"\.{re.escape(self.path.name)}\.partial-(\d+)")
         for name in os.listdir(self.path.parent):
             match = pattern.fullmatch(name)
@@ -89,7 +89,7 @@ class OutputFolder:
 
 
 def refusal(path, overwrite):
-    """Why `path` cannot be written to, or None."""
+    """The reason why `path` cannot be written to, or None."""
     path = Path(path)
     if path.is_symlink():
         return f"{path} is a link, and nothing is written through one: name what it leads to"
@@ -113,7 +113,7 @@ def refusal(path, overwrite):
 
 
 def _is_prepared(folder, name):
-    """Whether it is the description of a file of tokens: then the folder is a preparation's."""
+    """Whether it describes a file of tokens: then a preparation wrote the folder."""
     try:
         with open(folder / name, "rb", opener=_itself) as handle:
             return name.endswith(".bin.json") and b'"sluice-tokens"' in handle.read(CHUNK_BYTES)
@@ -126,10 +126,10 @@ def _itself(path, flags):
 
 
 class TokenWriter:
-    """One .bin file, with the counts that describe it."""
+    """Writes one .bin file, and counts its tokens."""
 
     version = 1
-    suffixes = ("",)  # of its files
+    suffixes = ("",)  # suffixes of its files
 
     def __init__(self, path, vocabulary):
         self.path = path
@@ -151,8 +151,8 @@ class TokenWriter:
         return sum(self.counts.values())
 
     def give_tail(self, other, fraction, end_of_text):
-        """Moves the last `fraction` of the tokens to `other`. Where a document ends in the first
-        half of them, the cut is there."""
+        """Moves the last `fraction` of the tokens to `other`. The cut is at the end of a document
+        if there is one in the first half of those tokens."""
         total = self.tokens
         wanted = max(1, round(total * fraction))
         cut = total - wanted
@@ -169,7 +169,7 @@ class TokenWriter:
         self._handle.truncate(cut * self.width)
 
     def exchange_files(self, other):
-        """What was written for one side goes to the other."""
+        """Exchanges the files that were written for the two sides."""
         for suffix in self.suffixes:
             mine, its = f"{self.path}{suffix}", f"{other.path}{suffix}"
             os.rename(mine, mine + ".spare")
@@ -186,7 +186,7 @@ class TokenWriter:
         self._handle.close()
 
     def particulars(self):
-        """What the sidecar says of this kind of file only."""
+        """Fields of the sidecar that only this kind of file has."""
         return {}
 
     def _chunks(self, begin, end):
@@ -201,8 +201,8 @@ class TokenWriter:
             begin += count
 
     def finish(self, vocabulary_description, vocab_size, corpus, options, preparation):
-        """Closes the file and writes its sidecar; returns what that says. preparation: what became
-        of the input, of which this file may be a part only."""
+        """Closes the file and writes its sidecar; returns the sidecar's contents. preparation:
+        statistics of the whole input, of which this file may be only a part."""
         try:
             self.close()
             description = {
@@ -230,7 +230,7 @@ class TokenWriter:
 
 
 def entropy_nats(counts):
-    """What predicting each token by its frequency alone costs: the loss to beat."""
+    """The loss of predicting each token by its frequency alone: a baseline."""
     total = sum(counts.values())
     shares = (counts[token] / total for token in sorted(counts) if counts[token] > 0)
     return -math.fsum(share * math.log(share) for share in shares) if total else 0.0

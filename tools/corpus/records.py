@@ -1,4 +1,4 @@
-"""Records out of files: lines of JSON, the elements of a JSON list, rows of CSV."""
+"""Reads records from files: lines of JSON, the elements of a JSON list, rows of CSV."""
 
 import codecs
 import csv
@@ -11,7 +11,7 @@ from corpus.encodings import Utf8Reader, check_decodable, of_file
 from toolbox import Failure, read_json
 
 READ_BYTES = 1 << 20
-LONGEST_LINE_BYTES = 1 << 28  # of JSON-lines
+LONGEST_LINE_BYTES = 1 << 28  # for JSON-lines
 
 
 def json_lines(source, digest, report=None, encoding=None):
@@ -42,13 +42,13 @@ def tell_encoding(source, reader, given, report):
 
 
 def _check_other_encoding(source, encoding):
-    """Of JSON: in UTF-8, only the rows that are damaged are left out."""
+    """Checks a file of JSON: in UTF-8, only damaged rows are skipped."""
     if source.path.is_file() and (encoding or of_file(source)) != "utf-8":
         check_decodable(source, encoding)
 
 
 def csv_rows(source, digest, report, encoding=None):
-    """(where, {column: cell}, bytes read so far) of every row after the first, which names them."""
+    """(where, {column: cell}, bytes read so far) of every row after the header row."""
     csv.field_size_limit(LONGEST_LINE_BYTES)
     check_decodable(source, encoding)
     with Utf8Reader(source, digest, encoding) as reader:
@@ -80,7 +80,7 @@ def csv_rows(source, digest, report, encoding=None):
                 continue
             if cells is None:
                 break
-            if lines.ended:  # the reader wanted more, so the cell may have swallowed rows
+            if lines.ended:  # the reader wanted another line, so the cell may have swallowed rows
                 report.skip(where, "it has a quote that nothing closes, up to the file's end")
             elif cells and len(cells) != len(names):
                 report.skip(where, f"it has {len(cells)} cells, and the first row names "
@@ -92,7 +92,7 @@ def csv_rows(source, digest, report, encoding=None):
 
 
 def _first_line(text):
-    """The first that is not blank, or empty."""
+    """The first line that is not blank, or ""."""
     while True:
         line = text.readline(LONGEST_LINE_BYTES)
         if not line or line.strip():
@@ -100,7 +100,7 @@ def _first_line(text):
 
 
 class _Lines:
-    """An iterator that knows whether more was asked of it than there is."""
+    """An iterator that records whether it was asked for more lines than it has."""
 
     def __init__(self, lines):
         self._lines = lines
@@ -118,17 +118,18 @@ class _Lines:
 
 
 def json_list(source, digest, report=None, encoding=None):
-    """Likewise of every element of a file that is one JSON list, as its bytes."""
+    """(where, element as bytes, bytes read so far) of every element of a file with one JSON
+    list."""
     _check_other_encoding(source, encoding)
     decoder, text, number, failed = json.JSONDecoder(), "", 0, None
-    # What is not UTF-8 is given on as it was: whoever takes the row apart says so.
+    # Bytes that are not UTF-8 are kept unchanged: the parser of the row reports them.
     as_text = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     with Utf8Reader(source, digest, encoding) as reader:
         handle = io.BufferedReader(reader, READ_BYTES)
         tell_encoding(source, reader, encoding, report)
-        place = None  # in `text`, of the next element; none before the list has begun
+        place = None  # the next element's position in `text`; None until the list has begun
         while True:
-            # As much again as did not suffice, so that a long element is not parsed too often.
+            # Read at least as much again, so that a long element is not parsed too often.
             raw = handle.read(max(READ_BYTES, len(text) - (place or 0)))
             text = text[place or 0:] + as_text.decode(raw, final=not raw)
             if place is None:
@@ -173,13 +174,13 @@ def _behind_space(text, place):
 
 
 def is_json_list(source, encoding=None):
-    """Whether it is a list of rows, by how it begins: each line of JSON-lines may be a list, too,
-    but of turns. Only of a regular file: of a pipe that would be lost."""
+    """Whether a regular file is a list of rows, by its first bytes. A line of JSON-lines may be a
+    list, too, but of turns. False for a pipe, which would lose those bytes."""
     try:
         with Utf8Reader(source, hashlib.sha256(), encoding) as reader:
             head = io.BufferedReader(reader, READ_BYTES).read(READ_BYTES).decode(errors="replace")
     except (OSError, UnicodeError):
-        return False  # the reader of lines will say what is wrong with it
+        return False  # the reader of lines will report the error
     head = head.lstrip("\ufeff" + _JSON_SPACE)
     if not head.startswith("["):
         return False

@@ -1,4 +1,4 @@
-"""What a preparation tells its user: progress, and what it had to leave out."""
+"""What a preparation prints: progress, and what it skipped."""
 
 import sys
 import time
@@ -11,14 +11,14 @@ INTERVAL_S = 0.2
 
 
 class Report:
-    """Counts what was read, replaced and skipped; names the first of what was skipped."""
+    """Counts what was read, replaced and skipped; names the first that were skipped."""
 
     def __init__(self, program, quiet=False):
         self.program = program
         self.quiet = quiet
         self.skipped = 0
-        self.reasons = Counter()  # of what leave_out() was told
-        self._skips = Counter()  # of what skip() was told, without particulars
+        self.reasons = Counter()  # counts for leave_out()
+        self._skips = Counter()  # counts for skip(), without details
         self.replaced_bytes = 0
         self.replaced_sources = 0
 
@@ -31,7 +31,7 @@ class Report:
             self._say("more is skipped; the last line says how much")
 
     def leave_out(self, name, reason, detail=""):
-        """Skips something for one of a few reasons, each of which is counted by itself."""
+        """Skips something for one of a few reasons, each of which has a count of its own."""
         self.skipped += 1
         self.reasons[reason] += 1
         if self.reasons[reason] <= SHOWN_OF_A_REASON:
@@ -40,7 +40,7 @@ class Report:
             self._say(f"more is skipped: {reason}; the last lines say how much")
 
     def note(self, sentence):
-        """Reports many at once, which are not counted as skipped."""
+        """Reports many at once, and counts none as skipped."""
         self._say(sentence)
 
     def replaced(self, name, count):
@@ -51,8 +51,8 @@ class Report:
             self._say(f"{name}: {count} places are not UTF-8; they are now U+FFFD")
 
     def record(self):
-        """For the sidecars: what is in none of the token files, and why; the rarest reasons as one.
-        And how many sources, or conversations, had characters replaced."""
+        """For the sidecars: how much is missing from the token files, by reason, with the rarest
+        reasons summed up; and how many sources, or conversations, had characters replaced."""
         left_out = sorted((self.reasons + self._skips).items(), key=lambda one: (-one[1], one[0]))
         kept, rest = left_out[:REASONS_RECORDED], left_out[REASONS_RECORDED:]
         if rest:
@@ -66,18 +66,18 @@ class Report:
 
 
 class SilentReport(Report):
-    """For the pass that trains a tokenizer: the encoding pass reports everything."""
+    """For the pass that trains a tokenizer; the encoding pass reports everything."""
 
     def __init__(self):
         super().__init__("", quiet=True)
 
 
 class Progress:
-    """One line on standard error that rewrites itself, on a terminal only."""
+    """A line on standard error that is rewritten; on a terminal only."""
 
     def __init__(self, what, total_bytes):
         self._what = what
-        self._total_bytes = total_bytes  # None: unknown
+        self._total_bytes = total_bytes  # None if unknown
         self._begin = time.monotonic()
         self._shown = self._begin
         self._live = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Source: a file to read, named by the user or found in a folder."""
+"""Source: a file to read, which the user named or a folder contained."""
 
 import errno
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 class Source(namedtuple("Source", "name path size_bytes format folder", defaults=(None,))):
-    """folder: what a file was found in, or None where the user named the file."""
+    """folder: where the file was found, or None if the user named the file."""
 
     @property
     def suffix(self):
         return Path(self.name).suffix.lower()
 
     def open(self):
-        """Opens it to be read. Whoever can write in a folder may have changed it since it was
-        listed, so what was found in one is a regular file that no link leads to, or an error."""
+        """Opens the file. One that was found in a folder has to be a regular file, reached without
+        links. Others who can write there may have replaced it since it was listed."""
         if self.folder is None:
             return open(self.path, "rb")
         return os.fdopen(_found(self.folder, self.path.relative_to(self.folder).parts), "rb")
@@ -43,14 +43,14 @@ def _found(folder, parts):
 
 
 def path_of(handle):
-    """A path of the very file that is open."""
+    """A path of the file that is open, even if it was renamed."""
     return f"/proc/self/fd/{handle.fileno()}"
 
 
 def place_in(folder, name):
-    """(folder, path in it without links) of a file of a folder. None where a link leads out: that
-    may be somebody else's, and does not decide what else is read. In the hub's cache, links of a
-    snapshot lead to its blobs."""
+    """(folder, path in it without links) of a file in a folder. None if a link leads out of the
+    folder, possibly to another user's file. In the hub's cache, links of a snapshot lead to its
+    blobs."""
     root = os.path.realpath(folder)
     target = os.path.realpath(os.path.join(root, name))
     cache = root.rpartition("/snapshots/")[0]

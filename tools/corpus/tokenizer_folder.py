@@ -1,11 +1,12 @@
-"""What lies in a Hugging Face folder beside tokenizer.json: its chat template, what its special
-tokens are called, and the files that go with them.
+"""The files of a Hugging Face folder that belong to tokenizer.json: the chat template, the names of
+the special tokens, and their companions.
 
-The template is chat_template.jinja, with others by name in additional_chat_templates/, else
-"chat_template" of tokenizer_config.json, which may be a list of named ones. "default" is used, and
-"tool_use", where there is one, for conversations with tools. Special tokens are those of
-tokenizer_config.json, and those of special_tokens_map.json where the former has none, or is from
-before added tokens were in it.
+The template is chat_template.jinja, with others by name in additional_chat_templates/. Without it,
+"chat_template" of tokenizer_config.json is used, which may be a list of named ones. "default" is
+for conversations, and "tool_use", if present, for those with tools.
+
+Special tokens are those of both tokenizer_config.json and special_tokens_map.json. The former takes
+precedence if it lists added tokens, and otherwise the latter.
 """
 
 from pathlib import Path
@@ -17,20 +18,20 @@ MORE_TEMPLATES = "additional_chat_templates"
 TOOL_TEMPLATE_FILE = f"{MORE_TEMPLATES}/tool_use.jinja"
 CONFIG_FILE = "tokenizer_config.json"
 MAP_FILE = "special_tokens_map.json"
-# What a run needs later, beside tokenizer.json.
+# The files that a run needs in addition to tokenizer.json.
 COMPANIONS = (CONFIG_FILE, MAP_FILE, TEMPLATE_FILE, TOOL_TEMPLATE_FILE, "generation_config.json")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
                   "mask_token")
 
 
-# Whose models are called so, and folders that are nobody's name.
+# The hub's owners by prefixes of model names, and folder names that are no owner's.
 OWNERS = {"qwen": "Qwen", "llama": "meta-llama", "mistral": "mistralai", "ministral": "mistralai",
           "gpt2": "openai-community"}
 PLAIN_FOLDERS = ("models", "model", "base", "weights", "checkpoints", "hf", "data", "out", "runs")
 
 
 def check_is_there(path):
-    """A model's name is no folder of this machine: what a name wants is a download."""
+    """Explains a missing path: it may be the name of a model, which has to be downloaded."""
     path = Path(path)
     if path.exists():
         return
@@ -42,7 +43,7 @@ def check_is_there(path):
 
 
 def download_command(path):
-    """As engine/exchange/described_model.cc has it."""
+    """The same rule as in engine/exchange/described_model.cc."""
     owner = next((it for word, it in OWNERS.items() if path.name.lower().startswith(word)), "OWNER")
     if len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in PLAIN_FOLDERS \
             and not path.parts[0].startswith("."):
@@ -71,7 +72,7 @@ class TokenizerFolder:
         return CONFIG_FILE in self.companions or MAP_FILE in self.companions
 
     def check_added_tokens(self, token_to_id):
-        """Tokens that only tokenizer_config.json adds would be split into pieces."""
+        """Refuses tokens that only tokenizer_config.json adds: they would be split into pieces."""
         added = self._config.get("added_tokens_decoder")
         for number, token in (added.items() if isinstance(added, dict) else ()):
             text = _token_text(token)
@@ -90,7 +91,7 @@ class TokenizerFolder:
         return content
 
     def _found(self, folder, template_path):
-        """The templates by name, and the file that they are from."""
+        """The templates by name, and the file that contains them."""
         if template_path:
             return {"default": _text(Path(template_path))}, str(template_path)
         more = ({"tool_use": _text(folder / TOOL_TEMPLATE_FILE)}
@@ -118,7 +119,7 @@ class TokenizerFolder:
 
 
 def tokenizer_json(path):
-    """The file itself, where a folder may have been named."""
+    """The file itself, if the path may be that of its folder."""
     path = Path(path)
     check_is_there(path)
     if not path.is_dir():

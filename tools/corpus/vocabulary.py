@@ -1,8 +1,8 @@
 """Tokenizers: text in, token ids out.
 
-A vocabulary is a small object that travels to worker processes; an encoder is made from it there.
-Text that spells a special token is encoded as the characters it consists of: only documents' ends
-become the end-of-text token.
+A vocabulary is a small object that is sent to worker processes, which make an encoder from it. Text
+that spells a special token is encoded by its characters: only the end of a document becomes the
+end-of-text token.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from corpus.tokenizer_folder import tokenizer_json
 from toolbox import Failure, read_json
 
 END_OF_TEXT = "<|endoftext|>"
-# What others call it, tried in this order for a given tokenizer.json.
+# Names of the end-of-text token, in the order in which they are looked up in a tokenizer.json.
 KNOWN_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eot_id|>", "[SEP]")
-SMALLEST_BPE = 257  # one for each byte, and the end of a text
+SMALLEST_BPE = 257  # one for each byte, and the end of text
 
 
 class ByteVocabulary:
-    """UTF-8's bytes, and 256 for the end of a text. Needs no package."""
+    """The bytes of UTF-8, and 256 for the end of text. Needs no package."""
 
     kind = "bytes"
     size = 257
@@ -34,7 +34,7 @@ class ByteVocabulary:
 
 
 class BpeVocabulary:
-    """What a tokenizer.json says, trained here ("bpe") or given ("file")."""
+    """The tokenizer of a tokenizer.json, trained here ("bpe") or given ("file")."""
 
     def __init__(self, kind, json_text, end_of_text=None):
         self.kind = kind
@@ -58,7 +58,7 @@ class BpeVocabulary:
 
 
 def given(path, end_of_text):
-    """Of a tokenizer.json, or the folder that has one."""
+    """Reads a tokenizer.json, or that of a folder."""
     path = tokenizer_json(path)
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe would block
         raise Failure(f"the tokenizer {path} is not a regular file")
@@ -72,7 +72,7 @@ def given(path, end_of_text):
 
 
 def trained(corpus, report, size, sample_bytes):
-    """A byte-level BPE of `size` tokens, trained on every n-th fragment, about `sample_bytes`."""
+    """A byte-level BPE of `size` tokens, trained on every n-th fragment: about `sample_bytes`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     total_bytes = corpus.total_bytes
     every = 1 if total_bytes is None else max(1, -(-total_bytes // sample_bytes))
@@ -95,7 +95,7 @@ def trained(corpus, report, size, sample_bytes):
 
 
 def description(vocabulary):
-    """For the sidecar."""
+    """Its description in the sidecar."""
     text = vocabulary.json_text
     return {"kind": vocabulary.kind,
             "end_of_text": vocabulary.end_of_text,
@@ -105,7 +105,7 @@ def description(vocabulary):
 
 
 def fingerprint(json_text):
-    """A hash of what its tokens mean; engine/data/tokenizer_vocabulary.h says how."""
+    """A hash of what its tokens mean; engine/data/tokenizer_vocabulary.h defines it."""
     try:
         tokenizer = read_json(json_text)
     except ValueError as error:
@@ -128,7 +128,7 @@ def _tokenizer(json_text):
     from tokenizers import Tokenizer
     try:
         tokenizer = Tokenizer.from_str(json_text)
-    except Exception as error:  # what the package raises is a plain Exception
+    except Exception as error:  # the package raises plain Exceptions
         raise Failure(f"this is not a tokenizer.json: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -147,7 +147,7 @@ class _ByteEncoder:
 
 class _BpeEncoder:
     def __init__(self, json_text):
-        # One process is one thread: parallel work is several processes.
+        # parallel work is several processes, each with one thread
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         self._tokenizer = _tokenizer(json_text)
         self._type = "H" if BpeVocabulary("file", json_text, "none").size <= 1 << 16 else "I"

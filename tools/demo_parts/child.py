@@ -1,24 +1,24 @@
-"""The programs that tools/demo starts, and what a Ctrl-C does meanwhile.
+"""Starts the programs of tools/demo, and passes Ctrl-C on to them.
 
 Each runs in a session of its own, so a Ctrl-C of the terminal reaches the demo alone. The demo
-passes it on once, waits until the program has ended in an orderly way, and then stops. (Received
-by both, a Ctrl-C just after the demo's own interrupt would be the program's second, which makes it
-stop at once, without saving.)
+passes it on once, waits until the program has ended in an orderly way, and then stops. (If both
+received it, a Ctrl-C just after the demo's own interrupt would be the program's second, which stops
+it at once, without saving.)
 """
 
 import os
 import signal
 import subprocess
 
-EXIT_SAVED = 75  # of sluice train: a signal came, and all is saved
+EXIT_SAVED = 75  # sluice train was interrupted, and has saved
 
 
 class Stopped(Exception):
-    """By Ctrl-C, SIGTERM or SIGHUP."""
+    """The user stopped the demo by Ctrl-C, SIGTERM or SIGHUP."""
 
 
 class Children:
-    """Use as a context: takes the signals meanwhile. One child at a time."""
+    """A context that handles the signals of one child at a time."""
 
     def __init__(self):
         self._child = None
@@ -27,7 +27,7 @@ class Children:
 
     def __enter__(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._former[number] = signal.signal(number, self._stop)
         return self
 
@@ -47,18 +47,18 @@ class Children:
     def start(self, command, **keywords):
         self.check()
         self._child = Child(command, self, **keywords)
-        if self._stops:  # it came while the child was being started
+        if self._stops:  # a signal came while the child was being started
             self._child.pass_on(self._stops)
         return self._child
 
     def run(self, command, **keywords):
-        """The exit code."""
+        """Runs the command; returns its exit code."""
         return self.start(command, **keywords).wait()
 
 
 class Child:
     def __init__(self, command, children, whole_group=False, **keywords):
-        """whole_group: its own children get the signal too, as SIGINT, as from a terminal."""
+        """whole_group: its own children get the signal too, as SIGINT, as a terminal sends it."""
         self._children = children
         self._whole_group = whole_group
         self._interrupted = False
@@ -70,7 +70,7 @@ class Child:
         return self._process.poll() is None
 
     def interrupt(self):
-        """As the user's Ctrl-C does; the user's own then counts as this one."""
+        """Acts like the user's Ctrl-C; a real one after it is not passed on a second time."""
         self._interrupted = True
         self._process.terminate()
 
@@ -83,8 +83,8 @@ class Child:
             self._process.terminate()
 
     def wait(self):
-        """The exit code, 0 where interrupt() has ended it and all is saved; raises Stopped where
-        the user has asked for that meanwhile."""
+        """The exit code, or 0 if interrupt() ended the child and it saved. Raises Stopped if the
+        user asked for that meanwhile."""
         code = self._process.wait()
         self._children.check()
         return 0 if self._interrupted and code == EXIT_SAVED else code

@@ -1,11 +1,11 @@
-"""The folder of a demo: what is in it, and whether a demo can continue with it.
+"""The folder of a demo: its contents, and whether a demo can continue with it.
 
   DIR/corpus/       from tools/prepare: the standard library's sources as tokens
   DIR/nvme/         parameters and optimizer state while training runs
   DIR/run/          from sluice train: checkpoints, metrics, the tokenizer
   DIR/generate.log  the messages of sluice generate
 
-Nothing that is there is replaced unless the user asks for it. Other files are left alone.
+Nothing that exists is replaced unless the user asks for it. Other files are left alone.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class DemoFolder:
-    """Use as a context: no other demo works in the folder meanwhile."""
+    """A context that keeps other demos out of the folder."""
 
     def __init__(self, path):
         self.path = path
@@ -32,7 +32,7 @@ class DemoFolder:
         self.nvme = path / "nvme"
         self.run = path / "run"
         self.log = path / "generate.log"
-        self._lock = None  # a descriptor
+        self._lock = None  # a file descriptor
 
     def __enter__(self):
         if self.path.exists() and not self.path.is_dir():
@@ -53,7 +53,7 @@ class DemoFolder:
         os.close(self._lock)
 
     def check(self, model):
-        """Refuses what a demo of this model would have to replace."""
+        """Refuses a folder in which a demo of this model would have to replace something."""
         step, kept = self.newest_step(), _read_json(self.run / "config.json")
         if step > 0:
             other = kept.get("model") or {}
@@ -69,7 +69,7 @@ class DemoFolder:
             raise Refused(f"{self.corpus} cannot be trained on ({why}): {WAY_OUT}")
 
     def newest_step(self):
-        """Of the checkpoints; 0 without any."""
+        """The steps of the newest checkpoint; 0 without one."""
         try:
             names = os.listdir(self.run / "checkpoints")
         except (FileNotFoundError, NotADirectoryError):
@@ -78,7 +78,8 @@ class DemoFolder:
         return max((int(match[1]) for match in found if match), default=0)
 
     def why_no_corpus(self, vocab):
-        """Why the corpus that is there cannot be used; "" without one, None where it can."""
+        """The reason why the existing corpus cannot be used; "" if there is none, None if it
+        can."""
         if not self.corpus.exists() or self.corpus.is_dir() and not os.listdir(self.corpus):
             return ""
         for name in ("train.bin", "val.bin"):
@@ -98,7 +99,7 @@ class DemoFolder:
         return None
 
     def metrics_seen(self):
-        """Changes whenever a run writes there."""
+        """A value that changes whenever a run writes its metrics."""
         try:
             found = os.stat(self.run / "metrics.jsonl")
         except FileNotFoundError:
@@ -106,7 +107,7 @@ class DemoFolder:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def last_step(self):
-        """The last one in the metrics; 0 before the first."""
+        """The last step in the metrics; 0 before the first."""
         try:
             with open(self.run / "metrics.jsonl", "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
@@ -128,7 +129,7 @@ def _shape(model):
 
 
 def _read_json(path):
-    """{} for what is not a JSON object."""
+    """The JSON object, or {} if it is not one."""
     try:
         value = read_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

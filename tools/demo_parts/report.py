@@ -1,4 +1,4 @@
-"""What tools/demo says at its end."""
+"""What tools/demo prints at its end."""
 
 import json
 import math
@@ -14,13 +14,13 @@ from toolbox import ROOT, read_json, say
 SLUICE = ROOT / "build/bin/sluice"
 END = "<|endoftext|>"
 
-# Text that was held back, in tokens and in bytes; entropies are what predicting each byte, or each
-# token, by its frequency in this very text costs: no model that only counts does better.
+# Validation text, in tokens and in bytes. The entropies are the costs of predicting each byte, or
+# each token, by its frequency in this very text: no model that only counts does better.
 HeldBack = namedtuple("HeldBack", "tokens bytes byte_nats token_nats vocab")
 
 
 def held_back(corpus):
-    """Of corpus/val.bin, whose tokens are byte pairs."""
+    """Reads corpus/val.bin, whose tokens are byte pairs."""
     tokenizer = read_json((corpus / "tokenizer.json").read_text(encoding="utf-8"))
     spelled = {token: text for text, token in tokenizer["model"]["vocab"].items()}
     tokens = array("H")
@@ -28,7 +28,7 @@ def held_back(corpus):
     counts = Counter(tokens)
     by_byte = Counter()
     for token, count in counts.items():
-        # Each byte is spelled by a character of its own.
+        # Each byte is spelled by one character.
         for byte in "" if spelled[token] == END else spelled[token]:
             by_byte[byte] += count
     return HeldBack(len(tokens), sum(by_byte.values()), entropy_nats(by_byte),
@@ -36,8 +36,8 @@ def held_back(corpus):
 
 
 def learned(text, metrics):
-    """The loss in words: lines. Losses per token and per byte compare through the bytes that a
-    token stands for."""
+    """Lines that explain the loss. Losses per token and per byte are comparable by the average
+    number of bytes that a token represents."""
     losses = [(step["step"], step["val_loss"]) for step in metrics
               if step.get("val_loss") is not None]
     if not losses:
@@ -60,7 +60,7 @@ def learned(text, metrics):
 
 
 def speed(metrics):
-    """In the median step."""
+    """The median speed of the steps, and the traffic of the drive."""
     tokens_per_s = statistics.median(step["tokens_per_s"] for step in metrics)
     read, written = (sum(step[f"nvme_{way}_bytes"] for step in metrics) / 1e9
                      for way in ("read", "write"))
@@ -88,7 +88,7 @@ def setting(key, *paths):
 
 
 def next_steps(folder, vocab, longer):
-    """Commands that work as they stand. `longer`: the one that trains this model further."""
+    """Commands to copy. `longer`: the one that trains this model further."""
     own, larger = folder.path.parent / "own", folder.path.parent / "larger"
     train = f"{near(SLUICE)} train {near(folder.run / 'config.json')} --out"
     prepare, readme = near(ROOT / "tools/prepare"), near(ROOT / "README.md")
