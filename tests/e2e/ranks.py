@@ -1,8 +1,8 @@
-"""`sluice train` on several ranks of this machine, started as a launcher would.
+"""`sluice train` on several ranks of this machine, started as by a launcher.
 
-Ranks with the same lanes write the same weights; a checkpoint of any number of ranks is resumed by
-any other; a rank that dies or fails ends all of them, and is named. The program is the
-environment's SLUICE.
+Ranks with the same lanes write the same weights. Any number of ranks resumes a checkpoint of any
+other. If a rank dies or fails, all of them end and name it. The program is the environment's
+SLUICE.
 """
 
 import json
@@ -31,14 +31,14 @@ class Ranks(RankRuns):
         one = self.weights("1.safetensors")
         self.assertEqual(self.weights("2.safetensors"), one)
         self.assertEqual(self.weights("4.safetensors"), one)
-        for world in (1, 2, 4):  # each rank's files, as one
+        for world in (1, 2, 4):  # each rank's files, read as one checkpoint
             self.sluice("scrub", self.path / f"run{world}")
             self.sluice("export", self.path / f"run{world}", self.path / f"exported{world}")
             self.assertEqual(len(list(self.path.glob(f"run{world}/checkpoints/step-000000004/"
                                                      "master-*"))), world)
             self.assertEqual(self.weights(f"exported{world}/model.safetensors"),
                              self.weights("exported1/model.safetensors"))
-        # As weights to begin with, too.
+        # They also serve as initial weights.
         evaluated = [self.sluice("eval", self.config, "--weights", weights,
                                  "--data", self.path / "text.bin").stdout
                      for weights in (self.path / "run4/checkpoints/step-000000004",
@@ -81,7 +81,7 @@ class Ranks(RankRuns):
         one = self.weights("1.safetensors")
         losses = [step["loss"] for step in self.metrics("run1")]
         self.sluice("export", self.path / "run1", self.path / "exported1")
-        shards = ["--set=zero_optimization.stage=3"]  # of the base
+        shards = ["--set=zero_optimization.stage=3"]  # shards of the base
         for world, more in ((2, on_nvme), (4, shards)):
             self.train(world, "--out", f"run{world}", *lora, *more, "--save-weights",
                        f"{world}.safetensors")
@@ -91,7 +91,7 @@ class Ranks(RankRuns):
             for name in ("adapter_model.safetensors", "adapter_config.json"):
                 self.assertEqual(self.weights(f"exported{world}/{name}"),
                                  self.weights(f"exported1/{name}"))
-        # Unit by unit, too.
+        # The hashes agree for each unit.
         hashes = [[step["unit_hashes"] for step in self.metrics(f"run{world}")]
                   for world in (1, 2, 4)]
         self.assertEqual(len(hashes[0]), len(losses))
@@ -106,7 +106,7 @@ class Ranks(RankRuns):
             self.assertIn("continuing from", told)
             self.assertEqual(self.weights("again.safetensors"), one, f"{begun} to {world}")
         self.assertEqual(list((self.path / "drive").glob("*")), [])
-        # Beside another base they do not continue, on any number.
+        # With another base they do not continue, on any number of ranks.
         ranks = self.start(2, "--out", "run4", "--resume", "--steps", 6, *lora,
                            "--set=model.init_seed=7")
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
@@ -120,7 +120,7 @@ class Ranks(RankRuns):
             self.train(world, "--out", f"run{world}", *twelve, "--save-weights",
                        f"{world}.safetensors")
             self.assertEqual(self.weights(f"{world}.safetensors"), self.weights("one.safetensors"))
-        # Five ranks cannot share them: from there on it is another run, and says so.
+        # Five ranks cannot share them, so results may differ from there on, and a message says so.
         run = json.loads(self.config.read_text(encoding="utf-8"))
         del run["run"]["lanes"]
         self.config.write_text(json.dumps(run), encoding="utf-8")
@@ -159,7 +159,7 @@ class Ranks(RankRuns):
         other = self.path / "other"
         other.mkdir()
         run = json.loads(self.config.read_text(encoding="utf-8"))
-        run["data"]["train"] = ["text.bin"]  # where each one begins
+        run["data"]["train"] = ["text.bin"]  # relative to each rank's working folder
         self.config.write_text(json.dumps(run), encoding="utf-8")
         tokens = (self.path / "text.bin").read_bytes()
 
@@ -217,7 +217,7 @@ class Ranks(RankRuns):
             folder = self.path / run / "checkpoints"
             self.wait_for(lambda: list(folder.glob("step-*[0-9]")))
 
-            def is_saving():  # all wait for the one that stands still
+            def is_saving():  # all wait for the stopped rank
                 ranks[1].send_signal(signal.SIGSTOP)
                 time.sleep(0.1)
                 if list(folder.glob("*.new")) and not list(folder.glob("*.new/checkpoint.json")):
@@ -253,7 +253,7 @@ class Ranks(RankRuns):
         for command in ("config", "plan"):
             self.sluice(command, folder / "config.json")
         self.sluice("export", folder, self.path / "exported")
-        # With its own file a step has as many sequences on any number of ranks.
+        # By the run's own file, a step has the same number of sequences on any number of ranks.
         self.config = folder / "config.json"
         told = self.train(1, "--resume", "--steps", 5)
         self.assertIn("continuing from", told)
@@ -298,13 +298,13 @@ class Ranks(RankRuns):
             self.assertEqual(len(list(self.path.glob(
                 f"run{number}/checkpoints/step-000000004/master-*"))), 2)
             self.assertNotIn("this Slurm job", done.stderr)
-        # Nor does it begin without a word where nobody asks, and srun has started no task.
+        # Without --ranks and without a task of srun, it warns that it runs alone.
         done = subprocess.run([SLUICE, "train", self.config, "--out", "alone"], cwd=self.path,
                               env={**os.environ, **batch}, check=False, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("this Slurm job has 2 tasks, and this process is none of them", done.stderr)
-        # A task that srun has started is one of its ranks, and starts none.
+        # A task that srun started is one of its ranks, and starts none.
         task = {**batch, "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
         done = subprocess.run([SLUICE, "train", self.config, "--out", "run", "--ranks", "3"],
                               cwd=self.path, env={**os.environ, **task}, check=False, text=True,
@@ -314,7 +314,7 @@ class Ranks(RankRuns):
                       done.stderr)
 
     def on_hosts(self, second, *words):
-        """This machine as two hosts: what reaches the second one is a script."""
+        """Uses this machine as two hosts; a script reaches the second one."""
         own = socket.gethostname()
         try:
             socket.getaddrinfo(own, 80)
@@ -341,17 +341,18 @@ class Ranks(RankRuns):
         self.assertIn("NCCL_TOLD", told)
         self.assertNotIn("NCCL_HOSTID", told)
         self.assertNotRegex(told, "SECRET|[0-9a-f]{64}")
-        # What reaches the other host without the secret is no rank of this run.
+        # Without the secret, a process on the other host cannot join.
         done = self.on_hosts('cd elsewhere\nexec sh -c "$2" < /dev/null', *three, "--out", "four")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("the run's secret did not come by standard input", done.stderr)
-        # One that cannot be reached ends all, by name; one that is not first is said before.
+        # An unreachable host ends all ranks, and is named. The local host has to be the first.
         begin = time.monotonic()
         done = self.on_hosts("exit 255", *three, "--out", "three")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("host second: its ranks ended with exit code 255", done.stderr)
         self.assertLess(time.monotonic() - begin, 30)
         for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this one"),
+                           ("\x1b[2Jother slots=1\nsecond slots=1\n", r"\x1b[2Jother"),
                            ("localhost slots=1\nb slots=1\n", "means another machine"),
                            ("one two\n", "line 1 of the hostfile"),
                            (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",
@@ -361,6 +362,11 @@ class Ranks(RankRuns):
                                      cwd=self.path, check=False, capture_output=True, text=True)
             self.assertEqual(refused.returncode, 2, refused.stderr)
             self.assertIn(why, refused.stderr)
+            self.assertNotIn("\x1b", refused.stderr)
+        refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "elsewhere"],
+                                 cwd=self.path, check=False, capture_output=True, text=True)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("the hostfile elsewhere is a folder", refused.stderr)
 
     def test_of_another_host_have_bounds(self):
         for ranks in ("0:1000000:1000001:29500", "0:2:1:29500", "1:1:65537:29500", "2:1:2:29500",
@@ -417,7 +423,7 @@ class Ranks(RankRuns):
         self.assertRegex(told, "plan: .* on 2 ranks")
         self.assertNotIn("optimizer state, buffers", told)
         self.assertEqual(self.weights("2.safetensors"), self.weights("1.safetensors"))
-        # 4 MiB a rank less than that takes: some state of each goes to the drive.
+        # With 4 MiB less per rank, part of each rank's state goes to the drive.
         taken = re.search(r"host memory +([\d.]+)M", told).group(1)
         budget = 2 * (float(taken) - 4) / 1024
         told = self.train(2, "--out", "less", "--save-weights", "less.safetensors",
@@ -425,7 +431,7 @@ class Ranks(RankRuns):
         self.assertIn("optimizer state, buffers of what is on NVMe", told)
         self.assertIn("optimizer state in memory", told)
         self.assertEqual(self.weights("less.safetensors"), self.weights("1.safetensors"))
-        # The first rank says that nothing fits, and no other.
+        # Only the first rank reports that nothing fits.
         told = self.train(2, "--out", "none", "--set=budget.cpu_gib=0.5", code=2)
         self.assertIn("counted for each of 2 ranks", told)
 

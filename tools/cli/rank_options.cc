@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -44,6 +45,9 @@ Error refused_by_launcher(const RankOptions& options, const engine::Launch& laun
 }
 
 Result<std::vector<engine::HostSlots>> read_hostfile(const std::string& path) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    return Error(ErrorCode::kInvalidArgument, "the hostfile " + path + " is a folder");
   std::ifstream file(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file.is_open() || file.bad())

@@ -204,7 +204,7 @@ Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
   const std::string first = hosts.front().address();
   if (!is_this_host(first))
     return Error(ErrorCode::kInvalidArgument,
-                 "the first host of the hostfile is " + first +
+                 "the first host of the hostfile is " + engine::quoted(first) +
                      ", which is not this one: start the run there, or put this host first");
   const bool is_loopback = first == "localhost" || first == "127.0.0.1";
   if (hosts.size() > 1 && is_loopback)
