@@ -352,7 +352,7 @@ class Ranks(RankRuns):
         self.assertIn("host second: its ranks ended with exit code 255", done.stderr)
         self.assertLess(time.monotonic() - begin, 30)
         for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this one"),
-                           ("\x1b[2Jother slots=1\nsecond slots=1\n", r"\x1b[2Jother"),
+                           ("\x1b[2Jother slots=1\nsecond slots=1\n", "of the hostfile is '?[2Jother'"),
                            ("localhost slots=1\nb slots=1\n", "means another machine"),
                            ("one two\n", "line 1 of the hostfile"),
                            (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",

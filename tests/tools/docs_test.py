@@ -134,7 +134,8 @@ class Links(InFolder):
                          "[a](data.md#x) b (`bench/README.md`) README (`swap/README.md`) [c](#d)\n"
                          "`swap/README.md` ![p](p.svg)\n\n"
                          '```{ .sh title="Needs a GPU" }\n[x](docs/y.md)\n```\n')
-        self.assertEqual(site.for_site("docs/decisions/a.md", "[a](../../ARCHITECTURE.md#b) [c](d.md)"),
+        text = "[a](../../ARCHITECTURE.md#b) [c](d.md)"
+        self.assertEqual(site.for_site("docs/decisions/a.md", text),
                          "[a](../architecture.md#b) [c](d.md)\n")
 
 
@@ -179,7 +180,8 @@ class Commands(unittest.TestCase):
         self.assertIn("write ```sh", list(self.checker.page("a.md", "```bash\nls\n```\n"))[0])
 
     def test_in_sentences_are_checked_too(self):
-        text = "Run `sluice config --jsn`, set `run.stepz`; `run.steps`, `sluice x` and `run.json`.\n"
+        text = ("Run `sluice config --jsn`, set `run.stepz`; `run.steps`, `sluice x` and "
+                "`run.json`.\n")
         self.assertEqual([what.split(": ", 1)[1] for what in self.checker.page("a.md", text)],
                          ["sluice config has no option --jsn", "a run file has no key run.stepz",
                           "sluice has no command x"])
@@ -210,7 +212,7 @@ class Pages(unittest.TestCase):
 
               sluice do x
             Remarks."""))
-        self.assertEqual([[(option.names, option.value, option.meaning) for option in section.options]
+        self.assertEqual([[(it.names, it.value, it.meaning) for it in section.options]
                           for section in told.sections],
                          [[(("FILE",), "TEXT REQUIRED", "The file")],
                           [(("-h", "--help"), "", "Print this help message and exit"),

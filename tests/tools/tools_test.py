@@ -1,6 +1,6 @@
-"""tools/setup and its siblings, seen from outside, on machines that lack this and that.
+"""tools/setup and other tools on machines that lack some packages.
 
-A copy of tools/ runs with a PATH of its own, where stand-ins for dpkg-query and apt-get tell of
+A copy of tools/ runs with a PATH of its own, where stand-ins for dpkg-query and apt-get describe
 another machine; nothing is installed.
 """
 
@@ -14,12 +14,12 @@ import unittest
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
-# Who runs what must not be run as root; None: this user.
+# For commands that must not run as root; None: this user.
 OTHER_USER = 65534 if os.geteuid() == 0 else None
 
 
 class Machine(unittest.TestCase):
-    """A folder with a copy of tools/, and a PATH that holds only what a test puts there."""
+    """A folder with a copy of tools/, and a PATH that contains only what a test adds."""
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="sluice-tools-test-"))
@@ -37,7 +37,7 @@ class Machine(unittest.TestCase):
         path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
     def run_tool(self, tool, *arguments, user=None, **environment):
-        # Root's own interpreter may lie where nobody else can read it.
+        # Other users may not be able to read root's own interpreter.
         python = sys.executable if user is None else "/usr/bin/python3"
         identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         return subprocess.run(
@@ -60,7 +60,9 @@ class CommandLine(Machine):
                                 ("setup", ["now"]), ("test", ["--quick"]),
                                 ("test", ["--jobs=many"]), ("lint", ["--every"]),
                                 ("trace_summary", []), ("trace_summary", ["a", "b"]),
-                                ("demo", ["--fast"]), ("demo", ["--steps", "none"])):
+                                ("demo", ["--fast"]), ("demo", ["--steps", "none"]),
+                                ("docs", ["make"]), ("docs", ["build", "docs/index.md"]),
+                                ("docs", ["script"]), ("docs", ["--address", "8000"])):
             with self.subTest(tool=tool, arguments=arguments):
                 result = self.run_tool(tool, *arguments)
                 self.assertEqual(result.returncode, 2, result.stderr)
@@ -68,7 +70,7 @@ class CommandLine(Machine):
                 self.assertEqual(result.stdout, "")
 
     def test_explains_itself(self):
-        for tool in ("setup", "test", "lint", "demo", "trace_summary"):
+        for tool in ("setup", "test", "lint", "demo", "docs", "trace_summary"):
             with self.subTest(tool=tool):
                 result = self.run_tool(tool, "--help")
                 self.assertEqual(result.returncode, 0, result.stderr)
@@ -89,11 +91,32 @@ class Lint(Machine):
         self.assertNotIn("fits.h", result.stdout)
         self.assertNotIn("code.h", result.stdout)
 
+    def test_names_sentences_of_pages_that_are_read_twice(self):
+        for name in ("git", "sh", "bash"):
+            (self.path / name).symlink_to(shutil.which(name))
+        self.program("clang-format-14", "exit 0")
+        subprocess.run(["git", "init", "--quiet", str(self.folder)], check=True)
+        counts = self.folder / "tools/docs_parts/prose_counts.json"
+        counts.write_text('{"a.md": 1, "docs/*.md": 0}', encoding="ascii")
+        (self.folder / "a.md").write_text("Of this.\n\n```text\nOf code.\n```\n", encoding="ascii")
+        result = self.run_tool("lint", "--quick")
+        self.assertEqual(result.returncode, 0, result.stdout)
+        self.assertIn("prose: 1 files", result.stdout)
+        (self.folder / "a.md").write_text("Of this.\n\nIt lies there.\n", encoding="ascii")
+        result = self.run_tool("lint", "--quick")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn('\na.md:1: a sentence begins with "Of"', result.stdout)
+        self.assertIn('\na.md:3: "lies": write ', result.stdout)
+        (self.folder / "a.md").write_text("This.\n", encoding="ascii")
+        self.assertEqual(self.run_tool("lint", "--quick").returncode, 1)
+        self.assertEqual(self.run_tool("lint", "--quick", "--fix").returncode, 0)
+        self.assertIn('"a.md": 0', counts.read_text(encoding="ascii"))
+
 
 class Packages(Machine):
     def setUp(self):
         super().setUp()
-        # Everything is installed but liburing-dev, spdlog (known, removed) and the compiler.
+        # All are installed except liburing-dev, spdlog (known, removed) and the compiler.
         self.program("dpkg-query", """for name; do case $name in
             -*|*{*|liburing-dev|build-essential) ;;
             libspdlog-dev) echo "$name config-files" ;;
@@ -135,7 +158,7 @@ class LibTorch(Machine):
     def test_leaves_nothing_behind_where_it_could_not_be_fetched(self):
         version = f"py{sys.version_info.major}.{sys.version_info.minor}"
         venv = self.home / ".cache/sluice" / f"venv-torch-2.11.0-{version}"
-        (venv / "lib").mkdir(parents=True)  # as a killed set-up leaves it: no stamp
+        (venv / "lib").mkdir(parents=True)  # a killed set-up leaves no stamp
         (venv / "lib/half.so").touch()
         result = self.run_tool("setup", "--no-packages", PIP_NO_INDEX="1",
                                PIP_CONFIG_FILE=os.devnull)
@@ -194,7 +217,7 @@ class LibTorch(Machine):
 
 class EndsWithParent(unittest.TestCase):
     def ends(self, parents, parent):
-        """How a process ends whose parent's number is the next of these each time it asks."""
+        """How a process ends that gets these parent pids, one per call."""
         code = (
             "import os, toolbox\n"
             f"parents = iter({parents})\n"
@@ -237,7 +260,7 @@ class OneProgram(Machine):
         self.assertEqual(result.returncode, 1)
         self.assertIn("--program: there is no program slice in build/", result.stderr)
         calls = (self.folder / "calls").read_text(encoding="ascii").splitlines()
-        self.assertEqual(len(calls), 1, calls)  # the configuration's
+        self.assertEqual(len(calls), 1, calls)  # only that of the configuration
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Parts of tools/docs, and the check of prose in tools/lint."""
