@@ -68,7 +68,9 @@ std::optional<std::uint64_t> host_room(const config::Budget& budget, const Machi
 }
 
 std::optional<std::uint64_t> gpu_room(const config::Budget& budget, const MachineFacts& facts) {
-  return room(budget.gpu_gib, gpu_free(facts));
+  const auto free = gpu_free(facts);
+  const auto wanted = room(budget.gpu_gib, free);
+  return free && wanted ? std::min(*free, *wanted) : wanted;
 }
 
 }  // namespace sluice::engine

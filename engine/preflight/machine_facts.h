@@ -28,7 +28,8 @@ struct MachineFacts {
 MachineFacts machine_facts(const config::Config& config);
 
 // What a run may take of the host's memory: the given budget, else what the machine has free, less
-// a margin. Likewise for the GPU, where CUDA's context counts as the run's.
+// a margin. The same for the GPU, where CUDA's context counts as the run's, and where a budget
+// above what is free gives what is free: "24 GB" cards have less than 24 GiB.
 std::optional<std::uint64_t> host_room(const config::Budget& budget, const MachineFacts& facts);
 std::optional<std::uint64_t> gpu_room(const config::Budget& budget, const MachineFacts& facts);
 
