@@ -111,6 +111,11 @@ def _missing(venv, modules):
             if importlib.machinery.PathFinder.find_spec(name, where) is None]
 
 
+def has(modules):
+    """Whether `modules` are in the environment already."""
+    return is_complete(folder()) and not _missing(folder(), modules)
+
+
 def _are_here(modules):
     importlib.invalidate_caches()
     return not [name for name in modules if importlib.util.find_spec(name) is None]

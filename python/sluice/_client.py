@@ -16,6 +16,7 @@ from torch import nn
 
 from . import _deferred_init
 from ._core import Error, Ranks, RefusedError, ValuesHash, is_spilled, values_of
+from .ranks import gather_long
 from .units import ManagedParameter
 
 _SAMPLED = 1024  # elements at either end
@@ -83,7 +84,7 @@ def take_first_ranks_values(
         if is_strided and not (buffer.is_meta or buffer.numel() == 0 or is_spilled(buffer)):
             tensors[name] = buffer
             own[name] = _of_buffer(buffer)
-    of_all = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
+    of_all = [json.loads(text) for text in gather_long(ranks, json.dumps(own))]
     others = [name for name, first in of_all[0].items() if _differs(first, of_all, name)]
     if not others:
         return

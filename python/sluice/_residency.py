@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _engines
 from ._copies import NotCopied
-from ._core import Error, RefusedError, Run, free_ram_bytes
+from ._core import Error, Ranks, RefusedError, Run, free_ram_bytes
 from ._tensors import tensors_in
 from ._threads import Passes
 from .units import ManagedParameter, Unit, owners
@@ -29,7 +29,10 @@ def _is_view(parameter: torch.Tensor, view: torch.Tensor) -> bool:
 
 
 def _free_bytes(device: torch.device) -> int | None:
-    return free_ram_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu":
+        return free_ram_bytes()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 class Closed:
@@ -52,8 +55,9 @@ class Residency(NotCopied):
     and never reads another unit's numbers.
     """
 
-    def __init__(self, run: Run, root: nn.Module, units: list[Unit]):
+    def __init__(self, run: Run, root: nn.Module, units: list[Unit], ranks: Ranks):
         self._run = run
+        self._ranks = ranks
         self._units = units
         self._depth = [0] * len(units)  # running modules that need it
         self._held = [False] * len(units)
@@ -123,12 +127,13 @@ class Residency(NotCopied):
                 self._check_versions(unit)
 
     @contextmanager
-    def holding(self, wanted: list[int]) -> Iterator[None]:
+    def holding(self, wanted: list[int], times: int = 1) -> Iterator[None]:
         """Gives the parameters of these units their values: in the unit's own memory, or as
-        temporary copies if there are more units than fit at a time."""
+        temporary copies if there are more units than fit at a time. The caller has their values
+        in memory `times` times then, with its own copies."""
         self.check_thread()
         if len([unit for unit in wanted if unit != 0]) > self._most:
-            with self._copied([unit for unit in wanted if unit not in self._copies]):
+            with self._copied([unit for unit in wanted if unit not in self._copies], times):
                 yield
             return
         for unit in wanted:
@@ -142,34 +147,48 @@ class Residency(NotCopied):
             self._leave(wanted)
 
     @contextmanager
-    def _copied(self, wanted: list[int]) -> Iterator[None]:
-        self._check_room_for_copies(wanted)
-        copied: list[int] = []
+    def _copied(self, wanted: list[int], times: int) -> Iterator[None]:
+        self._check_room_for_copies(wanted, times)
         try:
             for unit in wanted:
-                with self.holding([unit]):
+                with self.holding([unit]), torch.inference_mode(False):
                     copies = [it.parameter.detach().clone() for it in self._units[unit].parameters]
-                copied.append(unit)
                 self._copies[unit] = copies
                 self.attach(unit)
             yield
         finally:
-            for unit in copied:
-                del self._copies[unit]
-            self.attach(*copied)
-            for unit in copied:
-                self._check_versions(unit, "It has its old value again")
+            self._check_versions(*self._drop_copies(wanted), now="It has its old value again")
 
-    def _check_room_for_copies(self, wanted: list[int]) -> None:
+    def _drop_copies(self, units: list[int]) -> list[int]:
+        """Attaches these units to the engine's memory again, and returns those that had copies.
+        In between, check_memory() refuses them."""
+        dropped = [unit for unit in units if unit in self._copies]
+        # One assignment: an interrupt finds all of them, or none.
+        self._copies = {unit: it for unit, it in self._copies.items() if unit not in dropped}
+        if dropped:
+            self.attach(*dropped)
+        return dropped
+
+    def _check_room_for_copies(self, wanted: list[int], times: int) -> None:
         views = [view for unit in wanted for view in self._views[unit]]
-        needed = sum(view.numel() * view.element_size() for view in views)
-        free = _free_bytes(views[0].device) if views else None
+        needed = times * sum(view.numel() * view.element_size() for view in views)
+        free = self._free_of_all_ranks(views[0].device) if views else None
         if free is not None and needed > free:
             raise Error(
                 f"these {len(wanted)} units take {needed / 2**30:.2f} GiB together, and"
                 f" {free / 2**30:.2f} GiB of memory are free: gather the parameters of fewer"
                 " modules at a time"
             )
+
+    def _free_of_all_ranks(self, device: torch.device) -> int | None:
+        """The least free memory of any rank. Ranks gather together, so all must decide alike."""
+        free = _free_bytes(device)
+        if self._ranks.world == 1:
+            return free
+        if free is not None and device.type == "cpu":
+            free //= max(self._ranks.local_world, 1)
+        said = [int(it) for it in self._ranks.all_gather("-1" if free is None else str(free))]
+        return min((it for it in said if it >= 0), default=None)
 
     def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
         """Hooks a tensor that the module made: its gradient comes before those of the tensors it
@@ -307,21 +326,32 @@ class Residency(NotCopied):
         self._versions = [[it.parameter._version for it in unit.parameters] for unit in self._units]
 
     def step_taken(self) -> None:
-        """Marks parameters as changed, so that autograd refuses a graph from before the step."""
+        """Marks parameters as changed, so that autograd refuses a graph from before the step.
+        Copies have the values from before, and are dropped."""
+        self._drop_copies(list(self._copies))
         torch.autograd.graph.increment_version(
             [it.parameter for unit in self._units for it in unit.parameters if it.trained]
         )
         self.generation += 1
         self.note_versions()
 
-    def _check_versions(self, unit: int, now: str = _CHANGED) -> None:
-        for it, version in zip(self._units[unit].parameters, self._versions[unit]):
-            if it.parameter._version != version:
-                self._versions[unit][it.index] = it.parameter._version
-                raise RefusedError(
-                    f"parameter {it.name} was changed in place: only the optimizer changes"
-                    f" parameters here. {now}"
-                )
+    def _check_versions(self, *units: int, now: str = "") -> None:
+        changed = []
+        for unit in units:
+            for it, version in zip(self._units[unit].parameters, self._versions[unit]):
+                if it.parameter._version != version:
+                    self._versions[unit][it.index] = it.parameter._version
+                    changed.append(it)
+        if not changed:
+            return
+        if not now:
+            is_copy = all(it.unit in self._copies for it in changed)
+            now = "It has its old value again when the block ends" if is_copy else _CHANGED
+        names = ", ".join(it.name for it in changed[:3]) + (", ..." if len(changed) > 3 else "")
+        raise RefusedError(
+            f"parameter {names} was changed in place: only the optimizer changes parameters"
+            f" here. {now}"
+        )
 
     def check_memory(self, *units: int) -> None:
         """Checks that the parameters of these units, or of all, still use the engine's memory."""
@@ -368,6 +398,7 @@ class Residency(NotCopied):
     def close(self) -> None:
         """Drops the run. Remaining graphs keep hooks, and so this object, alive."""
         self.release_all()
+        self._drop_copies(list(self._copies))
         for handle in self.handles:
             handle.remove()
         self.handles.clear()

@@ -139,7 +139,7 @@ class TrainedModule(NotCopied):
                     part.register_state_dict_post_hook(lambda *it: gather_into(*it))
                 )
                 self.handles.append(part.register_load_state_dict_pre_hook(_refuse_load))
-        self.residency = Residency(self.run, self.module, self.units)
+        self.residency = Residency(self.run, self.module, self.units, self.ranks)
 
     def take_apart(self) -> None:
         """Drops all references to the run. The module's parameters have no values afterwards."""
@@ -236,6 +236,7 @@ class TrainedModule(NotCopied):
                 "the run's folder (run_dir) is another": self.config.given_run_dir,
                 "the configuration is another": dict(_flat(keys)),
                 "the module has other parameters": described,
+                "the module has other units": json.dumps([unit.name for unit in self.units]),
                 "sluice.init(values=False) was used otherwise": str(self.is_empty),
             },
         )

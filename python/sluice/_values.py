@@ -95,11 +95,11 @@ class Values:
             self._keeps_copies = True
 
     @contextmanager
-    def gathered(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    def gathered(self, parameters: Iterable[nn.Parameter], times: int = 1) -> Iterator[None]:
         trained = self._trained
         trained.check_values()
         units = sorted({self._unit_of(it) for it in parameters})
-        with trained.calls, trained.residency.holding(units):
+        with trained.calls, trained.residency.holding(units, times):
             yield
 
     def _unit_of(self, parameter: nn.Parameter) -> int:
@@ -115,7 +115,7 @@ class Values:
         parameters = list(parameters)
         managed = self._trained.managed
         changed: list[_Change] = []
-        with self.gathered(parameters):
+        with self.gathered(parameters, times=2 if refusal else 3):  # before, and changed ones
             units = {self._unit_of(it) for it in parameters}
             before = [
                 (it, it.parameter.detach().clone(), it.parameter._version)

@@ -20,6 +20,7 @@ import torch
 from ._core import RankContext, Ranks, RefusedError, read_launch
 
 _joined: Ranks | None = None
+_PIECE = 1 << 19  # bytes; half of what a rank may give to all_gather() at a time
 
 
 def join() -> Ranks:
@@ -97,16 +98,22 @@ def require_same(ranks: Ranks, what: dict[str, str | dict[str, Any]]) -> None:
             continue
         detail = ""
         if not isinstance(value, str):
-            texts = ranks.all_gather(text)
+            texts = gather_long(ranks, text)
             detail = _first_difference(json.loads(texts[0]), json.loads(texts[other]))
         raise RefusedError(f"{name} on rank {other} than on rank 0{detail}")
 
 
+def gather_long(ranks: Ranks, text: str) -> list[str]:
+    """Gathers ASCII text of any length."""
+    longest = max(int(it) for it in ranks.all_gather(str(len(text))))
+    pieces = [ranks.all_gather(text[at : at + _PIECE]) for at in range(0, longest, _PIECE)]
+    return ["".join(it) for it in zip(*pieces)] if pieces else [""] * ranks.world
+
+
 def _first_difference(first: dict[str, Any], other: dict[str, Any]) -> str:
     for key in (*first, *(it for it in other if it not in first)):
-        if first.get(key) != other.get(key) or (key in first) != (key in other):
-            here, there = (
-                json.dumps(it[key]) if key in it else "missing" for it in (first, other)
-            )
-            return f": {key} is {there[:200]} there, and {here[:200]} on rank 0"
+        here, there = (json.dumps(it[key]) if key in it else "missing" for it in (first, other))
+        if here != there:
+            at = max(len(os.path.commonprefix([here, there])) - 20, 0) if len(here) > 200 else 0
+            return f": {key} is {there[at : at + 200]} there, and {here[at : at + 200]} on rank 0"
     return ": in the order of its parts"

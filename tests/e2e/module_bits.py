@@ -118,7 +118,9 @@ def start_ranks(count, drives):
 def compare(one, other):
     first, second = ({json.dumps(case): got for case, got in map(json.loads, open(path))}
                      for path in (one, other))
-    different = [case for case in first if first[case] != second.get(case)]
+    for case in second.keys() - first.keys():
+        print("only in the second:", case)
+    different = [case for case in first if repr(first[case]) != repr(second.get(case))]
     for case in different:
         print("differs:", case, first[case], second.get(case))
     print(f"{len(first) - len(different)} the same, {len(different)} different")

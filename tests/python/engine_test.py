@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import sluice
 from small_modules import (
     ADAMW,
+    DEVICE,
     LENGTH,
     PLACES,
     VOCAB,
@@ -567,6 +568,61 @@ class Evaluation(unittest.TestCase):
                 losses = train_by_torch(reference, torch_adamw(reference), batches(3))
                 for one, other in zip(train(engine, batches(3)), losses):
                     self.assertAlmostEqual(one, other, delta=1e-5)
+
+    def test_steps_while_copies_are_gathered(self):
+        """A step ends copies, which have the values from before it."""
+        data = batches(4)
+        for place in ("nvme",) + (("cpu",) if DEVICE == "cuda" else ()):
+            with tempfile.TemporaryDirectory() as drive:
+                with initialize(tower(blocks=7), place=place, drive=drive) as engine:
+                    expected, weights = train(engine, data), masters(engine)
+            with tempfile.TemporaryDirectory() as drive:
+                with initialize(tower(blocks=7), place=place, drive=drive) as engine:
+                    module = engine.module
+                    with engine.gathered(*module.parameters()):
+                        self.assertEqual(train(engine, data), expected)
+                        with self.assertRaisesRegex(RuntimeError, r"blocks\.3"):
+                            module.blocks[3].up.weight.sum()
+                    self.assertEqual(masters(engine), weights)
+
+    def test_all_changes_of_copies_are_refused_at_once(self):
+        with tempfile.TemporaryDirectory() as drive, torch.no_grad():
+            module = tower(blocks=7)
+            with initialize(module, place="nvme", drive=drive) as engine:
+                weights = masters(engine)
+                with self.assertRaisesRegex(
+                    sluice.RefusedError, r"blocks\.1\.up\.bias, blocks\.4\.up\.bias was changed"
+                ):
+                    with engine.gathered(*module.parameters()):
+                        module.blocks[1].up.bias.add_(1)
+                        module.blocks[4].up.bias.add_(1)
+                with torch.enable_grad():
+                    self.assertEqual(len(train(engine, batches(1))), 1)
+                with engine.gathered(*module.parameters()), torch.inference_mode():
+                    module.blocks[1].up.bias.sum()
+                self.assertNotEqual(masters(engine), weights)
+
+    def test_a_swap_is_still_refused_after_all_was_gathered(self):
+        with tempfile.TemporaryDirectory() as drive:
+            module = tower(blocks=7)
+            with initialize(module, place="nvme", drive=drive) as engine:
+                bias = module.blocks[2].up.bias
+                bias.data = torch.zeros_like(bias.detach(), device=bias.device)
+                for call in (
+                    lambda: engine.gathered(*module.parameters()).__enter__(),
+                    lambda: train(engine, batches(1)),
+                ):
+                    with self.assertRaisesRegex(sluice.RefusedError, "other memory"):
+                        call()
+
+    def test_closed_while_copies_are_gathered(self):
+        module, reference = tower(blocks=7), tower(blocks=7)
+        with tempfile.TemporaryDirectory() as drive:
+            engine = initialize(module, place="nvme", drive=drive)
+            with engine.gathered(*module.parameters()):
+                engine.close(keep_values=True)
+            for (name, it), value in zip(module.named_parameters(), reference.parameters()):
+                self.assertTrue(torch.equal(it, value), name)
 
     def test_weights_can_be_loaded(self):
         module = tower()

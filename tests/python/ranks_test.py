@@ -452,6 +452,24 @@ with initialize(tower(), run={"lanes": 2}) as engine:  # and they can go on
 """
         )
 
+    def test_gather_more_than_there_is_room_for_or_refuse_together(self):
+        self.check(
+            """
+from unittest import mock
+rank = int(os.environ["RANK"])
+with initialize(tower(blocks=5), run={"lanes": 2}) as engine:
+    everything = list(engine.module.parameters())
+    with engine.gathered(*everything):
+        first = [it.detach().clone() for it in everything]
+    assert all(torch.equal(it, other) for it, other in zip(first, tower(blocks=5).parameters()))
+    free = 10 if rank == 1 else 10**12
+    with mock.patch("sluice._residency._free_bytes", return_value=free):
+        with unittest.TestCase().assertRaisesRegex(sluice.Error, "of fewer modules at a time"):
+            engine.gathered(*everything).__enter__()
+    train(engine, batches(1, seed=rank))
+"""
+        )
+
     def test_other_values_become_the_first_ranks(self):
         self.check(
             """

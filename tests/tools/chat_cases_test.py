@@ -393,9 +393,20 @@ class Calls(Cases):
                                  "+ (call.function.name | tojson(ensure_ascii=True))[1:-1] +")
         self.assertEqual(self.trained(row, escaped), self.trained(row))
 
+    def test_a_template_that_refuses_unknown_tools_gets_its_arguments(self):
+        strict = CHATML.replace("{%- for call in message.tool_calls or [] %}", """\
+{%- for call in message.tool_calls or [] %}
+{%- if call.function.name not in (tools | map(attribute='function.name') | list) %}
+{{- raise_exception('unknown tool') }}{%- endif %}""")
+        self.assertNotEqual(strict, CHATML)
+        call = {"function": {"name": TOOL["function"]["name"], "arguments": '{"city": "Bern"}'}}
+        row = {"messages": [user("a"), {"role": "assistant", "tool_calls": [call]}],
+               "tools": [TOOL]}
+        self.assertEqual(self.trained(row, strict), self.trained(row))
+
     def test_takes_functions_for_tools(self):
         turns = [user("a"), assistant("b")]
-        for functions in ([TOOL["function"]], json.dumps([TOOL["function"]])):
+        for functions in ([TOOL["function"]], json.dumps([TOOL["function"]]), [TOOL]):
             self.assertEqual(self.text({"messages": turns, "functions": functions}),
                              self.text({"messages": turns, "tools": [TOOL]}))
 

@@ -29,7 +29,7 @@ HAS_ENGINE = os.environ.get("SLUICE_HAS_ENGINE") == "1"
 def tool(*arguments):
     return subprocess.run([sys.executable, "-B", str(ROOT / "tools/docs"), *map(str, arguments)],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=280, check=False)
+                          stderr=subprocess.STDOUT, text=True, timeout=840, check=False)
 
 
 class InFolder(unittest.TestCase):
@@ -48,10 +48,15 @@ class InFolder(unittest.TestCase):
 class Site(InFolder):
     @classmethod
     def setUpClass(cls):
-        try:
-            tool_packages.folder_with(tool_packages.DOCS)
-        except Failure as failure:
-            raise unittest.SkipTest(f"no mkdocs: {failure}") from failure
+        if not tool_packages.has(tool_packages.DOCS):
+            raise unittest.SkipTest("no mkdocs: tools/setup --for=test fetches it")
+
+    def test_replaces_no_files_of_others(self):
+        self.write("site/index.html", "mine")
+        result = tool("--out", self.folder, "--program", SLUICE)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("has other files", result.stdout)
+        self.assertEqual((self.folder / "site/index.html").read_text(encoding="utf-8"), "mine")
 
     def test_is_built_and_no_link_command_or_key_is_wrong(self):
         result = tool("--out", self.folder, "--program", SLUICE)
@@ -92,7 +97,7 @@ class Quickstart(InFolder):
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    start_new_session=True)
         try:
-            output = process.communicate(timeout=270)[0]
+            output = process.communicate(timeout=840)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output = process.communicate()[0]

@@ -175,16 +175,27 @@ def as_the_template_reads(template, messages, tools):
         for arguments_as in (lambda arguments: arguments, as_object, _as_text):
             converted = [_converted(message, said, arguments_as) for message in messages]
             try:
-                text = template.render(list(map(_with_marked_calls, converted)), tools)[0]
+                text, has_marks = _with_or_without_marks(template, converted, tools)
             except LeftOut as left_out:
                 if left_out.reason == ENDLESS:
                     raise
                 continue
-            if text.count(CALL_MARK) + text.count(json.dumps(CALL_MARK)[1:-1]) >= calling and not (
+            marks = text.count(CALL_MARK) + text.count(json.dumps(CALL_MARK)[1:-1])
+            if (marks >= calling or not has_marks) and not (
                     any(_is_misread(arguments, text) for message in converted
                         for arguments in _arguments(message))):
                 return converted
     return messages
+
+
+def _with_or_without_marks(template, messages, tools):
+    """The text, and whether names of calls are marked: a template may refuse unknown names."""
+    try:
+        return template.render(list(map(_with_marked_calls, messages)), tools)[0], True
+    except LeftOut as left_out:
+        if left_out.reason == ENDLESS:
+            raise
+        return template.render(messages, tools)[0], False
 
 
 def _with_marked_calls(message):

@@ -173,9 +173,14 @@ def _whole_characters(value):
 
 def _turns(row):
     """The list of turns, and how many of its first are context only."""
-    found = [turns for key in TURN_KEYS if (turns := _turn_list(row.get(key))) is not None]
-    if found:
-        return next(filter(None, found), []), 0
+    found = None
+    for key in TURN_KEYS:
+        turns = _turn_list(row.get(key))
+        if turns:
+            return turns, 0
+        found = turns if found is None else found
+    if found is not None:
+        return found, 0
     prompt, completion = _turn_list(row.get("prompt")), _turn_list(row.get("completion"))
     if prompt is None or completion is None:
         return None, 0
@@ -347,7 +352,9 @@ def _tools(row, key):
 
 def _as_tools(functions):
     """Converts functions, OpenAI's older form of tools."""
-    return functions and [{"type": "function", "function": function} for function in functions]
+    return functions and [
+        each if isinstance(each.get("function"), dict) else {"type": "function", "function": each}
+        for each in functions]
 
 
 # --- questions and answers -----------------------------------------------------------------------
