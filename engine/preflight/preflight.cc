@@ -439,10 +439,9 @@ std::vector<std::string> budget_warnings(const config::Budget& budget, const Mac
                            std::optional<std::uint64_t> free, int sharing, const char* then) {
     if (!gib || !free || *gib * kGiB <= static_cast<double>(*free)) return;
     const auto of_all = static_cast<std::uint64_t>(sharing);
-    warnings.push_back(key + " asks for " +
-                       format_bytes(static_cast<std::uint64_t>(*gib * sharing * kGiB)) +
-                       ", and the machine says that " + format_bytes(*free * of_all) +
-                       " are available; " + then);
+    warnings.push_back(
+        key + " asks for " + format_bytes(static_cast<std::uint64_t>(*gib * sharing * kGiB)) +
+        ", and the machine says that " + format_bytes(*free * of_all) + " are available; " + then);
   };
   compare("budget.cpu_gib", budget.cpu_gib, host_free(facts), facts.ranks, "it is obeyed");
   compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts), 1, "the run takes these");

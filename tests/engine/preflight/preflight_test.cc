@@ -176,9 +176,12 @@ TEST_F(Preflight, RefusesWhatTheGpuDoesNotHold) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("Raise budget.gpu_gib to 9.0"));
 }
 
-TEST_F(Preflight, ShowsTheGpuAndWarnsOfABudgetThatItDoesNotHave) {
+TEST_F(Preflight, TakesNoMoreOfTheGpuThanItHasAndWarnsOfALargerBudget) {
   config_.budget.gpu_gib = 20;
   on_the_gpu(9 * kGiB, 7 * kGiB);
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("9G of GPU memory"), HasSubstr("has 7.50G")));
+  on_the_gpu(6 * kGiB, 7 * kGiB);
   const PreflightReport checked = report();
   EXPECT_THAT(checked.table, AllOf(HasSubstr("GPU memory"), HasSubstr("(budget.gpu_gib)")));
   EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("budget.gpu_gib asks for 20G")));
@@ -416,6 +419,7 @@ TEST(MachineFacts, CountTheContextOfCudaAsTheRuns) {
   facts.gpu->free_bytes = 80 * kGiB;
   EXPECT_EQ(gpu_free(facts), 80 * kGiB);
   EXPECT_EQ(gpu_room({.gpu_gib = 4.0}, facts), 4 * kGiB);
+  EXPECT_EQ(gpu_room({.gpu_gib = 100.0}, facts), 80 * kGiB);
 }
 
 }  // namespace
