@@ -241,7 +241,7 @@ class Configurations(unittest.TestCase):
             (text_of(foo=1), "foo is not a key that Sluice or DeepSpeed knows"),
             ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested deeper|is not a key"),
             ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper"),
-            ("[1]", "object"),
+            ("[1]", "object|is of type list"),
             ("{\n,", "ds.json:2:1"),
         ):
             for make in self.engines(text):
