@@ -41,7 +41,7 @@ bool Block::go_through_bounce(const Extent& extent, std::byte* user, BounceBuffe
   if (modifies) {
     phase = Phase::kReadToModify;
     kind = IoKind::kRead;
-    // What lies beyond the logical end is padding: it need not exist yet.
+    // Bytes beyond the logical end are padding, which need not exist yet.
     const std::uint64_t existing = std::clamp(extent.file_end_bytes, begin, end) - begin;
     aim(begin, bounces.data(bounce), length, static_cast<std::uint32_t>(existing));
   } else {

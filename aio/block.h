@@ -1,11 +1,11 @@
-// Block: one slot of an IoQueue, the transfer that the backend is doing for it, and what remains of
-// it. Part of IoQueue.
+// Block: one slot of an IoQueue: the transfer that the backend is doing for it, and what remains of
+// the transfer. Part of IoQueue.
 //
-// A block is either direct (between the drive and the caller's memory), or passes through a bounce
-// buffer; a write of part of a sector takes two transfers, a read of the sector and its write.
+// A block is either direct (between the drive and the caller's memory), or goes through a bounce
+// buffer. A write of part of a sector takes two transfers: a read of the sector, then its write.
 //
-// Threads: until it is submitted it belongs to the queue, under its lock; then to the thread of the
-//          backend that finishes it, until the queue frees the slot.
+// Threads: until it is submitted a block belongs to the queue, under the queue's lock. Then it
+//          belongs to the backend thread that finishes it, until the queue frees the slot.
 #pragma once
 
 #include <algorithm>
@@ -34,18 +34,19 @@ struct Block : IoOp {
   IoRequest* request = nullptr;
   Block* next_free = nullptr;
   bool used = false;
-  int retries = 0;  // since it last got anywhere
+  int retries = 0;  // since it last made progress
   std::int64_t submitted_ns = 0;
 
-  // The whole transfer; IoOp's offset, data and length are what remains of it.
+  // The whole transfer; the offset, data and length of IoOp are what remains of it.
   Phase phase = Phase::kTransfer;
   std::uint64_t begin_bytes = 0;
   std::byte* memory = nullptr;
   std::uint32_t total_bytes = 0;
-  std::uint32_t needed_bytes = 0;  // enough: the rest lies beyond the end of the file
+  std::uint32_t needed_bytes = 0;  // enough; the rest is beyond the end of the file
   std::uint64_t moved_bytes = 0;
 
-  // Through a bounce buffer: [user_skip, user_skip + user_length) of it is the caller's.
+  // Through a bounce buffer: bytes [user_skip, user_skip + user_length) of the buffer are the
+  // caller's.
   int bounce = -1;
   std::byte* user_data = nullptr;
   std::uint32_t user_skip = 0;
@@ -67,21 +68,22 @@ struct Block : IoOp {
     aim(0, nullptr, 0, 0);
   }
 
-  // Becomes a transfer of as much of the extent, from its beginning, as one block can carry;
-  // returns how much that is, or 0 when the bounce buffer or the sector it needs is in use.
+  // Turns the block into a transfer of the start of the extent, as much as one block can carry.
+  // Returns the number of bytes, or 0 if the bounce buffer or the sector that it needs is in use.
   std::uint64_t make_transfer(IoKind direction, const Extent& extent, std::byte* user,
                               std::uint64_t max_bytes, BounceBuffers& bounces);
 
   void copy_in() const { std::memcpy(memory + user_skip, user_data, user_length); }
   void copy_out() const { std::memcpy(user_data, memory + user_skip, user_length); }
 
-  // Before a write through a bounce buffer starts; not for a read-modify-write, which reads first.
+  // Whether to copy before a write through a bounce buffer; not for a read-modify-write, which
+  // reads first.
   bool copies_in_first() const {
     return bounce >= 0 && kind == IoKind::kWrite && phase == Phase::kTransfer;
   }
 
-  // The sector has been read: lays the caller's bytes over it, zeros what did not exist, writes it
-  // back.
+  // After the sector has been read: copies the caller's bytes over it, zeros the bytes beyond the
+  // end of the file, and prepares to write it back.
   void turn_into_write() {
     std::memset(memory + moved_bytes, 0, total_bytes - moved_bytes);
     copy_in();
@@ -90,8 +92,8 @@ struct Block : IoOp {
     aim(begin_bytes, memory, total_bytes, total_bytes);
   }
 
-  // Points at what has not been moved yet, from the last whole sector on: a count that is not a
-  // multiple of a sector is possible, a direct transfer that begins there is not.
+  // Points at the remaining bytes, from the last whole sector on. A transfer may return a count
+  // that is not a multiple of a sector, but a direct transfer cannot begin there.
   void aim_at_rest() {
     moved_bytes = align_down(moved_bytes, file->offset_alignment_bytes());
     delay_ns = 0;

@@ -23,10 +23,11 @@
 namespace sluice::aio {
 namespace {
 
-// One file that a call's arguments name.
+// A file that a call's arguments name.
 struct FileArgument {
   enum class By : std::uint8_t { kNothing, kDescriptor, kPath, kPathAt } by = By::kNothing;
-  std::size_t at = 0;  // of a path below an open folder: the folder's descriptor, then the path
+  std::size_t at = 0;  // for a path below an open folder: index of the folder's descriptor, then
+                       // the path
 };
 using By = FileArgument::By;
 
@@ -125,7 +126,8 @@ struct ParsedCall {
 };
 
 // "257 0xffffff9c 0x7f0b510ba1b0 0x80000 0x0 0x0 0x0 0x7f0b5194e6e8 0x7f0b50b97650": number, six
-// arguments, stack, place. "running", and a number of -1 outside of calls.
+// arguments, stack pointer, program counter. Otherwise "running", or -1 as the number outside a
+// call.
 std::optional<ParsedCall> parse(const std::string& line) {
   if (line.empty() || line.front() < '0' || line.front() > '9') return std::nullopt;
   std::istringstream words(line);
@@ -137,7 +139,7 @@ std::optional<ParsedCall> parse(const std::string& line) {
     if (!(words >> word)) return std::nullopt;
     argument = std::strtoull(word.c_str(), nullptr, 16);
   }
-  // The kernel's own workers (io_uring's are threads of this process) have no stack of ours.
+  // The kernel's own workers (io_uring's are threads of this process) have no user stack.
   if (!(words >> word) || std::strtoull(word.c_str(), nullptr, 16) == 0) return std::nullopt;
   const auto* kind = std::find_if(std::begin(kCalls), std::end(kCalls),
                                   [&](const CallKind& one) { return one.number == number; });
@@ -159,7 +161,8 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// How many reads and writes the thread has finished. Empty where the kernel does not count them.
+// The number of reads and writes that the thread has finished. Empty if the kernel does not count
+// them.
 std::string transfers_of(pid_t thread) {
   std::string counts;
   std::ifstream file(task_file(thread, "io"));
@@ -168,9 +171,9 @@ std::string transfers_of(pid_t thread) {
   return counts;
 }
 
-// Its time outside the kernel, in clock ticks.
+// The thread's time outside the kernel, in clock ticks.
 std::string user_time_of(pid_t thread) {
-  constexpr int kFieldsBefore = 11;  // between the name, which may have blanks, and utime
+  constexpr int kFieldsBefore = 11;  // between the name, which may contain blanks, and utime
   const std::string line = first_line(task_file(thread, "stat"));
   std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string field;
@@ -193,8 +196,8 @@ bool is_left_out(pid_t thread) {
   return name == kPosixThread || name == kDriveLookUpThread;
 }
 
-// The text at an address of this process, which may vanish at any moment: a copy by the kernel
-// fails where a read of our own would be a segmentation fault.
+// The text at an address of this process, which may be unmapped at any moment. A copy by the kernel
+// then fails, while a normal read would be a segmentation fault.
 std::optional<std::string> text_at(std::uint64_t address) {
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::string text;
@@ -217,7 +220,7 @@ std::string path_of(std::uint64_t descriptor) {
   return link_target("/proc/self/fd/" + std::to_string(static_cast<int>(descriptor)));
 }
 
-// Relative to an open folder, or to the working directory. Empty: it cannot be read.
+// A path relative to an open folder, or to the working directory. Empty: it cannot be read.
 std::string path_below(std::uint64_t folder, std::uint64_t address) {
   const auto path = text_at(address);
   if (!path) return {};
@@ -227,7 +230,7 @@ std::string path_below(std::uint64_t folder, std::uint64_t address) {
   return path->empty() ? base : base + "/" + *path;
 }
 
-// Empty: none, or it cannot be read.
+// Empty: there is no path, or it cannot be read.
 std::string path_of(const ParsedCall& call, const FileArgument& file) {
   switch (file.by) {
     case By::kNothing:
@@ -242,16 +245,16 @@ std::string path_of(const ParsedCall& call, const FileArgument& file) {
   return {};
 }
 
-// The text of a path as the call has it: reading it asks no file system.
+// The text of a path as the call has it; reading it accesses no file system.
 std::string text_of(const ParsedCall& call, const FileArgument& file) {
   if (file.by != By::kPath && file.by != By::kPathAt) return {};
   const std::size_t at = file.at + (file.by == By::kPathAt ? 1 : 0);
   return text_at(call.arguments.at(at)).value_or("");
 }
 
-// What stays the same while a thread is in one call, and hardly ever from one call to the next. It
-// may wake and sleep in it any number of times: an RPC that is not answered is sent again and
-// again.
+// A text that stays the same while a thread is in one call, and hardly ever from one call to the
+// next. During the call the thread may wake and sleep any number of times: an unanswered RPC is
+// sent again and again.
 std::string key_of(pid_t thread, const std::string& line, const ParsedCall& call) {
   std::string key = line + "\n";
   for (const FileArgument& file : {call.kind->file, call.kind->to})
@@ -262,8 +265,8 @@ std::string key_of(pid_t thread, const std::string& line, const ParsedCall& call
 // "pipe:[123]", "socket:[123]": the call waits for another process, not for a drive.
 bool is_no_file(const std::string& path) { return !path.empty() && path.front() != '/'; }
 
-// Nothing that could be a drive's: a terminal, a GPU. An empty path belongs to a file that has lost
-// its name, or whose name cannot be read.
+// Whether it cannot be a drive's file: a terminal, a GPU. An empty path belongs to a file without a
+// name, or with a name that cannot be read.
 bool is_elsewhere(const std::string& path) {
   return is_no_file(path) || path.starts_with("/dev/") || path.starts_with("/proc/") ||
          path.starts_with("/sys/");
@@ -271,7 +274,7 @@ bool is_elsewhere(const std::string& path) {
 
 std::string range_of(const ParsedCall& call) {
   std::string text;
-  constexpr std::uint64_t kAtItsPosition = ~std::uint64_t{0};  // preadv2(), pwritev2()
+  constexpr std::uint64_t kAtItsPosition = ~std::uint64_t{0};  // for preadv2(), pwritev2()
   const auto number = [&](int argument) {
     return call.arguments.at(static_cast<std::size_t>(argument));
   };
@@ -292,7 +295,8 @@ const std::map<pid_t, BlockedCalls::Blocked>& BlockedCalls::look(std::int64_t no
     std::string line = first_line(task_file(thread, "syscall"));
     const auto before = blocked_.find(thread);
     if (line == "running") {
-      // Awake in its call for a moment, or back from it: only then does its time outside grow.
+      // Either awake in its call for a moment, or returned: only in the second case has its user
+      // time grown.
       if (before != blocked_.end() && before->second.user_time == user_time_of(thread))
         now.insert(blocked_.extract(before));
       continue;
@@ -317,12 +321,13 @@ std::optional<BlockedCalls::Call> BlockedCalls::describe(pid_t thread, const Blo
   const char* before = " of ";
   for (const FileArgument& file : {call->kind->file, call->kind->to}) {
     if (file.by == By::kNothing) continue;
-    std::string path = path_of(*call, file);  // of one that is being closed: no longer any
+    std::string path = path_of(*call, file);  // empty for a file that is being closed
     described.text += before + (path.empty() ? "a file" : path);
     described.paths.push_back(std::move(path));
     before = " to ";
   }
-  // What was read from the thread's memory is the call's only if the call is still the same.
+  // The text read from the thread's memory belongs to the call only if the thread is still in the
+  // same call.
   if (first_line(task_file(thread, "syscall")) != blocked.call) return std::nullopt;
   const auto& paths = described.paths;
   if (std::any_of(paths.begin(), paths.end(), is_no_file)) return std::nullopt;

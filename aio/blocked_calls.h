@@ -1,20 +1,24 @@
-// BlockedCalls: the file calls that threads of this process are blocked in, as the kernel shows
-// them.
+// BlockedCalls: the file calls in which threads of this process are blocked, as reported by the
+// kernel.
 //
-// /proc/self/task/*/syscall says which call a thread is in, and with what. So no call has to
-// announce itself: opening, renaming, listing, syncing a folder, appending to a log, in this
-// project's code or a library's. What counts is a call that names a file, by path or descriptor;
-// devices, sockets and pipes without a name do not. Threads of a PosixBackend are left out: their
-// queue knows more. Only procfs is touched, so that nothing here hangs along with a file system.
+// /proc/self/task/*/syscall shows which call a thread is in, with its arguments. So calls need not
+// announce themselves: opening, renaming, listing, syncing a folder, appending to a log, in
+// Sluice's code or in a library. Only calls that name a file, by path or descriptor, count;
+// devices, sockets and unnamed pipes do not. Threads of a PosixBackend are left out, because their
+// queue has more information. The code reads only procfs, so it does not hang along with a file
+// system.
 //
-// A thread is taken to be in the same call as long as the call, its arguments, the text of its
-// paths and the count of the thread's finished reads and writes stay the same. So a loop of slow
-// transfers is not a hang, while a hang that wakes the thread now and then (NFS resends its
-// requests), or a thread that happens to be awake during a look, still counts as one call.
+// A thread is assumed to be in the same call while the call, its arguments, the text of its paths
+// and the thread's count of finished transfers stay the same. So a loop of slow transfers is not a
+// hang. A hang that wakes the thread now and then (NFS resends its requests), or a thread that
+// happens to be awake during a look, still counts as one call.
 //
-// Not seen: a page fault in a mapping of a file, which is not a call; calls beyond the table in
-// blocked_calls.cc (extended attributes, ownership, mounting, execution); which file an msync() is
-// for; and everything where the kernel does not show calls (gVisor).
+// Not detected:
+// - page faults in a mapping of a file, which are not calls
+// - calls that are not in the table in blocked_calls.cc (extended attributes, ownership, mounting,
+//   execution)
+// - which file an msync() is for
+// - everything, if the kernel does not show calls (gVisor)
 //
 // Threads: one.
 #pragma once
@@ -33,19 +37,19 @@ class BlockedCalls {
  public:
   struct Blocked {
     std::int64_t since_ns = 0;  // when it was first seen
-    std::string call;           // as the kernel shows it
-    std::string key;            // the same for as long as it is the same call
-    std::string user_time;      // of the thread when it was last seen in the call
+    std::string call;           // in the kernel's format
+    std::string key;            // stays the same during one call
+    std::string user_time;      // the thread's, when it was last seen in the call
   };
-  // Looks at every thread. The calls by thread, valid until the next look. A thread that has gone
-  // from them was seen outside its call.
+  // Looks at every thread and returns the calls by thread, valid until the next look. A thread that
+  // is no longer listed was seen outside its call.
   const std::map<pid_t, Blocked>& look(std::int64_t now_ns);
 
   struct Call {
     std::string text;                // "rename of /nvme/a to /nvme/b"
-    std::vector<std::string> paths;  // whose drives it may wait for; may be empty
+    std::vector<std::string> paths;  // paths whose drives it may wait for; may be empty
   };
-  // Of a call that the last look() showed. Nothing: it has since returned, or it waits for
+  // Describes a call that the last look() showed. Empty: it has returned since, or it waits for
   // something other than a drive.
   static std::optional<Call> describe(pid_t thread, const Blocked& blocked);
 

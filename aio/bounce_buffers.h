@@ -1,7 +1,8 @@
-// BounceBuffers: the few aligned buffers that carry whatever O_DIRECT will not take.
+// BounceBuffers: a few aligned buffers for data that O_DIRECT does not accept.
 //
-// A write of part of a sector reads the sector, changes it and writes it back, and holds the sector
-// exclusively throughout: a second one must not read it before the first has written it.
+// A write of part of a sector reads the sector, changes it and writes it back. It holds the sector
+// exclusively throughout, so that a second such write cannot read the sector before the first has
+// written it.
 //
 // Memory:  kCount * kBytes, taken in create().
 // Threads: none of its own; IoQueue calls it under its lock.
@@ -24,14 +25,14 @@ class BounceBuffers {
 
   static Result<BounceBuffers> create();
 
-  // What passes through a buffer: whole sectors [begin, end) of a file.
+  // The sectors that pass through a buffer: whole sectors [begin, end) of a file.
   struct Use {
     const File* file = nullptr;
     std::uint64_t begin_bytes = 0;
     std::uint64_t end_bytes = 0;
-    bool exclusive = false;  // will be written back changed
+    bool exclusive = false;  // will be modified and written back
   };
-  // The buffer's number; -1 while none is free, or while a wanted sector is held exclusively.
+  // The buffer's index; -1 while none is free, or while a needed sector is held exclusively.
   int take(const Use& use);
   void give_back(int number);
   std::byte* data(int number) const;
@@ -40,7 +41,7 @@ class BounceBuffers {
   explicit BounceBuffers(PageMemory memory) : memory_(std::move(memory)) {}
 
   PageMemory memory_;
-  std::array<Use, kCount> uses_{};  // without a file: free
+  std::array<Use, kCount> uses_{};  // no file: free
 };
 
 }  // namespace sluice::aio

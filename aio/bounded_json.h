@@ -1,8 +1,8 @@
-// The one way to read JSON that came from outside: files, lines of logs, other processes and hosts.
+// The only way to read JSON from outside the program: files, log lines, other processes and hosts.
 //
-// JSON libraries copy, compare and write documents by recursion, so a text of 160 kB of brackets
-// ends a program with a full stack. Here depth and size are checked before the parser sees the
-// text. tests/tools/rooms_test.py holds the sources to it.
+// JSON libraries copy, compare and write documents by recursion, so 160 kB of brackets overflow the
+// stack and end the program. These functions check depth and size before the parser sees the text.
+// tests/tools/rooms_test.py checks that all sources use them.
 //
 // Threads: pure functions. Errors: kCorrupt, a sentence that begins with "it".
 #pragma once
@@ -19,7 +19,7 @@ namespace sluice {
 inline constexpr int kMostJsonNesting = 64;
 inline constexpr std::size_t kMostJsonBytes = std::size_t{512} << 20;
 
-// Whether objects and arrays lie in each other more than kMostJsonNesting deep.
+// Whether objects and arrays are nested more than kMostJsonNesting deep.
 bool is_nested_too_deep(std::string_view json);
 
 Status check_json_bounds(std::string_view json);
@@ -33,7 +33,7 @@ Result<Json> read_json(std::string_view text) {
   return json;
 }
 
-// Likewise of an object; "it is not a JSON object" otherwise.
+// The same for an object; otherwise the error is "it is not a JSON object".
 template <typename Json>
 Result<Json> read_json_object(std::string_view text) {
   SLUICE_RETURN_IF_ERROR(check_json_bounds(text));
@@ -42,7 +42,7 @@ Result<Json> read_json_object(std::string_view text) {
   return json;
 }
 
-// For readers that leave out what cannot be read: is_discarded() then.
+// For readers that skip unreadable text: the result is then is_discarded().
 template <typename Json>
 Json json_or_discarded(std::string_view text) {
   auto json = read_json<Json>(text);

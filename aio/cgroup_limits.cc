@@ -18,10 +18,10 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   std::istringstream text(read_text(path));
   std::uint64_t number = 0;
   if (text >> number) return number;
-  return std::nullopt;  // not there, or "max"
+  return std::nullopt;  // missing, or "max"
 }
 
-// The first of these keys that memory.stat has; 0 without any.
+// The value of the first of these keys that memory.stat has; 0 if it has none.
 std::uint64_t stat_of(const std::string& stat, std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
     std::istringstream lines(stat);
@@ -32,22 +32,24 @@ std::uint64_t stat_of(const std::string& stat, std::initializer_list<std::string
   return 0;
 }
 
-// One hierarchy: where it is mounted, and the path of this process's group below that.
+// One hierarchy: its mount point, and the path of this process's group below it.
 struct Hierarchy {
   std::string mount_point;
   std::string group;  // "" or "/a/b"
   bool version2 = false;
 };
 
-// /proc/self/cgroup names groups from the hierarchy's root (or the namespace's); the mount may show
-// only a part of it, as in containers without a namespace of their own.
+// /proc/self/cgroup names groups from the root of the hierarchy (or namespace). The mount may show
+// only a part of it, as in containers without their own namespace.
 std::string below_mount(const std::string& group, const std::string& mount_root) {
   if (group.find("/..") != std::string::npos || !is_below(group, mount_root)) return "";
   const std::string below = mount_root == "/" ? group : group.substr(mount_root.size());
   return below == "/" ? "" : below;
 }
 
-// Where version 1 has the controller: "0::/a" in version 2, "5:memory,cpu:/a" in version 1.
+// This process's group: in version 2 ("0::/a"), or for a controller of version 1
+// ("5:memory,cpu:/a").
+// version 1.
 std::optional<std::string> group_of(const std::string& proc_cgroup, const std::string& controller,
                                     bool version2) {
   std::istringstream lines(proc_cgroup);
@@ -79,7 +81,8 @@ std::vector<Hierarchy> hierarchies(const std::string& root, const std::string& c
   return found;
 }
 
-// This process's own group and those above it, as long as `goes_on` says so of each one above.
+// Visits this process's own group and those above it, as long as `goes_on` is true for each one
+// above.
 template <typename LookAt, typename GoesOn>
 void on_the_way_to_the_root(Hierarchy it, const LookAt& look_at, const GoesOn& goes_on) {
   look_at(it.mount_point + it.group);
@@ -91,12 +94,13 @@ void on_the_way_to_the_root(Hierarchy it, const LookAt& look_at, const GoesOn& g
   }
 }
 
-// What the folder of one group says.
+// Adds the limits in the folder of one group.
 void look_at_memory(const std::string& folder, bool version2, std::vector<CgroupMemory>& found) {
   const auto usage = number_in(folder + (version2 ? "/memory.current" : "/memory.usage_in_bytes"));
   if (!usage) return;
   const std::string stat = read_text(folder + "/memory.stat");
-  // As the kernel computes MemAvailable: the file cache, mapped or not, and caches that shrink.
+  // The same sum as in the kernel's MemAvailable: the file cache, mapped or not, and caches that
+  // can shrink.
   const std::uint64_t reclaimable = stat_of(stat, {"total_inactive_file", "inactive_file"}) +
                                     stat_of(stat, {"total_active_file", "active_file"}) +
                                     (version2 ? stat_of(stat, {"slab_reclaimable"}) : 0);
@@ -106,12 +110,12 @@ void look_at_memory(const std::string& folder, bool version2, std::vector<Cgroup
       found.push_back({.limit_bytes = *limit, .used_bytes = used});
   };
   if (version2) {
-    // Above memory.high nothing is killed, but every allocation waits for reclaim.
+    // Above memory.high no process is killed, but every allocation waits for reclaim.
     for (const char* name : {"/memory.max", "/memory.high"}) add(number_in(folder + name));
     return;
   }
   add(number_in(folder + "/memory.limit_in_bytes"));
-  // Of groups above that cannot be seen from here, as in a container.
+  // Limits of groups above that are not visible here, as in a container.
   const std::uint64_t above = stat_of(stat, {"hierarchical_memory_limit"});
   if (above > 0) add(above);
 }
@@ -134,7 +138,7 @@ std::optional<CgroupMemory> cgroup_memory(const std::string& root) {
   for (const Hierarchy& it : hierarchies(root, "memory")) {
     on_the_way_to_the_root(
         it, [&](const std::string& folder) { look_at_memory(folder, it.version2, found); },
-        // Without it a group of version 1 does not count what is below it.
+        // Without this setting a version 1 group does not count the groups below it.
         [&](const std::string& folder) {
           return it.version2 || number_in(folder + "/memory.use_hierarchy") != 0;
         });

@@ -1,6 +1,6 @@
-// CHECK: an invariant of our own that must hold in every build. A failure prints where and why,
-// and aborts: the program is wrong, not its input. Errors a user or a drive can cause are Status.
-// DCHECK is for hot loops: it disappears in release builds.
+// CHECK: an invariant of the program that must hold in every build. A failure prints where and why,
+// and aborts: the program is wrong, not its input. Errors that a user or a drive can cause are
+// Status. DCHECK is for hot loops: it disappears in release builds.
 #pragma once
 
 namespace sluice {

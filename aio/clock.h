@@ -9,7 +9,7 @@ namespace sluice {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual std::int64_t now_ns() const = 0;  // monotonic; the origin means nothing
+  virtual std::int64_t now_ns() const = 0;  // monotonic; the origin is arbitrary
 };
 
 class SteadyClock final : public Clock {

@@ -11,7 +11,7 @@ bool set_overwritten_in_place(int descriptor) {
   if ((flags & FS_NOCOW_FL) != 0) return true;
   const int wanted = flags | FS_NOCOW_FL;
   if (::ioctl(descriptor, FS_IOC_SETFLAGS, &wanted) != 0) return false;
-  // Some accept the flag and do not keep it.
+  // Some file systems accept the flag and do not keep it.
   return ::ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0;
 }
 

@@ -20,8 +20,8 @@ Error no_room(const std::string& path, std::uint64_t size_bytes,
   return Error(ErrorCode::kNoSpace, text + ". Free some space there, or choose another path");
 }
 
-// Space for the file, padding included, now rather than in the middle of a step. What a failed
-// attempt took is given back.
+// Allocates space for the file, padding included, now rather than in the middle of a step. Space
+// that a failed attempt allocated is freed.
 Status reserve(FileSystem& files, File& file, std::uint64_t size_bytes, bool preallocate) {
   const std::uint64_t padded = align_up(size_bytes, file.offset_alignment_bytes());
   if (preallocate) {
@@ -65,7 +65,7 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(IoQueue& queue, const std::
   std::unique_ptr<DirectFile> file(new DirectFile(queue, std::move(raw), size_bytes, writable));
   if (!creates(options.open)) return file;
 
-  // While it is empty, or not at all.
+  // This is possible only while the file is empty.
   if (options.overwritten && file->file_->descriptor() >= 0)
     static_cast<void>(set_overwritten_in_place(file->file_->descriptor()));
   Status ready = reserve(files, *file->file_, size_bytes, options.preallocate);

@@ -1,13 +1,13 @@
 // DirectFile: one file of known size as the target of requests.
 //
-// Direct (past the page cache) where the file system can, buffered where it cannot, which is logged
-// once. Space is taken at open, so that a full disk is an error then. A size that is no multiple of
-// a sector is fine: while it is written the file carries padding up to the next sector, and
-// finish() cuts it to size.
+// IO is direct (past the page cache) if the file system supports it, else buffered, which is logged
+// once. Space is allocated at open, so that a full disk is an error then. The size need not be a
+// multiple of a sector: while it is written the file has padding up to the next sector, and
+// finish() truncates it.
 //
 // Threads: requests through IoQueue from any thread; finish() with no request in flight.
-// Errors:  open() with kMustNotExist removes the file it made before it reports an error; with
-//          kIfMissing it leaves the file, which may not be ours.
+// Errors:  open() with kMustNotExist removes the file that it created before it reports an error;
+//          with kIfMissing it leaves the file, which may have existed before.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ class DirectFile final : public IoTarget {
  public:
   struct Options {
     OpenOptions open;
-    std::uint64_t size_bytes = 0;  // to create; must be 0 to open an existing file
+    std::uint64_t size_bytes = 0;  // size to create; must be 0 to open an existing file
     bool preallocate = true;
-    // For what is written more than once: on copy-on-write file systems that can do it the file is
-    // overwritten in place, so that its space is its own (and it does without their checksums).
+    // For data that is written more than once. Copy-on-write file systems that support it overwrite
+    // the file in place, so that it keeps its space (but loses the file system's checksums).
     bool overwritten = false;
   };
 
-  // Opens or creates (options.open.create). `queue`'s backend keeps the file attached: both must
+  // Opens or creates (options.open.create). The file stays attached to `queue`'s backend: both must
   // outlive the DirectFile.
   static Result<std::unique_ptr<DirectFile>> open(IoQueue& queue, const std::string& path,
                                                   const Options& options);
@@ -45,7 +45,7 @@ class DirectFile final : public IoTarget {
   bool direct() const { return file_->direct(); }
   File& file() { return *file_; }
 
-  // Cuts off the padding beyond size_bytes() and makes everything durable.
+  // Truncates the padding beyond size_bytes() and makes everything durable.
   Status finish();
 
  private:

@@ -24,12 +24,12 @@ namespace {
 constexpr std::chrono::seconds kPatience{1};
 constexpr int kMostLinks = 40;  // the kernel's own limit
 
-// How far a walk along a path has got: shared by the waiting caller and the thread that may never
-// come back.
+// The progress of a walk along a path, shared by the waiting caller and a thread that may never
+// return.
 struct Walk {
   std::mutex mutex;
   std::condition_variable changed;
-  std::string place;  // guarded by mutex, as the next
+  std::string place;  // guarded by mutex, like the next
   bool ended = false;
 
   void publish(const std::string& now, bool end) {
@@ -75,7 +75,7 @@ void follow(const std::string& path, Walk& walk) {
   walk.publish(place.empty() ? "/" : place, true);
 }
 
-// `path` without symbolic links, or where resolving it hangs.
+// `path` without symbolic links, or the place where resolving it hangs.
 std::string place_of(const std::string& path) {
   const auto walk = std::make_shared<Walk>();
   walk->place = path;

@@ -1,4 +1,4 @@
-// Which drive holds a file, by names that a user can look up.
+// Names the drive that holds a file, with names that a user can look up.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 namespace sluice::aio {
 
 // The block device and mount point that hold `path`: "/dev/nvme0n1p2 (xfs, mounted at /nvme)";
-// empty where the machine does not report it.
+// empty if the machine does not report it.
 //
-// Never hangs. Symbolic links are followed by a separate thread. Where that does not return within
-// a second, the place it is looking at lies on a mount that does not respond; that mount is then
-// the answer, and the thread is left behind.
+// Never hangs. A separate thread follows symbolic links. If it does not return within a second, the
+// path component that it is accessing is on a mount that does not respond. That mount is then the
+// answer, and the thread is abandoned.
 std::string describe_drive(const std::string& path);
 
-// The target of a symbolic link; empty for everything else. Asks the drive that the link is on.
+// The target of a symbolic link; empty for everything else. Accesses the drive of the link.
 std::string link_target(const std::string& path);
 
 }  // namespace sluice::aio

@@ -1,13 +1,13 @@
 // Executor: spreads independent pieces of work over a fixed set of threads.
 //
-// Two implementations behind make_executor(), chosen at configure time by SLUICE_EXECUTOR: TBB (an
-// arena of its own, so that it neither disturbs nor is disturbed by other users of TBB), and plain
-// threads for TSan builds, since an unsanitised TBB drowns TSan in false reports.
+// make_executor() has two implementations, chosen at configure time by SLUICE_EXECUTOR. One is TBB,
+// in its own arena, so that it and other users of TBB do not disturb each other. The other is plain
+// threads for TSan builds, since TBB without sanitizer makes TSan report many false errors.
 //
 // Threads:   run() from one thread at a time; the caller works too, and returns when all is done.
 // Placement: piece i of n runs where it ran in the last call with the same n, if that thread is
-//            free, so that memory first touched by a piece stays near its core.
-// Errors:    pieces do not throw (noexcept in spirit: an exception ends the program).
+//            free. So memory first touched by a piece stays local to its core.
+// Errors:    pieces must not throw: an exception ends the program.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// ExtentSet: which bytes of a file have disk space: disjoint ranges of whole 4096-byte blocks.
+// ExtentSet: the bytes of a file that have disk space, as disjoint ranges of whole 4096-byte
+// blocks.
 //
 // Adjacent ranges merge, so a file that was allocated in one piece is one entry, however large.
 #pragma once
@@ -12,10 +13,10 @@ class ExtentSet {
  public:
   static constexpr std::uint64_t kBlockBytes = 4096;
 
-  // What add() of the same range would add.
+  // The bytes that add() of the same range would add.
   std::uint64_t missing_bytes(std::uint64_t begin_bytes, std::uint64_t end_bytes) const;
   void add(std::uint64_t begin_bytes, std::uint64_t end_bytes);
-  // Gives back every block that lies wholly beyond `end_bytes`.
+  // Removes every block that is entirely beyond `end_bytes`.
   void cut(std::uint64_t end_bytes);
   std::uint64_t total_bytes() const { return total_bytes_; }
 

@@ -40,7 +40,7 @@ FaultBackend::~FaultBackend() {
   }
 }
 
-// ---- operations in ----------------------------------------------------------------------------
+// ---- submission -------------------------------------------------------------------------------
 
 FaultBackend::Record& FaultBackend::take_record() {
   const std::lock_guard lock(mutex_);
@@ -108,7 +108,7 @@ void FaultBackend::prepare(Record& record, IoOp& op) {
 }
 
 void FaultBackend::cut_short(Record& record, std::uint32_t told_bytes) {
-  // Whole sectors, or a direct file would refuse.
+  // Whole sectors, which a direct file requires.
   record.length_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(
       record.length_bytes, align_up(told_bytes, record.file->offset_alignment_bytes())));
   record.then = Record::Then::kLimit;
@@ -135,7 +135,7 @@ void FaultBackend::tear(Record& record) {
   record.length_bytes = end - begin;
 }
 
-// ---- operations back --------------------------------------------------------------------------
+// ---- completion -------------------------------------------------------------------------------
 
 void FaultBackend::on_inner_done(IoOp& op, std::int64_t result) noexcept {
   auto& record = static_cast<Record&>(op);

@@ -1,24 +1,26 @@
-// FaultBackend: another backend whose operations and file-system calls fail by a plan
+// FaultBackend: wraps another backend and makes its operations and file-system calls fail by a plan
 // (fault_plan.h).
 //
-// An operation that is to meet an error never reaches the drive: a no-op goes to the wrapped
-// backend in its place, so that the error too comes from one of its threads (or from pump()), and a
-// retry's delay is kept. The exceptions do part or all of the transfer: kShort and kTornWrite
-// transfer the whole sectors that they need on direct files, kDelay and kReorder everything. So a
-// short transfer of a direct file that reports a count inside a sector has moved the rest of that
-// sector too: bytes beyond the count are undefined, up to the sector's end. A torn write lands any
-// run of its sectors, from none to all of them.
+// An operation that is to fail never reaches the drive. The wrapped backend gets a no-op instead,
+// so that the error also comes from one of its threads (or from pump()), and a retry's delay is
+// kept.
 //
-// A completion that is held back to be reordered is released, in an order drawn from the seed, when
-// reorder_window of them are held, or when nothing else is in flight: the last ones are never
-// withheld. Giving up an operation that keeps failing is up to the submitter: this backend never
-// retries.
+// The exceptions do part or all of the transfer. kShort and kTornWrite transfer the whole sectors
+// that they need on direct files; kDelay and kReorder transfer everything. A short transfer of a
+// direct file may report a count inside a sector, but it has moved the rest of that sector too. So
+// bytes beyond the count are undefined, up to the sector's end. A torn write writes any contiguous
+// part of its sectors, from none to all of them.
 //
-// Memory:  one record for each operation in flight, reused: submit() allocates only where more are
+// A completion held back for reordering is released, in an order drawn from the seed, when
+// reorder_window of them are held, or when nothing else is in flight. So the last ones are never
+// withheld. This backend never retries: the submitter decides when to give up an operation that
+// keeps failing.
+//
+// Memory:  one record for each operation in flight, reused: submit() allocates only when more are
 //          in flight than ever before.
-// Threads: as the wrapped backend.
-// Shutdown: the destructor waits for the operations in flight. Close files before, and destroy this
-//          before the wrapped backend.
+// Threads: the same as for the wrapped backend.
+// Shutdown: the destructor waits for the operations in flight. Close files first, and destroy this
+//           before the wrapped backend.
 #pragma once
 
 #include <condition_variable>
@@ -50,23 +52,25 @@ class FaultBackend final : public IoBackend {
   bool attach_memory(std::span<std::byte> memory) override { return inner_.attach_memory(memory); }
   void detach_memory(std::span<std::byte> memory) override { inner_.detach_memory(memory); }
 
-  // From here on another plan applies, with every count at 0. Operations in flight keep their fate.
+  // Applies another plan from now on, with every count at 0. Operations in flight keep their
+  // outcome.
   void set_plan(FaultPlan plan) { decider_.set_plan(std::move(plan)); }
 
-  // Reads, writes, syncs and calls of files() since the plan was set, and the faults among them.
+  // Reads, writes, syncs and calls of files() since the plan was set, and the faults injected into
+  // them.
   std::uint64_t operations() const { return decider_.operations(); }
   std::uint64_t operations(FaultTarget target) const { return decider_.operations(target); }
   std::uint64_t injected() const { return decider_.injected(); }
   std::uint64_t injected(FaultKind kind) const { return decider_.injected(kind); }
 
  private:
-  struct Record : IoOp {  // what goes to the wrapped backend
+  struct Record : IoOp {  // what the wrapped backend gets
     FaultBackend* owner = nullptr;
     IoOp* outer = nullptr;
     // What happens to the inner result.
     enum class Then : std::uint8_t { kPass, kReplace, kLimit, kReplaceUnlessError, kDelay, kHold };
     Then then = Then::kPass;
-    std::int64_t result = 0;  // kReplace, kReplaceUnlessError: reported instead; kLimit: at most
+    std::int64_t result = 0;  // kReplace, kReplaceUnlessError: reported instead; kLimit: a maximum
     std::int64_t told_later_ns = 0;
     std::size_t window = 0;
     std::uint64_t random = 0;
@@ -79,7 +83,7 @@ class FaultBackend final : public IoBackend {
   static void on_inner_done(IoOp& op, std::int64_t result) noexcept;
   void finish(Record& record, std::int64_t result) noexcept;
   Record& take_record();
-  // Takes what is held in the order in which it is to be reported.
+  // Takes the held completions, in the order in which to report them.
   std::vector<Record*> take_held_locked();
   void tell(Record& record) noexcept;
 
@@ -87,12 +91,12 @@ class FaultBackend final : public IoBackend {
   FaultDecider decider_;
   FaultFileSystem files_;
 
-  std::mutex mutex_;               // guards all below
-  std::condition_variable ended_;  // an operation
+  std::mutex mutex_;               // guards all members below
+  std::condition_variable ended_;  // an operation has ended
   std::deque<Record> records_;
   Record* free_records_ = nullptr;
   std::vector<Record*> held_;
-  std::size_t at_inner_ = 0;   // those that the wrapped backend has not finished, or reports later
+  std::size_t at_inner_ = 0;   // not finished by the wrapped backend, or reported later
   std::size_t in_flight_ = 0;  // operations whose on_done has not returned
 };
 

@@ -6,7 +6,7 @@
 namespace sluice::aio {
 namespace {
 
-// The error the call is to meet, or ok.
+// The error that the call is to return, or ok.
 Status meet(FaultDecider& decider, FaultTarget target, const std::string& path) {
   const auto verdict = decider.decide({.target = target, .path = path});
   if (!verdict) return {};

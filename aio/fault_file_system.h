@@ -1,4 +1,5 @@
-// FaultFileSystem: another file system whose calls fail by a plan. Part of FaultBackend.
+// FaultFileSystem: wraps another file system and makes its calls fail by a plan. Part of
+// FaultBackend.
 //
 // A call that is to fail does nothing to the wrapped file system. Files are wrapped, so that their
 // own calls can fail too; backend_slot belongs to the wrapped file.
@@ -22,7 +23,7 @@ class FaultFile final : public File {
   Status truncate(std::uint64_t size_bytes) override;
   int descriptor() const override { return inner_->descriptor(); }
 
-  // The wrapped file, or `file` itself where it is not one of ours.
+  // The wrapped file, or `file` itself if it is not a FaultFile.
   static File* unwrap(File* file);
 
  private:

@@ -24,7 +24,7 @@ bool goes_to_backend(FaultTarget target) {
 }
 
 bool can_happen_now(FaultKind kind, const FaultDecider::Operation& operation) {
-  // One byte cannot become fewer, and zero bytes already are none.
+  // A transfer of one byte cannot be shortened, and one of zero bytes is already zero.
   if (kind == FaultKind::kShort && operation.length_bytes < 2) return false;
   if (kind == FaultKind::kZero && operation.length_bytes == 0) return false;
   return can_happen(kind, operation.target);

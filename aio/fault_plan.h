@@ -1,11 +1,11 @@
-// FaultPlan: which operations a FaultBackend harms, and how. FaultDecider: the plan in action.
+// FaultPlan: which operations a FaultBackend makes fail, and how. FaultDecider: applies the plan.
 //
-// A rule harms the n-th operation that it matches, or every one from the n-th on. Operations are
-// counted in the order of submission, each rule for itself, and only those it applies to: targets
-// (by default every transfer and sync that the fault can happen to) on a path that contains
-// path_contains. Where several rules hit one operation, the first one counts. In addition to rules,
-// each fault can happen with a probability. Everything depends on the seed and the operation's
-// number alone.
+// A rule affects the n-th operation that it matches, or every one from the n-th on. Each rule
+// counts operations separately, in the order of submission. It counts only those that it applies
+// to: its targets (by default every transfer and sync that the fault can happen to), on paths that
+// contain path_contains. If several rules match one operation, the first one applies. In addition
+// to rules, each fault can happen with a probability. Everything depends only on the seed and the
+// operation's number.
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@
 namespace sluice::aio {
 
 enum class FaultKind : std::uint8_t {
-  kShort,   // a transfer of fewer bytes than asked, at least 1
-  kEio,     // an error, and nothing was done; this and the next three
-  kEnospc,  // writes, and calls that take space
+  kShort,   // a transfer of fewer bytes than requested, at least 1
+  kEio,     // this and the next three: an error, and nothing was done
+  kEnospc,  // writes, and calls that allocate space
   kEintr,
   kEagain,
   kZero,       // a transfer of 0 bytes, and nothing was done
-  kDelay,      // done in time, reported much later
-  kReorder,    // done in time, reported after others that were submitted later
-  kTornWrite,  // part of the bytes land, then EIO
+  kDelay,      // done in time, but reported much later
+  kReorder,    // done in time, but reported after operations that were submitted later
+  kTornWrite,  // some of the bytes are written, then EIO
 };
 inline constexpr std::size_t kFaultKinds = 9;
 std::string_view to_string(FaultKind kind);
@@ -53,26 +53,26 @@ inline constexpr std::size_t kFaultTargets = 11;
 std::string_view to_string(FaultTarget target);
 std::vector<FaultTarget> all_fault_targets();
 
-// Whether the fault can happen to such an operation at all.
+// Whether the fault can happen to such an operation.
 bool can_happen(FaultKind kind, FaultTarget target);
 
 struct FaultRule {
   FaultKind fault = FaultKind::kEio;
-  std::uint64_t nth = 1;               // 1: the first operation that matches
-  bool persistent = false;             // from the n-th on always, not just once
+  std::uint64_t nth = 1;               // 1: the first matching operation
+  bool persistent = false;             // every operation from the n-th on, not just once
   std::vector<FaultTarget> targets{};  // empty: reads, writes and syncs
   std::string path_contains{};         // empty: any path
-  std::uint32_t short_bytes = 0;       // kShort: how many are reported; 0: drawn from the seed
+  std::uint32_t short_bytes = 0;       // kShort: the count to report; 0: drawn from the seed
 };
 
 struct FaultPlan {
   std::vector<FaultRule> rules{};
-  std::array<double, kFaultKinds> probability{};  // by FaultKind; of reads, writes and syncs
+  std::array<double, kFaultKinds> probability{};  // by FaultKind; for reads, writes and syncs
   std::uint64_t seed = 1;
   std::int64_t delay_ns = 20'000'000;  // kDelay
-  std::size_t reorder_window = 8;      // kReorder: at most this many are held back
+  std::size_t reorder_window = 8;      // kReorder: maximum number held back
 
-  // A plan of this one rule.
+  // A plan with only this rule.
   static FaultPlan of(FaultRule rule);
 };
 
@@ -84,22 +84,22 @@ class FaultDecider {
   struct Operation {
     FaultTarget target;
     std::string_view path;
-    std::uint32_t length_bytes = 0;  // of transfers
+    std::uint32_t length_bytes = 0;  // for transfers
   };
   struct Verdict {
     FaultKind fault;
     std::uint32_t short_bytes;   // kShort
-    std::uint64_t random;        // of this operation, for whatever else must be drawn
+    std::uint64_t random;        // for this operation, for other random choices
     std::int64_t delay_ns;       // kDelay
     std::size_t reorder_window;  // kReorder
   };
-  // Counts the operation, and the fault if it is to happen.
+  // Counts the operation, and the fault if one is to happen.
   std::optional<Verdict> decide(const Operation& operation);
 
-  // From here on another plan applies, with every count at 0.
+  // Applies another plan from now on, with every count at 0.
   void set_plan(FaultPlan plan);
 
-  std::uint64_t operations() const;  // seen so far
+  std::uint64_t operations() const;  // so far
   std::uint64_t operations(FaultTarget target) const;
   std::uint64_t injected() const;
   std::uint64_t injected(FaultKind kind) const;
@@ -107,9 +107,9 @@ class FaultDecider {
  private:
   std::optional<Verdict> choose_locked(const Operation& operation);
 
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all members below
   FaultPlan plan_;
-  std::vector<std::uint64_t> matches_;  // of each rule
+  std::vector<std::uint64_t> matches_;  // by rule
   std::array<std::uint64_t, kFaultTargets> operations_{};
   std::array<std::uint64_t, kFaultKinds> injected_{};
 };

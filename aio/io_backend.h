@@ -1,20 +1,20 @@
 // IoBackend: moves blocks between memory and files, many at a time.
 //
-// The lowest contract: one IoOp is one system-level transfer, and its result is what the kernel
-// reported, short counts and errors included. Splitting, alignment, retries and waiting live above
-// it, in IoQueue.
+// This is the lowest contract: one IoOp is one system-level transfer, and its result is what the
+// kernel reported, short counts and errors included. IoQueue, the layer above, does splitting,
+// alignment, retries and waiting.
 //
 // Implementations: UringBackend (io_uring), PosixBackend (threads with preadv/pwritev), and for
 // tests FaultBackend (wraps another, injects failures) and SimDrive (memory and virtual time).
 //
-// Memory:  an IoOp belongs to its submitter and must stay put until its on_done has run; submit()
-//          allocates nothing, so what can be in flight is bounded by the submitters' own fixed
-//          slots.
-// Threads: submit() from any thread, on_done included (from there it costs no wake-up).
-//          on_done runs once per op, on a thread of the backend, never inside submit(); for
-//          backends in virtual time it runs inside pump().
-// Errors:  none from submit(): every failure arrives as a result. Attaching files and memory only
-//          makes transfers cheaper; a refusal is logged once and everything still works.
+// Memory:  an IoOp belongs to its submitter and must not move until its on_done has run. Calling
+//          submit() allocates nothing, so the submitters' own fixed slots bound what can be in
+//          flight.
+// Threads: submit() from any thread, including from on_done (which saves a wake-up). The callback
+//          on_done runs once per op, on a thread of the backend, never inside submit(). Backends in
+//          virtual time run it inside pump().
+// Errors:  none from submit(): every failure is a result. Attaching files and memory only makes
+//          transfers cheaper; if it is refused, this is logged once and everything still works.
 // Shutdown: the destructor waits for every op in flight; nothing may be submitted from then on.
 #pragma once
 
@@ -33,8 +33,8 @@ namespace sluice::aio {
 enum class IoKind : std::uint8_t {
   kRead,
   kWrite,
-  kSync,  // bytes of the file written and completed before this was submitted become durable
-  kNop,   // nothing: completes with result 0 (fault injection builds on it)
+  kSync,  // makes bytes of the file durable that were written and completed before submission
+  kNop,   // does nothing: completes with result 0 (used by fault injection)
 };
 
 std::string_view to_string(IoKind kind);
@@ -45,17 +45,17 @@ struct IoOp {
   std::uint64_t offset_bytes = 0;
   std::byte* data = nullptr;  // only read from when kind is kWrite
   std::uint32_t length_bytes = 0;
-  std::int64_t delay_ns = 0;  // start no earlier than this after submit(): the back-off of a retry
-  // result: bytes transferred (maybe fewer than asked), or -errno.
+  std::int64_t delay_ns = 0;  // start no earlier than this after submit(): back-off of a retry
+  // result: bytes transferred (maybe fewer than requested), or -errno.
   void (*on_done)(IoOp& op, std::int64_t result) noexcept = nullptr;
 
-  IoOp* next = nullptr;  // the backend's, while the op is in flight
+  IoOp* next = nullptr;  // for the backend, while the op is in flight
 };
 
 enum class PumpResult : std::uint8_t {
-  kThreaded,    // this backend has threads of its own: block instead
-  kProgressed,  // virtual time moved on, completions may have run
-  kIdle,        // virtual time, and nothing is left that could ever complete
+  kThreaded,    // this backend has its own threads: block instead
+  kProgressed,  // virtual time advanced; completions may have run
+  kIdle,        // virtual time, and nothing is left that could complete
 };
 
 class IoBackend {
@@ -71,7 +71,7 @@ class IoBackend {
 
   virtual void submit(std::span<IoOp* const> ops) noexcept = 0;
 
-  // Backends in virtual time do their work here, on the caller's thread.
+  // Backends in virtual time work here, on the caller's thread.
   virtual PumpResult pump() { return PumpResult::kThreaded; }
 
   // Announces a file that will see many operations. Detach before closing it, with nothing in
@@ -79,8 +79,8 @@ class IoBackend {
   virtual void attach(File& file) { static_cast<void>(file); }
   virtual void detach(File& file) { static_cast<void>(file); }
 
-  // Announces memory that will be the source or target of many operations; operations inside it
-  // are recognised by address. False: it works just the same, unregistered.
+  // Announces memory that will be the source or target of many operations; operations inside it are
+  // recognised by address. False: not registered, but it works the same.
   virtual bool attach_memory(std::span<std::byte> memory) {
     static_cast<void>(memory);
     return false;

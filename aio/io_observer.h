@@ -1,7 +1,7 @@
-// IoObserver: sees the requests of an IoQueue end, for traces.
+// IoObserver: observes the ends of an IoQueue's requests, for traces.
 //
 // Threads: on_end() runs on threads of the backend, under the queue's lock and before the request's
-//          own callback: it must be short, and not call the queue.
+//          own callback: it must be short, and must not call the queue.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace sluice::aio {
 class IoObserver {
  public:
   virtual ~IoObserver() = default;
-  // The request is as its owner prepared it, with its status. `end_ns` is by the backend's clock.
+  // The request is as its owner prepared it, with its status. `end_ns` is from the backend's clock.
   virtual void on_end(const IoRequest& request, std::int64_t end_ns) noexcept = 0;
 };
 

@@ -67,7 +67,7 @@ IoQueue::~IoQueue() {
   }
 }
 
-// ---- requests in -----------------------------------------------------------------------------
+// ---- submission ------------------------------------------------------------------------------
 
 void IoQueue::enqueue_locked(IoRequest& request) {
   SLUICE_CHECK(!request.in_flight_, "an IoRequest was submitted twice");
@@ -154,9 +154,9 @@ Status IoQueue::sync(const IoTarget& target) {
   return wait(request);
 }
 
-// ---- requests to blocks ----------------------------------------------------------------------
+// ---- splitting into blocks -------------------------------------------------------------------
 
-// Releases the lock, hands every block that can start to the backend, and takes the lock again.
+// Releases the lock, submits every block that can start to the backend, and takes the lock again.
 void IoQueue::start_blocks(std::unique_lock<std::mutex>& lock) {
   StartBatch batch;
   while (const std::size_t count = fill_locked(batch)) {
@@ -183,11 +183,11 @@ std::size_t IoQueue::fill_locked(StartBatch& batch) {
   while (first_pending_ != nullptr && free_blocks_ != nullptr && count < batch.size()) {
     IoRequest& request = *first_pending_;
     if (request.stopped_ && request.blocks_in_flight_ > 0) {
-      pop(request);  // its last block ends it
+      pop(request);  // ends with its last block
       continue;
     }
     Block& block = *free_blocks_;
-    // false: what it needs (a bounce buffer, a sector) is in use by a block that is in flight.
+    // false: a bounce buffer or sector that it needs is in use by a block in flight.
     if (!start_block_locked(request, block)) break;
     free_blocks_ = block.next_free;
     if (now_ns < 0) now_ns = backend_.clock().now_ns();
@@ -225,20 +225,20 @@ bool IoQueue::start_block_locked(IoRequest& request, Block& block) {
   return started > 0;
 }
 
-// ---- blocks back -----------------------------------------------------------------------------
+// ---- completion ------------------------------------------------------------------------------
 
 void IoQueue::on_block_done(IoOp& op, std::int64_t result) noexcept {
   auto& block = static_cast<Block&>(op);
   block.queue->finish_transfer(block, result);
 }
 
-// What a result means for its block; the bytes of a finished read reach the caller here, outside
-// the lock.
+// Decides what a result means for its block. The bytes of a finished read are copied to the caller
+// here, outside the lock.
 Verdict IoQueue::judge(Block& block, std::int64_t result) const {
   const std::uint64_t moved = result > 0 ? static_cast<std::uint64_t>(result) : 0;
   block.moved_bytes += moved;
   if (block.phase == Block::Phase::kEndOnly)
-    return Verdict::kDone;  // there was nothing that could have failed
+    return Verdict::kDone;  // a no-op: nothing could have failed
   if (result < 0 || block.moved_bytes < block.needed_bytes) {
     const bool advanced = moved >= block.file->offset_alignment_bytes();
     if (advanced) block.retries = 0;
@@ -261,7 +261,7 @@ void IoQueue::count_locked(const Block& block, std::int64_t result) {
   if (block.moved_bytes < block.needed_bytes) ++stats_.short_transfers;
 }
 
-// Runs on the backend's threads. A block is its thread's own until free_block_locked() frees it.
+// Runs on the backend's threads. A block belongs to this thread until free_block_locked() frees it.
 void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
   const Verdict verdict = judge(block, result);
   const std::int64_t now_ns = backend_.clock().now_ns();
@@ -302,8 +302,8 @@ void IoQueue::finish_transfer(Block& block, std::int64_t result) noexcept {
   backend_.submit({&again, 1});
 }
 
-// Frees the block, ends its request if it was the last, starts what can start now, and only then
-// runs the callback, so that the drive is not kept waiting by it.
+// Frees the block, ends its request if this was the last block, and starts what can start now. Only
+// then does it run the callback, so that the drive does not wait for it.
 void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std::mutex>& lock) {
   IoRequest& request = *block.request;
   free_block_locked(block);
@@ -315,8 +315,8 @@ void IoQueue::end_block(Block& block, std::int64_t now_ns, std::unique_lock<std:
     end_request_locked(request);
     if (options_.observer != nullptr) options_.observer->on_end(request, now_ns);
   }
-  // From here on a request without a callback may be gone, and so might the queue, were it not for
-  // ends_running_.
+  // From here on the owner may destroy a request without a callback. ends_running_ keeps the queue
+  // from being destroyed as well.
   ++ends_running_;
   start_blocks(lock);
   if (callback != nullptr) {
@@ -354,7 +354,7 @@ void IoQueue::end_request_locked(IoRequest& request) {
   }
 }
 
-// ---- what is going on ------------------------------------------------------------------------
+// ---- state -----------------------------------------------------------------------------------
 
 IoStats IoQueue::stats() const {
   const std::lock_guard lock(mutex_);

@@ -1,8 +1,7 @@
-// IoRequest: one read, write or sync of any length at any offset, and how its owner learns of its
-// end.
+// IoRequest: one read, write or sync of any length at any offset, and how its end is reported.
 //
-// Owned by the caller, reused at will, neither copied nor moved: the queue links it in place, so
-// that submitting allocates nothing. It must outlive its completion; destroying one in flight is a
+// Owned by the caller, reusable, neither copied nor moved: the queue links it in place, so that
+// submitting allocates nothing. It must outlive its completion; destroying a request in flight is a
 // bug.
 #pragma once
 
@@ -19,8 +18,8 @@ namespace sluice::aio {
 
 class IoRequest {
  public:
-  // Runs once when the request has ended, on a thread of the backend: do little there, never block.
-  // The request is free to be reused or destroyed by then. It may submit to the queue.
+  // Runs once when the request has ended, on a thread of the backend: it must be short and never
+  // block. The request may be reused or destroyed by then. It may submit to the queue.
   using Callback = void (*)(IoRequest& request, void* context) noexcept;
 
   IoRequest() = default;
@@ -38,7 +37,7 @@ class IoRequest {
             const_cast<std::byte*>(data.data()),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
             data.size());
   }
-  // Makes durable what was written, and had completed, before this is submitted.
+  // Makes durable everything that was written and completed before this request is submitted.
   void prepare_sync(const IoTarget& target) { prepare(IoKind::kSync, target, 0, nullptr, 0); }
 
   void set_callback(Callback callback, void* context) {
@@ -46,10 +45,11 @@ class IoRequest {
     context_ = context;
   }
 
-  // What it moves, in a word or two, for observers: text that lives as long as the program.
+  // Says in a word or two what the request moves, for observers; the text must live as long as the
+  // program.
   void set_label(const char* label) { label_ = label; }
 
-  // How it ended; meaningful from the callback, or after IoQueue::wait() returned.
+  // The result of the request; valid from the callback on, or after IoQueue::wait() returned.
   const Status& status() const { return status_; }
 
   IoKind kind() const { return kind_; }
@@ -58,7 +58,7 @@ class IoRequest {
   // From submission to the end, by the backend's clock.
   std::int64_t latency_ns() const { return latency_ns_; }
   const char* label() const { return label_; }
-  // When its first block went to the backend; meaningful once it has ended.
+  // When its first block went to the backend; valid once the request has ended.
   std::int64_t begin_ns() const { return begin_ns_; }
 
  private:
@@ -85,13 +85,13 @@ class IoRequest {
   std::int64_t latency_ns_ = 0;
   const char* label_ = "data";
 
-  // The queue's, under its lock, while in flight.
+  // For the queue, under its lock, while the request is in flight.
   Status status_;
-  std::uint64_t started_bytes_ = 0;  // bytes (or, for a sync, files) handed to blocks so far
+  std::uint64_t started_bytes_ = 0;  // bytes (or, for a sync, files) passed to blocks so far
   std::uint32_t blocks_in_flight_ = 0;
   bool in_flight_ = false;
-  bool pending_ = false;  // in the queue's list: not yet split to the end
-  bool stopped_ = false;  // failed or cancelled: no further block is started
+  bool pending_ = false;  // in the queue's list: not fully split yet
+  bool stopped_ = false;  // failed or cancelled: no more blocks are started
   std::int64_t submitted_ns_ = 0;
   std::int64_t begin_ns_ = kNotBegun;
   IoRequest* next_ = nullptr;

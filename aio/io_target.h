@@ -1,7 +1,7 @@
-// IoTarget: a range of bytes that requests address, and where each of them lies in files.
+// IoTarget: a range of bytes that requests address, and its mapping to files.
 //
-// DirectFile is one file; StripedFile spreads one range over several. IoQueue asks locate() block
-// by block, so requests know nothing of stripes, and stripes nothing of requests.
+// DirectFile is one file; StripedFile spreads one range over several. IoQueue calls locate() block
+// by block, so requests do not depend on stripes, nor stripes on requests.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Extent {
   File* file = nullptr;
   std::uint64_t offset_bytes = 0;  // in `file`
   std::uint64_t length_bytes = 0;
-  std::uint64_t file_end_bytes = 0;  // logical end of `file`: anything beyond it is padding
+  std::uint64_t file_end_bytes = 0;  // logical end of `file`: everything after it is padding
 };
 
 class IoTarget {
@@ -27,10 +27,10 @@ class IoTarget {
   virtual const std::string& path() const = 0;  // for messages
   virtual std::uint64_t size_bytes() const = 0;
 
-  // The first extent of [offset, offset + max_length); both lie inside size_bytes(). Any thread.
+  // The first extent of [offset, offset + max_length), which is inside size_bytes(). Any thread.
   virtual Extent locate(std::uint64_t offset_bytes, std::uint64_t max_length_bytes) const = 0;
 
-  // Every file of the target: a sync reaches all of them.
+  // All files of the target; a sync covers all of them.
   virtual std::span<File* const> files() const = 0;
 };
 

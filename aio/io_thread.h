@@ -1,4 +1,4 @@
-// Small things every IO thread needs.
+// Small helpers that every IO thread needs.
 #pragma once
 
 #include <pthread.h>
@@ -6,8 +6,8 @@
 
 namespace sluice::aio {
 
-// While an instance lives, threads started by this thread inherit a mask that blocks every signal:
-// signals belong to the program's own threads, and no system call of an IO thread is interrupted.
+// During its lifetime, threads started by this thread inherit a mask that blocks every signal. So
+// signals go to the program's own threads, and no system call of an IO thread is interrupted.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -13,11 +13,11 @@
 namespace sluice::aio {
 namespace {
 
-// How often a limit is looked at: a hang is named at most a quarter late.
+// Looks per limit: a hang is reported at most a quarter of the limit late.
 constexpr int kLooksPerLimit = 8;
 constexpr int kLastLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLastLooks{2};
-// What began this little later than what was reported counts as the same: blocks of one batch.
+// Work that began this little later than the reported work counts as the same: blocks of one batch.
 constexpr std::int64_t kTogetherNs = 1'000'000;
 
 std::string in_seconds(std::int64_t ns) {
@@ -27,7 +27,7 @@ std::string in_seconds(std::int64_t ns) {
   return text.str();
 }
 
-// A copy may wait for either drive.
+// A copy may wait for either of its drives.
 std::string with_drives(std::string operation, const std::vector<std::string>& paths) {
   std::vector<std::string> drives;
   for (const std::string& path : paths) {
@@ -117,13 +117,14 @@ void IoWatchdog::run() {
     lock.lock();
   }
   lock.unlock();
-  // Once a hang has been reported, its end is reported too.
+  // Once a hang has been reported, its end must be reported too.
   const auto waits = [this] {
     const auto was_told = [](const auto& one) { return !one.second.told.empty(); };
     return std::any_of(hanging_queues_.begin(), hanging_queues_.end(), was_told) ||
            std::any_of(hanging_calls_.begin(), hanging_calls_.end(), was_told);
   };
-  // A thread that has just come back may still show as running; it is believed a moment later.
+  // A thread that has just returned may still show as running, so it is looked at again a moment
+  // later.
   for (int left = kLastLooks; left > 0 && waits(); --left) {
     look();
     if (waits()) std::this_thread::sleep_for(kBetweenLastLooks);
@@ -132,7 +133,7 @@ void IoWatchdog::run() {
 
 void IoWatchdog::look_at_queues() {
   std::map<int, std::optional<Seen>> seen;
-  {  // forget() waits here, so that no queue is looked at after it may be gone
+  {  // forget() waits for this lock, so that a queue is never looked at after it is destroyed
     const std::lock_guard lock(mutex_);
     const std::int64_t now_ns = SteadyClock().now_ns();
     for (const auto& [number, queue] : queues_) {
@@ -168,7 +169,7 @@ void IoWatchdog::look_at_calls() {
 
 void IoWatchdog::judge(Hang& hang, const std::optional<Seen>& seen) const {
   const std::int64_t now_ns = SteadyClock().now_ns();
-  // Whatever is there now began after what was reported: that one is back.
+  // If the work in progress began later than the reported work, the reported work has returned.
   if (!hang.told.empty() && (!seen || seen->since_ns > hang.since_ns + kTogetherNs)) {
     options_.report("the drive has answered after " + in_seconds(now_ns - hang.since_ns) + ": " +
                     hang.told);

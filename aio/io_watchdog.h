@@ -1,13 +1,13 @@
-// IoWatchdog: reports which file operation hangs, while it hangs, so that a program does not stand
-// still in silence.
+// IoWatchdog: reports file operations that hang, while they hang, so that a program never stalls
+// silently.
 //
-// A thread looks at the oldest block in flight of each queue, and at the file calls that threads of
-// the process are blocked in (BlockedCalls). What takes longer than the limit is named: operation,
-// file, offset and drive; again each time the wait has doubled; and once more when it is back. It
-// ends nothing: a drive or its link may come back, and what was written in the meantime is not
-// known.
+// Its thread looks at the oldest block in flight of each queue, and at the file calls in which
+// threads of the process are blocked (BlockedCalls). It reports what takes longer than the limit:
+// operation, file, offset and drive. It reports again each time the wait has doubled, and once more
+// when the operation has returned. It cancels nothing: a drive or its link may recover, and it is
+// unknown what was written in the meantime.
 //
-// The thread asks no file system for anything, so that it does not hang with what it reports.
+// The thread makes no call to a file system, so that it does not hang with what it reports.
 //
 // Threads: one of its own; all methods from any.
 #pragma once
@@ -32,13 +32,13 @@ class IoWatchdog {
  public:
   struct Options {
     std::int64_t limit_ns = 30'000'000'000;  // 0: reports nothing
-    // Also calls outside the queues; only one watchdog of a process does this, its main's.
+    // Also reports calls outside the queues; only one watchdog of a process does this, main's.
     bool file_calls = false;
     // Called on the watchdog's thread; by default log::warning().
     std::function<void(const std::string& message)> report = {};
   };
 
-  // A queue is watched while this lives; both the queue and the watchdog must outlive it.
+  // Watches a queue during its lifetime; both the queue and the watchdog must outlive it.
   class Watch {
    public:
     Watch() = default;
@@ -63,7 +63,7 @@ class IoWatchdog {
   explicit IoWatchdog(Options options);
   // Watches these queues from the start; they must outlive it.
   IoWatchdog(const std::vector<const IoQueue*>& queues, Options options);
-  ~IoWatchdog();  // immediately, or within a second where it is just looking up a name
+  ~IoWatchdog();  // returns immediately, or within a second while it looks up a name
   IoWatchdog(const IoWatchdog&) = delete;
   IoWatchdog& operator=(const IoWatchdog&) = delete;
 
@@ -71,16 +71,16 @@ class IoWatchdog {
   void set_limit_s(double limit_s);  // 0: reports nothing
 
  private:
-  // A place where work can hang, and what was reported of it.
+  // A place where work can hang, and what was reported about it.
   struct Hang {
     std::int64_t since_ns = 0;
-    std::int64_t next_report_ns = 0;  // of its age
-    std::string told;                 // empty: nothing was
+    std::int64_t next_report_ns = 0;  // reported again at this age
+    std::string told;                 // empty: nothing was reported
   };
   struct Seen {
     std::int64_t since_ns = 0;
-    std::function<std::string()> describe;  // empty: nothing hangs after all
-    const char* who = "";                   // does not come back
+    std::function<std::string()> describe;  // empty: nothing hangs
+    const char* who = "";                   // what does not return
   };
 
   void forget(int number);
@@ -90,13 +90,13 @@ class IoWatchdog {
   void judge(Hang& hang, const std::optional<Seen>& seen) const;
 
   const Options options_;
-  std::mutex mutex_;  // guards the next four
+  std::mutex mutex_;  // guards the members up to stop_
   std::condition_variable changed_;
   std::int64_t limit_ns_;
   std::map<int, const IoQueue*> queues_;
   int next_number_ = 0;
   bool stop_ = false;
-  // The thread's own.
+  // Used only by the thread.
   std::int64_t limit_now_ns_ = 0;
   std::map<int, Hang> hanging_queues_;
   std::map<pid_t, Hang> hanging_calls_;

@@ -37,8 +37,8 @@ void LatencyHistogram::merge(const LatencyHistogram& other) {
 
 std::int64_t LatencyHistogram::percentile_ns(double percent) const {
   if (count_ == 0) return 0;
-  // The product of a round percentage and a count may come out slightly above a whole number, which
-  // must not cost a rank.
+  // The product of a round percentage and a count may be slightly above a whole number; the rank
+  // must not become one too high.
   constexpr double kRounding = 1.0 - 1e-12;
   const auto rank = static_cast<std::uint64_t>(
       std::max(1.0, std::ceil(static_cast<double>(count_) * percent / 100.0 * kRounding)));

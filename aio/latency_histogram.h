@@ -1,4 +1,4 @@
-// LatencyHistogram: counts of durations in log-linear buckets, percentiles within 1/64 (1.6%).
+// LatencyHistogram: counts durations in log-linear buckets; percentiles are within 1/64 (1.6%).
 //
 // Fixed size, no allocation, about 2 ns a record.
 //

@@ -1,5 +1,5 @@
-// The only file that includes spdlog: LibTorch's wheel carries a newer fmt, and a file that sees
-// both does not compile.
+// The only file that includes spdlog: LibTorch's wheel contains a newer fmt, and a file that
+// includes both does not compile.
 #include "aio/log.h"
 
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -30,8 +30,8 @@ struct State {
   }
 };
 
-// The log is the only global: a message must get out wherever it arises. Never
-// destroyed, so that threads may log while the process exits.
+// The log is the only global object, because any code may need to log. It is never destroyed, so
+// that threads may log while the process exits.
 State& state() {
   static State* const instance = new State;
   return *instance;

@@ -1,14 +1,14 @@
-// How the log shows itself on standard error. Set by main, before other threads are there.
+// How the log appears on standard error. Set by main, before it starts other threads.
 #pragma once
 
 #include "aio/log.h"
 
 namespace sluice::log {
 
-// Messages below it are not shown; a sink and a listener get them all the same. Else kInfo.
+// The lowest level shown; a sink and a listener still get all messages. Default: kInfo.
 void show_from(Level least);
 
-// By default a level is coloured where standard error is a terminal that can.
+// Turns colours off. By default levels are coloured if standard error is a terminal with colours.
 void show_without_colours();
 
 }  // namespace sluice::log

@@ -71,7 +71,7 @@ std::uint64_t available_ram_bytes() {
 
 std::uint64_t last_level_cache_bytes() {
   constexpr int kMostCpus = 4096;
-  std::set<std::string> seen;  // a cache is reported by each of the CPUs that share it
+  std::set<std::string> seen;  // each of the CPUs that share a cache reports it
   std::uint64_t bytes = 0;
   for (int cpu = 0; cpu < kMostCpus; ++cpu) {
     const std::string folder =

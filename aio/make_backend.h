@@ -1,4 +1,4 @@
-// make_backend: the backend a configuration asks for, or the best this machine allows.
+// make_backend: the backend that a configuration names, or the best one on this machine.
 #pragma once
 
 #include <memory>
@@ -9,18 +9,18 @@
 namespace sluice::aio {
 
 enum class BackendKind : std::uint8_t {
-  kAuto,   // io_uring; where it is refused, POSIX threads, with a log line that says so
-  kUring,  // or an error
+  kAuto,   // io_uring; if it is refused, POSIX threads, with a log line
+  kUring,  // io_uring, or an error
   kPosix,
 };
 
-// "auto", "uring", "posix"; kInvalidArgument lists them.
+// "auto", "uring", "posix"; otherwise kInvalidArgument, which lists them.
 Result<BackendKind> parse_backend_kind(std::string_view text);
 
 struct BackendOptions {
   BackendKind kind = BackendKind::kAuto;
   int threads = 1;       // rings; the POSIX pool runs threads * queue_depth, at most its limit
-  int queue_depth = 32;  // of each ring
+  int queue_depth = 32;  // per ring
   bool single_submit = false;
 };
 

@@ -25,8 +25,8 @@
 namespace sluice::aio {
 namespace {
 
-// Far more than other programs take in the same moment, and than per-core counters may lag; less
-// where there is no room for it.
+// Far more than other programs allocate at the same moment, and than the lag of per-core counters;
+// less if there is not enough room.
 constexpr std::uint64_t kMostTakenBytes = 64 * kMiB;
 constexpr std::uint64_t kLeastTakenBytes = 8 * kMiB;
 
@@ -38,14 +38,14 @@ std::uint64_t shared_memory_bytes() {
   return 0;
 }
 
-// Every file system on a disk can say where a file begins.
+// Every file system on a disk can report where a file begins.
 bool has_blocks_on_a_disk(int descriptor) {
   struct fiemap map {};
   map.fm_length = 1;
   return ::ioctl(descriptor, FS_IOC_FIEMAP, &map) == 0;
 }
 
-// Nothing: it cannot be determined in this folder.
+// Empty: it cannot be determined in this folder.
 std::optional<bool> takes_memory(const std::string& folder) {
   RealFileSystem files;
   OpenOptions options;
@@ -63,7 +63,7 @@ std::optional<bool> takes_memory(const std::string& folder) {
   return std::nullopt;
 }
 
-// A fact of the machine, determined once for each file system.
+// A property of the machine, determined once for each file system.
 bool overlay_is_memory(dev_t device, const std::string& folder) {
   static std::mutex mutex;
   static std::map<dev_t, bool> known;
@@ -88,9 +88,9 @@ bool folder_is_memory(const std::string& folder) {
 
 bool file_is_memory(int descriptor) {
   struct stat file {};
-  // A device lies somewhere other than its name.
+  // A device file's data is not on the file system of its name.
   if (::fstat(descriptor, &file) != 0 || !S_ISREG(file.st_mode)) return false;
-  // "/folder/file", "/folder/#12 (deleted)": wherever links and the working directory may lead.
+  // "/folder/file", "/folder/#12 (deleted)": independent of links and of the working directory.
   const std::filesystem::path path = link_target("/proc/self/fd/" + std::to_string(descriptor));
   const std::string folder = path.parent_path().string();
   if (storage_info(file.st_nlink == 0 ? folder : path.string()).in_memory) return true;

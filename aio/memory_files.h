@@ -1,14 +1,14 @@
-// Whether files are memory: on tmpfs, ramfs or a RAM disk, or on an overlay whose upper layer is
-// one of them.
+// Whether files are stored in memory: on tmpfs, ramfs or a RAM disk, or on an overlay whose upper
+// layer is one of these.
 //
-// A container's overlay does not show what its upper layer is. So where storage_info() does not
-// know it and files there have no blocks on a disk, space is taken for a file without a name while
-// what the kernel counts as shared memory is observed.
+// A container's overlay does not show its upper layer. If storage_info() cannot determine it and
+// files there have no blocks on a disk, the functions measure. They allocate space for an unnamed
+// file and watch the kernel's count of shared memory.
 //
-// Side effects: just then 64 MiB of the folder's file system are taken for a moment, once for each
-//               file system in the life of the process. Kernels before 6.1 have no files without a
-//               name on an overlay: there a kill at the wrong moment leaves an empty
-//               ".sluice-XXXXXX" in the folder.
+// Side effects: a measurement briefly allocates 64 MiB of the folder's file system, once per file
+//               system in the life of the process. Kernels before 6.1 have no unnamed files on an
+//               overlay: there a kill at the wrong moment leaves an empty ".sluice-XXXXXX" in the
+//               folder.
 // Threads:      any; one measures at a time.
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace sluice::aio {
 
-// Of a folder: the files that will be made in it. False where it cannot be determined.
+// Applies to the files that will be created in the folder. False if it cannot be determined.
 bool folder_is_memory(const std::string& folder);
 
-// Of an open file.
+// The same for an open file.
 bool file_is_memory(int descriptor);
 
 }  // namespace sluice::aio

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The nearest folder above it that exists.
+// The nearest existing folder above it.
 std::string existing_part(FileSystem& files, const std::string& path) {
   std::error_code error;
   fs::path folder = fs::absolute(path, error).lexically_normal();
@@ -75,7 +75,7 @@ Status require_folder(FileSystem& files, const std::string& what, const std::str
                  what + ": " + path + " is not a folder, or lies below a file");
   }
   if (error.code() == ErrorCode::kNotFound) return missing(files, what, path);
-  if (error.code() == ErrorCode::kPermission) return {};  // perhaps usable, if not listable
+  if (error.code() == ErrorCode::kPermission) return {};  // perhaps usable, though not listable
   return error;
 }
 

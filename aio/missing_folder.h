@@ -1,4 +1,4 @@
-// The answer to a folder that was named and does not exist.
+// Errors for a configured folder that does not exist.
 #pragma once
 
 #include <string>
@@ -8,15 +8,14 @@
 
 namespace sluice::aio {
 
-// An error unless `path` is a folder. kNotFound says which part of it exists and on which file
-// system, that is, where an unmounted drive or a typo would have sent the files;
-// kInvalidArgument where it is a file. `what` names the setting: "budget.nvme_paths". Creates
-// nothing.
+// An error unless `path` is a folder. Returns kInvalidArgument if it is a file. Otherwise kNotFound
+// says which part of the path exists and on which file system: an unmounted drive or a typo would
+// have sent the files there. `what` names the setting: "budget.nvme_paths". Creates nothing.
 Status require_folder(FileSystem& files, const std::string& what, const std::string& path);
 
-// An error, kNotFound, where `path` lies at or below a mount point of /etc/fstab whose drive is
-// present but not mounted (unmounted_point()): its files would go to the file system above, which
-// holds the folder that waits for the drive. The second takes the text of another such file.
+// kNotFound if `path` is at or below a mount point of /etc/fstab whose drive is present but not
+// mounted (unmounted_point()). Its files would go to the file system above, which holds the empty
+// mount folder. The second overload takes the text of such a file.
 Status require_mounted(const std::string& what, const std::string& path);
 Status require_mounted(const std::string& what, const std::string& path, const std::string& fstab);
 

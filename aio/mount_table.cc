@@ -22,7 +22,7 @@ std::string unescape(const std::string& text) {
   return result;
 }
 
-// The device that a source of fstab names: "/dev/sda1", "UUID=4711", "LABEL=\"my drive\"".
+// The device that a source in fstab names: "/dev/sda1", "UUID=4711", "LABEL=\"my drive\"".
 std::string device_of(const std::string& source) {
   struct Tag {
     std::string_view tag;
@@ -38,7 +38,7 @@ std::string device_of(const std::string& source) {
     std::string name = "/dev/disk/";
     name += folder;
     for (const char c : source.substr(tag.size()))
-      if (c != '"') name += c == ' ' ? "\\x20" : std::string(1, c);  // as udev writes it
+      if (c != '"') name += c == ' ' ? "\\x20" : std::string(1, c);  // udev's spelling
     return name;
   }
   return source;

@@ -12,7 +12,7 @@
 #include "aio/units.h"
 
 #ifndef MAP_HUGE_2MB
-#define MAP_HUGE_2MB (21 << 26)  // whatever the default size of huge pages is
+#define MAP_HUGE_2MB (21 << 26)  // independent of the default size of huge pages
 #endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; Debian 12's glibc headers may be older
@@ -23,16 +23,16 @@ namespace {
 
 constexpr std::uint64_t kSmallPage = 4096;
 constexpr std::uint64_t kHugePage = 2 * kMiB;
-constexpr std::uint64_t kSmallAlignment = 128 * kKiB;  // of mappings without huge pages: the
-                                                       // largest sector that direct files have here
+constexpr std::uint64_t kSmallAlignment = 128 * kKiB;  // without huge pages: the largest direct
+                                                       // sector
 
 void* map_anonymous(std::uint64_t size_bytes, int extra_flags) {
   return ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
 }
 
-// A mapping that starts on a huge-page boundary, or the kernel never backs its ends with huge
-// pages.
+// A mapping that starts on a huge-page boundary; otherwise the kernel never uses huge pages at its
+// ends.
 std::byte* map_aligned(std::uint64_t size_bytes, std::uint64_t alignment) {
   const std::uint64_t padded = size_bytes + alignment;
   void* raw = map_anonymous(padded, 0);
@@ -46,12 +46,12 @@ std::byte* map_aligned(std::uint64_t size_bytes, std::uint64_t alignment) {
   return begin + head;
 }
 
-// Touches every page, so that what does not fit is an error here and no fault happens later.
+// Touches every page, so that a shortage of memory is an error here and no page faults occur later.
 int populate(std::byte* data, std::uint64_t size_bytes) {
   while (::madvise(data, size_bytes, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     if (errno != EINVAL) return errno;
-    // A kernel before 5.14: touch the pages by hand.
+    // Kernels before 5.14: touch the pages individually.
     for (std::uint64_t i = 0; i < size_bytes; i += kSmallPage) {
       *static_cast<volatile std::byte*>(data + i) = std::byte{0};
     }
@@ -60,7 +60,7 @@ int populate(std::byte* data, std::uint64_t size_bytes) {
   return 0;
 }
 
-// In pieces of a huge page's multiple, so that two threads never fault the same one in.
+// Pieces are multiples of a huge page, so that two threads never fault in the same page.
 int populate_with(Executor& executor, std::byte* data, std::uint64_t size_bytes) {
   constexpr std::uint64_t kPieceBytes = 256 * kMiB;
   std::atomic<int> failure{0};
@@ -96,7 +96,7 @@ Result<PageMemory> PageMemory::map(std::uint64_t size_bytes, bool huge_pages, Ex
   if (size_bytes == 0) return Error(ErrorCode::kInvalidArgument, "a mapping of 0 bytes");
   PageMemory memory;
   if (huge_pages && size_bytes % kHugePage == 0) {
-    // Fails at once where the administrator has reserved too few.
+    // Fails immediately if the administrator has reserved too few.
     void* raw = map_anonymous(size_bytes, MAP_HUGETLB | MAP_HUGE_2MB);
     if (raw != MAP_FAILED) {
       memory.data_ = static_cast<std::byte*>(raw);

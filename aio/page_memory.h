@@ -1,7 +1,7 @@
-// PageMemory: an anonymous mapping aligned to 128 KiB, on huge pages where available.
+// PageMemory: an anonymous mapping aligned to 128 KiB, on huge pages if available.
 //
-// Zeroed. Resident from the start (every page is touched), never shared with a forked child, so
-// that a DMA in flight cannot land in the wrong copy.
+// Zeroed. Resident from the start (every page is touched). Never shared with a forked child, so
+// that a DMA in flight cannot write to the wrong copy.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,19 @@ namespace sluice::aio {
 
 enum class PageKind : std::uint8_t {
   kSmall,        // 4 KiB
-  kTransparent,  // MADV_HUGEPAGE was accepted: the kernel backs it with 2 MiB pages where it can
+  kTransparent,  // MADV_HUGEPAGE was accepted: the kernel uses 2 MiB pages where it can
   kHugeTlb,      // from the machine's reserved 2 MiB pages
 };
 std::string_view to_string(PageKind kind);
 
 class PageMemory {
  public:
-  // kOutOfMemory says how much was asked for. size_bytes is rounded up to whole pages. `executor`
+  // kOutOfMemory names the requested size. size_bytes is rounded up to whole pages. `executor`
   // touches the pages with all its threads: a single thread takes a quarter of a second per GiB.
   static Result<PageMemory> map(std::uint64_t size_bytes, bool huge_pages,
                                 Executor* executor = nullptr);
 
-  // What map() takes for this many bytes.
+  // The bytes that map() takes for this size.
   static std::uint64_t mapped_bytes(std::uint64_t size_bytes);
 
   PageMemory() = default;

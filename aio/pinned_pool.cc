@@ -50,7 +50,7 @@ void PinnedPool::Lease::release() {
   bytes_ = {};
 }
 
-// ---- making and unmaking ---------------------------------------------------------------------
+// ---- construction and destruction ------------------------------------------------------------
 
 Result<std::unique_ptr<PinnedPool>> PinnedPool::create(const Options& options) {
   if (options.buffer_bytes == 0 || options.capacity < 1) {
@@ -139,7 +139,7 @@ void PinnedPool::acquire_all(std::span<Lease> leases) {
   }
   take_locked(leases);
   ++serving_ticket_;
-  // What is left may be enough for the next in line.
+  // The remaining buffers may be enough for the next waiting caller.
   if (serving_ticket_ != next_ticket_) changed_.notify_all();
 }
 
@@ -159,7 +159,7 @@ PinnedPool::Lease PinnedPool::acquire() {
 
 void PinnedPool::give_back(int index) noexcept {
   const std::lock_guard lock(mutex_);
-  free_.push_back(index);  // within the capacity reserved at the start: allocates nothing
+  free_.push_back(index);  // within the capacity reserved in the constructor: no allocation
   if (serving_ticket_ != next_ticket_) changed_.notify_all();
 }
 

@@ -2,9 +2,10 @@
 //
 // Memory:  capacity * buffer_bytes (rounded up to 4096 a buffer), taken, touched and registered
 //          once in create(); acquire() never allocates.
-// Threads: all methods and ~Lease() from any thread; acquire() blocks, so never from a completion
-//          callback. Waiters are served in order, so a large request is not starved by small ones.
-// Errors:  create() -> kOutOfMemory, or what the hook reports.
+// Threads: all methods and ~Lease() from any thread; acquire() blocks, so never call it from a
+//          completion callback. Waiting callers are served in order, so small requests cannot
+//          starve a large one.
+// Errors:  create() -> kOutOfMemory, or the hook's error.
 // Shutdown: leases must be returned before the pool is destroyed (checked).
 #pragma once
 
@@ -23,7 +24,7 @@
 
 namespace sluice::aio {
 
-// Registers the pool's memory elsewhere once, above all with cudaHostRegister: this layer needs no
+// Registers the pool's memory elsewhere once, mainly with cudaHostRegister: this layer does not use
 // CUDA, so the engine passes it in.
 struct PinHook {
   std::function<Status(std::span<std::byte>)> pin;
@@ -31,8 +32,8 @@ struct PinHook {
 };
 
 enum class MemoryLock : std::uint8_t {
-  kNone,  // leave it to registration and to the absence of swap
-  kTry,   // mlock within RLIMIT_MEMLOCK; beyond it continue unlocked, logged once
+  kNone,  // rely on registration and on the absence of swap
+  kTry,   // mlock within RLIMIT_MEMLOCK; beyond it stay unlocked, logged once
 };
 
 class PinnedPool {
@@ -42,7 +43,7 @@ class PinnedPool {
     int capacity = 0;
     bool huge_pages = true;
     MemoryLock lock = MemoryLock::kTry;
-    IoBackend* backend = nullptr;  // registers the memory with it; must outlive the pool
+    IoBackend* backend = nullptr;  // the memory is registered with it; must outlive the pool
     PinHook hook;
     Executor* executor = nullptr;  // touches the memory in parallel; used in create() only
   };
@@ -74,19 +75,19 @@ class PinnedPool {
     std::uint64_t peak_leased_bytes = 0;
     std::uint64_t waits = 0;  // acquisitions that had to wait
     bool locked = false;      // mlock succeeded
-    bool registered = false;  // the backend took it
+    bool registered = false;  // with the backend
   };
 
   static Result<std::unique_ptr<PinnedPool>> create(const Options& options);
-  // What create() takes for such buffers.
+  // The bytes that create() takes for such buffers.
   static std::uint64_t mapped_bytes(std::uint64_t buffer_bytes, int capacity);
   ~PinnedPool();
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
   Lease acquire();  // waits for a free buffer
-  // All `leases.size()` at once, or none of them while waiting: a task that took half of its
-  // buffers and waited for the rest could deadlock with another. At most `capacity`.
+  // Takes all `leases.size()` buffers at once, and holds none while waiting: a task that held half
+  // of its buffers and waited for the rest could deadlock with another. At most `capacity`.
   void acquire_all(std::span<Lease> leases);
   bool try_acquire_all(std::span<Lease> leases);
 
@@ -114,7 +115,7 @@ class PinnedPool {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<int> free_;          // indices; guarded by mutex_, like all below
-  std::uint64_t next_ticket_ = 0;  // waiters take tickets and are served in that order
+  std::uint64_t next_ticket_ = 0;  // waiting callers take tickets and are served in that order
   std::uint64_t serving_ticket_ = 0;
   int peak_leased_ = 0;
   std::uint64_t waits_ = 0;

@@ -87,7 +87,7 @@ void PosixBackend::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     work_ready_.wait(lock, [this] { return first_ != nullptr || stopping_; });
-    if (first_ == nullptr) return;  // stopping, and everything submitted has been taken
+    if (first_ == nullptr) return;  // stopping, and every submitted op has been taken
     IoOp* op = first_;
     first_ = op->next;
     lock.unlock();

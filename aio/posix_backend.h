@@ -1,6 +1,7 @@
-// PosixBackend: a pool of threads with pread and pwrite, for where io_uring is refused or unwanted.
+// PosixBackend: a pool of threads with pread and pwrite, for machines that refuse io_uring or where
+// it is not wanted.
 //
-// A blocking call holds its thread, so the number of threads is the queue depth the drive sees.
+// A blocking call holds its thread, so the number of threads is the queue depth of the drive.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +22,7 @@ class PosixBackend final : public IoBackend {
   };
   static constexpr int kMaxThreads = 256;
 
-  // kInvalidArgument for a count out of range, kOutOfMemory when threads cannot be started.
+  // kInvalidArgument: count out of range; kOutOfMemory: threads cannot be started.
   static Result<std::unique_ptr<PosixBackend>> create(const Options& options);
   ~PosixBackend() override;
 

@@ -9,7 +9,7 @@
 namespace sluice::aio {
 namespace {
 
-constexpr std::uint64_t kTearBytes = 512;  // a drive writes a sector whole or not at all
+constexpr std::uint64_t kTearBytes = 512;  // a drive writes a whole sector or none of it
 constexpr std::uint64_t kAfterAll = UINT64_MAX;
 
 }  // namespace
@@ -21,7 +21,7 @@ PowerDice::PowerDice(PowerLoss policy, std::uint64_t seed, Scene scene)
   std::sort(metadata.begin(), metadata.end());
   const std::uint64_t kept = random.below(metadata.size() + 1);
   ordered_end_ = kept == metadata.size() ? kAfterAll : metadata[kept];
-  // A long chain of operations that need each other survives only if most operations do.
+  // A long chain of dependent operations survives only if most operations do.
   constexpr double kChances[] = {0.25, 0.5, 0.75, 0.95};
   metadata_chance_ = kChances[random.below(4)];
 }
@@ -64,7 +64,7 @@ std::vector<PowerDice::Range> PowerDice::landing(std::uint64_t sequence, Range w
   }
 }
 
-// `surely`: where the write has two sectors or more, at least one lands and at least one does not.
+// `surely`: if the write has two or more sectors, at least one survives and at least one does not.
 std::vector<PowerDice::Range> PowerDice::torn(std::uint64_t sequence, Range write,
                                               bool surely) const {
   SplitMix random(seed_ + 1, sequence);

@@ -1,11 +1,11 @@
-// PowerLoss: what a simulated drive remembers of what it was not asked to make durable.
+// PowerLoss: what survives on a simulated drive of changes that were not made durable.
 //
-// Data. Each write that no completed sync covers (and each one still in flight) is decided on its
-// own: it lands, it is dropped, or it is torn, which means that a prefix, a suffix or any other
-// part of its 512-byte sectors lands and the old content stays elsewhere. Since an older write may
-// land where a newer one over the same bytes does not, this covers reordering too.
-// Sizes and names are metadata operations: truncate, allocate, the growth a write brings, create,
-// make folder, remove, rename. Each happens whole or not at all, a rename included.
+// Data: each write that no completed sync covers (and each one still in flight) is decided
+// separately. It is kept, dropped or torn: then a prefix, a suffix or any other part of its
+// 512-byte sectors is kept, and the old content stays elsewhere. An older write may be kept where a
+// newer one over the same bytes is dropped, so this covers reordering too.
+// Metadata: sizes and names change by truncate, allocate, growth by a write, create, make folder,
+// remove and rename. Each happens completely or not at all.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ namespace sluice::aio {
 
 enum class PowerLoss : std::uint8_t {
   kOrdered,       // metadata: a random prefix survives, as on journaled file systems; data: random
-  kAny,           // metadata: any subset that makes sense survives, as POSIX allows; data: random
-  kDropUnsynced,  // nothing survives that was not made durable
+  kAny,           // metadata: any consistent subset survives, as POSIX allows; data: random
+  kDropUnsynced,  // only what was made durable survives
   kKeepAll,       // everything survives, in-flight writes included
-  kTearLast,      // everything survives, but the newest write of all is torn
+  kTearLast,      // everything survives, but the newest write is torn
 };
 
 // The decisions of one power loss. They depend only on the seed and each operation's sequence
-// number, not on the order of the questions.
+// number, not on the order of the calls.
 class PowerDice {
  public:
   struct Scene {
-    std::vector<std::uint64_t> metadata;  // pending operations' sequence numbers, in any order
-    std::uint64_t last_write = 0;         // the newest write's
+    std::vector<std::uint64_t> metadata;  // sequence numbers of pending operations, in any order
+    std::uint64_t last_write = 0;         // the newest write's sequence number
   };
   PowerDice(PowerLoss policy, std::uint64_t seed, Scene scene);
 
@@ -37,7 +37,7 @@ class PowerDice {
     std::uint64_t begin_bytes;
     std::uint64_t end_bytes;
   };
-  // Which parts of a write of [begin, end) land.
+  // The parts of a write of [begin, end) that survive.
   std::vector<Range> landing(std::uint64_t sequence, Range write) const;
 
  private:

@@ -28,8 +28,8 @@
 namespace sluice::aio {
 namespace {
 
-// Offsets and lengths are kept to multiples of this even where the drive would take 512: a drive's
-// physical sector, a page, and the unit the store's formats are laid out in.
+// Offsets and lengths are multiples of this even if the drive would accept 512: it is a drive's
+// physical sector, a page, and the unit of the store's formats.
 constexpr std::uint32_t kSectorBytes = 4096;
 
 constexpr std::string_view kThroughALink =
@@ -88,9 +88,9 @@ int open_retrying(const char* path, int flags) {
   return descriptor;
 }
 
-// Files and block devices only: reading a pipe or a terminal would wait for another process,
-// perhaps forever, and a folder has no bytes. The descriptor was opened without waiting, and waits
-// from here on.
+// Accepts only files and block devices: reading a pipe or a terminal would wait for another
+// process, perhaps forever, and a folder has no bytes. The descriptor was opened as non-blocking,
+// and blocks from here on.
 Status check_kind(int descriptor, const std::string& path) {
   struct stat info {};
   if (::fstat(descriptor, &info) != 0)
@@ -101,30 +101,30 @@ Status check_kind(int descriptor, const std::string& path) {
                  path + " is " +
                      (S_ISFIFO(info.st_mode) ? "a pipe, not a file: save its content to one first"
                                              : "not a regular file"));
-  // io_uring would answer EAGAIN where it should wait for the drive.
+  // With O_NONBLOCK, io_uring would return EAGAIN instead of waiting for the drive.
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) != 0)
     return Error::from_errno(errno, {.operation = "set-up of", .path = path});
   return {};
 }
 
-// A file without a name in folder `path`: it is gone when the last descriptor closes.
+// An unnamed file in folder `path`: it is deleted when the last descriptor closes.
 int open_anonymous(const std::string& path, int flags) {
   const int descriptor = open_retrying(path.c_str(), flags | O_TMPFILE);
   if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
     return descriptor;
   }
-  // A file system without O_TMPFILE: give it a name for the moment it takes to remove it.
+  // For file systems without O_TMPFILE: create a named file and remove its name immediately.
   std::string name = path + "/.sluice-XXXXXX";
   const int named = ::mkostemp(name.data(), O_CLOEXEC);
   if (named >= 0) ::unlink(name.c_str());
   return named;
 }
 
-// A pipe that has the name makes no lock wait.
+// O_NONBLOCK: opening a pipe of that name must not wait.
 constexpr int kLockFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
-// How many times a lock is tried on a file that others keep replacing.
+// How often a lock is tried on a file that other processes keep replacing.
 constexpr int kLockAttempts = 100;
 
 Error lock_failed(int error_number, const std::string& path) {
@@ -137,7 +137,7 @@ Error lock_failed(int error_number, const std::string& path) {
   return Error::from_errno(error_number, {.operation = "lock of", .path = path}, advice);
 }
 
-// Whether the open file is the one that `path` leads to now.
+// Whether `path` still leads to the open file.
 Result<bool> is_still_at(int descriptor, const std::string& path) {
   struct stat held {};
   struct stat named {};
@@ -158,7 +158,7 @@ class RealFileLock final : public FileLock {
   }
 
  private:
-  // Closing is all it takes. LOCK_UN would also end the lock of a parent that has forked us.
+  // Closing is enough. LOCK_UN would also release the lock of a parent that forked this process.
   OwnedDescriptor descriptor_;
 };
 
@@ -167,15 +167,16 @@ struct Alignment {
   std::uint32_t memory_bytes = 1;
 };
 
-// One direct read: some overlays and network mounts accept the flag, then refuse every transfer.
+// Tries one direct read: some overlays and network mounts accept the flag, then refuse every
+// transfer.
 bool direct_read_works(int descriptor, std::uint32_t length_bytes) {
   auto memory = PageMemory::map(length_bytes, false);
   if (!memory.ok()) return true;
   return ::pread(descriptor, memory->data(), length_bytes, 0) >= 0 || errno != EINVAL;
 }
 
-// Turns O_DIRECT on if the file can do it, and reports the alignment it asks for. `path` is the
-// file, or its folder where it has no name.
+// Turns O_DIRECT on if the file supports it, and reports the required alignment. `path` is the
+// file, or its folder if it has no name.
 Alignment make_direct(int descriptor, const std::string& path) {
   const auto buffered = [&](const char* why) {
     struct stat info {};
@@ -198,7 +199,7 @@ Alignment make_direct(int descriptor, const std::string& path) {
       return buffered("cannot be read or written directly");
     }
     if (info.stx_dio_offset_align > BounceBuffers::kBytes) {
-      // OpenZFS asks for whole records, often 1 MiB: unaligned ends would cost more than the page
+      // OpenZFS requires whole records, often 1 MiB: unaligned ends would cost more than the page
       // cache does.
       ::fcntl(descriptor, F_SETFL, flags);
       return buffered("takes direct transfers only in multiples of more than 128K");
@@ -242,8 +243,8 @@ Result<std::unique_ptr<File>> RealFileSystem::open(const std::string& path,
     return Error::from_errno(errno, {.operation = creates ? "create" : "open", .path = path},
                              creates && errno == ELOOP ? kThroughALink : "");
   }
-  // O_DIRECT comes by fcntl: with O_CREAT, a file system that refuses it would leave the file
-  // behind.
+  // O_DIRECT is set by fcntl: if O_CREAT were combined with it, a file system that refuses O_DIRECT
+  // would leave the file.
   OwnedDescriptor owned(descriptor);
   if (options.create != OpenOptions::Create::kAnonymous)
     SLUICE_RETURN_IF_ERROR(check_kind(descriptor, path));
@@ -318,7 +319,7 @@ Result<std::unique_ptr<FileLock>> RealFileSystem::lock(const std::string& path) 
     } while (result != 0 && errno == EINTR);
     if (result != 0) return lock_failed(errno, path);
     // Between open and flock the last holder may have removed the file, and another process may
-    // hold the lock of a new one.
+    // hold the lock on a new one.
     SLUICE_ASSIGN_OR_RETURN(const bool current, is_still_at(file.get(), path));
     if (current) return std::unique_ptr<FileLock>(std::make_unique<RealFileLock>(std::move(file)));
   }

@@ -1,12 +1,12 @@
 // RealFileSystem: the machine's files.
 //
-// Direct files use O_DIRECT and take their alignment from statx(STATX_DIOALIGN) where the kernel
-// reports it, else 4096. Files that are memory (memory_files.h), and those whose file system
-// refuses O_DIRECT, are opened buffered, with one log line for each mount.
+// Direct files use O_DIRECT and take their alignment from statx(STATX_DIOALIGN) if the kernel
+// reports it, else 4096. Files in memory (memory_files.h), and files whose file system refuses
+// O_DIRECT, are opened buffered, with one log line for each mount.
 //
-// Locks are flock(2)'s: they belong to the open file, so threads of one process exclude each other
-// too, and a child forked without exec holds its parent's locks until it, too, ends. On
-// network file systems they may not reach other machines.
+// Locks use flock(2). They belong to the open file, so threads of one process also exclude each
+// other, and a child forked without exec holds its parent's locks until it also ends. On network
+// file systems they may not reach other machines.
 #pragma once
 
 #include "aio/file_system.h"

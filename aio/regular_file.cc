@@ -31,7 +31,7 @@ bool is_link_at(const std::string& path) {
 }
 
 Error open_failed(int error_number, const std::string& path, int flags) {
-  if (error_number == ENXIO)  // a pipe that nobody reads
+  if (error_number == ENXIO)  // a pipe without a reader
     return {ErrorCode::kInvalidArgument, path + " is not a regular file"};
   return Error::from_errno(error_number,
                            {.operation = (flags & O_CREAT) != 0 ? "create" : "open", .path = path});
@@ -54,7 +54,7 @@ Status copy_all(int from, int to, const std::string& path) {
   return Error::from_errno(errno, {.operation = "sync of", .path = path});
 }
 
-// In place of `file`, which has other names too: what is written is not seen by them.
+// Replaces `file`, which has other names, by a copy: those names will not see what is written.
 Result<OwnedDescriptor> replaced_by_copy(const OwnedDescriptor& file, const std::string& path,
                                          int flags) {
   const std::string fresh = path + ".new";
@@ -73,7 +73,7 @@ Result<OwnedDescriptor> replaced_by_copy(const OwnedDescriptor& file, const std:
   return std::move(copied).error();
 }
 
-// Opening a pipe or a device does not wait; a regular file's descriptor does from here on.
+// Opening a pipe or a device does not block; from here on a regular file's descriptor does.
 Result<OwnedDescriptor> checked(int descriptor, const std::string& path) {
   OwnedDescriptor owned(descriptor);
   struct stat info {};
@@ -94,7 +94,7 @@ std::pair<std::string, std::string> split(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-// -1 with ENOSYS where the kernel, or a filter of its calls, knows nothing of openat2().
+// -1 with ENOSYS if the kernel or a system call filter does not support openat2().
 int open_beneath(int folder, const std::string& name) {
   struct open_how how {};
   how.flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
@@ -112,7 +112,7 @@ OwnedDescriptor::~OwnedDescriptor() {
 }
 
 Result<OwnedDescriptor> open_itself(const std::string& path, int flags) {
-  // The other names of the file would lose its content, too.
+  // The file's other names would lose their content, too.
   SLUICE_CHECK((flags & O_TRUNC) == 0, "a file is made afresh by make_fresh()");
   const int opened = retried([&] {
     return ::open(path.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, kMode);

@@ -1,12 +1,13 @@
-// Opens of files in a folder that somebody else may have made: what is opened is the file itself.
+// Opens files in a folder that another user may have created: the file opened is always the file
+// itself.
 //
-// open_itself() and make_fresh() never follow a link at the end of a path, so nobody decides by one
-// what is written. open_inside() follows links that stay in the file's folder, and no others. All
-// look at what they have opened, not at what had the name before. Folders on the way to the file
-// may be links: they are the user's to choose.
+// open_itself() and make_fresh() never follow a link at the end of a path. So no other user can
+// redirect a write with one. open_inside() follows links that stay in the file's folder, and no
+// others. All check the file that they have opened, not the name beforehand. Folders on the way to
+// the file may be links: they are the user's choice.
 //
 // Threads: any.
-// Errors:  kInvalidArgument where a link, a pipe, a folder or a device has the name; others are the
+// Errors:  kInvalidArgument if the name is a link, a pipe, a folder or a device; others are the
 //          kernel's.
 #pragma once
 
@@ -34,16 +35,16 @@ class OwnedDescriptor {
   int descriptor_;
 };
 
-// `flags`: of open(), such as O_RDWR | O_CREAT. The descriptor closes when a program is executed.
-// To write into a file that has other names too (hard links), it is first replaced by a copy: the
-// others keep what they have.
+// `flags`: for open(), such as O_RDWR | O_CREAT. The descriptor is closed on exec. A file with
+// other names (hard links) is replaced by a copy before it is opened for writing: the other names
+// keep their content.
 Result<OwnedDescriptor> open_itself(const std::string& path, int flags);
 
-// A new file at `path`, in place of whatever has the name: for files that are renamed when they are
-// whole. A folder of that name is an error.
+// Creates a new file at `path`, replacing any file of that name: for files that are renamed once
+// they are complete. A folder of that name is an error.
 Result<OwnedDescriptor> make_fresh(const std::string& path, int flags);
 
-// For reading.
+// Opens for reading.
 Result<OwnedDescriptor> open_inside(const std::string& path);
 
 }  // namespace sluice::aio

@@ -60,7 +60,7 @@ std::string_view default_advice(int error_number) {
       return "check the permissions of the path and its folders";
     case EIO:
       return "the drive failed the operation; look at dmesg and the drive's health";
-    case ENOTRECOVERABLE:  // what a ring gives operations that it can no longer hand over
+    case ENOTRECOVERABLE:  // for operations that a ring can no longer submit
       return "io_uring stopped working, as an earlier message says; the posix backend does without "
              "it";
     default:

@@ -1,8 +1,8 @@
-// Error, Status and Result<T>: how everything below the engine reports failure.
+// Error, Status and Result<T>: how all code below the engine reports failure.
 //
 // An Error is data with a policy (a full disk, a short file, a bad checksum), so it carries a code
-// to decide on and a sentence to show. Build it with the factories: they spell out operation, path,
-// offset, length and errno, and where the user can do something about it, say what.
+// to decide on and a sentence to show. Use the factories: they name operation, path, offset, length
+// and errno, and the remedy if the user has one.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,25 @@
 namespace sluice {
 
 enum class ErrorCode : std::uint8_t {
-  kInvalidArgument,  // the caller's (usually the user's) mistake
+  kInvalidArgument,  // a mistake of the caller, usually the user
   kNotFound,
   kAlreadyExists,
   kPermission,
   kReadOnly,
   kNoSpace,       // the disk, or a quota on it, is full
-  kOutOfMemory,   // memory could not be had
+  kOutOfMemory,   // memory could not be allocated
   kUnsupported,   // kernel, container or file system refuses a feature
-  kIo,            // the drive or the kernel failed an operation
+  kIo,            // an operation of the drive or the kernel failed
   kEndOfFile,     // the file is shorter than the request
   kCorrupt,       // data read differs from data written
-  kNewerVersion,  // it was written by a newer version of the program
-  kBusy,          // another holder has it
+  kNewerVersion,  // written by a newer version of the program
+  kBusy,          // held by another process or thread
   kCancelled,
   kTimedOut,
   kInternal,
 };
 
-// Where an IO failed. Empty path: no file involved; negative numbers: not applicable.
+// Where an IO failed. Empty path: no file involved; negative number: not applicable.
 struct IoContext {
   std::string_view operation = {};  // "write", "open", "sync", ...
   std::string_view path = {};
@@ -42,23 +42,23 @@ struct IoContext {
   std::int64_t length_bytes = -1;
 };
 
-// The analyzer does not know that a variant that holds an Error has made one.
+// The analyzer does not see that a variant that holds an Error has constructed it.
 class [[nodiscard]] Error {  // NOLINT(clang-analyzer-core.uninitialized.Assign)
  public:
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-  // The code that fits `error_number` (an errno value), and a sentence such as
+  // The code for `error_number` (an errno value), and a sentence such as
   // "write of 4096 bytes at offset 8192 in /nvme/state.bin failed: No space left on device
   // (ENOSPC): free some space there, or choose another path". `advice` replaces the last part.
   static Error from_errno(int error_number, const IoContext& where, std::string_view advice = {});
 
   ErrorCode code() const { return code_; }
   const std::string& message() const { return message_; }
-  int error_number() const { return error_number_; }  // 0 when the kernel had no part in it
+  int error_number() const { return error_number_; }  // 0 if the kernel reported no error
 
   // Prepends what the caller was doing: "reading record h.3/mlp: <message>".
   Error with_context(std::string_view doing) &&;
-  // Appends `more` to the message as it is.
+  // Appends `more` to the message unchanged.
   Error with_suffix(std::string_view more) &&;
 
  private:

@@ -14,7 +14,7 @@ constexpr std::int64_t kAtOnceNs = 1'000'000;  // a sandbox takes microseconds
 
 bool is_not_now(int error_number) { return error_number == EINTR || error_number == EAGAIN; }
 
-// Errors that a second try may not meet; all others (EBADF, EINVAL, EROFS, ...) would recur.
+// Errors that may not recur on a second try; all others (EBADF, EINVAL, EROFS, ...) would.
 bool may_pass(int error_number) {
   switch (error_number) {
     case EIO:
@@ -76,7 +76,7 @@ Error transfer_error(const IoOp& op, std::int64_t result, int retries) {
                       : Error::from_errno(static_cast<int>(-result), where);
     return std::move(error).with_suffix(tries);
   }
-  // Less than a sector of a direct file, time and again: the file ends inside it.
+  // Repeatedly less than a sector of a direct file: the file ends inside the sector.
   const bool ended =
       op.kind == IoKind::kRead && op.file != nullptr && result < op.file->offset_alignment_bytes();
   return Error(ended ? ErrorCode::kEndOfFile : ErrorCode::kIo,

@@ -60,7 +60,7 @@ PumpResult SimDrive::pump() {
   return loop_.run_one() ? PumpResult::kProgressed : PumpResult::kIdle;
 }
 
-// ---- the way of an op -------------------------------------------------------------------------
+// ---- stages of an op --------------------------------------------------------------------------
 
 void SimDrive::after(std::int64_t delay_ns, void (SimDrive::*step)(Ticket), Ticket ticket) {
   ++events_pending_;
@@ -154,7 +154,7 @@ void SimDrive::enter_pipe(Ticket ticket) {
 
 void SimDrive::finish(Ticket ticket) {
   const auto it = in_flight_.find(ticket);
-  if (it == in_flight_.end()) return;  // the power loss has ended it
+  if (it == in_flight_.end()) return;  // a power loss has ended it
   const InFlight done = it->second;
   in_flight_.erase(it);
   if (done.stage == Stage::kServed) {
@@ -200,8 +200,8 @@ std::int64_t SimDrive::carry_out(const InFlight& done) {
 void SimDrive::power_loss(PowerLoss policy, std::uint64_t seed) {
   trigger_.reset();
   if (!files_.powered()) return;
-  // What is in flight may have reached the medium: each counts as one more unsynced write, in the
-  // order of submission.
+  // Ops in flight may have reached the medium: each counts as one more unsynced write, in the order
+  // of submission.
   for (auto& [ticket, entry] : in_flight_) {
     const IoOp& op = *entry.op;
     if (op.kind == IoKind::kWrite && op.length_bytes > 0 &&
@@ -238,7 +238,7 @@ void SimDrive::fail_after_ops(std::uint64_t n, PowerLoss policy, std::uint64_t s
   trigger_ = {.at_operation = operations_ + n, .policy = policy, .seed = seed};
 }
 
-// True when the power fails at this very operation.
+// True if the power fails at this operation.
 bool SimDrive::count_operation() {
   ++operations_;
   if (!trigger_ || trigger_->at_operation != operations_) return false;
@@ -247,7 +247,7 @@ bool SimDrive::count_operation() {
   return true;
 }
 
-// ---- looking on -------------------------------------------------------------------------------
+// ---- inspection -------------------------------------------------------------------------------
 
 std::optional<std::vector<std::byte>> SimDrive::content(const std::string& path, View view) const {
   const bool durable = view == View::kDurable;

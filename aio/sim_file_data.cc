@@ -54,7 +54,7 @@ void SimFileData::write(std::uint64_t sequence, const Write& write) {
     change(
         {sequence, Kind::kWrite, write.offset_bytes, end, {write.data.begin(), write.data.end()}});
   } else {
-    // None of it could be read back, so only its space matters.
+    // These bytes cannot be read back, so only their space matters.
     present_.space.add(write.offset_bytes, end);
     durable_.space.add(write.offset_bytes, end);
   }
@@ -98,7 +98,7 @@ void SimFileData::lose_power(const PowerDice& dice) {
       apply(change, left);
     }
   }
-  // Bytes that landed beyond the end that survived are not part of the file.
+  // Bytes that survived beyond the surviving size are not part of the file.
   left.pages.erase_from(left.size_bytes);
   left.space.cut(left.size_bytes);
   pending_.clear();

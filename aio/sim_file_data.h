@@ -1,12 +1,12 @@
-// SimFileData: one file of a simulated drive: what programs see of it, what would survive a power
-// loss for certain, and between the two the changes that no sync has covered yet.
+// SimFileData: one file of a simulated drive: its present content, the content that would certainly
+// survive a power loss, and the changes in between that no sync has covered yet.
 //
-// Every change carries a sequence number, given by the drive, ascending. sync(n) makes the changes
-// up to n durable, sizes included. Where more than write_cache_bytes of writes are waiting, the
-// oldest become durable by themselves, as a drive's cache drains: so even a program that never
-// syncs needs bounded memory.
+// Every change has a sequence number, assigned by the drive in ascending order. sync(n) makes the
+// changes up to n durable, sizes included. If more than write_cache_bytes of writes are waiting,
+// the oldest become durable by themselves, as when a drive's cache drains. So even a program that
+// never syncs needs bounded memory.
 //
-// Threads: the drive's.
+// Threads: the drive's thread.
 #pragma once
 
 #include <cstddef>
@@ -38,27 +38,26 @@ class SimFileData {
   const State& present() const { return present_; }
   const State& durable() const { return durable_; }
 
-  // `data` may be empty (length counts) where data is not kept.
+  // `data` may be empty if data is not kept; then only the length counts.
   struct Write {
     std::uint64_t offset_bytes = 0;
     std::uint64_t length_bytes = 0;
     std::span<const std::byte> data;
   };
-  // A write that reaches beyond the end is two changes, the bytes and the growth; both carry
-  // `sequence`.
+  // A write beyond the end is two changes, the bytes and the growth; both have `sequence`.
   void write(std::uint64_t sequence, const Write& write);
   void set_size(std::uint64_t sequence, std::uint64_t size_bytes);
   void allocate(std::uint64_t sequence, std::uint64_t size_bytes);
   void sync(std::uint64_t up_to_sequence);
 
-  // Adds the sequence numbers of size changes that are not durable.
+  // Appends the sequence numbers of size changes that are not durable.
   void list_pending_metadata(std::vector<std::uint64_t>& into) const;
   std::uint64_t unsynced_bytes() const { return unsynced_bytes_; }
 
-  // The present and the durable view become what the random choices leave.
+  // Sets the present and the durable view to what survives by the random choices.
   void lose_power(const PowerDice& dice);
 
-  // How the drive's free space counts this file: while it has a name or is open.
+  // A file takes space on the drive while it has a name or is open.
   bool linked = false;
   int handles = 0;
 
@@ -67,8 +66,8 @@ class SimFileData {
   struct Change {
     std::uint64_t sequence;
     Kind kind;
-    std::uint64_t begin_bytes;  // of a write
-    std::uint64_t end_bytes;    // of a write; else the size
+    std::uint64_t begin_bytes;  // for a write
+    std::uint64_t end_bytes;    // for a write; else the size
     std::vector<std::byte> data;
   };
   void change(Change change);

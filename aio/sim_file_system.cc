@@ -126,7 +126,7 @@ Error SimFileSystem::failed(int error_number, std::string_view operation,
                            error_number == EIO ? "the simulated drive has no power" : "");
 }
 
-// The end of a call that changed something, or tried to.
+// Ends a call that changed something, or tried to.
 Status SimFileSystem::change_done(int error_number, std::string_view operation,
                                   const std::string& path) {
   if (options_.on_change()) return failed(EIO, operation, path);
@@ -196,7 +196,7 @@ Status SimFileSystem::make_directories(const std::string& path) {
 
 Status SimFileSystem::sync_directory(const std::string& path) {
   if (!powered_) return failed(EIO, "sync of folder", path);
-  // The power fails before it has any effect: nothing has told the caller otherwise.
+  // The power fails before the sync has any effect: its caller has no guarantee yet.
   SLUICE_RETURN_IF_ERROR(change_done(0, "sync of folder", path));
   const int error_number = names_.sync_folder(path);
   if (error_number != 0) return failed(error_number, "sync of folder", path);

@@ -2,11 +2,12 @@
 // bytes and decides when the power fails.
 //
 // Calls take no virtual time. Space is taken in blocks of 4096 bytes by allocate() and by the first
-// write of a block, and given back by truncate() and when a file has neither name nor handle left.
-// After a power loss every call fails with EIO until the power is back, and files opened before it
-// fail permanently, as a dead process's would; locks end with it.
+// write of a block. It is freed by truncate(), and when a file has neither a name nor a handle
+// left. After a power loss every call fails with EIO until power is restored. Files opened before
+// it fail permanently, like those of a dead process; locks end with it.
 //
-// Threads: the drive's. Files must be closed, and locks released, before the drive is destroyed.
+// Threads: the drive's thread. Files must be closed, and locks released, before the drive is
+//          destroyed.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +64,7 @@ class SimFileLock final : public FileLock {
 
  private:
   SimFileSystem& files_;
-  const SimFile file_;  // also the open handle that a lock is
+  const SimFile file_;  // also the lock's open handle
   const std::uint64_t power_epoch_;
 };
 
@@ -73,8 +74,8 @@ class SimFileSystem final : public FileSystem {
     std::uint64_t capacity_bytes = 0;
     std::uint32_t sector_bytes = 1;
     SimFileData::Options data;
-    // Told of every call that changes something; true: the power has just been lost, so the call's
-    // change is at risk and its caller sees EIO.
+    // Called for every call that changes something; true: the power has just been lost, so the
+    // change is at risk and the caller gets EIO.
     std::function<bool()> on_change;
   };
   explicit SimFileSystem(Options options);
@@ -93,11 +94,11 @@ class SimFileSystem final : public FileSystem {
   // For the drive.
   std::uint64_t next_sequence() { return next_sequence_++; }
   std::uint64_t used_bytes() const { return used_bytes_; }
-  // Also 0 when a power loss has brought back more removed files than there is room for.
+  // 0 also if a power loss has restored more removed files than there is room for.
   std::uint64_t unused_bytes() const {
     return used_bytes_ < options_.capacity_bytes ? options_.capacity_bytes - used_bytes_ : 0;
   }
-  // Takes space for a write or an allocation; false when the drive is full.
+  // Takes space for a write or an allocation; false if the drive is full.
   bool take_space(SimFileData& content, std::uint64_t begin_bytes, std::uint64_t end_bytes);
   void list_pending_metadata(std::vector<std::uint64_t>& into) const;
   std::uint64_t unsynced_bytes() const;
@@ -122,7 +123,7 @@ class SimFileSystem final : public FileSystem {
   std::uint64_t used_bytes_ = 0;
   std::uint64_t power_epoch_ = 0;  // counts power losses
   bool powered_ = true;
-  // Files rather than names: a file that is removed or renamed takes its lock with it.
+  // Holds files rather than names: a file that is removed or renamed keeps its lock.
   std::set<const SimFileData*> locked_;
 };
 

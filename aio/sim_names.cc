@@ -21,7 +21,7 @@ bool contains(const std::vector<SimNames::NodePtr>& nodes, const SimNames::NodeP
 SimNames::SimNames() : root_(std::make_shared<Node>()) {}
 
 SimNames::~SimNames() {
-  // The present may have A in B where the durable names have B in A: a cycle of owners.
+  // The present names may have A in B while the durable names have B in A: a cycle of owners.
   for (const NodePtr& node : all_nodes()) {
     node->present.clear();
     node->durable.clear();
@@ -184,7 +184,7 @@ int SimNames::sync_folder(std::string_view path) {
   if (end.error_number != 0) return end.error_number;
   if (end.node == nullptr) return ENOENT;
   if (end.node->file != nullptr) return ENOTDIR;
-  // From the newest to the oldest: whatever an operation needs is older than it.
+  // From the newest to the oldest: an operation needs only older ones.
   std::set<std::uint64_t> wanted;
   for (auto it = pending_.rbegin(); it != pending_.rend(); ++it) {
     if (it->from.folder == end.node || it->to.folder == end.node || wanted.contains(it->sequence)) {
@@ -234,7 +234,7 @@ void SimNames::lose_power(const PowerDice& dice) {
     node->present.clear();
     if (node->file != nullptr) node->file->linked = false;
   }
-  // Folder by folder from the root: anything not reached has lost its name.
+  // Folder by folder from the root: a node that is not reached has lost its name.
   std::set<const Node*> reached{root_.get()};
   std::vector<NodePtr> folders{root_};
   for (std::size_t i = 0; i < folders.size(); ++i) {

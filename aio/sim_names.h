@@ -1,14 +1,14 @@
-// SimNames: the folders of a simulated drive: the names programs see, those that would survive a
-// power loss for certain, and the operations between the two.
+// SimNames: the folders of a simulated drive: the names that programs see, the names that would
+// certainly survive a power loss, and the operations in between.
 //
-// The POSIX rule: an operation on names is durable once a folder that it touches has been synced;
-// syncing a file does nothing for its name, and syncing a folder nothing for the folder's own name.
-// An operation takes with it, and never survives without, those it needs: earlier operations on the
-// same names; for a rename, whatever put the target's folders where they are; for the removal of a
-// folder, whatever emptied it. So a rename is atomic: the file is at its old or its new name, and
-// the new name shows the old or the new file.
+// The POSIX rule: an operation on names is durable once a folder that it touches has been synced.
+// Syncing a file does nothing for its name, and syncing a folder nothing for the folder's own name.
+// An operation depends on others and survives only with them: earlier operations on the same names;
+// for a rename, those that put the target's folders in place. The removal of a folder depends on
+// the operations that emptied it. So a rename is atomic: the file is at its old or its new name,
+// and the new name shows the old or the new file.
 //
-// Threads: the drive's.
+// Threads: the drive's thread.
 // Errors:  operations return 0 or an errno value.
 #pragma once
 
@@ -40,11 +40,11 @@ class SimNames {
   SimNames(const SimNames&) = delete;
   SimNames& operator=(const SimNames&) = delete;
 
-  // Each takes one sequence number. create_file's parent must exist; make_folders makes parents,
-  // counting on from `sequence`, and returns in it the next free number.
+  // Each takes one sequence number. create_file's parent must exist. make_folders creates parents,
+  // numbering from `sequence`, and sets it to the next free number.
   int create_file(std::uint64_t sequence, std::string_view path, std::shared_ptr<SimFileData> file);
   int make_folders(std::uint64_t& sequence, std::string_view path);
-  // What disappears (removed, or replaced by a rename) comes back in `gone`, if it is a file.
+  // A file that disappears (removed, or replaced by a rename) is returned in `gone`.
   int remove(std::uint64_t sequence, std::string_view path, std::shared_ptr<SimFileData>& gone);
   struct RenamePaths {
     std::string_view from;
@@ -53,7 +53,7 @@ class SimNames {
   int rename(std::uint64_t sequence, const RenamePaths& paths, std::shared_ptr<SimFileData>& gone);
   int sync_folder(std::string_view path);
 
-  // The node at a path, or what prevents reaching it (ENOENT, ENOTDIR).
+  // The node at a path, or the error that prevents reaching it (ENOENT, ENOTDIR).
   enum class View : std::uint8_t { kPresent, kDurable };
   struct Found {
     NodePtr node;
@@ -62,9 +62,9 @@ class SimNames {
   Found find(std::string_view path, View view = View::kPresent) const;
 
   void list_pending_metadata(std::vector<std::uint64_t>& into) const;
-  // Every file that has a name now, or had or may have one after a power loss.
+  // Every file that has a name now, or may have one after a power loss.
   std::vector<std::shared_ptr<SimFileData>> all_files() const;
-  // The present and the durable names become what the random choices leave.
+  // Sets the present and the durable names to what survives by the random choices.
   void lose_power(const PowerDice& dice);
 
  private:
@@ -78,20 +78,21 @@ class SimNames {
     Place from;  // without a folder: nothing disappears
     Place to;    // without a folder: nothing appears
     NodePtr node;
-    std::vector<std::uint64_t> needs;  // pending when this was made
+    std::vector<std::uint64_t> needs;  // operations that were pending when this one was made
   };
   struct Walk {
     Place place;                     // where the path ends
-    NodePtr node;                    // what is there, if anything
-    std::vector<NodePtr> ancestors;  // the folders on the way, the root first
+    NodePtr node;                    // the node there, or null
+    std::vector<NodePtr> ancestors;  // the folders on the path, starting with the root
     int error_number = 0;
   };
   Walk walk(std::string_view path, View view) const;
-  // Performs the operation on the present names, and keeps it for the durable ones.
+  // Performs the operation on the present names, and keeps it as pending for the durable ones.
   void perform(std::uint64_t sequence, Operation operation, const Walk& target,
                const NodePtr& replaced);
   static void apply(const Operation& operation, View view);
-  // Every folder and file that the present, the durable names or a pending operation refer to.
+  // Every folder and file to which the present names, the durable names or a pending operation
+  // refer.
   std::vector<NodePtr> all_nodes() const;
 
   NodePtr root_;

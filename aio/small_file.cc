@@ -20,7 +20,7 @@ OpenOptions writing(OpenOptions::Create create) {
   return {.access = OpenOptions::Access::kReadWrite, .create = create};
 }
 
-// The file at `path`, made with this size. What it holds is undefined.
+// A new file at `path` of this size, with undefined content.
 Result<std::unique_ptr<DirectFile>> make_sized(IoQueue& queue, const std::string& path,
                                                std::uint64_t size_bytes) {
   if (size_bytes > 0) {
@@ -29,14 +29,14 @@ Result<std::unique_ptr<DirectFile>> make_sized(IoQueue& queue, const std::string
                              .size_bytes = size_bytes,
                              .preallocate = false});
   }
-  // Requests need bytes, so an empty file is made here.
+  // Requests need bytes, so an empty file is created here.
   SLUICE_RETURN_IF_ERROR(
       queue.backend().files().open(path, writing(OpenOptions::Create::kMustNotExist)).status());
   return DirectFile::open(queue, path, {.open = writing(OpenOptions::Create::kMustExist)});
 }
 
-// What has the name is removed, whatever it is: by a link, or another name of one file, somebody
-// else could choose what is written.
+// Removes any file of this name first: a link, or another name of the same file, would let another
+// user choose what is overwritten.
 Result<std::unique_ptr<DirectFile>> make_anew(IoQueue& queue, const std::string& path,
                                               std::uint64_t size_bytes) {
   auto made = make_sized(queue, path, size_bytes);

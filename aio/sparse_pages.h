@@ -1,8 +1,8 @@
-// SparsePages: a file's bytes in memory, where what was never written costs nothing.
+// SparsePages: a file's bytes in memory; bytes that were never written cost nothing.
 //
-// Copies share their pages until one of them is written, so that a simulated drive can hold the
-// present and the durable content of a file for little more than the cost of one. Holes read as
-// zeros, and zeros written into a hole leave it one.
+// Copies share their pages until one of them is written. So a simulated drive can hold the present
+// and the durable content of a file for little more than the cost of one. Holes read as zeros, and
+// zeros written into a hole do not fill it.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class SparsePages {
 
   void write(std::uint64_t offset_bytes, std::span<const std::byte> data);
   void read(std::uint64_t offset_bytes, std::span<std::byte> out) const;
-  // Everything from `offset_bytes` on becomes a hole.
+  // Makes everything from `offset_bytes` on a hole.
   void erase_from(std::uint64_t offset_bytes);
 
  private:

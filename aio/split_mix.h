@@ -1,6 +1,6 @@
-// SplitMix: the seeded random numbers of the simulations. The same on every machine and standard
-// library, cheap enough to make a new one for each operation from (seed, operation number), so that
-// one operation's luck does not depend on how many came before it.
+// SplitMix: seeded random numbers for the simulations. They are the same on every machine and
+// standard library. A generator is cheap enough to create for each operation from (seed, operation
+// number), so that one operation's outcome does not depend on how many came before it.
 #pragma once
 
 #include <cstdint>

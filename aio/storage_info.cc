@@ -12,7 +12,7 @@
 namespace sluice::aio {
 namespace {
 
-// Those that linux/magic.h lacks.
+// File systems that linux/magic.h lacks.
 constexpr std::uint64_t kZfsMagic = 0x2fc12fc1;
 constexpr std::uint64_t kBcachefsMagic = 0xca451a4e;
 constexpr std::uint64_t kJfsMagic = 0x3153464a;
@@ -58,8 +58,8 @@ bool is_memory_device(const std::string& device) {
   return device.starts_with("/dev/ram") || device.starts_with("/dev/zram");
 }
 
-// The upper layer holds what is written. Its name belongs to the namespace that mounted the
-// overlay; where it leads to another file system here, sizes differ.
+// The upper layer holds written data. Its name is valid in the namespace that mounted the overlay;
+// if it leads to another file system here, sizes differ.
 StorageInfo storage_of_overlay(const std::string& path, const struct statfs& overlay) {
   StorageInfo unknown{.file_system = "overlay"};
   unknown.locks_reach_all = true;  // no two overlays share an upper layer

@@ -1,7 +1,6 @@
-// What the storage under a folder is, insofar as it determines what can be promised about files
-// there.
+// The properties of a folder's storage that determine what can be guaranteed for files in it.
 //
-// Threads: any. Nothing is made or changed.
+// Threads: any. Creates and changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +10,17 @@ namespace sluice::aio {
 
 struct StorageInfo {
   std::string file_system = "unknown";  // "ext4", "overlay on tmpfs"
-  // Its files are memory: tmpfs, ramfs, a RAM disk, an overlay whose upper layer is one of them.
+  // Files are in memory: tmpfs, ramfs, a RAM disk, or an overlay whose upper layer is one of these.
   bool in_memory = false;
-  // Overwritten data goes to new blocks, as on btrfs: space for it cannot be reserved.
+  // Overwritten data goes to new blocks, as on btrfs, so that space for it cannot be reserved.
   bool copies_on_write = false;
-  // A lock is seen by everyone who can reach the file. False on network and FUSE file systems,
-  // whose locks may end at this machine, and on those that are not known.
+  // Every process that can reach the file sees a lock on it. False on network and FUSE file
+  // systems, whose locks may be limited to this machine, and on unknown ones.
   bool locks_reach_all = false;
 };
 
-// Of a path that exists; what is not known is as above. An overlay in a container does not show its
-// upper layer: memory_files.h finds out.
+// For a path that exists; unknown properties keep the defaults above. An overlay in a container
+// does not show its upper layer: memory_files.h determines it.
 StorageInfo storage_info(const std::string& path);
 
 }  // namespace sluice::aio

@@ -39,8 +39,9 @@ Status check(const std::vector<std::string>& paths, const StripedFile::Options& 
   return {};
 }
 
-// Smooth weighted round-robin: each turn every file earns its weight, the richest is chosen and
-// pays the total. Over one cycle file i is chosen weights[i] times, as evenly spread as can be.
+// Smooth weighted round-robin: in each turn every file gains its weight as credit, and the file
+// with the most credit is chosen and pays the total. Over one cycle file i is chosen weights[i]
+// times, spread as evenly as possible.
 std::vector<int> deal_cycle(const std::vector<int>& weights) {
   const int total = std::accumulate(weights.begin(), weights.end(), 0);
   std::vector<int> credit(weights.size(), 0);
@@ -61,7 +62,8 @@ std::vector<int> StripedFile::weights_from_speeds(std::span<const double> speeds
   if (!(slowest > 0)) return std::vector<int>(speeds.size(), 1);
   std::vector<int> best(speeds.size(), 1);
   double best_error = INFINITY;
-  // The smallest multiple of the slowest that brings every ratio within 5%, else the closest found.
+  // The smallest multiple of the slowest that brings every ratio within 5%, else the closest one
+  // found.
   for (int unit = 1; unit <= 10; ++unit) {
     std::vector<int> weights;
     double error = 0;
@@ -96,7 +98,7 @@ std::vector<std::uint64_t> StripedFile::bytes_of_files(std::uint64_t size_bytes,
     bytes.push_back(cycles * static_cast<std::uint64_t>(weight) * stripe_bytes);
   for (std::uint64_t turn = 0; turn < extra; ++turn)
     bytes[static_cast<std::size_t>(cycle[turn])] += stripe_bytes;
-  // A last stripe that is cut short is rounded up to sectors.
+  // A shortened last stripe is rounded up to sectors.
   const std::uint64_t last_stripe = size_bytes - (stripes - 1) * stripe_bytes;
   bytes[static_cast<std::size_t>(cycle[(stripes - 1) % cycle.size()])] -=
       stripe_bytes - align_up(last_stripe, 4096);
@@ -131,7 +133,7 @@ Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
     file_options.size_bytes = exists ? 0 : striped->file_bytes_[i];
     auto file = DirectFile::open(queue, paths[i], file_options);
     if (!file.ok()) {
-      // Leave nothing behind from a set that was not completed.
+      // Remove the files of a set that was not completed.
       const bool made_here = options.file.open.create == OpenOptions::Create::kMustNotExist;
       striped->files_.clear();
       for (std::size_t made = 0; made_here && made < i; ++made) {

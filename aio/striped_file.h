@@ -1,12 +1,12 @@
-// StripedFile: one range of bytes over several paths (several drives), as RAID 0 does it.
+// StripedFile: one range of bytes over several paths (several drives), as in RAID 0.
 //
-// The range is cut into stripes of stripe_bytes, dealt to the paths in a fixed cycle in which path
-// i comes up weights[i] times, spread evenly (smooth weighted round-robin). So a drive of twice the
-// speed gets twice the bytes, and a long request keeps every drive busy. A request touches each
-// file in ascending, contiguous runs.
+// The range is cut into stripes of stripe_bytes. They are distributed to the paths in a fixed cycle
+// in which path i appears weights[i] times, spread evenly (smooth weighted round-robin). So a drive
+// of twice the speed gets twice the bytes, and a long request keeps every drive busy. A request
+// accesses each file in ascending, contiguous runs.
 //
-// Threads and errors: as DirectFile, but that padding stays. One path with any weight behaves as a
-// DirectFile.
+// Threads and errors: as for DirectFile, except that padding stays. With one path, any weight gives
+// the behaviour of a DirectFile.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ class StripedFile final : public IoTarget {
   struct Options {
     std::uint64_t stripe_bytes = 1 << 20;  // a multiple of 4096
     std::vector<int> weights;              // one per path, 1 .. kMaxWeight; empty: equal
-    DirectFile::Options file;              // size_bytes: of the whole range
+    DirectFile::Options file;              // size_bytes: the whole range
   };
   static constexpr int kMaxWeight = 64;
 
-  // The file of path i is paths[i]; every path and option as for DirectFile::open. To open an
-  // existing set, give the same paths, stripe and weights as at its creation, and its total size.
+  // The file of path i is paths[i]; paths and options are as for DirectFile::open. To open an
+  // existing set, pass the paths, stripe and weights of its creation, and its total size.
   static Result<std::unique_ptr<StripedFile>> open(IoQueue& queue,
                                                    const std::vector<std::string>& paths,
                                                    const Options& options);
@@ -40,8 +40,8 @@ class StripedFile final : public IoTarget {
   // at least 1.
   static std::vector<int> weights_from_speeds(std::span<const double> speeds);
 
-  // How many bytes of a range lie in each of the files, as open() makes them: whole sectors, at
-  // least one. Weights, stripe and size are as open() takes them.
+  // The bytes of a range in each of the files, as open() creates them: whole sectors, at least one.
+  // Weights, stripe and size are the same as for open().
   static std::vector<std::uint64_t> bytes_of_files(std::uint64_t size_bytes,
                                                    std::uint64_t stripe_bytes,
                                                    const std::vector<int>& weights);
@@ -54,8 +54,7 @@ class StripedFile final : public IoTarget {
   bool direct() const;
 
  private:
-  // One turn of the cycle: which file, and how many stripes of that file come before it in the
-  // turn.
+  // One turn of the cycle: its file, and the number of stripes of that file before it in the cycle.
   struct Turn {
     int file;
     std::uint64_t stripes_before;
@@ -67,10 +66,10 @@ class StripedFile final : public IoTarget {
   std::uint64_t size_bytes_ = 0;
   std::uint64_t stripe_bytes_ = 0;
   std::vector<Turn> cycle_;
-  std::vector<std::uint64_t> stripes_per_cycle_;  // of each file
+  std::vector<std::uint64_t> stripes_per_cycle_;  // by file
   std::vector<std::unique_ptr<DirectFile>> files_;
   std::vector<File*> raw_files_;
-  std::vector<std::uint64_t> file_bytes_;  // of the range, in each file
+  std::vector<std::uint64_t> file_bytes_;  // bytes of the range in each file
 };
 
 }  // namespace sluice::aio

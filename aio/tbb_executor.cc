@@ -14,8 +14,8 @@ namespace {
 class TbbExecutor final : public Executor {
  public:
   explicit TbbExecutor(int threads) : threads_(threads), arena_(threads) {
-    // TBB grants more threads than cores only when told to. The smallest such limit of a process
-    // wins, so none is set where none is needed.
+    // TBB allows more threads than cores only with an explicit limit. The smallest limit of a
+    // process applies, so none is set unless it is needed.
     if (threads > tbb::this_task_arena::max_concurrency()) {
       allowed_.emplace(tbb::global_control::max_allowed_parallelism,
                        static_cast<std::size_t>(threads));
@@ -26,7 +26,7 @@ class TbbExecutor final : public Executor {
 
   void run(int pieces, const std::function<void(int)>& work) override {
     arena_.execute([&] {
-      // The affinity partitioner replays where each piece ran the last time.
+      // The affinity partitioner repeats the last assignment of pieces to threads.
       tbb::parallel_for(
           0, pieces, [&](int piece) { work(piece); }, affinity_);
     });

@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(100);
 constexpr std::size_t kUsualWidth = 80;
-constexpr std::size_t kNarrowest = 20;  // what a terminal may report; less is taken for a mistake
+constexpr std::size_t kNarrowest = 20;  // smaller reported widths are taken for errors
 
 std::atomic<bool> all_hidden = false;
 

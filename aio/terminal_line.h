@@ -1,5 +1,5 @@
-// TerminalLine: one line on a terminal that is rewritten in place, and nothing where there is no
-// terminal.
+// TerminalLine: one line on a terminal that is rewritten in place. Without a terminal it does
+// nothing.
 //
 // Threads: one at a time.
 #pragma once
@@ -12,18 +12,18 @@ namespace sluice {
 
 class TerminalLine {
  public:
-  // Shows itself when `out` is a terminal; `out` must outlive the line.
+  // Shown only if `out` is a terminal; `out` must outlive the line.
   explicit TerminalLine(std::FILE* out = stderr);
   ~TerminalLine() { clear(); }
   TerminalLine(const TerminalLine&) = delete;
   TerminalLine& operator=(const TerminalLine&) = delete;
 
-  // From here on none of them shows itself: for main.
+  // Hides all lines from now on; called by main.
   static void hide_all();
 
   bool is_terminal() const { return is_terminal_; }
-  // Whether show() would show anything now: it does at most ten times a second, and this spares the
-  // caller from composing text in vain.
+  // Whether show() would show anything now: it does so at most ten times a second. A caller can
+  // check this before composing text.
   bool due() const;
   // Replaces the line, cut to the terminal's width.
   void show(std::string_view text);

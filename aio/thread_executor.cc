@@ -16,8 +16,8 @@ class ThreadExecutor final : public Executor {
  public:
   explicit ThreadExecutor(int threads) : threads_(threads) {}
 
-  // Separate from the constructor, so that the destructor ends the threads started before one
-  // failed.
+  // Separate from the constructor, so that the destructor ends the threads that were started if one
+  // fails to start.
   void start() {
     const SignalsBlocked signals_blocked;
     for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { serve(i); });

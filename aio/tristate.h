@@ -1,4 +1,4 @@
-// Tristate: a switch that may be left to the program.
+// Tristate: a switch that the program may also set automatically.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,8 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
     const bool known = rest.empty() || rest == "B" || (unit != 1 && rest == "IB");
     if (!known) return bad_size(text, "its unit is unknown");
   }
-  // Whole numbers stay exact beyond 2^53; only a written fraction goes through a double.
+  // Whole numbers stay exact beyond 2^53; only numbers with a fraction are converted through a
+  // double.
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (number.find('.') == std::string::npos) {
     std::uint64_t value = 0;
@@ -73,7 +74,7 @@ std::string format_bytes(std::uint64_t bytes) {
     const auto [name, unit] = *it;
     if (bytes < unit) continue;
     if (bytes % unit == 0) return std::to_string(bytes / unit) + name;
-    // What two decimals would round to 1024.00 is one of the next unit.
+    // A number that two decimals would round to 1024.00 is shown in the next unit.
     if (it != kSuffixes.rbegin() && bytes >= 1024 * unit - unit / 200) {
       return std::string("1.00") + std::prev(it)->first;
     }

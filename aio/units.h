@@ -15,15 +15,15 @@ inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 inline constexpr std::uint64_t kTiB = 1024 * kGiB;
 
 // "4096", "256K", "1.5G", also "256KB", "256KiB"; any case. A fraction of K, M, G or T is rounded
-// to whole bytes. Rejects empty, negative, fractional bytes, unknown suffixes and what does not fit
-// in 63 bits, with a sentence.
+// to whole bytes. Rejects empty text, negative numbers, fractional bytes, unknown suffixes and
+// numbers of more than 63 bits, with a sentence.
 Result<std::uint64_t> parse_bytes(std::string_view text);
 
 // "4096" -> "4K", 1610612736 -> "1.50G"; exact multiples without decimals. The inverse of
 // parse_bytes for exact multiples.
 std::string format_bytes(std::uint64_t bytes);
 
-// Bytes in nanoseconds as GB/s (10^9); 0 when no time has passed.
+// GB/s (10^9 bytes) for bytes moved in a time; 0 if no time has passed.
 double gb_per_s(std::uint64_t bytes, std::int64_t elapsed_ns);
 
 constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment) {

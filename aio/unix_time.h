@@ -1,4 +1,4 @@
-// What time it is, for what outlives a process: files that another one reads.
+// The current time, for files that another process reads later.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// Whole seconds since 1970, by the system's clock.
+// Whole seconds since 1970, from the system's clock.
 inline std::int64_t unix_s_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())

@@ -14,7 +14,7 @@
 namespace sluice::aio {
 namespace {
 
-// The kernel answers EFAULT for a larger piece.
+// The kernel returns EFAULT for a larger piece.
 constexpr std::uint64_t kMaxPieceBytes = kGiB;
 
 std::string why_unregistered(int error_number) {
@@ -60,14 +60,14 @@ UringBackend::~UringBackend() = default;
 void UringBackend::submit(std::span<IoOp* const> ops) noexcept {
   UringRing* here = UringRing::current();
   const auto is_mine = [&](const auto& ring) { return ring.get() == here; };
-  // One op from a completion stays on its ring, which costs no wake-up; of several, the other rings
-  // get their share, or in time all work would gather on one ring.
+  // A single op from a completion stays on its ring, which saves a wake-up. Several ops are shared
+  // with the other rings; otherwise all work would gradually gather on one ring.
   const bool stays = rings_.size() == 1 || ops.size() == 1;
   if (here != nullptr && stays && std::any_of(rings_.begin(), rings_.end(), is_mine)) {
     here->submit_here(ops);
     return;
   }
-  // Equal shares, each in one piece, beginning where the last batch left off.
+  // Equal, contiguous shares, beginning with the ring after those of the last batch.
   const std::size_t rings = std::min(rings_.size(), ops.size());
   for (std::size_t i = 0; i < rings; ++i) {
     const std::size_t begin = ops.size() * i / rings;
@@ -133,7 +133,7 @@ bool UringBackend::attach_memory(std::span<std::byte> memory) {
       all = slot < kMemorySlots && register_piece(slot, piece);
     }
   }
-  // All or nothing: a caller who gets "no" need not detach before unmapping.
+  // All or nothing: a caller that gets false need not detach before unmapping.
   if (!all) detach_memory(memory);
   return all;
 }

@@ -19,10 +19,10 @@
 namespace sluice::aio {
 namespace {
 
-constexpr std::uint64_t kWakeTag = 0;  // user_data of the eventfd's read; an op's is its address
+constexpr std::uint64_t kWakeTag = 0;  // user_data of the eventfd's read; an op uses its address
 constexpr int kReapBatch = 128;
-// Handing 32 operations of 4 KiB over in fours gave 5 to 15% more of them per second than all at
-// once, for the same CPU time (bench/README.md).
+// Submitting 32 operations of 4 KiB in groups of four gave 5 to 15% more operations per second than
+// all at once, for the same CPU time (bench/README.md).
 constexpr int kHandOver = 4;
 
 thread_local UringRing* current_ring = nullptr;
@@ -33,7 +33,7 @@ bool starts_later(const IoOp* a, const IoOp* b) { return a->delay_ns > b->delay_
 // Failures of io_uring_enter further apart than this are unrelated: consecutive ones come at most a
 // second apart.
 constexpr std::int64_t kUnrelatedNs = 2'000'000'000;
-// How soon a ring that has given up looks for results of what the kernel still has.
+// How often a ring that has given up checks for results from the kernel.
 constexpr std::chrono::milliseconds kLookAgain{1};
 
 bool is_an_op(std::uint64_t tag) { return tag != kWakeTag && tag != LIBURING_UDATA_TIMEOUT; }
@@ -45,7 +45,7 @@ UringRing* UringRing::current() { return current_ring; }
 Status UringRing::make_ring(const Options& options) {
   const auto entries = static_cast<unsigned>(queue_depth_) + 1;  // one for the wake-up
   SLUICE_RETURN_IF_ERROR(set_up_ring(ring_, entries));
-  io_uring_register_ring_fd(&ring_);  // saves a look-up per system call; older kernels do without
+  io_uring_register_ring_fd(&ring_);  // saves a look-up per system call; not on older kernels
   has_file_slots_ =
       options.file_slots > 0 && io_uring_register_files_sparse(&ring_, options.file_slots) == 0;
   has_memory_slots_ = options.memory_slots > 0 &&
@@ -73,7 +73,7 @@ Status UringRing::start(const Options& options, const Clock& clock) {
       made.set_value(std::move(status));
       if (runs) {
         run();
-        io_uring_queue_exit(&ring_);  // here: the ring's descriptor is registered with this thread
+        io_uring_queue_exit(&ring_);  // here: its descriptor is registered with this thread
       }
     });
   } catch (const std::system_error& error) {
@@ -103,8 +103,8 @@ void UringRing::wake() {
     inbox_changed_.notify_one();
     return;
   }
-  // Sequentially consistent on both sides: either this sees the ring asleep, or the ring sees the
-  // inbox filled before it sleeps (enter).
+  // Sequentially consistent on both sides: either this thread sees the ring asleep, or the ring
+  // sees the inbox filled before it sleeps (enter).
   if (!asleep_.load()) return;
   const std::uint64_t one = 1;
   while (::write(wake_descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -180,7 +180,7 @@ void UringRing::take_inbox() {
 }
 
 int UringRing::find_memory(const IoOp& op) const {
-  // The last region that begins at or before the data; it must hold all of it.
+  // The last region that begins at or before the data; it must contain all of it.
   auto after = std::upper_bound(
       regions_.begin(), regions_.end(), op.data,
       [](const std::byte* data, const Region& region) { return data < region.begin; });
@@ -231,8 +231,8 @@ void UringRing::start_delayed() {
   }
 }
 
-// A batch is one system call, except that a long one is handed over in parts: the drive starts on
-// the first while the rest is still being prepared.
+// A batch is one system call, except that a long one is submitted in parts: the drive starts on the
+// first part while the rest is still being prepared.
 void UringRing::start_ops() {
   start_delayed();
   int prepared = 0;
@@ -245,13 +245,13 @@ void UringRing::start_ops() {
       continue;
     }
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-    if (sqe == nullptr) return;  // full: what is prepared goes to the kernel first
+    if (sqe == nullptr) return;  // full: prepared entries go to the kernel first
     IoOp* op = ready_.pop_front();
     prepare(*sqe, *op);
     io_uring_sqe_set_data(sqe, op);
     ++in_kernel_;
-    // The result may be dropped: what the kernel does not take here stays in the ring, and enter(),
-    // which always follows, hands it over again and judges that result.
+    // The result may be ignored: entries that the kernel does not take here stay in the ring.
+    // enter(), which always follows, submits them again and checks the result.
     if (++prepared % hand_over_ == 0) io_uring_submit(&ring_);
   }
 }
@@ -259,13 +259,13 @@ void UringRing::start_ops() {
 void UringRing::arm_wake() {
   if (wake_armed_) return;
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-  if (sqe == nullptr) return;  // comes back after the next submit
+  if (sqe == nullptr) return;  // armed again after the next submit
   io_uring_prep_read(sqe, wake_descriptor_, &wake_count_, sizeof wake_count_, 0);
   io_uring_sqe_set_data64(sqe, kWakeTag);
   wake_armed_ = true;
 }
 
-// One system call: hands over what is prepared and, unless there is work to do, waits for a
+// One system call: submits the prepared entries and, unless there is work to do, waits for a
 // completion.
 void UringRing::enter() {
   asleep_.store(true);
@@ -287,7 +287,7 @@ void UringRing::enter() {
   judge_enter(result, entered_ns, waited && result == 0 && io_uring_cq_ready(&ring_) == 0);
 }
 
-// Nothing is lost by a failure: what was not accepted stays in the ring for the next call.
+// A failure loses nothing: entries that were not accepted stay in the ring for the next call.
 void UringRing::judge_enter(int result, std::int64_t entered_ns, bool did_nothing) {
   const int error_number = std::max(0, -result);
   const std::int64_t now_ns = clock_->now_ns();
@@ -310,8 +310,8 @@ void UringRing::judge_enter(int result, std::int64_t entered_ns, bool did_nothin
   std::this_thread::sleep_for(std::chrono::nanoseconds(*delay_ns));
 }
 
-// The entries after the kernel's head are ours: it looks at them only in io_uring_enter, which is
-// not called again.
+// The entries after the kernel's head belong to the program: the kernel reads them only in
+// io_uring_enter, which is not called again.
 void UringRing::give_up(int error_number) {
   log::error(enter_refused(error_number).message() +
              ". Operations that the kernel has not taken fail from here on");
@@ -344,7 +344,7 @@ void UringRing::wait_without_entering() {
   }
 }
 
-// Results are taken out before any callback runs, so that callbacks find room in the ring.
+// Takes results out before any callback runs, so that callbacks find room in the ring.
 void UringRing::reap() {
   struct Done {
     IoOp* op;

@@ -1,16 +1,17 @@
-// UringRing: one io_uring and the one thread that talks to it. Part of UringBackend.
+// UringRing: one io_uring and the only thread that uses it. Part of UringBackend.
 //
-// Only the ring's thread touches the ring, which SINGLE_ISSUER asks for and which lets it work
-// without locks. Other threads put operations into an inbox and, when the ring's thread sleeps in
-// the kernel, wake it through an eventfd that the ring itself watches.
+// Only the ring's thread touches the ring, which SINGLE_ISSUER requires and which makes locks
+// unnecessary. Other threads put operations into an inbox. If the ring's thread sleeps in the
+// kernel, they wake it through an eventfd that the ring itself polls.
 //
-// Errors:  start() runs one no-op, so that a kernel or container that sets rings up and then
-//          refuses io_uring_enter is found out before there is work. Where io_uring_enter begins to
-//          fail later, and keeps failing (kMaxEnterTries), the ring gives up: whatever the kernel
-//          has not taken, now or later, ends with ENOTRECOVERABLE.
-// Memory:  what the kernel has taken ends only when the kernel is done with its memory, given up or
-//          not: results arrive in shared memory, which takes no io_uring_enter, and the rings have
-//          room for all of them. So no buffer is ever handed back while the kernel may write it.
+// Errors:  start() runs one no-op, to detect a kernel or container that sets up rings but then
+//          refuses io_uring_enter. If io_uring_enter fails later, and keeps failing
+//          (kMaxEnterTries), the ring gives up: all operations that the kernel has not taken, now
+//          or later, end with ENOTRECOVERABLE.
+// Memory:  operations that the kernel has taken end only when the kernel is done with their memory,
+//          even after giving up. Results arrive in shared memory without io_uring_enter, and the
+//          rings have room for all of them. So no buffer is ever returned while the kernel may
+//          write to it.
 #pragma once
 
 #include <liburing.h>
@@ -59,26 +60,26 @@ class UringRing {
   struct Options {
     int queue_depth = 32;
     bool single_submit = false;
-    const void* owner = nullptr;  // the backend: File::attached_to of its files
-    unsigned file_slots = 0;      // sparse tables of registered files and memory; 0 registers none
+    const void* owner = nullptr;  // the backend, stored in File::attached_to of its files
+    unsigned file_slots = 0;  // size of the sparse tables of registered files and memory; 0: none
     unsigned memory_slots = 0;
   };
 
   UringRing() = default;
-  ~UringRing();  // after every op submitted has completed or failed
+  ~UringRing();  // only after every submitted op has completed or failed
   UringRing(const UringRing&) = delete;
   UringRing& operator=(const UringRing&) = delete;
 
-  // Starts the thread, which makes the ring and tries it. kUnsupported when io_uring is refused.
+  // Starts the thread, which creates the ring and tests it. kUnsupported: io_uring is refused.
   Status start(const Options& options, const Clock& clock);
 
   void submit(std::span<IoOp* const> ops) noexcept;       // from any other thread
   void submit_here(std::span<IoOp* const> ops) noexcept;  // from this ring's own thread
-  static UringRing* current();                            // the ring whose thread this is, or null
+  static UringRing* current();                            // the ring of the calling thread, or null
 
   bool has_file_slots() const { return has_file_slots_; }
   bool has_memory_slots() const { return has_memory_slots_; }
-  // 0 or -errno. These run on the ring's thread, between operations; the caller waits.
+  // Return 0 or -errno. They run on the ring's thread, between operations; the caller waits.
   int set_file(unsigned slot, int descriptor);  // -1 empties the slot
   int set_memory(unsigned slot, std::span<std::byte> memory);
   void clear_memory(unsigned slot);
@@ -117,13 +118,13 @@ class UringRing {
   int wake_descriptor_ = -1;
   std::thread thread_;
 
-  // The ring thread's own.
+  // Used only by the ring's thread.
   io_uring ring_{};
   OpList ready_;                // to be started, oldest first
-  std::vector<IoOp*> delayed_;  // heap, earliest first; delay_ns holds the time to start at
+  std::vector<IoOp*> delayed_;  // heap, earliest first; delay_ns holds the absolute start time
   int in_kernel_ = 0;
   bool wake_armed_ = false;
-  std::uint64_t wake_count_ = 0;  // the kernel reads the eventfd into it
+  std::uint64_t wake_count_ = 0;  // the kernel writes the eventfd's value here
   std::vector<Region> regions_;   // sorted by address
   int enter_failures_ = 0;        // consecutive
   std::int64_t last_failure_ns_ = 0;
@@ -135,7 +136,7 @@ class UringRing {
   std::atomic<bool> inbox_filled_{false};  // a hint that saves the ring's thread from locking
   std::atomic<bool> asleep_{false};        // the ring's thread may be in the kernel
   std::atomic<bool> given_up_{false};      // set once, under mutex_, by the ring's thread
-  std::condition_variable inbox_changed_;  // for the ring's thread once it has given up
+  std::condition_variable inbox_changed_;  // wakes the ring's thread after it has given up
 };
 
 }  // namespace sluice::aio

@@ -1,4 +1,4 @@
-// Sets up an io_uring that works, and has the messages for one that does not. Part of UringRing.
+// Sets up a working io_uring, and has the messages for one that does not work. Part of UringRing.
 #pragma once
 
 #include <liburing.h>
@@ -7,12 +7,12 @@
 
 namespace sluice::aio {
 
-// With the best set of features that the kernel has, and tested: a no-op went through it.
-// Containers often forbid io_uring_setup, and some allow it and refuse io_uring_enter. kUnsupported
-// for both; then nothing is left behind.
+// Sets up a ring with the best features of the kernel, and tests it with a no-op. Containers often
+// forbid io_uring_setup, and some allow it but refuse io_uring_enter: both return kUnsupported, and
+// no ring remains.
 Status set_up_ring(io_uring& ring, unsigned entries);
 
-// `error_number` 0: it returned without doing anything.
+// `error_number` 0: io_uring_enter returned without doing anything.
 Error enter_refused(int error_number);
 
 }  // namespace sluice::aio

@@ -21,7 +21,7 @@ bool VirtualLoop::run_one() {
   SLUICE_CHECK(std::this_thread::get_id() == thread_, "a VirtualLoop is used by two threads");
   if (events_.empty()) return false;
   std::pop_heap(events_.begin(), events_.end(), Later());
-  // Off the heap before it runs: it may schedule, which moves the entries.
+  // Removed from the heap before it runs, because it may schedule events, which moves the entries.
   const Entry entry = std::move(events_.back());
   events_.pop_back();
   now_ns_ = entry.time_ns;

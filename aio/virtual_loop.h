@@ -1,9 +1,9 @@
 // VirtualLoop: a clock that jumps from event to event. Simulations of seconds run in milliseconds,
 // and the same seed gives the same history.
 //
-// Several simulated drives and executors share one loop, and with it one timeline. Events at the
-// same time run in the order they were scheduled; an event may schedule further ones. Time only
-// moves forward, and only to events.
+// Several simulated drives and executors share one loop, and therefore one timeline. Events at the
+// same time run in the order in which they were scheduled; an event may schedule more events. Time
+// only moves forward, and only to events.
 //
 // Threads: one, the same for every call (checked).
 #pragma once
@@ -24,13 +24,13 @@ class VirtualLoop final : public Clock {
 
   std::int64_t now_ns() const override { return now_ns_; }
 
-  void schedule_at(std::int64_t time_ns, Event event);  // in the past means now
+  void schedule_at(std::int64_t time_ns, Event event);  // a time in the past means now
   void schedule_after(std::int64_t delay_ns, Event event);
 
-  bool run_one();  // the next event; false when there is none
+  bool run_one();  // the next event; false if there is none
   void run();      // until none is left
-  // Until the condition holds; false when the loop ran out of events first, which is a deadlock of
-  // whatever waits.
+  // Runs until the condition holds; false if the loop ran out of events first: the caller would
+  // wait forever.
   bool run_until(const std::function<bool()>& condition);
   std::size_t pending() const { return events_.size(); }
 
@@ -48,7 +48,7 @@ class VirtualLoop final : public Clock {
 
   std::int64_t now_ns_ = 0;
   std::uint64_t next_order_ = 0;
-  std::vector<Entry> events_;  // a heap, the soonest on top
+  std::vector<Entry> events_;  // a heap, the earliest on top
   const std::thread::id thread_ = std::this_thread::get_id();
 };
 

@@ -35,8 +35,8 @@ class Measurement {
       if (!interrupt_.requested()) subject.pass();
   }
 
-  // Passes per second of each subject. The order rotates from run to run, so that none always
-  // follows the same other.
+  // Passes per second of each subject. The order rotates from run to run, so that no subject always
+  // follows the same other one.
   std::vector<double> run(int number) {
     std::vector<double> passes_per_s(subjects_.size());
     for (std::size_t i = 0; i < subjects_.size(); ++i) {
@@ -47,12 +47,12 @@ class Measurement {
   }
 
  private:
-  // Whole passes, at least one, until the time is over.
+  // Runs whole passes, at least one, until the time is over.
   double measure(const Subject& subject, int number) {
     const std::string what = subject.name + ", run " + std::to_string(number + 1) + " of " +
                              std::to_string(options_.runs);
     const double in_all = static_cast<double>(subjects_.size()) * options_.runs;
-    // Before the first pass, since that alone may take all of the time.
+    // Before the first pass, since that one may take all of the time.
     progress_.update(what, {.seconds_left = (in_all - done_) * options_.seconds});
     const double begin = seconds_now();
     for (int passes = 1;; ++passes) {

@@ -1,4 +1,4 @@
-// Measures a kernel, and beside it passes that only move bytes, in alternation.
+// Measures a kernel in alternation with passes that only move bytes.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@
 
 namespace sluice::bench {
 
-// What the kernel is measured against: copies, and passes with its own proportion of reads to
-// writes where that differs.
+// The passes that the kernel is measured against: copies and, if the kernel's proportion of reads
+// to writes differs, passes with that proportion.
 std::vector<PlainPass> yardsticks_of(const AdamBenchOptions& options);
 
 struct AdamRun {
   double kernel_elements_per_s = 0;
-  std::vector<double> plain_gb_per_s;  // of each yardstick
+  std::vector<double> plain_gb_per_s;  // one value per yardstick
 };
 
-// options.runs of them, after one pass of each kind to warm up. kCancelled: interrupted.
+// Takes options.runs measurements, after one pass of each kind to warm up. kCancelled: interrupted.
 Result<std::vector<AdamRun>> measure_kernel(const AdamBenchOptions& options,
                                             KernelWorkload& workload, aio::Executor& executor,
                                             const tools::Interrupt& interrupt,

@@ -44,7 +44,7 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options; 130 Ctrl-C.";
 
-// An empty optional was not given.
+// An empty optional: not given.
 struct AdamArguments {
   std::optional<std::string> elements, grad, master, moments, copy_out, threads, isa, seconds, runs,
       json, cast, stagger;
@@ -73,7 +73,7 @@ Result<int> count_of(const char* option, const std::string& text, int smallest, 
   return *value;
 }
 
-// fp32_name: what kFp32 is called.
+// fp32_name: the option's name for kFp32.
 Result<GradType> type_of(const char* option, const std::string& name, const char* fp32_name) {
   if (name == fp32_name) return GradType::kFp32;
   if (name == "bf16") return GradType::kBf16;
@@ -121,7 +121,7 @@ Result<AdamBenchOptions> parse(const AdamArguments& arguments) {
   AdamBenchOptions options;
   SLUICE_RETURN_IF_ERROR(parse_kernel(arguments, options));
 
-  // A cast moves few bytes an element, and 64M of them fit into the largest caches.
+  // A cast moves few bytes per element, and 64M elements fit into the largest caches.
   const std::string elements = arguments.elements.value_or(arguments.cast ? "256M" : "64M");
   const auto count = parse_bytes(elements);
   if (!count.ok() || *count < 1 || *count > std::uint64_t{1} << 40)
@@ -173,7 +173,7 @@ Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const 
   AdamArguments to;
   CLI::App app(kDescription, "adam_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse() explains better what is wrong with one.
+  // Every value is parsed as text, since parse() gives better errors than CLI11.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// At `fraction` of the sorted values, by linear interpolation.
+// Quantile of the sorted values, by linear interpolation.
 double quantile(std::vector<double> values, double fraction) {
   std::sort(values.begin(), values.end());
   const double place = fraction * static_cast<double>(values.size() - 1);
@@ -33,7 +33,7 @@ std::vector<double> each(const std::vector<AdamRun>& runs, const Value& value) {
   return values;
 }
 
-// One kind of traffic, by the faster of its stores.
+// One kind of traffic, with the faster of its stores.
 struct Limit {
   PlainPass pass;
   std::vector<double> gb_per_s;

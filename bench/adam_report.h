@@ -1,4 +1,4 @@
-// How adam_bench shows its results: a table for people, JSON for programs.
+// The output of adam_bench: a table for people, JSON for programs.
 #pragma once
 
 #include <string>

@@ -56,7 +56,7 @@ Status AdamWorkload::map_arrays() {
 }
 
 void AdamWorkload::fill(std::uint64_t begin, std::uint64_t end) {
-  // The memory belongs only to this program; the contract's const is for kernels.
+  // Only this program owns the memory; the contract's const is for kernels.
   void* const grad = const_cast<void*>(arrays_.grad);
   for (std::uint64_t i = begin; i < end; ++i) {
     const float gradient = 1e-3F * noise(i);

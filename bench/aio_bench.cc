@@ -24,7 +24,7 @@
 namespace sluice::bench {
 namespace {
 
-// What the options ask for and this machine refuses is for the user to change.
+// Options that this machine refuses are the user's to change.
 int exit_code_of_setup(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -90,7 +90,7 @@ class Program {
     return {};
   }
 
-  // Not measured. Writes all of the file, so that no read meets space that was never written.
+  // Not measured. Writes the whole file, so that no read meets space that was never written.
   Status fill() {
     AioSession::Options shape{.backend = options_.backend, .writable = true};
     SLUICE_ASSIGN_OR_RETURN(const auto session, AioSession::open(target_, shape));

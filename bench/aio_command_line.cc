@@ -30,7 +30,7 @@ constexpr const char* kExamples =
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
 void add_options(CLI::App& app, AioArguments& to) {
-  // Every value is taken as text: parse_options() explains better what is wrong with one.
+  // Every value is parsed as text, since parse_options() gives better errors than CLI11.
   const auto add = [&app](const char* group, const char* name, std::optional<std::string>& value,
                           const char* kind, const char* help) {
     app.add_option(name, value, help)->group(group)->type_name(kind)->allow_extra_args(false);

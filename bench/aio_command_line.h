@@ -8,7 +8,7 @@
 
 namespace sluice::bench {
 
-// nullopt: help or version was asked for and printed. kInvalidArgument: one sentence.
+// nullopt: help or version was requested and printed. kInvalidArgument: one sentence.
 Result<std::optional<AioOptions>> parse_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice::bench

@@ -20,7 +20,7 @@ class Measurement {
   Result<RunResult> run(Mode mode, int number) {
     const std::string what = std::string(to_string(mode)) + ", run " + std::to_string(number + 1) +
                              " of " + std::to_string(options_.runs);
-    // Different data each time: a write that never happened leaves the pattern of the previous run.
+    // Different data each time: a write that never happened would leave the previous run's pattern.
     if (mode == Mode::kWrite) ++pattern_seed_;
     RunPlan plan{.mode = mode,
                  .range_bytes = options_.size_bytes,
@@ -71,7 +71,7 @@ class Measurement {
   const AioOptions& options_;
   const tools::Interrupt& interrupt_;
   tools::ProgressLine& progress_;
-  std::uint64_t pattern_seed_;  // of what the file holds
+  std::uint64_t pattern_seed_;  // the seed of the file's content
   int runs_done_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// aio_bench without a sweep: each mode several times on one session, row by row into the table.
+// aio_bench without a sweep: runs each mode several times on one session, and adds a row per run to
+// the table.
 #pragma once
 
 #include <cstdio>
@@ -11,8 +12,8 @@
 
 namespace sluice::bench {
 
-// Runs what the options say; an interrupt ends it early, with what was measured so far in
-// `results`. With --verify the file must hold the pattern of options.seed.
+// Runs what the options say. An interrupt ends it early, with the measurements so far in `results`.
+// With --verify the file must hold the pattern of options.seed.
 Status measure(AioSession& session, const AioOptions& options, const tools::Interrupt& interrupt,
                tools::ProgressLine& progress, std::FILE* table, std::vector<ModeRuns>& results);
 

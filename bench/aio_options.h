@@ -1,6 +1,6 @@
 // The options of aio_bench: as typed, and as checked values.
 //
-// parse_options() looks only at the text; check_places() then at folders, files and free space.
+// parse_options() checks only the text; check_places() then checks folders, files and free space.
 // Every error is one sentence that names the option, its value and what is allowed.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace sluice::bench {
 
-// An empty optional was not given.
+// An empty optional: not given.
 struct AioArguments {
   std::vector<std::string> paths;
   std::optional<std::string> file, size, mode, block_size, queue_depth, threads, backend, seconds,
@@ -29,19 +29,19 @@ struct AioArguments {
 
 struct AioOptions {
   std::vector<std::string> paths;  // folders for the scratch file; empty with `file`
-  std::string file;                // measure on this one instead
-  std::uint64_t size_bytes = 0;    // of the range measured; 0 with `file`: all of it
+  std::string file;                // an existing file to measure instead
+  std::uint64_t size_bytes = 0;    // size of the measured range; with `file` 0 means all of it
   std::uint64_t stripe_bytes = 0;
   std::vector<int> weights;
   std::vector<Mode> modes;  // one, or three for "all"
   std::uint64_t block_bytes = 0;
-  int queue_depth = 0;  // of each thread
+  int queue_depth = 0;  // per thread
   int threads = 0;
   double seconds = 0;
   double ramp_seconds = 0;
   std::uint64_t seed = 0;
   std::string json;  // "-": standard output
-  std::string out;   // of a sweep
+  std::string out;   // for a sweep
   int runs = 0;
   aio::BackendKind backend = aio::BackendKind::kAuto;
   bool overwrite = false;
@@ -59,8 +59,8 @@ struct AioOptions {
 
 Result<AioOptions> parse_options(const AioArguments& arguments);
 
-// Checks the places the options name, and fits size_bytes to the file and to whole blocks; `notes`
-// gets a sentence for each thing the user should know.
+// Checks the places that the options name, and rounds size_bytes to the file and to whole blocks.
+// `notes` gets sentences that the user should read.
 Status check_places(aio::FileSystem& files, AioOptions& options, std::vector<std::string>& notes);
 
 }  // namespace sluice::bench

@@ -1,4 +1,4 @@
-// The part of aio_options.h that looks at the machine: folders, the file, free space.
+// The part of aio_options.h that checks the machine: folders, the file, free space.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 namespace sluice::bench {
 namespace {
 
-// Why looking at the path failed, in words.
+// The reason why the path cannot be examined.
 std::string reason_of(int error_number, const char* wanted) {
   if (error_number == ENOENT) return std::string("there is no such ") + wanted;
   if (error_number == ENOTDIR) return "a part of the path is a file, not a folder";
@@ -38,7 +38,7 @@ Status check_folder(const std::string& path) {
   return {};
 }
 
-// Paths may share a drive: compares what each file system has to hold with what it has.
+// Paths may share a drive, so compares the space needed on each file system with its free space.
 Status check_space(aio::FileSystem& files, const AioOptions& options) {
   struct Share {
     std::uint64_t bytes = 0;
@@ -84,7 +84,7 @@ Status check_file(AioOptions& options, std::vector<std::string>& notes) {
   if (options.size_bytes == 0) options.size_bytes = size;
   if (static_cast<std::uint64_t>(status.st_blocks) * 512 < size)
     notes.push_back(path + " has holes: reads of them never reach the drive");
-  // What the page cache still holds would be written or dropped by the first direct transfers.
+  // Otherwise the first direct transfers would write back or drop what the page cache still holds.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor >= 0) {
     fdatasync(descriptor);

@@ -1,4 +1,4 @@
-// How aio_bench shows its results: a table for people, JSON for programs.
+// The output of aio_bench: a table for people, JSON for programs.
 #pragma once
 
 #include <cstdio>
@@ -24,8 +24,8 @@ struct ReportHeader {
 };
 ReportHeader make_header(const AioOptions& options, std::string command);
 
-// The run in the middle by GB/s, of those that were not interrupted; of an even number the slower
-// of the two in the middle. runs must not be empty.
+// The median run by GB/s among those that were not interrupted; of an even number the slower of the
+// two in the middle. runs must not be empty.
 const RunResult& median_run(const std::vector<RunResult>& runs);
 
 std::string machine_text(const ReportHeader& header);
@@ -44,9 +44,9 @@ std::string runs_json(const ReportHeader& header, const AioOptions& options,
 
 struct SweepPoint {
   AioSession::Options shape;
-  // For each try; nothing where nothing completed.
+  // One entry per try; nullopt: nothing completed.
   std::vector<std::optional<double>> gb_per_s;
-  // A try in which nothing completed counts as 0; nothing where that is all of them.
+  // A try in which nothing completed counts as 0; nullopt if nothing completed in any try.
   std::optional<double> mean() const;
 };
 std::string sweep_json(const ReportHeader& header, const AioOptions& options,

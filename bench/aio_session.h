@@ -1,8 +1,8 @@
 // AioSession: everything one measured run needs: a backend, a queue, registered buffers and the
-// open file. Made again for each block size, depth and thread count; the file stays.
+// open file. A new session is made for each block size, depth and thread count; the file stays.
 //
 // Memory:  threads * queue_depth buffers of one block.
-// Errors:  those of the parts.
+// Errors:  errors of the parts.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ namespace sluice::bench {
 
 // An existing file, or the files of an existing striped set, to be measured.
 struct BenchTarget {
-  std::vector<std::string> open_paths;  // maybe /proc/self/fd/N, for a file without a name
+  std::vector<std::string> open_paths;  // may be /proc/self/fd/N, for a file without a name
   std::vector<std::string> shown_paths;
   std::uint64_t size_bytes = 0;
   std::uint64_t stripe_bytes = 1 << 20;
   std::vector<int> weights;
 };
 
-// The error with the names a user knows in place of /proc/self/fd/N.
+// Replaces /proc/self/fd/N in the error by the names that the user gave.
 Error with_shown_paths(const Error& error, const BenchTarget& target);
 
 class AioSession {
@@ -35,7 +35,7 @@ class AioSession {
   struct Options {
     aio::BackendKind backend = aio::BackendKind::kAuto;
     std::uint64_t block_bytes = 1 << 20;
-    int queue_depth = 32;  // of each thread
+    int queue_depth = 32;  // per thread
     int threads = 1;
     bool single_submit = false;
     bool writable = false;

@@ -156,8 +156,8 @@ Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOp
         if (!any_completed) return Error(ErrorCode::kCancelled, "interrupted");
         return points;
       }
-      // A shape with which nothing completed is slow, not an error; if that is all of them, it is
-      // one.
+      // A shape with which nothing completed is slow, which is no error unless it holds for all
+      // shapes.
       const bool completed = last.has_every_kind();
       any_completed |= completed;
       point.gb_per_s.push_back(completed ? std::optional(last.gb_per_s()) : std::nullopt);

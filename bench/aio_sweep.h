@@ -23,12 +23,12 @@ std::vector<AioSession::Options> sweep_grid(const AioOptions& options, int cores
 // At least one of the points has a mean.
 const SweepPoint& best_point(const std::vector<SweepPoint>& points);
 
-// One table per thread count, block sizes down, depths across, the best in brackets; "-" where
-// nothing completed, or nothing was tried.
+// One table per thread count, with block sizes as rows and depths as columns, and the best in
+// brackets; "-" where nothing completed or was tried.
 std::string sweep_tables(const std::vector<SweepPoint>& points, const SweepPoint& best);
 
-// Points in the order of the grid; an interrupt leaves some untried. It is an error if nothing
-// completed with any of them; kCancelled where an interrupt was the reason.
+// Points are in the order of the grid; an interrupt leaves some untried. An error if nothing
+// completed at any point; kCancelled if an interrupt was the reason.
 Result<std::vector<SweepPoint>> run_sweep(const BenchTarget& target, const AioOptions& options,
                                           const std::vector<AioSession::Options>& grid,
                                           const tools::Interrupt& interrupt,

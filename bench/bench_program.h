@@ -1,5 +1,5 @@
-// What the main programs of all benches have in common: the path from the command line to an exit
-// code, where table and JSON go, one sentence for each complaint, and how an interrupted run ends.
+// Shared by the main programs of all benches. Covers the path from the command line to an exit
+// code, the outputs for table and JSON, error sentences, and the end of an interrupted run.
 #pragma once
 
 #include <cstdio>
@@ -25,36 +25,37 @@ inline constexpr int kUserError = 2;
 
 struct BenchCommand {
   std::string program;  // "swap_bench"
-  std::string text;     // as it could be typed again
+  std::string text;     // the command line as it could be typed again
 };
 
 // Threads: one at a time.
 class BenchProgram {
  public:
-  // json: what --json says; empty: no JSON; "-": on standard output, and the table on standard
-  // error.
+  // json: the value of --json. Empty: no JSON; "-": JSON on standard output, and the table on
+  // standard error.
   BenchProgram(BenchCommand command, const std::string& json);
 
   const std::string& command() const { return command_.text; }
   const aio::MachineInfo& machine() const { return machine_; }
-  std::FILE* out() const { return out_; }  // of tables
+  std::FILE* out() const { return out_; }  // for tables
   tools::ProgressLine& progress() { return progress_; }
-  // Shows on the progress line how far `what` has come. The program must outlive it.
+  // Shows the progress of `what` on the progress line. The program must outlive the returned
+  // function.
   OnProgress showing(std::string what);
 
-  // Adds to the table, immediately.
+  // Prints to the table immediately.
   void show(std::string_view text);
-  // The program, the machine, and the file system of each path.
+  // Prints the program, the machine, and the file system of each path.
   void show_machine(const std::vector<std::string>& paths = {});
 
-  // Whether finish() will be able to write the JSON; ask before anything is measured.
+  // Whether finish() can write the JSON; called before anything is measured.
   Status check_json() const;
 
-  // Each of the following says how the run ended, and returns its exit code.
+  // Each of the following reports how the run ended, and returns its exit code.
   int fail(const Error& error, int code);
   int fail_interrupted();    // before there was a result
-  int results_incomplete();  // those on the table, because of an interrupt
-  // With all results in the table. Asks for the JSON, and writes it, where --json was given.
+  int results_incomplete();  // the table is incomplete because of an interrupt
+  // All results are in the table. Gets the JSON and writes it if --json was given.
   int finish(const std::function<std::string()>& json, bool interrupted = false);
 
  private:
@@ -69,8 +70,8 @@ class BenchProgram {
 // Prints "program: text" on standard error; returns the code.
 int complain(std::string_view program, std::string_view text, int code);
 
-// A bench's whole main(). parse(argc, argv) is a Result of optional options, none of them after
-// --help; run(options, command) returns the exit code.
+// A bench's whole main(). parse(argc, argv) returns a Result of optional options, which are empty
+// after --help; run(options, command) returns the exit code.
 template <typename Parse, typename Run>
 int bench_main(std::string_view program, int argc, const char* const* argv, Parse parse, Run run) {
   const tools::SignalThread signals;

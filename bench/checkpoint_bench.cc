@@ -55,7 +55,7 @@ class Program {
     AioOptions places = options().io;
     std::vector<std::string> notes;
     aio::RealFileSystem files;
-    places.size_bytes = places.block_bytes;  // the space is looked at below, for all together
+    places.size_bytes = places.block_bytes;  // space is checked below, for everything together
     SLUICE_RETURN_IF_ERROR(check_places(files, places, notes));
     const std::uint64_t needed = options().state_bytes() + options().io.size_bytes;
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free, files.free_bytes(options().path()));
@@ -91,7 +91,7 @@ class Program {
     return workload_->check(interrupt_, bench_.showing("comparing"));
   }
 
-  // Which comes first changes from round to round, so that neither always follows the other.
+  // The order changes from round to round, so that neither always follows the other.
   Result<CheckpointRound> measure_round(std::size_t number) {
     CheckpointRound round;
     for (const bool writing : {true, false}) {
@@ -137,7 +137,7 @@ class Program {
   CheckpointReport report_;
   std::unique_ptr<CheckpointWorkload> workload_;
   std::unique_ptr<ScratchFile> scratch_;
-  double seconds_ = 2;  // of the latest pass: how long aio is measured
+  double seconds_ = 2;  // time of the latest pass; aio is measured for as long
 };
 
 int run(CheckpointBenchOptions options, const BenchCommand& command) {

@@ -26,7 +26,7 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
-// An empty optional was not given.
+// An empty optional: not given.
 struct CheckpointArguments {
   std::vector<std::string> paths;
   std::optional<std::string> parameters, shard_size, chunks, runs, backend, block_size, queue_depth,
@@ -60,7 +60,7 @@ Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
   SLUICE_ASSIGN_OR_RETURN(options.runs, small_number("--runs", given.runs.value_or("3"), 1, 100));
   if (given.paths.size() > 1)
     return wrong("--path", given.paths[1], "a checkpoint lies in one folder; give one");
-  // What is shared with aio_bench is checked by the same code, and reported in the same words.
+  // Options shared with aio_bench are checked by the same code and reported in the same words.
   AioArguments io;
   io.paths = given.paths;
   io.size = std::to_string(
@@ -83,7 +83,7 @@ Result<std::optional<CheckpointBenchOptions>> parse_checkpoint_command_line(
   CheckpointArguments to;
   CLI::App app(kDescription, "checkpoint_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse() says better what is wrong with one.
+  // Every value is parsed as text, since parse() gives better errors than CLI11.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);

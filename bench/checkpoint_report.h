@@ -1,4 +1,4 @@
-// What checkpoint_bench found: rows, a summary and JSON.
+// The results of checkpoint_bench: rows, a summary and JSON.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace sluice::bench {
 struct CheckpointRound {
   CheckpointPass save;
   CheckpointPass load;
-  RunResult write;  // aio's
+  RunResult write;  // measured by aio
   RunResult read;
 };
 
 struct CheckpointReport {
   CheckpointBenchOptions options;
   std::string backend;
-  std::uint64_t staging_bytes = 0;        // of a save, and of a load
-  std::uint64_t peak_resident_bytes = 0;  // of the process; 0: not known
+  std::uint64_t staging_bytes = 0;        // for a save, and for a load
+  std::uint64_t peak_resident_bytes = 0;  // this process; 0: unknown
   bool interrupted = false;
   std::vector<CheckpointRound> rounds;
 

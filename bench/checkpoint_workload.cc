@@ -16,13 +16,13 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::int64_t kStep = 1;  // of the checkpoint
+constexpr std::int64_t kStep = 1;  // step number of the checkpoint
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint64_t kTensorElements = 38'597'376 / 3;  // a matrix of GPT-2 XL, about
-constexpr std::uint64_t kRangeElements = 65'536;           // as the offloader hands it out
-constexpr std::uint64_t kWindows = 61;                     // different beginnings of a range
+constexpr std::uint64_t kTensorElements = 38'597'376 / 3;  // about a matrix of GPT-2 XL
+constexpr std::uint64_t kRangeElements = 65'536;           // elements in a range of the offloader
+constexpr std::uint64_t kWindows = 61;                     // number of distinct begins of a range
 constexpr std::uint64_t kWindowStep = 257;
 
 std::vector<engine::TensorSpec> parameters_of(std::uint64_t elements) {
@@ -42,7 +42,7 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-// How far a pass has come.
+// The progress of a pass.
 class CheckpointWorkload::Watch {
  public:
   Watch(const tools::Interrupt& interrupt, const OnProgress& on_progress, std::uint64_t total_bytes)
@@ -90,7 +90,7 @@ Result<std::unique_ptr<CheckpointWorkload>> CheckpointWorkload::create(
   return workload;
 }
 
-// One program at a time; what a killed one left there is removed.
+// Takes the folder for one program at a time, and removes what a killed program left there.
 Status CheckpointWorkload::take_home() {
   aio::FileSystem& files = backend_->files();
   SLUICE_RETURN_IF_ERROR(files.make_directories(home_));

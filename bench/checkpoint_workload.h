@@ -1,9 +1,9 @@
-// CheckpointWorkload: a model's state, saved and loaded range by range as a training run does it.
+// CheckpointWorkload: a model's state, saved and loaded range by range like in a training run.
 //
-// Memory:  a few ranges of state besides what writer and reader take.
-// Errors:  those of the writer and the reader; kCancelled after an interrupt. kCorrupt: what was
-//          loaded is not what was saved.
-// The checkpoint and its folder are removed by the destructor.
+// Memory:  a few ranges of state in addition to the memory of writer and reader.
+// Errors:  errors of the writer and the reader; kCancelled after an interrupt. kCorrupt: the loaded
+//          state differs from the saved state.
+// The destructor removes the checkpoint and its folder.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace sluice::bench {
 
 struct CheckpointPass {
   double seconds = 0;
-  double begin_seconds = 0;  // of them: until the first range
-  double end_seconds = 0;    // of them: from the last range on
+  double begin_seconds = 0;  // part of `seconds`: until the first range
+  double end_seconds = 0;    // part of `seconds`: from the last range on
   std::uint64_t bytes = 0;
 
   double gb_per_s() const { return static_cast<double>(bytes) / seconds / 1e9; }
@@ -31,16 +31,16 @@ struct CheckpointPass {
 
 class CheckpointWorkload {
  public:
-  // kBusy: another one is at work on the same path.
+  // kBusy: another process uses the same path.
   static Result<std::unique_ptr<CheckpointWorkload>> create(const CheckpointBenchOptions& options);
   ~CheckpointWorkload();
   CheckpointWorkload(const CheckpointWorkload&) = delete;
   CheckpointWorkload& operator=(const CheckpointWorkload&) = delete;
 
-  // From scratch: what was saved before is removed first, which is not measured.
+  // Starts from scratch: removes the previous checkpoint first, which is not measured.
   Result<CheckpointPass> save(const tools::Interrupt& interrupt, const OnProgress& on_progress);
   Result<CheckpointPass> load(const tools::Interrupt& interrupt, const OnProgress& on_progress);
-  // Every byte loaded is the one saved. Not measured.
+  // Checks that every byte loaded is the one saved. Not measured.
   Status check(const tools::Interrupt& interrupt, const OnProgress& on_progress);
   Status remove();
 
@@ -57,8 +57,8 @@ class CheckpointWorkload {
                                 std::uint64_t count) const;
 
   const CheckpointBenchOptions options_;
-  const std::string home_;    // ours alone
-  const std::string folder_;  // the checkpoint's, in it
+  const std::string home_;    // used by this object alone
+  const std::string folder_;  // the checkpoint's folder in home_
   std::vector<engine::TensorSpec> parameters_;
   std::vector<float> values_;  // every range is a window of it
   std::unique_ptr<aio::IoBackend> backend_;

@@ -13,7 +13,7 @@ ClosedLoop::ClosedLoop(AioSession& session, const LoopJob& job)
     : session_(session),
       job_(job),
       block_bytes_(session.options().block_bytes),
-      // A pass covers a shorter last block too; round and round goes over whole blocks only.
+      // A single pass includes a shorter last block; repeated passes cover whole blocks only.
       block_count_(job.one_pass ? (job.range_bytes + block_bytes_ - 1) / block_bytes_
                                 : job.range_bytes / block_bytes_),
       lanes_(static_cast<std::size_t>(session.options().threads)),

@@ -1,7 +1,7 @@
-// ClosedLoop: keeps every buffer of a session in flight. A block that completes is followed, from
-// its own completion callback, by the next one, so the IO thread needs no other thread to continue.
+// ClosedLoop: keeps every buffer of a session in flight. The completion callback of a block issues
+// the next one, so the IO thread needs no other thread to continue.
 //
-// Threads: the methods from one thread, the callbacks run on the backend's.
+// Threads: methods from one thread; callbacks run on the backend's threads.
 // Errors:  the first failed transfer or wrong byte stops the loop; drain() returns it.
 // The session must outlive the loop; the destructor stops and drains.
 #pragma once
@@ -24,15 +24,15 @@ namespace sluice::bench {
 
 struct LoopJob {
   Mode mode = Mode::kRead;
-  std::uint64_t range_bytes = 0;  // the part of the target that is used, from 0
-  bool one_pass = false;          // kRead, kWrite: each block once and end, instead of round and
-                                  // round until stop()
+  std::uint64_t range_bytes = 0;  // the used part of the target, from offset 0
+  bool one_pass = false;          // kRead, kWrite: each block once, instead of repeating
+                                  // until stop()
   std::uint64_t first_block = 0;  // where a pass begins
   std::optional<std::uint64_t> pattern_seed;  // writes carry the pattern, reads are checked
   std::uint64_t random_seed = 1;
 };
 
-// What completed while counting was on.
+// Transfers that completed while counting was on.
 struct LoopCounts {
   std::uint64_t reads = 0;
   std::uint64_t writes = 0;
@@ -57,7 +57,7 @@ class ClosedLoop {
 
   LoopCounts counts() const;
   std::uint64_t counted_bytes() const;
-  // Blocks handed out of the sequential stream of writes (of reads where the mode has no writes).
+  // Blocks issued in the sequential stream of writes, or of reads if the mode has no writes.
   std::uint64_t issued_blocks() const;
   std::uint64_t checked_bytes() const { return checked_bytes_.load(std::memory_order_relaxed); }
 
@@ -92,7 +92,7 @@ class ClosedLoop {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
 
-  // Written for every block, unlike what is above.
+  // Written for every block, unlike the members above.
   alignas(64) std::atomic<std::uint64_t> next_read_;
   std::atomic<std::uint64_t> next_write_;
   std::atomic<std::uint64_t> checked_bytes_{0};

@@ -1,5 +1,6 @@
-// DeviceClock: the time and the activation memory of calls on the CPU or on the current CUDA
-// device, by its own events and its allocator's counts. Without a GPU memory is not counted.
+// DeviceClock: measures the time and the activation memory of calls on the CPU or on the current
+// CUDA device, with its events and its allocator's statistics. Without a GPU memory is not
+// measured.
 //
 // Threads: one.
 #pragma once
@@ -23,9 +24,9 @@ class DeviceClock {
 
   static bool has_cuda();
 
-  // Waits for what was queued before, then starts the time and the peak.
+  // Waits for all work queued before, then starts the time and the peak.
   void start();
-  // Waits for what was queued since.
+  // Waits for all work queued since start().
   double stop_ms();
 
   std::uint64_t allocated_bytes() const;

@@ -1,7 +1,7 @@
-// KernelWorkload: a kernel and its arrays, filled with values as training has them.
+// KernelWorkload: a kernel and its arrays, filled with values typical of training.
 //
-// Arrays begin on pages; with a stagger of s, array k (0, 1, ...) begins k * s cache lines after
-// one, so that equal elements of different arrays do not share the low bits of their addresses.
+// Arrays begin on pages. With a stagger of s, array k (0, 1, ...) begins k * s cache lines after a
+// page boundary. Equal elements of different arrays then differ in the low bits of their addresses.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class KernelWorkload {
   KernelWorkload(const KernelWorkload&) = delete;
   KernelWorkload& operator=(const KernelWorkload&) = delete;
 
-  // The kernel once over all elements.
+  // Runs the kernel once over all elements.
   virtual void pass() = 0;
 
   aio::PageKind page_kind() const { return memory_.at(0).page_kind(); }
@@ -29,12 +29,12 @@ class KernelWorkload {
   KernelWorkload(aio::Executor& executor, int stagger_lines)
       : executor_(&executor), stagger_lines_(stagger_lines) {}
 
-  // The next array; it lives as long as this object.
+  // Allocates the next array, which lives as long as this object.
   Result<std::byte*> map(std::uint64_t bytes);
-  // fill(begin, end) over 0 .. elements, with all threads.
+  // Calls fill(begin, end) over 0 .. elements on all threads.
   template <typename Fill>
   void fill_all(std::uint64_t elements, const Fill& fill);
-  // In (-1, 1), different for neighbours.
+  // In (-1, 1), different for neighbouring elements.
   static float noise(std::uint64_t i);
 
   aio::Executor& executor() { return *executor_; }

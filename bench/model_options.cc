@@ -36,7 +36,7 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options.";
 
-// An empty optional was not given.
+// An empty optional: not given.
 struct ModelArguments {
   std::optional<std::string> model, layers, hidden, heads, micro_batch, tokens, dtype, dropout,
       device, runs, threads, json;
@@ -147,7 +147,7 @@ Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
   ModelArguments to;
   CLI::App app(kDescription, "model_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse() says better what is wrong with one.
+  // Every value is parsed as text, since parse() gives better errors than CLI11.
   const auto add = [&app](const char* name, std::optional<std::string>& value, const char* kind,
                           const char* help) {
     app.add_option(name, value, help)->type_name(kind)->allow_extra_args(false);

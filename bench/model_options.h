@@ -22,14 +22,14 @@ struct ModelBenchOptions {
   bool cuda = false;
   bool deterministic = false;
   int runs = 0;
-  int threads = 0;   // of the CPU
+  int threads = 0;   // CPU threads
   std::string json;  // "-": standard output; empty: none
 };
 
-// Of the whole model: its units, their kinds and costs.
+// The layout of the whole model: its units, their kinds and costs.
 engine::ModelLayout layout_of(const ModelBenchOptions& options);
 
-// Nothing when --help or --version was asked for, and printed.
+// nullopt: --help or --version was requested and printed.
 Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
                                                                   const char* const* argv);
 

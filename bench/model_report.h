@@ -1,4 +1,4 @@
-// What model_bench reports: a table for people, JSON for programs.
+// The output of model_bench: a table for people, JSON for programs.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct ModelReport {
     double ms = 0;
     double flops = 0;
   };
-  // A micro-batch's forward and backward through all units: activations saved, or recomputed.
+  // Forward and backward of a micro-batch through all units: activations saved, or recomputed.
   std::vector<Whole> wholes() const;
   const PassMeasurement& pass(const std::string& name) const;
 };

@@ -79,11 +79,11 @@ class ModelWorkload {
     gradients_.try_emplace(unit, layout, at::zeros({elements}, numbers_.dtype(at::kFloat)));
   }
 
-  // `before` is not timed; what it saves counts.
+  // `before` is not timed, but memory that it saves counts.
   PassMeasurement time(const std::string& name, double flops, const Call& before, const Call& call);
   std::vector<PassMeasurement> measure_block(int unit);
   std::vector<PassMeasurement> measure_rest();
-  // Of the unit, and behind it what it borrows.
+  // The unit's own views, followed by those that it borrows.
   UnitViews bound(const std::map<int, UnitViews>& units, int unit) const {
     std::vector<const UnitViews*> lent;
     for (const int lender : layout_.lenders(unit)) lent.push_back(&units.at(lender));
@@ -103,7 +103,7 @@ class ModelWorkload {
   DeviceClock clock_;
   at::Device device_;
   at::TensorOptions numbers_;
-  std::map<int, UnitViews> parameters_;  // by unit: the first of each kind, and what they borrow
+  std::map<int, UnitViews> parameters_;  // by unit: the first of each kind, and their lenders
   std::map<int, UnitViews> gradients_;
   at::Tensor input_;
   at::Tensor gradient_;

@@ -1,5 +1,5 @@
-// Values of options as they were typed: whole numbers within bounds, and the sentence that names an
-// option, its value and what is allowed.
+// Parses option values: whole numbers within bounds, and the error sentence that names an option,
+// its value and what is allowed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ Error wrong(const std::string& option, const std::string& value, const std::stri
 // kInvalidArgument: not a whole number from `low` to `high`.
 Result<std::uint64_t> whole_number(const std::string& option, const std::string& text,
                                    std::uint64_t low, std::uint64_t high);
-// Likewise; low must not be negative.
+// Like whole_number(); low must not be negative.
 Result<int> small_number(const std::string& option, const std::string& text, int low, int high);
 
 }  // namespace sluice::bench

@@ -68,8 +68,8 @@ std::optional<PatternMismatch> find_mismatch(std::span<const std::byte> data, st
   const auto expected_at = [&](std::size_t i) {
     return mix64(base + (offset_bytes + i) / kWordBytes * kGolden);
   };
-  // A stretch at a time without a branch; the words of one that differs are then examined one by
-  // one.
+  // Compares a stretch at a time without branches, and examines single words only in a stretch that
+  // differs.
   constexpr std::size_t kStretchBytes = 64 * kWordBytes;
   for (std::size_t begin = 0; begin < data.size(); begin += kStretchBytes) {
     const std::size_t end = std::min(begin + kStretchBytes, data.size());

@@ -1,10 +1,9 @@
 // The pattern that --verify writes: every 8-byte word is a function of the seed and of its own
 // offset in the file.
 //
-// For one seed the function is a bijection of offsets, so no two words of a file are alike: a lost,
-// torn, stale or misplaced write cannot look right, and the word found in a wrong place shows where
-// it came from. The bytes look random, so drives and hypervisors that compress or drop zeros gain
-// nothing.
+// For one seed the function is a bijection of offsets, so no two words of a file are alike. A lost,
+// torn, stale or misplaced write cannot look right, and a misplaced word shows where it came from.
+// The bytes look random, so drives and hypervisors that compress or drop zeros gain nothing.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +18,14 @@ namespace sluice::bench {
 void fill_pattern(std::span<std::byte> data, std::uint64_t seed, std::uint64_t offset_bytes);
 
 struct PatternMismatch {
-  std::uint64_t offset_bytes = 0;  // of the first wrong byte, in the file
+  std::uint64_t offset_bytes = 0;  // the first wrong byte in the file
   std::uint8_t expected = 0;
   std::uint8_t got = 0;
-  // The word found there belongs to this offset of the file.
+  // The file offset that the found word belongs to.
   std::optional<std::uint64_t> belongs_to_bytes;
 };
 
-// The first byte of `data`, which was read from offset_bytes, that is not the pattern.
+// The first byte of `data`, which was read from offset_bytes, that differs from the pattern.
 // file_bytes bounds where misplaced data may come from.
 std::optional<PatternMismatch> find_mismatch(std::span<const std::byte> data, std::uint64_t seed,
                                              std::uint64_t offset_bytes, std::uint64_t file_bytes);

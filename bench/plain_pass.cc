@@ -13,7 +13,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr std::uint64_t kLine = 64;
-// As far ahead as the kernels ask for their lines: a yardstick should not lack what they have.
+// Prefetches as far ahead as the kernels do, so that the yardstick has no disadvantage.
 constexpr std::uint64_t kPrefetchBytes = kKiB;
 
 using RangePass = void(std::byte* to, const std::byte* from, std::uint64_t bytes);
@@ -23,7 +23,7 @@ struct Line {
 };
 
 Line load_line(const std::byte* from) {
-  // As a number, since it may lie beyond the memory's end, where prefetching does nothing.
+  // A number, since it may be beyond the memory's end, where prefetching does nothing.
   const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kPrefetchBytes;
   // NOLINTNEXTLINE(performance-no-int-to-ptr)
   _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
@@ -49,7 +49,7 @@ void store_line(std::byte* to, const Line& line) {
   store(target + 3, line.d);
 }
 
-// Cheaper than any wait for memory, and needs both lines.
+// Cheaper than any wait for memory, and depends on both lines.
 Line either(const Line& x, const Line& y) {
   return {.a = _mm_or_si128(x.a, y.a),
           .b = _mm_or_si128(x.b, y.b),
@@ -57,7 +57,7 @@ Line either(const Line& x, const Line& y) {
           .d = _mm_or_si128(x.d, y.d)};
 }
 
-// memcpy switches to non-temporal stores for long copies: short ones prevent that.
+// memcpy uses non-temporal stores for long copies; short ones prevent that.
 void copy_regular(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += 64 * kKiB)
     std::memcpy(to + at, from + at, std::min(64 * kKiB, bytes - at));

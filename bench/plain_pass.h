@@ -1,5 +1,5 @@
-// Passes over memory that move bytes as fast as the machine can and compute nothing: what a kernel
-// with the same proportion of reads to writes is measured against.
+// Passes over memory that move bytes as fast as the machine can and compute nothing: the yardstick
+// for a kernel with the same proportion of reads to writes.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ std::string_view to_string(Traffic traffic);
 
 enum class Stores : std::uint8_t {
   kRegular,      // through the caches: a line is read before it is overwritten
-  kNonTemporal,  // around them
+  kNonTemporal,  // bypass the caches
 };
 std::string_view to_string(Stores stores);
 
@@ -27,12 +27,12 @@ struct PlainPass {
   Traffic traffic = Traffic::kCopy;
   Stores stores = Stores::kRegular;  // kRead has none
 
-  // Read + written, for `bytes` read.
+  // Bytes read and written in total, for `bytes` read.
   std::uint64_t moved_bytes(std::uint64_t bytes) const;
 };
 
-// Reads `bytes` at `from`, with all threads, each a contiguous range, and writes what the pass
-// writes at `to`. Both 64-byte aligned, bytes a multiple of 128.
+// Reads `bytes` at `from` and writes the pass's output at `to`. Each thread handles a contiguous
+// range. Both are 64-byte aligned; bytes is a multiple of 128.
 void run_plain_pass(aio::Executor& executor, PlainPass pass, std::byte* to, const std::byte* from,
                     std::uint64_t bytes);
 

@@ -1,4 +1,4 @@
-// Random: splitmix64. A counter and a finaliser, 1 ns a number, seedable, good enough to choose
+// Random: splitmix64, a counter and a finaliser. 1 ns per number, seedable, good enough to choose
 // offsets and directions.
 #pragma once
 

@@ -48,7 +48,7 @@ bool is_ours(const nlohmann::json& json, ResultFile::Kind kind) {
   return json.contains("version") && json.contains("machine");
 }
 
-// A link stays; what it points to is replaced.
+// A link stays, and its target is replaced.
 std::string follow_links(const std::string& path) {
   const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
                                                          &std::free);

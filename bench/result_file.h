@@ -1,8 +1,8 @@
 // ResultFile: a JSON file that appears whole or not at all.
 //
-// check() finds out, before the measurement begins, whether write() will be able to: the folder
-// exists and is writable, and anything that already has the name is an earlier result of this
-// program or empty, not some other file. Devices and pipes are written directly.
+// check() finds out before the measurement whether write() will succeed. The folder must exist and
+// be writable, and an existing file of that name must be empty or an earlier result of this
+// program. Devices and pipes are written directly.
 #pragma once
 
 #include <string>
@@ -16,15 +16,15 @@ class ResultFile {
  public:
   enum class Kind {
     kMeasurement,  // "version" and "machine" are among its keys
-    kAioSection,   // "aio" is its only key: a whole configuration, which has more, is not ours
+    kAioSection,   // "aio" is the only key: a full configuration, which has more, is refused
   };
-  // option: for messages, "--json". "-" as path is standard output.
+  // option: for messages, "--json". The path "-" is standard output.
   ResultFile(std::string option, std::string path, Kind kind);
 
   Status check() const;
-  // An earlier result that write() will replace: a sentence about it, else empty.
+  // A sentence about an earlier result that write() will replace; else empty.
   std::string note() const;
-  // To a temporary file beside it, which then takes its place.
+  // Writes a temporary file next to it and renames that.
   Status write(std::string_view text) const;
 
  private:

@@ -12,7 +12,7 @@ namespace sluice::bench {
 
 Result<std::unique_ptr<ScratchFile>> ScratchFile::create(const Options& options) {
   std::unique_ptr<ScratchFile> scratch(new ScratchFile);
-  // They only keep the file open: no transfer goes through them.
+  // These only keep the file open: no transfer uses them.
   SLUICE_ASSIGN_OR_RETURN(scratch->backend_, aio::PosixBackend::create({.threads = 1}));
   SLUICE_ASSIGN_OR_RETURN(
       scratch->queue_,
@@ -25,7 +25,7 @@ Result<std::unique_ptr<ScratchFile>> ScratchFile::create(const Options& options)
                               .file = {.open = {.access = aio::OpenOptions::Access::kReadWrite,
                                                 .create = aio::OpenOptions::Create::kAnonymous},
                                        .size_bytes = options.size_bytes,
-                                       .overwritten = true}}));  // as the state store's
+                                       .overwritten = true}}));  // like the state store's
   BenchTarget& target = scratch->target_;
   for (const aio::File* file : scratch->file_->files()) {
     target.open_paths.push_back("/proc/self/fd/" + std::to_string(file->descriptor()));

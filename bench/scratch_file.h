@@ -1,8 +1,8 @@
 // ScratchFile: the file aio_bench measures on, in one folder or striped over several.
 //
-// It has no name, so that it is gone with the process, however that ends. Sessions open it again
-// through /proc/self/fd. Its space is reserved in create(); the first write to space that was only
-// reserved is slow, and reads of it never reach the drive, so write it once before measuring.
+// The file has no name, so that it disappears with the process, however that ends. Sessions open it
+// again through /proc/self/fd. create() reserves its space. The first write to reserved space is
+// slow, and reads of it never reach the drive, so write it once before measuring.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class ScratchFile {
   BenchTarget target_;
 };
 
-// How fast each folder's drive writes, in GB/s: a scratch file of at most probe_bytes is written
-// twice, and the second time counts. For StripedFile::weights_from_speeds.
+// Measures how fast each folder's drive writes, in GB/s, for StripedFile::weights_from_speeds. A
+// scratch file of at most probe_bytes is written twice; the second time counts.
 Result<std::vector<double>> measure_write_speeds(
     const std::vector<std::string>& folders, std::uint64_t probe_bytes, aio::BackendKind backend,
     const tools::Interrupt& interrupt,

@@ -105,7 +105,7 @@ class Program {
     return told != 0 ? told : recorded;
   }
 
-  // What was measured before is reported, whatever the outcome.
+  // Earlier measurements are reported, whatever the outcome.
   int try_to_record(engine::TrainingRun& run) {
     if (options().profile.empty() || report_.measured.interrupted) return 0;
     try {

@@ -13,13 +13,13 @@ struct StepBenchOptions {
   tools::ConfigOptions config;
   int steps = 0;
   int warmup = 0;
-  double seconds = 0;   // of measured steps, at most; 0: no limit
+  double seconds = 0;   // limit on the measured steps; 0: no limit
   std::string commit;   // for the result; empty: not given
   std::string json;     // empty: none; "-": standard output
-  std::string profile;  // empty: no steps are recorded; else where their trace goes
+  std::string profile;  // path of the trace of recorded steps; empty: none are recorded
 };
 
-// Nothing: --help or --version was asked for and printed.
+// nullopt: --help or --version was requested and printed.
 Result<std::optional<StepBenchOptions>> parse_step_command_line(int argc, const char* const* argv);
 
 }  // namespace sluice::bench

@@ -23,18 +23,17 @@ namespace {
 // A step may be short, and the drive slow.
 constexpr double kReferencePatienceSeconds = 60;
 
-// As long as nothing has been written, what fails is for the user to change, except for broken
-// drives.
+// Before anything has been written, errors are the user's to change, except for broken drives.
 int exit_code_of_setup(ErrorCode code) {
   return code == ErrorCode::kIo || code == ErrorCode::kCorrupt || code == ErrorCode::kInternal
              ? kOurError
              : kUserError;
 }
 
-// aio_bench's mixed mode on a scratch file of its own, on the same paths with the same blocks.
+// aio_bench's mixed mode on its own scratch file, with the same paths and blocks.
 class Reference {
  public:
-  // Takes its space; nothing is written yet.
+  // Reserves its space; nothing is written yet.
   static Result<std::unique_ptr<Reference>> create(const AioOptions& io) {
     std::unique_ptr<Reference> reference(new Reference(io));
     SLUICE_ASSIGN_OR_RETURN(reference->file_, ScratchFile::create({.folders = io.paths,
@@ -98,8 +97,8 @@ class Program {
  private:
   const SwapBenchOptions& options() const { return report_.options; }
 
-  // Everything that the run needs on the paths, so that a full disk shows before anything is
-  // written.
+  // Reserves all space that the run needs on the paths, so that a full disk shows before anything
+  // is written.
   Status take_space() {
     SLUICE_RETURN_IF_ERROR(check());
     SLUICE_ASSIGN_OR_RETURN(workload_, SwapWorkload::create(options()));
@@ -109,7 +108,8 @@ class Program {
     }
     return {};
   }
-  // Not the space: what takes it reports that itself, and names its own options.
+  // Does not check the space: the code that reserves it reports errors itself, and names its own
+  // options.
   Status check() {
     AioOptions places = options().io;
     places.size_bytes = places.block_bytes;
@@ -143,7 +143,7 @@ class Program {
     return {};
   }
 
-  // The order rotates from round to round, so that none always follows the same other.
+  // The order rotates from round to round, so that no order always follows the same other one.
   Result<SwapRound> measure_round(std::size_t number) {
     constexpr double kFirstSeconds = 2;
     const std::size_t orders = options().orders.size();
@@ -173,7 +173,7 @@ class Program {
   SwapReport report_;
   std::unique_ptr<SwapWorkload> workload_;
   std::unique_ptr<Reference> reference_;
-  double step_seconds_ = 0;  // of the latest step
+  double step_seconds_ = 0;  // time of the latest step
 };
 
 int run(SwapBenchOptions options, const BenchCommand& command) {

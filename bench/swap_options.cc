@@ -39,7 +39,7 @@ constexpr const char* kExamples =
     "\n"
     "Exit codes: 0 done; 1 an IO error or wrong data; 2 a mistake in the options; 130 Ctrl-C.";
 
-// An empty optional was not given.
+// An empty optional: not given.
 struct SwapArguments {
   std::vector<std::string> paths;
   std::optional<std::string> elements, bytes_per_element, record_elements, buffers, pinned_budget,
@@ -150,7 +150,7 @@ Status parse_work(const SwapArguments& given, SwapBenchOptions& options) {
   return {};
 }
 
-// What swap_bench and aio_bench share is checked by the same code, and reported in the same words.
+// Options shared with aio_bench are checked by the same code and reported in the same words.
 Status parse_io(const SwapArguments& given, SwapBenchOptions& options) {
   AioArguments io;
   io.paths = given.paths;
@@ -205,7 +205,7 @@ Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const 
   SwapArguments to;
   CLI::App app(kDescription, "swap_bench");
   app.footer(kExamples);
-  // Every value is taken as text: parse() says better what is wrong with one.
+  // Every value is parsed as text, since parse() gives better errors than CLI11.
   const auto add = [&app](const char* group, const char* name, std::optional<std::string>& value,
                           const char* kind, const char* help) {
     app.add_option(name, value, help)->group(group)->type_name(kind)->allow_extra_args(false);

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kReached = 0.95;  // of the reference: the drive itself is the limit
+constexpr double kReached = 0.95;  // share of the reference: the drive limits
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

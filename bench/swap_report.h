@@ -1,4 +1,4 @@
-// How swap_bench shows its results: a table and sentences for people, JSON for programs.
+// The output of swap_bench: a table and sentences for people, JSON for programs.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct SwapRound {
 
 struct SwapReport {
   SwapBenchOptions options;
-  std::vector<SwapRound> rounds;  // whole ones
+  std::vector<SwapRound> rounds;  // only complete rounds
   ChecksumCost checksums;
   aio::PinnedPool::Usage pinned;
   std::string backend;
@@ -32,7 +32,7 @@ struct SwapReport {
   static std::string step_row(const SwapStep& step, const std::string& label,
                               const std::optional<RunResult>& reference);
   static std::string reference_row(const RunResult& run, const std::string& label);
-  // Medians, and what limits; rounds must not be empty.
+  // Medians and the bottleneck; rounds must not be empty.
   std::string summary() const;
   std::string json(const aio::MachineInfo& machine, const std::string& command) const;
 
@@ -41,8 +41,8 @@ struct SwapReport {
     double read_gb_per_s = 0;
     double write_gb_per_s = 0;
     double seconds = 0;
-    std::optional<double> share;  // of the reference of the same round
-    double wait_read = 0;         // as parts of the step
+    std::optional<double> share;  // relative to the reference in the same round
+    double wait_read = 0;         // this and the next two: shares of the step
     double compute = 0;
     double wait_write = 0;
   };

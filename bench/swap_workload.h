@@ -1,9 +1,9 @@
 // SwapWorkload: a store of optimizer state, and whole steps over it.
 //
-// Memory:  the pinned buffers, and one record's gradient and parameters, which every record uses.
-// Threads: one; the work inside a step on the executor's.
-// Errors:  those of the store and the pipeline; kCancelled after an interrupt.
-// The store's files are removed by the destructor.
+// Memory:  the pinned buffers, and one record's gradient and parameters, shared by all records.
+// Threads: one; the work inside a step runs on the executor's threads.
+// Errors:  errors of the store and the pipeline; kCancelled after an interrupt.
+// The destructor removes the store's files.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct SwapStep {
   double gb_per_s() const { return read_gb_per_s() + write_gb_per_s(); }
 };
 
-// Of a record in memory, with all threads.
+// For a record in memory, with all threads.
 struct ChecksumCost {
   double alone_gb_per_s = 0;         // checked and sealed, nothing computed
   double seconds_a_record = 0;       // what checking and sealing add to the work
@@ -42,7 +42,7 @@ struct ChecksumCost {
 
 class SwapWorkload {
  public:
-  // Takes all memory and all space on the paths; nothing is written yet.
+  // Allocates all memory and all space on the paths; nothing is written yet.
   static Result<std::unique_ptr<SwapWorkload>> create(const SwapBenchOptions& options);
   ~SwapWorkload();
   SwapWorkload(const SwapWorkload&) = delete;
@@ -69,7 +69,7 @@ class SwapWorkload {
   const SwapBenchOptions options_;
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> reads_;
-  std::unique_ptr<aio::IoQueue> writes_;  // null: reads_ takes them
+  std::unique_ptr<aio::IoQueue> writes_;  // null: reads_ handles writes too
   std::unique_ptr<aio::Executor> executor_;
   std::unique_ptr<aio::Executor> one_thread_;  // for a tile
   std::unique_ptr<swap::StateStore> store_;

@@ -1,4 +1,4 @@
-// Where a recording's trace goes.
+// Checks the path of a recording's trace.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace sluice::bench {
 
-// Whether a trace can be written there; ask before anything is measured: nothing has the name, and
-// the folder exists and is writable.
+// Whether a trace can be written there; called before anything is measured. The name must be free,
+// and the folder must exist and be writable.
 Status check_trace_file(const std::string& path);
 
 }  // namespace sluice::bench

@@ -1,8 +1,8 @@
-# CUDA code is built wherever nvcc is found; a GPU is needed only to run it. Sets SLUICE_HAS_CUDA.
+# CUDA code is built if nvcc is found; a GPU is needed only to run it. Sets SLUICE_HAS_CUDA.
 
 set(SLUICE_HAS_CUDA OFF)
 if(NOT SLUICE_CUDA STREQUAL "off")
-  # From Turing on: older GPUs have left the toolkit.
+  # Turing and later: the toolkit no longer supports older GPUs.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 75 80 86 89 90)
   endif()
@@ -21,7 +21,7 @@ if(NOT SLUICE_CUDA STREQUAL "off")
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(SLUICE_HAS_CUDA ON)
     find_package(CUDAToolkit REQUIRED)
-    # Every multiply and add rounds by itself, as on the host: see sluice_options.
+    # Every multiply and add is rounded separately, as on the host: see sluice_options.
     set(cuda_options --fmad=false -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
     target_compile_options(sluice_options INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")
     message(STATUS "Sluice: CUDA ${CMAKE_CUDA_COMPILER_VERSION}, ${CMAKE_CUDA_COMPILER}")

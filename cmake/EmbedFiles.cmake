@@ -1,5 +1,5 @@
-# cmake -DFOLDER=DIR -DFILES=a;b -DOUT=FILE -P EmbedFiles.cmake: text files as a C++ source that defines
-# sluice::report::page_parts(), in their order.
+# cmake -DFOLDER=DIR -DFILES=a;b -DOUT=FILE -P EmbedFiles.cmake: writes text files as a C++ source
+# that defines sluice::report::page_parts(), in the given order.
 cmake_minimum_required(VERSION 3.25)
 set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"tools/report/page_parts.h\"\n\n")
 string(APPEND text "namespace sluice::report {\nnamespace {\n\nconstexpr PagePart kParts[] = {\n")

@@ -1,5 +1,6 @@
-# cmake --install build --prefix /opt/sluice: programs that any user can run, with the LibTorch they
-# were linked with (cmake/Torch.cmake), the scripts that need no build, and configurations.
+# cmake --install build --prefix /opt/sluice: installs programs that any user can run, the LibTorch
+# that they were linked with (cmake/Torch.cmake), the scripts that need no build, and
+# configurations.
 
 set(programs sluice aio_bench adam_bench swap_bench checkpoint_bench)
 if(SLUICE_TORCH)
@@ -13,7 +14,7 @@ install(CODE [[
   endif()
 ]] COMPONENT programs)
 install(TARGETS ${programs} RUNTIME DESTINATION bin COMPONENT programs OPTIONAL)
-if(TARGET sluice_mpi)  # which is looked for next to the program
+if(TARGET sluice_mpi)  # the program looks for it in its own folder
   install(TARGETS sluice_mpi LIBRARY DESTINATION bin COMPONENT programs OPTIONAL)
 endif()
 install(PROGRAMS tools/prepare tools/tokens tools/trace_summary DESTINATION share/sluice/tools
@@ -26,8 +27,8 @@ install(PROGRAMS tools/sluice-log DESTINATION share/sluice/tools COMPONENT shell
 install(DIRECTORY python/sluice_log DESTINATION share/sluice/python COMPONENT shells
   FILES_MATCHING PATTERN "*.py")
 
-# What the program itself makes: completion of its command line, and manual pages; and a link to the
-# logger, which it looks for beside itself.
+# Files that the program generates: its command-line completion and manual pages. Also a link to the
+# logger, which the program looks for in its own folder.
 install(CODE [[
   set(sluice "$<TARGET_FILE:sluice>")
   set(share "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/share")

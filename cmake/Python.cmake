@@ -1,7 +1,8 @@
-# SLUICE_HAS_PYTHON: whether the Python package is built, against the torch that LibTorch is linked from.
-# That needs the wheel (an archive of LibTorch has no Python), and the headers of its interpreter.
+# SLUICE_HAS_PYTHON: whether the Python package is built, against the torch wheel that LibTorch is
+# linked from. It requires the wheel (an archive of LibTorch has no Python), and the headers of its
+# interpreter.
 #
-# Sets SLUICE_PYTHON_INCLUDES and SLUICE_PYTHON_SUFFIX, of extension modules.
+# Sets SLUICE_PYTHON_INCLUDES and SLUICE_PYTHON_SUFFIX, for extension modules.
 
 set(SLUICE_HAS_PYTHON OFF)
 set(missing "")

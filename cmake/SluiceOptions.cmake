@@ -1,4 +1,4 @@
-# What every target of ours is compiled with. sluice_library() and sluice_program() apply it.
+# The compile options of all of our targets. sluice_library() and sluice_program() apply them.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -16,8 +16,8 @@ foreach(option_and_values IN ITEMS "SLUICE_CUDA;auto;on;off" "SLUICE_PYTHON;auto
   endif()
 endforeach()
 
-# ccache sees paths below the source folder as relative ones, so clones of the project share what
-# they compiled.
+# ccache treats paths below the source folder as relative, so clones of the project share compiled
+# files.
 find_program(SLUICE_CCACHE ccache)
 if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}"
@@ -25,8 +25,8 @@ if(SLUICE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 endif()
 
-# Warnings are errors with the compilers that the project is tested with; another version's new
-# warning should not keep anyone from building.
+# Warnings are errors with the compilers that the project is tested with. With other versions, a new
+# warning should not prevent a build.
 set(tested_compiler OFF)
 if((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
    OR (CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^14\\."))
@@ -39,21 +39,22 @@ find_package(Threads REQUIRED)
 add_library(sluice_options INTERFACE)
 target_compile_features(sluice_options INTERFACE cxx_std_20)
 target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
-# One binary for any x86-64-v2 machine; newer instructions are chosen at run time. No fused
-# multiply-add unless the source says so: kernels of every width must return the same bits.
+# One binary for any x86-64-v2 machine; newer instructions are selected at run time. Fused
+# multiply-add is used only where the source requests it, because kernels of every width must return
+# the same bits.
 set(cxx_options -march=x86-64-v2 -ffp-contract=off
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wold-style-cast -Wcast-align
-  # Options structs are filled by designated initialisers: what is left out has its default.
+  # Options structs use designated initialisers; omitted members have their defaults.
   -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 sees overlaps in std::string that are not there (PR 105651).
+  # GCC 12 reports overlaps in std::string that do not exist (PR 105651).
   list(APPEND cxx_options -Wno-restrict)
 endif()
 if(SLUICE_WERROR)
   list(APPEND cxx_options -Werror)
 endif()
 if(CMAKE_UNITY_BUILD)
-  # What a file keeps to itself may have the name of what a later one declares in a function.
+  # A file-local name may equal a name that a later file of a unity build declares in a function.
   list(APPEND cxx_options -Wno-shadow)
 endif()
 if(SLUICE_SANITIZE)
@@ -69,8 +70,8 @@ if(SLUICE_SANITIZE STREQUAL "thread")
   set(CMAKE_CROSSCOMPILING_EMULATOR "${CMAKE_SOURCE_DIR}/tests/run_without_aslr")
 endif()
 
-# What the Python package is linked from can be loaded anywhere. By option, since CMake's property asks
-# for something else of programs, and one precompiled header cannot serve both.
+# Code of the Python package must be position-independent. This is set by an option, because CMake's
+# property sets another one for programs, and one precompiled header cannot serve both.
 function(loaded_by_python target)
   if(SLUICE_HAS_PYTHON)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fPIC>"
@@ -89,16 +90,17 @@ function(sluice_program name)
   target_link_libraries(${name} PRIVATE sluice_options)
 endfunction()
 
-# compiled_alone(files...): files of this folder that a unity build compiles each by itself, since they
-# keep to themselves what others of the room have under the same name. The presets are unity builds,
-# which read headers once for eight files; tools/lint sees each file by itself.
+# compiled_alone(files...): files of this folder that a unity build compiles separately, because
+# their file-local names collide with those of other files in the room. The presets are unity
+# builds, which read headers once for eight files; tools/lint checks each file separately.
 function(compiled_alone)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# precompiled_headers(name HEADERS... LINK targets...): headers that are compiled once, for targets that
-# are compiled with the same options: those of this folder and the ones below, unless these have an
-# optimisation of their own. with_precompiled_headers(target name) declares each.
+# precompiled_headers(name HEADERS... LINK targets...): headers that are compiled once, for targets
+# with the same compile options. These are the targets of this folder and the ones below, unless
+# they set their own optimisation. with_precompiled_headers(target name) uses the headers for a
+# target.
 function(precompiled_headers name)
   cmake_parse_arguments(ARG "" "" "HEADERS;LINK" ${ARGN})
   set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}.cc")
@@ -113,25 +115,27 @@ function(with_precompiled_headers target name)
   target_precompile_headers(${target} REUSE_FROM ${name})
   get_target_property(kind ${target} TYPE)
   if(name STREQUAL "torch_headers" AND kind STREQUAL "EXECUTABLE")
-    loaded_by_python(${target})  # as the headers are
+    loaded_by_python(${target})  # like the headers
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # For ccache, to see which ones are read. GCC forgets which of what they hold are the system's,
-    # and warns of overlaps and overruns in std::string that are not there (PR 105329, 105651).
+    # -fpch-preprocess lets ccache see which headers are read. With it GCC forgets which contents
+    # are system headers, and reports overlaps and overruns in std::string that do not exist (PR
+    # 105329, 105651).
     set(options -fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${options}>")
   endif()
 endfunction()
 
-# What a room's walls are linked from: see sluice_room().
+# The libraries that a room's walls are linked with: see sluice_room().
 file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/walls.cc" CONTENT "int main() { return 0; }\n")
 
 # sluice_room(name SOURCES... LINK targets... PRIVATE targets...): the library of a room, which is a
-# folder with a README.md that says what lives there. It may use what it links and what those link
-# publicly, and nothing else. That is held twice, as a static library by itself links nothing: all of
-# its objects are linked into a program with just these (<name>_walls, built with everything else), so
-# a function of another room does not link; and every include of its files is looked up in
-# rooms.json (tests/tools/rooms_test.py), since what is inline needs no linking.
+# folder with a README.md that says what it contains. It may only use what it links, and what those
+# libraries link publicly. A static library itself links nothing, so this is enforced in two ways.
+# All of its objects are linked into a program with only these libraries (<name>_walls, built with
+# everything else), so a use of another room's function does not link. And every include of its
+# files is checked with rooms.json (tests/tools/rooms_test.py), because inline code needs no
+# linking.
 function(sluice_room name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
   sluice_library(${name} ${ARG_SOURCES})
@@ -143,14 +147,14 @@ function(sluice_room name)
   add_room(${name})
 endfunction()
 
-# Makes this folder the room of a library: its includes are looked up.
+# Makes this folder the room of a library, so that its includes are checked.
 function(add_room name)
   file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
   set_property(GLOBAL APPEND PROPERTY SLUICE_ROOMS "${name}=${folder}")
 endfunction()
 
-# Writes rooms.json: for each library of a room its folder, its sources, the libraries that it links,
-# and those of them that it hands on to what links it.
+# Writes rooms.json: for each room's library its folder, its sources, the libraries that it links,
+# and the ones among them that it exports to its users.
 function(write_rooms)
   get_property(rooms GLOBAL PROPERTY SLUICE_ROOMS)
   set(rows "")
@@ -164,7 +168,7 @@ function(write_rooms)
       list(GET key_and_property 0 key)
       list(GET key_and_property 1 property)
       get_target_property(values ${name} ${property})
-      if(NOT key STREQUAL "sources")  # what is linked privately is handed on as $<LINK_ONLY:...>
+      if(NOT key STREQUAL "sources")  # private links are exported as $<LINK_ONLY:...>
         list(FILTER values INCLUDE REGEX "^sluice(_|::)")
       endif()
       list(JOIN values "\", \"" values)

@@ -1,19 +1,19 @@
-# sluice::torch: LibTorch, from a folder on CMAKE_PREFIX_PATH (or Torch_DIR) or else from the torch
-# wheel in the virtual environment that tools/setup made (SLUICE_VENV).
+# sluice::torch: LibTorch, from a folder on CMAKE_PREFIX_PATH (or Torch_DIR), or else from the torch
+# wheel in the virtual environment that tools/setup created (SLUICE_VENV).
 #
-# The wheel's own find_package(Torch) ends with an error where no CUDA toolkit is installed, so the
-# libraries are linked directly; wheel and LibTorch archive have the same folders.
+# The wheel's own find_package(Torch) fails if no CUDA toolkit is installed, so the libraries are
+# linked directly. The wheel and the LibTorch archive have the same folders.
 #
-# Sets SLUICE_TORCH_VERSION, SLUICE_TORCH_LIB, the folder of its libraries, and SLUICE_TORCH_PYTHON
-# to the interpreter that can import this torch; empty for an archive.
+# Sets SLUICE_TORCH_VERSION; SLUICE_TORCH_LIB, the folder of its libraries; and SLUICE_TORCH_PYTHON,
+# the interpreter that can import this torch, which is empty for an archive.
 
 set(own $ENV{CMAKE_PREFIX_PATH})
 string(REPLACE ":" ";" own "${own}")
 list(PREPEND own ${Torch_DIR} ${CMAKE_PREFIX_PATH})
 set(venvs "${SLUICE_VENV}")
 set(imported "")
-if(NOT venvs AND SKBUILD)  # pip builds the package for the environment that it runs in
-  # Its torch need not be in the environment's own folder: --system-site-packages, a .pth file,
+if(NOT venvs AND SKBUILD)  # pip builds the package for its own environment
+  # Its torch may be outside of the environment's own folder: --system-site-packages, a .pth file,
   # PYTHONPATH, or the system's Python, as in NVIDIA's containers. Finding it does not import it.
   execute_process(COMMAND "${Python3_EXECUTABLE}" -c "import importlib.util as u, os
 found = u.find_spec('torch')
@@ -59,15 +59,15 @@ if(imported AND torch_root STREQUAL imported)
   set(SLUICE_TORCH_PYTHON "${Python3_EXECUTABLE}")
 elseif(EXISTS "${torch_root}/../../../../bin/python" AND EXISTS "${torch_root}/__init__.py")
   get_filename_component(SLUICE_TORCH_PYTHON "${torch_root}/../../../../bin" ABSOLUTE)
-  string(APPEND SLUICE_TORCH_PYTHON "/python")  # a link, which has to stay one
+  string(APPEND SLUICE_TORCH_PYTHON "/python")  # a link, which must not be resolved
 endif()
 file(GLOB nvidia_libs "${torch_root}/../nvidia/*/lib")
 file(GLOB nvidia_includes "${torch_root}/../nvidia/cu*/include")
 
 set(PACKAGE_VERSION "(of unknown version)")
-include("${torch_root}/share/cmake/Torch/TorchConfigVersion.cmake" OPTIONAL)  # sets it
+include("${torch_root}/share/cmake/Torch/TorchConfigVersion.cmake" OPTIONAL)  # sets PACKAGE_VERSION
 set(SLUICE_TORCH_VERSION "${PACKAGE_VERSION}")
-if(EXISTS "${torch_root}/version.py")  # the wheel's, with what it was built for: 2.11.0+cu130
+if(EXISTS "${torch_root}/version.py")  # the wheel's, with its CUDA version: 2.11.0+cu130
   file(STRINGS "${torch_root}/version.py" version_line REGEX "^__version__ = '[^']+'")
   if(version_line MATCHES "'([^']+)'")
     set(SLUICE_TORCH_VERSION "${CMAKE_MATCH_1}")
@@ -79,16 +79,16 @@ add_library(sluice::torch ALIAS sluice_torch)
 target_include_directories(sluice_torch SYSTEM INTERFACE
   "${torch_root}/include" "${torch_root}/include/torch/csrc/api/include" ${nvidia_includes})
 target_link_directories(sluice_torch INTERFACE "${torch_lib}")
-# The wheel's libtorch.so exports a part of another libstdc++ (std::filesystem::remove_all, say, which
-# then jumps to address 0). What is named first on the command line is asked first.
+# The wheel's libtorch.so exports parts of another libstdc++, such as std::filesystem::remove_all,
+# which then jumps to address 0. The first library on the command line has priority.
 target_link_options(sluice_torch INTERFACE
   "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state")
 foreach(folder IN LISTS nvidia_libs)
   target_link_options(sluice_torch INTERFACE "-Wl,-rpath-link,${folder}")
 endforeach()
-# In the build folder programs find LibTorch where it is, which may be a cache folder that only its
-# owner can read; `cmake --install` takes a copy along, in the folders that LibTorch's own libraries
-# look for each other in.
+# In the build folder programs use LibTorch in its place, which may be a cache folder that only its
+# owner can read. `cmake --install` copies it, into the folders in which LibTorch's own libraries
+# look for each other.
 list(APPEND CMAKE_BUILD_RPATH "${torch_lib}" ${nvidia_libs})
 set(installed_lib "lib/sluice")
 list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${installed_lib}/torch/lib")

@@ -1,5 +1,6 @@
-# cmake -DSOURCE=DIR -DOUT=FILE -P WriteCommit.cmake: the commit of the sources as a C++ header, which
-# is touched only where it changes, so that a build recompiles one file after a commit.
+# cmake -DSOURCE=DIR -DOUT=FILE -P WriteCommit.cmake: writes the commit of the sources as a C++
+# header. The header is touched only if it changes, so that a build recompiles one file after a
+# commit.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND git -C "${SOURCE}" describe --always --abbrev=12 --dirty=-changed
     --exclude=*

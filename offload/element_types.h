@@ -1,6 +1,6 @@
-// ElementType: the types of numbers that parameters in use, gradients and activations are made of,
-// and the bytes of each. ParamForm: how a parameter is stored, with its 16-bit form if it has one.
-// StateForm: how all that AdamW keeps of a parameter is stored.
+// ElementType: the number types of compute parameters, gradients and activations, with their sizes
+// in bytes. ParamForm: how a parameter is stored, with its 16-bit form if it has one. StateForm:
+// how all of a parameter's AdamW state is stored.
 //
 // Plain data (CUDA code includes this file).
 #pragma once
@@ -15,16 +15,16 @@ constexpr std::uint64_t element_bytes(ElementType type) {
   return type == ElementType::kFp32 ? 4 : 2;
 }
 
-// The type of gradients, as the optimizer reads them.
+// The type of the gradients that the optimizer reads.
 using GradType = ElementType;
 
 enum class ParamForm : std::uint8_t {
   kSplit,        // bf16 mode: param16 = hi, lo; see split_master.h
-  kFp32,         // fp32 mode: master alone
-  kFp32AndFp16,  // fp16 mode: master, and an fp16 copy out in param16, ties to even
+  kFp32,         // fp32 mode: only the master
+  kFp32AndFp16,  // fp16 mode: master, and an fp16 copy in param16, rounded to nearest even
 };
 
-// Of the parameters that a pass uses, and of its activations.
+// The type of the parameters that a pass uses, and of its activations.
 constexpr ElementType compute_type(ParamForm form) {
   switch (form) {
     case ParamForm::kSplit:
@@ -43,15 +43,15 @@ constexpr int param_bytes_per_element(ParamForm form) {
 
 struct StateForm {
   ParamForm param = ParamForm::kSplit;
-  ElementType moments = ElementType::kFp32;  // of m and v: kFp32, or kBf16 (moment_rounding.h)
+  ElementType moments = ElementType::kFp32;  // m and v: kFp32, or kBf16 (moment_rounding.h)
 };
 
-// Of lo or the master, as far as it is state; 0: the parameter itself is the master.
+// The bytes of lo or of the master that count as state; 0: the parameter itself is the master.
 constexpr std::uint64_t master_bytes_per_element(ParamForm form) {
   return form == ParamForm::kSplit ? 2 : form == ParamForm::kFp32 ? 0 : 4;
 }
 
-// Of the state of one parameter, besides the parameter itself.
+// Bytes of state per parameter, without the parameter itself.
 constexpr int state_bytes_per_element(StateForm form) {
   return static_cast<int>(master_bytes_per_element(form.param) + 2 * element_bytes(form.moments));
 }

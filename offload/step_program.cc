@@ -9,7 +9,7 @@ class Builder {
  public:
   explicit Builder(const ProgramUnits& units) : units_(units) {}
 
-  // Forward of one unit, or both passes of the last. `fetch`: as the first that fetches it, or not.
+  // Forward of one unit, or both passes of the last. `fetch`: kFetch or kFetchAgain.
   void forward(int unit, StepOp fetch, bool adds = false) {
     add(fetch, unit);
     fetch_lenders(unit);
@@ -17,7 +17,8 @@ class Builder {
     add(unit < head() ? StepOp::kForward : StepOp::kHead, unit);
   }
 
-  // One wave: all passes of its micro-batches. What is updated and what is sent depends on which.
+  // One wave: all passes of its micro-batches. Its position decides what is updated and what is
+  // sent.
   void wave(bool is_first, bool is_last) {
     all_forward(is_first, /*adds=*/!is_first);
     const StepOp close = is_last ? StepOp::kSendGradient : StepOp::kKeepSum;
@@ -27,7 +28,7 @@ class Builder {
     ++wave_;
   }
 
-  // `adds`: the head does, to the sums of earlier waves.
+  // `adds`: the head adds to the sums of earlier waves.
   void all_forward(bool is_first, bool adds) {
     for (int unit = 0; unit < units_.count; ++unit) {
       if (is_first) add(StepOp::kAwaitUpdate, unit);
@@ -35,7 +36,7 @@ class Builder {
     }
   }
 
-  // Of all units but the last.
+  // Backward of all units but the last.
   void all_backward(bool is_first, StepOp close) {
     for (int unit = head() - 1; unit >= 0; --unit) {
       if (unit > 0) {
@@ -48,14 +49,14 @@ class Builder {
     }
   }
 
-  // The last unit alone, with updated parameters.
+  // Only the last unit, with updated parameters.
   void only_head() {
     add(StepOp::kAwaitUpdate, head());
     for (const int lender : units_.lenders(head())) add(StepOp::kAwaitUpdate, lender);
     forward(head(), StepOp::kFetch);
   }
 
-  // From here on.
+  // Operations added from now on belong to this wave.
   void begin_wave(int wave) { wave_ = wave; }
   std::size_t size() const { return program_.size(); }
   int head() const { return units_.count - 1; }

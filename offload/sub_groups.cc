@@ -52,7 +52,7 @@ Status check_fractions(const std::array<double, 3>& fractions) {
   return {};
 }
 
-// Gives the next piece to the tier that is furthest behind its share.
+// Gives the next piece to the tier that is furthest below its share.
 class TierDealer {
  public:
   explicit TierDealer(const std::array<double, 3>& fractions) : fractions_(fractions) {}
@@ -80,7 +80,7 @@ std::string describe(std::span<const UnitSpec> units, const SubGroup& sub_group)
          units[static_cast<std::size_t>(sub_group.unit)].name;
 }
 
-// All of its elements belong to its parameter group.
+// Whether all of its elements belong to its parameter group.
 bool within_its_group(const UnitSpec& unit, const SubGroup& sub_group) {
   std::uint64_t begin = 0;
   for (const GroupRange& range : unit.ranges) {

@@ -1,7 +1,8 @@
-// Units, how the optimizer cuts them into sub-groups, and the tier of each: the placement.
+// Units, how the optimizer cuts them into sub-groups, and each sub-group's tier: the placement.
 //
-// A sub-group is a contiguous range of one unit's shard and of one parameter group (own learning
-// rate and weight decay), the unit of placement. How a unit is cut never changes a bit.
+// A sub-group is the unit of placement: a contiguous range of one unit's shard and of one parameter
+// group (with its own learning rate and weight decay). How a unit is cut never changes a bit of the
+// results.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +23,17 @@ std::string_view to_string(Tier tier);
 
 struct GroupRange {
   int group = 0;               // which AdamwScalars of a step apply
-  std::uint64_t elements = 0;  // follow the range before
+  std::uint64_t elements = 0;  // starts where the previous range ends
 };
 
 struct UnitSpec {
   std::string name;
-  // The shard from its first to its last element; empty: nothing of it is trained.
+  // Covers the shard from its first to its last element; empty: nothing of it is trained.
   std::vector<GroupRange> ranges;
-  // Likewise, where they say which AdamwScalars apply in place of `ranges`: sub-groups are not cut
-  // along them. Empty: none do.
+  // Optional ranges that select the AdamwScalars instead of `ranges`; sub-groups are not cut along
+  // them. Empty: `ranges` applies.
   std::vector<GroupRange> scalars = {};
-  std::uint64_t first_element = 0;  // of the shard, in the unit
+  std::uint64_t first_element = 0;  // of the shard, within the unit
   std::uint64_t elements() const;
 };
 
@@ -53,22 +54,23 @@ struct TierFractions {
   double nvme = 0;
 };
 
-// Cuts every unit into sub-groups of at most `sub_group_elements`, in ascending order, and gives
-// each a tier such that the tiers' shares of all elements so far stay as close to `fractions` as
-// the cut allows: so each tier has work throughout a step. kInvalidArgument: no unit with elements,
-// an empty range, fractions that are negative or do not add up to 1, a sub-group size of 0.
+// Cuts every unit into sub-groups of at most `sub_group_elements`, in ascending order. Each gets a
+// tier such that the tiers' shares of all elements so far stay as close to `fractions` as the cut
+// allows. So each tier has work throughout a step. Returns kInvalidArgument for no unit with
+// elements, an empty range, fractions that are negative or do not add up to 1, or a sub-group size
+// of 0.
 Result<std::vector<SubGroup>> place_by_fractions(std::span<const UnitSpec> units,
                                                  std::uint64_t sub_group_elements,
                                                  const TierFractions& fractions);
 
-struct TierElements {  // of one unit, from its first element on: gpu, then cpu, then nvme
+struct TierElements {  // one unit's elements in order: gpu first, then cpu, then nvme
   std::uint64_t gpu = 0;
   std::uint64_t cpu = 0;
   std::uint64_t nvme = 0;
 };
 
-// The sub-groups of one unit whose tiers are given by element, in ascending order: calls
-// `sub_group(group, first_element, elements, tier)` for each. `elements` must add up to the
+// Cuts one unit into sub-groups, given the number of elements in each tier. Calls `sub_group(group,
+// first_element, elements, tier)` for each, in ascending order. `elements` must add up to the
 // ranges.
 template <typename OnSubGroup>
 void cut_unit(std::span<const GroupRange> ranges, std::uint64_t sub_group_elements,
@@ -88,8 +90,9 @@ void cut_unit(std::span<const GroupRange> ranges, std::uint64_t sub_group_elemen
   }
 }
 
-// Cuts likewise, and also where a tier ends. kInvalidArgument, besides the above, unless there are
-// as many `elements` as units and they add up to each.
+// Like place_by_fractions(), but sub-groups also end where a tier ends. Also kInvalidArgument: a
+// number of `elements` other than the number of units, or elements that do not add up to their
+// unit.
 Result<std::vector<SubGroup>> place_by_elements(std::span<const UnitSpec> units,
                                                 std::uint64_t sub_group_elements,
                                                 std::span<const TierElements> elements);

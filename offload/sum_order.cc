@@ -13,13 +13,14 @@ std::uint64_t lowest_bit(std::int64_t number) {
   return bits & (~bits + 1);
 }
 
-// How many lanes the largest whole subtree has that begins with `first` and ends before `end`.
+// The number of lanes in the largest whole subtree that begins with `first` and ends at or before
+// `end`.
 std::int64_t subtree_at(std::int64_t first, std::int64_t end) {
   const std::uint64_t room = std::bit_floor(static_cast<std::uint64_t>(end - first));
   return static_cast<std::int64_t>(first == 0 ? room : std::min(room, lowest_bit(first)));
 }
 
-// What ends with the last lane is as whole as if more of them followed.
+// A subtree that ends with the last lane counts as whole, as if more lanes followed.
 std::int64_t end_of_tree(std::int64_t end, std::int64_t lanes) {
   return end == lanes ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(lanes)))
                       : end;
@@ -56,7 +57,7 @@ int SumOrder::most_roots() const {
   return most;
 }
 
-// One rank has added them up; several have not yet.
+// One rank has already added them up; several ranks have not.
 int SumOrder::below(std::int64_t round) const {
   if (is_alone()) return round > 0 ? 1 : 0;
   return static_cast<int>(round) * roots_of(parts_.ranks.rank);
@@ -122,7 +123,7 @@ std::vector<SumOrder::Addition> SumOrder::additions() const {
   const int world = parts_.ranks.world;
   const int of_a_round = most_roots();
   for (int round = 0; round < static_cast<int>(parts_.rounds); ++round) {
-    std::vector<int> sums;  // of the round, that are not added up yet
+    std::vector<int> sums;  // the round's sums that are not added up yet
     const auto fold = [&] {
       const int from = sums.back();
       sums.pop_back();

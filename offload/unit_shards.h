@@ -1,8 +1,7 @@
-// Shards: which part of each unit a rank keeps, updates and stores ("ZeRO", Rajbhandari et al., SC
-// 2020, section 5.3). All ranks have equal, consecutive pieces of a unit's flat order, so that a
-// unit is gathered by one collective; what the pieces have more than the unit is padding behind its
-// last element, which is no part of anything: with fewer elements than pieces the last ranks'
-// shards are empty.
+// Shards: the part of each unit that a rank keeps, updates and stores ("ZeRO", Rajbhandari et al.,
+// SC 2020, section 5.3). All ranks have equal, consecutive pieces of a unit's flat order, so that
+// one collective gathers a unit. Padding after the unit's last element completes the pieces and is
+// never used. So the last ranks' shards may be smaller than a piece, or empty.
 //
 // Threads: a value.
 #pragma once
@@ -14,7 +13,7 @@
 
 namespace sluice::offload {
 
-// Which of how many ranks.
+// A rank and the number of ranks.
 struct RankPart {
   int rank = 0;
   int world = 1;
@@ -29,16 +28,16 @@ struct UnitShard {
   std::uint64_t end() const { return first_element + elements; }
 };
 
-// As LibTorch aligns tensors, in any type: kernels are chosen by alignment.
+// The same alignment as LibTorch's tensors, for any type: kernels are chosen by alignment.
 inline constexpr std::uint64_t kShardAlignment = 128;  // elements
 
-// What each rank has of a gathered unit, with the padding.
+// Elements of each rank's piece of a gathered unit, padding included.
 constexpr std::uint64_t shard_piece_elements(std::uint64_t unit_elements, int world) {
   const auto ranks = static_cast<std::uint64_t>(world);
   return ranks == 1 ? unit_elements
                     : align_up((unit_elements + ranks - 1) / ranks, kShardAlignment);
 }
-// Of a gathered unit: all pieces.
+// Elements of a gathered unit: all pieces together.
 constexpr std::uint64_t gathered_elements(std::uint64_t unit_elements, int world) {
   return shard_piece_elements(unit_elements, world) * static_cast<std::uint64_t>(world);
 }

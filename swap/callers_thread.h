@@ -1,4 +1,4 @@
-// CallersThread: an executor for work on one record, done by whoever asks for it.
+// CallersThread: an executor for work on one record that runs on the calling thread.
 //
 // Threads: any, at any time; it has no state.
 #pragma once

@@ -1,5 +1,5 @@
-// Compiled with AVX2 and called only where the CPU has it; all of xxHash is static here, so nothing
-// else in the program can end up running these instructions.
+// Compiled with AVX2 and called only if the CPU has it. All of xxHash is static here, so no other
+// code in the program can end up running these instructions.
 #define XXH_INLINE_ALL
 #define XXH_VECTOR 2  // XXH_AVX2
 #include <xxhash.h>

@@ -1,5 +1,5 @@
-// Inlined, because the distribution's library call has no AVX2 and is a third as fast; here it is
-// the same code at the baseline's width.
+// Inlined, because the distribution's library has no AVX2 and is a third as fast; this is the same
+// code at the baseline's width.
 #define XXH_INLINE_ALL
 #define XXH_VECTOR 1  // XXH_SSE2
 #include <xxhash.h>

@@ -29,15 +29,15 @@ struct Header {
   std::uint64_t chunk_bytes;
   std::array<std::uint64_t, 22> reserved;  // zero
   std::array<std::uint64_t, kMaxChunks> chunk_hashes;
-  std::uint64_t header_hash;  // of all bytes above
+  std::uint64_t header_hash;  // covers all bytes above
 };
 static_assert(sizeof(Header) == kRecordHeaderBytes);
 static_assert(offsetof(Header, chunk_hashes) == 248);
 
 Header& header_of(std::span<std::byte> image) { return *reinterpret_cast<Header*>(image.data()); }
 
-// Seeded by what the header itself claims, so that an intact header of another record or moment can
-// be told from a damaged one.
+// Seeded with the header's own claims, to distinguish an intact header of another record or
+// generation from a damaged one.
 std::uint64_t hash_of(const Header& header) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);
   return chunk_hash({bytes, offsetof(Header, header_hash)}, {.store_id = header.store_id,

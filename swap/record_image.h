@@ -1,13 +1,14 @@
-// RecordImage: one record as it lies on the disk and in a pinned buffer: a header of 4096 bytes,
-// the payload, and zeros up to the next 4096. FORMAT.md has the bytes.
+// RecordImage: one record as stored on disk and in a pinned buffer: a header of 4096 bytes, the
+// payload, and zeros up to the next multiple of 4096. FORMAT.md specifies the bytes.
 //
-// The payload is checked in chunks, whose checksums are in the header; the header has its own. A
-// record is sealed (checksums made) before it is written and checked after it was read, chunk by
-// chunk, so that both can be done while a chunk is in the cache for other reasons: see
-// record_work.h.
+// The payload is checked in chunks, whose checksums are in the header; the header has its own
+// checksum. A record is sealed (its checksums are computed) before it is written and checked after
+// it is read. Both work chunk by chunk, so they can run while a chunk is in the cache for other
+// reasons: see record_work.h.
 //
-// Memory:  a view; the buffer is the caller's, aligned to 64 bytes at least.
-// Threads: different chunks from different threads; begin_seal() before, finish_seal() after them.
+// Memory:  a view; the buffer belongs to the caller and is aligned to at least 64 bytes.
+// Threads: different chunks from different threads; begin_seal() before them, finish_seal() after
+//          them.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,9 @@ namespace sluice::swap {
 
 inline constexpr std::uint64_t kRecordHeaderBytes = 4096;
 inline constexpr std::uint64_t kRecordAlignmentBytes = 4096;
-inline constexpr std::uint64_t kMaxChunks = 480;  // what the header has room for
+inline constexpr std::uint64_t kMaxChunks = 480;  // the capacity of the header
 
-// What a record is, apart from its content: fixed when the store is made.
+// Identity and size of a record; fixed when the store is created.
 struct RecordShape {
   std::uint64_t store_id = 0;
   std::uint64_t record = 0;
@@ -52,20 +53,20 @@ class RecordImage {
   int chunk_count() const { return shape_.chunk_count(); }
   std::span<std::byte> chunk(int index) const;
 
-  // The header is intact and this record's, of this generation. kCorrupt says which of these does
-  // not hold: it is damaged, another store's, another record's, or stale.
+  // Checks that the header is intact and belongs to this record and generation. kCorrupt says which
+  // of these fails: it is damaged, another store's, another record's, or stale.
   Status check_header(std::uint64_t generation) const;
-  // kCorrupt names the bytes. The header must have been checked.
+  // kCorrupt names the byte range. The header must have been checked.
   Status check_chunk(int index, std::uint64_t generation) const;
 
-  // Writes all of the header but the checksums, and the zeros after the payload. The table of
-  // checksums stays, so that a chunk can still be checked before it is resealed.
+  // Writes the header except for the checksums, and the zeros after the payload. The old checksums
+  // stay, so that a chunk can still be checked before it is resealed.
   void begin_seal(std::uint64_t generation);
   void seal_chunk(int index, std::uint64_t generation);
   void finish_seal();
 
-  // For scrub, which may not know what to expect: the generation that an intact header claims, or
-  // kCorrupt.
+  // The generation that an intact header claims, or kCorrupt: for scrub, which may not have an
+  // expected generation.
   Result<std::uint64_t> claimed_generation() const;
 
  private:

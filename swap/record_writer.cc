@@ -37,7 +37,7 @@ void RecordWriter::on_done(RecordIo& io, void* context) noexcept {
   for (Slot& slot : writer.slots_)
     if (&slot.io == &io) slot.in_flight = false;
   if (writer.first_error_.ok() && !io.status().ok()) writer.first_error_ = io.status();
-  writer.ended_.notify_all();  // under the lock: the waiter may destroy it once it has that
+  writer.ended_.notify_all();  // under the lock: the waiting thread may destroy it after that
 }
 
 Status RecordWriter::wait_for(const Slot& slot) {

@@ -1,5 +1,5 @@
-// RecordWriter: writes records that were not read before, as a store is filled: while the drive
-// writes one, the caller makes the next.
+// RecordWriter: writes records without reading them first, when a store is filled: while the drive
+// writes one record, the caller makes the next.
 //
 //   SLUICE_ASSIGN_OR_RETURN(auto payload, writer->begin(record));
 //   fill(payload);
@@ -7,10 +7,10 @@
 //   ...
 //   SLUICE_RETURN_IF_ERROR(writer->finish());
 //
-// Memory:  `buffers` leases of the pool, taken in create() and given back by the destructor.
+// Memory:  `buffers` leases of the pool, taken in create() and returned by the destructor.
 // Threads: one.
 // Errors:  the first failed write ends it; the error begins with the record's name.
-// Shutdown: the destructor waits for what is in flight.
+// Shutdown: the destructor waits for writes in flight.
 #pragma once
 
 #include <condition_variable>
@@ -29,7 +29,7 @@ namespace sluice::swap {
 
 class RecordWriter {
  public:
-  // kOutOfMemory when the pool does not have `buffers` free ones now. Its buffers must hold the
+  // kOutOfMemory if the pool has fewer than `buffers` free buffers now. Its buffers must hold the
   // store's largest image (checked). Store and pool must outlive the writer.
   static Result<std::unique_ptr<RecordWriter>> create(StateStore& store, aio::PinnedPool& pool,
                                                       int buffers);
@@ -37,10 +37,10 @@ class RecordWriter {
   RecordWriter(const RecordWriter&) = delete;
   RecordWriter& operator=(const RecordWriter&) = delete;
 
-  // Waits for a free buffer. Returns the record's payload, which must be set completely: it still
-  // holds other records' bytes.
+  // Waits for a free buffer. Returns the record's payload, which the caller must set completely: it
+  // still holds other records' bytes.
   Result<std::span<std::byte>> begin(RecordId record);
-  // Seals what begin() gave with the record's next generation, and starts to write it.
+  // Seals the payload from begin() with the record's next generation, and starts to write it.
   Status write(aio::Executor& executor);
   // Waits until every write has completed.
   Status finish();
@@ -60,10 +60,10 @@ class RecordWriter {
   StateStore& store_;
   std::vector<Slot> slots_;  // used in turn
   std::size_t next_ = 0;
-  RecordId record_ = 0;  // of slots_[next_], between begin() and write()
+  RecordId record_ = 0;  // the record in slots_[next_], between begin() and write()
 
   std::mutex mutex_;
-  std::condition_variable ended_;  // a write
+  std::condition_variable ended_;  // signalled when a write ends
   Status first_error_;             // guarded by mutex_
 };
 

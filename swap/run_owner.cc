@@ -69,7 +69,7 @@ RunOwner this_process() {
 
 bool same_machine(const RunOwner& a, const RunOwner& b) {
   if (!a.boot_id.empty() && a.boot_id == b.boot_id) return true;
-  // Images of containers and of virtual machines are often copied with their machine-id.
+  // Container and virtual machine images are often copied with their machine-id.
   if (!a.machine_id.empty() && !b.machine_id.empty() && a.machine_id != b.machine_id) return false;
   return a.host == b.host;
 }

@@ -1,4 +1,4 @@
-// RunOwner: which process a run's folder belongs to, as recorded in the folder's owner.json.
+// RunOwner: the process that owns a run's folder, as recorded in the folder's owner.json.
 //
 // Threads: any, for different folders; owner.json may be read while it is written.
 #pragma once
@@ -16,35 +16,36 @@ struct RunOwner {
   std::int64_t pid = 0;
   std::string host;
   std::string started_utc;  // 2026-01-31T23:59:59Z
-  // Of the running kernel, the same in all of its containers, and of the installation. Empty where
-  // the machine does not report them, and in what older versions wrote.
+  // boot_id identifies the running kernel and is the same in all of its containers; machine_id
+  // identifies the installation. Empty if the machine does not report them, or if an older version
+  // wrote the file.
   std::string boot_id;
   std::string machine_id;
-  // Of the mount that the folder was taken through, as stat() has it (st_dev). 0 where nothing
-  // records it, and in what older versions wrote.
+  // The device (st_dev) of the mount through which the folder was taken. 0 if it was not recorded,
+  // or if an older version wrote the file.
   std::uint64_t device = 0;
   friend bool operator==(const RunOwner&, const RunOwner&) = default;
 };
 
-// This process, starting now; without a device.
+// This process, with the current time as its start; without a device.
 RunOwner this_process();
 
-// Whether both are processes of one machine, in this boot of it or in an earlier one. A host name
-// alone will not do: it changes with every container.
+// Whether both are processes of one machine, in the same boot or in different ones. A host name
+// alone is not enough: it changes with every container.
 bool same_machine(const RunOwner& a, const RunOwner& b);
 
-// Whether `self` would see a lock that `owner` holds, so that a free one says that `owner` ended.
-// Where the file system's locks reach all its users: from the same machine, since a server that
-// exports the drive does not see its clients' locks. Elsewhere locks may end at the mount, as
-// FUSE's do: from the same boot and through the same mount.
+// Whether `self` would see a lock that `owner` holds, so that a free lock proves that `owner`
+// ended. If the file system's locks reach all its users, this requires the same machine, because a
+// server that exports the drive does not see its clients' locks. Other locks may be limited to a
+// mount, as FUSE's are; then it requires the same boot and the same mount.
 bool sees_lock_of(const RunOwner& self, const RunOwner& owner, bool locks_reach_all);
 
 inline constexpr const char* kOwnerFile = "owner.json";
 
-// Durable and atomic, as aio/small_file.h says.
+// Durable and atomic: see aio/small_file.h.
 Status write_owner(aio::IoQueue& queue, const std::string& directory, const RunOwner& owner);
 
-// Nothing where there is no owner.json, or none that makes sense or may be read.
+// Empty if there is no owner.json, or if it is invalid or unreadable.
 Result<std::optional<RunOwner>> read_owner(aio::IoQueue& queue, const std::string& directory);
 
 }  // namespace sluice::swap

@@ -1,12 +1,12 @@
 // scrub: reads every record of a store and checks it, without changing anything.
 //
-// Records are checked against what their own headers claim: each is whole or not, but nothing tells
-// whether they belong together.
+// Records are checked against their own headers. Each record is intact or not; scrub cannot tell
+// whether the records belong together.
 //
 // Memory:  at most four images of the largest record.
-// Threads: blocking; checks on the executor's.
-// Errors:  damage is not an error of scrub() but its result; kBusy, kNotFound and failing reads of
-//          the manifest are. A record that cannot be read counts as bad.
+// Threads: blocking; checks run on the executor's threads.
+// Errors:  damage is a result of scrub(), not an error; kBusy, kNotFound and failures to read the
+//          manifest are errors. A record that cannot be read counts as bad.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct BadRecord {
 struct ScrubReport {
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;          // read
-  std::uint64_t never_written = 0;  // no header is there
+  std::uint64_t never_written = 0;  // records without a header
   std::vector<BadRecord> bad;
 };
 

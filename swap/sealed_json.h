@@ -1,5 +1,5 @@
-// A JSON document that carries its own checksum: {"checksum": "<16 hex digits>", "content": ...}.
-// The checksum is XXH3-64 of the content written without white space, keys sorted.
+// A JSON document that contains its own checksum: {"checksum": "<16 hex digits>", "content": ...}.
+// The checksum is XXH3-64 of the content, serialised without white space and with sorted keys.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 namespace sluice::swap {
 
 std::string to_sealed_text(const nlohmann::json& content);
-// kCorrupt says what is wrong, for any bytes.
+// Accepts any bytes; kCorrupt says what is wrong.
 Result<nlohmann::json> parse_sealed_text(std::string_view text);
 
 std::string to_hex(std::uint64_t value);  // 16 digits

@@ -31,7 +31,7 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   return shapes;
 }
 
-// Clears the folders that were taken for a new store.
+// Clears the folders taken for a new store.
 Status clear_for_new_store(IoQueue& queue, const StoreDirectories& directories) {
   aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) {
@@ -162,7 +162,7 @@ void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
   queues_.writes.submit(io.request_);
 }
 
-// Only its own queue may look at a request: each queue has its own lock.
+// Only the request's own queue may access it: each queue has its own lock.
 void StateStore::cancel(RecordIo& io) noexcept {
   IoQueue* queue = nullptr;
   {
@@ -209,7 +209,7 @@ Status StateStore::read_and_wait(RecordId id, std::span<std::byte> image) {
         auto& it = *static_cast<Ended*>(context);
         const std::lock_guard lock(it.mutex);
         it.yes = true;
-        it.changed.notify_all();  // under the lock: the waiter destroys it once it has that
+        it.changed.notify_all();  // under the lock: the waiting thread destroys it after that
       },
       &ended);
   read(io, id, image);

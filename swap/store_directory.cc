@@ -23,7 +23,7 @@ using aio::FileSystem;
 constexpr std::string_view kLockFile = "lock";
 constexpr std::size_t kMaxRunLength = 64;
 constexpr int kLockPollMs = 10;
-// How many times a folder is made again because its previous owner has just removed it.
+// How often a folder is created again after its previous owner has just removed it.
 constexpr int kTakeAttempts = 100;
 
 bool is_run_name(std::string_view run) {
@@ -56,15 +56,15 @@ std::string path_in(const std::string& directory, std::string_view name) {
 
 constexpr const char* kNvmePath = "NVMe path";
 
-// ---- judging ----------------------------------------------------------------------------------
+// ---- classification ---------------------------------------------------------------------------
 
 struct Judgement {
   StoreCondition condition;
-  Status problem;  // why it is kUnknown
+  Status problem;  // the reason for kUnknown
 };
 
-// What may become of a folder whose lock is free, or ours: this alone decides both taking and
-// removing it.
+// Classifies a folder whose lock is free or held by this process. This alone decides both taking
+// and removing it.
 Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::string& run,
                 const Result<std::optional<RunOwner>>& owner, const RunOptions& options) {
   const auto unknown = [](Error why) {
@@ -88,8 +88,8 @@ Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::st
           {}};
 }
 
-// An error where the folder's owner may be alive without its lock being seen here, or what it holds
-// may be of use.
+// An error if the folder's owner may be alive although its lock is not visible here, or if the
+// contents may be useful.
 Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const std::string& run,
                        const RunOptions& options) {
   const auto owner = read_owner(queue, directory);
@@ -124,7 +124,7 @@ Error in_use(aio::IoQueue& queue, const std::string& directory) {
   return Error(ErrorCode::kBusy, text + ": choose another name for this run, or end that one");
 }
 
-// An error unless the folder is missing, empty or a run's.
+// An error unless the folder is missing, empty or a run's folder.
 Status refuse_foreign(FileSystem& files, const std::string& directory) {
   const auto names = files.list(directory);
   if (names.ok() && (names->empty() || is_ours(*names))) return {};
@@ -146,8 +146,8 @@ Result<std::unique_ptr<FileLock>> lock_patiently(FileSystem& files, const std::s
   }
 }
 
-// The folder, durable, and its lock. The previous holder of the lock may have removed the folder
-// between any two of these calls; then all of it starts again.
+// Makes the folder durable and takes its lock. The lock's previous holder may have removed the
+// folder between any two of these calls; then everything starts again.
 Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::string& parent,
                                                 const std::string& directory, int wait_ms) {
   FileSystem& files = queue.backend().files();
@@ -158,7 +158,8 @@ Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::
     auto lock = lock_patiently(files, lock_path(directory), wait_ms);
     if (!lock.ok() && lock.error().code() == ErrorCode::kNotFound) continue;
     if (!lock.ok() && lock.error().code() == ErrorCode::kBusy) return in_use(queue, directory);
-    // From here on the folder is known to be ours, whatever else a power loss leaves in it.
+    // From here on the folder is recognisable as Sluice's, whatever else remains after a power
+    // loss.
     if (lock.ok()) SLUICE_RETURN_IF_ERROR(files.sync_directory(directory));
     return lock;
   }
@@ -167,7 +168,7 @@ Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::
                                      " times while it was being taken: try again");
 }
 
-// The errors of taking a folder, as far as they can be known without making anything.
+// The errors of taking a folder, as far as they can be detected without creating anything.
 Status refuse_before(aio::IoQueue& queue, const std::string& path, const std::string& run,
                      const RunOptions& options) {
   SLUICE_RETURN_IF_ERROR(check_run_name(run));
@@ -186,7 +187,7 @@ Status refuse_busy(aio::IoQueue& queue, const std::string& directory, int wait_m
   return {};
 }
 
-// ---- looking ----------------------------------------------------------------------------------
+// ---- inspection -------------------------------------------------------------------------------
 
 Result<bool> is_folder(FileSystem& files, const std::string& path) {
   const auto names = files.list(path);
@@ -214,7 +215,7 @@ Result<bool> is_locked(FileSystem& files, const std::string& directory) {
     case ErrorCode::kNotFound:  // the folder has just disappeared
       return false;
     case ErrorCode::kBusy:
-    case ErrorCode::kPermission:  // another user's: as good as in use
+    case ErrorCode::kPermission:  // another user's: treated as in use
     case ErrorCode::kReadOnly:
       return true;
     default:
@@ -222,7 +223,7 @@ Result<bool> is_locked(FileSystem& files, const std::string& directory) {
   }
 }
 
-// What lies in a folder of ours. Its lock counts as free where it is ours.
+// The contents of one of Sluice's folders. Its lock counts as free if this process holds it.
 FoundRun look_into(aio::IoQueue& queue, const std::string& path, const std::string& run,
                    const std::vector<std::string>& names, const RunOptions& options,
                    bool lock_is_ours) {
@@ -252,7 +253,7 @@ FoundRun look_into(aio::IoQueue& queue, const std::string& path, const std::stri
   return found;
 }
 
-// Nothing where it is not a run's folder, or has just disappeared.
+// Empty if it is not a run's folder, or if it has just disappeared.
 std::optional<FoundRun> look_at(aio::IoQueue& queue, const std::string& path,
                                 const std::string& run, const RunOptions& options) {
   const auto names = queue.backend().files().list(folder_of(path, run));
@@ -292,7 +293,7 @@ Result<std::unique_ptr<StoreDirectory>> StoreDirectory::take(aio::IoQueue& queue
                                                              const std::string& run,
                                                              const RunOptions& options) {
   const std::string directory = folder_of(path, run);
-  // Before its lock is made, and again once no one can change it.
+  // Checked before its lock is created, and again once no other process can change it.
   SLUICE_RETURN_IF_ERROR(refuse_before(queue, path, run, options));
   SLUICE_ASSIGN_OR_RETURN(auto lock, make_and_lock(queue, path, directory, options.lock_wait_ms));
   SLUICE_RETURN_IF_ERROR(refuse_in_doubt(queue, directory, run, options));
@@ -364,7 +365,7 @@ Status StoreDirectory::refuse_removal() const {
   return {};
 }
 
-// All but the lock file.
+// Removes all files but the lock file.
 Status StoreDirectory::remove_files() {
   FileSystem& files = queue_.backend().files();
   SLUICE_RETURN_IF_ERROR(refuse_removal());
@@ -373,7 +374,8 @@ Status StoreDirectory::remove_files() {
     if (name == kLockFile || name == kOwnerFile) continue;
     SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(path_, name))));
   }
-  // Only then what makes the folder ours: a power loss must not leave the others without it.
+  // Only afterwards remove the file that identifies the folder: a power loss must not leave the
+  // others without it.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(path_));
   return ignore_missing(files.remove(path_in(path_, kOwnerFile)));
 }
@@ -383,7 +385,7 @@ Status StoreDirectory::remove_all() {
   if (lock_ != nullptr) {
     SLUICE_RETURN_IF_ERROR(remove_files());
     SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(lock_path(path_))));
-    lock_.reset();  // from here on the name may be another run's
+    lock_.reset();  // from now on the name may belong to another run
   }
   Status removed = ignore_missing(files.remove(path_));
   if (!removed.ok()) {

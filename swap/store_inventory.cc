@@ -31,7 +31,8 @@ bool of_one_store(const StoreLayout& a, const StoreLayout& b) {
   return to_text(a, 0) == to_text(b, 0);
 }
 
-// The folder and those of the same store on other paths, locked; all of them are still leftovers.
+// Removes the folder and those of the same store on other paths, after locking them and checking
+// that all are still leftovers.
 Result<std::vector<FoundRun>> remove_leftover(IoQueue& queue, const FoundRun& found) {
   std::vector<std::string> paths = {found.path};
   const auto manifest = read_manifest(queue, found.directory);
@@ -100,7 +101,8 @@ Status remove_store(IoQueue& queue, const StoreDirectories& directories) {
 
 Result<Sweep> remove_leftovers(IoQueue& queue, const std::vector<std::string>& paths,
                                const std::function<bool(const FoundRun&)>& which) {
-  // All are judged before any is removed: the parts of a store are evidence for each other.
+  // All are classified before any is removed, because the parts of a store are evidence for each
+  // other.
   std::vector<FoundRun> all;
   for (const std::string& path : paths) {
     SLUICE_ASSIGN_OR_RETURN(std::vector<FoundRun> found, find_runs(queue, path));
@@ -120,7 +122,7 @@ Result<Sweep> remove_leftovers(IoQueue& queue, const std::vector<std::string>& p
         gone.insert(member.directory);
         sweep.removed.push_back(std::move(member));
       }
-    } else if (removed.error().code() != ErrorCode::kNotFound) {  // others may have removed it
+    } else if (removed.error().code() != ErrorCode::kNotFound) {  // or already removed by others
       found.condition = removed.error().code() == ErrorCode::kBusy ? StoreCondition::kInUse
                                                                    : StoreCondition::kUnknown;
       found.problem = removed.status();

@@ -1,7 +1,7 @@
-// StoreLayout: which records a store has and where each lies, fixed when the store is made.
+// StoreLayout: the records of a store and their places, fixed when the store is created.
 //
-// Records lie one behind the other in the order given, each at a multiple of 4096 bytes of one
-// range, which the paths share in stripes.
+// Records are stored one after another in the given order, each at a multiple of 4096 bytes of one
+// address range, which is striped over the paths.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace sluice::swap {
 
-using RecordId = std::uint32_t;  // its position in the order given
+using RecordId = std::uint32_t;  // its index in the given order
 
 struct RecordSpec {
-  std::string parameter;            // whose state: a unit's or a parameter's name
+  std::string parameter;            // the unit or parameter that the state belongs to
   std::uint64_t first_element = 0;  // in the parameter's flat order
   std::uint64_t elements = 0;
   std::uint64_t payload_bytes = 0;
 };
 
-// "h.3/adamw[0..1048576)": what messages call it.
+// "h.3/adamw[0..1048576)": the record's name in messages.
 std::string name_of(const RecordSpec& spec);
 
 struct StoreLayoutOptions {
@@ -32,13 +32,13 @@ struct StoreLayoutOptions {
   std::vector<std::string> paths;
   std::vector<int> weights;  // empty: equal
   std::uint64_t stripe_bytes = 1 << 20;
-  std::uint64_t chunk_bytes = 1 << 20;  // of a checksum; a multiple of 64, at most 16 MiB
+  std::uint64_t chunk_bytes = 1 << 20;  // per checksum; a multiple of 64, at most 16 MiB
 };
 
 class StoreLayout {
  public:
-  // kInvalidArgument names what makes no sense: no record, an empty one, one with more chunks than
-  // a header holds, two of the same parameter and first element.
+  // kInvalidArgument names what is wrong: no record, an empty one, one with more chunks than a
+  // header holds, two with the same parameter and first element.
   static Result<StoreLayout> create(StoreLayoutOptions options, std::vector<RecordSpec> records);
 
   const StoreLayoutOptions& options() const { return options_; }

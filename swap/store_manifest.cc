@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr const char* kFormat = "sluice-state-store";
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kGenerations = 1;
-// Larger files are no manifests of ours.
+// Sluice writes no larger manifests.
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
@@ -31,7 +31,7 @@ json records_to_json(std::span<const RecordSpec> records) {
   return list;
 }
 
-// Anything of another type throws json::exception, which parse() turns into a sentence.
+// A value of another type throws json::exception, which parse() turns into a sentence.
 std::vector<RecordSpec> records_from_json(const json& list) {
   std::vector<RecordSpec> records;
   for (const json& r : list) {
@@ -108,7 +108,7 @@ Result<StoreManifest> read_manifest(aio::IoQueue& queue, const std::string& fold
 
 namespace {
 
-// Sluice never removes what may be of use; whoever reads this can.
+// Sluice never removes data that may be useful; the message tells the user how to remove it.
 std::string way_out(const std::string& folder) {
   return "; if nothing in it is needed, remove the folder " + folder +
          " by hand, and those of the same name on the other paths of the store";

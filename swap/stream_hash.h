@@ -1,5 +1,5 @@
-// StreamHash: XXH3-64 of bytes that come in pieces; the same however they are cut, and as
-// plain_hash() of all of them.
+// StreamHash: XXH3-64 of bytes that arrive in pieces. The result does not depend on the pieces and
+// equals plain_hash() of all bytes.
 //
 // Threads: one at a time.
 #pragma once
@@ -19,7 +19,7 @@ class StreamHash {
   StreamHash& operator=(StreamHash&& other) noexcept;
 
   void add(std::span<const std::byte> bytes);
-  std::uint64_t value() const;  // of all so far
+  std::uint64_t value() const;  // hash of all bytes so far
 
  private:
   struct State;

@@ -28,8 +28,8 @@ constexpr double DuplexRates::*kDirections[] = {
     &DuplexRates::in_bytes_per_s, &DuplexRates::out_bytes_per_s, &DuplexRates::in_both_bytes_per_s,
     &DuplexRates::out_both_bytes_per_s};
 
-// Shares of what is needed that fit each path's room, as near to the weights as that allows: a path
-// that would be full gets what it has room for, the others share the rest.
+// Shares of the needed bytes that fit in each path's room, as close to the weights as possible. A
+// path that would be full gets what it has room for, and the others share the rest.
 std::optional<std::vector<double>> shares_within(std::span<const std::uint64_t> room_bytes,
                                                  std::span<const int> weights,
                                                  double needed_bytes) {
@@ -58,7 +58,7 @@ std::optional<std::vector<double>> shares_within(std::span<const std::uint64_t> 
   return shares;
 }
 
-// The shares as this many stripes in total, none of them more than its path has room for.
+// The shares as `total` stripes, with no path getting more than it has room for.
 std::optional<std::vector<int>> dealt(const std::vector<double>& shares,
                                       std::span<const std::uint64_t> room_bytes,
                                       double needed_bytes, int total) {
@@ -82,8 +82,8 @@ std::optional<std::vector<int>> dealt(const std::vector<double>& shares,
   return weights;
 }
 
-// How near the weights are to the wanted ones, 1 at best: the rate where each drive's rate is its
-// wanted weight.
+// How close the weights are to the wanted ones, 1 at best: the relative rate if each drive's rate
+// equals its wanted weight.
 double likeness(std::span<const int> weights, std::span<const int> wanted) {
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < weights.size(); ++i)
@@ -157,7 +157,7 @@ std::optional<std::vector<int>> weights_within(std::span<const std::uint64_t> ro
   if (!shares) return std::nullopt;
   std::optional<std::vector<int>> best;
   double best_likeness = 0;
-  // Few stripes per turn first: more have to be better by more than a hair.
+  // Starts with few stripes per cycle: more stripes must be better by a clear margin.
   constexpr double kBetter = 1.02;
   const int paths = static_cast<int>(weights.size());
   for (int total = paths; total <= paths * aio::StripedFile::kMaxWeight; ++total) {

@@ -40,7 +40,7 @@ Status validate(const SwapPipeline::Options& options) {
 }  // namespace
 
 // All fields but the first two belong to the starting thread until the transfer is submitted, and
-// to the loan while on loan.
+// to the loan while the record is on loan.
 struct SwapPipeline::Slot {
   SwapPipeline* pipeline = nullptr;
   int index = 0;
@@ -97,7 +97,7 @@ Status SwapPipeline::Loan::check(aio::Executor& executor) {
   return {};
 }
 
-// ---- life ------------------------------------------------------------------------------------
+// ---- construction and destruction ------------------------------------------------------------
 
 SwapPipeline::SwapPipeline(StateStore& store, const Options& options)
     : store_(store),
@@ -146,7 +146,7 @@ SwapPipeline::~SwapPipeline() {
 
 // ---- transfers -------------------------------------------------------------------------------
 
-// Releases the lock while it hands the store what the schedule wants started.
+// Releases the lock while it passes to the store the transfers that the schedule starts.
 void SwapPipeline::start_transfers(Lock& lock) {
   std::array<SwapSchedule::Transfer, kStartBatch> batch;
   for (;;) {
@@ -179,7 +179,8 @@ void SwapPipeline::start(const SwapSchedule::Transfer& transfer) {
   store_.read(slot.io, transfer.record, slot.image->bytes());
 }
 
-// From here on, once the lock is released for good, everything but the store may be destroyed.
+// From here on, once the lock is released for the last time, everything but the store may be
+// destroyed.
 void SwapPipeline::on_done(RecordIo& io, void* context) noexcept {
   const auto& slot = *static_cast<const Slot*>(context);
   SwapPipeline& pipeline = *slot.pipeline;
@@ -193,12 +194,12 @@ void SwapPipeline::on_done(RecordIo& io, void* context) noexcept {
     pipeline.stop_locked(io.status().error());
   }
   pipeline.schedule_.ended(slot.index);
-  pipeline.changed_.notify_all();  // before more is started: another thread may compute meanwhile
+  pipeline.changed_.notify_all();  // before more transfers start: another thread can compute
   pipeline.start_transfers(lock);
   pipeline.changed_.notify_all();
 }
 
-// The store's cancel() calls nobody back, so the lock can be kept.
+// The store's cancel() calls no callback, so the lock can stay held.
 void SwapPipeline::stop_locked(Error error) {
   if (!failure_.ok()) return;
   failure_ = std::move(error);
@@ -328,7 +329,7 @@ SwapStats SwapPipeline::stats_at_locked(std::int64_t now_ns) const {
   return stats;
 }
 
-// Counts the time since the last call towards what was going on then.
+// Adds the time since the last call to the activity during it.
 void SwapPipeline::account_locked() {
   const std::int64_t now_ns = store_.clock().now_ns();
   stats_ = stats_at_locked(now_ns);

@@ -1,8 +1,8 @@
 // SwapPipeline: read -> compute -> write over a sequence of a store's records, with a fixed set of
-// pinned buffers, so that the drive reads record k+1.. and writes record k-1.. while the caller
-// computes on record k (the swapping of "ZeRO-Infinity", SC 2021, section 6.2).
+// pinned buffers. The drive reads record k+1.. and writes record k-1.. while the caller computes on
+// record k (the swapping of "ZeRO-Infinity", SC 2021, section 6.2).
 //
-//   pipeline->expect(records);                      // may be called long before: reading starts
+//   pipeline->expect(records);                      // may be called much earlier: starts reading
 //   for (...) {
 //     SLUICE_ASSIGN_OR_RETURN(auto loan, pipeline->next());
 //     SLUICE_RETURN_IF_ERROR(loan.work(executor, kernel));   // check, compute, seal
@@ -11,19 +11,20 @@
 //   SLUICE_RETURN_IF_ERROR(pipeline->drain());
 //
 // Memory:  `buffers` leases of the pool, all taken in create() or none, and 2 bytes per record of
-//          the store; later only the sequence of expected records (4 bytes each) is allocated.
-// Order:   next() gives the records exactly as expected. A record whose write is in flight is never
-//          read: its buffer is handed on, without a read, when the write has completed (the kernel
-//          would change what the drive is still fetching). A record may be expected again at any
-//          time, even while it is on loan, but not requested by next() until that loan is over.
+//          the store. Later only the sequence of expected records (4 bytes each) is allocated.
+// Order:   next() returns the records exactly as expected. A record whose write is in flight is
+//          never read. Its buffer is passed on without a read, but only after the write has
+//          completed, because computing would change what the drive is still fetching. A record may
+//          be expected again at any time, even while it is on loan, but next() must not return it
+//          until that loan is over.
 // Threads: expect(), next(), write(), release() and drain() from one thread at a time; cancel() and
 //          stats() from any. Completion callbacks start the next transfers, so these overlap with
-//          the caller's work without a thread of their own.
-// Errors:  the first failed transfer ends it: nothing more is started, and next() and drain()
-//          return that error, beginning with the record's name, once what was in flight is back. So
-//          does cancel(), with kCancelled. This cannot be undone: records that were computed but
-//          not written are lost, and the store must not be closed.
-// Shutdown: the destructor cancels and waits for what is in flight; loans must be gone by then.
+//          the caller's work without an extra thread.
+// Errors:  the first failed transfer ends it: no more transfers start. Both next() and drain()
+//          return that error, which begins with the record's name, once transfers in flight have
+//          ended. Calling cancel() does the same with kCancelled. This cannot be undone: records
+//          that were computed but not written are lost.
+// Shutdown: the destructor cancels and waits for transfers in flight; no loan may exist by then.
 #pragma once
 
 #include <condition_variable>
@@ -45,7 +46,7 @@
 
 namespace sluice::swap {
 
-// What the caller waited for, and how much was moved. Times by the backend's clock.
+// What the caller waited for, and how much was transferred. Times are from the backend's clock.
 struct SwapStats {
   std::uint64_t records_read = 0;
   std::uint64_t records_forwarded = 0;  // served from a buffer instead of the disk
@@ -54,7 +55,7 @@ struct SwapStats {
   std::uint64_t bytes_written = 0;
   std::int64_t wait_read_ns = 0;   // next(): its record was being read
   std::int64_t wait_write_ns = 0;  // next(), drain(): only writes could make progress
-  std::int64_t compute_ns = 0;     // records were on loan, and nothing was waited for
+  std::int64_t compute_ns = 0;     // records were on loan, and the caller was not waiting
 };
 
 class SwapPipeline {
@@ -73,8 +74,8 @@ class SwapPipeline {
   };
   static constexpr int kMaxBuffers = 1024;
 
-  // A record's buffer, for the caller to work on. Destroying it gives the buffer back and drops
-  // what was changed: the disk keeps the record as it was.
+  // A record's buffer, for the caller to work on. Destroying it returns the buffer and drops all
+  // changes: the disk keeps the record as it was.
   class Loan {
    public:
     Loan() = default;
@@ -84,15 +85,15 @@ class SwapPipeline {
 
     RecordId record() const;
     RecordImage& image() const;
-    // As for RecordWork: what to check (nothing when it came from a buffer, or was checked), and
-    // what to seal with.
+    // For RecordWork: the generation to check (empty if the record came from a buffer, or was
+    // checked), and the generation to seal with.
     std::optional<std::uint64_t> check_generation() const;
     std::uint64_t next_generation() const;
 
-    // Checks, works on and seals all of it; an error begins with the record's name.
+    // Checks, processes and seals the whole record; an error begins with the record's name.
     Status work(aio::Executor& executor,
                 const std::function<void(int chunk, std::span<std::byte>)>& work);
-    // Checks it only.
+    // Only checks the record.
     Status check(aio::Executor& executor);
 
    private:
@@ -102,9 +103,9 @@ class SwapPipeline {
     Slot* slot_ = nullptr;
   };
 
-  // The pool's buffers must hold the store's largest image: kInvalidArgument says how large.
-  // kOutOfMemory when it does not have `buffers` free ones now. Store and pool must outlive the
-  // pipeline.
+  // kInvalidArgument: the pool's buffers cannot hold the store's largest image; the error names the
+  // required size. kOutOfMemory: the pool has fewer than `buffers` free buffers now. Store and pool
+  // must outlive the pipeline.
   static Result<std::unique_ptr<SwapPipeline>> create(StateStore& store, aio::PinnedPool& pool,
                                                       const Options& options);
   ~SwapPipeline();
@@ -113,19 +114,19 @@ class SwapPipeline {
 
   // Appends to the sequence, and reads ahead as far as the buffers allow.
   void expect(std::span<const RecordId> records);
-  std::size_t expected() const;  // not yet given out by next()
+  std::size_t expected() const;  // not yet returned by next()
 
-  // Waits for the next record. At most buffers - 1 loans may be out, not counting that record's,
-  // and something must be expected (all checked).
+  // Waits for the next record. At most buffers - 1 other loans may exist, and a record must be
+  // expected (both checked).
   Result<Loan> next();
 
-  // The record, sealed with next_generation() (checked), goes to the disk as soon as the order
-  // allows; its buffer is free after that.
+  // Writes the record, sealed with next_generation() (checked), as soon as the order allows; its
+  // buffer is free after that.
   void write(Loan loan);
-  // The record was not changed, or is not to be kept: as the loan's destructor.
+  // Drops the loan like its destructor: the record was not changed, or its changes are not needed.
   void release(Loan loan);
 
-  // Waits until every write has completed. Expected records stay expected, and are being read.
+  // Waits until every write has completed. Expected records stay expected, and are read ahead.
   Status drain();
   void cancel() noexcept;
 
@@ -143,7 +144,7 @@ class SwapPipeline {
   static void on_done(RecordIo& io, void* context) noexcept;
   void stop_locked(Error error);
   void give_back(Slot& slot, bool write);
-  // Waits until `done`, or until it has stopped and nothing is in flight.
+  // Waits until `done`, or until the pipeline has stopped and nothing is in flight.
   template <typename Done>
   Status wait(Lock& lock, const Done& done);
   bool quiet_locked() const;
@@ -155,11 +156,11 @@ class SwapPipeline {
   const Options options_;
   std::unique_ptr<Slot[]> slots_;  // NOLINT(modernize-avoid-c-arrays): `buffers` of them
 
-  mutable std::mutex mutex_;         // guards all below
+  mutable std::mutex mutex_;         // guards all members below
   std::condition_variable changed_;  // a transfer has ended
   SwapSchedule schedule_;
-  int starting_ = 0;      // threads in start_transfers(), on their way to the store
-  Status failure_;        // the first one; then it has stopped
+  int starting_ = 0;      // threads in start_transfers() that are passing transfers to the store
+  Status failure_;        // the first failure, which stopped the pipeline
   bool waiting_ = false;  // in next() or drain()
   bool draining_ = false;
   SwapStats stats_;

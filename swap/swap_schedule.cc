@@ -64,8 +64,8 @@ void SwapSchedule::look_ahead() {
   }
 }
 
-// A turn is due to end when it has had its records or has none left, and the other lane has some.
-// It has ended only when nothing is in flight any longer; the drive is never left idle for it.
+// A turn should end when it has had its records or has none left, and the other lane has some. It
+// ends only when nothing is in flight; the drive is never left idle for it.
 void SwapSchedule::take_turns() {
   const Lane& here = lanes_[turn_];
   const Lane& other = lanes_[1 - turn_];
@@ -79,7 +79,7 @@ std::optional<SwapSchedule::Transfer> SwapSchedule::start_next() {
   if (stopped_) return std::nullopt;
   look_ahead();
   if (burst_records_ == 0) {
-    // Writes first: they make room.
+    // Writes first: they free buffers.
     if (!lanes_[kWrites].waiting.empty()) return start(kWrites);
     if (!lanes_[kReads].waiting.empty()) return start(kReads);
     return std::nullopt;

@@ -1,18 +1,18 @@
-// SwapSchedule: which record is in which buffer, and which transfer starts next. The decisions of
-// SwapPipeline, without its IO, threads and time.
+// SwapSchedule: which record is in which buffer, and which transfer starts next. It makes
+// SwapPipeline's decisions, without its IO, threads and time.
 //
-// A record is in at most one buffer. Look-ahead goes through the expected records in order; each is
-// promised the buffer that already holds it, or else a free one to be read into. A buffer that is
-// still promised is kept when its record has been written (the next user gets it from there), and
-// read again when its record was dropped.
+// A record is in at most one buffer. Look-ahead goes through the expected records in order. Each
+// record is promised the buffer that already holds it, or else a free one to be read into. A buffer
+// that is still promised is kept when its record has been written (the next user gets it from
+// there), and read again when its record was dropped.
 //
-// No deadlock: the promises cover the first records of the sequence, so the buffer of the record
-// that is due next will become ready, unless it is on loan. If no buffer is promised to it, none is
-// promised to any record: all are on loan or on their way to the disk, and with fewer loans than
-// buffers, one of them will become free. Something can start whenever nothing is in flight.
+// No deadlock: the promises cover the first records of the sequence, so the buffer of the next
+// record will become ready, unless it is on loan. If no buffer is promised to it, none is promised
+// to any record: all are on loan or on their way to the disk. With fewer loans than buffers, one of
+// them will become free. A transfer can start whenever none is in flight.
 //
 // Memory:  fixed, except for the sequence.
-// Threads: the caller's lock.
+// Threads: protected by the caller's lock.
 #pragma once
 
 #include <array>
@@ -39,8 +39,8 @@ class SwapSchedule {
   };
   struct Options {
     int buffers = 0;
-    std::size_t records = 0;  // of the store
-    int burst_records = 0;    // 0: reads and writes need not take turns
+    std::size_t records = 0;  // in the store
+    int burst_records = 0;    // 0: reads and writes do not take turns
   };
   struct Transfer {
     bool is_write;
@@ -50,7 +50,7 @@ class SwapSchedule {
   struct Given {
     int buffer;
     RecordId record;
-    bool forwarded;  // as it was written, not read
+    bool forwarded;  // still in the buffer from its write, not read
   };
 
   explicit SwapSchedule(const Options& options);
@@ -58,18 +58,18 @@ class SwapSchedule {
   void expect(std::span<const RecordId> records);
   std::size_t expected() const { return expected_.size(); }
 
-  // The next transfer to start, in flight from now on; nothing: none may start. Call it after each
-  // change until it has none.
+  // The next transfer to start, in flight from now on; empty: none may start. Call it after each
+  // change until it returns none.
   std::optional<Transfer> start_next();
   void ended(int buffer);
 
-  // Of the record that is due next; kFree: no buffer is promised to it.
+  // The state of the next record's buffer; kFree: no buffer is promised to it.
   State due_state() const;
   Given give_due();  // must be kReady
   void write(int buffer);
   void drop(int buffer);
 
-  // Nothing more starts; what is in flight still ends.
+  // No more transfers start; transfers in flight still end.
   void stop();
 
   State state(int buffer) const { return buffers_[at(buffer)].state; }
@@ -83,7 +83,7 @@ class SwapSchedule {
   static constexpr std::size_t kWrites = 1;
   static constexpr int kNone = -1;
 
-  // First in, first out, of at most `capacity` buffers.
+  // A FIFO of at most `capacity` buffers.
   class Line {
    public:
     explicit Line(int capacity) : ring_(static_cast<std::size_t>(capacity)) {}
@@ -98,8 +98,7 @@ class SwapSchedule {
     std::size_t first_ = 0;
     std::size_t size_ = 0;
   };
-  // First in, first out, of any number of records. Allocates only when it holds more than ever
-  // before.
+  // A FIFO of any number of records. Allocates only when it holds more than ever before.
   class Sequence {
    public:
     std::size_t size() const { return size_; }
@@ -123,7 +122,7 @@ class SwapSchedule {
     State state = State::kFree;
     bool forwarded = false;
     RecordId record = 0;
-    std::size_t promises = 0;  // to expected records
+    std::size_t promises = 0;  // number of expected records that are promised this buffer
   };
 
   static std::size_t at(int buffer) { return static_cast<std::size_t>(buffer); }
@@ -134,13 +133,13 @@ class SwapSchedule {
 
   const int burst_records_;
   Sequence expected_;
-  std::size_t looked_at_ = 0;  // this many from the front have been promised a buffer
+  std::size_t looked_at_ = 0;  // expected records, from the front, that are promised a buffer
   std::vector<Buffer> buffers_;
-  std::vector<std::int16_t> holder_;  // of each record: a buffer, or kNone
+  std::vector<std::int16_t> holder_;  // by record: a buffer, or kNone
   Line free_;
   std::array<Lane, 2> lanes_;
   std::size_t turn_ = kReads;  // bursts: the lane that may start
-  int started_ = 0;            // in this turn
+  int started_ = 0;            // transfers in this turn
   int on_loan_ = 0;
   bool stopped_ = false;
 };

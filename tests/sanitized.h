@@ -1,13 +1,13 @@
-// Sanitized code is slow: where every position is tried, a sample of them is taken there.
+// Sanitized code is slow: tests that try every position use a sample there.
 #pragma once
 
 #include <cstdint>
 
 namespace sluice {
 
-// From one position to the next: 1, and so many with AddressSanitizer; with ThreadSanitizer, which
-// is slower still and has nothing to see in another position of the same threads, three times as
-// many.
+// The distance between positions: 1 normally, `with_asan` with AddressSanitizer, and three times as
+// many with ThreadSanitizer. That one is even slower, and other positions of the same threads show
+// it nothing new.
 constexpr std::uint64_t sweep_stride([[maybe_unused]] std::uint64_t with_asan) {
 #if defined(__SANITIZE_THREAD__)
   return 3 * with_asan;

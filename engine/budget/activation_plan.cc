@@ -13,11 +13,12 @@ namespace {
 using offload::ActivationPlace;
 using offload::UnitPlacement;
 
-// Evaluated together, in an evaluation on its own: as many micro-batches as amount to this much
-// between two units. More would fetch parameters less often; this much hides a drive behind a GPU.
+// A standalone evaluation sends micro-batches through the units together until this many bytes flow
+// between two units. More would fetch parameters less often, but this much already hides a drive's
+// reads under a GPU's computation.
 constexpr std::uint64_t kEvaluationFlowBytes = 256 * kMiB;
 
-// One slot is in use, one was just used, the others are being copied into.
+// One slot is in use, one was just used, and the others are being copied into.
 int ring_blocks(const config::Config& config) {
   constexpr std::int64_t kMostAhead = 64;
   return static_cast<int>(
@@ -101,7 +102,7 @@ std::uint64_t ActivationBytes::on_device(Places places) const {
     case RunPurpose::kTraining:
       break;
   }
-  std::uint64_t bytes = 2 * micro_batches_ * input_bytes_;  // what flows from unit to unit
+  std::uint64_t bytes = 2 * micro_batches_ * input_bytes_;  // data that flows from unit to unit
   if (const auto slots = inputs_on_gpu(places))
     bytes += static_cast<std::uint64_t>(UnitInputRing(blocks_, *slots).slots()) * moved_bytes_;
   else
@@ -119,7 +120,7 @@ std::uint64_t ActivationBytes::on_host(Places places) const {
   return static_cast<std::uint64_t>(in_ram) * moved_bytes_;
 }
 
-// On a GPU some of those that leave it, all through them: the ring decides which leave.
+// On a GPU the ring decides which inputs leave it; the spilled ones are spread evenly over those.
 std::vector<bool> ActivationBytes::spilled_units(const RunSpec& spec, Places places) const {
   std::vector<bool> units(places.size(), false);
   const int all = spilled(places);
@@ -137,7 +138,7 @@ std::vector<bool> ActivationBytes::spilled_units(const RunSpec& spec, Places pla
   return units;
 }
 
-// An evaluation during training uses the memory of units' inputs.
+// An evaluation during training uses the memory of the unit inputs.
 ActivationPlan ActivationBytes::plan(const RunSpec& spec, Places places,
                                      std::vector<int> nvme_weights) const {
   ActivationPlan plan;

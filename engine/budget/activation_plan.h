@@ -1,8 +1,8 @@
-// What a run's activations take: the inputs of units and what blocks keep between forward and
-// backward, and what one call works with; on the compute device, and for inputs that go to the host
-// in between, there.
+// ActivationPlan: the memory of a run's activations. It covers unit inputs and what blocks save
+// between forward and backward, and the working memory of one call. They are on the compute device;
+// unit inputs may go to the host in between.
 //
-// Threads: const, from any.
+// Threads: const; callable from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 namespace sluice::engine {
 
 struct ActivationPlan {
-  std::vector<bool> kept;                       // by unit, between the passes; else recomputed
-  std::optional<UnitInputOptions> unit_inputs;  // those that go from the GPU to the host
-  std::vector<bool> spilled;                    // by unit: whose go to NVMe; empty: no unit's
-  // What they go through; without units where none goes.
+  std::vector<bool> kept;  // per unit: saved between the passes, else recomputed
+  std::optional<UnitInputOptions> unit_inputs;  // the inputs that go from the GPU to the host
+  std::vector<bool> spilled;  // per unit: its input goes to NVMe; empty: none does
+  // Buffers of the spilled inputs; without units if none is spilled.
   offload::InputSpill::Options spill;
-  int spill_units = 1;  // whose inputs of a wave the buffers would hold, at least
-  // How many micro-batches go through the units together in an evaluation.
+  int spill_units = 1;  // minimum number of units whose inputs of a wave fit into the buffers
+  // Micro-batches that go through the units together in an evaluation.
   std::uint64_t evaluation_micro_batches = 1;
 };
 
@@ -32,38 +32,38 @@ class ActivationBytes {
  public:
   explicit ActivationBytes(const RunSpec& spec);
 
-  // Between the passes. `places`: as settled, by unit.
+  // Bytes held between the passes. `places`: the settled placement per unit.
   using Places = std::span<const offload::UnitPlacement>;
   std::uint64_t on_device(Places places) const;
-  // Of inputs that left the GPU: those that stay in RAM, and buffers of those that do not.
+  // Inputs that left the GPU: the ones that stay in RAM, and the buffers of the spilled ones.
   std::uint64_t on_host(Places places) const;
   std::uint64_t spill_buffers(Places places) const;
   std::uint64_t on_nvme(Places places) const;
 
-  // `nvme_weights`: of the paths.
+  // `nvme_weights`: stripe weights of the NVMe paths.
   ActivationPlan plan(const RunSpec& spec, Places places, std::vector<int> nvme_weights) const;
 
  private:
-  // How many blocks' inputs stay on the GPU, where others go to the host; nothing: all stay.
+  // Number of blocks whose inputs stay on the GPU while others go to the host; nullopt: all stay.
   std::optional<int> inputs_on_gpu(Places places) const;
-  int moved(Places places) const;    // blocks whose inputs may leave for the drives
-  int spilled(Places places) const;  // those that do; places may ask for more
+  int moved(Places places) const;    // blocks whose inputs may go to NVMe
+  int spilled(Places places) const;  // blocks whose inputs do; `places` may request more
   offload::InputSpill::Footprint spill_footprint(Places places) const;
   std::vector<bool> spilled_units(const RunSpec& spec, Places places) const;
 
   RunPurpose purpose_;
-  UnitInputOptions inputs_;  // without slots
+  UnitInputOptions inputs_;  // `slots` is not set
   int blocks_ = 0;
   bool on_gpu_ = false;
-  std::optional<int> asked_ring_;    // slots, where the configuration sends away whatever can go
-  bool spills_all_ = false;          // to NVMe, what leaves, as the configuration says
-  std::uint64_t micro_batches_ = 1;  // of a wave
-  std::uint64_t evaluated_together_ = 1;  // in an evaluation on its own
-  std::uint64_t input_bytes_ = 0;         // of a unit and micro-batch
-  std::uint64_t moved_bytes_ = 0;         // that a unit's inputs of a wave take in a ring
+  std::optional<int> asked_ring_;    // slots, if the configuration offloads every input that can go
+  bool spills_all_ = false;          // the configuration sends offloaded inputs to NVMe
+  std::uint64_t micro_batches_ = 1;  // per wave
+  std::uint64_t evaluated_together_ = 1;  // micro-batches, in a standalone evaluation
+  std::uint64_t input_bytes_ = 0;         // per unit and micro-batch
+  std::uint64_t moved_bytes_ = 0;         // a ring's bytes for one unit's inputs of a wave
   std::uint64_t call_bytes_ = 0;
-  std::vector<std::uint64_t> saved_bytes_;  // of a wave, by unit
-  // Where the host computes, the configuration alone says what is kept: a planner has no choice.
+  std::vector<std::uint64_t> saved_bytes_;  // per wave, by unit
+  // If the host computes, the configuration alone decides what is saved; the planner has no choice.
   bool keeps_all_ = false;
 };
 

@@ -1,9 +1,9 @@
-// BaseForm: how the host keeps the parameters of a frozen model, beside which adapters are trained:
-// as they are computed with, or in 8 bits and made into that on their way (recipe.lora.base_bits).
-// Resident units hold what comes of it, so that a placement changes no bit.
+// BaseForm: how the host stores the parameters of a frozen model whose adapters are trained: in the
+// compute type, or in 8 bits that are expanded on their way (recipe.lora.base_bits). Resident units
+// hold the expanded values, so a placement changes no bit.
 //
-// With several ranks at stage 3 the host of each has a shard of a unit, a piece of those bytes, and
-// units are gathered as they are on the host. Resident units are whole on each rank.
+// With several ranks at stage 3 each host stores a shard of a unit, a piece of those bytes. Units
+// are gathered in the host's form. Resident units are whole on each rank.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace sluice::engine {
 struct BaseForm {
   offload::ParamForm form = offload::ParamForm::kSplit;
   bool is_int8 = false;
-  offload::RankPart ranks = {};  // whose shards
+  offload::RankPart ranks = {};  // the rank whose shards these are
 
   static BaseForm of(const RunSpec& spec) {
     return {.form = spec.types().form,
             .is_int8 = spec.model.has_frozen() && spec.config.lora.base_bits == kInt8Bits,
             .ranks = spec.base_ranks()};
   }
-  // Where it is_int8.
+  // Requires is_int8.
   offload::Int8Blocks blocks(const UnitLayout& unit) const {
     static_assert(kParameterAlignment % offload::kInt8Block == 0);
     const std::uint64_t matrices = unit.elements_of_group(kDecayed);
@@ -35,16 +35,17 @@ struct BaseForm {
             .plain_bytes = offload::element_bytes(offload::compute_type(form))};
   }
   bool is_sharded() const { return ranks.world > 1; }
-  // Of a unit on the host, or on the hosts of all ranks.
+  // Bytes of a unit on the host; with shards, on the hosts of all ranks together.
   std::uint64_t bytes(const UnitLayout& unit) const {
     return is_int8 ? blocks(unit).bytes() : unpacked_bytes(unit);
   }
-  // Of one that is computed with.
+  // Bytes of a unit in the compute type.
   std::uint64_t unpacked_bytes(const UnitLayout& unit) const {
     return unit.elements * offload::element_bytes(offload::compute_type(form));
   }
 
-  // What shards are counted in: parameters, or bytes of those in 8 bits; and the bytes of one.
+  // Shards are counted in parameters, or in bytes if the base is in 8 bits. host_width() is the
+  // size of one element in bytes.
   std::uint64_t host_elements(const UnitLayout& unit) const {
     return is_int8 ? blocks(unit).bytes() : unit.elements;
   }
@@ -57,7 +58,7 @@ struct BaseForm {
   std::uint64_t shard_bytes(const UnitLayout& unit) const {
     return shard(unit).elements * host_width();
   }
-  // Of all shards, with their padding.
+  // Bytes of all shards with their padding.
   std::uint64_t gathered_bytes(const UnitLayout& unit) const {
     return offload::gathered_elements(host_elements(unit), ranks.world) * host_width();
   }

@@ -7,7 +7,7 @@
 namespace sluice::engine {
 namespace {
 
-// Rows of the token embedding on the GPU: a multiple of this fills the tensor cores' tiles.
+// The token embedding's rows on the GPU are padded to a multiple that fills tensor-core tiles.
 constexpr std::int64_t kVocabMultiple = 64;
 
 }  // namespace

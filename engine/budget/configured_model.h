@@ -1,4 +1,4 @@
-// The model of a configuration, as it is on the device that the run computes on.
+// The model of a configuration, as it is on the device that computes the run.
 //
 // Threads: pure functions.
 #pragma once
@@ -11,13 +11,12 @@
 
 namespace sluice::engine {
 
-// The configuration's shape; on a GPU the token embedding of 16-bit numbers is padded to whole
-// tiles of the tensor cores.
+// The configured shape. On a GPU a 16-bit token embedding is padded to whole tensor-core tiles.
 ModelOptions configured_model(const config::Config& config, bool on_gpu);
 // The shape must be valid (engine/families/families.h).
 ModelLayout configured_layout(const config::Config& config, bool on_gpu);
 
-// Positions that a text may have that the model continues: those it was trained with.
+// The longest context, in positions, that the model can continue: the one it was trained with.
 std::int64_t generation_context(const config::Config& config);
 
 }  // namespace sluice::engine

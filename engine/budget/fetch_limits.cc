@@ -8,8 +8,8 @@ namespace sluice::engine {
 namespace {
 
 constexpr std::int64_t kMostPrefetchUnits = 64;
-// What the host has enqueued ahead of the GPU: a slot in use, one just used, and those being copied
-// into.
+// Slots in addition to those being copied into, because the host runs ahead of the GPU: one in use,
+// and one just used.
 constexpr int kSlotsBeside = 2;
 
 std::uint64_t not_negative(std::int64_t elements) {
@@ -40,7 +40,7 @@ int units_ahead(const UnitSizes& sizes, const FetchRequest& request,
   return at_most(bucket / sizes.block_elements, most);
 }
 
-// Slots that the live elements leave for blocks.
+// Slots that max_live_elements allows for blocks.
 int live_blocks(const UnitSizes& sizes, const FetchRequest& request,
                 std::vector<std::string>& raised) {
   const int least = least_block_slots(sizes.blocks);
@@ -55,8 +55,8 @@ int live_blocks(const UnitSizes& sizes, const FetchRequest& request,
   return at_most((live - kept) / sizes.block_elements, sizes.blocks);
 }
 
-// Between a block's forward and its backward come the blocks after it, twice, and the head with the
-// token embedding.
+// Between a block's forward and backward come all later blocks, twice, and the head with the token
+// embedding.
 int reused_blocks(const UnitSizes& sizes, const FetchRequest& request) {
   const std::uint64_t distance = not_negative(request.max_reuse_distance_elements);
   const std::uint64_t of_last = sizes.end_elements;

@@ -10,7 +10,7 @@ namespace {
 // An evaluation has no backward that would use a block again.
 FetchRequest fetch_request(const RunSpec& spec) {
   const config::Config& config = spec.config;
-  // Where the plan chooses what stays on the GPU, slots are only for passing through.
+  // If the plan chooses which units stay on the GPU, slots are only for units that pass through.
   const bool reuses =
       spec.trains() && config.zero.offload_param.device != config::OffloadDevice::kAuto;
   return {.prefetch_units = config.placement.prefetch_units,
@@ -20,7 +20,7 @@ FetchRequest fetch_request(const RunSpec& spec) {
 }
 
 UnitSizes unit_sizes(const ModelLayout& model) {
-  // Of a module no block may have parameters, or none that is trained.
+  // In a module a block may have no parameters, or none that is trained.
   UnitSizes sizes{.block_elements = 1, .blocks = model.blocks()};
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = model.base_layout(unit).elements;
@@ -32,10 +32,10 @@ UnitSizes unit_sizes(const ModelLayout& model) {
   return sizes;
 }
 
-// As many slots as fit beside everything else that the places take of the GPU.
+// Lowers the slots to what fits next to everything else that the placement needs on the GPU.
 void fit_slots(std::uint64_t room_bytes, const MemoryLedger& ledger, MemoryLedger::Places places,
                int blocks, FetchLimits& limits, std::vector<std::string>& notes) {
-  // Blocks that stay on the GPU need none.
+  // Blocks that stay on the GPU need no slot.
   const int wanted = std::min(limits.block_slots, ledger.streamed_blocks(places));
   if (wanted == 0) return;
   const std::uint64_t all = ledger.slot_bytes(places, wanted);

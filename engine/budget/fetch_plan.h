@@ -1,5 +1,5 @@
-// FetchPlan: how far ahead parameters are fetched, and how many blocks the GPU holds of those that
-// pass through it: by the limits that the configuration sets (fetch_limits.h), and by what fits.
+// FetchPlan: how far ahead parameters are fetched, and how many slots the GPU has for the blocks
+// that pass through it. Limited by the configuration (fetch_limits.h) and by the available memory.
 //
 // Threads: pure functions.
 #pragma once
@@ -16,18 +16,18 @@
 namespace sluice::engine {
 
 struct FetchPlan {
-  int prefetch_units = 1;          // ahead of their use
-  int block_slots = 3;             // on the GPU, for the parameters of blocks
-  std::vector<std::string> notes;  // what is not as it was asked for
+  int prefetch_units = 1;          // units fetched ahead of their use
+  int block_slots = 3;             // for the parameters of blocks on the GPU
+  std::vector<std::string> notes;  // where the plan differs from the configuration
 };
 
 struct FetchRoom {
-  // Slots that are only there for reuse are given up where the places leave too little of it.
+  // Slots that exist only for reuse are given up if the placement leaves less GPU memory than this.
   std::optional<std::uint64_t> gpu_bytes;
-  int slots = 0;  // already counted: no more than these; 0: not yet
+  int slots = 0;  // upper bound that the planner counted with; 0: none yet
 };
 
-// `ledger` is of the same spec; its slots do not matter.
+// `ledger` has the same spec; its slots are ignored.
 FetchPlan plan_fetching(const RunSpec& spec, const MemoryLedger& ledger,
                         std::span<const offload::UnitPlacement> places, const FetchRoom& room);
 

@@ -9,13 +9,13 @@
 namespace sluice::engine {
 namespace {
 
-// As LibTorch places its own tensors.
+// LibTorch aligns its own tensors to this.
 constexpr std::uint64_t kPlaceAlignment = 512;
 constexpr std::uint64_t kGradientAlignment = 4096;
-// Of a stage that holds pieces: whole blocks of sums in any type of gradient.
+// A stage that holds pieces has whole blocks of sums in any type of gradient.
 constexpr std::uint64_t kPieceAlignment = offload::kSumBlockElements * sizeof(float);
 
-// Of all ranks' pieces, in one exchange of a unit's sum.
+// Elements of all ranks' pieces in one exchange of a unit's sum.
 std::uint64_t exchanged_elements(const UnitLayout& layout, int world) {
   if (world == 1) return 0;
   const auto ranks = static_cast<std::uint64_t>(world);

@@ -1,6 +1,5 @@
-// What the parts of a run on the GPU take of its memory and of pinned host memory, from sizes
-// alone: for plans, also of a GPU that is not in the machine. engine/step/cuda_step.h makes the
-// parts, of just these sizes.
+// GPU memory and pinned host memory of a GPU run's parts, computed from sizes alone. So plans also
+// work for a GPU that is not in the machine. engine/step/cuda_step.h allocates exactly these sizes.
 //
 // Threads: pure functions.
 #pragma once
@@ -20,38 +19,37 @@
 
 namespace sluice::engine {
 
-// Blocks take turns in slots; the embedding and the head have one each, or one together. Resident
-// units have a place of their own instead. Units without parameters have neither.
+// Blocks share slots; the embedding and the head have one slot each, or share one. Resident units
+// have their own buffer instead. Units without parameters have neither.
 struct CudaSlotOptions {
   offload::ElementType type = offload::ElementType::kBf16;
-  int block_slots = 3;  // computed with, copied into, just used
-  // The embedding and the head take turns, too, where the head borrows nothing: for a step that
-  // wants each once and then changes both. Who passes through the units again and again with the
-  // same parameters would copy them each time.
+  int block_slots = 3;  // one computed with, one copied into, one just used
+  // The embedding and the head also share a slot, provided that the head borrows nothing. This
+  // suits a step that needs each of them once and then changes both. A run that passes through the
+  // units repeatedly with the same parameters would copy them each time.
   bool ends_take_turns = false;
   offload::UnitResidency residency;
-  BaseForm base;  // of frozen parameters: what is copied into the slots
-  // With several ranks a unit's shards are gathered in its place.
+  BaseForm base;  // of frozen parameters: the form that is copied into the slots
+  // With several ranks a unit's shards are gathered in its slot or buffer.
   offload::RankPart ranks = {};
-  bool is_frozen =
-      false;  // then resident units are whole from the beginning, and stay what they are
+  bool is_frozen = false;  // resident units are whole from the start, and never change
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
-// Units with the same one take turns in slots.
+// Units with the same role share slots.
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns);
 
-// Of a place where all of a unit is, of parameters or of a sum: with the padding of shards.
+// Elements of a buffer for a whole unit, of parameters or of a sum, with the padding of shards.
 std::uint64_t place_elements(const UnitLayout& unit, int world);
-// A unit's place: in a slot, or of its own.
+// Bytes of a unit's slot, or of its own buffer.
 std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type, int world = 1);
-// Of a shard's parameters, where they stay on the GPU and the rest of the unit does not.
+// Bytes of a shard's own buffer, if the shard stays on the GPU and the rest of the unit does not.
 std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType type, int world);
-// In a slot, as it comes from the host: of a base in 8 bits less than its place.
+// Bytes that a unit takes in a slot in the host's form: less than place_bytes() for an 8-bit base.
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world = 1);
 
-// Two places that units take turns in: one for the unit that is_held(), since it is acquired with
-// others, and one for all others. Each is as large as its largest unit.
+// Two shared buffers: one for the unit that is_held(), which is acquired together with others, and
+// one for all other units. Each is as large as its largest unit.
 class SharedPlaces {
  public:
   void add(std::uint64_t place_bytes, bool is_held);
@@ -64,20 +62,20 @@ class SharedPlaces {
   std::uint64_t other_ = 0;
 };
 
-// Where a base in 8 bits becomes what is computed with, each time a unit is acquired.
+// Buffers in which an 8-bit base is expanded to the compute type, each time a unit is acquired.
 struct UnpackedPlaces : SharedPlaces {
   UnpackedPlaces() = default;
   UnpackedPlaces(const ModelLayout& base, offload::ElementType type);  // of all units
 };
 
-// Where units are gathered from several ranks, with the padding of shards, if the host computes.
+// If the host computes: buffers in which units are gathered from several ranks, with shard padding.
 struct GatheredPlaces : SharedPlaces {
   GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world);
-  GatheredPlaces(const ModelLayout& base, const BaseForm& form);  // nothing, unless it is_sharded()
+  GatheredPlaces(const ModelLayout& base, const BaseForm& form);  // empty, unless is_sharded()
 };
 
-// What slots and places take, as units are added. The parts are made of just this, and plans add it
-// up for placements that they only consider; so does SinkFootprint.
+// Bytes of slots and buffers, added up unit by unit. The parts allocate exactly this, and plans
+// compute it for the placements that they consider; the same holds for SinkFootprint.
 class SlotFootprint {
  public:
   struct Unit {
@@ -85,20 +83,20 @@ class SlotFootprint {
     bool is_held = false;
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
-    bool is_packed = false;         // in 8 bits: it is computed with in UnpackedPlaces
-    std::uint64_t shard_bytes = 0;  // of a place of its shard's own
+    bool is_packed = false;         // in 8 bits: expanded in UnpackedPlaces
+    std::uint64_t shard_bytes = 0;  // a buffer of the shard's own
   };
-  enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // on the GPU, of parameters
+  enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // the parameters kept on the GPU
   void add(const Unit& unit, Stays stays);
   static SlotFootprint of(const ModelLayout& model, const CudaSlotOptions& options);
 
-  // Of units of a role, where blocks have at most so many; and the bytes of one.
+  // Slots of a role, where blocks have at most `block_slots`.
   int slots(UnitRole role, int block_slots) const;
   std::uint64_t slot_bytes(UnitRole role) const { return at(role).largest_bytes; }
   const UnpackedPlaces& unpacked() const { return unpacked_; }
-  std::uint64_t all_slot_bytes(int block_slots) const;  // and those
+  std::uint64_t all_slot_bytes(int block_slots) const;  // with the unpacked buffers
   std::uint64_t resident_bytes() const { return resident_bytes_; }
-  std::uint64_t shard_bytes() const { return shard_bytes_; }  // of places of shards
+  std::uint64_t shard_bytes() const { return shard_bytes_; }  // buffers of shards
 
  private:
   struct Streamed {
@@ -113,17 +111,18 @@ class SlotFootprint {
   std::uint64_t shard_bytes_ = 0;
 };
 
-// The gradient of a unit with state on the GPU is kept there until its update; that of others
-// passes through stages to the host. A stage holds a block's; a larger gradient, of a head or an
-// embedding with many rows, goes through them in pieces, so that no stage is sized by it.
+// The gradient of a unit with state on the GPU stays there until its update; others pass through
+// stages to the host. A stage holds a block's gradient. A larger gradient, of a head or an
+// embedding with many rows, goes through in pieces, so that it does not determine the size of a
+// stage.
 //
-// Where a step has several waves, the fp32 sums of a unit without state on the host are kept where
-// they are; those of others pass through slots, and lie in pinned memory where their gradient will
-// lie.
+// If a step has several waves, the fp32 sums of a unit without host state stay where they are.
+// Other units' sums pass through slots, and are stored in the pinned memory that later holds their
+// gradient.
 //
-// With several ranks the sum of a unit is exchanged for the sum of all ranks in the shard, piece by
-// piece, and what follows is about that. It happens beside the next unit's backward, so there are
-// two slots.
+// With several ranks a unit's sum is exchanged, piece by piece, for the shard of the sum over all
+// ranks; everything after that applies to the shard. The exchange overlaps with the next unit's
+// backward, so there are two slots.
 struct CudaSinkOptions {
   offload::GradType type = offload::GradType::kBf16;
   offload::UnitResidency residency;
@@ -131,25 +130,25 @@ struct CudaSinkOptions {
   offload::HeldSums sums;
   offload::RankPart ranks = {};
 };
-// Of all ranks' pieces together, in one exchange.
+// All ranks' pieces together, in one exchange.
 inline constexpr std::uint64_t kExchangedBytes = std::uint64_t{128} << 20;
-inline constexpr int kSumSlots = 2;  // one is added to; the other's sum leaves, and the next comes
+inline constexpr int kSumSlots = 2;  // one is added to; the other's sum leaves and the next arrives
 inline constexpr int kGradientStages = 2;  // one is filled while the other is copied out
-// The least that a stage holds of a gradient that is larger: whole blocks of SquareSum, and enough
-// that a copy costs little to start.
+// Minimum size of a stage for a gradient that is sent in pieces: whole blocks of SquareSum, and
+// enough that the start of a copy costs little.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{128} << 20;
 
-// What the gradient of one unit takes, wherever its state is.
+// Memory of one unit's gradient, wherever its state is.
 struct UnitGradientBytes {
   bool is_block = false;
   std::uint64_t borrowed_sums = 0;
   std::uint64_t accumulators = 0;
   std::uint64_t stage = 0;
-  std::uint64_t gradient = 0;     // kept on the GPU, or pinned
-  std::uint64_t kept_sums = 0;    // fp32, from wave to wave: pinned
+  std::uint64_t gradient = 0;     // kept on the GPU, or pinned on the host
+  std::uint64_t kept_sums = 0;    // fp32, kept from wave to wave; pinned
   std::uint64_t square_sums = 0;  // pinned
-  // With several ranks, while the unit is reduced: what comes from them at a time; and its shard of
-  // the sum, where others borrow of it.
+  // With several ranks, while the unit is reduced: the bytes received at a time, and this rank's
+  // shard of the sum if other units borrow from the unit.
   std::uint64_t exchanged = 0;
   std::uint64_t reduced_shard = 0;
 };
@@ -162,11 +161,11 @@ class SinkFootprint {
   explicit SinkFootprint(const offload::HeldSums& sums, int world = 1)
       : keeps_sums_(sums.kept > 0), is_sharded_(world > 1) {}
 
-  // A unit with state on the GPU, on the host, or both.
+  // Adds a unit with state on the GPU, on the host, or both.
   void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
   static SinkFootprint of(const ModelLayout& model, const CudaSinkOptions& options);
 
-  // Of one: the largest gradient of a block that passes, or a piece of another unit's.
+  // One stage: the largest gradient of a block that passes through, or a piece of a larger unit's.
   std::uint64_t stage_bytes() const;
   std::uint64_t kept_bytes() const { return kept_; }
   std::uint64_t gpu_bytes() const {
@@ -174,14 +173,14 @@ class SinkFootprint {
            kGradientStages * stage_bytes() + kept_ + exchanged_ + reduced_shard_;
   }
   std::uint64_t host_bytes() const { return host_; }
-  // Of the accumulators of one slot that units take turns in; and whether a unit does.
+  // Elements of the accumulators in one shared slot. takes_turns(): whether a unit uses it.
   std::uint64_t shared_elements() const { return shared_ / sizeof(float); }
   int shared_slots() const { return keeps_sums_ || is_sharded_ ? kSumSlots : 1; }
   std::uint64_t exchanged_bytes() const { return exchanged_; }
   std::uint64_t reduced_shard_bytes() const { return reduced_shard_; }
   bool takes_turns(bool host_state) const { return host_state || !keeps_sums_; }
 
-  // Of that, a unit's: nothing is pinned for the gradient where the GPU updates all of the unit.
+  // One unit's share. Nothing is pinned for the gradient if the GPU updates all of the unit.
   static std::uint64_t kept_bytes(const UnitGradientBytes& unit, bool gpu_state) {
     return gpu_state ? unit.gradient : 0;
   }
@@ -199,7 +198,7 @@ class SinkFootprint {
   std::uint64_t own_sums_ = 0;
   std::uint64_t borrowed_sums_ = 0;
   std::uint64_t shared_ = 0;
-  std::uint64_t block_stage_ = 0;    // the largest, of a block
+  std::uint64_t block_stage_ = 0;    // largest of a block
   std::uint64_t largest_stage_ = 0;  // of any unit
   std::uint64_t kept_ = 0;
   std::uint64_t host_ = 0;

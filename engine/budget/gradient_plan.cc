@@ -11,8 +11,8 @@
 namespace sluice::engine {
 namespace {
 
-// Of a size class: what backward adds to, what the update reads, and one that is read ahead or
-// written behind them.
+// Per size class: one that backward adds to, one that the update reads, and one that is read ahead
+// or written back.
 constexpr int kBuffers = 3;
 
 }  // namespace

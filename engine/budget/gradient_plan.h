@@ -1,9 +1,9 @@
-// Gradients on NVMe between backward and update: of each unit its fp32 sums, over which a 16-bit
-// gradient is written when they are complete. They are kept as units of parameters are
+// Gradients on NVMe between backward and update: each unit's fp32 sums, which are overwritten with
+// a 16-bit gradient once they are complete. They are stored as units of parameters are
 // (ParamOffloader), in a store of their own.
 //
-// For who trains a described model in one process without a GPU, and adds up one sum of a unit at a
-// time.
+// Supported for a described model that trains in one process without a GPU, and accumulates one sum
+// of a unit at a time.
 //
 // Threads: pure functions.
 #pragma once
@@ -17,12 +17,12 @@
 
 namespace sluice::engine {
 
-// kUnsupported where the run cannot keep them there, though it is asked to.
+// kUnsupported if the configuration asks for it and the run cannot do it.
 Status check_gradients_on_nvme(const RunSpec& spec);
 
 offload::ParamOffloader::Options plan_gradients(const RunSpec& spec, std::vector<int> nvme_weights);
 
-// Of both tiers, as ParamOffloader takes them.
+// Bytes in both tiers, as ParamOffloader uses them.
 struct GradientBytes {
   std::uint64_t buffers = 0;
   std::uint64_t nvme = 0;

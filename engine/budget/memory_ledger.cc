@@ -22,12 +22,12 @@ using offload::Tier;
 using offload::TierElements;
 using offload::UnitPlacement;
 
-// In its place with CUDA: 448 MiB are resident once the context is there, and what the driver and
-// cuBLAS keep on the host as kernels are loaded comes on top, more in some runs than in others: 850
-// to 970 MiB in total where a run takes 1.8 to 25 GiB, and 1030 where it takes 110 and pins 45 of
-// them.
+// With CUDA, this replaces kProgramBytes. 448 MiB are resident once the context exists; the driver
+// and cuBLAS add host memory as kernels are loaded, and the amount varies between runs. In total
+// 850 to 970 MiB were measured for runs of 1.8 to 25 GiB, and 1030 MiB for one of 110 GiB that pins
+// 45 of them.
 constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
-// On the GPU: cuBLAS' workspaces, kernels as they are loaded, what LibTorch's allocator rounds up.
+// GPU memory of cuBLAS' workspaces, of kernels as they are loaded, and of LibTorch's rounding.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
 
 bool is_cut_as(const TierElements& asked, const UnitPlacement& place) {
@@ -123,7 +123,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
         has_frozen_ ? base_form_.shard_bytes(base) : own_elements * width;
     const std::uint64_t of_adapters = has_frozen_ ? spec.shard(index).elements : 0;
     const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
-    const int world = ranks.world;  // of what passes through slots
+    const int world = ranks.world;  // of units that pass through slots
     units_.push_back(
         {.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
                   .is_held = passing.is_held(index),

@@ -1,11 +1,11 @@
-// MemoryLedger: what a run takes of each tier with its units in given places, to the byte: the one
-// count that the planner weighs placements by and that the memory plan is printed from. What the
-// parts of a run allocate (ParamOffloader, OptimizerOffloader, gradient sinks, slots) is the same,
-// for both add up the same footprints; tests/engine/budget/memory_ledger_test.cc holds them
-// together.
+// MemoryLedger: the memory that a run takes of each tier with its units in given places, to the
+// byte. The planner weighs placements by this count, and the memory plan is printed from it. It
+// equals what the run's parts allocate (ParamOffloader, OptimizerOffloader, gradient sinks, slots),
+// because both add up the same footprints. tests/engine/budget/memory_ledger_test.cc checks that
+// they agree.
 //
-// Memory:  owns all that it needs: the spec may go.
-// Threads: const, from any; no call allocates.
+// Memory:  owns all that it needs; the spec may be destroyed.
+// Threads: const; callable from any thread; no call allocates.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +22,39 @@
 
 namespace sluice::engine {
 
-// What is resident before any part of the run exists, and what LibTorch's libraries keep. On the
-// CPU a model of 28,000 parameters trains in 377 MiB (366 after set-up, 384 with 16 threads): half
-// are pages of LibTorch's libraries that loading has relocated or initialisers have written, half
-// are mapped from their files. The rest is for allocators' arenas and oneDNN's scratch memory.
+// Resident memory before any part of the run exists, including what LibTorch's libraries keep. On
+// the CPU a model of 28,000 parameters trains in 377 MiB (366 after set-up, 384 with 16 threads).
+// Half of that are library pages that were relocated or written by initialisers, half are mapped
+// from the files. The rest is for allocators' arenas and oneDNN's scratch memory.
 inline constexpr std::uint64_t kProgramBytes = std::uint64_t{512} << 20;
-// Beside it, of a process of Python's: with transformers imported, and a module of 0.8B parameters
-// made and trained on the CPU, 737 MiB are left once all of it is gone.
+// Additional memory of a Python process. With transformers imported, and a module of 0.8B
+// parameters built and trained on the CPU, 737 MiB remain in total once all of it is freed.
 inline constexpr std::uint64_t kPythonBytes = std::uint64_t{256} << 20;
-// Likewise on a GPU, beside what takes the place of the former there: a module of 1.4B parameters
-// took 720 MiB more than its parts.
+// The same on a GPU, in addition to the CUDA program's memory. A module of 1.4B parameters took 720
+// MiB more than its parts.
 inline constexpr std::uint64_t kPythonOnGpuBytes = std::uint64_t{768} << 20;
-// Of a process that computes on a GPU, or not; with Python in it, or not.
+// Memory of the process itself, by whether it computes on a GPU and whether it runs Python.
 std::uint64_t program_bytes(bool on_gpu, bool has_python);
-// What CUDA takes of a GPU for a process before the process takes anything.
+// GPU memory that CUDA takes for a process before its first allocation.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
-// Where there are several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with
-// NVLink, beside LibTorch's allocator.
+// For several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with NVLink, in
+// addition to LibTorch's allocator.
 inline constexpr std::uint64_t kNcclBytes = std::uint64_t{1280} << 20;
 
-// Bytes, by what they are for. A line that a run does not have is 0.
+// Bytes by purpose. A line that a run does not have is 0.
 struct MemoryAmounts {
   struct Host {
     std::uint64_t params = 0;
-    std::uint64_t param_cache = 0;  // of those on NVMe
-    std::uint64_t param_slots = 0;  // that those in 8 bits are computed from
+    std::uint64_t param_cache = 0;  // of parameters on NVMe
+    std::uint64_t param_slots = 0;  // of 8-bit parameters, before expansion
     std::uint64_t state = 0;
     std::uint64_t swap_buffers = 0;    // of state on NVMe
-    std::uint64_t state_transfer = 0;  // while it is set or saved
+    std::uint64_t state_transfer = 0;  // while state is set or saved
     std::uint64_t program = 0;
-    std::uint64_t unit_inputs = 0;    // that left the GPU
-    std::uint64_t input_buffers = 0;  // of those on NVMe
+    std::uint64_t unit_inputs = 0;    // that have left the GPU
+    std::uint64_t input_buffers = 0;  // of inputs on NVMe
     std::uint64_t gradients = 0;
-    std::uint64_t gradient_buffers = 0;  // of those on NVMe
+    std::uint64_t gradient_buffers = 0;  // of gradients on NVMe
   } host;
   struct Gpu {
     std::uint64_t state = 0;
@@ -64,7 +64,7 @@ struct MemoryAmounts {
     std::uint64_t context = 0;
     std::uint64_t libraries = 0;
   } gpu;
-  struct Compute {  // of the GPU, or of the host where it computes
+  struct Compute {  // on the GPU, or on the host if it computes
     std::uint64_t activations = 0;
     std::uint64_t kv_cache = 0;
   } compute;
@@ -80,35 +80,35 @@ struct MemoryAmounts {
 
 class MemoryLedger final : public offload::PlacementLedger {
  public:
-  // `block_slots`: on the GPU, for blocks that pass through, at most. Errors of
-  // asked_sub_groups().
+  // `block_slots`: the maximum number of GPU slots for blocks that pass through. Returns the errors
+  // of asked_sub_groups().
   static Result<std::shared_ptr<MemoryLedger>> create(const RunSpec& spec, int block_slots);
 
-  // `places`: as settled, by unit.
+  // `places`: the settled placement per unit.
   using Places = std::span<const offload::UnitPlacement>;
   MemoryAmounts amounts(Places places) const;
   offload::TierBytes bytes(Places places) const override {
     return amounts(places).by_tier(on_gpu_);
   }
 
-  // With other slots, everything else is the same.
+  // Nothing else depends on the number of slots.
   void set_block_slots(int block_slots) { block_slots_ = block_slots; }
   std::uint64_t slot_bytes(Places places, int block_slots) const;
-  int streamed_blocks(Places places) const;  // without a place of their own on the GPU
+  int streamed_blocks(Places places) const;  // without their own buffer on the GPU
 
  private:
   struct Unit {
-    // Of its parameters that come and go.
+    // The parameters that are streamed.
     SlotFootprint::Unit slot;  // on the GPU
     std::uint64_t elements = 0;
     std::uint64_t mapping_bytes = 0;  // in RAM
-    std::uint64_t image_bytes = 0;    // of their record
-    // Of those that are trained beside them, where they are frozen.
+    std::uint64_t image_bytes = 0;    // of their record on NVMe
+    // If those are frozen: the adapters that are trained with them.
     std::uint64_t adapter_place_bytes = 0;
     std::uint64_t adapter_mapping_bytes = 0;
     UnitGradientBytes gradient;
     std::vector<offload::GroupRange> ranges;
-    // Where the configuration asks for shares of the tiers: how they cut this unit.
+    // How the shares of the tiers in the configuration, if any, divide this unit.
     offload::TierElements asked;
     offload::StateFootprint asked_state;
   };
@@ -136,9 +136,9 @@ class MemoryLedger final : public offload::PlacementLedger {
   BaseForm base_form_;
   ActivationBytes activations_;
   std::uint64_t save_buffers_;
-  MemoryAmounts fixed_;  // whatever the placement
+  MemoryAmounts fixed_;  // independent of the placement
   std::vector<Unit> units_;
-  std::vector<std::size_t> by_size_;  // units, from the largest image of parameters down
+  std::vector<std::size_t> by_size_;  // units, by descending size of their parameter image
 };
 
 }  // namespace sluice::engine

@@ -18,8 +18,7 @@ std::uint64_t sum_of(const std::vector<MemoryLine>& lines) {
       [](std::uint64_t sum, const MemoryLine& line) { return sum + line.bytes; });
 }
 
-// Whether stores of this kind can be: a record has room for so many checksums, a store for so many
-// records.
+// Checks the limits of the stores: checksums per record and records per store.
 Status check_stores(const MemoryPlan& plan) {
   SLUICE_RETURN_IF_ERROR(offload::ParamOffloader::memory_plan(plan.params.options).status());
   if (plan.base)
@@ -43,7 +42,7 @@ MemoryPlan::Base plan_base(const RunSpec& spec, std::span<const offload::UnitPla
       .form = BaseForm::of(spec)};
 }
 
-// The parameters that come and go.
+// The parameters that are streamed.
 const ParamPlan& streamed(const MemoryPlan& plan) {
   return plan.base ? plan.base->params : plan.params;
 }

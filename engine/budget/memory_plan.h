@@ -1,13 +1,13 @@
-// MemoryPlan: what a run takes of each tier, worked out from the configuration alone, before
-// anything is allocated. It is printed as the preflight table, and the run then allocates exactly
-// that.
+// MemoryPlan: the memory that a run takes of each tier, computed from the configuration alone,
+// before anything is allocated. It is printed as the preflight table, and the run then allocates
+// exactly that.
 //
-// One value after another, each from those before it:
+// It is built in this order, each value from the ones above it:
 //
 //   places    where each unit is (settled_places.h)
-//   fetching  how many units are ahead of their use (fetch_plan.h)
-//   state     the optimizer's, and what is resident for it (state_plan.h)
-//   params    of the host, and of the base beside which adapters are trained (param_plan.h)
+//   fetching  how many units are fetched ahead of their use (fetch_plan.h)
+//   state     the optimizer's state, and what is resident because of it (state_plan.h)
+//   params    of the host, and of the frozen base if adapters are trained (param_plan.h)
 //   lines     all bytes, as the ledger counts them for these places (memory_ledger.h)
 //
 // Threads: values.
@@ -31,14 +31,14 @@
 
 namespace sluice::engine {
 
-// What memory is for, insofar as remedies depend on it.
+// Purposes of memory, as far as the advice depends on them.
 enum class MemoryUse : std::uint8_t {
-  kActivations,  // of the compute device: grows with the micro-batch
-  kUnitInputs,   // activations that went to the host, and on to the drives
+  kActivations,  // on the compute device; grows with the micro-batch
+  kUnitInputs,   // activations on the host and on the drives
   kState,
   kParameters,
   kCheckpointCopy,
-  kFilesInMemory,  // an NVMe path that is memory
+  kFilesInMemory,  // an NVMe path in a file system in memory (tmpfs)
   kOther,
 };
 
@@ -47,7 +47,7 @@ struct MemoryLine {
   MemoryUse use = MemoryUse::kOther;
   std::uint64_t bytes = 0;
   bool locked = false;           // counts against RLIMIT_MEMLOCK
-  std::vector<PathBytes> paths;  // of what is on NVMe: how much of it lies on each
+  std::vector<PathBytes> paths;  // for NVMe lines: the bytes on each path
 };
 
 struct MemoryPlan {
@@ -57,8 +57,7 @@ struct MemoryPlan {
   FetchPlan fetching;
   StatePlan state;
   ParamPlan params;
-  // Of the model's own parameters, where these are frozen; then the two above are of what is
-  // trained beside them.
+  // The model's own parameters if they are frozen; `state` and `params` then hold the adapters.
   struct Base {
     ParamPlan params;
     offload::UnitResidency residency;
@@ -70,49 +69,50 @@ struct MemoryPlan {
   offload::Waves waves;                                       // of a step
   offload::SumOrder sum_order;
   offload::HeldSums sums;   // of each unit's gradients
-  offload::RankPart ranks;  // whose plan it is
+  offload::RankPart ranks;  // the rank that the plan is for
 
-  std::vector<MemoryLine> host;  // resident
+  std::vector<MemoryLine> host;  // resident memory
   std::vector<MemoryLine> gpu;
   std::vector<MemoryLine> nvme;
-  std::vector<std::string> notes;  // sentences: which keys ask for less than is needed, and so on
+  std::vector<std::string> notes;  // e.g. keys that ask for less than is needed
 
   std::uint64_t host_bytes() const;
-  std::uint64_t locked_bytes() const;  // of the host's
+  std::uint64_t locked_bytes() const;  // part of host_bytes()
   std::uint64_t gpu_bytes() const;
   std::uint64_t nvme_bytes() const;
-  // Each path with what all lines have on it; paths with nothing are left out.
+  // The bytes of all lines on each path; empty paths are left out.
   std::vector<PathBytes> nvme_paths() const;
 };
 
 struct PlanOptions {
   RunPurpose purpose = RunPurpose::kTraining;
-  bool on_gpu = false;  // whether the run computes on a GPU: uses_cuda(), or one that is assumed
-  // What the run may take of the GPU: slots that are only there for reuse are given up where it is
-  // too little.
+  bool on_gpu = false;  // the run computes on a GPU: uses_cuda(), or an assumed one
+  // GPU memory that the run may take. Slots that exist only for reuse are given up if it is too
+  // little.
   std::optional<std::uint64_t> gpu_room_bytes;
-  // What the planner chose, by unit, for everything that the configuration leaves to it ("auto").
-  // Empty: all of that goes to the host's memory.
+  // The planner's choice per unit, for everything that the configuration leaves to it ("auto").
+  // Empty: all of that goes to host memory.
   std::vector<offload::UnitPlacement> places;
-  // Slots for blocks on the GPU that the planner counted with; 0: by the configuration, and by the
-  // room.
+  // GPU slots for blocks that the planner counted with; 0: determined by the configuration and by
+  // gpu_room_bytes.
   int block_slots = 0;
-  // Of a wave, where the configuration leaves it open; 0: all micro-batches of a step.
+  // Per wave, if the configuration leaves it open; 0: all micro-batches of a step.
   std::int64_t wave_micro_batches = 0;
   offload::RankPart ranks = {};
-  const ParameterNames* names = nullptr;  // RunSpec::names, and the next as well
-  bool keeps_sums = false;
-  // Of budget.nvme_paths, where the configuration leaves them open ("auto"). Empty: equal.
+  const ParameterNames* names = nullptr;  // RunSpec::names
+  bool keeps_sums = false;                // RunSpec::keeps_sums
+  // Stripe weights of budget.nvme_paths, if the configuration leaves them open ("auto"). Empty:
+  // equal.
   std::vector<int> nvme_weights;
 };
 
-// What the parts on the GPU are made with.
+// Options for the parts on the GPU.
 CudaSlotOptions slot_options(const MemoryPlan& plan);
-CudaSlotOptions base_slot_options(const MemoryPlan& plan);  // plan.base is there
+CudaSlotOptions base_slot_options(const MemoryPlan& plan);  // requires plan.base
 CudaSinkOptions sink_options(const MemoryPlan& plan);
 
-// `model`: of configured_layout() for the same device. kInvalidArgument with a sentence for what
-// cannot be meant.
+// `model`: from configured_layout() for the same device. Returns kInvalidArgument with a sentence
+// for a contradictory configuration.
 Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& model,
                                const PlanOptions& options = {});
 

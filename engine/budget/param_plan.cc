@@ -10,7 +10,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kMinCacheBuffers = 3;  // of a size class: updated, read, read ahead
+constexpr int kMinCacheBuffers = 3;  // per size class: updated, read, read ahead
 
 const char* store_suffix(RunPurpose purpose) {
   switch (purpose) {
@@ -104,7 +104,7 @@ std::vector<offload::ParamUnit> base_units(const RunSpec& spec,
   return units;
 }
 
-// From NVMe, units reach the host one ahead of those being copied to the GPU.
+// Units are read from NVMe one unit ahead of the copies to the GPU.
 ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units, int element_bytes,
                      int prefetch_units, std::vector<int> nvme_weights) {
   const config::Config& config = spec.config;
@@ -122,11 +122,11 @@ ParamPlan plan_units(const RunSpec& spec, std::vector<offload::ParamUnit> units,
   if (largest > 0) note_raised_buffers(asked, largest, plan.notes);
   options.element_bytes = element_bytes;
   options.cache_buffers = param_cache_buffers(asked, largest);
-  // Into all buffers but that of the unit in use: beyond that, units evict each other unused.
+  // All buffers except the one in use: reading further ahead would evict units before their use.
   options.read_ahead = std::min(prefetch_units + (spec.on_gpu ? 1 : 0), options.cache_buffers - 1);
   options.store.paths = config.param_nvme_paths();
   options.store.weights = std::move(nvme_weights);
-  // Weights may be used while the run that makes them continues.
+  // Weights may be used while the run that produces them continues.
   options.store.run = store_name(config, store_suffix(spec.purpose), spec.ranks);
   options.store.label = "parameters";
   return plan;

@@ -1,6 +1,6 @@
-// ParamPlan: the parameters as the host of a run keeps them: which units are on NVMe, through how
-// many buffers they pass, and how far ahead they are read. What the configuration sets too small is
-// raised, with a note.
+// ParamPlan: how a run's host stores the parameters: which units are on NVMe, the number of buffers
+// they pass through, and how far ahead they are read. Settings that are too small are raised, with
+// a note.
 //
 // Threads: pure functions.
 #pragma once
@@ -24,25 +24,25 @@ struct ParamPlan {
   bool uses_nvme() const;
 };
 
-// `places`: as settled, by unit. `prefetch_units`: fetched ahead of their use. `nvme_weights`:
-// stripe_weights().
+// `places`: the settled placement per unit. `prefetch_units`: units fetched ahead of their use.
+// `nvme_weights`: from stripe_weights().
 ParamPlan plan_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                       int prefetch_units, std::vector<int> nvme_weights);
 
-// Likewise of the base of a model that has_frozen(): its parameters as they are computed with, of
-// units that are not resident. In that model plan_params() is about what is trained beside it,
-// which is little and stays in RAM.
+// The plan for the base of a model that has_frozen(): its parameters in the host's form, for units
+// that are not resident. In such a model plan_params() covers only the trained adapters, which are
+// small and stay in RAM.
 ParamPlan plan_base_params(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                            int prefetch_units, std::vector<int> nvme_weights);
 
-// Where the host has a unit's parameters that are trained. kGpu: nowhere, for the GPU updates all
-// of the unit.
+// The host's tier of a unit's trained parameters. kGpu: none, because the GPU updates all of the
+// unit.
 offload::Tier param_tier(bool has_frozen, const offload::UnitPlacement& place);
-// And those that are frozen. kGpu: nowhere, for the unit is resident.
+// The host's tier of a unit's frozen parameters. kGpu: none, because the unit is resident.
 offload::Tier base_tier(const offload::UnitPlacement& place);
 
-// Of each size class, for units on NVMe of which the largest has this many elements. Buffers are as
-// large as the units that they hold: a buffer_size beyond that would be memory that nothing uses.
+// Buffers of each size class, for NVMe units with at most `largest_elements`. Buffers are as large
+// as the units that they hold; memory beyond that, by a larger buffer_size, would be unused.
 int param_cache_buffers(const config::OffloadParam& asked, std::uint64_t largest_elements);
 
 }  // namespace sluice::engine

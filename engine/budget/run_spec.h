@@ -1,5 +1,5 @@
-// RunSpec: what a plan of memory is about: a configuration, its model as data, and what the run is
-// for. The types of numbers that follow.
+// RunSpec: the input of a memory plan: a configuration, its model as data, the purpose of the run,
+// and the number types that follow from them.
 //
 // Threads: values.
 #pragma once
@@ -40,27 +40,28 @@ constexpr NumberTypes number_types(config::Precision precision) {
   return {offload::ParamForm::kFp32, offload::GradType::kFp32};
 }
 
-// Both must outlive it.
+// Both references must outlive it.
 struct RunSpec {
   const config::Config& config;
-  const ModelLayout& model;  // of configured_layout() for the same device
+  const ModelLayout& model;  // from configured_layout() for the same device
   RunPurpose purpose = RunPurpose::kTraining;
   bool on_gpu = false;
-  // Of a wave, as the planner chose it where the configuration leaves it open; 0: all of a step's.
+  // Per wave, chosen by the planner if the configuration leaves it open; 0: all of a step's.
   std::int64_t wave_micro_batches = 0;
-  offload::RankPart ranks = {};  // which one plans; of a run that trains
-  // Of a module of the Python package: how files call its parameters. Null: a family's model, which
-  // the program has by itself.
+  offload::RankPart ranks = {};  // the rank that plans, of a training run
+  // The parameter names in files for a module of the Python package. Null: a model of a built-in
+  // family, whose names the program has.
   const ParameterNames* names = nullptr;
-  // A unit's sums are put away and taken up again within a micro-batch, whose passes are not the
-  // engine's.
+  // A unit's sums are put away and resumed within a micro-batch, because the engine does not
+  // control its passes.
   bool keeps_sums = false;
 
-  // Of what is trained of a unit.
+  // The shard of a unit's trained parameters.
   offload::UnitShard shard(int unit) const {
     return offload::shard_of(model.layout(unit).elements, ranks);
   }
-  // Of what is frozen: at stage 3 as of what is trained, else each rank has all of it.
+  // The ranks that share frozen parameters: at stage 3 the same as for trained ones; else each rank
+  // has all of them.
   offload::RankPart base_ranks() const {
     return config.zero.stage == 3 ? ranks : offload::RankPart();
   }
@@ -70,14 +71,14 @@ struct RunSpec {
     const std::int64_t chosen = asked > 0 ? asked : wave_micro_batches;
     return {.micro_batches = all, .of_a_wave = chosen > 0 ? std::min(chosen, all) : all};
   }
-  // Of this rank's micro-batches: its lanes are as many as any other's.
+  // The order for this rank's micro-batches; every rank has the same number of lanes.
   offload::SumOrder sum_order() const {
     return offload::SumOrder({.micro_batches = config.batch.accumulation,
                               .lanes = config.run.lanes / ranks.world,
                               .rounds = config.run.rounds,
                               .ranks = ranks});
   }
-  // Of a unit's gradients.
+  // Sums kept for a unit's gradients.
   offload::HeldSums sums() const {
     if (!trains()) return {};
     offload::HeldSums held = sum_order().held(waves());

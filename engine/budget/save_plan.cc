@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kSecondsAMinute = 60;
 constexpr double kNsAMinute = 60e9;
-// By time, where a run keeps all checkpoints and its duration is not known: a week's worth, one
-// every half hour.
+// For saves by time, if a run keeps all checkpoints and its duration is unknown: a week's worth,
+// one every half hour.
 constexpr std::int64_t kAssumedCheckpoints = 7 * 24 * 2;
 
 std::string whole_seconds(double seconds) {
@@ -46,7 +46,7 @@ class Planner {
  private:
   struct Count {
     std::int64_t most = 0;
-    bool known = true;  // else it is assumed
+    bool known = true;  // else assumed
   };
 
   // How many checkpoints the rest of the run writes: at most one per step.
@@ -67,8 +67,8 @@ class Planner {
     return {.most = std::min(count, steps), .known = needs_.step_s || count >= steps};
   }
 
-  // How many more than now are on the disk at once. The newest `keep_last` stay while the next one
-  // is written.
+  // How many more checkpoints than now are on the disk at once. The newest `keep_last` stay while
+  // the next one is written.
   Count new_checkpoints(std::int64_t keep_last) const {
     const Count count = writes();
     if (keep_last == 0) return count;
@@ -87,7 +87,7 @@ class Planner {
            room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1);
   }
 
-  // Only the default comes here.
+  // Called only for the default.
   void leave_out_time() {
     const std::string why = does_not_fit();
     const std::string what = remedy();
@@ -121,7 +121,7 @@ class Planner {
     return text + ". ";
   }
 
-  // The largest number of checkpoints to keep that would fit; 0: none.
+  // The largest keep_last that would fit; 0: none.
   std::int64_t keep_last_that_fits() const {
     const auto most =
         static_cast<std::int64_t>(room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1));

@@ -22,18 +22,19 @@ offload::UnitSpec unit_spec(const UnitLayout& layout) {
   return unit;
 }
 
-// ZeRO's stage 3 with several ranks: between its uses a unit's parameters are a shard on each.
+// At ZeRO stage 3 with several ranks, a unit's parameters are sharded between their uses.
 bool shards_params(const RunSpec& spec) {
   return spec.ranks.world > 1 && spec.config.zero.stage == 3;
 }
 
-// Where the configuration names a device, no unit but one with state on the GPU, or all of them,
-// has a place of its own there.
+// The configured device, or else the planner's choice, decides which units have their own GPU
+// buffers. Units with state on the GPU have one in any case; with several ranks, all units do
+// unless they are sharded. In a frozen model only the embedding and the head always have one.
 void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
   const OffloadDevice device = spec.config.zero.offload_param.device;
   const std::vector<bool> persistent = persistent_units(spec);
   const bool frozen = spec.model.has_frozen();
-  const bool shards = !frozen && shards_params(spec);  // frozen ones that stay are whole on each
+  const bool shards = !frozen && shards_params(spec);  // resident frozen units are whole
   for (std::size_t unit = 0; unit < places.size(); ++unit) {
     UnitPlacement& place = places[unit];
     if (device != OffloadDevice::kAuto) {
@@ -41,7 +42,7 @@ void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
       place.resident = device == OffloadDevice::kNone && !shards;
     }
     const bool may_stay = spec.on_gpu && spec.trains();
-    if (frozen)  // the ends have places of their own in any case: so the host needs no copy of them
+    if (frozen)  // the ends always have their own buffers, so the host needs no copy
       place.resident |= unit == 0 || unit + 1 == places.size();
     else
       place.resident |= spec.ranks.world == 1 ? place.gpu_elements > 0 : !shards;
@@ -50,7 +51,7 @@ void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
   }
 }
 
-// The embedding and the head keep nothing that could be computed again.
+// The embedding and the head save nothing that could be recomputed.
 void settle_activations(const RunSpec& spec, std::vector<UnitPlacement>& places) {
   const config::Placement& asked = spec.config.placement;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
@@ -61,7 +62,7 @@ void settle_activations(const RunSpec& spec, std::vector<UnitPlacement>& places)
     }
     if (asked.boundaries_to_nvme == Tristate::kOff && activations == ActivationPlace::kSpill)
       activations = ActivationPlace::kOffload;
-    // On the CPU what is kept has nothing to do with where inputs wait.
+    // On the CPU, what is saved does not depend on where inputs wait.
     const bool spills_in_ram = !spec.on_gpu && activations == ActivationPlace::kSpill;
     if (asked.recompute == Tristate::kOff && !spills_in_ram) activations = ActivationPlace::kKeep;
     if (asked.recompute == Tristate::kOn && activations == ActivationPlace::kKeep)

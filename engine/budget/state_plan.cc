@@ -17,7 +17,7 @@ namespace {
 using config::OffloadDevice;
 using offload::UnitPlacement;
 
-constexpr int kMinSwapBuffers = 3;  // one is read, one computed, one written
+constexpr int kMinSwapBuffers = 3;  // one read, one computed, one written
 
 std::int64_t asked_buffers(const config::Config& config) {
   return config.placement.swap_buffers > 0 ? config.placement.swap_buffers
@@ -35,7 +35,7 @@ Result<std::vector<offload::SubGroup>> sub_groups(const RunSpec& spec,
   return offload::place_by_elements(units, sub_group_elements(spec.config), elements);
 }
 
-// Without an optimizer: they are copied to their places once.
+// Without an optimizer the adapters are copied to the GPU once.
 offload::UnitResidency adapters_from_host(const RunSpec& spec) {
   std::vector<offload::SubGroup> placement;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
@@ -46,8 +46,8 @@ offload::UnitResidency adapters_from_host(const RunSpec& spec) {
   return {spec.model.units(), placement, resident};
 }
 
-// Where the scalars of a step are not those of UnitSpec::ranges. Parameters have the gap behind
-// them.
+// For parameters whose step scalars differ from UnitSpec::ranges. A parameter's range includes the
+// gap after it.
 std::vector<offload::GroupRange> scalars_of(const UnitLayout& layout, std::span<const int> of) {
   const std::vector<ParameterSpec>& parameters = layout.parameters;
   std::vector<offload::GroupRange> ranges;
@@ -112,7 +112,7 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
                        optimizer.placement)
                        .gpu_bytes();
   std::vector<bool> resident;
-  // What is trained beside frozen parameters is little, and always stays there.
+  // Adapters of a frozen model are small, and always stay in RAM.
   for (const UnitPlacement& place : places)
     resident.push_back(spec.model.has_frozen() ? spec.on_gpu : place.resident);
   plan.residency = offload::UnitResidency(spec.model.units(), optimizer.placement, resident,
@@ -133,7 +133,7 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
 }
 
 std::uint64_t save_buffer_bytes(const RunSpec& spec) {
-  constexpr std::uint64_t kStateBytes = 12;  // of an element, in fp32
+  constexpr std::uint64_t kStateBytes = 12;  // per element, in fp32
   const std::uint64_t staging = PartWriter::staging_bytes({});
   return spec.ranks.world == 1 ? staging : std::max(staging, kStateBytes * kGatheredElements);
 }

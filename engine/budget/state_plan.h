@@ -1,5 +1,5 @@
-// StatePlan: the optimizer's state as a run keeps it: its sub-groups and their tiers, what is
-// resident on the GPU because of them, and how the tiers store theirs.
+// StatePlan: how a run stores the optimizer's state: its sub-groups and their tiers, what is
+// resident on the GPU because of them, and how each tier stores its share.
 //
 // Threads: pure functions.
 #pragma once
@@ -19,29 +19,29 @@
 namespace sluice::engine {
 
 struct StatePlan {
-  offload::OptimizerOffloader::Options optimizer;  // of a run that does not train: empty
+  offload::OptimizerOffloader::Options optimizer;  // empty in a run that does not train
   offload::UnitResidency residency;                // on the GPU
-  std::uint64_t gpu_bytes = 0;                     // of the state there
-  // What a step's scalars are made from, in their order.
+  std::uint64_t gpu_bytes = 0;                     // the state there
+  // The settings from which a step's scalars are made, in that order.
   std::vector<config::ParameterSetting> settings;
-  std::vector<std::string> notes;  // sentences: what is not as it was asked for
+  std::vector<std::string> notes;  // where the plan differs from the configuration
 
   bool uses(offload::Tier tier) const;
 };
 
-// `places`: as settled, by unit. `nvme_weights`: stripe_weights(). kInvalidArgument where units
-// cannot be cut so.
+// `places`: the settled placement per unit. `nvme_weights`: from stripe_weights(). kInvalidArgument
+// if units cannot be divided like this.
 Result<StatePlan> plan_state(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                              std::vector<int> nvme_weights);
 
-// Elements of state that ranks send each other at once where one of them writes a file of weights.
+// Elements of state in one message to the rank that writes a file of weights.
 inline constexpr std::uint64_t kGatheredElements = std::uint64_t{1} << 20;
-// What saving takes of a rank: to write its part of a checkpoint, or such a message.
+// Buffer that a rank needs to save: for its part of a checkpoint, or for such a message.
 std::uint64_t save_buffer_bytes(const RunSpec& spec);
 
-// Of a record on NVMe, at most.
+// The maximum of a record on NVMe.
 std::uint64_t record_elements(const config::Config& config);
-// As many as the configuration asks for, within what swapping takes.
+// The configured number, within the limits of swapping.
 int swap_buffers(const config::Config& config);
 
 }  // namespace sluice::engine

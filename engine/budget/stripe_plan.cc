@@ -26,7 +26,7 @@ std::string store_name(const config::Config& config, const std::string& what,
 }
 
 std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen) {
-  // DeepSpeed's keys name one path for each store.
+  // DeepSpeed's keys name a single path for each store.
   if (config.budget.nvme_paths.size() < 2) return {};
   return config.placement.nvme_weights.value_or(chosen);
 }

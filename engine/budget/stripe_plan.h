@@ -1,4 +1,4 @@
-// How a run's stores are called and dealt over its NVMe paths, and how much of them lies on each.
+// The names of a run's stores, their distribution over its NVMe paths, and the bytes on each path.
 //
 // Threads: pure functions.
 #pragma once
@@ -18,19 +18,19 @@ struct PathBytes {
   std::uint64_t bytes = 0;
 };
 
-// The name of a run's folders on its paths: the same for the same run directory, different for a
-// different one. `what` is kept there, of one of several ranks.
+// The name of a run's folders on its paths. It depends only on the run directory, the kind of store
+// `what`, and the rank if there are several.
 std::string store_name(const config::Config& config, const std::string& what,
                        const offload::RankPart& ranks = {});
 
-// The weights of a store on several of budget.nvme_paths: those that the configuration names, else
-// `chosen`. Empty: equal.
+// The weights of a store on several budget.nvme_paths: the configured ones, or else `chosen`.
+// Empty: equal.
 std::vector<int> stripe_weights(const config::Config& config, const std::vector<int>& chosen);
 
-// What a store of this many bytes takes on each of its paths; no paths where it is empty.
+// The bytes of a store on each of its paths; no paths if it is empty.
 std::vector<PathBytes> bytes_on_paths(const swap::StateStore::Options& store, std::uint64_t bytes);
 
-// Adds to those of the same path.
+// Adds `more` to `all`, merging entries of the same path.
 void add_on_paths(const std::vector<PathBytes>& more, std::vector<PathBytes>& all);
 
 }  // namespace sluice::engine

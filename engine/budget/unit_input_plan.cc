@@ -5,8 +5,8 @@
 namespace sluice::engine {
 namespace {
 
-// As LibTorch places its own tensors: libraries choose kernels by alignment, and different kernels
-// give different bits.
+// The alignment of LibTorch's own tensors: libraries choose kernels by alignment, and different
+// kernels give different bits.
 constexpr std::uint64_t kAlignmentBytes = 512;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// UnitInputPlan: where inputs of units that go to the host between forward and backward lie, and
-// what that takes: a ring of a few units' inputs on the GPU, and a place in host memory for each
-// block whose input moves.
+// UnitInputPlan: where unit inputs that go to the host between forward and backward are stored. It
+// consists of a ring for a few units' inputs on the GPU, and a buffer in host memory for each block
+// whose input moves.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,13 @@
 
 namespace sluice::engine {
 
-// UnitInputRing: which slot of a ring holds what a block was given, and what has to leave it.
+// UnitInputRing: which slot of a ring holds a block's input, and which inputs have to leave it.
 //
 // Forward goes through blocks 1 .. blocks, backward through the same in reverse. So the last blocks
-// of forward are the first of backward, and stay where they are; those before them go to the host
-// and come back, each into the slot left by the block `slots` after it, as soon as that block's
-// backward is done. A block's input is thus on its way slots - 1 blocks ahead of its use.
+// of forward are the first of backward, and their inputs stay in the ring. The inputs of earlier
+// blocks go to the host and return. Each returns to the slot left by the block `slots` after it, as
+// soon as that block's backward is done. A block's input is thus on its way slots - 1 blocks ahead
+// of its use.
 class UnitInputRing {
  public:
   static constexpr int kNothing = 0;  // the blocks count from 1: unit 0 is the embedding
@@ -25,11 +26,11 @@ class UnitInputRing {
       : blocks_(blocks), slots_(std::clamp(slots, 1, std::max(blocks, 1))) {}
 
   int slots() const { return slots_; }
-  // Blocks 1 .. moved() go to the host and come back.
+  // The inputs of blocks 1 .. moved() go to the host and return.
   int moved() const { return std::max(blocks_ - slots_, 0); }
   bool moves(int block) const { return block <= moved(); }
   int slot_of(int block) const { return (block - 1) % slots_; }
-  // Whose input comes into its slot once the block's backward is done; kNothing: no block's.
+  // The block whose input moves into this block's slot after its backward; kNothing: none.
   int follower(int block) const { return block > slots_ ? block - slots_ : kNothing; }
 
  private:
@@ -38,11 +39,11 @@ class UnitInputRing {
 };
 
 struct UnitInputOptions {
-  std::int64_t micro_batches = 1;  // at most, of a wave
+  std::int64_t micro_batches = 1;  // at most, per wave
   std::int64_t micro_batch = 1;    // sequences
-  std::int64_t tokens = 0;         // of a sequence
+  std::int64_t tokens = 0;         // per sequence
   offload::ElementType type = offload::ElementType::kBf16;
-  int slots = 3;  // of the ring: one is computed with, one just used, the others are copied into
+  int slots = 3;  // of the ring: one computed with, one just used, the others copied into
 };
 
 class UnitInputPlan {
@@ -51,8 +52,8 @@ class UnitInputPlan {
 
   const UnitInputRing& ring() const { return ring_; }
   std::uint64_t unit_input_bytes() const { return unit_input_bytes_; }  // of one micro-batch
-  std::uint64_t place_bytes() const { return place_bytes_; }            // that it lies in
-  std::uint64_t unit_bytes() const { return unit_bytes_; }              // a unit's places
+  std::uint64_t place_bytes() const { return place_bytes_; }            // its buffer
+  std::uint64_t unit_bytes() const { return unit_bytes_; }              // all of a unit's buffers
 
   std::uint64_t gpu_bytes() const {
     return static_cast<std::uint64_t>(ring_.slots()) * unit_bytes_;

@@ -15,8 +15,8 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Saves write into folders with another name, and removals begin by renaming the manifest: a folder
-// that has neither is not ours, nor is one with only other files, which is how rsync begins.
+// Saves write into folders with another name, and removals begin by renaming the manifest. A folder
+// that has neither is not ours; nor is one with only foreign files, which is how rsync begins.
 void judge_without_manifest(const std::vector<std::string>& names, bool replacement,
                             CheckpointEntry& entry) {
   const bool has_ours = std::any_of(names.begin(), names.end(), is_checkpoint_file);
@@ -57,7 +57,7 @@ Status judge_manifest(aio::IoQueue& queue, std::optional<std::int64_t> named_ste
 Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
                           const std::string& folder) {
   for (const StoredFile& stored : manifest.files) {
-    if (stored.name == kWeightIndexName) continue;  // for other programs: loading does not need it
+    if (stored.name == kWeightIndexName) continue;  // for other programs; loading does not need it
     const std::string path = folder + "/" + stored.name;
     const auto file = queue.backend().files().open(path, {});
     if (!file.ok()) {

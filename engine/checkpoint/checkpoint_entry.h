@@ -1,8 +1,8 @@
-// CheckpointEntry: what a folder with a checkpoint's name holds, as its manifest and the sizes of
-// its files say.
+// CheckpointEntry: what a folder with a checkpoint's name contains, according to its manifest and
+// its file sizes.
 //
-// "Not there", "damaged", "of a newer version" and "cannot be read" are different answers. Only
-// what is complete, or was left by one of our saves or removals, is ever removed.
+// "Missing", "damaged", "from a newer version" and "unreadable" are different results. Only
+// complete checkpoints, and leftovers of our own saves or removals, are ever removed.
 #pragma once
 
 #include <cstdint>
@@ -19,35 +19,38 @@ struct CheckpointEntry {
   std::string name;  // "step-000000012"
   std::string path;
   std::int64_t step = 0;
-  std::uint64_t bytes = 0;  // of the files, as the manifest has them
+  std::uint64_t bytes = 0;  // of the files, according to the manifest
   std::optional<double> loss;
   std::optional<double> validation_loss;
-  // Left by a save or a removal that was cut short: nothing in it counts, and it may be removed.
+  // Left by an interrupted save or removal: its content is invalid, and it may be removed.
   bool leftover = false;
-  // Ok: it is complete, so its manifest is sound and every file that loading needs is there at full
-  // length. Else kCorrupt: damaged, or not all of it is there (yet); kNewerVersion; kNotFound for a
-  // leftover; other codes: it could not be looked at.
+  // Ok: it is complete. Its manifest is valid, and every file that loading needs exists at full
+  // length. Otherwise:
+  //   kCorrupt       it is damaged or (still) incomplete
+  //   kNewerVersion  a newer program wrote it
+  //   kNotFound      it is a leftover
+  //   other codes    it could not be read
   Status status;
 
   bool complete() const { return status.ok(); }
-  // Whether it could be looked at: else its status does not say what it is.
+  // Whether it could be read. If not, its status does not tell what it is.
   bool known() const {
     return complete() || leftover || status.error().code() == ErrorCode::kCorrupt ||
            status.error().code() == ErrorCode::kNewerVersion;
   }
 };
 
-// Looks at the manifest and at file sizes, not at content. Nothing where there is no such folder. A
-// folder that is empty is a leftover; one with a checkpoint's name that holds only other things is
-// kCorrupt, since that is how a copy begins. A folder whose name is not a checkpoint's may hold one
-// of any step, and is nothing where it holds only other things.
+// Reads the manifest and file sizes, not the content. Returns nothing if there is no such folder.
+// An empty folder is a leftover. A folder with a checkpoint's name and only foreign files is
+// kCorrupt, because copies begin like that. A folder with another name may contain a checkpoint of
+// any step; if it has only foreign files, the result is nothing.
 std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path);
 
-// That all files that loading needs are there, as long as the manifest has them; kCorrupt.
+// Checks that all files that loading needs exist at the manifest's lengths; otherwise kCorrupt.
 Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
                           const std::string& folder);
 
-// Why it is not complete: its status, preceded by a sentence that names it.
+// Why it is not complete: its status, after a sentence that names the checkpoint.
 Error why_not(const CheckpointEntry& entry);
 
 }  // namespace sluice::engine

@@ -19,8 +19,8 @@ Error leads_nowhere(const std::string& path) {
           path + " is a link, and what it leads to is not there: is its drive mounted?"};
 }
 
-// What is in the folder; nothing where there is none. Neither a link that leads nowhere nor a file
-// is an empty folder.
+// The names in the folder; none if it does not exist. A link to a missing target, or a file, is an
+// error rather than an empty folder.
 Result<std::vector<std::string>> names_in(aio::FileSystem& files, const std::string& folder) {
   using aio::PathKind;
   auto listed = files.list(folder);
@@ -30,14 +30,14 @@ Result<std::vector<std::string>> names_in(aio::FileSystem& files, const std::str
   SLUICE_ASSIGN_OR_RETURN(const PathKind kind, files.kind_of(folder));
   if (is_missing && kind == PathKind::kLink) return leads_nowhere(folder);
   if (is_missing && kind == PathKind::kNothing) return std::vector<std::string>();
-  if (is_missing) return files.list(folder);  // it has just been made
+  if (is_missing) return files.list(folder);  // it has just been created
   if (kind == PathKind::kNothing) return listed;
   return Error(
       ErrorCode::kIo,
       folder + " is not a folder, as that of a run's checkpoints is: move it out of the way");
 }
 
-// Those of checkpoints, by step; a replacement comes after what it replaces.
+// The names of checkpoints, ordered by step; a replacement follows the checkpoint that it replaces.
 Result<std::vector<std::string>> checkpoint_names(aio::FileSystem& files,
                                                   const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(auto names, names_in(files, folder));
@@ -79,7 +79,7 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::list() const {
   for (const std::string& name : names) {
     const std::string path = folder_ + "/" + name;
     auto entry = look_at_checkpoint(queue_, path);
-    if (!entry) {  // it has just disappeared, or is a file, or a link that leads nowhere
+    if (!entry) {  // it has just disappeared, or is a file or a broken link
       SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(path));
       SLUICE_ASSIGN_OR_RETURN(const bool leads_on, files.exists(path));
       if (kind != aio::PathKind::kLink || leads_on) continue;
@@ -158,8 +158,8 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
   return entries;
 }
 
-// What a failed removal has left would otherwise take room until the run's next start. One that
-// fails again is no reason to keep what can be removed.
+// Otherwise the remains of a failed removal would take space until the run's next start. Another
+// failure does not stop the removal of the rest.
 void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
   aio::FileSystem& files = queue_.backend().files();
   for (const std::string& name : names) {

@@ -1,9 +1,8 @@
-// CheckpointFolder: all checkpoints of a run, DIR/checkpoints: which there are, and which are
-// removed.
+// CheckpointFolder: lists and removes the checkpoints of a run, in DIR/checkpoints.
 //
-// Nothing is kept in memory, so what others add or remove is seen. The run's directory belongs to
-// one process; that is not checked here. Folders and files with names other than a checkpoint's are
-// never touched, nor is a checkpoint that cannot be read: see checkpoint_entry.h.
+// Nothing is cached, so additions and removals by other programs are seen. The run's directory
+// belongs to one process; this class does not check that. It never touches folders and files
+// without a checkpoint's name, nor unreadable checkpoints (checkpoint_entry.h).
 //
 // Threads: one at a time.
 // Errors:  name the path. A folder that cannot be searched is an error, not an empty one.
@@ -24,41 +23,42 @@ namespace sluice::engine {
 
 class CheckpointFolder {
  public:
-  // `queue` must outlive it. The folder need not exist: then there are no checkpoints.
+  // `queue` must outlive this. The folder need not exist: then there are no checkpoints.
   CheckpointFolder(aio::IoQueue& queue, std::string folder);
 
   const std::string& path() const { return folder_; }
   std::string path_of(std::int64_t step) const;  // for CheckpointWriter::begin()
 
-  // By step, the newest last. Looks at manifests and file sizes, not at content.
+  // In ascending order of step. Reads manifests and file sizes, not the content.
   Result<std::vector<CheckpointEntry>> list() const;
-  // The one with the highest step that is not a leftover, if any, complete or not: an older one
-  // should not be taken for the newest because the newest cannot be read.
+  // The entry with the highest step, complete or not, except leftovers. An unreadable newest
+  // checkpoint is returned too, so that no older one is taken for the newest.
   Result<std::optional<CheckpointEntry>> newest_entry() const;
-  // The same, and why_not() where it is not complete.
+  // The same, but an incomplete checkpoint is an error: why_not().
   Result<std::optional<CheckpointEntry>> newest() const;
-  // The complete one with the highest step below `step`.
+  // The complete checkpoint with the highest step below `step`.
   Result<std::optional<CheckpointEntry>> before(std::int64_t step) const;
-  // All of later steps except leftovers, complete or not.
+  // All checkpoints of later steps, complete or not, except leftovers.
   Result<std::vector<CheckpointEntry>> later_than(std::int64_t step) const;
-  // By its name, or by its step as in "12" or "step-12"; complete or not, but not a leftover.
-  // kNotFound says which there are.
+  // Finds a checkpoint by its name, or by its step as in "12" or "step-12"; complete or not, but
+  // not a leftover. kNotFound lists the existing ones.
   Result<CheckpointEntry> find_entry(const std::string& name) const;
-  // The same, and why_not() where it is not complete.
+  // The same, but an incomplete checkpoint is an error: why_not().
   Result<CheckpointEntry> find(const std::string& name) const;
 
   // The complete checkpoints that prune() would remove.
   Result<std::vector<CheckpointEntry>> beyond(int keep_last, std::int64_t up_to_step) const;
-  // Settles replacements, finishes removals that failed, then removes the complete checkpoints up
-  // to this step except the `keep_last` (at least 1) newest of them. Returns their names.
+  // Settles replacements and finishes removals that failed. Then it removes the complete
+  // checkpoints up to `up_to_step`, except the newest `keep_last` (at least 1) of them. Returns
+  // their names.
   Result<std::vector<std::string>> prune(
       int keep_last, std::int64_t up_to_step = std::numeric_limits<std::int64_t>::max());
-  // Removes what interrupted saves and removals left, and settles replacements. Returns the names.
-  // Not while a CheckpointWriter is at work here.
+  // Removes leftovers of interrupted saves and removals, and settles replacements. Returns the
+  // names. Must not run while a CheckpointWriter writes here.
   Result<std::vector<std::string>> clean_leftovers();
-  // Moves these, of a run that continues from step `step`, into the checkpoints of a new folder
-  // beside them, which reads like a run's directory; returns its path. `prepare` gets the path
-  // before anything is moved; where it fails, nothing is moved.
+  // For a run that continues from `step`: moves `entries` into a new folder here, which is laid out
+  // like a run's directory, and returns the new folder's path. `prepare` gets that path before
+  // anything is moved; if it fails, nothing is moved.
   using Prepare = std::function<Status(const std::string& aside)>;
   Result<std::string> set_aside(const std::vector<CheckpointEntry>& entries, std::int64_t step,
                                 const Prepare& prepare = {});

@@ -20,9 +20,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-checkpoint";
-constexpr std::int64_t kVersion = 9;          // before, a version stood for the keys that it had
-constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that do not say
-// What a reader must know of to read a checkpoint rightly.
+constexpr std::int64_t kVersion = 9;          // before 9, a version stood for the set of keys
+constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that name no family
+// Features that a reader must support to read a checkpoint correctly.
 constexpr std::array<std::string_view, 4> kFeatures = {"adapters", "client", "moments", "parts"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
@@ -54,7 +54,7 @@ json to_json(const StoredPosition& position) {
             {"hysteresis_left", scale.hysteresis_left}}}};
 }
 
-// Those of kFeatures that a manifest has.
+// The features of kFeatures that the manifest uses.
 json features_of(const CheckpointManifest& manifest) {
   const std::array<bool, kFeatures.size()> has = {
       manifest.state.run.adapters.has_value(), !manifest.state.client.empty(),
@@ -113,7 +113,7 @@ json list_json(const Values& values) {
   return text;
 }
 
-// ---- from text: anything of another type throws json::exception ---------------------------------
+// ---- from text: a value of the wrong type throws json::exception --------------------------------
 
 std::optional<double> optional_number(const json& value) {
   if (value.is_null()) return std::nullopt;
@@ -209,7 +209,7 @@ Status check_sums(const SumsOfRun& sums) {
                  " lanes and " + std::to_string(sums.rounds) + " rounds");
 }
 
-// The names are those that the writer gives, in its order.
+// The names and their order are those that the writer uses.
 Status check_files(const std::vector<StoredFile>& files, bool in_parts) {
   const std::size_t shards = files.size() / offload::kStateFields.size();
   if (shards == 0 || files.size() % offload::kStateFields.size() != (in_parts ? 0 : 1) ||
@@ -227,8 +227,8 @@ Status check_files(const std::vector<StoredFile>& files, bool in_parts) {
   return {};
 }
 
-// "; use the version of sluice that wrote it, 0.3.0, or a newer one". Where a newer version keeps
-// that is not for this one to know.
+// "; use the version of sluice that wrote it, 0.3.0, or a newer one". This version cannot tell
+// where a newer one stores that key.
 std::string use_its_version(const json& content) {
   const auto version = content.find("program_version");
   const bool known = version != content.end() && version->is_string();
@@ -247,7 +247,7 @@ Status check_world(const json& content) {
                  " what each of several has written");
 }
 
-// That this program can read it. What only a later program reads is not damage.
+// Checks that this program can read it. Features of a later program are not damage.
 Status check_format(const json& content) {
   if (content.at("format").get<std::string>() != kFormat)
     return corrupt("it is not a checkpoint's");
@@ -282,7 +282,7 @@ Result<StatePieces> pieces_from_json(const json& content) {
   return pieces;
 }
 
-// Of several ranks: that together they have all of the state, once.
+// For several ranks: also checks that their pieces cover the whole state exactly once.
 Status parts_from_json(const json& content, CheckpointManifest& manifest) {
   for (const json& tensor : content.at("tensors"))
     manifest.tensors.push_back({.name = tensor.at("name").get<std::string>(),
@@ -378,7 +378,7 @@ std::string to_text(const CheckpointManifest& manifest) {
 }
 
 Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters) {
-  constexpr std::uint64_t kBytesOfTensor = 512;  // its shape and its pieces, with several ranks
+  constexpr std::uint64_t kBytesOfTensor = 512;  // shape and, with several ranks, pieces
   CheckpointManifest manifest{.state = state};
   std::uint64_t others = json(state.client).dump().size();
   manifest.state.client.clear();

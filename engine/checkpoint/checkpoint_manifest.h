@@ -1,5 +1,5 @@
-// CheckpointManifest: checkpoint.json, which says what was saved and has the checksum of every
-// chunk of every file. FORMAT.md has the keys.
+// CheckpointManifest: checkpoint.json, which describes what was saved and contains the checksum of
+// every chunk of every file. FORMAT.md lists the keys.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kDefaultChunkBytes = 4 << 20;
 inline constexpr std::uint64_t kMinChunkBytes = 4096;
 inline constexpr std::uint64_t kMaxChunkBytes = 64 << 20;
 
-// What a field is stored as, where moments are stored as that.
+// The stored dtype of a field, for moments stored as `moments`.
 constexpr DType stored_dtype(const offload::StateField& field, DType moments) {
   return field.role == offload::StateField::Role::kMaster ? DType::kF32 : moments;
 }
@@ -37,17 +37,16 @@ struct StoredFile {
 
 struct CheckpointManifest {
   CheckpointState state;
-  std::uint64_t parameters = 0;  // how many tensors the model has
-  std::uint64_t elements = 0;    // of all of them
-  DType moments = DType::kF32;   // of all moments' files: or kBF16
+  std::uint64_t parameters = 0;  // number of tensors in the model
+  std::uint64_t elements = 0;    // of all parameters
+  DType moments = DType::kF32;   // dtype of all moments' files: kF32 or kBF16
   std::uint64_t chunk_bytes = kDefaultChunkBytes;
-  // Shards in order, field by field of offload::kStateFields, then the weights' index (of one
-  // rank's alone).
-  // A file's number in this list is part of its chunks' checksums.
+  // The shards in order, field by field of offload::kStateFields, then the weights' index (if one
+  // rank wrote the checkpoint). A file's index in this list is part of its chunks' checksums.
   std::vector<StoredFile> files;
-  int world = 1;  // how many ranks wrote it
-  // Of several ranks: all parameters in flat order, as F32, and of each shard what lies in it, in
-  // the order of its files' tensors. Of one rank the files say it.
+  int world = 1;  // number of ranks that wrote it
+  // For several ranks: all parameters in flat order, as F32, and the pieces in each shard, in the
+  // order of its files' tensors. For one rank, the files contain this.
   std::vector<TensorSpec> tensors = {};
   std::vector<StatePieces> pieces = {};
 
@@ -63,23 +62,24 @@ struct CheckpointManifest {
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 
-// The checksum of one chunk: its bytes, and where they belong.
+// The place of one chunk. A chunk's checksum covers this and its bytes.
 struct CheckpointChunk {
-  std::uint64_t file = 0;  // its number
+  std::uint64_t file = 0;  // its index in the manifest
   std::uint64_t offset_bytes = 0;
 };
 std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const CheckpointChunk& place);
 
 std::string to_text(const CheckpointManifest& manifest);
-// kInvalidArgument: with this state, a checkpoint of these parameters has a manifest of more bytes
-// than are read again.
+// kInvalidArgument if a checkpoint of these parameters with this state would have a manifest larger
+// than the size limit for reading.
 Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters);
-// kCorrupt, or kNewerVersion for a format of a later version, in one sentence without the file's
-// name, for any bytes. What it accepts was written by to_text(): text that says the same in another
-// way counts as damaged too.
+// For any bytes. kCorrupt, or kNewerVersion for a later format version, as one sentence without the
+// file's name. It accepts only what to_text() writes: equivalent text in another form counts as
+// damaged too.
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text);
 
-// Of a checkpoint's folder. kNotFound: there is none. kCorrupt and kNewerVersion name the file.
+// Reads the manifest in a checkpoint's folder. kNotFound: there is none. kCorrupt and kNewerVersion
+// name the file.
 Result<CheckpointManifest> read_checkpoint_manifest(aio::IoQueue& queue, const std::string& folder);
 
 }  // namespace sluice::engine

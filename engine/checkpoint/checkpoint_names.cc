@@ -13,7 +13,7 @@ constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kShardDigits = 5;
 constexpr std::size_t kMinStepDigits = 9;
 
-// Only digits, as many of `text` as are asked for.
+// Accepts digits only; nothing if the number does not fit.
 template <typename Number>
 std::optional<Number> parse_digits(std::string_view text) {
   Number value = 0;
@@ -23,7 +23,7 @@ std::optional<Number> parse_digits(std::string_view text) {
   return value;
 }
 
-// From the root, without "." and "..".
+// The absolute path, without "." and "..".
 std::string whole_path(const std::string& path) {
   std::error_code error;
   std::string whole = std::filesystem::absolute(path, error).lexically_normal().string();
@@ -31,7 +31,7 @@ std::string whole_path(const std::string& path) {
   return error ? path : whole;
 }
 
-// Only by the names in the path.
+// Looks only at the names in the path.
 std::optional<std::string> run_above(const std::string& checkpoint) {
   const std::string checkpoints = parent_folder(checkpoint);
   if (last_name(checkpoints) != kCheckpointsFolder) return std::nullopt;
@@ -112,7 +112,7 @@ std::string last_name(const std::string& path) {
 std::string run_directory_of(const std::string& checkpoint) {
   const auto given = run_above(checkpoint);
   const auto found = run_above(whole_path(checkpoint));
-  // As given, where that shows all of it.
+  // The path as given, if that alone identifies the run.
   if (given && (!found || whole_path(*given) == *found)) return *given;
   return found.value_or("");
 }

@@ -12,7 +12,7 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kMaxChunksAhead = 64;
-constexpr std::size_t kMasters = 0;  // of offload::kStateFields
+constexpr std::size_t kMasters = 0;  // index in offload::kStateFields
 
 bool is_same_tensor(const TensorSpec& a, const TensorSpec& b) {
   return a.name == b.name && a.shape == b.shape;
@@ -78,7 +78,7 @@ Status CheckpointReader::add_shards() {
   return {};
 }
 
-// Each parameter's in ascending order, whatever the order of the files.
+// The pieces of each parameter in ascending order, whatever the order of the files.
 void CheckpointReader::add_pieces() {
   places_.resize(parameters_.size());
   for (std::size_t shard = 0; shard < manifest_.shards(); ++shard) {
@@ -119,7 +119,7 @@ Result<CheckpointReader::Header> CheckpointReader::read_header(ChunkedReader& fi
   return header;
 }
 
-// Of one rank's: the files of the masters say which parameters there are.
+// For a checkpoint of one rank: the master files' headers define the parameters.
 Status CheckpointReader::add_shard(std::size_t shard) {
   const std::size_t first = parameters_.size();
   for (std::size_t f = 0; f < fields(); ++f) {
@@ -216,13 +216,13 @@ Status CheckpointReader::read_field(std::size_t field, std::string_view paramete
   return {};
 }
 
-// All of `values` lie in the piece.
+// All of `values` must be in the piece.
 Status CheckpointReader::read_piece(std::size_t field, const Place& place,
                                     std::uint64_t first_element, std::span<float> values) {
   SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(field, place.shard));
   if (manifest_.in_parts()) SLUICE_RETURN_IF_ERROR(know_offsets(*file, field, place.shard));
   const TensorOffsets& offsets = *offsets_[field][place.shard];
-  // The narrower numbers lie in the end of the room until each has become one of the values.
+  // The narrower numbers are read into the end of the buffer, then widened in place from its start.
   const DType dtype = manifest_.dtype_of(field);
   const std::span<std::byte> stored =
       std::as_writable_bytes(values).last(values.size() * element_bytes(dtype));

@@ -29,7 +29,7 @@ class Differences {
   std::vector<std::string> found_;
 };
 
-// Named by their keys, as a user changes them.
+// Differences are named by their configuration keys, which the user can change.
 void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences& differences) {
   const auto rank = [](const StoredRun& run) {
     return run.adapters ? std::to_string(run.adapters->rank) : std::string("0, the model itself");
@@ -83,7 +83,7 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
       differences.add("the model's " + name, text(stored.model), text(now.model));
   }
   std::set<std::string> numbers;
-  if (stored.family == now.family) {  // else they are not each other's
+  if (stored.family == now.family) {  // different families have different numbers
     for (const auto* of : {&stored.family_numbers, &now.family_numbers})
       for (const auto& [name, value] : *of) numbers.insert(name);
   }

@@ -1,6 +1,6 @@
-// What a checkpoint holds besides weights and moments: everything that the next step depends on,
-// and what must hold of the run for the next step to have the same bits. Plain numbers and text;
-// the training loop converts its own to and from them.
+// The contents of a checkpoint besides weights and moments: everything that the next step depends
+// on, and what must match in the run for the next step to be bit-identical. Plain numbers and text;
+// the training loop converts its own types to and from them.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,26 @@ struct StoredLossScale {
   friend bool operator==(const StoredLossScale&, const StoredLossScale&) = default;
 };
 
-// Where in the run it was taken. None of it is negative, except last_overflow_step.
+// The position in the run. Nothing is negative except last_overflow_step.
 struct StoredPosition {
   std::int64_t global_step = 0;   // steps taken, skipped ones included
   std::int64_t applied_step = 0;  // updates applied; at most global_step
   std::uint64_t samples_drawn = 0;
-  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, the last step among them
+  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, up to the last step
   StoredLossScale loss_scale;
 
   friend bool operator==(const StoredPosition&, const StoredPosition&) = default;
 };
 
-// Stands in place of a run's precision: no run wrote it, it was made from weights alone.
+// Replaces a run's precision if the checkpoint was made from weights alone, not by a run.
 inline constexpr std::string_view kImportedPrecision = "imported";
 
-// Stands in place of a family: a module of a Python program, whose passes only that computes.
+// Replaces a family for a module of a Python program, which alone can compute its passes.
 inline constexpr std::string_view kModuleFamily = "module";
 
-// Adapters that a run trains beside a frozen model: their recipe (LoraRecipe), and fingerprints of
-// the model's weights, which no checkpoint holds: of all, and of a sample (empty: of an older one).
+// Adapters that a run trains on a frozen model. Has their recipe (LoraRecipe) and fingerprints of
+// the model's weights, which no checkpoint contains: one of all weights, and one of a sample (empty
+// in older checkpoints).
 struct StoredAdapters {
   std::int64_t rank = 0;
   double alpha = 0;
@@ -54,10 +55,10 @@ struct StoredAdapters {
   friend bool operator==(const StoredAdapters&, const StoredAdapters&) = default;
 };
 
-// How gradients are added up: offload::SumOrder. Others have other last bits.
+// The order of gradient sums: offload::SumOrder. Another order may change last bits.
 struct SumsOfRun {
-  // Of tied weights: each use of a parameter has a sum of its own. Unset: of a program that added
-  // them up together; or no parameter is shared.
+  // For tied weights: each use of a parameter has its own sum. False: the program added them
+  // together, or no parameter is shared.
   bool by_use = false;
   std::int64_t lanes = 1;
   std::int64_t rounds = 1;
@@ -65,20 +66,21 @@ struct SumsOfRun {
   friend bool operator==(const SumsOfRun&, const SumsOfRun&) = default;
 };
 
-// What a run must have in common with the one that wrote it, to continue with the same bits.
+// What must match in a resumed run for it to continue bit for bit.
 struct StoredRun {
   std::uint64_t seed = 0;
-  std::string data_order;  // a fingerprint of which samples come when
+  std::string data_order;  // a fingerprint of the samples and their order
   std::string precision;   // "bf16", "fp16", "fp32", or kImportedPrecision
   int cpu_threads = 0;
   std::map<std::string, std::int64_t> model;  // the shape: {"layers", 12}, ...
   double dropout = 0;
   SumsOfRun sums;
   std::string family = "gpt2";
-  std::map<std::string, double> family_numbers;  // what only this family has
+  std::map<std::string, double> family_numbers;  // numbers that only this family has
   std::optional<StoredAdapters> adapters;        // unset: the model itself is trained
 
-  // Then seed, order and threads are no run's, and any run of the model's shape may begin there.
+  // Then seed, order and threads belong to no run, and any run of this model shape may start from
+  // it.
   bool imported() const { return precision == kImportedPrecision; }
 
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
@@ -87,19 +89,19 @@ struct StoredRun {
 struct CheckpointState {
   StoredPosition position;
   StoredRun run;
-  std::optional<double> loss;             // of the last step; one that is not finite is not stored
-  std::optional<double> validation_loss;  // likewise
+  std::optional<double> loss;             // of the last step; not stored if not finite
+  std::optional<double> validation_loss;  // not stored if not finite
   std::string configuration;              // resolved, as JSON text
-  std::string client;  // of a program that trains by the Python package: any text of its own
+  std::string client;  // arbitrary text of a program that trains through the Python package
   std::string program_version;
 
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;
 };
 
-// One clause for each thing in which the two differ, as in "run.seed is 7, and was 42 when the
-// checkpoint was written"; empty: the run can continue bit for bit. For an imported checkpoint only
-// the model's shape is compared. `text`: of a family's number, which may stand for a word; empty:
-// the number.
+// One clause for each difference, as in "run.seed is 7, and was 42 when the checkpoint was
+// written". Empty: the run can continue bit for bit. For an imported checkpoint only the model's
+// shape is compared. `text` converts a family's number, which may stand for a word; empty: the
+// number is printed.
 using FamilyNumberText = std::function<std::string(const std::string& name, double value)>;
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now,
                                          const FamilyNumberText& text = {});

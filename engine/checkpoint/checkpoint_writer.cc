@@ -19,7 +19,7 @@ constexpr std::uint64_t kSmallFilesBytes = 64 * kKiB;
 
 Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
 
-// Makes the folder and its parents, and their names durable.
+// Creates the folder and its parents, and makes their names durable.
 Status make_durable_folder(aio::FileSystem& files, const std::string& folder) {
   std::vector<std::string> made = {folder};
   for (std::string parent = parent_folder(folder);; parent = parent_folder(parent)) {
@@ -33,7 +33,7 @@ Status make_durable_folder(aio::FileSystem& files, const std::string& folder) {
   return {};
 }
 
-// A folder can be replaced if nothing in it would be lost.
+// A folder can be replaced if that loses no foreign file.
 Status check_replaceable(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const auto names, files.list(folder));
   for (const std::string& name : names) {
@@ -106,7 +106,7 @@ Status CheckpointWriter::prepare() {
   SLUICE_RETURN_IF_ERROR(take_folder());
   SLUICE_RETURN_IF_ERROR(check_space());
   SLUICE_ASSIGN_OR_RETURN(part_, PartWriter::begin(queue_, folder_, plan_, 0, options_));
-  // Other programs cannot put pieces of parameters together.
+  // Other programs cannot join pieces of parameters.
   return in_parts_ ? Status() : write_index();
 }
 
@@ -116,8 +116,7 @@ void CheckpointWriter::describe_parts() {
   for (const ShardPlan& shard : plan_->shards) manifest_.pieces.push_back(shard.pieces);
 }
 
-// Whatever cannot be read is set aside, not lost: a run that has come this far must be able to
-// save.
+// Unreadable content is set aside, not lost: a run that has come this far must be able to save.
 Status CheckpointWriter::take_folder() {
   aio::FileSystem& files = queue_.backend().files();
   const auto begun = look_at_checkpoint(queue_, target_);
@@ -135,8 +134,8 @@ Status CheckpointWriter::take_folder() {
   return make_durable_folder(files, target_);
 }
 
-// Each writer takes its own before it writes anything, so that a full disk shows now. The index and
-// the manifest are small, and get what is left.
+// Each writer reserves its space before it writes anything, so that a full disk is detected now.
+// The index and the manifest are small, and use the rest.
 Status CheckpointWriter::check_space() const {
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free_bytes,
                           queue_.backend().files().free_bytes(target_));
@@ -199,8 +198,8 @@ Status CheckpointWriter::commit(const CheckpointState& state) {
   return fail(publish(state));
 }
 
-// Their writers are in other processes, maybe on other hosts: what they have written has to be
-// where this one will name it.
+// The other writers run in other processes, possibly on other hosts. Their files must be visible to
+// this process under the names that the manifest will list.
 Status CheckpointWriter::check_other_parts() const {
   Status there = check_stored_files(queue_, manifest_, target_);
   if (there.ok() || there.error().code() != ErrorCode::kCorrupt) return there;
@@ -231,8 +230,9 @@ Status CheckpointWriter::write_index() {
   return {};
 }
 
-// Everything that the manifest mentions is durable before it appears: the bytes since their files
-// were finished, their names from here on, the folder's since it was made.
+// Everything that the manifest mentions is durable before it appears. File contents became so when
+// their files were finished, and the folder's name when it was created. The file names are synced
+// here.
 Status CheckpointWriter::publish(const CheckpointState& state) {
   aio::FileSystem& files = queue_.backend().files();
   manifest_.state = state;

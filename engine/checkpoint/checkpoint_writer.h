@@ -1,27 +1,26 @@
-// CheckpointWriter: one checkpoint, from the state as it arrives to a folder that is either whole
-// or does not count. FORMAT.md says what is in it.
+// CheckpointWriter: writes one checkpoint from the state as it arrives. The result is either
+// complete or invalid. FORMAT.md describes the content.
 //
 //   auto writer = CheckpointWriter::begin(queue, folder.path_of(step), specs, {});
 //   for each range, in flat order: writer->append({.parameter = name, ...});
 //   writer->commit(state);
 //
-// The files of all fields - master weights and both moments - are written concurrently, and where
-// there are several ranks each writes its own, at the same time (part_writer.h). The manifest is
-// written last, when everything else is durable: its presence is what makes the checkpoint count,
-// whatever happens before.
+// The files of all fields (master weights and both moments) are written concurrently. With several
+// ranks each writes its own files, at the same time (part_writer.h). The manifest is written last,
+// when everything else is durable: a checkpoint without it is invalid.
 //
-// All of it is written to `<folder>.new`, which counts once it has its manifest, and then takes the
-// place of `<folder>`; settle_replacement() finishes what a kill left undone. So a folder that has
-// its own name and no manifest was not left by a save.
+// All files are written to `<folder>.new`, which is valid once it has its manifest, and then
+// replaces `<folder>`; settle_replacement() completes this after a kill. A folder with its final
+// name and no manifest was therefore not left by a save.
 //
-// With options.replace an existing complete checkpoint stays until the new one is whole. What
-// cannot be read there is set aside, with a warning, and never removed.
+// With options.replace an existing complete checkpoint stays until the new one is complete. An
+// unreadable checkpoint is set aside with a warning, and never removed.
 //
-// Memory:  PartWriter's.
-// Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
-// Errors:  after a failed append() or commit() the writer can only be destroyed. Destroyed without
-//          a successful commit() it removes what it made. begin(): kNoSpace leaves nothing behind;
-//          kAlreadyExists without options.replace.
+// Memory:  that of PartWriter.
+// Threads: one at a time; the queue may have other users. `queue` must outlive this.
+// Errors:  after a failed append() or commit() the writer can only be destroyed. Its destructor
+//          removes its files unless commit() succeeded. begin(): kNoSpace, after which no file
+//          remains; kAlreadyExists without options.replace.
 #pragma once
 
 #include <cstdint>
@@ -44,15 +43,16 @@ class CheckpointWriter {
  public:
   using Options = CheckpointOptions;
 
-  // `parameters`: each under its name, in flat order; stored as F32 whatever their dtype, and their
-  // moments as the options say.
+  // `parameters`: named, in flat order. They are stored as F32 whatever their dtype, and their
+  // moments as options.moments.
   static Result<std::unique_ptr<CheckpointWriter>> begin(aio::IoQueue& queue,
                                                          const std::string& folder,
                                                          std::span<const TensorSpec> parameters,
                                                          const Options& options);
-  // With others: this one is writer 0 of `plan`, which plan_checkpoint() made of their pieces. Once
-  // it is there, each other begins a PartWriter of the same plan, folder and options; all of those
-  // must be gone, in every process, before this one is destroyed without a successful commit().
+  // For several writers: this one is writer 0 of `plan`, which plan_checkpoint() made from their
+  // pieces. After this call, each other writer begins a PartWriter with the same plan, folder and
+  // options. The others must be gone, in every process, before this is destroyed without a
+  // successful commit().
   static Result<std::unique_ptr<CheckpointWriter>> begin_together(
       aio::IoQueue& queue, const std::string& folder, std::shared_ptr<const CheckpointPlan> plan,
       const Options& options);
@@ -60,15 +60,15 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The next values in flat order, of writer 0. kInvalidArgument says which come next instead, or
-  // which moment would lose bits.
+  // Appends the next values of writer 0, in flat order. kInvalidArgument names the values expected
+  // instead, or the moment that would lose bits.
   Status append(std::string_view parameter, const offload::ConstStateSlice& state);
-  // After the last one, of writer 0: its files are durable.
+  // After the last append(): makes writer 0's files durable.
   Status finish_part();
-  // Of another writer, which has finished: PartWriter::checksums().
+  // Adds the checksums of another writer that has finished: PartWriter::checksums().
   Status add_part(int writer, std::span<const std::uint64_t> checksums);
-  // After all of it: durable when it returns ok. kInvalidArgument says what is missing; kCorrupt:
-  // a file of another writer is not there, or not whole.
+  // After all parts: the checkpoint is durable if this returns ok. kInvalidArgument says what is
+  // missing. kCorrupt: a file of another writer is missing or truncated.
   Status commit(const CheckpointState& state);
 
   std::uint64_t total_bytes() const { return total_bytes_; }  // of the files, except the manifest
@@ -89,17 +89,17 @@ class CheckpointWriter {
   std::string path_in(std::string_view name) const;
 
   aio::IoQueue& queue_;
-  const std::string folder_;  // the checkpoint's when all is done
+  const std::string folder_;  // the final name
   const std::shared_ptr<const CheckpointPlan> plan_;
-  const bool in_parts_;  // written by several ranks, or as if
+  const bool in_parts_;  // in the format of several ranks
   const Options options_;
-  const std::string target_;  // where it is written
-  bool made_ = false;         // something in target_ is ours to remove
+  const std::string target_;  // where files are written
+  bool made_ = false;         // something in target_ was created by us
   bool committed_ = false;
   std::uint64_t total_bytes_ = 0;
-  CheckpointManifest manifest_;       // grows as parts are finished
+  CheckpointManifest manifest_;       // files are added as parts finish
   std::vector<bool> has_part_;        // by writer
-  std::unique_ptr<PartWriter> part_;  // null: none yet
+  std::unique_ptr<PartWriter> part_;  // null before begin()
   Status status_;
 };
 

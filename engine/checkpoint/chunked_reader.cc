@@ -68,7 +68,7 @@ void ChunkedReader::start(std::uint64_t index) {
   queue_.submit(piece.request);
 }
 
-// Starts reading `index`, and what follows it as far as that seems wanted.
+// Starts reading chunk `index`, and the following ones if the access pattern is sequential.
 void ChunkedReader::read_ahead(std::uint64_t index) {
   const bool in_order = asked_ && index == *asked_ + 1;
   window_ = in_order ? std::min<std::uint64_t>(2 * window_, piece_count_) : 1;
@@ -100,7 +100,7 @@ Result<std::span<const std::byte>> ChunkedReader::chunk(std::uint64_t index) {
   if (verified_ != index) {
     read_ahead(index);
     if (Status status = check(index); !status.ok()) {
-      forget_all();  // so that the next try reads it again
+      forget_all();  // so that a retry reads it again
       return std::move(status).error();
     }
     verified_ = index;

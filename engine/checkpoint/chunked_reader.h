@@ -1,12 +1,12 @@
-// ChunkedReader: one file of a checkpoint, chunk by chunk, each checked before it is shown.
+// ChunkedReader: reads one file of a checkpoint by chunks, and checks each before returning it.
 //
-// Asked for consecutive chunks it reads ahead, as far as the staging memory allows; asked for any
-// other chunk it reads just that one.
+// For consecutive chunks it reads ahead, as far as the staging memory allows. For any other chunk
+// it reads only that chunk.
 //
-// Memory:  `staging`, page-aligned, of whole chunks, at least one; it must outlive the reader.
+// Memory:  `staging`: page-aligned, at least one whole chunk; must outlive the reader.
 // Threads: one at a time.
-// Errors:  kCorrupt names the file, and the bytes: it is missing, has another length, or does not
-//          match its checksum. After an error other chunks, and the same one again, can be tried.
+// Errors:  kCorrupt names the file and the bytes: it is missing, has another length, or does not
+//          match its checksum. After an error any chunk can be tried again.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class ChunkedReader {
 
   // Valid until the next call.
   Result<std::span<const std::byte>> chunk(std::uint64_t index);
-  // The range must lie in the file.
+  // The range must be in the file.
   Status read(std::uint64_t offset_bytes, std::span<std::byte> to);
 
  private:
@@ -70,12 +70,12 @@ class ChunkedReader {
   const std::size_t piece_count_;
   std::unique_ptr<Piece[]> pieces_;  // NOLINT(modernize-avoid-c-arrays): requests do not move
 
-  // Chunks [begin_, end_) are in their pieces, or on their way.
+  // Chunks [begin_, end_) are in their pieces, or being read.
   std::uint64_t begin_ = 0;
   std::uint64_t end_ = 0;
-  std::uint64_t window_ = 1;               // how many to have: grows while reading is in order
-  std::optional<std::uint64_t> asked_;     // last
-  std::optional<std::uint64_t> verified_;  // the one that may be shown
+  std::uint64_t window_ = 1;               // chunks to read ahead; grows with sequential reads
+  std::optional<std::uint64_t> asked_;     // last requested
+  std::optional<std::uint64_t> verified_;  // may be returned
 };
 
 }  // namespace sluice::engine

@@ -29,11 +29,11 @@ Result<std::unique_ptr<ChunkedWriter>> ChunkedWriter::open(aio::IoQueue& queue,
   SLUICE_CHECK(staging.size() >= 2 * target.chunk_bytes && staging.size() % target.chunk_bytes == 0,
                "two pieces of whole chunks at least");
   SLUICE_ASSIGN_OR_RETURN(
-      auto file,
-      aio::DirectFile::open(queue, target.path,
-                            {.open = writing(aio::OpenOptions::Create::kIfMissing),
-                             .size_bytes = target.bytes,
-                             .preallocate = false}));  // reserve() did, and that space is kept
+      auto file, aio::DirectFile::open(
+                     queue, target.path,
+                     {.open = writing(aio::OpenOptions::Create::kIfMissing),
+                      .size_bytes = target.bytes,
+                      .preallocate = false}));  // reserve() allocated the space, and it is kept
   return std::unique_ptr<ChunkedWriter>(new ChunkedWriter(queue, target, std::move(file), staging));
 }
 

@@ -1,11 +1,11 @@
-// ChunkedWriter: bytes in order into one file of known size, with the checksum of every chunk.
+// ChunkedWriter: writes bytes in order to one file of known size, with a checksum for every chunk.
 //
-// A chunk is gathered in a piece of the staging memory, hashed when it is full, and written while
-// the next pieces fill.
+// A chunk is collected in a piece of the staging memory, hashed when full, and written while the
+// next pieces fill.
 //
-// Memory:  `staging`, page-aligned, of whole chunks, at least two; it must outlive the writer.
+// Memory:  `staging`: page-aligned, at least two whole chunks; must outlive the writer.
 // Threads: one at a time.
-// Errors:  the first one stays: every later call returns it.
+// Errors:  the first error is kept: every later call returns it.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,12 @@ namespace sluice::engine {
 class ChunkedWriter {
  public:
   struct Target {
-    std::string path;  // its space was taken already, by reserve()
+    std::string path;  // its space was allocated by reserve()
     std::uint64_t bytes = 0;
     std::uint64_t file_number = 0;  // in the manifest
     std::uint64_t chunk_bytes = 0;
   };
-  // Makes a file of that size, and takes its space; kAlreadyExists rather than touch an existing
-  // one.
+  // Creates a file of that size, and allocates its space. kAlreadyExists if the file exists.
   static Status reserve(aio::IoQueue& queue, const std::string& path, std::uint64_t bytes);
   static Result<std::unique_ptr<ChunkedWriter>> open(aio::IoQueue& queue, const Target& target,
                                                      std::span<std::byte> staging);
@@ -39,9 +38,9 @@ class ChunkedWriter {
   ChunkedWriter& operator=(const ChunkedWriter&) = delete;
 
   Status write(std::span<const std::byte> bytes);
-  // Once the file is full: waits for the last byte, and makes everything durable.
+  // Once the file is full: waits for all writes, and makes the file durable.
   Status finish();
-  // Of the chunks so far.
+  // Checksums of the chunks written so far.
   const std::vector<std::uint64_t>& checksums() const { return checksums_; }
 
  private:
@@ -61,9 +60,9 @@ class ChunkedWriter {
   std::unique_ptr<aio::DirectFile> file_;
   const std::size_t piece_count_;
   std::unique_ptr<Piece[]> pieces_;    // NOLINT(modernize-avoid-c-arrays): requests do not move
-  std::size_t filling_ = 0;            // which piece
-  std::uint64_t filled_bytes_ = 0;     // of it
-  std::uint64_t submitted_bytes_ = 0;  // of the file
+  std::size_t filling_ = 0;            // index of the piece
+  std::uint64_t filled_bytes_ = 0;     // in that piece
+  std::uint64_t submitted_bytes_ = 0;  // in the file
   std::vector<std::uint64_t> checksums_;
   Status status_;
 };

@@ -122,7 +122,7 @@ Status PartWriter::begin_shard() {
   return {};
 }
 
-// To the next piece that needs values, across the ends of shards.
+// Moves on to the next piece that needs values, across shards if necessary.
 Status PartWriter::skip_full() {
   while (!is_full()) {
     const StatePieces& pieces = plan_->shards[shard_].pieces;

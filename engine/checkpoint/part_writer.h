@@ -1,13 +1,13 @@
-// PartWriter: what one writer has of a checkpoint, its shards of all fields of the state, written
-// into the folder that the CheckpointWriter made for it.
+// PartWriter: writes one writer's part of a checkpoint, its shards of all fields of the state, into
+// the folder that the CheckpointWriter created.
 //
-// The files of a shard are written concurrently, chunk by chunk from a few staging buffers; a
-// chunk's checksum is taken when it is full, while it is in the cache. begin() takes all the space
-// on the disk. Nothing of it counts until the CheckpointWriter, in this process or another, writes
-// the manifest: to that one also falls what is left of a part that failed.
+// The files of a shard are written concurrently, chunk by chunk from a few staging buffers. A chunk
+// is hashed as soon as it is full, while it is in the cache. begin() allocates all disk space. The
+// part is not valid until the CheckpointWriter, in this process or another, writes the manifest.
+// That writer also removes the remains of a failed part.
 //
-// Memory:  staging_bytes(options), whatever the size of the model; for bf16 moments 64 KiB more.
-// Threads: one at a time; the queue's other users are not disturbed. `queue` must outlive it.
+// Memory:  staging_bytes(options) for any model size; 64 KiB more for bf16 moments.
+// Threads: one at a time; the queue may have other users. `queue` must outlive this.
 // Errors:  name the file; after a failed append() the writer can only be destroyed.
 #pragma once
 
@@ -31,24 +31,24 @@ namespace sluice::engine {
 class ChunkedWriter;
 
 struct CheckpointOptions {
-  // Of tensor data in one file; a larger parameter has a shard of its own.
+  // Maximal tensor data in one file; a larger parameter has a shard of its own.
   std::uint64_t max_shard_bytes = std::uint64_t{4} << 30;
   std::uint64_t chunk_bytes = kDefaultChunkBytes;  // a multiple of 4096
-  DType moments = DType::kF32;                     // or kBF16, of moments that it represents
-  int chunks_in_flight = 4;                        // of the file of each field; at least 2
+  DType moments = DType::kF32;                     // kBF16 requires moments that bf16 represents
+  int chunks_in_flight = 4;                        // per field's file; at least 2
   bool replace = false;
 
   ShardOptions shards() const { return {.max_bytes = max_shard_bytes, .moments = moments}; }
 };
-// kInvalidArgument says which of them cannot be.
+// kInvalidArgument names the invalid option.
 Status check_options(const CheckpointOptions& options);
 
 class PartWriter {
  public:
   static std::uint64_t staging_bytes(const CheckpointOptions& options);
 
-  // Of the writer with this number. `folder`: the checkpoint's; what is written goes to its
-  // replacement, which must be there.
+  // For the writer with this number. `folder`: the checkpoint's final name. Files are written to
+  // its replacement (.new), which must exist.
   static Result<std::unique_ptr<PartWriter>> begin(aio::IoQueue& queue, const std::string& folder,
                                                    std::shared_ptr<const CheckpointPlan> plan,
                                                    int writer, const CheckpointOptions& options);
@@ -56,12 +56,12 @@ class PartWriter {
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
 
-  // The next values of the writer's pieces, in order. kInvalidArgument says which come next
-  // instead, or which moment would lose bits.
+  // Appends the next values of the writer's pieces, in order. kInvalidArgument names the values
+  // expected instead, or the moment that would lose bits.
   Status append(std::string_view parameter, const offload::ConstStateSlice& state);
-  // After the last ones: all of it is durable. kInvalidArgument says what is missing.
+  // After the last append(): makes all files durable. kInvalidArgument says what is missing.
   Status finish();
-  // Then: of its files, field by field, and of each shard by shard.
+  // After finish(): the checksums of its files, field by field, and shard by shard within a field.
   std::vector<std::uint64_t> checksums() const;
 
  private:
@@ -85,7 +85,7 @@ class PartWriter {
   const std::size_t begin_shard_;
   const std::size_t end_shard_;
   aio::PageMemory staging_;
-  std::vector<std::byte> narrowed_;  // bf16 moments on their way
+  std::vector<std::byte> narrowed_;  // bf16 moments to be written
 
   std::array<std::unique_ptr<ChunkedWriter>, offload::kStateFields.size()>
       files_;  // of the current shard
@@ -93,11 +93,11 @@ class PartWriter {
   std::size_t tensor_ = 0;  // in the shard
   std::uint64_t elements_done_ = 0;
   std::array<std::vector<std::uint64_t>, offload::kStateFields.size()>
-      checksums_;  // of the shards before
+      checksums_;  // of the finished shards
   Status status_;
 };
 
-// How many checksums a writer's files have.
+// The number of checksums of a writer's files.
 std::uint64_t checksums_of(const CheckpointPlan& plan, int writer, std::uint64_t chunk_bytes);
 
 }  // namespace sluice::engine

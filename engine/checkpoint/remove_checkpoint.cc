@@ -20,8 +20,8 @@ std::string path_in(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);
 }
 
-// All of ours except the manifest and the mark that says that it is being removed: those are needed
-// until the rest is gone for good.
+// Removes all of our files except the manifest and the removal mark: those are needed until the
+// rest is durably gone.
 Status remove_files(aio::FileSystem& files, const std::string& folder,
                     const std::vector<std::string>& names) {
   for (const std::string& name : names) {
@@ -38,7 +38,7 @@ Result<std::string> give_other_name(aio::FileSystem& files, const std::string& f
   return aside;
 }
 
-// Anything else in it is not ours, and a checkpoint's name would say that it is being copied.
+// Foreign files are kept. Under a checkpoint's name they would look like an unfinished copy.
 Status keep_other_files(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const std::string aside, give_other_name(files, folder));
   log::warning(folder + " had files beside its checkpoint, which is removed; they are now in " +
@@ -67,7 +67,7 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
   if (std::find(names->begin(), names->end(), kManifestName) != names->end())
     SLUICE_RETURN_IF_ERROR(
         files.rename(path_in(folder, kManifestName), path_in(folder, kRemovalMarkName)));
-  // Also when it has already been renamed: an earlier removal may have failed before this.
+  // Also if it was renamed before: an earlier removal may have failed before this sync.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(folder));
   SLUICE_RETURN_IF_ERROR(remove_files(files, folder, *names));
   const bool all_ours = std::all_of(names->begin(), names->end(), is_checkpoint_file);
@@ -90,12 +90,12 @@ Status settle_replacement(aio::IoQueue& queue, const std::string& folder) {
   if (!fresh) return {};
   if (fresh->leftover) return remove_checkpoint(queue, replacement);
   if (!fresh->complete()) return why_not(*fresh);
-  // A manifest whose writer did not learn that it is durable must become so before the old one
-  // goes.
+  // The writer may have failed before its manifest was durable. It must be before the old
+  // checkpoint is removed.
   SLUICE_RETURN_IF_ERROR(files.sync_directory(replacement));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(parent_folder(folder)));
   const auto old = look_at_checkpoint(queue, folder);
-  if (old && !old->known()) return why_not(*old);  // a drive that does not answer: later, then
+  if (old && !old->known()) return why_not(*old);  // a drive does not respond: try again later
   if (old && (old->complete() || old->leftover) && !is_linked(files, folder))
     SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue, folder));
   SLUICE_ASSIGN_OR_RETURN(const bool in_the_way, files.exists(folder));

@@ -18,11 +18,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kConfig = "config.json";
-constexpr std::string_view kOldTokenizer = "tokenizer.json";  // of imports of old versions
+constexpr std::string_view kOldTokenizer = "tokenizer.json";  // written by imports of old versions
 constexpr std::string_view kRunFiles[] = {"metrics.jsonl", "metrics-cut.jsonl", "events.jsonl",
                                           "trace.json",    kSharedMarkName,     "base_model.json",
                                           kConfig};
-constexpr std::string_view kLogs[] = {"metrics.jsonl", "events.jsonl"};  // in parts: ".1", ".2"
+constexpr std::string_view kLogs[] = {"metrics.jsonl",
+                                      "events.jsonl"};  // in parts with the suffixes ".1", ".2"
 constexpr std::string_view kTokenizer = "tokenizer";
 constexpr std::string_view kFreshEnding = ".new";
 constexpr std::string_view kRunFormat = "sluice-run";
@@ -48,7 +49,7 @@ std::string_view without_fresh(std::string_view name) {
   return name;
 }
 
-// Files and folders that a run writes by these names.
+// Names under which a run writes files and folders.
 bool is_own_name(std::string_view name) {
   const std::string_view whole = without_fresh(name);
   return is_one_of(whole, kRunFiles) || is_log_part(name) || whole == kRunMarkName ||
@@ -56,13 +57,14 @@ bool is_own_name(std::string_view name) {
          name.starts_with("tokenizer-before-step-") || name == kCheckpointsFolder;
 }
 
-// Of a run that was killed as it began.
+// Names that a run killed during its start may leave.
 bool is_left_of_beginning(std::string_view name) {
   return name == kRunLockName || without_fresh(name) == kSharedMarkName ||
          without_fresh(name) == kRunMarkName;
 }
 
-// What a folder often has before anything is put there, and state on its way through a drive.
+// Names to ignore: those that folders often contain from the beginning, and stores of offloaded
+// state.
 bool is_of_no_account(std::string_view name) {
   return name.starts_with('.') || name.starts_with("sluice-") || name == "lost+found" ||
          name.ends_with(".log") || name.ends_with(".out") || name.ends_with(".err");
@@ -72,13 +74,13 @@ std::string run_path(const std::string& directory, std::string_view name) {
   return directory + "/" + std::string(name);
 }
 
-// Discarded where the file is not JSON, or cannot be read.
+// A discarded value if the file is not JSON or cannot be read.
 Json json_of(aio::IoQueue& queue, const std::string& path, std::uint64_t most_bytes) {
   const auto text = aio::read_small_file(queue, path, most_bytes);
   return text.ok() ? json_or_discarded<Json>(*text) : Json(Json::value_t::discarded);
 }
 
-// The files that the mark names; none where there is no mark.
+// The files that the mark lists; none if there is no mark.
 std::vector<std::string> marked_files(aio::IoQueue& queue, const std::string& directory) {
   const Json mark = json_of(queue, run_path(directory, kRunMarkName), kMostMarkBytes);
   if (!mark.is_object() || mark.value("format", Json()) != Json(kRunFormat)) return {};
@@ -88,7 +90,7 @@ std::vector<std::string> marked_files(aio::IoQueue& queue, const std::string& di
   return names;
 }
 
-// Not a model's, which has model_type or architectures.
+// A model's config.json has model_type or architectures.
 bool is_run_config(const Json& config) {
   return config.is_object() && !config.contains("model_type") &&
          !config.contains("architectures") && config.contains("model") &&
@@ -102,10 +104,10 @@ Result<bool> has_whole_checkpoint(aio::IoQueue& queue, const std::string& direct
                      [](const CheckpointEntry& entry) { return entry.complete(); });
 }
 
-// Of a version that wrote no mark, and cut short before its first checkpoint.
+// A run of a version without marks that was interrupted before its first checkpoint.
 bool is_older_run(const std::vector<std::string>& names) {
   if (!is_one_of(kRunLockName, names)) return false;
-  if (is_one_of(kConfig, names)) return true;  // a run's, as was looked at
+  if (is_one_of(kConfig, names)) return true;  // check_run_directory() has found it to be a run's
   return std::all_of(names.begin(), names.end(), is_own_name);
 }
 
@@ -123,7 +125,7 @@ Status check_no_links(aio::FileSystem& files, const std::string& directory,
     const std::string path = run_path(directory, name);
     SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(path));
     if (kind != aio::PathKind::kLink) continue;
-    // Of a drive that is not mounted whoever looks for checkpoints says more.
+    // The search for checkpoints gives a better error for an unmounted drive.
     SLUICE_ASSIGN_OR_RETURN(const bool leads_on, files.exists(path));
     if (name == kCheckpointsFolder && !leads_on) continue;
     return Error(ErrorCode::kInvalidArgument,
@@ -134,7 +136,7 @@ Status check_no_links(aio::FileSystem& files, const std::string& directory,
   return {};
 }
 
-// It would be taken for the new run's where that knows none.
+// A new run without a tokenizer would use it.
 Status set_old_tokenizer_aside(aio::FileSystem& files, const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(
       const std::string aside,
@@ -165,7 +167,7 @@ Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
   SLUICE_RETURN_IF_ERROR(check_no_links(files, directory, *names));
   if (std::all_of(names->begin(), names->end(), is_left_of_beginning)) return {};
   const Error not_its_config = foreign(directory, "its config.json is not a run's");
-  bool is_unreadable = false;  // damaged, or with comments: others say whose it is
+  bool is_unreadable = false;  // damaged, or with comments: the mark or checkpoints decide
   if (is_one_of(kConfig, *names)) {
     const Json config = json_of(queue, run_path(directory, kConfig), kMostConfigBytes);
     is_unreadable = config.is_discarded();
@@ -206,11 +208,11 @@ Status remove_run_files(aio::IoQueue& queue, const std::string& directory) {
   if (is_one_of(kOldTokenizer, names) && (!is_marked || is_one_of(kOldTokenizer, named)))
     SLUICE_RETURN_IF_ERROR(set_old_tokenizer_aside(files, directory));
   if (!is_marked) {
-    // First: without its files a run that ends here would be nobody's.
+    // Write the mark first: without its files, a run interrupted here could not be identified.
     SLUICE_RETURN_IF_ERROR(mark_run_directory(queue, directory));
     named.assign(std::begin(kRunFiles), std::end(kRunFiles));
   }
-  // The configuration says whose the rest is, and goes last.
+  // The configuration identifies the rest of the files, so it is removed last.
   std::stable_partition(names.begin(), names.end(),
                         [](const std::string& name) { return name != kConfig; });
   const auto is_named = [&](std::string_view name) { return is_one_of(name, named); };

@@ -1,18 +1,19 @@
-// Which folder is a run's, and which files in it are the run's own.
+// Decides which folders are runs, and which files in them belong to the run.
 //
 //   DIR/sluice-run.json   {"format": "sluice-run", "version": 1, "files": ["config.json", ...]}
 //
-// A run writes it before anything else. It names what a run may write there, and nothing else is
-// ever replaced or removed. Runs of versions that did not write it are known by their
-// configuration, lock and checkpoints. A configuration that cannot be read, as it is damaged or has
-// comments, decides nothing where the mark or a whole checkpoint says whose the folder is. A folder
-// of a model, of data or of anything else is nobody's run: it is never written to.
+// A run writes this mark before anything else. It lists the files that a run may write there;
+// nothing else is ever replaced or removed. Runs of versions without marks are recognised by their
+// configuration, lock and checkpoints. An unreadable configuration (damaged, or with comments) is
+// ignored if the mark or a complete checkpoint identifies the run. A folder of a model, of data or
+// of anything else is not a run, and is never written to.
 //
-// Links: none of a run's own names may be one, since somebody else's folder could so decide which
-// file is written. The folder itself may be a link: it is the user's to choose.
+// Links: none of a run's own names may be a link, since a foreign folder could thereby redirect
+// what is written. The folder itself may be a link: the user chooses it.
 //
 // Threads: any.
-// Errors:  kAlreadyExists: the folder holds other things than a run's. kInvalidArgument: a link.
+// Errors:  kAlreadyExists: the folder contains files that are not a run's. kInvalidArgument: a
+//          link.
 #pragma once
 
 #include <string>
@@ -26,27 +27,27 @@ inline constexpr const char* kRunMarkName = "sluice-run.json";
 inline constexpr const char* kRunLockName = "lock";
 inline constexpr const char* kSharedMarkName = "sluice-ranks";  // RunFolder::leave_mark()
 
-// Whether a run may begin or continue there: the folder is missing, empty or a run's. It changes
+// Whether a run may begin or continue there: the folder must be missing, empty or a run's. Changes
 // nothing.
 Status check_run_directory(aio::IoQueue& queue, const std::string& directory);
 
-// Whether it holds nothing but what a run that was killed as it began may have left.
+// Whether it contains only files of a run that was killed during its start.
 Result<bool> is_unused_run_directory(aio::FileSystem& files, const std::string& directory);
 
-// kInvalidArgument where `directory`/checkpoints is a link that leads somewhere.
+// kInvalidArgument if `directory`/checkpoints is a link to an existing target.
 Status check_checkpoints_are_no_link(aio::FileSystem& files, const std::string& directory);
 
-// Before the first of a run's files is written. The mark names tokenizer.json too, where a run of a
-// version without marks has that.
+// Writes the mark. Call it before writing any of the run's files. The mark also lists
+// tokenizer.json if a run of a version without marks left one.
 Status mark_run_directory(aio::IoQueue& queue, const std::string& directory);
 
-// Whether the folder's own tokenizer.json would be its run's: imports of versions without marks
-// left it there. In the folder of any other run it is somebody else's.
+// Whether a tokenizer.json in the folder would belong to its run: imports of versions without marks
+// left it there. In any other run's folder it is foreign.
 bool may_hold_old_tokenizer(aio::IoQueue& queue, const std::string& directory);
 
-// The files of the run before, of `directory` that was checked: those that its mark names. Not its
-// checkpoints, tokenizer and lock, and not the mark, which is written first where there is none. An
-// older run's tokenizer.json is set aside.
+// Removes the previous run's files from a checked `directory`: those listed in its mark. Its
+// checkpoints, tokenizer, lock and mark stay; a missing mark is written first. An older run's
+// tokenizer.json is set aside.
 Status remove_run_files(aio::IoQueue& queue, const std::string& directory);
 
 }  // namespace sluice::engine

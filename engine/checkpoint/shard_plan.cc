@@ -17,7 +17,7 @@ std::size_t shard_length(std::span<const StatePiece> pieces, std::uint64_t max_b
   return pieces.size();
 }
 
-// `tensors`: as any dtype.
+// The dtypes of `tensors` are ignored.
 Result<ShardPlan::File> file_of(std::span<const TensorSpec> tensors, DType dtype) {
   std::vector<TensorSpec> specs(tensors.begin(), tensors.end());
   for (TensorSpec& spec : specs) spec.dtype = dtype;

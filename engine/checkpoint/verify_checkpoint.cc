@@ -73,7 +73,7 @@ class Verifier {
     return {};
   }
 
-  // Every byte is as the manifest says; now for whether it can be loaded.
+  // All bytes match the manifest; this checks that the checkpoint can be loaded.
   void check_as_a_whole() {
     const auto reader = CheckpointReader::open(queue_, folder_, {.chunks_ahead = 1});
     const Status checked = reader.ok() ? (*reader)->check_headers() : reader.status();

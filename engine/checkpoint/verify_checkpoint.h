@@ -2,8 +2,8 @@
 //
 // Memory:  a few chunks.
 // Threads: blocking.
-// Errors:  damage is not an error but the result, and what cannot be read counts as damaged;
-//          kNotFound where there is no such folder, kCancelled when on_progress says so.
+// Errors:  damage is part of the result, not an error; unreadable files count as damaged. kNotFound
+//          if there is no such folder, kCancelled if on_progress returns false.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace sluice::engine {
 struct DamagedRange {
   std::string file;  // its name in the folder
   std::uint64_t begin_bytes = 0;
-  std::uint64_t end_bytes = 0;  // both 0: the file as a whole
+  std::uint64_t end_bytes = 0;  // both 0: the whole file
   std::string problem;          // a sentence that names the file
 };
 
 struct VerifyReport {
-  std::int64_t step = -1;  // -1: its manifest is damaged
+  std::int64_t step = -1;  // -1: the manifest is damaged
   std::uint64_t files = 0;
   std::uint64_t bytes = 0;  // read
   std::uint64_t chunks = 0;
@@ -33,7 +33,7 @@ struct VerifyReport {
 
 struct VerifyOptions {
   int chunks_ahead = 8;
-  // Called after each chunk; false stops.
+  // Called after each chunk; false stops the check.
   std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)> on_progress;
 };
 

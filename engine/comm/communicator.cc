@@ -11,7 +11,7 @@ using Bytes = std::span<const std::byte>;
 
 bool overlap(Bytes a, Bytes b) {
   if (a.empty() || b.empty()) return false;
-  const std::less<const std::byte*> before;  // an order over all of memory
+  const std::less<const std::byte*> before;  // a total order over all addresses
   return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
 }
 

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMaxReasonBytes = 4096;
 constexpr milliseconds kBeatEvery{1000};
-// For the last words to arrive: of a rank that leaves as it should, and of one that does not.
+// Time for the last messages to arrive, of a rank that leaves normally and of one that failed.
 constexpr milliseconds kGoodbyeWithin{1000};
 constexpr milliseconds kFailureWithin{100};
 
@@ -110,7 +110,7 @@ void ControlChannel::watch() {
     }
     if (tell) tell_failure();
     entries.assign(1, {wake_event_.get(), POLLIN, 0});
-    // A closed one's descriptor is -1, which poll() skips.
+    // A closed socket's descriptor is -1, which poll() skips.
     for (const Member& member : members_) entries.push_back({member.socket.get(), POLLIN, 0});
     static_cast<void>(::poll(entries.data(), entries.size(), poll_ms(next_beat)));
     if (entries[0].revents != 0) {
@@ -124,7 +124,7 @@ void ControlChannel::watch() {
     if (beat) next_beat = time_now() + beat_every;
     for (Member& member : members_) {
       if (!member.socket.is_open()) continue;
-      // One that does not read any more has missed it; so be it.
+      // A rank that does not read misses this beat; that is acceptable.
       if (beat) static_cast<void>(send_frame(member.socket, {kBeat, {}}, time_now()));
       if (!failed && time_now() - member.last_heard > options_.silence_timeout) {
         lost(member, "nothing was heard of it for " + in_seconds(options_.silence_timeout));
@@ -167,7 +167,7 @@ void ControlChannel::record(int rank, Error seen_here, Error seen_by_others) {
     failure_.emplace(Failure{.rank = rank,
                              .seen_by_others = std::move(seen_by_others),
                              .seen_here = std::move(seen_here)});
-    // Rank 0 passes on what it hears; the others tell what they know of themselves.
+    // Rank 0 forwards every failure; other ranks report only their own.
     const bool own = rank == options_.context.rank;
     failure_->told = members_.empty() || (options_.context.rank != 0 && !own);
   }
@@ -203,8 +203,7 @@ void ControlChannel::say_goodbye() {
     if (!failed) static_cast<void>(send_frame(member.socket, {kGoodbye, {}}, time_now()));
     static_cast<void>(::shutdown(member.socket.get(), SHUT_WR));
   }
-  // A socket that is closed with something unread in it resets the connection, and what was said
-  // last may be lost with that.
+  // Closing a socket with unread input resets the connection, which may lose the last message.
   const Deadline deadline = time_now() + (failed ? kFailureWithin : kGoodbyeWithin);
   for (Member& member : members_) {
     while (member.socket.is_open() && time_now() < deadline) {

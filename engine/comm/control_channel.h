@@ -1,19 +1,20 @@
-// ControlChannel: how the ranks of a run find each other and know that all are alive, over TCP.
+// ControlChannel: how the ranks of a run find each other and detect failures, over TCP.
 //
-// Rendezvous: rank 0 listens at the master's address and everyone connects to it, trying again
-//             until the time limit. When all have come they get a table of all: hosts, local ranks,
-//             and where each listens for data. Who is missing then is named to those who came.
-// Life:       a thread watches. A process that dies closes its connection, a host that vanishes
-//             sends no beats; rank 0 passes on to all what it sees or is told. The first failure of
-//             the run is the one that counts, everywhere.
+// Rendezvous: rank 0 listens at the master's address and every rank connects to it, retrying until
+//             the time limit. When all have come, each gets a table of all ranks: hosts, local
+//             ranks, and the address at which each listens for data. On a time-out the ranks that
+//             came get the names of the missing ones.
+// Life:       a thread watches. A process that dies closes its connection, and a host that vanishes
+//             sends no beats. Rank 0 forwards to all ranks the failures that it sees or receives.
+//             The first failure of the run counts, on every rank.
 // Threads:    join() once; the rest from any thread.
-// Trust:      who connects proves the run's secret (handshake.h), and strangers are turned away.
-//             What passes afterwards is neither encrypted nor signed: who can read or change the
-//             network's packets is trusted, as NCCL and PyTorch trust it. Where all ranks are of
-//             one host and the master is localhost, nothing listens beyond loopback; else at the
-//             address that leads to the others.
+// Trust:      a process that connects must prove the run's secret (handshake.h); others are
+//             rejected. Later messages are neither encrypted nor signed: like NCCL and PyTorch,
+//             this trusts anyone who can read or change the network's packets. If all ranks are on
+//             one host and the master is localhost, only loopback is listened on; otherwise the
+//             address that leads to the other ranks.
 // Errors:     kTimedOut (who did not come), kInvalidArgument (ranks that do not fit together),
-//             kBusy (the port is taken), else as communicator.h.
+//             kBusy (the port is taken), otherwise as in communicator.h.
 #pragma once
 
 #include <chrono>
@@ -36,24 +37,24 @@ namespace sluice::engine {
 
 class ControlChannel {
  public:
-  // Rank 0 may bring a socket that listens already.
+  // Rank 0 may pass a socket that already listens.
   static Result<std::unique_ptr<ControlChannel>> join(const TcpOptions& options,
                                                       FileDescriptor listener);
-  // Says good-bye, unless there was a failure.
+  // Sends a good-bye, unless there was a failure.
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
 
   const RankTable& table() const { return table_; }
-  // Where the ranks above this one connect for data; once.
+  // The socket to which higher ranks connect for data. Call it once.
   FileDescriptor take_data_listener() { return std::move(data_listener_); }
 
   Status failure() const;
-  // Becomes readable, for poll(), when there is a failure.
+  // A descriptor for poll() that becomes readable when there is a failure.
   int failure_event() const { return failure_event_.get(); }
-  // Waits that long for one.
+  // Waits at most this long for a failure, and returns it.
   Status wait_for_failure(std::chrono::milliseconds at_most) const;
-  // This rank has failed: tells the others, and waits up to a second until that has left.
+  // Reports that this rank has failed to the others, and waits up to a second for the sending.
   void fail(ErrorCode code, std::string_view reason) noexcept;
 
  private:
@@ -61,7 +62,7 @@ class ControlChannel {
     Deadline last_heard = {};
   };
   struct Failure {
-    int rank = -1;  // which one failed
+    int rank = -1;  // the failed rank
     bool told = false;
     Error seen_by_others{ErrorCode::kInternal, ""};
     Error seen_here{ErrorCode::kInternal, ""};
@@ -69,7 +70,7 @@ class ControlChannel {
 
   ControlChannel(const TcpOptions& options, Meeting meeting);
 
-  // Of the watching thread.
+  // Used by the watching thread.
   void watch();
   void hear(Member& member);
   void handle(Member& member, const Frame& frame);

@@ -1,4 +1,4 @@
-// The frames of the control channel, and what is in them: for rendezvous.cc and control_channel.cc.
+// The frames of the control channel and their payloads, for rendezvous.cc and control_channel.cc.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 namespace sluice::engine {
 
 enum FrameType : std::uint32_t {
-  kKnock = 1,  // handshake.h, like the next two and kWelcome
+  kKnock = 1,  // see handshake.h, also for the next two and kWelcome
   kChallenge,
   kJoin,
   kWelcome,
@@ -24,7 +24,7 @@ enum FrameType : std::uint32_t {
   kGoodbye,
 };
 
-// How long a rank may take to read what ends the run.
+// How long a rank may take to read a frame that ends the run.
 constexpr std::chrono::seconds kMostForTelling{1};
 
 class Packer {
@@ -44,7 +44,7 @@ class Packer {
   std::string bytes_;
 };
 
-// After what does not fit, good() is false and everything else is empty.
+// Once a read fails, good() is false, and all further values are 0 or empty.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : rest_(bytes) {}
@@ -79,7 +79,7 @@ class Unpacker {
   bool good_ = true;
 };
 
-// Which rank failed (-1: the rendezvous), and how.
+// The failed rank (-1: the rendezvous) and its error.
 Frame failure_frame(int rank, const Error& error);
 std::pair<int, Error> unpack_failure(std::string_view payload);
 

@@ -52,12 +52,12 @@ class DataConnections {
   }
 
  private:
-  // At a rank below this one.
+  // A connection attempt to a lower rank.
   struct Attempt {
     int peer;
     FileDescriptor socket;
     std::unique_ptr<Knock> knock;
-    Deadline again_at;  // where it has failed
+    Deadline again_at;  // time of the retry after a failure
     bool is_done = false;
   };
 
@@ -102,7 +102,8 @@ class DataConnections {
       attempt.is_done = true;
       return {};
     }
-    // It had no room, or is no rank at all; poll() would return at once for a closed one.
+    // The other side had no room, or is not a rank. The socket is closed because poll() would
+    // return immediately for it.
     if (state != State::kWaiting && attempt.socket.is_open()) {
       not_let_in_[static_cast<std::size_t>(attempt.peer)] = why(attempt, state);
       attempt.socket.close();
@@ -124,7 +125,7 @@ class DataConnections {
     const int peer = whole_number(guest.payload, kMaxRanks).value_or(0);
     const auto index = static_cast<std::size_t>(peer);
     if (peer <= rank_ || index >= sockets_.size() || !guest.welcome().ok()) return;
-    // One whose welcome was lost comes again.
+    // A rank whose welcome was lost connects again.
     sockets_[index] = std::move(guest.socket);
   }
 
@@ -160,7 +161,7 @@ class DataConnections {
     return failed(what);
   }
 
-  // Unless there was a failure already.
+  // Reports a failure, unless there was one already, and returns the one that counts.
   Error failed(const std::string& what) {
     control_.fail(ErrorCode::kTimedOut, what);
     return control_.failure().error();
@@ -173,7 +174,7 @@ class DataConnections {
   const FileDescriptor listener_;
   Door door_;
   std::vector<FileDescriptor> sockets_;  // by rank
-  std::vector<std::string> not_let_in_;  // by ranks below: why not, the last time
+  std::vector<std::string> not_let_in_;  // per lower rank: the reason of the last rejection
   std::vector<Attempt> attempts_;
   std::vector<pollfd> entries_;
 };

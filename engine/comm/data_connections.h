@@ -1,8 +1,8 @@
-// One connection for data between each two ranks: this one connects to those below it, and those
-// above it connect here. All at once; a failure of the run ends it at once.
+// One data connection between each two ranks: this rank connects to the lower ranks, and the higher
+// ranks connect here, all at once. A failure of the run ends this immediately.
 //
 // Threads: one.
-// Errors:  the run's failure; kTimedOut, naming those who did not come; handshake.h's.
+// Errors:  the run's failure; kTimedOut, naming the ranks that did not come; those of handshake.h.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@
 
 namespace sluice::engine {
 
-// By rank; this one's own stays empty. `key`: the run's.
+// By rank; this rank's own entry stays empty. `key`: the run's.
 Result<std::vector<FileDescriptor>> connect_for_data(ControlChannel& control, int rank,
                                                      const RunKey& key, Deadline deadline);
 

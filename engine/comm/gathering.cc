@@ -14,7 +14,7 @@
 namespace sluice::engine {
 namespace {
 
-// After so long rank 0 says whom it waits for.
+// After this time rank 0 reports the ranks that it waits for.
 constexpr std::chrono::seconds kSaidAfter{5};
 
 class Gathering {
@@ -91,7 +91,7 @@ class Gathering {
     return list_ranks(ranks) + " of " + std::to_string(world_);
   }
 
-  // `turned_away`: the address of one that has proved another secret.
+  // `turned_away`: the address of a process that proved another secret.
   Error some_are_missing(const std::string& turned_away) const {
     return Error(ErrorCode::kTimedOut,
                  missing() + " did not come to rank 0 (" + options_.master_address + ", port " +
@@ -104,7 +104,7 @@ class Gathering {
                                                 "SLUICE_JOB"));
   }
 
-  // That all who came are still there. They have no reason to speak before the table is out.
+  // Checks that all members are still connected. They send nothing before they get the table.
   Status check_members() {
     for (ControlConnection& member : members()) {
       const bool is_there = member.reader.read_some(member.socket);
@@ -118,10 +118,10 @@ class Gathering {
     return {};
   }
 
-  // An error is the end of the rendezvous.
+  // An error ends the rendezvous.
   Status admit(Door::Guest guest) {
     const std::optional<Hello> hello = unpack_hello(guest.payload);
-    if (!hello) return {};  // dropped
+    if (!hello) return {};  // dropped: not a hello
     const auto rank = static_cast<std::size_t>(hello->rank);
     std::string why;
     if (hello->world != options_.context.world || rank >= world_) {
@@ -136,7 +136,7 @@ class Gathering {
       refuse(guest.socket, error);
       return error;
     }
-    if (!guest.welcome().ok()) return {};  // gone: it knocks again, or is missing
+    if (!guest.welcome().ok()) return {};  // disconnected: it knocks again, or is missing
     addresses_[rank] = peer_address(guest.socket);
     hellos_[rank] = hello;
     members().push_back({.rank = hello->rank,
@@ -156,7 +156,8 @@ class Gathering {
     packer.text(table.token);
     for (std::size_t rank = 0; rank < world_; ++rank) {
       const Hello& hello = *hellos_[rank];
-      // Who came by loopback is on this host, and others reach it as they reach this one.
+      // A rank that came by loopback is on this host, and other ranks reach it at the master's
+      // address.
       const std::string came_from = is_loopback(addresses_[rank]) ? "" : addresses_[rank];
       const std::string address = hello.address.empty() ? came_from : hello.address;
       packer.number(static_cast<std::uint64_t>(hello.local_rank))
@@ -179,7 +180,7 @@ class Gathering {
     return {};
   }
 
-  // That each host has the ranks which its ranks say it has.
+  // Checks that each host has as many ranks as its ranks report.
   Status check_hosts() const {
     const std::vector<RankPlace>& places = meeting_.table.places;
     SLUICE_RETURN_IF_ERROR(make_groups(places, 0).status());

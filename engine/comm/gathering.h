@@ -1,4 +1,5 @@
-// Rank 0's side of a rendezvous (rendezvous.h): waits for all other ranks, and hands out the table.
+// Rank 0's side of a rendezvous (rendezvous.h): waits for all other ranks, and sends them the
+// table.
 #pragma once
 
 #include "aio/result.h"

@@ -10,12 +10,12 @@
 namespace sluice::engine {
 namespace {
 
-// Ends the first message, so that a server of lines answers it instead of waiting for its end.
+// Ends the first message so that a line-based server replies to it instead of waiting for more.
 constexpr std::string_view kEndOfLines = "\r\n\r\n";
-// How many are accepted before those are heard who have come.
+// How many connections are accepted before the waiting ones are read.
 constexpr int kAcceptedAtOnce = 256;
 
-// What fits into the buffer of a fresh connection is sent at once.
+// Messages that fit into the buffer of a fresh connection are sent without waiting.
 bool send_now(const FileDescriptor& socket, FrameType type, std::string payload) {
   return send_frame(socket, {type, std::move(payload)}, time_now()).ok();
 }
@@ -106,7 +106,7 @@ Status Door::accept_all(std::vector<Guest>& guests) {
       if (strangers_.size() >= options_.most_strangers) make_room(guests);
       strangers_.push_back({std::move(*socket), time_now() + options_.patience});
     } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-      // Otherwise poll() would return at once, for ever.
+      // An unaccepted connection would make poll() return immediately, for ever.
       if (strangers_.empty() && guests.empty()) {
         return Error(ErrorCode::kOutOfMemory,
                      std::string("the connection of a rank cannot be accepted: ") +
@@ -121,8 +121,9 @@ Status Door::accept_all(std::vector<Guest>& guests) {
   return {};
 }
 
-// Who has said nothing at all goes first: a rank speaks at once. The words of one that came a
-// moment ago may be on their way: where most others have spoken, the oldest of all goes instead.
+// Closes a connection that has sent nothing first, because a rank sends at once. The message of a
+// recent connection may still be on its way; if most others have sent one, the oldest connection is
+// closed instead.
 void Door::make_room(std::vector<Guest>& guests) {
   const Deadline moment_ago = time_now() + options_.patience - options_.patience / 10;
   for (auto it = strangers_.begin(); it != strangers_.end(); ++it) {

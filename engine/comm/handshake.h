@@ -1,16 +1,17 @@
-// How one rank lets another in: both prove the run's secret (run_key.h), on every connection.
+// How one rank admits another: both prove the run's secret (run_key.h), on every connection.
 //
 //   connector -> acceptor   kKnock: a random number
-//   acceptor  -> connector  kChallenge: another
-//   connector -> acceptor   kJoin: what it says of itself, with its proof of both numbers and that
-//   acceptor  -> connector  kWelcome: a proof of the same; or kFailure: why not
+//   acceptor  -> connector  kChallenge: another random number
+//   connector -> acceptor   kJoin: a description of itself, with a proof over both numbers and it
+//   acceptor  -> connector  kWelcome: a proof of the same; or kFailure: the reason
 //
-// Knock: the connector's side. Door: the acceptor's, of a listening socket, for all who come.
+// Knock: the connector's side. Door: the acceptor's side, for all connections of a listening
+// socket.
 //
-// Memory:  a Door keeps at most kMostStrangers connections that have proved nothing, each with at
-//          most kMaxHandshakeBytes, for at most `patience`; with more, the oldest ones are closed.
-// Threads: one at a time for an object. Nothing here waits.
-// Errors:  Door::look(): kOutOfMemory where no descriptor is left for a rank.
+// Memory:  a Door keeps at most kMostStrangers connections without a proof, each with at most
+//          kMaxHandshakeBytes, for at most `patience`; if there are more, the oldest are closed.
+// Threads: one at a time per object. Nothing here waits.
+// Errors:  Door::look(): kOutOfMemory if no descriptor is left for a rank.
 #pragma once
 
 #include <poll.h>
@@ -33,18 +34,18 @@ constexpr std::size_t kMostStrangers = 128;
 
 class Knock {
  public:
-  // `socket` is connected, and belongs to the caller.
+  // `socket` is connected, and stays the caller's.
   Knock(const RunKey& key, std::string purpose, std::string payload);
 
   enum class State : std::uint8_t {
     kWaiting,
     kWelcome,
     kRefused,  // refusal() says why
-    kClosed,   // by the other side, which may have had no room
-    kForeign,  // the other side is no rank of this version
+    kClosed,   // by the other side, perhaps for lack of room
+    kForeign,  // the other side is not a rank of this version
   };
-  // Sends the first message; later, reads what is there, and answers. After kWelcome the next byte
-  // of the socket is the first one after the handshake.
+  // begin() sends the first message; look() reads the available bytes and replies. After kWelcome
+  // the next byte of the socket is the first one after the handshake.
   State begin(const FileDescriptor& socket);
   State look(const FileDescriptor& socket);
   Error refusal() const;
@@ -68,29 +69,29 @@ class Door {
   struct Options {
     RunKey key;
     std::string purpose;
-    std::string refusal;  // to one that proves another secret
+    std::string refusal;  // text sent to a connector that proves another secret
     std::chrono::milliseconds patience = std::chrono::seconds(10);
     std::size_t most_strangers = kMostStrangers;
   };
-  // One that has proved the secret, and waits for welcome() or a kFailure.
+  // A connector that has proved the secret, and waits for welcome() or a kFailure.
   struct Guest {
     FileDescriptor socket;
     std::string payload;
-    std::string proof;  // what welcome() sends
+    std::string proof;  // sent by welcome()
 
     Status welcome() const;
   };
 
-  // The listener must outlive it.
+  // The listener must outlive the Door.
   Door(const FileDescriptor& listener, Options options);
 
-  // For poll(): the listener and all who have not proved anything yet.
+  // Adds the listener and all connections without a proof, for poll().
   void add_entries(std::vector<pollfd>& entries) const;
-  // When one of them has had its time.
+  // The earliest time at which a connection's patience ends.
   Deadline next_end() const;
-  // The address of the last one that has proved another secret; empty: none has.
+  // The address of the last connector that proved another secret; empty: none has.
   const std::string& turned_away() const { return turned_away_; }
-  // Accepts who waits, hears who speaks, and closes what has had its time.
+  // Accepts waiting connections, reads from open ones, and closes the expired ones.
   Result<std::vector<Guest>> look();
 
  private:
@@ -103,15 +104,15 @@ class Door {
   };
 
   Status accept_all(std::vector<Guest>& guests);
-  // Lets one of them go; those who have proved the secret by now become guests.
+  // Closes one connection; those that have proved the secret by now become guests.
   void make_room(std::vector<Guest>& guests);
-  // Whether it stays.
+  // Whether the connection stays.
   bool hear(Stranger& stranger, std::vector<Guest>& guests);
   std::optional<Guest> join(Stranger& stranger, std::string_view payload);
 
   const FileDescriptor& listener_;
   const Options options_;
-  std::vector<Stranger> strangers_;  // in the order in which they came
+  std::vector<Stranger> strangers_;  // in order of arrival
   std::string turned_away_;
 };
 

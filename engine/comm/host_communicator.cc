@@ -8,7 +8,7 @@ namespace sluice::engine {
 namespace {
 
 constexpr std::uint64_t kScratchBytes = 1U << 20;
-// The least of a piece that travels at once, however many ranks share the scratch.
+// Minimum size of a transferred block, however many ranks share the scratch.
 constexpr std::uint64_t kLeastBlockBytes = 4096;
 
 using ConstBytes = std::span<const std::byte>;
@@ -45,7 +45,7 @@ class HostCommunicator final : public Communicator {
   std::size_t own(ProcessGroup group) const {
     return static_cast<std::size_t>(members(group).own_index);
   }
-  // Piece r of a whole of equal pieces.
+  // Piece r of a whole that consists of equal pieces.
   template <typename T>
   static std::span<T> piece(std::span<T> whole, std::size_t r, std::uint64_t piece_bytes) {
     return whole.subspan(r * piece_bytes, piece_bytes);
@@ -57,13 +57,13 @@ class HostCommunicator final : public Communicator {
                  std::string(name_of(kind)) + ": this transport moves host memory only");
   }
 
-  // A message to, and one from, each other rank of the group: out(r) and in(r) are their bytes.
+  // One message to, and one from, each other rank of the group; out(r) and in(r) are their bytes.
   template <typename Out, typename In>
   Status with_all(CollectiveKind kind, ProcessGroup group, std::uint64_t whole_bytes,
                   const Out& out, const In& in) {
     sends_.clear();
     receives_.clear();
-    // Begun at different ranks, so that not all send to the first one first.
+    // Each rank begins with a different peer, so that not all send to the same one first.
     for (std::size_t step = 1; step < size(group); ++step) {
       const std::size_t to = (own(group) + step) % size(group);
       const std::size_t from = (own(group) + size(group) - step) % size(group);
@@ -106,7 +106,7 @@ class HostCommunicator final : public Communicator {
       return with_all(kKind, group, received.size(), from,
                       [&](std::size_t r) { return piece(received, r, piece_bytes); });
     }
-    // In place: blocks come into scratch while the same ones leave.
+    // In place: blocks arrive in scratch while the same blocks are sent.
     for (std::uint64_t begin = 0; begin == 0 || begin < piece_bytes; begin += block_bytes_) {
       const std::uint64_t bytes = std::min(block_bytes_, piece_bytes - begin);
       const auto block = [&](std::size_t r) {
@@ -135,8 +135,8 @@ class HostCommunicator final : public Communicator {
     return exchange(kKind, group, bytes.size());
   }
 
-  // Everyone with everyone, as all_gather: who waits here waits for those who have not come, and
-  // names them. By dissemination, in log2(size) rounds, it might name one that waits as well.
+  // All pairs exchange a message, as in all_gather, so a waiting rank can name the ranks that have
+  // not come. A dissemination barrier, in log2(size) rounds, might also name a rank that waits.
   Status do_barrier(ProcessGroup group) override {
     SLUICE_RETURN_IF_ERROR(health());
     return with_all(

@@ -1,9 +1,10 @@
-// make_host_communicator: every collective of communicator.h on host memory, made of messages.
+// make_host_communicator: every collective of communicator.h on host memory, built from messages.
 //
 // How:     all_gather, all_to_all and broadcast go directly between each two ranks, all at once. A
-//          broadcast leaves its root once for each rank.
-// Memory:  1 MiB of scratch; from 256 ranks on, 4 KiB a rank, taken here.
-// Errors:  make_groups()'s; a stream is refused (kUnsupported): this moves no device memory.
+//          broadcast is sent by its root once for each rank.
+// Memory:  1 MiB of scratch; from 256 ranks on, 4 KiB a rank; allocated at creation.
+// Errors:  those of make_groups(); a stream is refused (kUnsupported), because device memory is not
+//          supported.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,10 @@
-// HostLinks: messages in host memory between the ranks of a run. A transport provides them, and
-// HostCommunicator (host_communicator.h) makes collectives of them.
+// HostLinks: messages in host memory between the ranks of a run. A transport implements them, and
+// HostCommunicator (host_communicator.h) builds collectives from them.
 //
-// Memory:  exchange() allocates nothing but what an error says.
+// Memory:  exchange() allocates only for error messages.
 // Threads: exchange() one at a time; abort() and failure() any.
-// Errors:  as communicator.h has them. The first failure of the run, wherever it was, is the one
-//          that all later calls return.
+// Errors:  those of communicator.h. All later calls return the first failure of the run, on
+//          whichever rank it was.
 #pragma once
 
 #include <array>
@@ -22,27 +22,27 @@ namespace sluice::engine {
 
 // Where a rank runs.
 struct RankPlace {
-  // Equal for the ranks of one host, and only for those: its name, and after a '/' what else tells
-  // it from others.
+  // Equal for the ranks of one host, and only for them: the host's name, and after a '/' an
+  // identifier that distinguishes hosts of the same name.
   std::string host;
   int local_rank = 0;
 };
 
-// Of RankPlace::host, the part for people.
+// The name in RankPlace::host, for messages.
 std::string host_name(std::string_view host);
 // "rank 2 (gpu01)".
 std::string name_of_rank(std::span<const RankPlace> places, int rank);
-// "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of very many, the first ones and their number.
+// "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of many, the first ones and their number.
 std::string list_ranks(std::span<const int> ranks);
 
-// The ranks of the run that a group has, in the group's order, and which of them this one is.
+// The ranks of a group, in the group's order, and this rank's position among them.
 struct GroupMembers {
   std::vector<int> world_ranks;
   int own_index = 0;
 };
 using Groups = std::array<GroupMembers, kProcessGroups>;
 
-// kInvalidArgument where two ranks of a host have one local rank, or where one is left out.
+// kInvalidArgument if two ranks of a host have the same local rank, or if a local rank is missing.
 Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank);
 
 enum class CollectiveKind : std::uint8_t {
@@ -53,17 +53,17 @@ enum class CollectiveKind : std::uint8_t {
 };
 const char* name_of(CollectiveKind kind);
 
-// What both ends of a message have to agree on.
+// The properties of a message on which both ends have to agree.
 struct MessageLabel {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ProcessGroup group = ProcessGroup::kWorld;
-  std::uint64_t sequence = 0;     // of the messages of this group
-  std::uint64_t whole_bytes = 0;  // of the collective that the message is a part of
+  std::uint64_t sequence = 0;     // among the messages of this group
+  std::uint64_t whole_bytes = 0;  // of the message's collective
 
   bool operator==(const MessageLabel&) const = default;
 };
 
-// How a label goes over the wire, ahead of the message. All hosts are little-endian x86-64.
+// The label as sent, before the message. All hosts are little-endian x86-64.
 struct WireLabel {
   std::uint32_t magic = kMagic;
   std::uint8_t kind = 0;
@@ -78,11 +78,11 @@ struct WireLabel {
 static_assert(sizeof(WireLabel) == 32);
 
 WireLabel to_wire(const MessageLabel& label, std::uint64_t message_bytes);
-// kInvalidArgument that names both sides, where what came is not what is expected here.
+// kInvalidArgument, naming both sides, if the received label differs from the expected one.
 Status check_label(int from, const WireLabel& came, const WireLabel& expected);
 
 struct Outgoing {
-  int to = 0;  // ranks of the world
+  int to = 0;  // rank of the world
   std::span<const std::byte> bytes;
 };
 struct Incoming {
@@ -97,11 +97,11 @@ class HostLinks {
   HostLinks& operator=(const HostLinks&) = delete;
 
   virtual int rank() const = 0;
-  virtual const std::vector<RankPlace>& places() const = 0;  // of every rank
+  virtual const std::vector<RankPlace>& places() const = 0;  // by rank
 
-  // Sends and receives all of them at once, at most one each way with a rank, never this one;
-  // returns when the last is done. Every Outgoing meets an Incoming of the same size on the other
-  // side.
+  // Sends and receives all messages at once, at most one in each direction per rank, never to this
+  // one. Returns when the last is done. Every Outgoing matches an Incoming of the same size on the
+  // other side.
   virtual Status exchange(const MessageLabel& label, std::span<const Outgoing> sends,
                           std::span<const Incoming> receives) = 0;
 

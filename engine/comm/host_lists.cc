@@ -129,12 +129,12 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
     if (words.empty()) continue;
     const std::string where = "line " + std::to_string(number) + " of the hostfile: ";
     constexpr std::string_view kSlots = "slots=";
-    // Open MPI's max_slots says nothing of how many ranks are wanted; DeepSpeed leaves it out, too.
+    // Open MPI's max_slots does not say how many ranks are wanted; DeepSpeed ignores it, too.
     const bool has_form = words.size() == 2 || (words.size() == 3 && is_max_slots(words[2]));
     const int slots = has_form && words[1].starts_with(kSlots)
                           ? whole_number(words[1].substr(kSlots.size()), kMaxRanks).value_or(0)
                           : 0;
-    if (words.front().starts_with('-'))  // ssh would take it for an option
+    if (words.front().starts_with('-'))  // ssh would parse it as an option
       return wrong(where + "no host is called " + quoted(words.front()));
     if (slots == 0) {
       std::string found;

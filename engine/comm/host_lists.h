@@ -1,6 +1,6 @@
-// Lists of hosts as launchers write them: Slurm's, and DeepSpeed's hostfile.
+// Lists of hosts in the formats of launchers: Slurm's, and DeepSpeed's hostfile.
 //
-// Threads: any. Errors: kInvalidArgument, with what is wrong in the list.
+// Threads: any. Errors: kInvalidArgument, with the fault in the list.
 #pragma once
 
 #include <string>
@@ -18,13 +18,14 @@ Result<std::vector<int>> parse_tasks_per_node(std::string_view counts);
 
 // A line of DeepSpeed's hostfile: "host slots=N". '#' begins a comment; empty lines are skipped.
 struct HostSlots {
-  std::string host;  // as ssh takes it: "host" or "user@host"
+  std::string host;  // in ssh's form: "host" or "user@host"
   int slots = 0;
 
   std::string address() const { return host.substr(host.rfind('@') + 1); }
   bool operator==(const HostSlots&) const = default;
 };
-// In the order of the file; errors name the line. No host at all, or one named twice, is refused.
+// In the order of the file; errors name the line. A file without a host, or with a duplicate, is
+// refused.
 Result<std::vector<HostSlots>> parse_hostfile(std::string_view text);
 
 }  // namespace sluice::engine

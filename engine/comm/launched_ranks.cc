@@ -45,7 +45,7 @@ Result<std::string> read_secret(const std::string& path) {
                ": it needs some random text, such as `openssl rand -hex 32` prints");
 }
 
-// For who waits for ranks that do not come.
+// Advice for a process that waits for ranks that do not come.
 std::string how_to_start(const Launch& launch) {
   const std::string world = std::to_string(launch.context.world);
   if (launch.launcher == Launcher::kSlurm)
@@ -65,7 +65,7 @@ Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int liste
                  " tasks, and this process is none of them: it trains alone. Begin the line with "
                  "srun for a rank in each task");
   if (launch.context.world == 1) return std::unique_ptr<Communicator>();
-  // Another rank may be busy for as long as a checkpoint takes; one that has died is known at once.
+  // Another rank may be busy as long as a checkpoint takes; a dead rank is detected immediately.
   constexpr std::chrono::hours kMostPatience(6);
   if (launch.master_address.empty()) {
     std::error_code error;
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int liste
     return make_mpi_communicator(options);
   }
   TcpOptions options;
-  // As NCCL has it, which would otherwise see other hosts than Sluice does.
+  // The same host identity as NCCL uses, which would otherwise see other hosts than Sluice does.
   const char* const host =
       std::getenv("NCCL_HOSTID");  // NOLINT(concurrency-mt-unsafe): at the start
   if (host != nullptr) options.host = host;

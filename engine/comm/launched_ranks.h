@@ -1,8 +1,8 @@
-// How this process meets the other ranks that a launcher started with it, by whichever transport
-// there is: TCP where the launcher says where rank 0 listens, else MPI.
+// Connects this process with the other ranks that a launcher started, over the available transport:
+// TCP if the launcher tells where rank 0 listens, otherwise MPI.
 //
-// Threads: the one that starts the program.
-// Errors:  rank_context.h's, and those of the transports.
+// Threads: the main thread, at start.
+// Errors:  those of rank_context.h and of the transports.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@
 
 namespace sluice::engine {
 
-// Of this process.
+// The environment of this process.
 Environment own_environment();
 
-// Null: there is one rank. Waits for the others. `listener`: a socket that listens already, of rank
-// 0; -1: none. kUnsupported: by MPI without its plug-in.
+// Waits for the other ranks; null: there is only one rank. `listener`: rank 0's socket that already
+// listens; -1: none. kUnsupported: the launcher needs MPI, and its plug-in is missing.
 Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int listener = -1);
 
 }  // namespace sluice::engine

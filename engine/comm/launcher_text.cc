@@ -9,7 +9,7 @@ namespace sluice::engine {
 
 namespace {
 
-// Of the character that the text begins with; 0: it is a control character, or no UTF-8.
+// Bytes of the first character of the text; 0: it is a control character, or not UTF-8.
 std::size_t printable_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text.front());
   if (first < 0x80) return first >= ' ' && first != 0x7f ? 1 : 0;
@@ -19,7 +19,7 @@ std::size_t printable_bytes(std::string_view text) {
     if ((static_cast<unsigned char>(text[i]) & 0xc0U) != 0x80) return 0;
   const auto second = static_cast<unsigned char>(text[1]);
   if (first == 0xc2 && second < 0xa0) return 0;  // C1
-  // U+2028 to U+202E, U+2066 to U+2069: line ends, and the direction of text
+  // U+2028 to U+202E, U+2066 to U+2069: line ends and text direction
   if (first == 0xe2 && (second == 0x80 || second == 0x81)) {
     const auto third = static_cast<unsigned char>(text[2]);
     if (second == 0x80 ? third >= 0xa8 && third <= 0xae : third >= 0xa6 && third <= 0xa9) return 0;

@@ -1,5 +1,5 @@
-// What a launcher, a user or the network said, which may be hostile: read strictly, and shown in
-// messages.
+// Text from a launcher, a user or the network, which may be hostile: parsed strictly, and escaped
+// in messages.
 //
 // Threads: any.
 #pragma once
@@ -13,16 +13,16 @@
 
 namespace sluice::engine {
 
-// kInvalidArgument.
+// An Error of kInvalidArgument.
 Error wrong(std::string what);
 
-// What a hostile value may look like in a message: short, printable.
+// A hostile value for a message: shortened, in printable characters.
 std::string quoted(std::string_view text);
 
-// Text of another process: cut after `most` bytes, its control characters as \xNN; UTF-8 stays.
+// Text of another process: cut after `most` bytes, control characters as \xNN; UTF-8 is kept.
 std::string shown(std::string_view text, std::size_t most);
 
-// Decimal digits and nothing else, up to `most`.
+// Only decimal digits, with a value up to `most`.
 std::optional<int> whole_number(std::string_view text, int most);
 
 }  // namespace sluice::engine

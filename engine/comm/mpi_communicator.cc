@@ -27,7 +27,7 @@ class MpiLinks final : public HostLinks {
     expected_.reserve(places_.size());
   }
   ~MpiLinks() override {
-    // After a failure the others may never get to MPI_Finalize, which waits for them.
+    // After a failure other ranks may never call MPI_Finalize, which would wait for them.
     if (failure().ok()) mpi_.finish();
   }
   MpiLinks(const MpiLinks&) = delete;
@@ -98,7 +98,7 @@ class MpiLinks final : public HostLinks {
                                                   std::to_string(timeout_.count()) + " ms for " +
                                                   list_ranks(waiting)));
   }
-  // The first one counts.
+  // The first error counts.
   Status record(Error error) {
     const std::scoped_lock lock(mutex_);
     if (!failure_) failure_ = std::move(error);
@@ -110,7 +110,7 @@ class MpiLinks final : public HostLinks {
   const int rank_;
   const std::vector<RankPlace> places_;
   std::vector<SluiceMpiMessage> messages_;  // the incoming ones first
-  std::vector<WireLabel> expected_;         // of the incoming ones
+  std::vector<WireLabel> expected_;         // of the incoming messages
   mutable std::mutex mutex_;
   std::optional<Error> failure_;
 };
@@ -118,7 +118,7 @@ class MpiLinks final : public HostLinks {
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> make_mpi_communicator(const MpiOptions& options) {
-  // Never closed: MPI leaves threads and handlers behind.
+  // Never closed: MPI leaves threads and handlers that would still run its code.
   void* const library = ::dlopen(options.plugin.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     return Error(ErrorCode::kUnsupported,

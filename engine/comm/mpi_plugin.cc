@@ -17,7 +17,7 @@ using Time = std::chrono::steady_clock;
 constexpr std::uint64_t kMaxPieceBytes = 1U << 30;  // MPI counts with int
 constexpr int kLabelTag = 1;
 constexpr int kBytesTag = 2;
-// How long it only yields the core before it sleeps between two looks.
+// How long a waiting rank only yields the core before it sleeps between polls.
 constexpr auto kSpin = std::chrono::milliseconds(2);
 
 struct Pending {
@@ -105,7 +105,7 @@ int post(SluiceMpiMessage& message, std::size_t index, char* error) {
   return 0;
 }
 
-// What is still under way is left to itself: the run ends.
+// Abandons the pending messages, because the run ends.
 void give_up() {
   for (Pending& pending : world.pending) {
     if (pending.request == MPI_REQUEST_NULL) continue;
@@ -128,7 +128,7 @@ int exchange(SluiceMpiMessage* messages, std::size_t count, std::int64_t timeout
       Pending& pending = world.pending[i];
       SluiceMpiMessage& message = messages[pending.message];
       int done = 0;
-      // A message of another size than expected fails, and its label, which came first, says why.
+      // A message of an unexpected size fails; its label, which arrived first, gives the reason.
       const int result = MPI_Test(&pending.request, &done, MPI_STATUS_IGNORE);
       if (result != MPI_SUCCESS && pending.is_label) return failed("MPI_Test", result, error);
       if (result == MPI_SUCCESS && done == 0) {

@@ -1,8 +1,9 @@
-/* The table of functions of sluice_mpi, the shared library that alone is built with mpi.h.
+/* The function table of sluice_mpi, the only shared library that is built with mpi.h.
  *
- * Programs open it at run time, so that they need no MPI where none is used; with RTLD_GLOBAL, as
- * OpenMPI's handles are symbols that its own plug-ins look up. Functions return 0, or another number
- * after writing a sentence into `error`, which has SLUICE_MPI_ERROR_BYTES.
+ * Programs open it at run time, so that they need MPI only if it is used. They open it with
+ * RTLD_GLOBAL, because OpenMPI's handles are symbols that its own plug-ins look up. Functions
+ * return 0, or another number after writing a sentence into `error`, which has
+ * SLUICE_MPI_ERROR_BYTES.
  *
  * Threads: one at a time. */
 #pragma once
@@ -12,32 +13,33 @@
 
 #define SLUICE_MPI_ERROR_BYTES 512
 #define SLUICE_MPI_LABEL_BYTES 32
-/* What exchange() returns beside 0 and 1. */
+/* Results of exchange() in addition to 0 and 1. */
 #define SLUICE_MPI_TIMED_OUT 2
 #define SLUICE_MPI_OTHER_LABEL 3
 
-/* A message to, or from, another rank: its label goes ahead of it. */
+/* A message to, or from, another rank. Its label is sent before it. */
 struct SluiceMpiMessage {
   int peer;
   int is_send;
   void* bytes;
   uint64_t size_bytes;
-  unsigned char label[SLUICE_MPI_LABEL_BYTES]; /* of an incoming one: the one that came */
-  const void* expected_label;                  /* of an incoming one */
+  unsigned char label[SLUICE_MPI_LABEL_BYTES]; /* incoming: the received one */
+  const void* expected_label;                  /* incoming only */
   int is_done;
 };
 
 struct SluiceMpi {
   uint32_t version;
-  /* MPI_Init_thread, unless somebody else has done it; rank and size of the world. */
+  /* Calls MPI_Init_thread, unless MPI is initialised; returns rank and size of the world. */
   int (*start)(int* rank, int* world, char* error);
   /* For every rank: the lowest rank of its host, and its place among that host's ranks. */
   int (*places)(int* first_of_host, int* local_rank, char* error);
-  /* All at once. SLUICE_MPI_TIMED_OUT: is_done says which are; SLUICE_MPI_OTHER_LABEL: *wrong has
-   * another label than was expected. The run cannot go on after either. */
+  /* Exchanges all messages at once. SLUICE_MPI_TIMED_OUT: is_done says which are complete.
+   * SLUICE_MPI_OTHER_LABEL: message *wrong has an unexpected label. The run cannot continue after
+   * either. */
   int (*exchange)(struct SluiceMpiMessage* messages, size_t count, int64_t timeout_ms,
                   size_t* wrong, char* error);
-  /* Says the reason, and ends all ranks. */
+  /* Prints the reason, and ends all ranks. */
   void (*abort)(const char* reason);
   /* MPI_Finalize, if start() began it. */
   void (*finish)(void);

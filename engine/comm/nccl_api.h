@@ -1,5 +1,5 @@
-// What is used of NCCL, 2.18 or newer, written down here: the library is opened at run time, as
-// most builds and machines have none. Names and values are those of nccl.h.
+// The part of NCCL's API (2.18 or newer) that Sluice uses. It is declared here because the library
+// is opened at run time: most build machines do not have it. Names and values are those of nccl.h.
 #pragma once
 
 #include <climits>
@@ -27,8 +27,8 @@ constexpr DataType kUint8 = 1;
 constexpr int kSplitNoColor = -1;
 constexpr int kUndefined = INT_MIN;
 
-// ncclConfig_t as it was in 2.18: newer versions take it by its size and version, and set the rest
-// as if nobody had said anything.
+// ncclConfig_t of 2.18. Newer versions accept it by its size and version, and use their defaults
+// for the rest.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
@@ -65,8 +65,8 @@ struct Api {
                   void* stream);
 };
 
-// The copy that is loaded already, LibTorch's say, or else the one that the loader finds; never a
-// second one. It stays loaded. kUnsupported: there is none, or it is too old.
+// Uses the copy that is already loaded, such as LibTorch's, or else the one that the loader finds;
+// never a second one. It stays loaded. kUnsupported: there is none, or it is too old.
 Result<Api> open_nccl(const std::string& library);
 
 }  // namespace sluice::engine::nccl

@@ -18,11 +18,11 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// How long an error of NCCL's waits for word from the rank that caused it.
+// After an NCCL error: how long to wait for a report from the rank that caused it.
 constexpr milliseconds kWordWithin{1000};
 constexpr milliseconds kLookEvery{50};
 constexpr milliseconds kCloseWithin{5000};
-// A waiter looks often at first, then seldom.
+// A waiter polls often at first, then seldom.
 constexpr milliseconds kSpinFor{1};
 constexpr microseconds kPause{50};
 
@@ -89,7 +89,7 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  // The communicator of a part of the world, or nothing where a rank is alone in its part.
+  // Makes the communicator of a part of the world; none if the rank is alone in its part.
   Status split(ProcessGroup group) {
     std::vector<int> members(static_cast<std::size_t>(world_size(group)));
     SLUICE_RETURN_IF_ERROR(host_->all_gather_values(host_->rank(), members, group));
@@ -98,7 +98,7 @@ class NcclCommunicator final : public Communicator {
     const auto index = static_cast<std::size_t>(group);
     const bool own_part = members.size() > 1 && members != whole;
     if (members == whole) of_group_[index] = of_group_[0];
-    // Splitting is a collective of the world: all, or none.
+    // Splitting is a collective of the world, so either all ranks call it or none.
     std::vector<std::int64_t> parts = {own_part ? 1 : 0};
     SLUICE_RETURN_IF_ERROR(host_->sum(parts));
     if (parts[0] == 0) return {};
@@ -170,7 +170,7 @@ class NcclCommunicator final : public Communicator {
     return host_->barrier(group);
   }
 
-  // A rank that is alone sends to itself: nothing here copies device memory otherwise.
+  // A lone rank sends to itself, because this class has no other way to copy device memory.
   Status copy(std::span<const std::byte> from, std::span<std::byte> to, void* stream) {
     if (from.data() == to.data()) return health();
     const int self = rank(ProcessGroup::kWorld);
@@ -211,7 +211,7 @@ class NcclCommunicator final : public Communicator {
     return settle(code, comm, what);
   }
 
-  // Until NCCL has done what the call began: the first one with a peer connects to it.
+  // Waits until NCCL has completed the call; the first call with a peer connects to it.
   Status settle(nccl::Code code, nccl::Comm* comm, const char* what) {
     if (code != nccl::kSuccess && code != nccl::kInProgress) {
       return give_up(judge(code, comm, what).error());
@@ -230,7 +230,8 @@ class NcclCommunicator final : public Communicator {
         options_.connect_timeout, what);
   }
 
-  // done() says true, or an error; another rank fails; or the time is over. An error ends the run.
+  // Returns when done() returns true or an error, another rank fails, or the time is over. An error
+  // ends the run.
   template <typename Done>
   Status wait_until(const Done& done, milliseconds timeout, const char* what) {
     const auto begin = steady_clock::now();
@@ -266,8 +267,8 @@ class NcclCommunicator final : public Communicator {
     return Error(ErrorCode::kIo, words);
   }
 
-  // A failure that was seen here. A rank that died makes NCCL fail everywhere; who it was, the
-  // host's transport knows a moment later.
+  // Handles a failure seen on this rank. A rank that died makes NCCL fail everywhere; the host
+  // transport finds out a moment later which rank it was.
   Status give_up(const Error& error) {
     if (error.code() != ErrorCode::kTimedOut) {
       const auto until = steady_clock::now() + kWordWithin;
@@ -289,7 +290,7 @@ class NcclCommunicator final : public Communicator {
     return failure_ ? *failure_ : Error(ErrorCode::kCancelled, "NCCL was aborted");
   }
 
-  // Kernels that wait for other ranks end. What is enqueued later is refused.
+  // Ends the kernels that wait for other ranks. Later calls are refused.
   void abort_nccl() {
     const Status known = host_->health();
     const std::scoped_lock lock(mutex_);
@@ -324,7 +325,7 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // Parts of the world first.
+  // Closes parts of the world first.
   void close() {
     if (!health().ok()) abort_nccl();
     for (auto comm = owned_.rbegin(); comm != owned_.rend(); ++comm) {
@@ -340,14 +341,14 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  const std::unique_ptr<Communicator> owned_host_;  // null: somebody else's
+  const std::unique_ptr<Communicator> owned_host_;  // null: `host_` is the caller's
   Communicator* const host_;
   const NcclOptions options_;
   const nccl::Api api_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<nccl::Comm*> owned_;                         // the world's first
+  std::vector<nccl::Comm*> owned_;                         // the world's is first
   std::array<nccl::Comm*, kProcessGroups> of_group_ = {};  // nullptr: a group of one rank
   std::optional<Error> failure_;
   bool aborted_ = false;

@@ -1,15 +1,15 @@
 // make_nccl_communicator: device memory by NCCL, host memory and everything else by another
 // transport.
 //
-// How:     calls with a stream go to NCCL, those without to `host`, which also hands round NCCL's
-//          unique id, and tells of ranks that fail. all_to_all is sends and receives of one group,
-//          in pieces of at most max_send_bytes.
-// Device:  the caller's current CUDA device, at the call of make_nccl_communicator() and later.
+// How:     calls with a stream use NCCL; those without use `host`, which also distributes NCCL's
+//          unique id and reports failed ranks. An all_to_all is a group of sends and receives, in
+//          pieces of at most max_send_bytes.
+// Device:  the caller's current CUDA device, in make_nccl_communicator() and later.
 // Memory:  NCCL's own on the GPU, some hundred MiB.
-// Threads: one of its own, which aborts NCCL when another rank has failed, so that kernels that
-//          wait for it end, and with them whoever waits for the stream.
-// Errors:  kUnsupported: no NCCL; on a stream: all_to_all in place. Otherwise as
-//          communicator.h; NCCL's words are told where no rank is known to have failed.
+// Threads: one of its own, which aborts NCCL when another rank has failed. This ends kernels that
+//          wait for that rank, and releases threads that wait for the stream.
+// Errors:  kUnsupported: no NCCL; on a stream: all_to_all in place. Otherwise as communicator.h;
+//          NCCL's message is reported if no rank is known to have failed.
 #pragma once
 
 #include <chrono>
@@ -25,17 +25,17 @@ namespace sluice::engine {
 
 struct NcclOptions {
   std::string library = "libnccl.so.2";
-  // Whether all that was enqueued on a stream is done: cuda_stream_done() of nccl_cuda.h.
+  // Whether the work enqueued on a stream is done: cuda_stream_done() of nccl_cuda.h.
   std::function<Result<bool>(void* stream)> stream_done;
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds collective_timeout = std::chrono::minutes(10);
   std::uint64_t max_send_bytes = std::uint64_t{64} << 20;
 };
 
-// All ranks of `host` call it.
+// A collective: all ranks of `host` call it.
 Result<std::unique_ptr<Communicator>> make_nccl_communicator(std::unique_ptr<Communicator> host,
                                                              const NcclOptions& options);
-// `host` must outlive it.
+// A collective. `host` must outlive the result.
 Result<std::unique_ptr<Communicator>> make_nccl_communicator(Communicator& host,
                                                              const NcclOptions& options);
 

@@ -47,7 +47,7 @@ class Reader {
   const Environment& environment_;
 };
 
-// The names of the four numbers under one launcher.
+// A launcher's names for the four numbers.
 struct Names {
   Launcher launcher;
   const char* title;
@@ -89,7 +89,7 @@ Status check_numbers(const Names& names, const RankContext& context) {
   return {};
 }
 
-// `hint`: what else would do.
+// `hint`: an alternative for the user.
 Status half_set(const char* title, const std::vector<std::string>& there,
                 const std::vector<std::string>& missing, const std::string& hint = "") {
   const std::string_view name(title);
@@ -104,7 +104,7 @@ Status half_set(const char* title, const std::vector<std::string>& there,
                " to run one process");
 }
 
-// Kubeflow's PyTorchJob starts a process in each pod and says nothing of others there.
+// Kubeflow's PyTorchJob starts one process in each pod, and gives no local numbers.
 Result<Launch> one_rank_a_host(const Reader& reader, const Names& names) {
   Launch launch{.launcher = Launcher::kTorchrun};
   SLUICE_ASSIGN_OR_RETURN(launch.context.rank, reader.number("RANK", kMaxRanks));
@@ -119,9 +119,9 @@ Result<Launch> one_rank_a_host(const Reader& reader, const Names& names) {
   return launch;
 }
 
-// The ranks by the four plain numbers of a launcher; kNone where none of them is set.
+// Reads a launcher's four numbers; kNone if none of them is set.
 Result<Launch> read_plain(const Reader& reader, Names names) {
-  // DeepSpeed's own launcher sets torchrun's variables but this one.
+  // DeepSpeed's launcher sets all of torchrun's variables except this one.
   if (names.launcher == Launcher::kTorchrun && reader.find("RANK") != nullptr &&
       reader.find("LOCAL_WORLD_SIZE") == nullptr && reader.find("LOCAL_SIZE") != nullptr)
     names.numbers[3] = "LOCAL_SIZE";
@@ -145,7 +145,7 @@ Result<Launch> read_plain(const Reader& reader, Names names) {
   return launch;
 }
 
-// How many tasks there are on this task's node, and under which variable that stands.
+// The number of tasks on this task's node, and the variable that has it.
 Result<int> slurm_local_world(const Reader& reader, int world, const char** name) {
   for (*name = "SLURM_STEP_TASKS_PER_NODE"; *name != nullptr;
        *name = std::string_view(*name) == "SLURM_STEP_TASKS_PER_NODE" ? "SLURM_TASKS_PER_NODE"
@@ -175,9 +175,9 @@ Result<int> slurm_local_world(const Reader& reader, int world, const char** name
   return reader.number(*name, kMaxRanks);
 }
 
-// Whether srun has started this process. A batch script and a shell of salloc have the number of
-// tasks too, the script even a task's number, where no task was started: their steps have numbers
-// from 2^32 - 16 on, or none.
+// Whether srun started this process. A batch script and a shell of salloc also have the number of
+// tasks, and the script even a task number, although no task was started. Their step numbers are
+// 2^32 - 16 and above, or missing.
 bool is_task_of_slurm(const Reader& reader) {
   for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
     const std::string* const step = reader.find(name);
@@ -225,7 +225,7 @@ Result<Launch> read_slurm(const Reader& reader) {
     break;
   }
   if (const std::string* const job = reader.find("SLURM_JOB_ID")) {
-    // Two jobs that share a host should not meet at one port.
+    // Two jobs that share a host should not use the same port.
     const std::optional<int> id = whole_number(*job, 2'000'000'000);
     if (!id)
       return wrong("SLURM_JOB_ID is " + engine::quoted(*job) + "; it must be a whole number");
@@ -237,7 +237,7 @@ Result<Launch> read_slurm(const Reader& reader) {
   return launch;
 }
 
-// Where rank 0 is, if the environment says so.
+// Rank 0's address, if the environment has it.
 Status read_master(const Reader& reader, Launch* launch) {
   if (const std::string* const address = reader.find("MASTER_ADDR")) {
     const auto stray = [](unsigned char c) { return c <= ' ' || c > '~'; };
@@ -253,7 +253,7 @@ Status read_master(const Reader& reader, Launch* launch) {
     if (port == 0) return wrong("MASTER_PORT is 0; it must be a port from 1 to 65535");
     launch->master_port = static_cast<std::uint16_t>(port);
   }
-  // torchrun's own store has that port.
+  // torchrun's own store uses that port.
   const std::string* const agent = reader.find("TORCHELASTIC_USE_AGENT_STORE");
   if (launch->launcher == Launcher::kTorchrun && agent != nullptr && *agent == "True")
     launch->master_port = static_cast<std::uint16_t>(
@@ -261,7 +261,7 @@ Status read_master(const Reader& reader, Launch* launch) {
   return {};
 }
 
-// What tells this run's ranks from those of another one at the same port.
+// Reads an identifier that distinguishes this run's ranks from another run's at the same port.
 void read_job(const Reader& reader, Launch* launch) {
   if (const std::string* const own = reader.find("SLUICE_JOB")) {
     launch->job = *own;
@@ -285,12 +285,12 @@ Status read_trust(const Reader& reader, Launch* launch) {
   return {};
 }
 
-// Which of the GPUs that the process may see is its own.
+// Which of the visible GPUs is this process's own.
 int choose_device(const Reader& reader, int local_rank) {
   const std::string* const visible = reader.find("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr) return local_rank;
   if (visible->empty() || visible->front() == '-') return -1;
-  // A launcher that gives each rank its own GPU shows it that one alone.
+  // A launcher that gives each rank its own GPU makes only that one visible.
   return visible->find(',') == std::string::npos ? 0 : local_rank;
 }
 
@@ -316,7 +316,7 @@ Result<Launch> read_launch(const Environment& environment) {
     const bool is_chosen = chosen.launcher != Launcher::kNone;
     // Slurm's own PMI sets two of MPICH's variables.
     if (launcher == Launcher::kMpich && is_chosen) break;
-    // mpirun starts its tasks inside an allocation of Slurm's, whose variables are the node's.
+    // mpirun starts its tasks inside a Slurm allocation, whose variables are the node's.
     if (launcher == Launcher::kSlurm && chosen.launcher == Launcher::kOpenMpi) break;
     const auto* const names = std::find_if(
         kNames.begin(), kNames.end(), [&](const Names& row) { return row.launcher == launcher; });
@@ -324,14 +324,14 @@ Result<Launch> read_launch(const Environment& environment) {
     if (!read.ok()) return read.error();
     if (!is_chosen) {
       chosen = *read;
-      // torchrun itself is started once a host, by whatever launcher.
+      // torchrun itself is started once per host, by some other launcher.
       if (reader.find("TORCHELASTIC_RUN_ID") != nullptr && launcher == Launcher::kTorchrun &&
           chosen.launcher == launcher) {
         break;
       }
       continue;
     }
-    // A launcher of one task may have started the other launcher.
+    // One launcher's only task may have started the other launcher.
     if (read->context.world > 1 && (chosen.context.rank != read->context.rank ||
                                     chosen.context.world != read->context.world)) {
       return wrong(std::string("the environment has two launchers that disagree: ") +
@@ -349,7 +349,7 @@ Result<Launch> read_launch(const Environment& environment) {
     chosen.tasks_beside = tasks_of_allocation(reader);
   }
   if (chosen.launcher == Launcher::kTorchrun && !alone) {
-    // A launcher that says which ranks share a host says where the first one listens, too.
+    // A launcher that sets the local ranks also sets the address of rank 0.
     const bool has_local = reader.find("LOCAL_RANK") != nullptr;
     std::vector<std::string> missing;
     if (reader.find("MASTER_ADDR") == nullptr) missing.emplace_back("MASTER_ADDR");

@@ -1,21 +1,22 @@
-// RankContext: which rank of a run this process is, and on which host and device; and reading it
-// from what a launcher left in the environment.
+// RankContext: which rank of a run this process is, and its host and device; read from the
+// environment that a launcher set.
 //
-// Launchers, in the order in which they are asked; the first whose variables are all there decides:
+// Launchers in the order in which they are tried; the first whose variables are complete is used:
 //   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT; DeepSpeed's
 //             launcher, with LOCAL_SIZE instead of LOCAL_WORLD_SIZE; Kubeflow's PyTorchJob, without
 //             the local numbers: then each rank has a host, or a pod, to itself
 //   OpenMPI   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list;
-//             in a step of srun alone, by SLURM_STEP_ID
+//             only in a step of srun, recognised by SLURM_STEP_ID
 //   MPICH     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (Hydra; Intel MPI too)
-// None of them: one rank. MASTER_ADDR, MASTER_PORT and SLUICE_JOB, SLUICE_SECRET,
-// SLUICE_SECRET_FILE and SLUICE_LISTEN are obeyed under every launcher; where torchrun keeps the
-// port for a store of its own (TORCHELASTIC_USE_AGENT_STORE), the next one is taken.
+// If none applies, there is one rank. MASTER_ADDR, MASTER_PORT, SLUICE_JOB, SLUICE_SECRET,
+// SLUICE_SECRET_FILE and SLUICE_LISTEN are obeyed under every launcher. If torchrun uses the port
+// for its own store (TORCHELASTIC_USE_AGENT_STORE), the next one is taken.
 //
 // All functions are pure: the environment is an argument, and only main() reads the process's own.
-// Threads: any. Errors: kInvalidArgument with a sentence that names the variables and their values:
-// a set that is half there, numbers that contradict each other, or two launchers that disagree.
+// Threads: any.
+// Errors:  kInvalidArgument with a sentence that names the variables and their values: an
+//          incomplete set, numbers that contradict each other, or two launchers that disagree.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,8 @@ struct RankContext {
   int rank = 0;         // in the world
   int world = 1;        // ranks of the run
   int local_rank = 0;   // on this host
-  int local_world = 1;  // ranks of this host
-  int device = 0;       // the CUDA device's number in this process; -1: it may see none
+  int local_world = 1;  // ranks on this host
+  int device = 0;       // CUDA device number in this process; -1: none is visible
 
   bool operator==(const RankContext&) const = default;
 };
@@ -45,20 +46,20 @@ enum class Launcher : std::uint8_t { kNone, kTorchrun, kOpenMpi, kSlurm, kMpich 
 struct Launch {
   Launcher launcher = Launcher::kNone;
   RankContext context;
-  // The tasks of an allocation of Slurm's in which this process is none: a batch script, or a shell
-  // of salloc. 0: there is no such allocation, or a launcher has started this process.
+  // The number of tasks of a Slurm allocation if this process is none of them: a batch script, or a
+  // shell of salloc. 0: no such allocation, or a launcher started this process.
   int tasks_beside = 0;
-  // Where rank 0 listens. Empty: this launcher does not say (MPI has means of its own).
+  // Where rank 0 listens. Empty: this launcher does not say (MPI has its own means).
   std::string master_address = {};
   std::uint16_t master_port = kDefaultMasterPort;
-  // The same for all ranks of this run, and another for a run that might meet it at its port. By
-  // SLUICE_JOB, or what torchrun and Slurm call it; empty where neither says.
+  // Equal for all ranks of this run, and different for a run that might use the same port. From
+  // SLUICE_JOB, or torchrun's or Slurm's identifier; empty if there is neither.
   std::string job = {};
-  // SLUICE_SECRET, or the file that has it: what the ranks prove to each other (run_key.h).
+  // SLUICE_SECRET, or the file that has it; the ranks prove it to each other (run_key.h).
   std::string secret = {};
   std::string secret_file = {};
-  // SLUICE_LISTEN: an address of this host where it listens, and which others are told. Empty: the
-  // one that leads to others.
+  // SLUICE_LISTEN: the address of this host at which it listens, and which others use. Empty: the
+  // address that leads to the others.
   std::string listen_address = {};
 };
 

@@ -16,7 +16,8 @@ std::string this_host() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) name = {"?"};
   std::array<char, 64> boot{};
-  // Containers of one machine have names of their own, machines of one name boots of their own.
+  // Containers on one machine have different names; machines of the same name have different boot
+  // ids.
   if (FILE* const file = std::fopen("/proc/sys/kernel/random/boot_id", "re")) {
     const std::size_t size = std::fread(boot.data(), 1, 36, file);
     boot[size] = '\0';
@@ -59,7 +60,7 @@ std::optional<Hello> unpack_hello(std::string_view payload) {
 
 Hello own_hello(const TcpOptions& options, const FileDescriptor& data_listener) {
   std::string address = is_at_own_address(options) ? local_address(data_listener) : "";
-  if (address == "0.0.0.0" || address == "::") address.clear();  // all of them, and none to name
+  if (address == "0.0.0.0" || address == "::") address.clear();  // the wildcard, not an address
   return {.rank = options.context.rank,
           .world = options.context.world,
           .local_rank = options.context.local_rank,

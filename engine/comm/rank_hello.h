@@ -1,4 +1,4 @@
-// What a rank says of itself when ranks meet, and where it listens: for gathering.cc and
+// How a rank describes itself at the rendezvous, and where it listens; for gathering.cc and
 // rendezvous.cc.
 #pragma once
 
@@ -20,9 +20,9 @@ constexpr const char* kMeetingPurpose = "meeting";  // of a handshake
 constexpr std::size_t kMaxHostBytes = 512;
 constexpr std::size_t kMaxAddressBytes = 256;
 constexpr std::size_t kTokenBytes = 32;
-// What a rank that has come may send: beats, and why it fails.
+// The maximum frame of an admitted rank: beats, and the reason of a failure.
 constexpr std::uint32_t kMaxMemberFrameBytes = 64U << 10;
-// Rank 0 may have begun to wait later than the others, and tells them who is missing.
+// Rank 0 may have begun to wait later than the others, and reports the missing ranks to them.
 constexpr std::chrono::seconds kGrace{10};
 
 struct Hello {
@@ -31,7 +31,7 @@ struct Hello {
   int local_rank = 0;
   int local_world = 0;
   int data_port = 0;
-  std::string address;  // where it listens for data; empty: where its connection comes from
+  std::string address;  // where it listens for data; empty: its connection's address
   std::string host;
 };
 
@@ -41,8 +41,8 @@ Hello own_hello(const TcpOptions& options, const FileDescriptor& data_listener);
 
 RunKey key_of(const TcpOptions& options);
 bool is_on_one_host(const TcpOptions& options);
-// Where `host` leads; see listen_at(). At the address of TcpOptions and nowhere else where there is
-// one, but for ranks of one host that meet at its loopback: nobody else has to reach them.
+// Listens where `host` leads (see listen_at()); if TcpOptions has an address, only at that one.
+// Ranks of one host that meet at its loopback are an exception: nothing outside has to reach them.
 Result<FileDescriptor> listen_for(const TcpOptions& options, const std::string& host,
                                   std::uint16_t port);
 

@@ -16,7 +16,7 @@
 namespace sluice::engine {
 namespace {
 
-// How long one is tried again that closes connections: it may have had no room.
+// How long to retry rank 0 while it closes connections, because it may have had no room.
 constexpr std::chrono::seconds kClosedFor{5};
 constexpr std::chrono::milliseconds kKnockAgainAfter{100};
 
@@ -33,7 +33,7 @@ Status check_context(const RankContext& context) {
                                                 std::to_string(context.local_world));
 }
 
-// Another rank's side.
+// The other ranks' side.
 class Asking {
  public:
   Asking(const TcpOptions& options, Deadline deadline)
@@ -53,7 +53,7 @@ class Asking {
   }
 
  private:
-  // Until rank 0 has let this one in.
+  // Retries until rank 0 has admitted this rank.
   Status enter() {
     std::optional<Deadline> closed_until;
     while (true) {
@@ -77,8 +77,8 @@ class Asking {
     }
   }
 
-  // At the address by which rank 0 is reached, which others then reach this rank by. One on the
-  // host of rank 0 is reached as that is.
+  // Listens at the address by which this rank reaches rank 0, and others then use that address. A
+  // rank on rank 0's host uses the master's address.
   Status listen_for_data() {
     if (meeting_.data_listener.is_open()) return {};
     const std::string own = local_address(socket_);
@@ -88,12 +88,12 @@ class Asking {
     return {};
   }
 
-  // kWelcome or kClosed.
+  // Returns kWelcome or kClosed.
   Result<Knock::State> knock() {
     Knock knock(key_of(options_), kMeetingPurpose,
                 pack(own_hello(options_, meeting_.data_listener)));
     Knock::State state = knock.begin(socket_);
-    // A parent's socket listens before rank 0 does.
+    // A parent's socket may listen before rank 0 has started.
     const Deadline silent_until = time_now() + options_.answer_timeout;
     while (state == Knock::State::kWaiting) {
       pollfd entry{.fd = socket_.get(), .events = POLLIN, .revents = 0};
@@ -119,7 +119,7 @@ class Asking {
 
   Status wait_for_table(Frame& frame) {
     FrameReader reader;
-    // Rank 0 may have begun to wait later, and then says who is missing.
+    // Rank 0 may have begun to wait later, and then reports the missing ranks.
     const Deadline last = deadline_ + kGrace;
     while (true) {
       pollfd entry{.fd = socket_.get(), .events = POLLIN, .revents = 0};
@@ -168,7 +168,7 @@ class Asking {
 
 Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener) {
   SLUICE_RETURN_IF_ERROR(check_context(options.context));
-  // One for life and one for data with each other rank, and some of its own.
+  // Each other rank needs two descriptors, for control and for data; this rank needs some more.
   SLUICE_RETURN_IF_ERROR(
       make_room_for_descriptors(2 * static_cast<std::uint64_t>(options.context.world) + 16));
   const Deadline deadline = time_now() + options.rendezvous_timeout;

@@ -1,9 +1,9 @@
-// Rendezvous: how the ranks of a run find each other, see control_channel.h. Rank 0 gathers, the
-//             others ask it; what comes of it is the same for all: a table, and the connections
-//             for the control channel.
+// Rendezvous: how the ranks of a run find each other, see control_channel.h. Rank 0 gathers the
+//             other ranks, which connect to it. All ranks get the same result: a table, and the
+//             connections of the control channel.
 //
-// Threads: any, one for a rank.
-// Errors:  control_channel.h's. Those who came are told of what rank 0 returns.
+// Threads: any, one for each rank.
+// Errors:  those of control_channel.h. Ranks that came receive the error that rank 0 returns.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace sluice::engine {
 
-// What the rendezvous hands to every rank.
+// The result of the rendezvous, for every rank.
 struct RankTable {
-  std::string token;                 // drawn by rank 0, another for each meeting
+  std::string token;                 // drawn by rank 0, different for each rendezvous
   std::vector<RankPlace> places;     // by rank
-  std::vector<HostAndPort> targets;  // where each listens for data
+  std::vector<HostAndPort> targets;  // where each rank listens for data
 };
 
 struct ControlConnection {
@@ -36,7 +36,7 @@ struct Meeting {
   std::vector<ControlConnection> connections;  // rank 0: to all others; else: to rank 0
 };
 
-// Rank 0 may bring a socket that listens already.
+// Rank 0 may pass a socket that already listens.
 Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener);
 
 }  // namespace sluice::engine

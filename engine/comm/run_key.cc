@@ -14,7 +14,7 @@
 namespace sluice::engine {
 namespace {
 
-// Each part with its length, so that no two lists have the same bytes.
+// Each part is preceded by its length, so that different lists have different bytes.
 std::array<unsigned char, kProofBytes> hmac(std::string_view key,
                                             std::initializer_list<std::string_view> parts) {
   std::string text;

@@ -1,11 +1,11 @@
-// RunKey: what the ranks of a run know and nobody else does, and proofs of it, HMAC-SHA256 over
-// random numbers of both sides. The key never travels, nor does anything that it was made of.
+// RunKey: a secret that only the ranks of a run have, and proofs of it: HMAC-SHA256 over random
+// numbers of both sides. Neither the key nor anything that it was derived from is ever sent.
 //
-// It is derived from the run's secret and the name of its job. Without a secret, who knows the
-// job's name can join. It keeps strangers out who connect; it does not encrypt, and is no help
-// against one who changes what passes on the way.
+// It is derived from the run's secret and the name of its job. Without a secret, any process that
+// has the job's name can join. It rejects connections of other processes. It does not encrypt, and
+// does not protect against changes on the network.
 //
-// Threads: any. Errors: none; std::bad_alloc, or abort() where the kernel gives no random bytes.
+// Threads: any. Errors: none; std::bad_alloc, or abort() if the kernel gives no random bytes.
 #pragma once
 
 #include <array>
@@ -18,23 +18,23 @@ namespace sluice::engine {
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kProofBytes = 32;
 
-// Of so many bytes, from the kernel.
+// `count` bytes from the kernel.
 std::string random_bytes(std::size_t count);
-// The same as hexadecimal digits, for a launcher to hand down.
+// A random secret in hexadecimal digits, for a launcher to pass to its processes.
 std::string new_secret();
 
-// What a proof is about: both sides fill in the same.
+// What a proof covers: both sides fill in the same values.
 struct Exchange {
-  std::string_view purpose;          // the port: "control", or "data" and whose
+  std::string_view purpose;          // "meeting", or "data of N" at rank N
   std::string_view connector_nonce;  // kNonceBytes each
   std::string_view acceptor_nonce;
-  std::string_view payload;  // what the connector says of itself
+  std::string_view payload;  // the connector's description of itself
 };
 
 class RunKey {
  public:
   RunKey(std::string_view secret, std::string_view job);
-  // Another key, which only those have who have this one and know `salt`.
+  // A key that can only be derived from this one and `salt`.
   RunKey derived(std::string_view salt) const;
 
   std::string proof_of_connector(const Exchange& exchange) const;
@@ -47,7 +47,7 @@ class RunKey {
   std::array<unsigned char, kProofBytes> key_{};
 };
 
-// Takes as long wherever they differ.
+// In constant time, wherever they differ.
 bool is_same_proof(std::string_view one, std::string_view other);
 
 }  // namespace sluice::engine

@@ -38,7 +38,7 @@ class SingleProcess final : public Communicator {
   }
   Status do_barrier(ProcessGroup /*group*/) override { return health(); }
 
-  // What the only rank sends to itself.
+  // Delivers a message of the only rank to itself.
   Status deliver(const char* collective, std::span<const std::byte> sent,
                  std::span<std::byte> received, const CollectiveOptions& options) const {
     SLUICE_RETURN_IF_ERROR(health());

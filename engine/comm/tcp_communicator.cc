@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How long one that lost a connection waits to learn from the control channel why.
+// How long a rank that lost a connection waits for the reason from the control channel.
 constexpr seconds kVerdictWithin{1};
 
 class TcpLinks final : public HostLinks {
@@ -112,7 +112,7 @@ class TcpLinks final : public HostLinks {
 
   std::string own_name() const { return name_of_rank(places(), rank_); }
 
-  // The parts of a message that are left: of the label, and of its bytes.
+  // The remaining parts of a message: of the label, and of its bytes.
   template <typename Byte>
   static std::size_t parts_left(std::array<iovec, 2>& parts, void* label, std::span<Byte> bytes,
                                 std::size_t done_bytes) {
@@ -128,7 +128,7 @@ class TcpLinks final : public HostLinks {
     return count;
   }
 
-  // Whether anything could be moved.
+  // Whether any bytes were moved.
   Result<bool> send_some(Out& out, const MessageLabel& label) {
     std::array<iovec, 2> parts{};
     msghdr message{};
@@ -161,7 +161,7 @@ class TcpLinks final : public HostLinks {
     return true;
   }
 
-  // Until something can be moved, there is a failure, or the deadline.
+  // Waits until bytes can be moved, there is a failure, or the deadline has passed.
   void wait(Deadline deadline) {
     entries_.assign(1, {control_->failure_event(), POLLIN, 0});
     for (const Out& out : outs_) add_entry(out, POLLOUT);
@@ -205,7 +205,7 @@ class TcpLinks final : public HostLinks {
 
   const int rank_;
   const milliseconds timeout_;
-  // Outlives the sockets: those who see them close look here for why.
+  // Outlives the sockets: ranks that see them close look for the reason here.
   const std::unique_ptr<ControlChannel> control_;
   std::vector<FileDescriptor> sockets_;  // by rank
   std::vector<Out> outs_;

@@ -1,11 +1,12 @@
 // make_tcp_communicator: host memory between processes, over sockets, on one host or several.
 //
-// How:     a rendezvous at rank 0 (control_channel.h), then one connection between each two ranks:
-//          what one sends to another takes that way alone, all ways at once.
+// How:     a rendezvous at rank 0 (control_channel.h), then one connection between each two ranks.
+//          Messages between two ranks use only their connection; all connections work at once.
 // Memory:  that of host_communicator.h, and the kernel's buffers.
-// Threads: one of its own, which watches the other ranks; as communicator.h otherwise.
-// Errors:  control_channel.h's and host_communicator.h's. A rank that is killed is known to all
-//          within about a second, and named; one that only hangs, by the time-out of a collective.
+// Threads: one of its own, which watches the other ranks; otherwise as communicator.h.
+// Errors:  those of control_channel.h and host_communicator.h. A rank that is killed is reported by
+//          name to all ranks within about a second; one that only hangs, by a collective's
+//          time-out.
 #pragma once
 
 #include <chrono>
@@ -21,28 +22,28 @@ namespace sluice::engine {
 
 struct TcpOptions {
   RankContext context = {};
-  // Where rank 0 listens, as the others reach it.
+  // Where rank 0 listens, as seen by the other ranks.
   std::string master_address = "localhost";
   std::uint16_t master_port = kDefaultMasterPort;
-  // Rank 0: a socket that listens there already, which is taken over: a parent that starts the
-  // ranks can draw a free port and hand it down. -1: rank 0 makes one.
+  // Rank 0: a socket that already listens there, of which it takes ownership. A parent that starts
+  // the ranks can pick a free port and pass its socket on. -1: rank 0 makes one.
   int listening_socket = -1;
-  // The same for all ranks, and another for every run that might meet this one at its port.
+  // Equal for all ranks, and different for every run that might use the same port.
   std::string job = {};
-  // The same for all ranks, and known to nobody else. Empty: who knows the job can join.
+  // Equal for all ranks, and secret. Empty: any process that has the job's name can join.
   std::string secret = {};
-  // An address of this host where it listens; empty: the one that leads to the others.
+  // The address of this host at which it listens; empty: the one that leads to the others.
   std::string listen_address = {};
-  // How those who did not come could be started: a sentence for messages, or empty.
+  // How the missing ranks could be started: a sentence for messages, or empty.
   std::string how_to_start = {};
   // Equal for the ranks of one host. Empty: this machine's name and boot.
   std::string host = {};
 
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
-  // How long whatever listens where rank 0 should may keep silent.
+  // How long to wait for a reply from the process that listens at rank 0's address.
   std::chrono::milliseconds answer_timeout = std::chrono::minutes(1);
   std::chrono::milliseconds collective_timeout = std::chrono::minutes(10);
-  // A rank that has not been heard of for so long is gone: its host, or its network.
+  // A rank is considered gone (its host or network) after this time without a beat.
   std::chrono::milliseconds silence_timeout = std::chrono::seconds(30);
 };
 

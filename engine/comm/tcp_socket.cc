@@ -33,7 +33,7 @@ void set_option(int fd, int level, int name, int value) {
   static_cast<void>(::setsockopt(fd, level, name, &value, sizeof value));
 }
 
-// False at the deadline.
+// Returns false at the deadline.
 bool wait_for(int fd, short events, Deadline deadline) {
   do {
     pollfd entry{.fd = fd, .events = events, .revents = 0};
@@ -86,7 +86,7 @@ std::vector<SocketAddress> all_addresses(std::uint16_t port) {
   return {any_address(AF_INET6, port), any_address(AF_INET, port)};
 }
 
-// Where `host` leads; none where it is no name that is known here.
+// The addresses of `host`; none if the name cannot be resolved here.
 std::vector<SocketAddress> addresses_of(const std::string& host, std::uint16_t port,
                                         std::size_t& loopbacks) {
   addrinfo hints{};
@@ -106,19 +106,19 @@ std::vector<SocketAddress> addresses_of(const std::string& host, std::uint16_t p
   return found;
 }
 
-// In the order in which they are tried: where there is no IPv6, IPv4 alone.
+// In the order in which they are tried: IPv6 first; without IPv6 only IPv4 succeeds.
 std::vector<SocketAddress> listening_addresses(const std::string& host, std::uint16_t port,
                                                Reach reach) {
   std::size_t loopbacks = 0;
   std::vector<SocketAddress> found = addresses_of(host, port, loopbacks);
   if (found.empty()) return all_addresses(port);
-  // Who connects tries all addresses of a name.
+  // A client tries all addresses of a name.
   if (loopbacks == found.size() && reach == Reach::kThisHost) return found;
   if (loopbacks == 0 && found.size() == 1) return found;
   return all_addresses(port);
 }
 
-// Closed where it cannot be; then `error` says why.
+// Returns a closed descriptor on failure; then `error` has the reason.
 FileDescriptor listening(const SocketAddress& address, int& error) {
   FileDescriptor socket(
       ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
@@ -141,7 +141,7 @@ Error listening_failed(std::uint16_t port, int error) {
                    (error == EADDRINUSE ? "; another run has it: choose another MASTER_PORT" : ""));
 }
 
-// One attempt at one address.
+// One connection attempt to one address.
 Result<FileDescriptor> connect_once(const addrinfo& address, Deadline deadline) {
   FileDescriptor socket(
       ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
@@ -157,7 +157,7 @@ Result<FileDescriptor> connect_once(const addrinfo& address, Deadline deadline) 
     static_cast<void>(::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size));
     if (error != 0) return socket_error("connect", error);
   }
-  // A port of this host that nobody listens at can be met by the connection's own other end.
+  // A connection to an unused local port can connect to its own end.
   sockaddr_storage local{};
   sockaddr_storage remote{};
   socklen_t local_size = sizeof local;
@@ -206,7 +206,7 @@ Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Re
     FileDescriptor socket = listening(at[i], error);
     if (socket.is_open()) return socket;
     if (error == EADDRINUSE) break;
-    // The name is another machine's, or stands for this one elsewhere.
+    // The name belongs to another machine, or means this one only on other hosts.
     if (error == EADDRNOTAVAIL && at.size() == 1) at = all_addresses(port), i = SIZE_MAX;
   }
   return listening_failed(port, error);
@@ -333,7 +333,7 @@ Status send_frame(const FileDescriptor& socket, const Frame& frame, Deadline dea
   return send_all(socket, std::as_bytes(std::span(bytes)), deadline);
 }
 
-// Of the frame whose beginning is there.
+// The size of the frame whose beginning has arrived.
 std::size_t FrameReader::wanted_bytes() const {
   Head head{};
   if (buffer_.size() < sizeof head) return sizeof head;
@@ -351,7 +351,7 @@ bool FrameReader::read_some(const FileDescriptor& socket) {
     if (got < 0 && errno == EAGAIN) return true;
     if (got <= 0) return false;
     buffer_.append(chunk.data(), static_cast<std::size_t>(got));
-    // As soon as it can be known: a stranger may send for ever.
+    // Checked as early as possible, because a foreign process may send for ever.
     constexpr std::uint32_t kMagic = kFrameMagic;
     const std::size_t known = std::min(buffer_.size(), sizeof kMagic);
     broken_ = std::memcmp(buffer_.data(), &kMagic, known) != 0 ||

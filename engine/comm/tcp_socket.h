@@ -1,8 +1,8 @@
 // Sockets for the control channel and the data links: ownership, connecting and listening with time
-// limits, and framed messages that are read as they come.
+// limits, and framed messages that are read as they arrive.
 //
-// Threads: one at a time for an object.
-// Errors:  kTimedOut, or kIo with errno in words and the address. Nothing here raises SIGPIPE.
+// Threads: one at a time per object.
+// Errors:  kTimedOut, or kIo with errno in words and the address. No call raises SIGPIPE.
 #pragma once
 
 #include <array>
@@ -49,38 +49,40 @@ struct HostAndPort {
   std::string text() const;  // "gpu01:29500", "[::1]:29500"
 };
 
-// Whether these digits, or "localhost", are an address that nobody outside can reach.
+// Whether these digits, or "localhost", are an address that cannot be reached from outside.
 bool is_loopback(std::string_view host);
 
 enum class Reach : std::uint8_t {
-  kThisHost,  // loopback will do, where the name or address means nothing else
+  kThisHost,  // loopback is enough, if the name or address means nothing else
   kAllHosts,
 };
-// Listens where `host` leads on this machine: localhost, ::1 and what Debian's /etc/hosts calls the
-// machine, 127.0.1.1, are its loopback; another name is the address that it has here. At all of
-// this machine's addresses where it has several or none here, as a service's name in Kubernetes
-// has, where it is empty, and where others have to reach what is loopback here. Port 0: a free one.
+// Listens on this machine at the address of `host`. localhost, ::1 and 127.0.1.1 (Debian's
+// /etc/hosts entry for the machine's name) mean loopback; another name means its address here. In
+// three cases it listens at all of this machine's addresses. `host` is empty; its name has several
+// addresses or none here, such as a Kubernetes service; or it means loopback, and others must reach
+// it. Port 0: a free one.
 Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Reach reach);
-// At that address of this host and nowhere else. kInvalidArgument: it has no such address.
+// Listens only at this address of this host. kInvalidArgument: the host does not have it.
 Result<FileDescriptor> listen_only_at(const std::string& address, std::uint16_t port);
 std::uint16_t port_of(const FileDescriptor& listener);
-// The addresses at the other end and at this one, in digits.
+// The numeric addresses of the other end and of this end.
 std::string peer_address(const FileDescriptor& socket);
 std::string local_address(const FileDescriptor& socket);
-// A connection that waits, or nothing, with errno in `error`.
+// A waiting connection, or nullopt with errno in `error`.
 std::optional<FileDescriptor> try_accept(const FileDescriptor& listener, int* error = nullptr);
 
-// Raises this process's limit where it has not so many more descriptors. kOutOfMemory: it may not.
+// Raises this process's descriptor limit if fewer than `more` are free. kOutOfMemory: not
+// permitted.
 Status make_room_for_descriptors(std::uint64_t more);
 
-// Tries again until the deadline: the other side may not be listening yet.
+// Retries until the deadline, because the other side may not listen yet.
 Result<FileDescriptor> connect_to(const HostAndPort& target, Deadline deadline);
 
-// All of it, or an error.
+// Sends all bytes, or returns an error.
 Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, Deadline deadline);
 Status receive_all(const FileDescriptor& socket, std::span<std::byte> bytes, Deadline deadline);
 
-// Milliseconds until then for poll(), at least 0, at most a minute.
+// Milliseconds until the deadline for poll(), at least 0 and at most a minute.
 int poll_ms(Deadline deadline);
 
 // A message of the control channel.
@@ -93,14 +95,15 @@ constexpr std::uint32_t kMaxFrameBytes = 16U << 20;
 
 Status send_frame(const FileDescriptor& socket, const Frame& frame, Deadline deadline);
 
-// Collects frames from a socket without waiting, each by itself: nothing beyond it is read, and
-// nothing of one that is too long.
+// Collects frames from a socket without waiting. It never reads beyond the current frame, and reads
+// nothing of a frame that is too long.
 class FrameReader {
  public:
   explicit FrameReader(std::uint32_t max_frame_bytes = kMaxFrameBytes)
       : max_frame_bytes_(max_frame_bytes) {}
 
-  // Reads what is there of one frame. False: the other side has closed, or sent what is no frame.
+  // Reads the available bytes of one frame. False: the other side has closed, or sent something
+  // that is not a frame.
   bool read_some(const FileDescriptor& socket);
   bool is_broken() const { return broken_; }
   // The next whole frame.

@@ -1,4 +1,4 @@
-// The batch identity: train = micro x accumulation x world size, completed by DeepSpeed's rules.
+// Batch sizes: train = micro x accumulation x world size, completed by DeepSpeed's rules.
 #include <algorithm>
 #include <optional>
 
@@ -48,7 +48,7 @@ class Batch {
  private:
   bool agrees() const { return product() == *train_; }
 
-  // 0 where it does not fit.
+  // 0 on overflow.
   std::int64_t product() const {
     std::int64_t micros = 0;
     std::int64_t all = 0;
@@ -56,7 +56,7 @@ class Batch {
     return __builtin_mul_overflow(micros, world_, &all) ? 0 : all;
   }
 
-  // A source that gives two of the three overrides what an earlier one says about the third.
+  // A source that gives two of the three sizes overrides an earlier source's third.
   void drop_the_overruled() {
     const int train = derivation_.rank(kTrain);
     const int micro = derivation_.rank(kMicro);
@@ -131,7 +131,7 @@ class Batch {
   Size accumulation_;
 };
 
-// The divisors of a number that are nearest to another, below and above it.
+// The divisors of a number nearest to another number, below and above it.
 std::string nearest_divisors(std::int64_t number, std::int64_t to) {
   std::int64_t below = 1;
   std::int64_t above = number;
@@ -150,7 +150,7 @@ std::string nearest_divisors(std::int64_t number, std::int64_t to) {
 
 void derive_batch_sizes(Derivation& derivation) { Batch(derivation).complete(); }
 
-// Each rank has as many lanes.
+// Every rank must have the same number of lanes.
 void check_lanes_of_ranks(Derivation& derivation) {
   const std::int64_t world = derivation.config.world_size;
   Run& run = derivation.config.run;

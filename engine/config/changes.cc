@@ -30,7 +30,8 @@ constexpr std::array<std::string_view, 5> kOfTheRun = {
 constexpr std::string_view kWarmupRatio = "scheduler.params.warmup_ratio";
 constexpr std::string_view kAccumulationSteps = "gradient_accumulation_steps";
 
-// Of lists of objects that are equally long, each entry is one, so that what differs is seen.
+// Whether to compare lists of objects entry by entry, to show which entries differ; they must have
+// equal lengths.
 bool by_entry(const Json& was, const Json& is) {
   return was.is_array() && is.is_array() && was.size() == is.size() && !was.empty() &&
          was.front().is_object();
@@ -49,13 +50,14 @@ std::vector<KeyChange> changed_keys(const Config& was, const Config& is) {
   std::vector<KeyChange> changes;
   for (const Key& key : all_keys()) {
     if (key.treatment != Treatment::kHonoured) continue;
-    // A stored configuration has the number of steps that it came to instead.
+    // A stored configuration has the resulting number of steps instead.
     if (key.path == kWarmupRatio) continue;
-    // Of one rank: with another number of ranks the same step has another one.
+    // With another number of ranks, the same step has another number of accumulation steps per
+    // rank.
     if (key.path == kAccumulationSteps && was.batch.train == is.batch.train &&
         was.batch.micro == is.batch.micro)
       continue;
-    // A key that neither reads makes no difference.
+    // A key without effect in either configuration does not matter.
     const bool was_read = has_effect(key, was);
     const bool is_read = has_effect(key, is);
     if (!was_read && !is_read) continue;

@@ -14,13 +14,13 @@ constexpr std::string_view kZero = "zero_optimization";
 constexpr const char* kEnabled = "enabled";
 constexpr const char* kAuto = "auto";
 
-// JSON has no comments, so people write keys for them.
+// JSON has no comments, so users write them as keys.
 bool is_comment(std::string_view word) {
   return word.starts_with('_') || word.starts_with("//") || word.starts_with('#') ||
          word == "comment" || word == "comments";
 }
 
-// What DeepSpeed does without the key, or what is done here always.
+// Whether the value is DeepSpeed's default, or what Sluice does in any case.
 bool is_done_anyway(std::string_view path, const Json& value) {
   constexpr std::string_view kDoneInFp32[] = {"communication_data_type",
                                               "seq_parallel_communication_data_type",
@@ -31,7 +31,7 @@ bool is_done_anyway(std::string_view path, const Json& value) {
          std::find(std::begin(kDoneInFp32), std::end(kDoneInFp32), path) != std::end(kDoneInFp32);
 }
 
-// Whether a key that is ignored would do anything in DeepSpeed that is not done here.
+// Whether an ignored key would do anything in DeepSpeed that Sluice does not do.
 bool asks_for_something(const std::string& path, const Json& value) {
   if (value.is_object() && value.contains(kEnabled))
     return asks_for_something(path, value.at(kEnabled));
@@ -75,7 +75,7 @@ class Collector {
     } else if (value.is_object()) {
       section(value, path);
     } else if (path == kZero && as_boolean(value)) {
-      // DeepSpeed's first form: zero_optimization: true is stage 1.
+      // The oldest form in DeepSpeed: zero_optimization: true is stage 1.
       set(*find_key("zero_optimization.stage"), *as_boolean(value) ? 1 : 0,
           "zero_optimization was given as " + short_text(value));
     } else {
@@ -105,8 +105,8 @@ class Collector {
     collected_.ignored.back().is_unused = asks_for_something(std::string(key.path), value);
   }
 
-  // True, or a section whose `enabled` is; in one without `enabled` the sections in it count, each
-  // by itself. Later sources win here as elsewhere. Returns whether anything is refused.
+  // Refuses true, or a section with a true `enabled`. In a section without `enabled`, each inner
+  // section is checked by itself. Later sources win here too. Returns whether anything is refused.
   bool refuse_if_true(const Key& key, const std::string& path, const Json& value) {
     if (value.is_object() && !value.contains(kEnabled)) {
       bool refused = false;
@@ -127,7 +127,7 @@ class Collector {
     return true;
   }
 
-  // What earlier sources asked for there, and below it.
+  // Drops what earlier sources requested at this path and below it.
   void overrule(const std::string& path) {
     for (auto before = collected_.refused.begin(); before != collected_.refused.end();) {
       auto& [asked_at, report] = *before;

@@ -1,5 +1,5 @@
-// The first half of resolving: what the sources say about each key, and which of them wins.
-// Private to this folder.
+// The first half of resolving: collects the value of each key from all sources, and decides which
+// source wins. Private to this folder.
 #pragma once
 
 #include <map>
@@ -16,29 +16,29 @@ namespace sluice::config {
 struct Document {
   std::string name;
   Json root;
-  int rank = 0;          // of two that give a key, the higher one wins
-  bool lenient = false;  // a file that was written for DeepSpeed: "auto" in it yields
+  int rank = 0;          // if two give a key, the higher rank wins
+  bool lenient = false;  // a file written for DeepSpeed: its "auto" yields to other sources
 };
 
-// What is said about an honoured key.
+// The value of an honoured key.
 struct Setting {
   const Key* key = nullptr;
   Json value;
   int rank = 0;
   std::string source;
   std::string note;
-  bool was_auto = false;  // a lenient document says "auto" for it, and left this value
+  bool was_auto = false;  // a lenient document gives "auto", which kept this value
 
-  bool is_auto() const;    // "auto" or null: not a value
+  bool is_auto() const;    // "auto" or null, which are not values
   bool says_auto() const;  // "auto"
 };
 
 struct Collected {
-  std::map<std::string_view, Setting> settings;  // by the key's path
+  std::map<std::string_view, Setting> settings;  // by path
   std::vector<KeyReport> ignored;
-  std::vector<std::string> rejections;  // sentences
-  // Of keys that are refused if true: a later source may still say false.
-  std::map<std::string, KeyReport> refused;  // by path; the reason is the sentence
+  std::vector<std::string> rejections;  // as sentences
+  // Keys that are refused if true; a later source may still give false.
+  std::map<std::string, KeyReport> refused;  // by path; `reason` is the message
   bool has_deepspeed_file = false;
 };
 

@@ -1,8 +1,8 @@
-// Config: everything that decides a run, resolved: no "auto" is left except where the planner or
-// the machine has to answer, batch sizes agree, and a model preset has become a shape.
+// Config: the complete, resolved configuration of a run. "auto" remains only where the planner or
+// the machine decides; batch sizes agree, and a model preset has become a shape.
 //
-// Only resolve() (resolve.h) makes one: defaults are in the key table (key_table.h), not here, so a
-// bare Config{} is not a configuration. Plain data, copied freely.
+// Only resolve() (resolve.h) creates one: defaults are in the key table (key_table.h), so a bare
+// Config{} is not a valid configuration. Plain data, copied freely.
 #pragma once
 
 #include <array>
@@ -26,15 +26,15 @@ enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme, kAuto };  // kNone
 enum class TokenType : std::uint8_t { kAuto, kUint16, kUint32 };
 enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kPosix };
-// Which parameters weight decay applies to; kMatrices leaves out biases and norms.
+// The parameters that weight decay applies to; kMatrices excludes biases and norms.
 enum class DecayedParameters : std::uint8_t { kAll, kMatrices };
-// How the optimizer stores its two moments.
+// The stored type of the optimizer's two moments.
 enum class MomentType : std::uint8_t { kFp32, kBf16 };
-// What happens to a step whose gradient is not finite; fp16's dynamic loss scale has its own rule.
+// What to do with a step whose gradient is not finite; fp16's dynamic loss scale has its own rule.
 enum class NonFiniteStep : std::uint8_t { kStop, kSkip };
-// What happens to later checkpoints when a run continues from an older one.
+// What to do with later checkpoints when a run continues from an older one.
 enum class LaterCheckpoints : std::uint8_t { kRefuse, kSetAside };
-// What becomes of documents that do not fit a sequence.
+// What to do with documents that do not fit a sequence.
 enum class LongDocuments : std::uint8_t { kCut, kDrop, kSplit };
 
 // train == micro * accumulation * world_size
@@ -44,12 +44,12 @@ struct BatchSizes {
   std::int64_t accumulation = 0;  // micro-batches in a step
 };
 
-// Parameters that have another learning rate or weight decay than the rest: those whose names match
-// one of the patterns, unless an earlier group's does (parameter_groups.h).
+// Parameters with their own learning rate or weight decay: those whose names match one of the
+// patterns, unless an earlier group matches (parameter_groups.h).
 struct ParameterGroup {
   std::vector<std::string> match;
-  std::optional<double> learning_rate;  // in place of the optimizer's
-  std::optional<double> weight_decay;   // likewise, and whatever decayed_parameters says
+  std::optional<double> learning_rate;  // replaces the optimizer's
+  std::optional<double> weight_decay;   // the same, regardless of decayed_parameters
 
   bool operator==(const ParameterGroup&) const = default;
 };
@@ -61,10 +61,10 @@ struct Optimizer {
   double eps = 0;
   double weight_decay = 0;
   DecayedParameters decayed_parameters = DecayedParameters::kAll;
-  bool adam_w_mode = false;  // resolved: true for AdamW whatever the file says
+  bool adam_w_mode = false;  // resolved: always true for AdamW
   MomentType moments = MomentType::kFp32;
   bool bias_correction = false;
-  bool torch_adam = false;  // changes only defaults: see the key table
+  bool torch_adam = false;  // only changes defaults: see the key table
   std::vector<ParameterGroup> groups;
 };
 
@@ -80,7 +80,7 @@ struct Fp16 {
 
 struct Bf16 {
   bool enabled = false;
-  bool check_grad_overflow = false;  // resolved: whether a bf16 run's non_finite_step is kSkip
+  bool check_grad_overflow = false;  // resolved: whether non_finite_step of a bf16 run is kSkip
 };
 
 struct OffloadParam {
@@ -95,7 +95,7 @@ struct OffloadOptimizer {
   OffloadDevice device = OffloadDevice::kNone;
   std::string nvme_path;
   std::int64_t buffer_count = 0;
-  double ratio = 0;  // share of the state that leaves the GPU
+  double ratio = 0;  // share of the state outside the GPU
 };
 
 struct Zero {
@@ -122,36 +122,36 @@ struct Aio {
 inline constexpr std::string_view kCustomPreset = "custom";
 
 struct Model {
-  std::string path;    // a Hugging Face folder: shape and first weights; empty: none
-  std::string preset;  // of engine/families, or "custom"
+  std::string path;    // a Hugging Face folder with shape and initial weights; empty: none
+  std::string preset;  // from engine/families, or "custom"
   std::string family;
   std::int64_t layers = 0;
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   std::int64_t context_tokens = 0;
   std::int64_t vocab = 0;
-  double dropout = 0;  // after the embedding, in attention and on residuals alike
+  double dropout = 0;  // after the embedding, in attention and on residuals
   double ffn_multiplier = 0;
   std::int64_t init_seed = 0;
   std::string init_from;  // safetensors file or index; empty: random
 
-  // What not every family has, by ModelFamily::numbers(); resolved: of this family, all set.
+  // Numbers that only some families have (ModelFamily::numbers()). Resolved: those of this family,
+  // all set.
   std::map<std::string, std::optional<double>> numbers;
 
-  std::int64_t ffn_hidden()
-      const;  // hidden * ffn_multiplier, to the nearest whole number; 1 or more
+  std::int64_t ffn_hidden() const;  // hidden * ffn_multiplier, rounded; at least 1
   engine::ModelShape shape() const;
 };
 
-// What is trained where it is not the model itself: the keys of recipe.lora.
+// The adapters to train, if any: the keys of recipe.lora.
 struct Lora {
-  std::int64_t rank = 0;  // 0: the model itself
+  std::int64_t rank = 0;  // 0: the model itself is trained
   double alpha = 0;
   bool rank_stabilised = false;
   double dropout = 0;
   std::int64_t base_bits = 16;
   std::vector<std::string> targets;  // resolved: in the family's order
-  std::string adapter;               // PEFT's folder, whose adapters training begins with; or none
+  std::string adapter;               // PEFT folder of the initial adapters; empty: none
 
   engine::LoraRecipe recipe() const;
 };
@@ -169,28 +169,29 @@ struct Data {
 struct Run {
   std::string dir;
   std::int64_t steps = 0;
-  std::optional<double> epochs;  // unset: steps says how long
+  std::optional<double> epochs;  // unset: `steps` is the length of the run
   std::int64_t seed = 0;
   bool deterministic = false;
-  std::int64_t cpu_threads = 0;  // 0: one for each core
-  std::int64_t lanes = 1;        // of gradients: offload::SumOrder
+  std::int64_t cpu_threads = 0;  // 0: one per core
+  std::int64_t lanes = 1;        // gradient lanes: offload::SumOrder
   std::int64_t rounds = 1;
   Device device = Device::kAuto;
   std::int64_t eval_every_steps = 0;  // 0: only at the end
   std::int64_t eval_batches = 0;
   std::int64_t log_every_steps = 0;
-  double log_part_mib = 0;                   // of metrics.jsonl and events.jsonl; 0: one part each
-  std::int64_t checkpoint_every_steps = 0;   // 0: only at the end
-  std::optional<double> checkpoint_minutes;  // 0: never by time; unset: by the room on the disk
-  bool checkpoint_at_end = false;            // and when the run is interrupted
+  double log_part_mib = 0;                  // of metrics.jsonl and events.jsonl; 0: one part each
+  std::int64_t checkpoint_every_steps = 0;  // 0: only at the end
+  std::optional<double>
+      checkpoint_minutes;          // 0: never by time; unset: according to free disk space
+  bool checkpoint_at_end = false;  // and when the run is interrupted
   Tristate checkpoint_background = Tristate::kAuto;
   std::int64_t keep_last_checkpoints = 0;  // 0: all
   bool hash_units = false;
   double io_watchdog_s = 0;  // 0: none
-  std::string resume;        // empty: start at step 0; "newest", or the name of a checkpoint
+  std::string resume;        // empty: start at step 0; "newest", or a checkpoint's name
   LaterCheckpoints later_checkpoints = LaterCheckpoints::kRefuse;
   NonFiniteStep non_finite_step = NonFiniteStep::kStop;
-  std::int64_t max_skipped_steps = 0;  // in a row, before a run that skips them stops
+  std::int64_t max_skipped_steps = 0;  // consecutive ones, before a run with kSkip stops
 
   std::uint64_t log_part_bytes() const {
     constexpr double kBytesPerMib = 1 << 20;
@@ -198,7 +199,7 @@ struct Run {
   }
 };
 
-// Unset: what the machine has free, less a margin.
+// Unset: the free memory or space of the machine, less a margin.
 struct Budget {
   std::optional<double> gpu_gib;
   std::optional<double> cpu_gib;
@@ -212,7 +213,7 @@ struct TierFractions {
   double nvme = 0;
 };
 
-// Of each of budget.nvme_paths, in their order; none: equal.
+// One per path of budget.nvme_paths, in their order; empty: equal.
 using PathWeights = std::vector<int>;
 
 struct Placement {
@@ -226,10 +227,10 @@ struct Placement {
   std::int64_t swap_buffers = 0;                     // records in flight; 0: the planner's
   std::int64_t prefetch_units = 0;                   // fetched ahead; 0: the planner's
   std::int64_t wave_micro_batches = 0;               // at most; 0: the planner's
-  std::optional<PathWeights> nvme_weights;           // unset: by speed, where that is measured
+  std::optional<PathWeights> nvme_weights;           // unset: by speed, if measured
 };
 
-// Where else the metrics of a run go, by sluice-log beside it (tools/cli/monitors.h).
+// Further destinations of a run's metrics, written by sluice-log (tools/cli/monitors.h).
 struct Monitors {
   struct Files {
     bool enabled = false;
@@ -239,7 +240,7 @@ struct Monitors {
   struct Wandb {
     bool enabled = false;
     std::string project;
-    std::string team;  // empty, like the next: none
+    std::string team;  // empty: none; also for the next
     std::string group;
   };
   Files tensorboard;
@@ -249,18 +250,18 @@ struct Monitors {
   bool any() const { return tensorboard.enabled || csv.enabled || wandb.enabled; }
 };
 
-// A profile of one step: what its units compute, and how long it takes.
+// A profile of one step: what its units compute, and how long they take.
 struct FlopsProfiler {
   bool enabled = false;
   std::int64_t step = 1;
   std::int64_t module_depth = -1;  // 0: the model, 1: kinds of units, 2 and -1: units
-  std::int64_t top_modules = 1;    // of the summary by depth
+  std::int64_t top_modules = 1;    // in the summary by depth
   bool detailed = true;
   std::string output_file;  // empty: standard output
 };
 
 struct Config {
-  std::int64_t world_size = 1;  // of the launch, not of the file
+  std::int64_t world_size = 1;  // from the launcher, not the file
   BatchSizes batch;
   Optimizer optimizer;
   Schedule schedule;
@@ -268,7 +269,7 @@ struct Config {
   Fp16 fp16;
   Bf16 bf16;
   double gradient_clipping_norm = 0;   // 0: none
-  double gradient_clipping_value = 0;  // of each element; 0: none
+  double gradient_clipping_value = 0;  // per element; 0: none
   Zero zero;
   Aio aio;
   std::int64_t steps_per_print = 0;
@@ -283,7 +284,7 @@ struct Config {
   Budget budget;
   Placement placement;
 
-  // Where the state of a tier that is nvme lies: budget.nvme_paths, else DeepSpeed's nvme_path.
+  // The folders for state on nvme: budget.nvme_paths, or else DeepSpeed's nvme_path.
   std::vector<std::string> param_nvme_paths() const;
   std::vector<std::string> optimizer_nvme_paths() const;
   std::vector<std::string> unit_input_nvme_paths() const;

@@ -7,7 +7,7 @@
 namespace sluice::config {
 namespace {
 
-// Before the schedule, which uses the optimizer's numbers.
+// Runs before the schedule's rules, which use the optimizer's numbers.
 void derive_optimizer(Derivation& derivation) {
   Optimizer& optimizer = derivation.config.optimizer;
   if (optimizer.type == OptimizerType::kAdamW && !optimizer.adam_w_mode) {
@@ -29,7 +29,7 @@ void derive_optimizer(Derivation& derivation) {
   }
 }
 
-// PyTorch's users clip by one or the other; "auto" is none where the other is asked for.
+// PyTorch users clip by norm or by value; an "auto" norm is none if the value is given.
 void derive_clipping(Derivation& derivation) {
   Config& config = derivation.config;
   constexpr std::string_view kNorm = "gradient_clipping";
@@ -57,7 +57,7 @@ void derive_decayed_parameters(Derivation& derivation) {
 constexpr std::string_view kFate = "run.non_finite_step";
 constexpr std::string_view kFateInBf16 = "bf16.check_grad_overflow";
 
-// Of a run in bf16, for which DeepSpeed has a switch of its own: the later source wins.
+// DeepSpeed has a separate switch for bf16 runs: the later source wins.
 void apply_fate_in_bf16(Derivation& derivation) {
   Config& config = derivation.config;
   const NonFiniteStep said =
@@ -188,7 +188,7 @@ void derive_offload(Derivation& derivation) {
   }
 }
 
-// Behind advice to shorten sequences.
+// Continues advice to shorten sequences.
 std::string raised_context(const Model& model) {
   const engine::ModelShape shape = model.shape();
   if (!engine::validate(shape).ok()) return {};
@@ -213,7 +213,7 @@ void derive_run(Derivation& derivation) {
     derivation.note("data.shuffle_seed", "run.seed");
   }
   if (!derivation.given("data.sequence_length")) {
-    // A context of 131,072 is what a model can read, and no length to train on unasked.
+    // A context of 131,072 is what the model can read, not a sensible default to train on.
     constexpr std::int64_t kMostUnasked = 4096;
     const bool is_long =
         config.model.context_tokens > kMostUnasked && !derivation.given("model.context");
@@ -237,8 +237,8 @@ std::vector<std::string> nvme_paths(const Config& config, const std::string& of_
   return {of_deepspeed};
 }
 
-// Of what no tier is named for. A folder of a tier that is named and is not nvme is a leftover,
-// unless it `is_asked` for by a key of its own.
+// Folders for state that no tier is configured for. The folder of a tier that is configured as
+// other than nvme is a leftover, unless a key of its own requests it (`is_asked`).
 std::vector<std::string> spill_paths(const Config& config, bool is_asked) {
   const auto may_be_used = [is_asked](OffloadDevice device) {
     return is_asked || device == OffloadDevice::kAuto || device == OffloadDevice::kNvme;

@@ -1,5 +1,5 @@
-// The second half of resolving: what follows from several keys together, and whether they agree.
-// Private to this folder.
+// The second half of resolving: derives values from several keys together, and checks that they
+// agree. Private to this folder.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@
 
 namespace sluice::config {
 
-// What the rules see: the settings, the configuration holding those that have a value, and where to
-// report what was done.
+// The input and output of the rules: the settings, the configuration with the given values, and the
+// notes and errors to report.
 class Derivation {
  public:
   Derivation(Collected& collected, Config& target, const Answers& known)
@@ -22,10 +22,10 @@ class Derivation {
 
   Config& config;
   const Answers& answers;
-  Questions questions;                 // the rules set what they would have asked
+  Questions questions;                 // missing answers that the rules would have used
   std::vector<std::string> kept_auto;  // see Resolved
 
-  // Whether a value is given, that is, neither left out nor "auto".
+  // Whether a value is given, that is, neither omitted nor "auto".
   bool given(std::string_view path) const {
     const Setting* setting = find(path);
     return setting != nullptr && !setting->is_auto();
@@ -41,20 +41,20 @@ class Derivation {
       if (std::string_view(path).starts_with(prefix) && !setting.is_auto()) return true;
     return false;
   }
-  // Stated explicitly: neither null nor left out.
+  // Whether a source gives "auto" explicitly: neither null nor omitted.
   bool says_auto(std::string_view path) const {
     const Setting* setting = find(path);
     return setting != nullptr && setting->says_auto();
   }
-  // Of the source that gives a value; -1 where none does.
+  // Rank of the source that gives the value; -1 if none does.
   int rank(std::string_view path) const { return given(path) ? find(path)->rank : -1; }
 
-  // Whether one of the sources is a file that was written for DeepSpeed.
+  // Whether one of the sources is a file written for DeepSpeed.
   bool has_deepspeed_file() const { return collected_.has_deepspeed_file; }
 
-  // Where the value comes from, or why it is what it is.
+  // Records the source of the value, or the reason for it.
   void note(std::string_view path, std::string reason) { notes_[path] = std::move(reason); }
-  // The value that was given has no effect; `is_unused` as in KeyReport.
+  // Reports that the given value has no effect; `is_unused` as in KeyReport.
   void drop(std::string_view path, const std::string& reason, bool is_unused = false);
   void reject(std::string sentence) { collected_.rejections.push_back(std::move(sentence)); }
 
@@ -67,22 +67,22 @@ class Derivation {
   }
 
   Collected& collected_;
-  std::map<std::string_view, std::string> notes_;  // by paths of the key table
+  std::map<std::string_view, std::string> notes_;  // by path in the key table
 };
 
 void derive_batch_sizes(Derivation& derivation);       // batch.cc
-void check_lanes(Derivation& derivation);              // batch.cc: after them
+void check_lanes(Derivation& derivation);              // batch.cc: after derive_batch_sizes()
 void derive_model(Derivation& derivation);             // model_shape.cc
 void derive_lora(Derivation& derivation);              // lora.cc: after the model
-void derive_parameter_groups(Derivation& derivation);  // parameter_groups.cc: after both
+void derive_parameter_groups(Derivation& derivation);  // parameter_groups.cc: after model and lora
 void derive_run_length(Derivation& derivation);        // run_length.cc: before the schedule
 void derive_precision(Derivation& derivation);         // precision.cc
 void derive_schedule(Derivation& derivation);          // schedule.cc
-void check_schedule(Derivation& derivation);           // schedule_limits.cc: whether it can be run
-void derive_all(Derivation& derivation);               // derive.cc: these and the rest, in order
+void check_schedule(Derivation& derivation);  // schedule_limits.cc: whether it can run to its end
+void derive_all(Derivation& derivation);      // derive.cc: all of these and more, in order
 
-// Whether the key means anything in this configuration: a scheduler reads its own parameters alone,
-// a model its own family's numbers, and only adapters what is said of adapters.
+// Whether the key has an effect in this configuration. A scheduler reads only its own parameters, a
+// model only its family's numbers, and recipe.lora matters only for adapters.
 bool has_effect(const Key& key, const Config& config);
 bool matters_to_adapters(const Key& key, const Config& config);  // lora.cc
 

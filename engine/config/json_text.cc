@@ -23,15 +23,16 @@ bool is_word(char c) {
 
 bool starts_word(char c) { return is_word(c) && c != '-' && c != '+' && (c < '0' || c > '9'); }
 
-// Just past the string that begins at `begin`; the end of the text where it does not end.
+// The position after the string that begins at `begin`; the end of the line or text if
+// unterminated.
 std::size_t end_of_string(std::string_view text, std::size_t begin) {
   std::size_t at = begin + 1;
   while (at < text.size() && text[at] != '"' && text[at] != '\n') at += text[at] == '\\' ? 2 : 1;
   return std::min(at + 1, text.size());
 }
 
-// Just past the comment that begins at `begin`; `begin` where none does. A block comment that does
-// not end is none, so that the parser names the place.
+// The position after the comment that begins at `begin`; `begin` if there is none. An unterminated
+// block comment is not skipped, so that the parser reports its position.
 std::size_t end_of_comment(std::string_view text, std::size_t begin) {
   const std::string_view rest = text.substr(begin);
   if (rest.starts_with('#') || rest.starts_with("//"))
@@ -41,7 +42,7 @@ std::size_t end_of_comment(std::string_view text, std::size_t begin) {
   return end == std::string_view::npos ? begin : end + 2;
 }
 
-// Blank where comments are; nothing else is changed.
+// Replaces comments by blanks, and changes nothing else.
 std::string without_comments(std::string_view relaxed) {
   std::string text(relaxed);
   for (std::size_t at = 0; at < text.size();) {
@@ -62,13 +63,13 @@ char next_that_is_not_space(std::string_view text, std::size_t from) {
   return at == std::string_view::npos ? '\0' : text[at];
 }
 
-// The same text as strict JSON, on the same lines: what is removed becomes blank, and columns
-// change only after a key that gets its quotes.
+// The same text as strict JSON, on the same lines: removed characters become blanks, and columns
+// change only after a key that gets quotes.
 std::string strict_json(std::string_view relaxed) {
   const std::string text = without_comments(relaxed);
   std::string strict;
   strict.reserve(text.size());
-  char before = '\0';  // the last one that is not space
+  char before = '\0';  // the last character that is not white space
   for (std::size_t at = 0; at < text.size();) {
     const char c = text[at];
     std::size_t end = at + 1;
@@ -107,8 +108,8 @@ std::string dump(const Json& value) {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-// What people write in JSON that JSON does not have. `end` is just past the last byte read,
-// `reason` the parser's.
+// Advice for common text that is not JSON. `end` is the position after the last byte read, `reason`
+// the parser's message.
 std::string advice_at(std::string_view text, std::size_t end, std::string_view reason) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "the file is empty";
   const std::size_t at = std::min(end, text.size());
@@ -126,7 +127,7 @@ std::string advice_at(std::string_view text, std::size_t end, std::string_view r
   for (const std::string_view python : {"True", "False", "None", "TRUE", "FALSE", "NULL"}) {
     if (from_word.starts_with(python)) return "JSON writes true, false and null in lower case";
   }
-  // DeepSpeed's parser takes both of these, which no configuration needs.
+  // DeepSpeed's parser accepts both of the following; no configuration needs them.
   const bool in_list = reason.find("; expected ']'") != std::string_view::npos;
   if ((in_list || reason.find("; expected '}'") != std::string_view::npos) && last != '}' &&
       last != ']' && last != ':' && reason.find("end of input") == std::string_view::npos) {
@@ -145,7 +146,7 @@ std::string advice_at(std::string_view text, std::size_t end, std::string_view r
   return {};
 }
 
-// "syntax error while parsing value - unexpected '}'" out of the library's longer sentence.
+// Extracts "syntax error while parsing value - unexpected '}'" from the library's longer message.
 std::string plain_reason(std::string_view what) {
   for (const std::string_view start : {"syntax error ", "] "}) {
     const std::size_t at = what.find(start);
@@ -164,8 +165,8 @@ std::string place_in(std::string_view text, std::size_t end) {
   return std::to_string(line) + ":" + std::to_string(read.size() - start + 1);
 }
 
-// Builds the tree while watching for what the library would let pass: duplicate keys, and trees
-// too deep or too wide.
+// Builds the tree, and rejects what the library would accept: duplicate keys, and trees too deep or
+// too wide.
 class TreeBuilder : public nlohmann::json_sax<Json> {
  public:
   TreeBuilder(std::string_view name, std::string_view text) : name_(name), text_(text) {}
@@ -178,7 +179,7 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
     return add(value) != nullptr;
   }
   bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
-  bool binary(binary_t& /*value*/) override { return false; }  // not in text
+  bool binary(binary_t& /*value*/) override { return false; }  // does not occur in text
   bool start_object(std::size_t /*elements*/) override { return open(Json::object()); }
   bool start_array(std::size_t /*elements*/) override { return open(Json::array()); }
   bool end_object() override { return close(); }

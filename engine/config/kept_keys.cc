@@ -21,7 +21,7 @@ bool is_given(const Resolved& resolved, std::string_view path) {
                      [&](const KeyReport& report) { return report.path == path && report.given; });
 }
 
-// Sets the key's field of `had` to what `stored` has; false: it has none.
+// Sets the key's field of `had` to the stored value; false if there is none.
 bool read_key(const std::string& stored, std::string_view path, Config& had) {
   const auto json = parse_json("the checkpoint", stored);
   const Key* const key = find_key(path);

@@ -1,8 +1,8 @@
-// The table of every key that a configuration may hold. It alone drives parsing, defaults, the
-// canonical form, suggestions and documentation: there is no other list.
+// The table of every key of a configuration. It is the only list: parsing, defaults, the canonical
+// form, suggestions and documentation all use it.
 //
-// A key that is honoured has a field of Config; its type is the field's, its unit of measure is in
-// `unit`. A key without a field is ignored, refused or another name of an honoured key, and says
+// An honoured key has a field of Config; its type is the field's, its unit of measure is in `unit`.
+// A key without a field is ignored, refused or another name of an honoured key, and `reason` says
 // why. Constant data; threads: any.
 #pragma once
 
@@ -20,14 +20,14 @@ namespace sluice::config {
 
 enum class Treatment : std::uint8_t {
   kHonoured,
-  kIgnored,        // `reason` says why it has no meaning here; so with everything below it
-  kRefusedIfTrue,  // ignored while false; true asks for what Sluice does not do
-  kRefused,        // would change the result if it were ignored
+  kIgnored,        // no meaning here, with all keys below it; see `reason`
+  kRefusedIfTrue,  // ignored while false; true is not supported
+  kRefused,        // would change the result if ignored
   kAlias,          // another name of `alias_of`, a key or a section
 };
 
 enum class KeySource : std::uint8_t {
-  kDeepSpeed,    // documented there, or in its code today
+  kDeepSpeed,    // documented there, or in its current code
   kOlder,        // from an older DeepSpeed, or widely copied though no DeepSpeed reads it
   kHuggingFace,  // a parameter of transformers' get_scheduler() or TrainingArguments
   kSluice,
@@ -36,7 +36,7 @@ enum class KeySource : std::uint8_t {
 template <typename T>
 using Accessor = T& (*)(Config&);
 
-// The accessor of a number that not every family has.
+// Accesses a number that only some families have.
 struct FamilyNumber {
   std::string_view name;
   std::optional<double>& operator()(Config& config) const {
@@ -65,24 +65,25 @@ struct Key {
   KeySource source = KeySource::kDeepSpeed;
   Field field = {};
   std::string_view default_json = "null";  // "\"auto\"": by auto_rule; null: unset
-  Range range = {};                        // of numbers
+  Range range = {};                        // for numbers
   std::string_view unit = {};
   std::string_view choices = {};  // "none|cpu|nvme", in the order of the field's enum
-  // Other names of choices: "FusedAdam=Adam", "|" between.
+  // Other names of choices: "FusedAdam=Adam", separated by "|".
   std::string_view choice_aliases = {};
-  std::string_view applies_to = {};  // the scheduler types that read it, "|" between; empty: all
-  std::string_view families = {};    // whose models have it, "|" between; empty: all
-  std::string_view auto_rule = {};   // what "auto" becomes, where it is not the default
+  std::string_view applies_to = {};  // scheduler types that read it, separated by "|"; empty: all
+  std::string_view families = {};    // families that have it, separated by "|"; empty: all
+  std::string_view auto_rule = {};   // what "auto" becomes, if not the default
   std::string_view meaning = {};
   std::string_view reason = {};    // why it is ignored or refused
   std::string_view alias_of = {};  // the path that it stands for
-  std::string_view share_of = {};  // likewise, of a number between 0 and 1; empty: the same
+  std::string_view share_of =
+      {};  // the path that a number between 0 and 1 stands for; empty: alias_of
 };
 
-// All keys, sections together, in the order of the documentation.
+// All keys, grouped by section, in the order of the documentation.
 std::span<const Key> all_keys();
 
-const Key* find_key(std::string_view path);  // null where there is none
+const Key* find_key(std::string_view path);  // null if there is none
 
 // Whether models of the family have it.
 bool belongs_to(const Key& key, std::string_view family);
@@ -90,17 +91,17 @@ bool belongs_to(const Key& key, std::string_view family);
 // Whether `path` is an object that contains keys.
 bool is_section(std::string_view path);
 
-// "integer", "boolean", "\"none\", \"cpu\" or \"nvme\"": what a value of the key looks like.
+// A description of the key's values: "integer", "boolean", "\"none\", \"cpu\" or \"nvme\"".
 std::string type_name(const Key& key);
 
-// The parts of `list` between its bars.
+// The parts of `list`, split at "|".
 std::vector<std::string_view> split_choices(std::string_view list);
 
 // "a, b or c" for "a|b|c".
 std::string choices_in_words(std::string_view list);
 
-// The table as text for people, one paragraph per key: path, type, range, unit,
-// default, source and meaning.
+// The table as text for users, one paragraph per key: path, type, range, unit, default, source and
+// meaning.
 std::string describe_keys();
 
 }  // namespace sluice::config

@@ -222,7 +222,7 @@ constexpr const char* kMatch = "match";
 constexpr const char* kGroupLr = "lr";
 constexpr const char* kGroupDecay = "weight_decay";
 
-// Of `entry`, which is `place` in messages: "optimizer.groups[1]".
+// Converts `entry`; `place` is its name in messages: "optimizer.groups[1]".
 Result<ParameterGroup> group_of(const Key& key, const std::string& place, const Json& entry) {
   const auto wrong_entry = [&](const std::string& what) {
     return Error(ErrorCode::kInvalidArgument,

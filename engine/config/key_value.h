@@ -1,4 +1,4 @@
-// Converts JSON values to the fields of Config and back, with DeepSpeed's tolerances: true as
+// Converts between JSON values and the fields of Config, with DeepSpeed's tolerances: true as
 // "true", 500000000 as 5e8 or "5e8". Private to this folder.
 #pragma once
 
@@ -13,11 +13,11 @@ namespace sluice::config {
 // The error is a sentence that begins with the key's path.
 Status store_value(const Key& key, const Json& value, Config& config);
 
-// What store_value() would make the field's value from; null where it is unset. Nothing is written:
-// an accessor merely yields a place that could be.
+// The value that store_value() would turn into the field's value; null if the field is unset. Does
+// not modify `config`, which accessors take as non-const.
 Json load_value(const Key& key, Config& config);
 
-// true, "true", "True", "yes", "on", 1, "1" and their opposites; empty for anything else.
+// true, "true", "True", "yes", "on", 1, "1" and their opposites; empty for any other value.
 std::optional<bool> as_boolean(const Json& value);
 
 }  // namespace sluice::config

@@ -21,7 +21,7 @@ constexpr Key ignored(std::string_view path, std::string_view reason,
   return {.path = path, .treatment = Treatment::kIgnored, .source = source, .reason = reason};
 }
 
-// As a section its `enabled` counts, or, without one, that of any section in it.
+// In a section, its `enabled` decides; without one, the `enabled` of any section in it does.
 constexpr Key refused_if_enabled(std::string_view path, std::string_view reason,
                                  KeySource source = KeySource::kDeepSpeed) {
   return {.path = path, .treatment = Treatment::kRefusedIfTrue, .source = source, .reason = reason};

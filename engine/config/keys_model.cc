@@ -1,5 +1,5 @@
-// The keys of section "model", those of every family and what only some families have, and of
-// section "recipe": what is trained of it.
+// The keys of section "model", for every family and for some, and of section "recipe", which
+// selects what is trained.
 #include <algorithm>
 #include <list>
 #include <string>
@@ -149,9 +149,9 @@ std::string family_choices() {
   return choices;
 }
 
-// One row for each key, whatever number of families has it.
+// One row per key, even if several families have it.
 struct FamilyRow {
-  engine::ShapeNumber number;  // the widest range: each family's own is held by validate()
+  engine::ShapeNumber number;  // the widest range; validate() checks each family's own
   std::string families;
   std::string meaning;
 };
@@ -213,7 +213,7 @@ std::vector<Key> join_rows() {
                     .meaning = row.meaning});
   }
   keys.insert(keys.end(), std::begin(kLoraRows), std::end(kLoraRows));
-  // Rows of our own.
+  // All of these are Sluice's keys.
   for (Key& key : keys) key.source = KeySource::kSluice;
   return keys;
 }

@@ -3,7 +3,7 @@
 namespace sluice::config {
 namespace {
 
-// DeepSpeed's, then those of transformers.
+// DeepSpeed's names, then those of transformers.
 constexpr std::string_view kWarmups =
     "WarmupLR|WarmupDecayLR|WarmupCosineLR|linear|cosine|cosine_with_restarts|cosine_with_min_lr|"
     "polynomial|constant_with_warmup|inverse_sqrt|warmup_stable_decay";

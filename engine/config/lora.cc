@@ -1,4 +1,4 @@
-// What recipe.lora leaves open, and whether there can be such adapters.
+// Derives the missing values of recipe.lora, and checks that such adapters are possible.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -15,7 +15,7 @@ constexpr std::string_view kTargets = "recipe.lora.targets";
 constexpr std::string_view kDropout = "recipe.lora.dropout";
 constexpr std::string_view kStabilised = "recipe.lora.rank_stabilised";
 constexpr std::string_view kAdapter = "recipe.lora.adapter";
-// PEFT's word for every product.
+// PEFT's name for all products.
 constexpr std::string_view kAllLinear = "all-linear";
 
 std::string unknown_target(const std::string& target, std::span<const std::string_view> known) {
@@ -28,7 +28,7 @@ std::string unknown_target(const std::string& target, std::span<const std::strin
   return text + "or \"all-linear\"";
 }
 
-// In the model's order, each once; a name that is none is refused.
+// Puts targets in the model's order, without duplicates; unknown names are refused.
 void settle_targets(Derivation& derivation, std::span<const std::string_view> known) {
   std::vector<std::string>& targets = derivation.config.lora.targets;
   const bool all = targets.empty() || (targets.size() == 1 && targets.front() == kAllLinear);
@@ -51,7 +51,7 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
   targets = std::move(settled);
 }
 
-// What is not given is as in the adapter that is continued.
+// Values that are not given are those of the adapter that training continues.
 void fill_from_adapter(Derivation& derivation) {
   Lora& lora = derivation.config.lora;
   const bool has_rank = derivation.given(kRank);

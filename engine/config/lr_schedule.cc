@@ -7,7 +7,7 @@
 namespace sluice::config {
 namespace {
 
-// The share of the warm-up that is done, or nothing when it is over. `iteration` is >= 0.
+// Progress of the warm-up, from 0 to 1. `iteration` is >= 0.
 double warmup_share(const Warmup& warmup, double steps, double iteration) {
   if (warmup.type == WarmupType::kLinear) return iteration / steps;
   return 1.0 / std::log(steps) * std::log(iteration + 1);
@@ -31,7 +31,7 @@ double warmup_lr(const Schedule& schedule, double iteration) {
   return warmup.min_lr + (warmup.max_lr - warmup.min_lr) * share;
 }
 
-// WarmupCosineLR's, like those below a factor of base_lr.
+// WarmupCosineLR; like the functions below, a factor of base_lr.
 double warmup_cosine(const Schedule& schedule, double iteration) {
   if (iteration < 0) return 0;
   const Warmup& warmup = schedule.warmup;
@@ -51,7 +51,7 @@ double cycle_total(const OneCycle& cycle) {
   return static_cast<double>(cycle.first_steps) + static_cast<double>(cycle.second_steps);
 }
 
-// How far between its bounds the cycle is: 0 at both ends, 1 at the top.
+// Position of the cycle between its bounds: 0 at both ends, 1 at the top.
 double cycle_height(const OneCycle& cycle, double iteration) {
   const double first = static_cast<double>(cycle.first_steps);
   const double second = static_cast<double>(cycle.second_steps);
@@ -62,7 +62,7 @@ double cycle_height(const OneCycle& cycle, double iteration) {
   const bool rising = x <= rising_share;
   const std::int64_t stairs = rising ? cycle.first_stairs : cycle.second_stairs;
   if (stairs <= 0) return rising ? x / rising_share : (x - 1) / (rising_share - 1);
-  // From the whole number of steps: x may be a rounding error below a stair.
+  // Computed from the whole number of steps: x may be below a stair by a rounding error.
   const double offset = std::fmod(done, total);
   const auto count = static_cast<double>(stairs);
   const double position =
@@ -100,7 +100,7 @@ double range_test_lr(const RangeTest& test, double iteration) {
 
 // ---- transformers' ---------------------------------------------------------------------------
 
-// The share of the way from the warm-up to the end that is behind; 1 from the end on.
+// Progress from the end of the warm-up to the end of the schedule; 1 after the end.
 double progress_of(const Warmup& warmup, double step) {
   const auto begin = static_cast<double>(warmup.steps);
   const auto end = static_cast<double>(warmup.total_steps);
@@ -184,7 +184,7 @@ double floor_of(const Schedule& schedule) {
   return schedule.base_lr == 0 ? 0 : *tail.min_lr / schedule.base_lr;
 }
 
-// What base_lr is multiplied by.
+// The factor of base_lr.
 double factor(const Schedule& schedule, std::int64_t applied_step) {
   const auto step = static_cast<double>(applied_step);
   if (schedule.type == ScheduleType::kWarmupCosine) return warmup_cosine(schedule, step - 1);
@@ -210,7 +210,7 @@ double factor(const Schedule& schedule, std::int64_t applied_step) {
   }
 }
 
-// Of those that name their rates.
+// For schedules that define absolute rates.
 double named_rate(const Schedule& schedule, double iteration) {
   if (schedule.type == ScheduleType::kOneCycle) return one_cycle_lr(schedule.one_cycle, iteration);
   if (schedule.type == ScheduleType::kRangeTest)

@@ -1,12 +1,12 @@
-// Learning rate schedules with the names, parameters and values that DeepSpeed and transformers
-// (get_scheduler) give them, as pure functions of the number of updates applied so far.
+// Learning rate schedules with the names, parameters and values of DeepSpeed and transformers
+// (get_scheduler), as pure functions of the number of updates applied so far.
 //
-// `applied_step` is the number of updates that came before this one: 0 for the first. An overflowed
-// step applies nothing, so it does not move the schedule. DeepSpeed sets the rate of an update
-// after the previous one; hence its first two updates both run at the schedule's first value, and
-// OneCycle's first momentum is the cycle's lower bound. Those of transformers begin at
-// `applied_step` 0, so a warm-up's first update has a rate of 0; beyond their end the rate stays
-// what it was there, where transformers' cosine would rise again.
+// `applied_step` is the number of updates before this one: 0 for the first. A skipped step applies
+// no update, so it does not advance the schedule. DeepSpeed sets the rate of an update after the
+// previous one. Hence its first two updates both use the schedule's first value, and OneCycle's
+// first momentum is the cycle's lower bound. The schedules of transformers begin at `applied_step`
+// 0, so a warm-up's first update has a rate of 0. After their end the rate stays constant, where
+// transformers' cosine would rise again.
 //
 // Threads: any.
 // Errors:  none; every field may hold any finite value.
@@ -27,7 +27,7 @@ enum class ScheduleType : std::uint8_t {
   kWarmupCosine,  // WarmupCosineLR
   kOneCycle,
   kRangeTest,  // LRRangeTest
-  // transformers':
+  // from transformers:
   kLinear,
   kCosine,
   kCosineRestarts,  // cosine_with_restarts
@@ -38,25 +38,25 @@ enum class ScheduleType : std::uint8_t {
   kStableDecay,     // warmup_stable_decay
 };
 
-// DeepSpeed's warm-ups are the first two, that of warmup_stable_decay all but the first.
+// DeepSpeed has the first two warm-ups, warmup_stable_decay all but the first.
 enum class WarmupType : std::uint8_t { kLog, kLinear, kCosine, kOneMinusSqrt };
 enum class DecayType : std::uint8_t { kLinear, kCosine, kOneMinusSqrt };
 
 struct Warmup {
   double min_lr = 0;
   double max_lr = 0;
-  std::int64_t steps = 0;  // DeepSpeed's: fewer than 2 count as 2
+  std::int64_t steps = 0;  // in DeepSpeed's schedules fewer than 2 count as 2
   WarmupType type = WarmupType::kLog;
-  std::int64_t total_steps = 0;  // of what decays: the step at which it ends
-  double min_ratio = 0;          // cosine: where the warm-up starts, as a share of base_lr
-  double cosine_min_ratio = 0;   // cosine: where the decay ends, as a share of base_lr
+  std::int64_t total_steps = 0;  // the step at which a decay ends
+  double min_ratio = 0;          // cosine: initial rate of the warm-up, as a share of base_lr
+  double cosine_min_ratio = 0;   // cosine: final rate of the decay, as a share of base_lr
 };
 
-// What transformers' schedules have besides Warmup::steps, type and total_steps.
+// Parameters of transformers' schedules besides Warmup::steps, type and total_steps.
 struct Tail {
-  double cycles = 0;                   // cosines: waves; of cosine_with_restarts: half waves
-  std::optional<double> min_lr;        // cosine_with_min_lr, in place of the share
-  std::optional<double> min_lr_ratio;  // of base_lr; unset: 0
+  double cycles = 0;                   // cosine schedules: waves; cosine_with_restarts: half waves
+  std::optional<double> min_lr;        // cosine_with_min_lr, replaces the share
+  std::optional<double> min_lr_ratio;  // share of base_lr; unset: 0
   double end_lr = 0;                   // polynomial
   double power = 1;
   std::int64_t timescale = 1;     // inverse_sqrt
@@ -89,28 +89,28 @@ struct RangeTest {
 
 struct Schedule {
   ScheduleType type = ScheduleType::kConstant;
-  double base_lr = 0;  // the optimizer's own
+  double base_lr = 0;  // the optimizer's rate
   Betas base_betas = {};
   Warmup warmup;
-  std::optional<double> warmup_ratio;  // which Warmup::steps followed from
+  std::optional<double> warmup_ratio;  // from which Warmup::steps was derived
   Tail tail;
   OneCycle one_cycle;
   RangeTest range_test;
 };
 
-// Whether it is one of transformers'.
+// Whether it is a schedule of transformers.
 bool is_of_transformers(ScheduleType type);
 
 double learning_rate(const Schedule& schedule, std::int64_t applied_step);
 
-// Of parameters with a rate of their own in place of the optimizer's: the schedule scales it
-// likewise. Where the schedule names its rates (WarmupLR's warmup_max_lr), it is the share of these
-// that `own_lr` is of base_lr, which must not be 0 then.
+// For parameters with their own rate instead of the optimizer's, which the schedule scales the same
+// way. If the schedule defines absolute rates (WarmupLR's warmup_max_lr), these are multiplied by
+// own_lr / base_lr; base_lr must not be 0 then.
 double learning_rate(const Schedule& schedule, std::int64_t applied_step, double own_lr);
-// Whether it names its rates, so that base_lr plays no part in them.
+// Whether the schedule defines absolute rates, so that base_lr does not affect them.
 bool names_its_rates(ScheduleType type);
 
-// The optimizer's own, unless OneCycle cycles the momentum: then beta1 follows it and beta2 is
+// The optimizer's, unless OneCycle cycles the momentum: then beta1 follows the cycle and beta2 is
 // 0.99.
 Betas betas(const Schedule& schedule, std::int64_t applied_step);
 

@@ -1,4 +1,4 @@
-// A model's shape: of its preset, changed by what is given.
+// A model's shape: that of its preset, modified by the given keys.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -9,14 +9,14 @@
 namespace sluice::config {
 namespace {
 
-// Where a shape comes from that the file's keys change.
+// The shape that the file's keys modify.
 struct Origin {
-  engine::ModelShape shape;  // hidden 0: from nowhere
+  engine::ModelShape shape;  // hidden 0: there is none
   const char* key = "model.preset";
   bool exists() const { return shape.hidden != 0; }
 };
 
-// 0: the origin has none, so the file has to say it.
+// of_origin 0: the origin has no value, so the file must give it.
 void fill(Derivation& derivation, std::string_view path, std::int64_t& field, const Origin& origin,
           std::int64_t of_origin) {
   if (derivation.given(path)) return;
@@ -29,7 +29,7 @@ void fill(Derivation& derivation, std::string_view path, std::int64_t& field, co
                 : "model.preset is custom, so " + std::string(path) + " has to be given");
 }
 
-// Of what an origin or a family has a usual number for.
+// The default of a number, and the origin or family that defines it.
 struct Usual {
   double value = 0;
   const char* whose = nullptr;
@@ -55,7 +55,7 @@ void fill_rest(Derivation& derivation, const Origin& origin) {
   fill(derivation, "model.dropout", model.dropout, {usual.dropout, whose});
   constexpr const char* kFfn = "model.ffn_multiplier";
   fill(derivation, kFfn, model.ffn_multiplier, {usual.ffn_multiplier, whose});
-  // The run's own file has it as a value that was given.
+  // In a run's stored configuration this counts as a given value, so it must be in range.
   const Range& range = find_key(kFfn)->range;
   if (model.ffn_multiplier < range.minimum || model.ffn_multiplier > range.maximum)
     derivation.reject(std::string(whose) + " has a feed-forward layer " +
@@ -75,7 +75,7 @@ void fill_family(Derivation& derivation, const Origin& origin) {
   }
 }
 
-// Whether the file leaves to the folder what makes a shape: a run's own file does not.
+// Whether the shape comes from the folder: a run's stored configuration has all sizes.
 bool asks_folder(const Derivation& derivation) {
   constexpr const char* kSizes[] = {"model.layers", "model.hidden", "model.heads", "model.context",
                                     "model.vocab"};
@@ -83,14 +83,14 @@ bool asks_folder(const Derivation& derivation) {
                      [&](const char* size) { return !derivation.given(size); });
 }
 
-// Of the folder that model.path names; until its config.json is there, a shape that stands in.
+// The shape in model.path's folder; a stand-in until its config.json is available.
 Origin folder_origin(Derivation& derivation) {
   Model& model = derivation.config.model;
   if (derivation.given("model.preset") && model.preset != kCustomPreset)
     derivation.reject("model.path names a model with a shape of its own: leave model.preset out");
   model.preset = kCustomPreset;
   derivation.note("model.preset", "model.path");
-  // A run's own file has both; a path from a later source is where the model is now.
+  // A run's stored configuration has both; a path from a later source is its new place.
   if (derivation.rank("model.path") > derivation.rank("model.init_from")) {
     model.init_from = model.path;
     derivation.note("model.init_from", "model.path");
@@ -114,7 +114,7 @@ Origin folder_origin(Derivation& derivation) {
 Origin preset_origin(Derivation& derivation) {
   Model& model = derivation.config.model;
   const auto preset = engine::preset_shape(model.preset);
-  // The default preset is no answer to a file that names another family.
+  // The default preset does not apply to a file that names another family.
   if (!derivation.given("model.preset") && derivation.given("model.family") &&
       (!preset || preset->family != model.family)) {
     model.preset = kCustomPreset;
@@ -146,7 +146,7 @@ void fill_numbers(Derivation& derivation, const Origin& origin) {
   for (const auto& [name, value] : settled.numbers) model.numbers[name] = value;
 }
 
-// Whether the family has such a model. What a file has left out has been said already.
+// Whether the family has such a model. Missing sizes have been reported already.
 void check_shape(Derivation& derivation) {
   const Model& model = derivation.config.model;
   for (const std::int64_t size :

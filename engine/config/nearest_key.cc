@@ -9,7 +9,7 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::size_t kLongestWord = 64;  // longer ones resemble nothing
+constexpr std::size_t kLongestWord = 64;  // longer words are not compared
 constexpr std::size_t kFewKeys = 12;
 
 std::string_view section_of(std::string_view path) {
@@ -47,7 +47,7 @@ std::string nearest_word(std::string_view word, const Words& words) {
   if (word.size() <= kLongestWord) {
     for (const std::string_view candidate : words) {
       const int distance = edit_distance(word, candidate);
-      // A word with nothing left of it is not a misspelling.
+      // If it keeps no letter of the candidate, it is not a misspelling of it.
       if (distance < best && distance < static_cast<int>(candidate.size())) {
         best = distance;
         nearest = candidate;
@@ -71,7 +71,7 @@ struct OtherWord {
   std::string_view word;
   std::string_view key;  // ours
 };
-// What transformers' trainer, TRL and PEFT call what has another name here.
+// Names in transformers' Trainer, TRL and PEFT for keys with another name here.
 constexpr OtherWord kOtherWords[] = {
     {"learning_rate", "optimizer.params.lr"},
     {"adam_beta1", "optimizer.params.betas"},
@@ -95,7 +95,7 @@ constexpr OtherWord kOtherWords[] = {
     {"load_in_8bit", "recipe.lora.base_bits (8)"},
 };
 
-// Empty: it is none of theirs.
+// Our key for one of these names; empty for any other word.
 std::string_view key_of_other_word(std::string_view word) {
   for (const OtherWord& other : kOtherWords)
     if (other.word == word) return other.key;

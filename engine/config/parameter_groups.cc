@@ -29,7 +29,7 @@ class Matcher {
     return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0 ||
            (name != names_.head && ::fnmatch(pattern.c_str(), in_files(name).c_str(), 0) == 0);
   }
-  // The name as it is nearer to the pattern.
+  // The distance of the nearer of the two names.
   int distance(const std::string& pattern, const std::string& name) const;
 
  private:
@@ -38,7 +38,8 @@ class Matcher {
   const engine::ParameterNames& names_;
 };
 
-// The edits of a pattern after which it matches the name: * stands for any text, ? for any letter.
+// The number of edits after which a pattern matches the name; * stands for any text, ? for any
+// letter.
 int edits_to_match(std::string_view pattern, std::string_view name) {
   std::vector<int> last(name.size() + 1), row(name.size() + 1);
   for (std::size_t j = 0; j <= name.size(); ++j) last[j] = static_cast<int>(j);
@@ -59,7 +60,7 @@ int Matcher::distance(const std::string& pattern, const std::string& name) const
   return std::min(edits_to_match(pattern, name), edits_to_match(pattern, in_files(name)));
 }
 
-// "layers.#.mlp": one for all layers.
+// "layers.#.mlp": the same for all layers.
 std::string without_numbers(const std::string& name) {
   std::string text;
   for (const char letter : name) {
@@ -69,7 +70,7 @@ std::string without_numbers(const std::string& name) {
   return text;
 }
 
-// The nearest of the model's names, one of each kind.
+// The nearest of the model's names, one per kind.
 std::string nearest_names(const Matcher& matcher, const std::string& pattern,
                           const engine::ModelLayout& layout) {
   std::vector<std::pair<int, std::string>> names;
@@ -105,7 +106,7 @@ class Grouping {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       const std::vector<std::string>& patterns = groups_[g].match;
       for (std::size_t i = 0; i < patterns.size(); ++i) {
-        // Once it is known that a pattern is of use, a later group's need not be tried.
+        // A pattern that has matched need not be tried again in later groups.
         if ((first >= 0 && matched_[g][i]) || !matcher_.matches(patterns[i], name)) continue;
         matched_[g][i] = true;
         if (first < 0) first = static_cast<int>(g);
@@ -115,7 +116,7 @@ class Grouping {
     return first;
   }
 
-  // Once all have theirs.
+  // Call it after all parameters were grouped.
   Status check() const {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       for (std::size_t i = 0; i < matched_[g].size(); ++i)
@@ -208,7 +209,7 @@ void derive_parameter_groups(Derivation& derivation) {
     derivation.reject(
         "optimizer.groups has an lr, which the scheduler's rates are scaled by as lr / "
         "optimizer.params.lr, and that is 0: give it, too");
-  // The plan, which has the module, refuses what matches nothing.
+  // The plan, which has the module, refuses patterns that match nothing.
   if (!derivation.answers.means_default_model && !derivation.gives_any("model")) return;
   const engine::ModelShape shape = config.model.shape();
   const engine::LoraRecipe lora = config.lora.recipe();

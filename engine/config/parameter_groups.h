@@ -1,14 +1,15 @@
-// Which learning rate and weight decay each parameter of a model has: what optimizer.groups says
-// about its name.
+// The learning rate and weight decay of each parameter of a model, from optimizer.groups and the
+// parameter's name.
 //
-// A pattern is a shell glob (fnmatch(3): *, ? and [...], where * goes over dots). It is matched
-// with a parameter's name in checkpoints ("layers.0.mlp.up_proj.weight") and with the name that it
-// has in transformers ("model.layers.0.mlp.up_proj.weight"). Of several groups the first that
-// matches counts. What a group does not say follows from optimizer.params: lr, and weight_decay as
-// far as `decayed` has it.
+// A pattern is a shell glob (fnmatch(3): *, ? and [...], where * matches dots too). It is matched
+// with a parameter's name in checkpoints ("layers.0.mlp.up_proj.weight") and its name in
+// transformers ("model.layers.0.mlp.up_proj.weight"). The first group that matches counts. Values
+// that a group does not give come from optimizer.params: lr, and weight_decay as `decayed` selects
+// it.
 //
 // Threads: any; pure functions.
-// Errors:  kInvalidArgument names a pattern that no parameter is left for, and the nearest names.
+// Errors:  kInvalidArgument names a pattern that matches no remaining parameter, and the nearest
+//          names.
 #pragma once
 
 #include <string>
@@ -29,11 +30,13 @@ struct ParameterSetting {
 };
 
 struct ParameterSettings {
-  // Each once. The first two are those of parameters without a group, by engine::ParameterGroup.
+  // Without duplicates. The first two are for parameters without a group, by
+  // engine::ParameterGroup.
   std::vector<ParameterSetting> each;
-  // By unit and parameter, an index into them; empty without groups: it is ParameterSpec::group.
+  // By unit and parameter, an index into `each`. Empty without groups: then it is
+  // ParameterSpec::group.
   std::vector<std::vector<int>> of;
-  std::vector<int> taken;  // parameters of each group
+  std::vector<int> taken;  // number of parameters in each group
 };
 
 Result<ParameterSettings> parameter_settings(const Optimizer& optimizer,

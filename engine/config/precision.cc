@@ -1,4 +1,4 @@
-// Which type a run computes in, and what an "auto" there becomes.
+// The data type that a run computes in, and what "auto" becomes there.
 #include "engine/config/derive.h"
 
 namespace sluice::config {
@@ -7,7 +7,7 @@ namespace {
 constexpr std::string_view kFp16 = "fp16.enabled";
 constexpr std::string_view kBf16 = "bf16.enabled";
 
-// What computes, insofar as it matters for choosing a type.
+// The device's abilities that matter for choosing a type.
 GpuKind gpu_of(Derivation& derivation) {
   if (derivation.config.run.device == Device::kCpu) return GpuKind::kNone;
   if (derivation.answers.gpu) return *derivation.answers.gpu;
@@ -21,8 +21,8 @@ std::string why_bf16(const Derivation& derivation, GpuKind gpu) {
                                : "bf16, which the GPU has";
 }
 
-// "auto" for one or both types, as in Hugging Face's configurations: bf16 where the GPU has it,
-// else fp16; never one that another key rules out.
+// "auto" for one or both types, as in Hugging Face's configurations: bf16 if the GPU supports it,
+// else fp16; never a type that another key excludes.
 void choose(Derivation& derivation) {
   Config& config = derivation.config;
   const bool leaves_fp16 = derivation.says_auto(kFp16);

@@ -33,7 +33,7 @@ std::string shown_value(const KeyReport& report) {
   return report.value.substr(0, end) + "...";
 }
 
-// A file's name without its folders: the column has no room for them.
+// A file's name without its folders, to keep the column narrow.
 std::string file_name(const std::string& source) { return source.substr(source.rfind('/') + 1); }
 
 std::string line_of(const KeyReport& report, std::size_t path_width, std::size_t value_width) {
@@ -45,7 +45,7 @@ std::string line_of(const KeyReport& report, std::size_t path_width, std::size_t
   return line + "\n";
 }
 
-// Those that `belongs` accepts, in columns under the title; nothing where there are none.
+// The reports that `belongs` accepts, in columns under the title; empty if there are none.
 template <typename Belongs>
 std::string table(std::string_view title, const std::vector<KeyReport>& reports,
                   const Belongs& belongs) {

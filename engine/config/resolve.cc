@@ -41,7 +41,7 @@ const Config& default_config() {
   return defaults;
 }
 
-// What a string means needs no quotes: --set run.dir=7 is the folder "7".
+// A key of type string needs no quotes: --set run.dir=7 is the folder "7".
 Json override_value(const std::string& path, const std::string& text) {
   auto value = parse_json(path, text);
   const Key* key = find_key(path);
@@ -75,7 +75,7 @@ Result<Document> override_document(const std::string& text, int rank) {
   return Document{"--set", std::move(nested), rank, false};
 }
 
-// The config.json of a Hugging Face folder has nothing that could be told about key by key.
+// Detects the config.json of a Hugging Face folder, whose keys are not worth reporting one by one.
 Status check_is_no_model(const std::string& name, const Json& root) {
   if (!root.is_object() || !root.contains("model_type") || root.contains("model")) return {};
   return invalid(name +
@@ -133,7 +133,7 @@ std::string join(const std::string& a, const std::string& b) {
   return a.empty() || b.empty() ? a + b : a + "; " + b;
 }
 
-// No whole number that a key takes is negative, so a negative one can stand for what is still open.
+// No integer key may be negative, so a negative value can stand for an open one.
 Json value_or_auto(const Key& key, Config& config) {
   Json value = load_value(key, config);
   return value.is_number_integer() && value == kOpenSteps ? Json("auto") : value;
@@ -156,7 +156,8 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
       report.source = setting.source;
       report.given = !setting.is_auto();
       const bool to_default = setting.is_auto() && !noted;
-      const bool stays_auto = to_default && key.default_json == "\"auto\"";  // until the plan
+      const bool stays_auto =
+          to_default && key.default_json == "\"auto\"";  // until the plan decides
       report.was_auto = setting.was_auto || (setting.says_auto() && !stays_auto);
       const std::string given = "the default, for " + short_text(setting.value);
       report.reason = join(join(setting.note, report.reason), to_default ? given : "");
@@ -183,7 +184,7 @@ Result<Resolved> resolve(const Sources& sources) {
   Config config = default_config();
   config.world_size = sources.world_size;
   apply(collected, config);
-  // Rules applied to refused values would complain about what no one wrote.
+  // Rules applied to refused values would report errors in values that no source gives.
   if (!collected.rejections.empty()) return rejection(collected.rejections);
   Derivation derivation(collected, config, sources.answers);
   derive_all(derivation);
@@ -231,8 +232,8 @@ std::string usual_family(const Model& model) {
   return engine::preset_shape(model.preset).value_or(engine::ModelShape{}).family;
 }
 
-// Whether a file without the key means the same: so that those of models from before their family
-// had the number stay what they were, and older programs read them.
+// Whether a file without the key means the same. Then it is not written: files of models from
+// before their family had the number stay the same, and older programs can read them.
 bool goes_without_saying(const Key& key, const Model& model) {
   if (key.path == "model.family") return model.family == usual_family(model);
   const engine::ModelFamily* const family = engine::find_family(model.family);

@@ -1,28 +1,27 @@
-// resolve(): from a run file, a DeepSpeed file and overrides to one Config, together with what
+// resolve(): makes one Config from a run file, a DeepSpeed file and overrides, and reports what
 // became of every key.
 //
 // A run file is one JSON object: DeepSpeed's keys at top level, with DeepSpeed's meaning and
-// defaults, and Sluice's sections beside them (key_table.h). Later sources win: defaults, run file,
-// DeepSpeed file, overrides in their order. Where one source gives two of the three batch sizes, or
-// the 16-bit type to use, it overrides what an earlier one said about the rest.
+// defaults, and Sluice's own sections (key_table.h). Later sources win: defaults, run file,
+// DeepSpeed file, overrides in their order. If one source gives two of the three batch sizes, or
+// the 16-bit type, it overrides earlier sources for the rest too.
 //
-// Each source is read as DeepSpeed reads its files: with comments, trailing commas, keys without
-// quotes and a byte order mark (json_text.h). "auto" in a DeepSpeed file yields to the run
-// file's value, as it yields to the Trainer's elsewhere; any other "auto" is resolved by the key's
+// Each source is read in DeepSpeed's relaxed JSON: with comments, trailing commas, keys without
+// quotes and a byte order mark (json_text.h). An "auto" in a DeepSpeed file yields to the run
+// file's value, as it yields to the Trainer's elsewhere. Any other "auto" is resolved by the key's
 // rule, or is its default. null stands for the default.
 //
-// What only the data or the machine knows is passed in as an answer. Where a needed answer is
-// missing, the configuration says which (Resolved::questions): a model waits for the config.json in
-// model.path, run.epochs for the number of sequences in an epoch, and a precision that is "auto"
-// for what the GPU can do.
+// Facts about the data or the machine are passed in as answers. If a required answer is missing,
+// the configuration lists it (Resolved::questions). A model requires the config.json in model.path,
+// run.epochs the number of sequences in an epoch, and an "auto" precision the abilities of the GPU.
 //
-// A key that neither Sluice nor any DeepSpeed has known is an error in every source, with the
-// nearest known one. One that begins with an underscore or "//", or is "comment", is a comment.
+// A key unknown to Sluice and to every DeepSpeed version is an error in every source, with the
+// nearest known key. A key that begins with an underscore or "//", or is "comment", is a comment.
 //
-// Pure: nothing is read but what is given.
+// Pure: reads nothing but its arguments.
 //
 // Threads: any.
-// Errors:  kInvalidArgument, with a sentence for every key that cannot be used, not only the first.
+// Errors:  kInvalidArgument, with a sentence for every invalid key, not only the first.
 #pragma once
 
 #include <cstdint>
@@ -46,40 +45,40 @@ struct Answers {
   std::optional<GpuKind> gpu;  // that run.device allows
   std::optional<std::uint64_t> samples_per_epoch;
   std::optional<Source> model;  // the config.json in model.path
-  // What recipe.lora.adapter says of itself; without targets where these are no plain names.
+  // The recipe of recipe.lora.adapter; without targets if these are not plain names.
   std::optional<engine::LoraRecipe> adapter;
-  // A configuration that names no model means the default one, as the command line has it. A module
-  // from Python is none of the families'.
+  // Whether a configuration without a model means the default one, as on the command line. A module
+  // from Python is not a model of any family.
   bool means_default_model = false;
 };
 
-// Which answers would make a difference and are missing.
+// Missing answers that would make a difference.
 struct Questions {
   bool gpu = false;
   bool samples_per_epoch = false;
-  // The shape is a stand-in then, and what is wrong with it is not said.
+  // Then the shape is a stand-in, and its errors are not reported.
   bool model = false;
-  // Numbers of its recipe are defaults then, and its rank 0 where that is not given.
+  // Then the recipe has default numbers, and rank 0 if none is given.
   bool adapter = false;
 };
 
-// A number of steps that waits for the length of an epoch. As JSON it is "auto".
+// A number of steps that depends on the unknown length of an epoch. In JSON it is "auto".
 inline constexpr std::int64_t kOpenSteps = -1;
 
 struct Sources {
   std::optional<Source> run_file;
   std::optional<Source> deepspeed;
-  std::vector<std::string> overrides;  // "a.b=c": c as JSON, else as a string
+  std::vector<std::string> overrides;  // "a.b=c": c is JSON, or else a string
   std::int64_t world_size = 1;
   Answers answers = {};
-  // Questions about folders may stay open: of who asks what is open. Otherwise an open model, or
-  // an open rank of adapters, is an error.
+  // Whether questions about folders may stay open: the caller handles them. Otherwise an open
+  // model, or an open rank of adapters, is an error.
   bool leaves_folders_open = false;
 };
 
 enum class Outcome : std::uint8_t {
   kHonoured,
-  kIgnored,  // no meaning here, or another source decided otherwise: see the reason
+  kIgnored,  // no meaning here, or overridden by another source: see the reason
   kDerived,  // not given; follows from other keys
   kDefault,
 };
@@ -87,12 +86,12 @@ enum class Outcome : std::uint8_t {
 struct KeyReport {
   std::string path;
   Outcome outcome = Outcome::kDefault;
-  std::string value;      // resolved; of an ignored key what was given, shortened
-  std::string reason;     // empty where nothing needs to be said
-  std::string source;     // "run.json", "--set"; empty when it was not given
-  bool was_auto = false;  // a source says "auto"
-  bool given = false;     // honoured as a value, and not as "auto"
-  // Ignored although it asks for something: of DeepSpeed's, or of another schedule than the run's.
+  std::string value;      // resolved; for an ignored key the given value, shortened
+  std::string reason;     // empty if there is nothing to explain
+  std::string source;     // "run.json", "--set"; empty if not given
+  bool was_auto = false;  // a source gives "auto"
+  bool given = false;     // honoured as a value, not as "auto"
+  // Ignored although it requests something: a feature of DeepSpeed, or of another schedule.
   bool is_unused = false;
 };
 
@@ -100,24 +99,24 @@ struct Resolved {
   Config config;
   std::vector<KeyReport> reports;  // in the order of the key table, foreign keys last
   Questions questions;
-  // Keys that follow from the length of the run or the optimizer's learning rate, by their paths.
+  // Paths of keys that follow from the length of the run or the optimizer's learning rate.
   std::vector<std::string> kept_auto;
 };
 
 Result<Resolved> resolve(const Sources& sources);
 
-// A source as strict JSON, for those who look into it themselves.
+// A source as strict JSON, for callers that inspect it.
 Result<std::string> plain_json(const Source& source);
 
-// The file at `path` as a source; at most 1 MiB.
+// Reads the file at `path` as a source; at most 1 MiB.
 Result<Source> read_source(const std::string& path);
 
-// A run file that resolves to `config` again, with every key that has an effect in it: as numbers,
-// which stay what they are when another source changes the length of the run.
+// A run file that resolves to `config` again, with every key that has an effect. Derived values are
+// numbers, which do not change if another source changes the length of the run.
 std::string to_json(const Config& config);
 
-// Likewise for a run that may be made longer: what followed from its length is "auto" again, and
-// where run.epochs gave the length, it does so again.
+// The same for a run that may be extended: values derived from its length are "auto" again, and
+// run.epochs determines the length if it did before.
 std::string to_json(const Resolved& resolved);
 
 }  // namespace sluice::config

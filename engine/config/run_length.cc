@@ -1,4 +1,4 @@
-// How long a run is: run.steps, or run.epochs once the length of an epoch is known.
+// The length of a run: run.steps, or run.epochs once the length of an epoch is known.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace {
 constexpr std::string_view kSteps = "run.steps";
 constexpr std::string_view kEpochs = "run.epochs";
 
-// Whole steps that cover the epochs. The excess of a product of fractions over a whole number is
-// rounding: 0.1 of 30 sequences is 3.
+// Whole steps that cover the epochs. A product of fractions may exceed a whole number by a rounding
+// error: 0.1 of 30 sequences is 3.
 std::int64_t steps_in(double epochs, std::uint64_t samples, std::int64_t samples_of_a_step) {
   const double steps =
       epochs * static_cast<double>(samples) / static_cast<double>(samples_of_a_step);
@@ -22,7 +22,7 @@ std::int64_t steps_in(double epochs, std::uint64_t samples, std::int64_t samples
       1, static_cast<std::int64_t>(std::ceil(std::min(steps * (1 - kRounding), kMost))));
 }
 
-// The later source decides; a single source may give only one of them.
+// The later source decides; a single source may give only one of the two.
 bool keep_one(Derivation& derivation) {
   const int steps = derivation.rank(kSteps);
   const int epochs = derivation.rank(kEpochs);

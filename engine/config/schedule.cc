@@ -1,4 +1,4 @@
-// What a schedule takes from the optimizer and the run, and which parameters it has.
+// Fills a schedule's parameters from the optimizer and the run, and checks which it has.
 #include <algorithm>
 #include <cmath>
 
@@ -31,8 +31,8 @@ void derive_total(Derivation& derivation) {
   derivation.kept_auto.emplace_back(kTotal);
 }
 
-// Whether warmup_ratio says how long the warm-up is. The later source decides; of one source a
-// warm-up of 0 steps leaves it to the share, as in Hugging Face's trainer.
+// Whether warmup_ratio determines the length of the warm-up. The later source decides. Within one
+// source, a warm-up of 0 steps defers to the ratio, as in Hugging Face's Trainer.
 bool warms_by_ratio(Derivation& derivation) {
   const int ratio = derivation.rank(kWarmupRatio);
   const int steps = derivation.rank(kWarmupSteps);
@@ -99,7 +99,7 @@ void derive_warmup(Derivation& derivation) {
   Warmup& warmup = derivation.config.schedule.warmup;
   constexpr std::string_view kMaxLr = "scheduler.params.warmup_max_lr";
   if (!derivation.given(kMaxLr)) {
-    constexpr double kDecayDefault = 0.001;  // DeepSpeed's, only for the decaying form
+    constexpr double kDecayDefault = 0.001;  // DeepSpeed's, only for WarmupDecayLR
     const bool of_decay =
         config.schedule.type == ScheduleType::kWarmupDecay && !derivation.is_auto(kMaxLr);
     warmup.max_lr = of_decay ? kDecayDefault : config.optimizer.learning_rate;
@@ -111,8 +111,7 @@ void derive_warmup(Derivation& derivation) {
   derive_warmup_type(derivation);
 }
 
-// Steps of warmup_stable_decay that are not given: the decay is a tenth, and what is left is
-// stable.
+// Derives missing step counts of warmup_stable_decay: the decay is a tenth, and the rest is stable.
 void derive_stable_decay(Derivation& derivation) {
   Tail& tail = derivation.config.schedule.tail;
   const Warmup& warmup = derivation.config.schedule.warmup;
@@ -134,7 +133,7 @@ void derive_stable_decay(Derivation& derivation) {
   }
 }
 
-// Of cosine_with_min_lr: exactly one of two keys; the later source decides.
+// cosine_with_min_lr needs exactly one of two keys; the later source decides.
 void derive_min_lr(Derivation& derivation) {
   constexpr std::string_view kLr = "scheduler.params.min_lr";
   constexpr std::string_view kRatio = "scheduler.params.min_lr_ratio";

@@ -1,5 +1,5 @@
-// Whether a schedule can be run to its end: what DeepSpeed and transformers would find out in the
-// middle of a run, or never.
+// Checks whether a schedule can run to its end. DeepSpeed and transformers would fail in the middle
+// of a run, or never notice.
 #include <cmath>
 
 #include "engine/config/derive.h"
@@ -26,14 +26,14 @@ void check_polynomial(Derivation& derivation) {
                     short_text(Json(schedule.base_lr)));
 }
 
-// A run that is too short for its own schedule is no contradiction.
+// A run that is shorter than its own schedule is not a contradiction.
 void check_stable_decay(Derivation& derivation) {
   const Warmup& warmup = derivation.config.schedule.warmup;
   const Tail& tail = derivation.config.schedule.tail;
   if (derivation.given("scheduler.params.num_stable_steps") || warmup.steps == kOpenSteps ||
       warmup.total_steps == kOpenSteps || warmup.total_steps == derivation.config.run.steps)
     return;
-  if (warmup.total_steps < warmup.steps) return;  // a warning: decay_before_warmup()
+  if (warmup.total_steps < warmup.steps) return;  // only a warning: decay_before_warmup()
   if (tail.decay_steps <= warmup.total_steps - warmup.steps) return;
   derivation.reject(key_and_value("num_decay_steps", tail.decay_steps) + " and " +
                     key_and_value("warmup_num_steps", warmup.steps) + " are more than " +

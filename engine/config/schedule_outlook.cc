@@ -14,16 +14,16 @@ namespace {
 
 constexpr const char* kTotalKey = "scheduler.params.total_num_steps";
 
-// The number of updates after which the rate no longer moves, and the key that says so; nothing for
-// one that never stops moving, or never moved.
+// The number of updates after which the rate is constant, and the key that determines it. Nothing
+// for a rate that never becomes constant, or always is.
 struct End {
   std::int64_t step;
   const char* key;
   bool follows_run;        // "auto" makes it the length of the run
-  std::int64_t after = 1;  // how many updates later the first one is that runs at the last rate
+  std::int64_t after = 1;  // updates until the first one at the last rate
 };
 
-// Where its three parts end, which is total_num_steps unless num_stable_steps is given.
+// The end of its three parts, which is total_num_steps unless num_stable_steps is given.
 End end_of_stable_decay(const Schedule& schedule) {
   std::int64_t end = schedule.warmup.steps;
   for (const std::int64_t part : {schedule.tail.stable_steps, schedule.tail.decay_steps})
@@ -61,7 +61,7 @@ std::optional<End> end_of(const Schedule& schedule) {
   return {};
 }
 
-// The updates that warm up; 0: none do.
+// The number of warm-up updates; 0: no warm-up.
 std::int64_t warmup_of(const Schedule& schedule) {
   switch (schedule.type) {
     case ScheduleType::kWarmup:
@@ -73,7 +73,7 @@ std::int64_t warmup_of(const Schedule& schedule) {
   }
 }
 
-// Whether the schedule has a rate other than 0 anywhere.
+// Whether the schedule ever has a rate other than 0.
 bool ever_moves_weights(const Schedule& schedule) {
   switch (schedule.type) {
     case ScheduleType::kWarmup:
@@ -102,8 +102,8 @@ std::string remedy(const End& end, std::int64_t run_steps) {
                          : "raise " + std::string(end.key) + ", or choose another scheduler.type";
 }
 
-// How many of the remaining steps come before the first at which the rates differ; nothing: they do
-// not. Looks at each of them or, if there are more than a million, at a million evenly spaced ones.
+// The number of remaining steps before the first at which the rates differ; nothing if they never
+// do. Checks each step, or a million evenly spaced ones if there are more.
 std::optional<std::int64_t> first_difference(const Config& was, const Config& now,
                                              const RunPosition& position) {
   constexpr std::int64_t kMostLooks = 1'000'000;
@@ -127,8 +127,8 @@ std::optional<std::int64_t> first_difference(const Config& was, const Config& no
   return other;
 }
 
-// Steps that are too few for the warm-up to leave 0, as many as there happened to be data for. Who
-// counts them out, to try one, is only told.
+// An error for a run of epochs with too few steps for the warm-up to leave 0, for its number of
+// steps depends on the data. If the steps are set explicitly, this is only a warning.
 Status check_warmup(const Schedule& schedule, std::int64_t left, std::int64_t last) {
   if (last >= warmup_of(schedule) || learning_rate(schedule, last) != 0) return {};
   return Error(
@@ -152,7 +152,7 @@ Status check_steps_left(const Config& config, const RunPosition& position) {
     SLUICE_RETURN_IF_ERROR(check_warmup(schedule, left, position.applied_step + left - 1));
   const auto end = end_of(schedule);
   if (!end || position.applied_step < end->step) return {};
-  // The rate at a linear decay's very end is not yet 0, but all that follow are.
+  // The rate at the very end of a linear decay is not yet 0, but all later rates are.
   const std::int64_t last = position.applied_step + left - 1;
   const bool one_is_left = learning_rate(schedule, position.applied_step) != 0;
   const std::int64_t zeros = one_is_left ? left - 1 : left;
@@ -193,7 +193,7 @@ std::string end_of_schedule(const Config& config, const RunPosition& position) {
   if (const std::string before = decay_before_warmup(schedule); !before.empty()) return before;
   const auto end = end_of(schedule);
   if (!end || last < end->step + end->after) return {};
-  // OneCycle has a rate for what follows the cycle.
+  // OneCycle defines a rate for after the cycle.
   if (!end->follows_run && learning_rate(schedule, last) != 0) return {};
   const std::int64_t after = last + 1 - std::max(end->step + end->after, position.applied_step);
   return "the schedule ends at step " + std::to_string(end->step) + " (" + end->key +

@@ -42,8 +42,7 @@ std::vector<std::string*> paths_of(Config& config) {
   return paths;
 }
 
-// Without "." and doubled slashes, which mean nothing. Where ".." leads depends on links, so it
-// stays.
+// Without "." and doubled slashes. ".." stays, since its target depends on links.
 fs::path plain(const fs::path& path) {
   fs::path made;
   for (const fs::path& part : path)
@@ -51,7 +50,7 @@ fs::path plain(const fs::path& path) {
   return made;
 }
 
-// Both are plain.
+// Both paths must be plain.
 std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path) {
   const auto parted = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
   if (parted.first != folder.end()) return std::nullopt;
@@ -63,8 +62,8 @@ std::optional<fs::path> relative_to(const fs::path& folder, const fs::path& path
   return rest.empty() ? std::nullopt : std::optional(rest);
 }
 
-// The relative paths of runs of earlier versions belong to the folder that the run was begun in.
-// They have run.dir, so the folder is known unless DIR was moved.
+// The relative paths of runs of earlier versions are relative to the folder in which the run began.
+// Such files have run.dir, so the folder is known unless DIR was moved.
 std::optional<fs::path> begun_in(const fs::path& run_dir, const fs::path& folder) {
   std::error_code ignored;
   fs::path base = plain(fs::absolute(folder, ignored));
@@ -75,8 +74,8 @@ std::optional<fs::path> begun_in(const fs::path& run_dir, const fs::path& folder
   return base;
 }
 
-// What the relative paths of a DIR/config.json are relative to; empty: the working folder. A
-// run.dir that means DIR is left out.
+// The base of the relative paths in a DIR/config.json; empty: the working folder. Removes a run.dir
+// that means DIR.
 fs::path base_of(Json& stored, const fs::path& folder) {
   const Json::json_pointer pointer("/run/dir");
   if (!stored.is_object() || !stored.contains(pointer) || !stored[pointer].is_string() ||
@@ -108,8 +107,8 @@ Result<Config> stored_config(const Config& config, const std::string& working_fo
   return stored;
 }
 
-// Of several ranks: accumulation follows from the batch of a step and the number of ranks, which is
-// the launch's, and may be another one.
+// With several ranks, accumulation follows from the step's batch and the number of ranks, which the
+// launcher gives and may change.
 std::string for_any_ranks(const std::string& json, std::int64_t world) {
   if (world == 1) return json;
   Json content = Json::parse(json);
@@ -133,12 +132,13 @@ Result<std::string> run_folder_json(const Resolved& resolved, const std::string&
 
 Source in_run_folder(Source source, const std::string& folder) {
   auto parsed = read_document(source.name, source.text);
-  if (!parsed.ok()) return source;  // resolve() says what is wrong with it
+  if (!parsed.ok()) return source;  // resolve() reports the error
   const fs::path base = base_of(*parsed, folder);
   for (const char* const key : kPathKeys) {
     const Json::json_pointer pointer(key);
     if (!parsed->is_object() || !parsed->contains(pointer)) continue;
-    for (Json& path : (*parsed)[pointer]) put_below(base, path);  // of a list, or the one
+    for (Json& path : (*parsed)[pointer])
+      put_below(base, path);  // a list's elements, or the value itself
   }
   source.text = parsed->dump();
   return source;

@@ -7,12 +7,12 @@
 namespace sluice::data {
 namespace {
 
-// A file's mask, read in blocks: documents follow one another.
+// A file's mask, read in blocks, since documents are consecutive.
 class MaskReader {
  public:
   explicit MaskReader(const TokenDocuments& documents) : documents_(documents) {}
 
-  // Of tokens [begin, end): those that are trained on.
+  // The number of trained tokens in [begin, end).
   Result<std::uint64_t> trained_among(std::uint64_t begin, std::uint64_t end) {
     std::uint64_t trained = 0;
     while (begin < end) {
@@ -35,14 +35,15 @@ class MaskReader {
   }
 
   const TokenDocuments& documents_;
-  std::unique_ptr<bool[]> mask_ = std::make_unique<bool[]>(kTokens);  // no vector<bool>: an array
+  std::unique_ptr<bool[]> mask_ =
+      std::make_unique<bool[]>(kTokens);  // a plain array, which vector<bool> does not contain
   std::uint64_t first_ = 0;
   std::uint64_t count_ = 0;
 };
 
 Status add_piece(MaskReader& mask, std::uint32_t number, std::uint64_t begin, std::uint64_t end,
                  DocumentPieces& to) {
-  constexpr std::uint64_t kFewest = 2;  // a token, and the one that is predicted from it
+  constexpr std::uint64_t kFewest = 2;  // a token, and one predicted from it
   std::uint64_t trained = 0;
   if (end - begin >= kFewest) {
     SLUICE_ASSIGN_OR_RETURN(trained, mask.trained_among(begin + 1, end));

@@ -1,10 +1,10 @@
-// Which parts of a file's documents are trained on, in sequences of T predictions.
+// Selects the parts of a file's documents that are trained on, for sequences of T predictions.
 //
-// A document of more than T + 1 tokens is cut to its first T + 1, left out, or split into parts of
-// which each begins with the last token of the one before. What has no token to train on is left
-// out, as it would only take room.
+// A document of more than T + 1 tokens is cut to its first T + 1, left out, or split. The parts of
+// a split each begin with the last token of the previous part. Pieces without a token to train on
+// are left out, as they would only waste space.
 //
-// Threads: any. Errors: as TokenDocuments.
+// Threads: any. Errors: those of TokenDocuments.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct DocumentPieces {
   std::uint64_t trained_tokens = 0;
 };
 
-// Adds those of documents [first, last) of a file that has them; `number` is the file's in its
-// corpus.
+// Adds the pieces of documents [first, last) of a file that has documents; `number` is the file's
+// index in its corpus.
 Status add_pieces(const TokenFile& file, std::uint32_t number, std::uint64_t first,
                   std::uint64_t last, const PieceOptions& options, DocumentPieces& to);
 

@@ -20,7 +20,7 @@ std::vector<std::uint64_t> best_fit(const std::vector<Piece>& pieces, std::uint6
   std::stable_sort(order.begin(), order.end(), [&](std::uint64_t a, std::uint64_t b) {
     return pieces[a].tokens > pieces[b].tokens;
   });
-  std::set<std::pair<std::uint64_t, std::uint64_t>> rows;  // room left, and the row's number
+  std::set<std::pair<std::uint64_t, std::uint64_t>> rows;  // free space, and the row's index
   std::vector<std::uint64_t> row_of(pieces.size());
   std::uint64_t count = 0;
   for (const std::uint64_t piece : order) {
@@ -37,7 +37,7 @@ std::vector<std::uint64_t> best_fit(const std::vector<Piece>& pieces, std::uint6
     row_of[piece] = row;
     if (left > needed) rows.emplace(left - needed, row);
   }
-  // Rows in the order of what they hold: those that were begun first have the longest pieces.
+  // Number rows by their first piece; until here, rows with the longest pieces come first.
   std::vector<std::uint64_t> renumbered(count, count);
   std::uint64_t next = 0;
   for (std::uint64_t& row : row_of) {
@@ -59,7 +59,7 @@ PackedRows::PackedRows(std::vector<Piece> pieces, const Options& options) : opti
   row_begins_.assign(rows + 1, 0);
   for (const std::uint64_t row : row_of) ++row_begins_[row + 1];
   std::partial_sum(row_begins_.begin(), row_begins_.end(), row_begins_.begin());
-  // Within a row in the order in which they came.
+  // Within a row, pieces keep their order.
   std::vector<std::uint64_t> next(row_begins_.begin(), row_begins_.end() - 1);
   pieces_.resize(pieces.size());
   std::uint64_t predictions = 0;
@@ -73,7 +73,7 @@ PackedRows::PackedRows(std::vector<Piece> pieces, const Options& options) : opti
 std::span<const Piece> PackedRows::at(std::uint64_t rows_drawn) const {
   std::uint64_t row = rows_drawn % count();
   if (options_.seed) {
-    // As ShuffledSampler, whose second stream of an epoch has no use here.
+    // Uses the streams of ShuffledSampler; an epoch's second stream is not needed here.
     const std::uint64_t epoch = rows_drawn / count();
     row = Permutation(count(), *options_.seed, 2 * epoch).at(row);
   }

@@ -9,8 +9,8 @@
 namespace sluice::data {
 namespace {
 
-// Feistel networks of very narrow halves reach few of the permutations: small sizes walk in a
-// domain of 256.
+// Feistel networks with very narrow halves reach few permutations, so small sizes use a domain of
+// 256.
 constexpr int kMinHalfBits = 4;
 constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 62;
 
@@ -29,7 +29,7 @@ Permutation::Permutation(std::uint64_t size, std::uint64_t seed, std::uint64_t s
 
 std::uint64_t Permutation::at(std::uint64_t index) const {
   SLUICE_CHECK(index < size_, "an index of the permutation");
-  // This ends: the cycle that `index` lies on leads back to it, and it is below size_.
+  // This terminates: the cycle of `index` leads back to it, and it is below size_.
   do {
     index = scrambled(index);
   } while (index >= size_);

@@ -1,11 +1,11 @@
-// Permutation: a shuffle of 0 .. size - 1 that needs no memory for its order.
+// Permutation: a shuffle of 0 .. size - 1 that stores no order.
 //
-// A Feistel network over the next power of four, its cycles walked until they come back below
-// `size`: a bijection by construction, whatever the key, with random access in some tens of
-// nanoseconds. Depends only on (size, seed, stream), on every machine; the order is part of what
-// a checkpoint means, so it never changes (the tests pin it).
+// A Feistel network over the next power of four, with cycle walking until a value is below `size`.
+// It is a bijection by construction, for any key, with random access in some tens of nanoseconds.
+// It depends only on (size, seed, stream), on every machine. Checkpoints rely on the order, so it
+// never changes (the tests pin it).
 //
-// Not for secrets.
+// Not cryptographically secure.
 #pragma once
 
 #include <array>

@@ -72,7 +72,7 @@ class DocumentSource final : public SampleSource {
       at += piece.tokens - 1;
     }
     if (at == row.inputs.size()) return {};
-    // Room that is left is a document of its own, of which nothing is learned.
+    // The rest of the row is a document of its own without targets that count.
     begin_document(at, row.inputs.size() - at, row);
     std::fill(row.inputs.begin() + static_cast<std::ptrdiff_t>(at), row.inputs.end(), 0);
     std::fill(row.targets.begin() + static_cast<std::ptrdiff_t>(at), row.targets.end(),
@@ -99,7 +99,7 @@ class DocumentSource final : public SampleSource {
     std::vector<std::int64_t> tokens(piece.tokens);
     SLUICE_RETURN_IF_ERROR(file.copy(piece.first_token, tokens));
     const std::size_t count = tokens.size() - 1;
-    const auto mask = std::make_unique<bool[]>(count);  // vector<bool> has no array inside
+    const auto mask = std::make_unique<bool[]>(count);  // vector<bool> contains no array
     const std::span trained(mask.get(), count);
     SLUICE_RETURN_IF_ERROR(file.documents()->copy_mask(piece.first_token + 1, trained));
     begin_document(at, count, row);

@@ -1,7 +1,7 @@
 // SampleSource: the sequences of a run's data by number, from windows of a text or from documents
 // packed into rows.
 //
-// Threads: all const calls from any thread. Errors: as TokenFile.
+// Threads: all const calls from any thread. Errors: those of TokenFile.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@
 
 namespace sluice::data {
 
-// One sequence of T tokens, to be filled.
+// One sequence of T tokens, filled by read().
 struct SampleRow {
   std::span<std::int64_t> inputs;
-  std::span<std::int64_t> targets;  // kIgnoredSample where nothing is to be learned
-  // Of sources that have documents: each token's position in its own, and where these begin in the
-  // row.
+  std::span<std::int64_t> targets;  // kIgnoredSample for targets that do not count
+  // For sources with documents: each token's position in its document, and where the documents
+  // begin in the row.
   std::span<std::int64_t> positions;
   std::vector<std::int64_t> begins;
   std::int64_t counted = 0;  // targets that are not ignored
 };
 inline constexpr std::int64_t kIgnoredSample = -100;  // kIgnoredTarget (cross_entropy.h)
 
-// What a sample is made of: pieces of files, one behind the other. A piece of n tokens gives n - 1
+// A piece of a sample; a sample is a sequence of pieces of files. A piece of n tokens gives n - 1
 // predictions.
 struct SamplePlace {
   std::uint32_t file = 0;
@@ -47,14 +47,14 @@ class SampleSource {
   SampleSource(const SampleSource&) = delete;
   SampleSource& operator=(const SampleSource&) = delete;
 
-  virtual std::uint64_t count() const = 0;  // of an epoch
+  virtual std::uint64_t count() const = 0;  // in an epoch
   virtual bool has_documents() const = 0;
-  // Those that its rows were chosen from; 0: there are none.
+  // The documents that its rows were chosen from; 0: none.
   virtual std::uint64_t documents() const { return 0; }
-  virtual std::uint64_t targets() const = 0;  // of an epoch; those that are not ignored
-  // What became of documents, as a sentence; empty: there are none.
+  virtual std::uint64_t targets() const = 0;  // in an epoch, without ignored ones
+  // What was done with the documents, as a sentence; empty: there are none.
   virtual std::string outcome() const { return {}; }
-  // Whether some of them are trained on in part, or not at all.
+  // Whether some documents are not, or only partly, trained on.
   virtual bool leaves_out() const { return false; }
   virtual std::uint64_t order_id() const = 0;
   virtual Status read(std::uint64_t sample, SampleRow& row) const = 0;
@@ -63,11 +63,11 @@ class SampleSource {
 
 struct SourceOptions {
   std::uint64_t sequence_tokens = 0;
-  std::optional<std::uint64_t> shuffle_seed;  // nothing: in order
+  std::optional<std::uint64_t> shuffle_seed;  // empty: in order
   LongDocuments longer = LongDocuments::kCut;
 };
 
-// Of ranges of files without documents. The corpus must outlive it.
+// Windows over ranges of files without documents. The corpus must outlive the source.
 Result<std::unique_ptr<SampleSource>> window_source(const TokenCorpus& corpus,
                                                     std::span<const TokenRange> ranges,
                                                     const SourceOptions& options);
@@ -78,7 +78,7 @@ struct DocumentRange {
   std::uint64_t first = 0;
   std::uint64_t last = 0;
 };
-// kInvalidArgument where nothing is left to train on.
+// Rows of documents. kInvalidArgument if nothing is left to train on.
 Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
                                                       std::span<const DocumentRange> ranges,
                                                       const SourceOptions& options);

@@ -10,7 +10,7 @@
 namespace sluice::data {
 namespace {
 
-// Two streams of random numbers an epoch: the order of the windows, and where they begin.
+// Each epoch has two random streams: the order of the windows, and their shifts.
 std::uint64_t order_stream(std::uint64_t epoch) { return 2 * epoch; }
 std::uint64_t shift_stream(std::uint64_t epoch) { return 2 * epoch + 1; }
 
@@ -38,7 +38,7 @@ Status check_ranges(std::span<const TokenRange> ranges, std::uint64_t sequence_t
                    " in one piece: prepare more text, or shorten the sequences");
 }
 
-// The last entry whose first window is not after `window`.
+// The entry that contains `window`: the last whose first window is not after it.
 template <typename Windows>
 const Windows& holder_of(const std::vector<Windows>& windows, std::uint64_t window) {
   const auto after =
@@ -57,7 +57,7 @@ Result<ShuffledSampler> ShuffledSampler::create(std::span<const TokenRange> rang
   for (const TokenRange& range : ranges) {
     if (!has_window(range, length)) continue;
     const std::uint64_t tokens = range.token_count();
-    // One window fewer than would fit, so that there is room to move them.
+    // One window fewer than would fit leaves space to shift them.
     const std::uint64_t count = std::max<std::uint64_t>(1, (tokens - length) / length);
     sampler.windows_.push_back({range, sampler.samples_per_epoch_, tokens - 1 - count * length});
     sampler.samples_per_epoch_ += count;
@@ -70,7 +70,7 @@ Sample ShuffledSampler::at(std::uint64_t samples_drawn) const {
   const Permutation order(samples_per_epoch_, options_.seed, order_stream(epoch));
   const std::uint64_t window = order.at(samples_drawn % samples_per_epoch_);
   const Windows& in = holder_of(windows_, window);
-  // A generator for each range, so that a range's shift does not depend on how many are before it.
+  // One generator per range, so that its shift does not depend on the number of earlier ranges.
   aio::SplitMix shifts(aio::SplitMix(options_.seed, shift_stream(epoch)).next(), in.range.file);
   const std::uint64_t shift = shifts.below(in.slack_tokens + 1);
   return {

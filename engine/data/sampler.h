@@ -1,21 +1,21 @@
-// Samplers: which tokens the k-th training or validation sequence is. Arithmetic only, no IO.
+// Samplers: locate the k-th training or validation sequence in the tokens. Arithmetic only, no IO.
 //
-// A sequence of length T is a window of T + 1 tokens, inputs and targets shifted by one; windows
-// begin T tokens apart, so every token is predicted once, and never cross the end of a range.
+// A sequence of length T is a window of T + 1 tokens, with inputs and targets shifted by one.
+// Windows begin T tokens apart, so every token is predicted once, and never cross the end of a
+// range.
 //
 // ShuffledSampler (training): an epoch is every window once, in an order that depends only on
-// (seed, epoch). Each epoch shifts the windows of each range by a different amount, so that their
-// borders fall elsewhere; for that, the windows of a range leave T - 1 to 2T - 2 of its tokens
-// unused, different ones each epoch (fewer where the range has only one window). The whole state is
-// one number, the samples drawn so far, and at(k) has random access: resuming is just continuing to
-// count.
+// (seed, epoch). Each epoch shifts the windows of each range by a different amount, so that window
+// boundaries vary. For that, each range leaves T - 1 to 2T - 2 of its tokens unused, different ones
+// each epoch (fewer if it has only one window). The whole state is one number, the samples drawn so
+// far, and at(k) has random access: resuming means continuing to count.
 //
-// SequentialSampler (validation): every window in order, no shuffle, so that the same batches are
-// evaluated each time.
+// SequentialSampler (validation): every window in order, unshuffled, so that every evaluation uses
+// the same batches.
 //
 // Threads: all const calls from any thread.
-// Errors:  kInvalidArgument when no range has a window, with the number of tokens there are and
-//          that are needed.
+// Errors:  kInvalidArgument if no range has a window, with the number of available and required
+//          tokens.
 #pragma once
 
 #include <cstdint>
@@ -46,22 +46,22 @@ class ShuffledSampler {
     std::uint64_t sequence_tokens = 0;  // T
     std::uint64_t seed = 0;
   };
-  // Ranges without a window are left out.
+  // Ranges without a window are ignored.
   static Result<ShuffledSampler> create(std::span<const TokenRange> ranges, const Options& options);
 
   std::uint64_t samples_per_epoch() const { return samples_per_epoch_; }
   std::uint64_t sequence_tokens() const { return options_.sequence_tokens; }
   Sample at(std::uint64_t samples_drawn) const;
 
-  // What at() depends on, as one number: a checkpoint's position means the same samples only where
-  // this is the same. It knows the ranges, not what is in them: see TokenCorpus::fingerprint().
+  // A hash of everything that at() depends on: a checkpoint's position identifies the same samples
+  // only if this is equal. It covers the ranges, not their content: see TokenCorpus::fingerprint().
   std::uint64_t order_id() const;
 
  private:
   struct Windows {
     TokenRange range;
-    std::uint64_t first_window;  // among those of all ranges
-    std::uint64_t slack_tokens;  // by how much an epoch may move them
+    std::uint64_t first_window;  // index among the windows of all ranges
+    std::uint64_t slack_tokens;  // largest shift in an epoch
   };
   explicit ShuffledSampler(const Options& options) : options_(options) {}
 

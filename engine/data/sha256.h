@@ -1,4 +1,4 @@
-// SHA-256 by OpenSSL, for fingerprints that Python's hashlib gives too.
+// SHA-256 by OpenSSL, for fingerprints that Python's hashlib can compute too.
 //
 // Threads: one at a time.
 // Errors:  none except lack of memory, which throws std::bad_alloc.
@@ -20,7 +20,7 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void update(std::string_view bytes);
-  // 64 hexadecimal digits of everything so far; the last call.
+  // 64 hexadecimal digits, for all bytes so far. No other call may follow.
   std::string finish();
 
  private:

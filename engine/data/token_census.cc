@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kTokensAtOnce = 1 << 16;
 
-// Of one text, whose documents end with a token.
+// For one text, whose documents end with a token.
 class EndCounter {
  public:
   explicit EndCounter(std::optional<std::int64_t> end) : end_(end) {}
@@ -35,12 +35,12 @@ class EndCounter {
   std::vector<std::uint64_t> lengths_;
 };
 
-// Of a file with documents and a mask.
+// For a file with documents and a mask.
 class MaskCounter {
  public:
   explicit MaskCounter(const TokenDocuments& documents) : documents_(documents) {}
 
-  // Tokens from `first` on, which follow those before.
+  // Adds tokens from `first` on, directly after the previous ones.
   Status add(std::uint64_t first, std::uint64_t count) {
     const std::span mask(mask_.get(), count);
     SLUICE_RETURN_IF_ERROR(documents_.copy_mask(first, mask));

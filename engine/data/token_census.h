@@ -1,11 +1,11 @@
-// TokenCensus: what one pass over all of a token file counts.
+// TokenCensus: statistics from one pass over a token file.
 //
-// Documents are those of TokenDocuments; in a file that is one text, what ends with the token that
-// ends a text, where that is known. A target is a token that is predicted and counts: in one text
-// every token but the first; else what the mask says, but for the first token of a document.
+// Documents are those of TokenDocuments. In a file that is one text they end with the end-of-text
+// token, if that is known. A target is a predicted token that counts. In one text that is every
+// token but the first; with a mask, every masked-in token except the first of a document.
 //
 // Memory:  8 bytes a document.
-// Errors:  as TokenFile.
+// Errors:  those of TokenFile.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,9 @@ struct TokenCensus {
   std::uint64_t tokens = 0;
   std::uint64_t targets = 0;
   std::uint64_t largest = 0;                   // token
-  std::uint64_t largest_at = 0;                // the first place that has it
-  std::vector<std::uint64_t> lengths;          // of documents in tokens, in ascending order; empty:
-                                               // where they end is not known
-  std::uint64_t documents_without_target = 0;  // of files with a mask
+  std::uint64_t largest_at = 0;                // the first position that has it
+  std::vector<std::uint64_t> lengths;          // of documents, in tokens, ascending; empty: unknown
+  std::uint64_t documents_without_target = 0;  // in files with a mask
 };
 
 using CensusProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
@@ -34,8 +33,8 @@ using CensusProgress = std::function<void(std::uint64_t done, std::uint64_t tota
 Result<TokenCensus> take_census(const TokenFile& file, std::optional<std::int64_t> end_of_text,
                                 const CensusProgress& progress);
 
-// How many lengths there are of each order of magnitude: 1, 2 to 3, 4 to 7, and so on up to the
-// longest; those below the shortest are left out.
+// The number of lengths in each power-of-two range: 1, 2 to 3, 4 to 7, and so on up to the longest.
+// Ranges below the shortest are left out.
 struct LengthRange {
   std::uint64_t from = 0;
   std::uint64_t to = 0;

@@ -1,11 +1,11 @@
 // TokenCorpus: several token files as one text, split into training and validation data.
 //
-// Files keep the order they are given in; it is part of what a sampler's position means. A split
-// takes the last contiguous part of each file for validation; to validate on separate files, open a
-// second corpus and use whole().
+// Files keep the given order, which a sampler's position depends on. A split takes the last
+// contiguous part of each file for validation; to validate on separate files, open a second corpus
+// and use whole().
 //
 // Threads: all const calls from any thread.
-// Errors:  as TokenFile.
+// Errors:  those of TokenFile.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace sluice::data {
 
 struct TokenSplit {
   std::vector<TokenRange> train;
-  std::vector<TokenRange> validation;  // empty when nothing was asked for
+  std::vector<TokenRange> validation;  // empty if no fraction was requested
 };
 
 class TokenCorpus {
@@ -32,23 +32,23 @@ class TokenCorpus {
 
   std::span<const TokenFile> files() const { return files_; }
   std::uint64_t token_count() const;
-  // Of all files together; see TokenFile::fingerprint().
+  // A hash over all files; see TokenFile::fingerprint().
   Result<std::uint64_t> fingerprint() const;
-  // Likewise TokenFile::token_hash().
+  // A hash over all files; see TokenFile::token_hash().
   Result<std::uint64_t> token_hash(std::uint64_t vocab_size = TokenFile::kAnyVocab) const;
 
   std::vector<TokenRange> whole() const;
 
   struct SplitOptions {
-    double validation_fraction = 0;  // at least 0, less than 1; 0: everything is trained on
+    double validation_fraction = 0;  // in [0, 1); 0: train on everything
     std::uint64_t sequence_tokens = 0;
   };
-  // Each file gives that fraction of its tokens, and at least one window. A file too short to keep
-  // a window for training as well is used only for training. kInvalidArgument when no file gives
-  // any.
+  // Takes that fraction of each file's tokens for validation, and at least one window. A file too
+  // short to keep a training window too is used only for training. kInvalidArgument if no file has
+  // a validation part.
   Result<TokenSplit> split(const SplitOptions& options) const;
 
-  // Sequence `sample`: out.size() is T + 1, inputs out[0 .. T), targets out[1 .. T + 1).
+  // Reads sequence `sample`: out.size() is T + 1, inputs out[0 .. T), targets out[1 .. T + 1).
   Status read(const Sample& sample, std::span<std::int64_t> out) const;
 
  private:

@@ -1,14 +1,14 @@
 // TokenDocuments: where the documents of a token file begin, and which of its tokens are trained
-// on: FILE.bin.documents and FILE.bin.mask, which tools/prepare --chat writes beside FILE.bin.
+// on. They are in FILE.bin.documents and FILE.bin.mask, which tools/prepare --chat writes next to
+// FILE.bin.
 //
-//   documents   little-endian uint64, ascending: the first token of each, and at last the number of
-//               tokens
-//   mask        a bit for each token, the lowest of a byte first: 1 where it is trained on, as the
-//               target of the token before it
+//   documents   little-endian uint64, ascending: the first token of each, then the number of tokens
+//   mask        a bit for each token, from the lowest bit of a byte on: 1 if it is trained on, as
+//               the target of the token before it
 //
 // Memory:  8 bytes a document; the mask is read on demand.
 // Threads: all const calls from any thread.
-// Errors:  sentences that begin with the path. kCorrupt where the two do not fit the tokens.
+// Errors:  sentences that begin with the path. kCorrupt if the two files do not match the tokens.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@ class TokenDocuments {
     std::uint64_t tokens = 0;
     std::uint64_t trained_tokens = 0;
   };
-  // Reads all of both files.
+  // Reads both files completely.
   static Result<TokenDocuments> open(const std::string& token_path, const Expected& expected);
 
   std::uint64_t count() const { return starts_.size() - 1; }
   std::uint64_t begin(std::uint64_t document) const { return starts_[document]; }
   std::uint64_t end(std::uint64_t document) const { return starts_[document + 1]; }
-  // The document that a token of the file lies in.
+  // The document that contains a token of the file.
   std::uint64_t holding(std::uint64_t token) const;
 
-  // What the mask has.
+  // Trained tokens in the mask.
   std::uint64_t trained_tokens() const { return trained_tokens_; }
-  // Of the mask: another one is another text to learn.
+  // A hash of the mask: with another mask, training learns another text.
   std::uint64_t mask_hash() const { return mask_hash_; }
   // Whether each of the tokens [first, first + out.size()) is trained on.
   Status copy_mask(std::uint64_t first, std::span<bool> out) const;

@@ -40,7 +40,7 @@ void widen(std::span<const std::byte> bytes, std::span<std::int64_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = token_at<Token>(bytes, i);
 }
 
-// uint32 ids below 65,536 look like uint16 ids of which every other one is zero.
+// uint32 ids below 65,536 look like uint16 ids, of which every other one is zero.
 bool looks_like_uint32(std::span<const std::byte> head, std::uint64_t file_bytes) {
   const std::uint64_t pairs = head.size() / 4;
   if (file_bytes % 4 != 0 || pairs < 16) return false;
@@ -52,7 +52,7 @@ bool looks_like_uint32(std::span<const std::byte> head, std::uint64_t file_bytes
   return low_halves_vary;
 }
 
-// Bytes of which none is a control character but those that texts have.
+// No control characters except those of text files.
 bool looks_like_text(std::span<const std::byte> head) {
   return !head.empty() && std::none_of(head.begin(), head.end(), [](std::byte byte) {
     const auto letter = std::to_integer<unsigned char>(byte);
@@ -83,7 +83,7 @@ Result<TokenFile> TokenFile::open(const std::string& path, const Options& option
   TokenFile tokens(std::move(file), {});
   SLUICE_ASSIGN_OR_RETURN(tokens.file_bytes_, tokens.file_->size_bytes());
   SLUICE_RETURN_IF_ERROR(tokens.find_layout(options));
-  // Windows are read in shuffled order: reading ahead would fetch what is not wanted.
+  // Windows are read in shuffled order: read-ahead would be wasted.
   ::posix_fadvise(tokens.file_->descriptor(), 0, 0, POSIX_FADV_RANDOM);
   return tokens;
 }
@@ -281,7 +281,7 @@ Result<std::uint64_t> TokenFile::fingerprint() const {
   for (std::uint64_t i = 0; i < kFingerprintSamples; ++i) {
     const std::span sample = std::span(tokens).first(count);
     const std::uint64_t room = token_count() - count;
-    // Without overflow for any count; the last sample ends with the file.
+    // No overflow for any count; the last sample ends at the end of the file.
     const std::uint64_t first = room / (kFingerprintSamples - 1) * i +
                                 room % (kFingerprintSamples - 1) * i / (kFingerprintSamples - 1);
     SLUICE_RETURN_IF_ERROR(copy(first, sample));

@@ -1,16 +1,16 @@
 // TokenFile: the tokens of one .bin file, read on demand.
 //
-// Formats: token_layout.h. A header decides what the tokens are; without one, the sidecar
-// FILE.bin.json that tools/prepare writes; without that, the caller's `type`; else uint16, and
-// note() says so. Where two of them are present and disagree, open() refuses. A sidecar of version
-// 2 has files of documents and of what is trained on beside it (token_documents.h).
+// Formats: token_layout.h. The type of the tokens comes from the header, or else from the sidecar
+// FILE.bin.json of tools/prepare, or else from Options::type. Without any of these it is uint16,
+// and note() says so. open() fails if two of them disagree. A sidecar of version 2 has two files
+// next to it, with documents and with the training mask (token_documents.h).
 //
-// Reads use pread, not a mapping. A file that is truncated, or a drive that fails, during training
-// is then an error with a name instead of a SIGBUS, and the corpus does not count as this process's
-// memory. A sequence of 1024 tokens costs a few microseconds from the page cache.
+// Reads use pread, not a mapping. A truncated file, or a failing drive, is then an error with a
+// name instead of a SIGBUS, and the corpus does not count as this process's memory. A sequence of
+// 1024 tokens takes a few microseconds from the page cache.
 //
 // Threads: all const calls from any thread. Move-only; the destructor closes the file.
-// Errors:  sentences that begin with the path. kEndOfFile when the file has become shorter.
+// Errors:  sentences that begin with the path. kEndOfFile if the file has become shorter.
 #pragma once
 
 #include <cstdint>
@@ -31,33 +31,33 @@ struct TokenSidecar;
 class TokenFile {
  public:
   struct Options {
-    std::optional<TokenType> type;  // of a file that does not say so itself; nothing: see above
+    std::optional<TokenType> type;  // for files that do not specify it; empty: see above
   };
   static Result<TokenFile> open(const std::string& path, const Options& options);
 
   const std::string& path() const { return file_->path(); }
   TokenType type() const { return layout_.type; }
   std::uint64_t token_count() const { return layout_.token_count; }
-  // From the sidecar; 0 when there is none.
+  // From the sidecar; 0 if there is none.
   std::uint64_t vocab_size() const { return vocab_size_; }
-  // Of files that have them; null: the file is one text.
+  // Null: the file is one text.
   const TokenDocuments* documents() const { return documents_.get(); }
-  // Nothing says of which type its tokens are; note() says of which they are taken to be.
+  // Whether the type of the tokens is a guess; note() says which.
   bool assumes_type() const { return assumes_type_; }
-  // What the user should know about how the file was interpreted; mostly empty.
+  // A note for the user about how the file was interpreted; usually empty.
   const std::string& note() const { return note_; }
 
-  // The tokens [first, first + out.size()), which must lie within the file.
+  // The tokens [first, first + out.size()), which must be in the file.
   Status copy(std::uint64_t first, std::span<std::int64_t> out) const;
 
-  // kInvalidArgument names the first token that is not an id of a vocabulary of `vocab_size`.
+  // kInvalidArgument names the first token outside a vocabulary of `vocab_size`.
   Status check_vocab(std::uint64_t vocab_size) const;
 
-  // Distinguishes this text from another of the same length: a hash of type, count and sixteen
-  // samples of the tokens, and of all of a mask. The same on every machine.
+  // Distinguishes this text from others of the same length: a hash of type, count and sixteen
+  // samples of the tokens, and of the whole mask. The same on every machine.
   Result<std::uint64_t> fingerprint() const;
-  // A hash of every token: reads the whole file. The same on every machine. With a vocabulary in
-  // the same pass what check_vocab() refuses.
+  // A hash of every token: reads the whole file. The same on every machine. With a vocabulary, the
+  // same pass also returns the error of check_vocab().
   static constexpr std::uint64_t kAnyVocab = ~std::uint64_t{0};
   Result<std::uint64_t> token_hash(std::uint64_t vocab_size = kAnyVocab) const;
 
@@ -68,10 +68,10 @@ class TokenFile {
   Status take_raw(TokenType type);
   Status take_documents(const TokenSidecar& sidecar);
   Status read_bytes(std::uint64_t offset_bytes, std::span<std::byte> out) const;
-  // Of a part of the tokens, the first of which is number `first`.
+  // Checks a part of the tokens that begins at token `first`.
   Status check_part(std::uint64_t first, std::span<const std::byte> bytes,
                     std::uint64_t vocab_size) const;
-  // All tokens in order, a part at a time: visit(first, bytes) returns a Status.
+  // All tokens in order, one part at a time: visit(first, bytes) returns a Status.
   template <typename Visit>
   Status scan(Visit visit) const;
 

@@ -19,7 +19,7 @@ constexpr std::array<HeaderKind, 2> kHeaderKinds = {{
     {20240520, 1, TokenType::kUint16},  // GPT-2
     {20240801, 7, TokenType::kUint32},  // Llama 3
 }};
-// llm.c's multiple-choice questions: the same kind of header over something else.
+// llm.c's multiple-choice questions have the same kind of header, but other content.
 constexpr std::int32_t kEvaluationMagic = 20240522;
 
 std::int32_t word_at(std::span<const std::byte> head, std::size_t index) {

@@ -1,12 +1,12 @@
-// TokenLayout: where the tokens of a file lie and how wide they are.
+// TokenLayout: the position and width of the tokens in a file.
 //
-// Three formats, little-endian all of them:
-//   raw         nothing but tokens, uint16 or uint32 (nanoGPT's .bin, tools/prepare)
+// Three formats, all little-endian:
+//   raw         only tokens, uint16 or uint32 (nanoGPT's .bin, tools/prepare)
 //   llm.c       256 int32 (magic 20240520, version 1, token count), then uint16 tokens
 //   llm.c       256 int32 (magic 20240801, version 7, token count), then uint32 tokens
-// A raw file that begins with one of these magics is taken for llm.c's: as uint32 no vocabulary
-// reaches that far, and as uint16 it would be the ids 55432 or 55713 and then 308, the first above
-// GPT-2's.
+// A raw file that begins with one of these magics is read as llm.c's. No vocabulary has a uint32 id
+// that large. Read as uint16, the first id would be 55432 or 55713, which is above GPT-2's, and the
+// second 308.
 //
 // Pure functions of bytes.
 //
@@ -43,12 +43,12 @@ struct TokenLayout {
 
 inline constexpr std::uint64_t kTokenHeaderBytes = 256 * sizeof(std::int32_t);
 
-// The layout that a header declares, or nothing where the file begins with none. `head` is the
-// file's first min(file_bytes, kTokenHeaderBytes) bytes.
+// The layout that a header declares; nothing if the file has no header. `head` is the file's first
+// min(file_bytes, kTokenHeaderBytes) bytes.
 Result<std::optional<TokenLayout>> header_layout(std::span<const std::byte> head,
                                                  std::uint64_t file_bytes);
 
-// The layout of a file that is tokens of `type` and nothing else.
+// The layout of a file that contains only tokens of `type`.
 Result<TokenLayout> raw_layout(TokenType type, std::uint64_t file_bytes);
 
 }  // namespace sluice::data

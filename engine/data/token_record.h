@@ -1,7 +1,7 @@
-// TokenRecord: what a sidecar says for people (token_sidecar.h says what it says for the engine):
-// where the text of a token file came from, and what the preparation left out.
+// TokenRecord: the informational part of a sidecar: the source of a token file's text, and what the
+// preparation left out. token_sidecar.h has the part that the engine uses.
 //
-// Everything in it may be missing, as in files of older versions: then there is nothing here.
+// Everything may be missing, as in files of older versions; the fields are then empty.
 // Errors: none.
 #pragma once
 
@@ -17,15 +17,16 @@ namespace sluice::data {
 struct TokenRecord {
   std::optional<std::uint64_t> sources;  // files that were read
   std::optional<std::uint64_t> source_bytes;
-  std::optional<std::uint64_t> documents;  // also of a file that is one text
-  std::string train_on;                    // of conversations: "assistant", "last", "all"
+  std::optional<std::uint64_t> documents;  // also for a file that is one text
+  std::string train_on;                    // for conversations: "assistant", "last", "all"
 
-  // Of the whole preparation, of which the file may be a part.
+  // Statistics of the whole preparation, which may have written more files.
   struct Preparation {
-    std::optional<std::uint64_t> conversations;  // read; nothing: it was text
+    std::optional<std::uint64_t> conversations;  // read; empty: the source was text
     std::uint64_t cut = 0;                       // conversations
     std::uint64_t replaced = 0;                  // sources or conversations that were not UTF-8
-    std::vector<std::pair<std::string, std::uint64_t>> left_out;  // by reason, the most first
+    std::vector<std::pair<std::string, std::uint64_t>>
+        left_out;  // by reason, the most frequent first
   };
   std::optional<Preparation> preparation;
 };

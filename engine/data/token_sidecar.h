@@ -1,12 +1,13 @@
-// TokenSidecar: what tools/prepare says about a raw token file, in FILE.bin.json beside it.
+// TokenSidecar: what tools/prepare records about a raw token file, in FILE.bin.json next to it.
 //
-// A JSON object: "format" is "sluice-tokens", "version" 1 or 2, "dtype" "uint16" or "uint32",
-// "tokens" and "vocab_size" counts of 1 or more, "tokenizer" an object whose "kind" is text; its
-// "end_of_text" is a token, its "sha256" that of the tokenizer.json beside, its "vocabulary_sha256"
-// a fingerprint of what the tokens mean (tokenizer_vocabulary.h); each may be null or missing.
-// Version 2 has "documents" and "trained_tokens", counts of 1 or more: token_documents.h.
-// Everything else in it is for people and tools.
-// Errors are sentences without the file's name.
+// A JSON object. "format" is "sluice-tokens", "version" 1 or 2, "dtype" "uint16" or "uint32". The
+// counts "tokens" and "vocab_size" are at least 1. The object "tokenizer" has a "kind", which is
+// text; "end_of_text", a token; "sha256", the hash of the tokenizer.json next to it; and
+// "vocabulary_sha256", a fingerprint of the tokens' meaning (tokenizer_vocabulary.h). All but
+// "kind" may be null or missing. Version 2 has "documents" and "trained_tokens", counts of at least
+// 1: token_documents.h. Other keys are for people and tools.
+//
+// Errors: sentences without the file's name.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +24,11 @@ struct TokenSidecar {
   TokenType type = TokenType::kUint16;
   std::uint64_t token_count = 0;
   std::uint64_t vocab_size = 0;
-  std::uint64_t documents = 0;  // 0: of version 1, one text from begin to end
+  std::uint64_t documents = 0;  // 0: version 1, one text
   std::uint64_t trained_tokens = 0;
   std::string tokenizer;  // "bytes", "bpe", or "file"
   std::optional<std::int64_t> end_of_text;
-  std::string tokenizer_sha256;  // both empty: not given
+  std::string tokenizer_sha256;  // empty if not given, as the next
   std::string vocabulary_sha256;
 };
 

@@ -54,7 +54,7 @@ std::string fingerprint(const std::vector<Entry>& entries) {
   return hash.finish();
 }
 
-// Of those that `a` has.
+// The first entry of `a` that `b` lacks, if it makes a difference.
 std::optional<TokenDifference> first_unmatched(const TokenizerVocabulary& a,
                                                const TokenizerVocabulary& b) {
   for (const Entry& entry : a.tokens) {

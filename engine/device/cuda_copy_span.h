@@ -1,5 +1,5 @@
-// CudaCopySpan: a copy in the trace, from here to the end of the block, timed as its stream reaches
-// either end. Enqueues nothing while no trace is active.
+// CudaCopySpan: records a copy in the trace, from here to the end of the scope, at the times when
+// its stream reaches each end. Enqueues nothing while no trace is active.
 //
 //   const CudaCopySpan span({.trace = trace, .track = TraceTrack::kH2d, .phase = "parameters",
 //                            .name = "h.0", .bytes = bytes}, stream);
@@ -26,7 +26,7 @@ class CudaCopySpan {
   struct Copy {
     TraceLog* trace = nullptr;  // null: not traced
     TraceTrack track = TraceTrack::kH2d;
-    const char* phase = nullptr;  // what of the unit is copied
+    const char* phase = nullptr;  // which part of the unit is copied
     const char* name = "";
     std::uint64_t bytes = 0;
   };

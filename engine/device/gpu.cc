@@ -18,7 +18,7 @@
 namespace sluice::engine {
 namespace {
 
-std::atomic<std::uint64_t> pinned_bytes{0};  // by the hook
+std::atomic<std::uint64_t> pinned_bytes{0};  // pinned by the hook
 
 class OwnedStateTier final : public offload::DeviceTier {
  public:
@@ -79,7 +79,7 @@ Status limit_cuda_memory(std::uint64_t bytes) {
     return Error(ErrorCode::kInternal,
                  std::string("asking the GPU for its memory failed: ") + cudaGetErrorString(asked));
   }
-  at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too
+  at::globalContext().lazyInitDevice(at::kCUDA);  // initializes the allocator too
   const double share = static_cast<double>(bytes) / static_cast<double>(total_bytes);
   c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(share, 1.0),
                                                      c10::cuda::current_device());

@@ -1,8 +1,8 @@
-// The GPU that a run computes on, as far as nothing of a step is in it: whether there is one, its
-// memory and the cap on it, pinned host memory, and memory for optimizer state. Without CUDA in the
-// build there is none: gpu_stub.cc.
+// The GPU that a run computes on, without any code of a step: its presence, its memory and the cap
+// on it, pinned host memory, and memory for optimizer state. A build without CUDA has no GPU
+// (gpu_stub.cc).
 //
-// Threads: the one that trains; the counters from any.
+// Threads: the training thread; the counters from any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,43 +17,44 @@
 
 namespace sluice::engine {
 
-// Whether this build has CUDA code, and LibTorch finds a GPU that it can use.
+// has_cuda_code(): this build has CUDA code. gpu_is_there(): LibTorch also finds a GPU that it can
+// use.
 bool has_cuda_code();
 bool gpu_is_there();
-// Whether a run of this configuration computes on the GPU of this machine: never where the build
-// has no CUDA code, so that nothing is planned for a GPU that the run then could not use.
+// Whether a run of this configuration computes on this machine's GPU. False if the build has no
+// CUDA code, so that no plan is made for a GPU that the run could not use.
 bool uses_cuda(const config::Config& config);
-// kInvalidArgument: the configuration asks for a GPU, and there is none, or no code for it.
+// kInvalidArgument: the configuration asks for a GPU, but there is none, or no code for it.
 Status check_device(const config::Config& config);
 
 struct GpuMemory {
-  std::uint64_t free_bytes = 0;  // once this process has its context
+  std::uint64_t free_bytes = 0;  // with this process's context
   std::uint64_t total_bytes = 0;
 };
-// Of the current GPU; nothing where there is none.
+// The current GPU's memory; nothing if there is no GPU.
 std::optional<GpuMemory> cuda_memory();
 
-// From now on LibTorch takes no more of the current GPU than this, whatever the GPU has.
+// Limits LibTorch to this much of the current GPU from now on.
 Status limit_cuda_memory(std::uint64_t bytes);
-// From now on LibTorch's blocks of the GPU's memory grow in place ("expandable segments"), instead
-// of leaving holes between blocks of many sizes: for runs whose passes fill what the plan leaves
-// them to the last percent. Whatever PYTORCH_CUDA_ALLOC_CONF says of that is overruled.
+// Makes LibTorch's blocks of GPU memory grow in place from now on ("expandable segments"), which
+// avoids fragmentation by blocks of many sizes. It is for runs whose passes need nearly all the
+// memory that the plan leaves them. It overrides PYTORCH_CUDA_ALLOC_CONF.
 void grow_cuda_segments();
-// The most that LibTorch has had of the GPU at once.
+// The peak of LibTorch's GPU memory.
 std::uint64_t cuda_peak_bytes();
 
-// cudaHostRegister for the memory of pools.
+// Pins the memory of pools with cudaHostRegister.
 aio::PinHook cuda_pin_hook();
-// Host memory that cuda_pin_hook() has pinned, in this process and now.
+// The host memory of this process that cuda_pin_hook() has pinned at present.
 std::uint64_t cuda_pinned_bytes();
 
-// GPU memory for the optimizer state of tier gpu, whose steps go on `stream` (a cudaStream_t), or
-// on the one that is current now.
+// GPU memory for the optimizer state of tier gpu. Its steps run on `stream` (a cudaStream_t); null:
+// the stream that is current now.
 Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t bytes,
                                                                   void* stream = nullptr);
 
-int gpu_count();  // that this process may see
-// Where the current GPU is, as its driver names it; empty where there is none.
+int gpu_count();  // GPUs visible to this process
+// The PCI bus id of the current GPU, as its driver formats it; empty without a GPU.
 std::string cuda_bus_id();
 
 // "this build of Sluice has no CUDA code: ...".

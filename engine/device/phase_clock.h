@@ -1,7 +1,7 @@
-// PhaseClock: how long the parts of a step took on the device that computes, which on a GPU is not
-// when the host enqueued them.
+// PhaseClock: how long the parts of a step took on the device that computes. A GPU does not run
+// them when the host enqueues them.
 //
-// Threads: the one that trains.
+// Threads: the training thread.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,12 @@ namespace sluice::engine {
 class PhaseClock {
  public:
   virtual ~PhaseClock() = default;
-  // Numbers count from 0; a mark that was there is made anew.
+  // Marks are numbered from 0; marking an index again replaces its mark.
   virtual void mark(int index) = 0;
-  // Between two marks, once the device has reached the second.
+  // The time between two marks, once the device has reached the second.
   virtual std::int64_t elapsed_ns(int from, int to) = 0;
-  // Writes the host's time to `*where` when the device reaches this point. `where` must outlive
-  // that; costs time on a GPU, so for traces only.
+  // Writes the host's time to `*where` when the device reaches this point. `where` must live until
+  // then. This costs time on a GPU, so it is for traces only.
   virtual void stamp(std::int64_t* where) = 0;
 };
 
@@ -44,7 +44,7 @@ class CpuPhaseClock final : public PhaseClock {
   std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
-// Of the stream that is current; null in a build without CUDA.
+// Measures the current stream; null in a build without CUDA.
 std::unique_ptr<PhaseClock> make_cuda_phase_clock();
 
 }  // namespace sluice::engine

@@ -1,7 +1,7 @@
-// LibTorch's part for CUDA, which registers thousands of operators when it is loaded: only where
-// there is a driver, so that a program on a machine without one starts in half the time. Before
-// main, since LibTorch asks once whether that part is there. In Python, `import torch` has loaded
-// it already.
+// Loads LibTorch's CUDA library only if there is a driver. It registers thousands of operators, so
+// a program on a machine without a GPU starts in half the time. It must run before main, because
+// LibTorch checks once whether the library is loaded. In Python, `import torch` has loaded it
+// already.
 #include "engine/device/torch_cuda.h"
 
 #include <dlfcn.h>
@@ -11,17 +11,17 @@
 namespace sluice::engine {
 
 extern "C" [[gnu::constructor]] void sluice_load_torch_cuda() {
-  // WSL's driver and those in containers are found like any other.
+  // This also finds the drivers of WSL and of containers.
   if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) return;
   if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL) != nullptr) return;
-  // Before main, where nothing else can say it.
+  // main has not begun, so no other code can report this.
   std::fprintf(stderr,
                "sluice: no GPU can be used, since LibTorch's part for CUDA was not loaded: %s\n",
                dlerror());
 }
 
 void clear_cublas_workspaces() {
-  // at::cuda::clearCublasWorkspaces(), the only one of its functions that is called here.
+  // at::cuda::clearCublasWorkspaces(), the only function of the library that is called here.
   void* const found = dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv");
   if (found != nullptr) reinterpret_cast<void (*)()>(found)();
 }

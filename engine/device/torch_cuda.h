@@ -1,11 +1,10 @@
-// LibTorch's part for CUDA (libtorch_cuda.so). Every program that links sluice::torch loads it
-// before main, where there is a driver for a GPU.
+// LibTorch's CUDA library (libtorch_cuda.so). Every program that links sluice::torch loads it
+// before main if there is a GPU driver.
 #pragma once
 
 namespace sluice::engine {
 
-// Gives the memory that cuBLAS keeps for products back to LibTorch's allocator. Nothing where there
-// is no GPU.
+// Returns the workspaces of cuBLAS to LibTorch's allocator. No effect without a GPU.
 void clear_cublas_workspaces();
 
 }  // namespace sluice::engine

@@ -24,27 +24,27 @@ constexpr std::string_view kInfixA = ".lora_A.";
 constexpr std::string_view kInfixB = ".lora_B.";
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
-constexpr int kMostDepth = 8;  // of a file that PEFT wrote; writing out what is deep recurses
+constexpr int kMostDepth = 8;  // of a file that PEFT wrote; dumping nested values recurses
 constexpr std::size_t kMostShown = 80;
 constexpr std::size_t kMostListed = 10;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 Error unknown(std::string what) { return Error(ErrorCode::kInvalidArgument, std::move(what)); }
 
-// Whether PEFT takes it for "not used".
+// Whether PEFT treats the value as "not used".
 bool is_off(const Json& value) {
   return value.is_null() || value == Json(false) || (value.is_structured() && value.empty()) ||
          value == Json("");
 }
 
-// Whatever a file holds, in a form that a terminal shows.
+// Any value of a file, in printable ASCII.
 std::string shown(const Json& value) {
   const std::string text =
       value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   return text.size() <= kMostShown ? text : text.substr(0, kMostShown) + "...";
 }
 
-// As it is where it is a name like any other, else in quotes.
+// A plain name as it is, any other in quotes.
 std::string shown_name(const std::string& name) {
   const auto is_plain = [](unsigned char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||
@@ -55,7 +55,7 @@ std::string shown_name(const std::string& name) {
   return plain ? name : in_quotes(name);
 }
 
-// Finds where a text is no JSON that PEFT could have written.
+// Finds the place where a text is not JSON that PEFT could have written.
 class FaultFinder final : public nlohmann::json_sax<Json> {
  public:
   Status find(std::string_view text) {
@@ -66,7 +66,7 @@ class FaultFinder final : public nlohmann::json_sax<Json> {
     const std::size_t at = std::min(position_ > 0 ? position_ - 1 : 0, text.size());
     const std::size_t before = text.rfind('\n', at == 0 ? 0 : at - 1);
     const std::size_t first = before == std::string_view::npos ? 0 : before + 1;
-    // Of a file in one line only what is around the fault.
+    // For a long line, show only the text around the fault.
     const std::size_t from = std::max(first, at > kMostShown / 2 ? at - kMostShown / 2 : 0);
     const std::string_view line =
         text.substr(from, std::min(text.find('\n', at), at + kMostShown / 2) - from);
@@ -96,11 +96,11 @@ class FaultFinder final : public nlohmann::json_sax<Json> {
   static constexpr std::string_view kAgain = ": save the adapter by PEFT's save_pretrained()";
 
   int depth_ = 0;
-  std::size_t position_ = 0;  // bytes read when it was found
+  std::size_t position_ = 0;  // bytes read up to the fault
 };
 
-// What is read here, and what says nothing about what adapters compute. Any other key that is used
-// is a variant that Sluice does not have.
+// Keys that are read here, or that do not affect what adapters compute. Any other key in use is a
+// variant that Sluice does not support.
 constexpr std::string_view kKnown[] = {"auto_mapping",
                                        "base_model_name_or_path",
                                        "bias",
@@ -159,7 +159,7 @@ Result<double> number_of(const Json& json, const char* key, double usual) {
 
 Result<std::vector<std::string>> targets_of(const Json& json) {
   const Json value = json.value("target_modules", Json());
-  // A pattern: which products it meant is seen by the tensors.
+  // For a pattern, the tensors show which products it matched.
   if (value.is_null() || (value.is_string() && value != Json("")))
     return std::vector<std::string>();
   const bool is_list =
@@ -172,8 +172,8 @@ Result<std::vector<std::string>> targets_of(const Json& json) {
   return value.get<std::vector<std::string>>();
 }
 
-// "model.layers.0.self_attn.q_proj" of that with PEFT's prefix and ".lora_A.weight"; empty: it is
-// no adapter's.
+// "model.layers.0.self_attn.q_proj" from that name with PEFT's prefix and ".lora_A.weight". Empty
+// for a tensor that is not an adapter's.
 std::string_view module_in(std::string_view name) {
   for (const std::string_view infix : {kInfixA, kInfixB}) {
     const std::size_t end = name.find(infix);
@@ -184,7 +184,7 @@ std::string_view module_in(std::string_view name) {
   return {};
 }
 
-// Those that any tensor has, in the family's order.
+// The targets that any tensor has, in the family's order.
 Result<std::vector<std::string>> targets_in(std::span<const TensorInfo> tensors,
                                             const ModelFamily& family) {
   std::set<std::string> found;
@@ -216,7 +216,7 @@ std::string list_of(const std::vector<std::string>& items) {
   return items.size() > kMostListed ? text + ", ..." : text;
 }
 
-// `found`: null where the file has no such tensor.
+// `found`: null if the file has no such tensor.
 Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std::string& name) {
   if (found == nullptr)
     return unknown("it has no tensor " + name +
@@ -240,8 +240,8 @@ Status check_finite(SafetensorsReader& reader, const TensorInfo& tensor) {
   return {};
 }
 
-// Where the file lists them, by the ends of their names: PEFT would leave out the adapters of
-// others.
+// Checks the listed targets, given as suffixes of module names: PEFT would drop adapters that match
+// none of them.
 Status check_targets(const std::string& path, const std::vector<std::string>& listed,
                      const std::vector<std::string>& found, std::span<const TensorInfo> tensors) {
   if (listed.empty()) return {};

@@ -1,10 +1,10 @@
-// Adapters in a folder of PEFT's: adapter_config.json, which says what they are, and
-// adapter_model.safetensors. What PEFT knows and Sluice does not compute is refused by key and
-// value.
+// Reads adapters from a PEFT folder: adapter_config.json, which describes them, and
+// adapter_model.safetensors. PEFT features that Sluice does not implement are refused, naming key
+// and value.
 //
-// Memory, threads: as SafetensorsReader's.
-// Errors:  name the file. kInvalidArgument: adapters that Sluice does not have, or others than were
-//          asked for. kCorrupt: a number that is not finite; open() reads all of them.
+// Memory and threads: those of SafetensorsReader.
+// Errors:  name the file. kInvalidArgument: adapters that Sluice does not support, or other than
+//          the requested ones. kCorrupt: a non-finite number; open() reads all of them.
 #pragma once
 
 #include <memory>
@@ -24,40 +24,40 @@ namespace sluice::engine {
 
 class ModelFamily;
 
-// adapter_config.json as far as Sluice has it.
+// The keys of adapter_config.json that Sluice uses.
 struct PeftConfig {
-  LoraRecipe recipe;  // targets as they are written, unless that is a pattern: then none
-  std::string base;   // the model that it names; may be empty
+  LoraRecipe recipe;  // targets as written; none if they are a pattern
+  std::string base;   // name of the base model; may be empty
 };
-// A sentence without the file's name, for any text. kCorrupt where a value is none.
+// For any text. Errors are a sentence without the file's name; kCorrupt for an invalid value.
 Result<PeftConfig> parse_peft_config(std::string_view text);
-// As PEFT reads it.
+// In PEFT's format.
 std::string peft_config_text(const PeftConfig& config);
 
-// In a file, by PEFT's rules.
+// A parameter's tensor name in a file, by PEFT's rules.
 std::string peft_name(const ModelShape& shape, const std::string& parameter);
 
 inline constexpr std::string_view kPeftConfigName = "adapter_config.json";
 inline constexpr std::string_view kPeftWeightsName = "adapter_model.safetensors";
 
-// That `folder` has no adapter_config.json, and what to name.
+// The error if `folder` has no adapter_config.json; says what to give instead.
 Error no_adapter(const std::string& folder);
 
-// The products of a family that the adapters in a folder have, by its tensors: what a pattern in
-// its file means.
+// The products of a family that have adapters in a folder, according to its tensors. This resolves
+// a pattern in adapter_config.json.
 Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
                                                     const ModelFamily& family);
 
-// kInvalidArgument where a folder that is named as a model's holds an adapter alone, with what to
-// name instead.
+// kInvalidArgument if a folder given as a model contains only an adapter; says what to give
+// instead.
 Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder);
 
 class AdapterWeights {
  public:
-  // With the targets that the file's tensors have. `queue` must outlive it.
+  // Uses the targets that the file's tensors have. `queue` must outlive this.
   static Result<AdapterWeights> open(aio::IoQueue& queue, const std::string& folder,
                                      const ModelShape& shape);
-  // Which have to be just those of `options`.
+  // The targets must be exactly those of `options`.
   static Result<AdapterWeights> open(aio::IoQueue& queue, const std::string& folder,
                                      const ModelOptions& options);
 
@@ -70,7 +70,7 @@ class AdapterWeights {
  private:
   PeftConfig config_;
   std::unique_ptr<SafetensorsReader> reader_;
-  std::unordered_map<std::string, std::string> name_in_file_;  // by ours
+  std::unordered_map<std::string, std::string> name_in_file_;  // by our name
 };
 
 }  // namespace sluice::engine

@@ -1,8 +1,8 @@
-// BaseFingerprint: which weights a model has that adapters were trained beside: they are worth
-// something beside these only. It depends on their values as fp32, in the model's order, and on
-// nothing else: not on a run's precision, on tiers, or on how files are cut. A sample of them,
-// which is read in moments, shows nearly every other base before any work; all of them, on their
-// way through that work, show every one.
+// BaseFingerprint: identifies the base weights that adapters were trained on; the adapters are
+// useless with any other base. It depends only on the weights' values as fp32, in the model's
+// order: not on a run's precision, on tiers, or on how files are split. The sample is read in
+// moments, and detects nearly every other base before any work. The hash of all weights is computed
+// while they are used, and detects every one.
 //
 // Threads: one at a time.
 #pragma once
@@ -19,20 +19,21 @@
 
 namespace sluice::engine {
 
-// Of a parameter's elements [first, first + count).
+// Elements [first, first + count) of a parameter.
 struct SampledRange {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
 };
-// Ascending, from the parameter's first element to its last; empty ones where it is small.
+// In ascending order, from the parameter's first element to its last; empty ranges for small
+// parameters.
 std::array<SampledRange, 4> sampled_ranges(std::uint64_t elements);
 
 class BaseFingerprint {
  public:
-  // The next values, [first, first + values.size()) of a parameter that has `elements`: units in
-  // forward order, their parameters in theirs, without the gaps.
+  // Adds the next values, [first, first + values.size()) of a parameter that has `elements`. Units
+  // must come in forward order, with their parameters in order and without padding.
   void add(std::uint64_t elements, std::uint64_t first, std::span<const float> values);
-  // 16 hexadecimal digits each.
+  // Each is 16 hexadecimal digits.
   std::string all() const;
   std::string sample() const;
 
@@ -41,16 +42,17 @@ class BaseFingerprint {
   swap::StreamHash sample_;
 };
 
-// The weights that are to be a checkpoint's base.
+// The weights given as a checkpoint's base.
 struct AskedBase {
   std::string path;    // a file, an index or a folder
-  std::string advice;  // what to do where they are others
+  std::string advice;  // what to do if they are a different base
 };
-// kInvalidArgument where a sample of them, a few KiB of each tensor, shows that the checkpoint's
-// adapters were trained beside others. Ok where it holds none, or has no sample (FORMAT.md).
+// kInvalidArgument if a sample of the weights, a few KiB of each tensor, shows that the
+// checkpoint's adapters were trained on another base. Ok if the checkpoint has no adapters or no
+// sample (FORMAT.md).
 Status check_base_sample(const ModelWeights& weights, const StoredRun& stored,
                          const AskedBase& base);
-// The checkpoint's adapters were trained beside others.
+// The error if the checkpoint's adapters were trained on another base.
 Error other_base(const AskedBase& base);
 
 }  // namespace sluice::engine

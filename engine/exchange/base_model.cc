@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMostBytes = 16 << 20;
 
-// Empty where there is none, or it cannot be read.
+// Empty if there is no such file, or it cannot be read.
 std::string text_of(aio::IoQueue& queue, const std::string& path) {
   const auto text = aio::read_small_file(queue, path, kMostBytes);
   return text.ok() ? *text : std::string();
@@ -33,7 +33,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(" \t\r") - first + 1));
 }
 
-// Of "key: value" a value that is plain or in quotes; empty for anything that is more.
+// The plain or quoted value in a line "key: value"; empty for any other form of value.
 std::string scalar(const std::string& value) {
   constexpr std::string_view kOfMore = "[{|>&*!%@`#";
   if (value.empty()) return {};
@@ -45,7 +45,8 @@ std::string scalar(const std::string& value) {
   return trimmed(std::string_view(value).substr(0, value.find(" #")));
 }
 
-// The scalars at the top of a model card's metadata, which is YAML between two lines of "---".
+// The scalars at the top level of a model card's metadata, which is YAML between two lines of
+// "---".
 std::map<std::string, std::string> card_metadata(const std::string& readme) {
   std::map<std::string, std::string> found;
   std::size_t at = 0;
@@ -67,7 +68,8 @@ std::map<std::string, std::string> card_metadata(const std::string& readme) {
   return line ? found : std::map<std::string, std::string>();
 }
 
-// "models--Qwen--Qwen3-0.6B", as the hub's cache calls the folders above its snapshots.
+// The name from "models--Qwen--Qwen3-0.6B": the hub's cache names the folders above its snapshots
+// so.
 std::optional<std::string> name_on_hub(const std::filesystem::path& folder) {
   constexpr std::string_view kPrefix = "models--";
   constexpr std::string_view kBetween = "--";
@@ -87,7 +89,7 @@ std::string member(const Json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-// "Qwen/Qwen3-0.6B", which is no path.
+// For example "Qwen/Qwen3-0.6B", which is not a path.
 bool is_name_on_hub(std::string_view text) {
   const auto is_plain = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/';
@@ -98,7 +100,7 @@ bool is_name_on_hub(std::string_view text) {
          std::all_of(text.begin(), text.end(), is_plain);
 }
 
-// As transformers writes it, and earlier versions of it.
+// The key of current and earlier versions of transformers.
 std::optional<DType> dtype_in(const Json& config) {
   for (const char* const key : {"dtype", "torch_dtype"}) {
     const std::string name = member(config, key);
@@ -111,7 +113,7 @@ std::optional<DType> dtype_in(const Json& config) {
 BaseModel described(aio::IoQueue& queue, const std::string& folder, const Json& config) {
   const std::filesystem::path absolute = absolute_folder(folder);
   const std::string said = member(config, "_name_or_path");
-  // A fine-tune's file may still name the model that it began with, which has other weights.
+  // A fine-tune's file may still name its base model, which has other weights.
   const std::string plain = absolute.filename().string();
   const std::string own = is_name_on_hub(said) && said.ends_with("/" + plain) ? said : plain;
   BaseModel base{.name = name_on_hub(absolute).value_or(own), .folder = absolute.string()};
@@ -179,7 +181,7 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
                  .generation_config = generation.is_object() ? generation.dump() : "",
                  .dtype = dtype_in(json)};
   if (json.contains("dtype")) return base;
-  // A run of an earlier version did not keep it; its base may still be there.
+  // Runs of earlier versions did not store it; their base may still exist.
   const Json config = json_or_discarded<Json>(text_of(queue, base.folder + "/config.json"));
   if (config.is_object()) base.dtype = dtype_in(config);
   return base;

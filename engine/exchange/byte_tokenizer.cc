@@ -9,7 +9,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kBytes = 256;
 
-std::string utf8(int code) {  // of two bytes at most
+std::string utf8(int code) {  // at most two bytes
   if (code < 0x80) return {static_cast<char>(code)};
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
@@ -19,7 +19,7 @@ bool stands_for_itself(int byte) {
          (byte >= 0xAE && byte <= 0xFF);
 }
 
-// Radford et al., "Language Models are Unsupervised Multitask Learners": bytes_to_unicode().
+// bytes_to_unicode() of Radford et al., "Language Models are Unsupervised Multitask Learners".
 Json vocabulary() {
   Json ids;
   int next_letter = kBytes;

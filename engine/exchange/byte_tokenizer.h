@@ -1,6 +1,6 @@
-// The tokenizer of byte tokens, as a tokenizer.json: each byte is the token of its number, and 256
-// ends a text. Bytes are written there in the alphabet that byte-level BPEs have in common, in
-// which every byte is a letter that can be seen; there are no merges.
+// The tokenizer of byte tokens, as a tokenizer.json: each byte is the token of its value, and 256
+// ends a text. Bytes are written in the common alphabet of byte-level BPEs, where every byte is a
+// printable letter. There are no merges.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// CheckpointWeights: the weights in a checkpoint that several ranks have written in parts, as those
-// of a file. Of one rank's checkpoint the weights are a safetensors set, which any reader takes.
+// CheckpointWeights: a WeightSource for a checkpoint that several ranks have written. The weights
+// of one rank's checkpoint are a safetensors set, which any reader can read.
 //
-// Memory, threads, errors: as CheckpointReader's; what is read is checked against the manifest.
+// Memory, threads and errors are those of CheckpointReader; all data is checked against the
+// manifest.
 #pragma once
 
 #include <memory>
@@ -15,7 +16,7 @@ namespace sluice::engine {
 
 class CheckpointWeights final : public WeightSource {
  public:
-  // Null where the folder is no such checkpoint. `queue` must outlive it.
+  // Null if the folder is no such checkpoint. `queue` must outlive this.
   static Result<std::unique_ptr<CheckpointWeights>> open(aio::IoQueue& queue,
                                                          const std::string& folder);
 

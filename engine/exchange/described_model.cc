@@ -22,7 +22,7 @@
 namespace sluice::engine {
 namespace {
 
-// Whose models are called so, and folders that are nobody's name; as in
+// Owners on the hub by model name, and folder names that are not models' names; as in
 // tools/corpus/tokenizer_folder.py.
 constexpr std::array<std::pair<std::string_view, const char*>, 5> kOwners = {
     {{"qwen", "Qwen"},
@@ -35,15 +35,15 @@ constexpr std::array<std::string_view, 9> kPlainFolders = {
 
 using Json = nlohmann::json;
 
-using Names = std::map<std::string, std::string>;  // ours -> the file's
+using Names = std::map<std::string, std::string>;  // our key -> the file's
 
-// What a file says of a shape, by our names.
+// What a file says about a shape, by our keys.
 struct Said {
   std::map<std::string, std::int64_t> sizes;  // stored_model()
   std::map<std::string, double> numbers;      // ModelShape::numbers
 };
 
-// In configurations, and what is stored of them.
+// The names of the keys in configurations and in stored runs.
 Names run_names(const ModelShape& shape) {
   Names names;
   for (const auto& [key, value] : stored_model(shape)) names[key] = "model." + key;
@@ -51,7 +51,7 @@ Names run_names(const ModelShape& shape) {
   return names;
 }
 
-// Whatever names a part of a transformers model is the file of one, though it may not say which.
+// A file with any of these keys belongs to a transformers model, even if it does not name the type.
 bool describes_model(const Json& json) {
   constexpr const char* kKeys[] = {"model_type", "architectures",       "n_layer",
                                    "n_embd",     "activation_function", "layer_norm_epsilon"};
@@ -59,7 +59,7 @@ bool describes_model(const Json& json) {
                      [&](const char* key) { return json.contains(key); });
 }
 
-// Of what the file says. A number that it has no other name for has ours there.
+// Compares what the file says. A number without a name of its own there appears under our name.
 template <typename Number, typename Text>
 void add_differences(const std::map<std::string, Number>& said, const Names& names,
                      const std::map<std::string, Number>& wanted, const Text& text,
@@ -119,7 +119,7 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
 
 // A run's own file, resolved: it has every number of the shape.
 Status check_run_file(const std::string& path, const Json& model, const ModelShape& wanted) {
-  // What it leaves out is the preset's: its family, and numbers that came later.
+  // Missing keys come from the preset: the family, and numbers added in later versions.
   const Json preset = model.value("preset", Json());
   ModelShape shape =
       preset_shape(preset.is_string() ? preset.get<std::string>() : "").value_or(ModelShape{});
@@ -162,7 +162,7 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
 
 std::string absent_model(const std::string& folder) {
   std::error_code error;
-  // A folder that may not be looked into may well be there.
+  // A folder without read permission may exist.
   if (std::filesystem::exists(folder, error) || error) return "";
   if (folder.ends_with(".safetensors") || folder.ends_with(".json")) return "";
   std::filesystem::path path = folder;
@@ -205,7 +205,7 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   const Json model = json.is_object() ? json.value("model", Json()) : Json();
   const bool of_model = json.is_object() && describes_model(json);
   if (model.is_object() && !of_model) return check_run_file(path, model, wanted);
-  // Weights in a folder of many things: a file that is of no model says nothing about them.
+  // Weights may be in a folder of many things: a config.json that is not a model's says nothing.
   if (json.is_object() && !of_model && folder != weights) return {};
   auto config = read_hugging_face_config(text);
   if (!config.ok()) return std::move(config).error().with_context(path);

@@ -1,6 +1,7 @@
-// Which model weights are of, where a file beside them says so: the config.json of a Hugging Face
-// folder, the config.json of a run's directory, or the manifest of a checkpoint. Tensors alone do
-// not tell: a model with another activation, another epsilon or other heads has the same ones.
+// Finds the model that weights belong to, if a file next to them describes it. That is the
+// config.json of a Hugging Face folder or of a run's directory, or the manifest of a checkpoint.
+// Tensors alone are not enough: models with another activation, epsilon or number of heads have the
+// same tensors.
 #pragma once
 
 #include <string>
@@ -11,17 +12,17 @@
 
 namespace sluice::engine {
 
-// The folder that weights lie in: `weights` itself, or the one of a file or an index.
+// The folder of `weights`: the path itself, or the folder of a file or an index.
 std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
 
-// Where there is no such folder: that, and the command that downloads a model into it. Empty where
-// there is one, or nobody can say, or the path is a file's.
+// If the folder does not exist: says so, with the command that downloads a model into it. Empty if
+// it exists, if that is unknown, or if the path is a file's.
 std::string absent_model(const std::string& folder);
-// The same as a further sentence at the end of a message.
+// The same, as an additional sentence at the end of a message.
 std::string download_hint(const std::string& folder);
 
-// kInvalidArgument: they are of a model that Sluice does not compute, or of another shape than
-// `wanted`, with what is different. kCorrupt: the file cannot be read. Ok where nothing says it.
+// kInvalidArgument: they belong to a model that Sluice does not support, or of another shape than
+// `wanted`; lists the differences. kCorrupt: the file cannot be read. Ok if no file describes them.
 Status check_described_model(aio::IoQueue& queue, const std::string& weights,
                              const ModelShape& wanted);
 

@@ -30,7 +30,7 @@ namespace {
 
 struct MergedWeights {
   ModelWeights& base;
-  AskedBase asked;  // where it is
+  AskedBase asked;  // its path
   CheckpointReader& adapters;
   LoraRecipe recipe;
   aio::Executor& executor;
@@ -62,7 +62,7 @@ Result<WholeAdapter> read_adapter(CheckpointReader& checkpoint, const std::strin
   return adapter;
 }
 
-// One row of the product, added to `row`.
+// Adds one row of the product to `row`.
 void add_row(const WholeAdapter& adapter, std::uint64_t index, std::uint64_t rank, float scale,
              std::span<float> row, std::span<float> sum) {
   std::fill(sum.begin(), sum.end(), 0.0F);
@@ -89,9 +89,9 @@ void add_rows(const MergedWeights& merged, const WholeAdapter& adapter, std::uin
   });
 }
 
-// The base with what adapters add to it, W + scale * B A in fp32: every parameter in its order,
-// range by range. After the last: kInvalidArgument where the base has not the fingerprint of the
-// weights that the adapters were trained beside.
+// The base with its adapters added, W + scale * B A in fp32: every parameter in order, range by
+// range. At the end: kInvalidArgument if the fingerprint of the base is not that of the adapters'
+// base.
 Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
   BaseFingerprint fingerprint;
   std::vector<float> values;
@@ -125,7 +125,7 @@ Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 constexpr std::string_view kModelConfigName = "config.json";
 constexpr std::string_view kWeightsEnding = ".safetensors";
-constexpr std::string_view kFresh = ".new";  // write_small_file()'s, and SafetensorsWriter's
+constexpr std::string_view kFresh = ".new";  // suffix of write_small_file() and SafetensorsWriter
 
 std::string config_text(const ModelShape& shape, const ExportOptions& options) {
   return family_of(shape).write_config({.shape = shape,
@@ -152,7 +152,7 @@ Status check_parameters(const CheckpointReader& checkpoint, const ModelOptions& 
                "the checkpoint's parameters are not those of the model that it names");
 }
 
-// What a range of a parameter becomes in the files, under another name.
+// Maps a parameter to its name in the files.
 using NameInFiles = std::function<std::string(const std::string& parameter)>;
 
 Result<std::unique_ptr<SafetensorsWriter>> make_writer(aio::IoQueue& queue, const std::string& path,
@@ -174,7 +174,7 @@ Result<Exported> written(SafetensorsWriter& writer) {
   return Exported{.bytes = writer.total_bytes(), .files = writer.paths().size()};
 }
 
-// What the checkpoint holds, as it is.
+// Writes the checkpoint's tensors unchanged.
 Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions& options,
                               const NameInFiles& name, SafetensorsWriter& writer) {
   std::vector<float> values;
@@ -191,7 +191,7 @@ Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions&
   return written(writer);
 }
 
-// Where a sample of its values is what the adapters were trained beside.
+// Opens the base; an error if a sample of its values is not that of the adapters' base.
 Result<ModelWeights> open_base(aio::IoQueue& queue, const StoredRun& stored,
                                const ModelShape& shape, const AskedBase& asked) {
   auto opened = open_model_weights(queue, asked.path, shape, HeadCheck::kBeginning);
@@ -247,7 +247,7 @@ Result<Exported> write_adapters(aio::IoQueue& queue, CheckpointReader& checkpoin
   return write_stored(checkpoint, options, name, *writer);
 }
 
-// The file that makes a folder a model's, or an adapter's.
+// Writes the file that makes the folder loadable as a model or an adapter.
 Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOptions& options) {
   if (!model.lora.exists() || options.merged)
     return aio::write_small_file(queue, options.folder + "/" + std::string(kModelConfigName),
@@ -255,7 +255,7 @@ Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOp
   SLUICE_ASSIGN_OR_RETURN(BaseModel base,
                           base_model_of_run(queue, options.run_directory, options.base));
   if (!options.base_name.empty()) base.name = options.base_name;
-  // Its name, and no path of this machine: an adapter is for others, too.
+  // The base's name, not a path of this machine: adapters are shared.
   return aio::write_small_file(queue, options.folder + "/" + std::string(kPeftConfigName),
                                peft_config_text({.recipe = model.lora, .base = base.name}));
 }
@@ -300,7 +300,7 @@ Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
   return exported;
 }
 
-// Whether an export writes files of that name, or of that one and ".new" before they are whole.
+// Whether an export writes files of that name, also with ".new" while they are incomplete.
 bool is_of_an_export(std::string name) {
   if (name.ends_with(kFresh)) name.resize(name.size() - kFresh.size());
   return name == kModelConfigName || name == kPeftConfigName || name == "README.md" ||
@@ -308,7 +308,8 @@ bool is_of_an_export(std::string name) {
          is_tokenizer_file(name);
 }
 
-// Once one has failed in a folder that was empty before; what makes the folder count goes first.
+// Cleans up a failed export in a folder that was empty before. The files that make it loadable go
+// first.
 Status remove_export(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> names, files.list(folder));
   std::stable_partition(names.begin(), names.end(), [](const std::string& name) {
@@ -324,8 +325,8 @@ Status remove_export(aio::FileSystem& files, const std::string& folder) {
   return all ? files.remove(folder) : Status();
 }
 
-// Weights that are not whole, or have nothing beside them that says what they are: the first of
-// their names.
+// The first name of weights that are incomplete, or that have no file next to them that describes
+// them.
 std::optional<std::string> left_by_an_export(const std::vector<std::string>& names) {
   const bool counts = std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return name == kModelConfigName || name == kPeftConfigName;

@@ -1,16 +1,17 @@
-// A checkpoint's weights as a Hugging Face folder: model.safetensors (or shards with their index),
-// the tokenizer where it is known, generation_config.json, a model card (model_card.h), and
-// config.json, which names the tokens that end a text too and is written last: without it no
-// library takes the folder for a model.
+// Exports a checkpoint's weights as a Hugging Face folder: model.safetensors (or shards with their
+// index), the tokenizer if it is known, generation_config.json, a model card (model_card.h), and
+// config.json. That file also names the tokens that end a text, and is written last: no library
+// loads the folder without it.
 //
-// A checkpoint of adapters becomes a folder of PEFT's: adapter_model.safetensors, the tokenizer,
-// and adapter_config.json, which is written last; or, merged with its base, a model's as above.
+// A checkpoint of adapters becomes a PEFT folder: adapter_model.safetensors, the tokenizer, and
+// adapter_config.json, which is written last. Merged with its base, it becomes a model's folder as
+// above.
 //
-// Memory:  a few MiB, whatever the size of the model; merged, the adapter of one product.
-// Errors:  name the file. kAlreadyExists: the folder is not empty. After any error nothing is left
-//          of what was written, and the folder is removed where nothing else is in it.
-//          kInvalidArgument: adapters are to be merged with another base than theirs.
-// Killed:  the folder counts for no library, and the next export into it is refused with what to
+// Memory:  a few MiB for any model size; for a merge, also the adapter of one product.
+// Errors:  name the file. kAlreadyExists: the folder is not empty. After an error all written files
+//          are removed, and the folder if it is empty then. kInvalidArgument: the base of a merge
+//          is not that of the adapters.
+// Killed:  no library loads the folder, and the next export into it fails with a list of what to
 //          remove.
 #pragma once
 
@@ -27,15 +28,15 @@
 namespace sluice::engine {
 
 struct ExportOptions {
-  std::string folder;  // not there, or empty
+  std::string folder;  // missing or empty
   DType dtype = DType::kF32;
   std::uint64_t max_shard_bytes = 0;  // 0: one file
   TokenizerFiles tokenizer;
-  // Of a checkpoint of adapters: where its base is.
+  // For a checkpoint of adapters: the path of its base.
   std::string base;
   bool merged = false;
-  std::string base_name;      // what the folder calls it; empty: as BaseModel::name
-  std::string run_directory;  // for the model card; empty: there is none
+  std::string base_name;      // the base's name in the export; empty: BaseModel::name
+  std::string run_directory;  // for the model card; empty: none
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;  // elements
 };
 
@@ -44,12 +45,12 @@ struct Exported {
   std::size_t files = 0;
 };
 
-// Every chunk of the weights is verified on its way.
+// Every chunk of the weights is verified as it is read.
 Result<Exported> export_model(aio::IoQueue& queue, CheckpointReader& checkpoint,
                               const ExportOptions& options);
 
-// kAlreadyExists unless the folder is empty, or not there; of what an export left that was stopped
-// it says so.
+// kAlreadyExists unless the folder is empty or missing. The message points out the remains of an
+// interrupted export.
 Status check_empty(aio::FileSystem& files, const std::string& folder);
 
 }  // namespace sluice::engine

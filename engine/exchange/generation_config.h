@@ -1,5 +1,5 @@
-// generation_config.json of an exported model: with it transformers' generate() does as with the
-// model that the run began with.
+// The generation_config.json of an exported model. With it, transformers' generate() behaves as
+// with the model that the run began with.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace sluice::engine {
 
-// Adds the base's settings to the file in `folder`, which has those of the tokenizer, if any; of
-// tokens only what is there already counts, as the base's may be beyond the vocabulary. Where
-// nothing is known, the file says that config.json is to be asked, as transformers itself does.
+// Adds the base's settings to the file in `folder`, which may have those of the tokenizer. Token
+// settings come only from that file, as the base's may be beyond the vocabulary. If nothing is
+// known, the file refers to config.json, in the form that transformers itself writes.
 Status complete_generation_config(aio::IoQueue& queue, const BaseModel& base,
                                   const std::string& folder);
 

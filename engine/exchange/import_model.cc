@@ -43,7 +43,7 @@ Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& fol
   return config;
 }
 
-// What a user changes by --set: everything but the shape.
+// Everything but the shape is for the user to change with --set.
 Result<config::Config> run_config(const ModelShape& shape) {
   nlohmann::json model = {
       {"preset", "custom"},

@@ -56,12 +56,12 @@ Result<TokenizerFiles> kept_in(aio::IoQueue& queue, const std::string& folder) {
 
 std::string folder_in(const std::string& directory) { return directory + "/tokenizer"; }
 
-// Where it is made.
+// The folder in which a tokenizer is written.
 std::string next_in(const std::string& directory) {
   return folder_in(directory) + std::string(kNext);
 }
 
-// Where one was taking another's place when the program ended, that is tokenizer.new.
+// If the program ended while one tokenizer replaced another, this is tokenizer.new.
 Result<std::string> kept_folder(aio::FileSystem& files, const std::string& directory) {
   SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(folder_in(directory)));
   SLUICE_ASSIGN_OR_RETURN(const bool next,
@@ -70,11 +70,11 @@ Result<std::string> kept_folder(aio::FileSystem& files, const std::string& direc
 }
 
 bool is_ours(std::string_view name) {
-  if (name.ends_with(kNext)) name.remove_suffix(kNext.size());  // on its way to such a name
+  if (name.ends_with(kNext)) name.remove_suffix(kNext.size());  // name before its rename
   return is_tokenizer_file(name) || name == kFingerprintName;
 }
 
-// Ours; the folder too, where nothing else is in it.
+// Removes our files, and the folder if nothing else is in it.
 Status remove_files_in(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(folder));
   if (kind == aio::PathKind::kLink)
@@ -92,13 +92,13 @@ Status remove_files_in(aio::FileSystem& files, const std::string& folder) {
   return left == 0 ? files.remove(folder) : Status();
 }
 
-// Where one is there already it is set aside first.
+// Sets an existing tokenizer aside first.
 Status install(aio::IoQueue& queue, const TokenizerFiles& tokenizer, const KeepTokenizer& keep) {
   aio::FileSystem& files = queue.backend().files();
   const std::string folder = folder_in(keep.directory);
   const std::string next = next_in(keep.directory);
   const std::string step = std::to_string(keep.first_step);
-  SLUICE_RETURN_IF_ERROR(remove_files_in(files, next));  // what was cut short
+  SLUICE_RETURN_IF_ERROR(remove_files_in(files, next));  // from an interrupted call
   SLUICE_RETURN_IF_ERROR(files.make_directories(next));
   SLUICE_RETURN_IF_ERROR(write_tokenizer(queue, tokenizer, next, keep.context_tokens));
   SLUICE_ASSIGN_OR_RETURN(const std::string aside,
@@ -113,7 +113,7 @@ Status install(aio::IoQueue& queue, const TokenizerFiles& tokenizer, const KeepT
   return {};
 }
 
-// Nothing that is there is another tokenizer's.
+// Adds what the stored tokenizer lacks; both must be the same tokenizer.
 Status add(aio::IoQueue& queue, const TokenizerFiles& there, const TokenizerFiles& tokenizer,
            const KeepTokenizer& keep) {
   const bool has_file = there.kind == Kind::kUnknown && tokenizer.kind != Kind::kUnknown;
@@ -138,10 +138,10 @@ Result<TokenizerFiles> tokenizer_of_run(aio::IoQueue& queue, const std::string& 
                           kept_folder(queue.backend().files(), directory));
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles kept, kept_in(queue, folder));
   if (kept.kind != Kind::kUnknown) return kept;
-  // Where runs that were imported had it before they kept it in a folder of its own.
+  // Older imports stored the tokenizer in the run's directory itself.
   if (!may_hold_old_tokenizer(queue, directory)) return kept;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles older, tokenizer_in(queue, directory));
-  // A model's folder without a tokenizer names the tokens that end its texts all the same.
+  // A model's folder without a tokenizer still names the tokens that end a text.
   kept.special = kept.special.or_else(older.special);
   if (older.kind == Kind::kUnknown) return kept;
   older.special = kept.special;

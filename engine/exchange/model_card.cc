@@ -18,12 +18,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// As YAML has text too.
+// JSON strings are valid YAML.
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
-// In a line of Markdown, whatever is in it.
+// Markdown code; characters that would end it are replaced.
 std::string code(std::string text) {
   std::replace_if(
       text.begin(), text.end(),
@@ -37,7 +37,7 @@ std::string short_name(const std::string& path) {
   return folder.empty() || folder == "." || folder == "/" ? name : folder + "/" + name;
 }
 
-// Of a configuration, by the path of its key; null: it has none.
+// Reads a configuration by JSON pointer; null for a missing key.
 class Keys {
  public:
   explicit Keys(const std::string& configuration) : json_(json_or_discarded<Json>(configuration)) {}
@@ -66,7 +66,8 @@ class Keys {
   Json json_;
 };
 
-// "lr 0.001, betas [0.9,0.95]": numbers and lists of them, as the configuration calls them.
+// "lr 0.001, betas [0.9,0.95]": numbers and lists of numbers, under their keys in the
+// configuration.
 std::string listed(const Json& params) {
   std::string text;
   if (!params.is_object()) return text;
@@ -84,7 +85,7 @@ std::string listed(const Json& params) {
   return text;
 }
 
-// What transformers calls such a model: "qwen3", of the family "llama".
+// transformers' name for such a model, such as "qwen3" for one of the family "llama".
 std::string model_type(const ModelCard& card) {
   const ModelShape shape = complete(card.shape);
   const Json config = json_or_discarded<Json>(
@@ -103,7 +104,7 @@ std::string metadata(const ModelCard& card) {
   text += std::string("library_name: ") + (card.is_adapter() ? "peft" : "transformers") + "\n";
   if (!base.license.empty()) text += "license: " + quoted(base.license) + "\n";
   if (!base.license_name.empty()) text += "license_name: " + quoted(base.license_name) + "\n";
-  // One that lies in the base's folder is not in this one.
+  // A link relative to the base's folder would be broken here.
   if (base.license_link.starts_with("http"))
     text += "license_link: " + quoted(base.license_link) + "\n";
   text += "pipeline_tag: text-generation\ntags:\n- sluice\n- " + quoted(model_type(card)) + "\n";
@@ -111,7 +112,7 @@ std::string metadata(const ModelCard& card) {
   return text + "---\n";
 }
 
-// "rank 16, alpha 32, beside q_proj, v_proj"
+// The recipe in words: rank, alpha, options and targets.
 std::string recipe_text(const LoraRecipe& lora) {
   std::string text = "rank " + std::to_string(lora.rank) + ", alpha " + significant(lora.alpha) +
                      (lora.rank_stabilised ? ", rank-stabilised" : "") +
@@ -130,7 +131,7 @@ std::string adapter_introduction(const ModelCard& card) {
          counted(card.parameters, "parameter") + ") for " + base + ".\n";
 }
 
-// "; activation gelu, tied_head false": what is not as in the family's first models.
+// For example "; activation gelu, tied_head false": what differs from the family's first models.
 std::string variant_text(const ModelShape& shape) {
   std::string text;
   for (const ShapeNumber& one : family_of(shape).numbers()) {

@@ -1,9 +1,9 @@
-// The model card of an export: README.md, which Hugging Face's hub shows, with its metadata as YAML
-// between two lines of "---". It says what the run's checkpoint says: nothing is guessed, and paths
-// are shortened to a file and its folder.
+// The model card of an export: README.md, which Hugging Face's hub displays, with metadata as YAML
+// between two lines of "---". It contains what the run's checkpoint says. Nothing is guessed, and
+// paths are shortened to a file and its folder.
 //
-// Errors: of writing. What is not known any more (a token file that is gone, a configuration of
-// another version) is left out.
+// Errors: of writing. Information that is no longer available (a missing token file, a
+//         configuration of another version) is left out.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,17 @@
 namespace sluice::engine {
 
 struct ModelCard {
-  std::string name;  // of the model: the folder's
+  std::string name;  // of the model: its folder's name
   CheckpointState state;
   ModelShape shape;
-  LoraRecipe lora;      // of what was trained
-  bool merged = false;  // with the base that it was trained beside
+  LoraRecipe lora;      // what was trained
+  bool merged = false;  // with the adapters' base
   std::uint64_t parameters = 0;
   DType dtype = DType::kF32;
   bool has_tokenizer = false;
   BaseModel base;
 
-  // Adapters by themselves, for PEFT.
+  // Adapters alone, for PEFT.
   bool is_adapter() const { return lora.exists() && !merged; }
 
   struct DataFile {
@@ -47,7 +47,7 @@ struct ModelCard {
 
 std::string model_card_text(const ModelCard& card);
 
-// generation_config.json (generation_config.h) and README.md of a checkpoint's export.
+// What is needed to write generation_config.json (generation_config.h) and README.md for an export.
 struct ModelPapers {
   ModelShape shape;
   LoraRecipe lora;
@@ -55,8 +55,8 @@ struct ModelPapers {
   DType dtype = DType::kF32;
   bool has_tokenizer = false;
   std::string base_name;      // ExportOptions::base_name
-  std::string run_directory;  // the checkpoint's; empty: it lies in none
-  std::string folder;         // to write into
+  std::string run_directory;  // the checkpoint's; empty: it is in none
+  std::string folder;         // to write to
 };
 Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoint,
                           const ModelPapers& papers);

@@ -1,5 +1,5 @@
-// Weights in a safetensors file, an index or a folder, or in a checkpoint of any number of ranks,
-// once everything has been compared that says whether they are those of our model: what lies beside
+// Opens weights in a safetensors file, an index or a folder, or in a checkpoint of any number of
+// ranks, and checks that they belong to the expected model. It compares the description next to
 // them (described_model.h), their tensors, and their head (engine/weights/tied_head.h).
 #pragma once
 
@@ -18,16 +18,16 @@ namespace sluice::engine {
 struct ModelWeights {
   std::unique_ptr<WeightSource> reader;
   std::vector<TensorSpec> parameters;  // the model's, in flat order
-  std::vector<std::string> names;      // of each in the file
+  std::vector<std::string> names;      // of each parameter in the file
 };
 
-// How much of a head is compared with the embedding.
+// How much of an output head is compared with the embedding.
 enum class HeadCheck : std::uint8_t {
-  kBeginning,  // before a command's work: a few MiB show nearly every head that is another matrix
-  kWhole,      // where the weights are used
+  kBeginning,  // before a command's work: a few MiB detect nearly every untied head
+  kWhole,      // when the weights are used
 };
 
-// kInvalidArgument: another model's. `queue` must outlive it.
+// kInvalidArgument: weights of another model. `queue` must outlive the result.
 Result<ModelWeights> open_model_weights(aio::IoQueue& queue, const std::string& path,
                                         const ModelShape& shape, HeadCheck head);
 

@@ -1,4 +1,4 @@
-// A model's shape in a checkpoint's words, and back.
+// Converts between a model's shape and its description in a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@
 
 namespace sluice::engine {
 
-// StoredRun::model of a shape: the numbers that every family has.
+// StoredRun::model for a shape: the numbers that every family has.
 std::map<std::string, std::int64_t> stored_model(const ModelShape& shape);
-// With the family's defaults for numbers that it does not say: complete() of a shape.
+// Adds the family's defaults for missing numbers, as complete() does for a shape.
 StoredRun complete(StoredRun run);
-// "relu", "1e-06": the value of one of a family's numbers (FamilyNumberText); of any family.
+// The text of one of a family's numbers, such as "relu" or "1e-06" (FamilyNumberText); any family.
 std::string family_number_text(const std::string& family, const std::string& name, double value);
-// Sets family, model and dropout, and the family's numbers, but for those that go without saying
+// Sets family, model and dropout, and the family's numbers except defaults that are not written
 // (ShapeNumber::is_written()).
 void store_shape(const ModelShape& shape, StoredRun& run);
-// With what the checkpoint leaves out. kCorrupt where the numbers are not those of a model;
-// kUnsupported: of a family that is not there.
+// Includes defaults for what the checkpoint leaves out. kCorrupt if the numbers do not describe a
+// model; kUnsupported: an unknown family.
 Result<ModelShape> stored_shape(const StoredRun& run);
 
-// What a run trains beside its model; rank 0: the model itself. kCorrupt where it cannot be.
+// The adapters of a run; rank 0: it trains the model itself. kCorrupt if the recipe is invalid.
 Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape);
 // Without the base's fingerprints.
 StoredAdapters stored_adapters(const LoraRecipe& recipe);
 
-// All parameters of a model that are trained, in the order of its units and of their flat order.
+// All trained parameters of a model, ordered by unit and by flat order within it.
 std::vector<TensorSpec> parameter_specs(const ModelLayout& model, DType dtype);
 std::vector<TensorSpec> parameter_specs(const ModelShape& shape, DType dtype);
 

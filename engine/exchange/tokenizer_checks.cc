@@ -10,12 +10,12 @@
 namespace sluice::engine {
 namespace {
 
-// More than padding to a size that hardware likes.
+// More than padding to a hardware-friendly size.
 constexpr std::uint64_t kManyTimes = 2;
 
 std::string meaning(const std::string& text) { return text.empty() ? "nothing" : in_quotes(text); }
 
-// What is different, in a clause; empty: nothing that matters.
+// The difference, as a clause; empty: none that matters.
 Result<std::string> difference_of(aio::IoQueue& queue, const TokenizerPair& pair) {
   using Kind = TokenizerFiles::Kind;
   if (pair.a.kind == Kind::kUnknown || pair.b.kind == Kind::kUnknown)

@@ -1,12 +1,13 @@
-// Whether the tokens of data, of a model and of a run are one tokenizer's.
+// Checks that data, a model and a run use the same tokenizer.
 //
-// Tokens are numbers: of another tokenizer they are as valid, and mean something else. Where one of
-// the two is not known nothing is refused.
+// Tokens are numbers: those of another tokenizer are valid too, but mean something else. If one of
+// the two tokenizers is unknown, the check passes.
 //
-// Two files whose tokens mean the same are one tokenizer, though one has added tokens that the
-// other has not; of fingerprints alone only equal ones are.
+// Two tokenizer files match if their tokens mean the same, even if one has added tokens that the
+// other lacks. Two fingerprints match only if they are equal.
 //
-// Errors: kInvalidArgument, with both tokenizers and who says so; those of reading their files.
+// Errors: kInvalidArgument, with both tokenizers and where they are specified; those of reading
+//         their files.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 namespace sluice::engine {
 
-// `of_a`, `of_b`: whose they are, as in "the training data".
+// `of_a`, `of_b`: what they belong to, such as "the training data".
 struct TokenizerPair {
   const TokenizerFiles& a;
   std::string of_a;
@@ -29,19 +30,19 @@ struct TokenizerPair {
 };
 Status check_same_tokenizer(aio::IoQueue& queue, const TokenizerPair& pair);
 
-// Of two that are one: the one that says more, by its file, its fingerprint or its added tokens;
-// `a` where both do.
+// For two that match: the one with more information (its file, its fingerprint or its added
+// tokens); `a` if equal.
 const TokenizerFiles& fuller_of(const TokenizerFiles& a, const TokenizerFiles& b);
 
-// Of all of these files; the fullest, where any has a sidecar.
+// The common tokenizer of all files. If several have a sidecar, the one with most information.
 Result<TokenizerFiles> common_tokenizer(aio::IoQueue& queue,
                                         const std::vector<std::string>& token_files);
 
-// Of weights, where something beside them says so: in their folder, in the tokenizer folder of the
-// run that they lie in, or of the run whose checkpoint they are.
+// The tokenizer of weights, if a file next to them names it. It may be in their folder, in the
+// tokenizer folder of the run that contains them, or in that of the run whose checkpoint they are.
 Result<TokenizerFiles> tokenizer_of_weights(aio::IoQueue& queue, const std::string& weights);
 
-// A sentence where a model has many more tokens than the tokenizer of its data.
+// A warning if a model has many more tokens than the tokenizer of its data.
 std::optional<std::string> vocabulary_hint(const TokenizerFiles& data, std::int64_t vocab,
                                            std::int64_t hidden);
 

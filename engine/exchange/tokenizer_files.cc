@@ -23,7 +23,7 @@ using Kind = TokenizerFiles::Kind;
 
 constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr const char* kSpecialName = "special_tokens_map.json";
-// What belongs to a tokenizer in a Hugging Face folder of the GPT-2 family, beside tokenizer.json.
+// Tokenizer files in a Hugging Face folder of the GPT-2 family, besides tokenizer.json.
 constexpr const char* kOtherNames[] = {kConfigName,  kSpecialName,        "vocab.json",
                                        "merges.txt", "added_tokens.json", "chat_template.jinja"};
 
@@ -31,7 +31,7 @@ std::string in_folder(const std::string& folder, std::string_view name) {
   return folder + "/" + std::string(name);
 }
 
-// Empty where there is none.
+// Empty if there is no such file.
 Result<std::string> read_if_there(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
   if (!there) return std::string();
@@ -66,8 +66,8 @@ void set_bytes(TokenizerFiles& tokenizer) {
   tokenizer.fingerprint = byte_vocabulary().sha256;
 }
 
-// A file that numbers tokens as bytes are numbered is the byte tokenizer, whoever wrote it: it
-// needs no library.
+// A file that numbers tokens by byte value is the byte tokenizer, whatever wrote it, and needs no
+// library.
 void set_vocabulary(const data::TokenizerVocabulary& vocabulary, TokenizerFiles& tokenizer) {
   tokenizer.kind = Kind::kFile;
   tokenizer.tokens = vocabulary.size;
@@ -75,8 +75,8 @@ void set_vocabulary(const data::TokenizerVocabulary& vocabulary, TokenizerFiles&
   if (vocabulary.sha256 == byte_vocabulary().sha256) set_bytes(tokenizer);
 }
 
-// What tokenizer_config.json and special_tokens_map.json call by these names, as tokenizer.json
-// numbers it.
+// The special tokens that tokenizer_config.json and special_tokens_map.json name, with their
+// numbers in tokenizer.json.
 Result<SpecialTokens> named_tokens(aio::IoQueue& queue, const std::string& folder,
                                    const data::TokenizerVocabulary& vocabulary) {
   SpecialTokens tokens;
@@ -95,7 +95,8 @@ Result<SpecialTokens> named_tokens(aio::IoQueue& queue, const std::string& folde
   return tokens;
 }
 
-// generation_config.json's, else those of a model's config.json; a run's has another form.
+// From generation_config.json, else from a model's config.json; a run's config.json has another
+// form.
 Result<SpecialTokens> numbered_tokens(aio::IoQueue& queue, const std::string& folder) {
   SpecialTokens tokens;
   const std::string generation = in_folder(folder, kGenerationConfigName);
@@ -112,7 +113,7 @@ Result<SpecialTokens> numbered_tokens(aio::IoQueue& queue, const std::string& fo
   return parsed.ok() ? tokens.or_else(parsed->special) : tokens;
 }
 
-// For a tokenizer.json that came without one.
+// For a tokenizer.json without a tokenizer_config.json.
 Result<std::string> tokenizer_config(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
                                      std::int64_t context_tokens) {
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -193,7 +194,7 @@ Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::strin
   if (!sidecar.ok()) return std::move(sidecar).error().with_context(found.source);
   if (sidecar->end_of_text) {
     found.special.ends = {*sidecar->end_of_text};
-    // It parts texts that lie in a row: it is what comes before one as well.
+    // It separates texts that follow each other, so it also precedes one.
     if (sidecar->documents == 0) found.special.begin = sidecar->end_of_text;
   }
   if (sidecar->tokenizer == "bytes") {

@@ -1,10 +1,10 @@
-// A tokenizer's files, as Hugging Face's libraries have them, and what they say: which tokens there
-// are, and which of them begin and end a text.
+// A tokenizer's files in Hugging Face's format, and what they say: its tokens, and which of them
+// begin and end a text.
 //
-// It is known where a run keeps it (kept_tokenizer.h), where tools/prepare made the token files
-// (their sidecars name it, and tokenizer.json lies beside them), and in a Hugging Face folder. The
-// tokens that end a text come from generation_config.json, else from config.json, else from
-// tokenizer_config.json, else from the token files' sidecar.
+// A tokenizer is found in a run's directory (kept_tokenizer.h), in a Hugging Face folder, and next
+// to token files. For those made by tools/prepare, the sidecar names it, and tokenizer.json is in
+// the same folder. The tokens that end a text come from the first of these that has them:
+// generation_config.json, config.json, tokenizer_config.json, the token files' sidecar.
 #pragma once
 
 #include <cstdint>
@@ -23,41 +23,41 @@ inline constexpr std::string_view kTokenizerName = "tokenizer.json";
 struct TokenizerFiles {
   enum class Kind : std::uint8_t { kUnknown, kBytes, kFile };
   Kind kind = Kind::kUnknown;
-  std::string path;          // kFile: of the tokenizer.json
-  std::string source;        // the file that says which it is
-  SpecialTokens special;     // may be known where the tokenizer is not
-  std::uint64_t tokens = 0;  // how many it has; 0: not known
-  std::string fingerprint;   // TokenizerVocabulary::sha256; empty: not known
-  std::string note;          // kUnknown: why
+  std::string path;          // kFile: path of tokenizer.json
+  std::string source;        // the file that identifies it
+  SpecialTokens special;     // may be known even if the tokenizer is not
+  std::uint64_t tokens = 0;  // number of tokens; 0: unknown
+  std::string fingerprint;   // TokenizerVocabulary::sha256; empty: unknown
+  std::string note;          // kUnknown: the reason
 
   std::string folder() const;
   // "bytes (257 tokens)", "data/tokenizer.json (8192 tokens)"; kUnknown: "8192 tokens (SOURCE)".
   std::string description() const;
 };
 
-// In a Hugging Face folder, or any with a tokenizer.json. All of these: an error only where
-// something that is there cannot be read.
+// In a Hugging Face folder, or any folder with a tokenizer.json. This and tokenizer_of_tokens()
+// fail only if an existing file cannot be read.
 Result<TokenizerFiles> tokenizer_in(aio::IoQueue& queue, const std::string& folder);
-// What tools/prepare says of a token file.
+// The tokenizer that tools/prepare names in a token file's sidecar.
 Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::string& token_file);
-// "bytes", or the path of a tokenizer.json, which has to be there.
+// "bytes", or the path of a tokenizer.json, which must exist.
 Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& name);
 
-// What its tokens stand for. Not of kUnknown.
+// The text of its tokens. Not for kUnknown.
 Result<data::TokenizerVocabulary> vocabulary_of(aio::IoQueue& queue,
                                                 const TokenizerFiles& tokenizer);
 
-// tokenizer.json, generation_config.json, and what may be beside them.
+// tokenizer.json, generation_config.json, and the files that may accompany them.
 bool is_tokenizer_file(std::string_view name);
 
-// generation_config.json in `folder`, where the tokens that it names are known; its other settings,
-// or those of the one in the tokenizer's folder, stay.
+// Writes generation_config.json in `folder`, if the tokens that it names are known. Its other
+// settings are kept, or taken from the file in the tokenizer's folder.
 Status write_special_tokens(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
                             const std::string& folder);
 
-// Puts that, tokenizer_config.json so that AutoTokenizer loads it, other such files from the
-// tokenizer's folder, and then tokenizer.json into `folder`. kUnknown: generation_config.json
-// alone.
+// Writes generation_config.json as above, tokenizer_config.json (so that AutoTokenizer loads it),
+// other such files from the tokenizer's folder, and finally tokenizer.json. kUnknown: only
+// generation_config.json.
 Status write_tokenizer(aio::IoQueue& queue, const TokenizerFiles& tokenizer,
                        const std::string& folder, std::int64_t context_tokens);
 

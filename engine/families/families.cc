@@ -20,7 +20,7 @@ std::vector<const ModelFamily*>& table() {
   return families;
 }
 
-// Set once the whole table was handed out: what was made of it would lack a family that came later.
+// Set when the whole table is handed out: data derived from it would lack a family added later.
 std::atomic<bool> sealed = false;
 
 const std::vector<const ModelFamily*>& sealed_table() {
@@ -48,7 +48,7 @@ Status check_number(const ShapeNumber& number, const ModelFamily& family, const 
                       std::string(family.name()) + " it must be " + limit);
 }
 
-// The family's, and no other.
+// Checks that the shape has the family's numbers, and no others.
 Status check_numbers(const ModelFamily& family, const ModelShape& shape) {
   const auto known = family.numbers();
   for (const auto& [name, value] : shape.numbers) {

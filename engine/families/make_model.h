@@ -1,4 +1,4 @@
-// The code of a family's units, found by the family's name: the half of the table that needs
+// Finds the code of a family's units by the family's name: the half of the table that needs
 // LibTorch.
 #pragma once
 
@@ -11,11 +11,11 @@ namespace sluice::engine {
 
 using MakeUnits = ModelUnits (*)(const ModelOptions& options);
 
-// Beside add_family(), likewise before anything asks for a model.
+// Complements add_family(); call it before the first use of a model.
 void add_units(std::string_view family, MakeUnits make);
 
-// Throws std::invalid_argument with the sentence of validate(), or with one that says that the
-// family has no units here.
+// Throws std::invalid_argument with validate()'s sentence, or with one that says that the family
+// has no units here.
 std::unique_ptr<Model> make_model(const ModelOptions& options);
 
 }  // namespace sluice::engine

@@ -92,7 +92,7 @@ std::int64_t TokenSampler::next(std::span<const float> logits) {
     return std::max_element(probabilities.begin(), probabilities.end()) - probabilities.begin();
   const double drawn = random_.unit();
   double sum = 0;
-  std::int64_t last = 0;  // where rounding leaves the sum below what was drawn
+  std::int64_t last = 0;  // used if rounding leaves the sum below `drawn`
   for (std::size_t token = 0; token < probabilities.size(); ++token) {
     if (probabilities[token] == 0) continue;
     last = static_cast<std::int64_t>(token);

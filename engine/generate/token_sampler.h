@@ -1,12 +1,12 @@
 // TokenSampler: draws tokens from a model's logits.
 //
-// The distribution is transformers' (its warpers, in its order): logits divided by the temperature;
-// all but the top_k largest removed (what equals the k-th stays); then the least probable ones are
-// removed while their sum is at most 1 - top_p, the most probable one always staying; softmax of
-// the rest. Temperature 0 is greedy: the largest logit, the first of several.
+// The distribution is that of transformers, whose warpers run in this order. Logits are divided by
+// the temperature. All but the top_k largest are removed; ties with the k-th stay. Then the least
+// probable are removed while their sum is at most 1 - top_p; the most probable always stays. The
+// rest goes through a softmax. Temperature 0 is greedy: the first of the largest logits.
 //
-// In double, from numbers of SplitMix: a seed gives the same tokens for the same logits on every
-// machine.
+// It computes in double with SplitMix random numbers: a seed gives the same tokens for the same
+// logits on every machine.
 //
 // Threads: one.
 #pragma once
@@ -26,10 +26,10 @@ struct SamplingOptions {
   double top_p = 1;        // 1: all
 };
 
-// kInvalidArgument, in terms of the command line.
+// kInvalidArgument, in the command line's terms.
 Status validate(const SamplingOptions& options);
 
-// Of each token; their sum is 1. Throws std::runtime_error where a logit is not a number.
+// Each token's probability; the sum is 1. Throws std::runtime_error if a logit is NaN.
 std::vector<double> token_probabilities(std::span<const float> logits,
                                         const SamplingOptions& options);
 

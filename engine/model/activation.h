@@ -5,8 +5,8 @@
 
 namespace sluice::engine {
 
-// By transformers' names: gelu_new (by a tanh), gelu (by erf, exact), relu, silu. Checkpoints have
-// them as numbers: the list only grows at its end.
+// Under transformers' names: gelu_new (by tanh), gelu (by erf, exact), relu, silu. Checkpoints
+// store the index, so the list only grows at its end.
 enum class Activation : std::uint8_t { kGeluTanh, kGelu, kRelu, kSilu };
 
 }  // namespace sluice::engine

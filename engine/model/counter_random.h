@@ -1,5 +1,5 @@
-// Random numbers as a function of (seed, index): no state, so any part of a sequence can be made
-// anywhere, in any order, again. The same bits on host and GPU.
+// Random numbers as a function of (seed, index). There is no state, so any part of a sequence can
+// be computed anywhere, in any order, repeatedly. Host and GPU compute the same bits.
 //
 // counter_bits is SplitMix64's output for the index-th state (Steele, Lea, Flood, "Fast Splittable
 // Pseudorandom Number Generators", 2014), which passes BigCrush.
@@ -25,7 +25,7 @@ SLUICE_HOST_DEVICE constexpr std::uint64_t counter_bits(std::uint64_t seed, std:
   return mix_bits(seed + (index + 1) * 0x9E3779B97F4A7C15U);
 }
 
-// A seed that depends on everything put in, in order.
+// A seed that depends on all values added so far, in order.
 constexpr std::uint64_t extend_seed(std::uint64_t seed, std::uint64_t value) {
   return counter_bits(mix_bits(seed), value);
 }

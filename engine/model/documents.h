@@ -1,8 +1,8 @@
-// Documents: where the texts of a micro-batch begin, when rows hold several of them one behind the
-// other (packing). A token attends to earlier ones of its own document alone, and positions begin
-// again at 0 with each. A row begins a document.
+// Documents: where the documents of a micro-batch begin, if rows hold several of them in a sequence
+// (packing). A token attends only to earlier tokens of its own document, and positions restart at 0
+// in each document. Each row begins a new document.
 //
-// Memory:  small tensors on the compute device, made before the step. Threads: they do not change.
+// Memory:  small tensors on the compute device, made before the step. Threads: immutable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,11 +13,11 @@
 namespace sluice::engine {
 
 struct Documents {
-  at::Tensor positions;      // int64 [B, T]: of each token in its document
+  at::Tensor positions;      // int64 [B, T]: in the token's document
   at::Tensor starts;         // int32 [documents + 1]: among all B * T tokens; the last is B * T
-  std::int64_t longest = 0;  // tokens of a document
-  // What rotary frequencies that depend on a text's length (dynamic NTK) count: tokens of each
-  // document; or, where rows are padded on the left, the tokens of a row, as transformers does.
+  std::int64_t longest = 0;  // of the longest document.
+  // Lengths for rotary frequencies that depend on them (dynamic NTK): the tokens of each document.
+  // If rows are padded on the left, these are the tokens of a row, as in transformers.
   std::vector<std::int64_t> lengths = {};
   std::int64_t padded_tokens = 0;
 };

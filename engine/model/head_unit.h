@@ -1,5 +1,5 @@
-// HeadUnit: the last unit of a model, from the blocks' output to the loss. Contracts of dtypes,
-// devices and bits: model_unit.h.
+// HeadUnit: the last unit of a model, from the blocks' output to the loss. For dtypes, devices and
+// bits see model_unit.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,10 +30,10 @@ class HeadUnit {
   // The same loss_sum, without gradients.
   virtual at::Tensor loss_sum(const UnitViews& parameters, const at::Tensor& input,
                               const at::Tensor& targets) const = 0;
-  // Each target's part of it: [B, T], fp32 (float64 for float64), 0 where it is ignored.
+  // Each target's share of loss_sum: [B, T], fp32 (float64 for float64), 0 for ignored targets.
   virtual at::Tensor token_losses(const UnitViews& parameters, const at::Tensor& input,
                                   const at::Tensor& targets) const = 0;
-  // Of the last `positions` of each sequence: [B, positions, vocab].
+  // Logits of the last `positions` of each sequence: [B, positions, vocab].
   virtual at::Tensor logits(const UnitViews& parameters, const at::Tensor& input,
                             std::int64_t positions) const = 0;
 };

@@ -10,7 +10,7 @@
 namespace sluice::engine {
 namespace {
 
-// Some 10 us of work: enough to be worth waking a thread for.
+// About 10 us of work, enough to justify waking a thread.
 constexpr std::size_t kPieceElements = 1024;
 
 bool is_constant(const ParameterSpec& parameter) {

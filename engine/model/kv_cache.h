@@ -1,8 +1,8 @@
-// KvCache: the keys and values of one sequence's positions so far, of every block, so that a new
-// position costs one pass of one position. Used by ModelUnit::extend(), which writes those of the
-// new positions behind the old ones; advance() counts them when all blocks have seen them.
+// KvCache: every block's keys and values of one sequence's positions so far, so that a new position
+// costs one pass over one position. ModelUnit::extend() appends those of the new positions;
+// advance() counts the positions when all blocks have processed them.
 //
-// Memory:  ModelLayout::kv_cache_bytes(), taken once. Threads: one.
+// Memory:  ModelLayout::kv_cache_bytes(), allocated once. Threads: one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ class KvCache {
   void advance(std::int64_t positions) { length_ += positions; }
   void clear() { length_ = 0; }
 
-  // Heads as [1, heads, positions, head_dim], behind those that are there. Throws when full.
+  // Appends heads as [1, heads, positions, head_dim]. Throws when full.
   void put(std::int64_t layer, const at::Tensor& key, const at::Tensor& value);
   // The first `positions` of a layer.
   at::Tensor keys(std::int64_t layer, std::int64_t positions) const;

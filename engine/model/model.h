@@ -1,5 +1,5 @@
-// Model: a model as the list of its units, in forward order. It owns no parameters and no state:
-// every call is given its parameters as views of a slot (slot_storage.h). Made by make_model()
+// Model: a model's units, in forward order. It owns no parameters and no state: every call gets its
+// parameters as views of a slot (slot_storage.h). Made by make_model()
 // (engine/families/make_model.h).
 //
 //   x = unit(0).forward(context, views(0), tokens, ...)           the embedding
@@ -37,7 +37,8 @@ class Model {
   int units() const { return layout_.units(); }
   const UnitLayout& layout(int unit) const { return layout_.layout(unit); }
 
-  // The embedding (0) and the blocks; the head has a loss instead of an output.
+  // The embedding (0) and the blocks. The head is separate, because it returns a loss instead of an
+  // output.
   const ModelUnit& unit(int unit) const { return *units_.body[static_cast<std::size_t>(unit)]; }
   const HeadUnit& head() const { return *units_.head; }
   int head_index() const { return layout_.head(); }

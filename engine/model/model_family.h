@@ -1,10 +1,10 @@
-// ModelFamily: everything about an architecture but its arithmetic: which numbers make a model of
-// it, its units and their costs, the names of its parameters in files, and Hugging Face's
-// config.json. Its units' passes are code on LibTorch and are found by the same name
+// ModelFamily: an architecture without its arithmetic: the numbers that define a model of it, its
+// units and their costs, the names of its parameters in files, and Hugging Face's config.json. The
+// code of its units' passes uses LibTorch and is found by the same name
 // (engine/families/make_model.h). Without LibTorch.
 //
-// A family is one folder beside this one and a row in each table of engine/families/: nothing else
-// names it.
+// A family is one folder next to this file and a row in each table of engine/families/; no other
+// code names it.
 //
 // Memory:  constant data, for the whole program. Threads: any.
 #pragma once
@@ -26,28 +26,28 @@
 
 namespace sluice::engine {
 
-// A shape that has a name: a choice of model.preset in a configuration.
+// A named shape: a choice of model.preset in a configuration.
 struct NamedShape {
   std::string_view name;
   ModelShape shape;
 };
 
-// A number that not every family has: the key model.<name> of a configuration, an entry of
-// ModelShape::numbers, and stored with checkpoints under its name. Families may have the same one,
-// each with a range and a default of its own. Some stand for a word: they are its place in a list
-// that only grows at its end, as checkpoints have the number.
+// A number that not every family has. It is the configuration key model.<name> and an entry of
+// ModelShape::numbers, and checkpoints store it under its name. Families may share a number, each
+// with its own range and default. Some numbers stand for a word: its index in a list that only
+// grows at its end, because checkpoints store the index.
 struct ShapeNumber {
   std::string_view key;  // "model.rope_theta"
-  // Where nothing says it. A number that comes later has what models were before, since their
-  // checkpoints do not say it.
+  // Used if no source gives the number. A number added later defaults to the behaviour of earlier
+  // models, because their checkpoints lack it.
   double default_value = 0;
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
-  std::string_view choices = {};  // "none|linear": the words, and the range with them
-  bool whole = false;             // without a fraction
-  // It came after the family's first models. A shape may lack it, which then has the default; and
-  // what is written of a model has it where it is another, so that files of models from before stay
-  // what they were.
+  std::string_view choices = {};  // "none|linear": the words, which also set the range
+  bool whole = false;             // no fraction
+  // Added after the family's first models. A shape may lack it, and then has the default. Files
+  // store it only if it differs from the default, so that the files of earlier models stay the
+  // same.
   bool came_later = false;
   std::string_view meaning = {};
 
@@ -55,27 +55,27 @@ struct ShapeNumber {
   double most() const;  // maximum, or the last word
   double least() const { return choices.empty() ? minimum : 0; }
   std::string text(double value) const;  // "llama3", "8"
-  // Whether what is written of a model with this value says it.
+  // Whether a model with this value stores it in its files.
   bool is_written(double value) const { return !came_later || value != default_value; }
-  // The place of a word, in letters of either case; nothing where it is none.
+  // The index of a word, ignoring case; nothing if it is not among the choices.
   std::optional<double> place(std::string_view word) const;
 };
 
-// The choices of what is on or off: true and false in a configuration.
+// The choices of a switch: true and false in a configuration.
 inline constexpr std::string_view kSwitchChoices = "false|true";
 
-// Of a shape that nothing says more about, as a preset would.
+// Defaults for a shape without a preset.
 struct UsualNumbers {
   double dropout = 0;
-  double ffn_multiplier = 4;  // the feed-forward layer's width over hidden
+  double ffn_multiplier = 4;  // the feed-forward layer's width divided by hidden
 };
 
-// A config.json of transformers.
+// The contents of a transformers config.json.
 struct HuggingFaceModel {
   ModelShape shape;
-  SpecialTokens special;           // those of the vocabulary
-  DType dtype = DType::kF32;       // of the weights beside it
-  std::vector<std::string> notes;  // sentences: what Sluice's model has otherwise
+  SpecialTokens special;           // in the vocabulary
+  DType dtype = DType::kF32;       // of the weights next to it
+  std::vector<std::string> notes;  // sentences: how Sluice's model differs
 };
 
 class ModelFamily {
@@ -85,39 +85,39 @@ class ModelFamily {
   ModelFamily(const ModelFamily&) = delete;
   ModelFamily& operator=(const ModelFamily&) = delete;
 
-  // In configurations and checkpoints; "gpt2".
+  // The name in configurations and checkpoints, for example "gpt2".
   virtual std::string_view name() const = 0;
   virtual std::span<const NamedShape> presets() const { return {}; }
   virtual std::span<const ShapeNumber> numbers() const { return {}; }
-  // Of a shape without a preset.
+  // Defaults for a shape without a preset.
   virtual UsualNumbers usual() const { return {}; }
 
-  // Replaces numbers that leave it to others ("as many as heads") by what that is, so that equal
-  // models have equal numbers. Of a shape with all of them.
+  // Resolves derived defaults ("as many as heads"), so that equal models have equal numbers. The
+  // shape must have all numbers.
   virtual void settle(ModelShape& /*shape*/) const {}
-  // What check_sizes() leaves to the family, such as how hidden is divided among the heads: nothing
-  // else has a rule for that. The numbers have been checked against their ranges.
-  // kInvalidArgument, as there.
+  // Checks what check_sizes() leaves to the family, such as how hidden is divided among the heads;
+  // no other code does. The numbers have been checked against their ranges. kInvalidArgument, as in
+  // check_sizes().
   virtual Status check(const ModelShape& shape) const = 0;
   // The products that can have adapters (LoraRecipe::targets), by PEFT's names for them, in the
-  // order of their parameters. None: models of the family are trained whole.
+  // order of their parameters. Empty: models of the family can only be trained whole.
   virtual std::span<const std::string_view> adapter_targets() const { return {}; }
   // Shape and recipe must have been checked.
   virtual ModelLayout layout(const ModelOptions& options) const = 0;
 
   // ---- in files --------------------------------------------------------------------------------
   virtual const ParameterNames& parameter_names(const ModelShape& shape) const = 0;
-  // What "model_type" of a config.json is its.
+  // The values of "model_type" in a config.json that belong to the family.
   virtual std::span<const std::string_view> model_types() const = 0;
-  // Its keys there, by the names of stored_model(): {"layers", "n_layer"}; and those of its numbers
-  // that have other names there.
+  // The keys in config.json by the names of stored_model(): {"layers", "n_layer"}. Also those of
+  // the family's numbers that have other names there.
   virtual const std::map<std::string, std::string>& config_keys() const = 0;
-  // A config.json of one of its model_types. Anything that Sluice does not compute as transformers
-  // does is refused: a sentence without the file's name, kCorrupt where a value is none,
-  // kInvalidArgument where it describes another model. `dtype` is left as it is by default: the
-  // weights say theirs. Numbers that it leaves out have their defaults.
+  // Reads a config.json with one of the model_types. Refuses models that Sluice does not compute as
+  // transformers does. The message lacks the file's name; kCorrupt if a value is invalid,
+  // kInvalidArgument if it describes another model. `dtype` stays at its default, because the
+  // weights have their own. Missing numbers get their defaults.
   virtual Result<HuggingFaceModel> read_config(std::string_view text) const = 0;
-  // As transformers reads it.
+  // Writes the text that transformers reads.
   virtual std::string write_config(const HuggingFaceModel& model) const = 0;
 };
 

@@ -1,16 +1,16 @@
-// ModelLayout: a model as data: its units in forward order, how each one's parameters lie, which
-// parameters of other units it uses (tied weights), and what its passes cost. All that plans,
-// allocates, moves or stores a model sees this alone; the code of its units (ModelUnit) is seen by
-// who runs them. Without LibTorch.
+// ModelLayout: a model as data: its units in forward order, the layout of their parameters,
+// borrowed parameters of other units (tied weights), and the costs of passes. Code that plans,
+// allocates, moves or stores a model sees only this. Only code that runs the units sees theirs
+// (ModelUnit). Without LibTorch.
 //
-// The first unit is given token ids [B, T]; each other one what the one before it made, [B, T,
-// hidden]; the last makes the loss. Costs belong to a kind, so that blocks may differ.
+// The first unit gets token ids [B, T]. Each other unit gets the output of the one before it, [B,
+// T, hidden]; the last computes the loss. Costs belong to a kind, so that blocks may differ.
 //
-// What is trained is a unit's layout(): it has state and gradients. Where adapters are trained
-// beside a model (LoraRecipe), the model's own parameters are frozen(): its base, of which only the
-// numbers to compute with exist. Then every unit is frozen but for adapters, and some have none.
+// A unit's layout() has its trained parameters, with state and gradients. If adapters are trained
+// (LoraRecipe), the model's own parameters are frozen(): the base, which exists only in the form
+// used for computing. Then every unit is frozen except for its adapters, and some units have none.
 //
-// Memory:  copies share the kinds. Threads: it does not change.
+// Memory:  copies share the kinds. Threads: immutable, but for hold().
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,14 @@ class ModelLayout {
   struct Unit {
     std::shared_ptr<const UnitKind> kind;
     UnitLayout layout;
-    UnitLayout frozen = {};  // of all units, or of none
-    // Of the embedding, with the shape that they have in its slot. None may be
-    // ParameterSpec::gradient_is_product: what a borrower adds to it is no product's.
+    UnitLayout frozen = {};  // in all units, or in none
+    // Parameters of the embedding, with the shapes of its slot. None may be
+    // ParameterSpec::gradient_is_product, because a borrower's contribution is not a single
+    // product.
     std::vector<BorrowedParameter> borrowed;
   };
   struct Sizes {
-    std::int64_t hidden = 0;  // numbers of a token between two units
+    std::int64_t hidden = 0;  // per token, between two units
     std::int64_t vocab = 0;   // token ids are below it
   };
   // An embedding, blocks and a head, in this order.
@@ -51,47 +52,47 @@ class ModelLayout {
   const UnitLayout& layout(int unit) const { return at(unit).layout; }
   bool has_frozen() const { return has_frozen_; }
   const UnitLayout& frozen(int unit) const { return at(unit).frozen; }
-  // What passes are given first of a unit's parameters, and what borrowed() refers to: those that
-  // are frozen, or else all.
+  // The parameters of a unit that passes get first, and to which borrowed() refers: the frozen
+  // ones, or else all.
   const UnitLayout& base_layout(int unit) const {
     return has_frozen_ ? frozen(unit) : layout(unit);
   }
-  // The model whose parameters are frozen, as one of its own.
+  // The frozen model as a layout of its own.
   ModelLayout base() const;
   const UnitKind& kind(int unit) const { return *at(unit).kind; }
   bool is_block(int unit) const { return kind(unit).role() == UnitRole::kBlock; }
 
-  // Each kind once, in forward order; and the first unit of each.
+  // Each kind once, in forward order, as the first unit of that kind.
   const std::vector<int>& first_of_kinds() const { return first_of_kinds_; }
 
   const std::vector<BorrowedParameter>& borrowed(int unit) const { return at(unit).borrowed; }
-  // Whose they are, each once.
+  // The units that lend to this one, each once.
   const std::vector<int>& lenders(int unit) const {
     return lenders_[static_cast<std::size_t>(unit)];
   }
-  // How the fp32 sums of a unit's own lie that it adds to for what it borrows, with the shapes of
-  // the lender's slot: every use of a parameter has a sum of its own. Empty where it borrows
-  // nothing, and in a frozen model.
+  // The layout of a unit's own fp32 sums for what it borrows, with the shapes of the lender's slot:
+  // every use of a parameter has its own sum. Empty if the unit borrows nothing, and in a frozen
+  // model.
   const UnitLayout& borrowed_sums(int unit) const {
     return borrowed_sums_[static_cast<std::size_t>(unit)];
   }
   // Whether a later unit uses one of its parameters.
   bool lends(int unit) const { return lends_[static_cast<std::size_t>(unit)]; }
-  // Whether it is acquired beside other units: it lends, or hold() says so. Such a unit has a place
-  // of its own where others take turns.
+  // Whether it is acquired together with other units, because it lends or hold() was called. Such a
+  // unit has its own place where other units share slots.
   bool is_held(int unit) const { return held_[static_cast<std::size_t>(unit)]; }
   void hold(int unit) { held_[static_cast<std::size_t>(unit)] = true; }
 
   std::int64_t hidden() const { return sizes_.hidden; }
   std::int64_t vocab() const { return sizes_.vocab; }
-  // Of all units, without the gaps: of the model, and of what is trained.
+  // Over all units, without the gaps: of the model, and of the trained parameters.
   std::uint64_t parameter_elements() const;
   std::uint64_t trained_elements() const;
-  // What goes from one unit to the next in one micro-batch.
+  // The bytes that one micro-batch passes from unit to unit.
   std::uint64_t unit_input_bytes(const PassShape& pass) const;
-  // Of a text of so many positions: KvCache.
+  // The bytes of a KvCache for this many positions.
   std::uint64_t kv_cache_bytes(std::int64_t positions, std::uint64_t number_bytes) const;
-  // The most that a call of any unit takes: UnitKind::peak_bytes().
+  // The maximum over all calls of all units: UnitKind::peak_bytes().
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const;
 
  private:

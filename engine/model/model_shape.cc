@@ -3,7 +3,7 @@
 namespace sluice::engine {
 namespace {
 
-// Keeps every product of a model's numbers far from the end of 64 bits.
+// Keeps all products of a model's numbers well within 64 bits.
 constexpr std::int64_t kLargest = std::int64_t{1} << 24;
 constexpr std::int64_t kMostLayers = 65536;
 

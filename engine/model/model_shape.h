@@ -1,4 +1,4 @@
-// ModelShape: the numbers that make one model of a family, and what a program chooses beside them.
+// ModelShape: the numbers that define one model of a family, and the options that a program adds.
 // Without LibTorch.
 #pragma once
 
@@ -20,7 +20,7 @@ struct ModelShape {
   std::int64_t heads = 0;
   std::int64_t context_tokens = 0;
   std::int64_t vocab = 0;
-  double dropout = 0;           // of embeddings, attention probabilities and residual branches
+  double dropout = 0;           // for embeddings, attention probabilities and residual branches
   std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
   std::string family = std::string(kGpt2Family);  // ModelFamily::name()
   std::map<std::string, double> numbers;          // ModelFamily::numbers() by name
@@ -31,11 +31,12 @@ struct ModelShape {
 struct ModelOptions {
   ModelShape shape;
   std::int64_t padded_vocab = 0;  // rows of the token embedding in its slot; 0: the vocabulary
-  std::int64_t chunk_rows = 0;    // of the loss; 0: by the shape
-  LoraRecipe lora = {};           // what is trained, if not the model itself
+  std::int64_t chunk_rows = 0;    // rows of the loss at a time; 0: from the shape
+  LoraRecipe lora = {};           // trains adapters instead of the model
 };
 
-// What holds for every family. kInvalidArgument with a sentence that names the number at fault.
+// The checks that all families share. kInvalidArgument with a sentence that names the number at
+// fault.
 Status check_sizes(const ModelShape& shape);
 
 // "the model cannot be built: <sentence>".

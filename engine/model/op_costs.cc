@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::int64_t kFp32Bytes = 4;
 
-// Logits at once: 64 MiB of 16-bit numbers, 256 MiB on CUDA.
+// Logits in memory at once: 64 MiB of 16-bit numbers, 256 MiB on CUDA.
 constexpr std::int64_t kCpuLogits = std::int64_t{1} << 25;
 constexpr std::int64_t kCudaLogits = std::int64_t{1} << 27;
 constexpr std::int64_t kRowMultiple = 64;
 
-// FlashAttention pads its sums to these, and has one for each share of the multiprocessors; the
-// largest GPUs of today have fewer.
+// FlashAttention pads its sums to multiples of these. It has one sum for each share of the
+// multiprocessors; the largest GPUs of today have fewer than kMostMultiprocessors.
 constexpr std::int64_t kFlashRows = 128;
 constexpr std::int64_t kFlashColumns = 32;
 constexpr std::int64_t kMostMultiprocessors = 160;
@@ -26,8 +26,8 @@ constexpr std::int64_t kRowsPerSum = 64;  // column_partial_rows()
 
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
-// fp32 copies of queries, keys, values, the output's gradient and theirs, and the probabilities of
-// one chunk with what is made of them.
+// fp32 copies of queries, keys, values, the output's gradient and their gradients, and for one
+// chunk the probabilities and the tensors derived from them.
 std::int64_t plain_bytes(const AttentionCosts& attention, const PassShape& pass) {
   const std::int64_t pairs = pass.micro_batch * attention.heads;
   const std::int64_t chunk = std::min(plain_attention_chunk(pass.tokens), pairs);
@@ -36,8 +36,8 @@ std::int64_t plain_bytes(const AttentionCosts& attention, const PassShape& pass)
          pass.tokens * pass.tokens;
 }
 
-// FlashAttention's fp32 sums of the queries' gradients; several of them where it has to add them in
-// one order.
+// FlashAttention's fp32 sums of the queries' gradients. It needs several to add them in a fixed
+// order.
 std::int64_t flash_sums_bytes(const AttentionCosts& attention, const PassShape& pass,
                               bool deterministic) {
   const std::int64_t pairs = pass.micro_batch * attention.heads;
@@ -48,14 +48,14 @@ std::int64_t flash_sums_bytes(const AttentionCosts& attention, const PassShape& 
   return kFp32Bytes * sums * pairs * length * (width + 1);
 }
 
-// Keys and values, and their gradients, once for each query head, where they are fewer.
+// Keys and values, and their gradients, repeated for each query head if there are fewer.
 std::int64_t repeated_bytes(const AttentionCosts& attention, const PassShape& pass, bool cpu) {
   if (attention.kv_heads == attention.heads) return 0;
-  const std::int64_t copies = cpu ? 4 : 2;  // FlashAttention repeats the gradients alone
+  const std::int64_t copies = cpu ? 4 : 2;  // FlashAttention repeats only the gradients
   return copies * pass.rows() * attention.heads * attention.head_dim * pass.number_bytes;
 }
 
-// Whether a fused kernel takes it (cuda_attention.h), but for GPUs before Ampere.
+// Whether a fused kernel computes it (cuda_attention.h). Ignores that GPUs before Ampere have none.
 bool is_fused(const AttentionCosts& attention, const PassShape& pass, const PeakOptions& options) {
   constexpr std::int64_t kLargestHead = 128;
   constexpr std::int64_t kHeadMultiple = 8;
@@ -68,14 +68,14 @@ bool multiplies_in_fp32(const PassShape& pass, const PeakOptions& options) {
   return options.cpu && !options.fast_products && pass.number_bytes < kFp32Bytes;
 }
 
-// A mask, where the causal one is not all.
+// A mask, unless the causal one suffices.
 std::int64_t mask_bytes(const AttentionCosts& attention, const PassShape& pass, bool in_fp32) {
   if (attention.window == 0) return 0;
   const std::int64_t number_bytes = in_fp32 ? kFp32Bytes : pass.number_bytes;
   return pass.tokens * pass.tokens * (number_bytes + 2 * 8 + 1);  // and distances
 }
 
-// fp32 copies of one piece.
+// The fp32 copies of one piece.
 std::int64_t fp32_attention_bytes(const AttentionCosts& attention, const PassShape& pass) {
   const std::int64_t groups = attention.heads / attention.kv_heads;
   return kFp32Bytes * Fp32AttentionPiece(pass.micro_batch, attention.kv_heads,
@@ -87,7 +87,7 @@ std::int64_t fp32_attention_bytes(const AttentionCosts& attention, const PassSha
 
 double AttentionCosts::score_products(std::int64_t tokens) const {
   const auto length = static_cast<double>(tokens);
-  double keys = (length + 1) / 2;  // of a query, on average
+  double keys = (length + 1) / 2;  // per query, on average
   if (window != 0 && window < tokens) {
     const auto most = static_cast<double>(window);
     keys = most - most * (most - 1) / (2 * length);
@@ -100,7 +100,7 @@ std::uint64_t AttentionCosts::backward_bytes(const PassShape& pass,
   const std::int64_t repeated = repeated_bytes(*this, pass, options.cpu);
   if (!is_fused(*this, pass, options)) return bytes(plain_bytes(*this, pass) + repeated);
   const bool in_fp32 = multiplies_in_fp32(pass, options);
-  // Plans do not ask the processor: it may do either.
+  // Plans do not query the processor, so both ways must fit.
   if (options.cpu)
     return bytes(std::max(in_fp32 ? fp32_attention_bytes(*this, pass) : 0, repeated) +
                  mask_bytes(*this, pass, in_fp32));
@@ -122,7 +122,8 @@ std::uint64_t OutputCosts::peak_bytes(const PassShape& pass, const PeakOptions& 
         static_cast<std::int64_t>(product_copies_bytes(pass, options, hidden, columns));
     chunk += std::max(wide, copies);
   }
-  // Input, norm's output and its gradient; the input's gradient when the chunks are done.
+  // The input, the norm's output and its gradient. The input's gradient is made when the chunks are
+  // done.
   const std::uint64_t input = bytes(pass.rows() * hidden * pass.number_bytes);
   return 3 * input + std::max(bytes(chunk), input) + bytes(pass.rows() * statistics * kFp32Bytes);
 }
@@ -134,7 +135,7 @@ Traffic logits_traffic(std::int64_t vocab, std::int64_t number_bytes) {
 
 std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu) {
   if (cpu) return std::max(kCpuLogits / vocab / kRowMultiple * kRowMultiple, kRowMultiple);
-  // A power of two, which divides the rows of most micro-batches.
+  // A power of two, because it divides the rows of most micro-batches.
   const auto rows = std::bit_floor(static_cast<std::uint64_t>(kCudaLogits / vocab));
   return std::max(static_cast<std::int64_t>(rows), kRowMultiple);
 }

@@ -1,4 +1,4 @@
-// What operations that several families share cost, from their shapes alone: parts of
+// The costs of operations that several families share, from their shapes alone: parts of
 // UnitKind::flops() and UnitKind::peak_bytes(). Without LibTorch.
 #pragma once
 
@@ -11,19 +11,19 @@ namespace sluice::engine {
 // Causal attention of one micro-batch.
 struct AttentionCosts {
   std::int64_t heads = 0;     // of queries
-  std::int64_t kv_heads = 0;  // of keys
+  std::int64_t kv_heads = 0;  // of keys and values
   std::int64_t head_dim = 0;
-  std::int64_t window = 0;  // keys that a query sees; 0: all before it
+  std::int64_t window = 0;  // keys visible to a query; 0: all up to it
 
-  // Products of two numbers per token, in one pass over the scores.
+  // Multiply-adds per token, for one product over the scores.
   double score_products(std::int64_t tokens) const;
-  // What backward holds beside queries, keys, values, output, logarithms of sums, and the gradients
-  // of these: of a fused kernel, or of plain_attention.h.
+  // Memory of backward, of a fused kernel or of plain_attention.h. It does not count queries, keys,
+  // values, output, logarithms of sums, and their gradients.
   std::uint64_t backward_bytes(const PassShape& pass, const PeakOptions& options) const;
 };
 
-// The output projection and the loss behind it: `columns` rows of the projection, of which `vocab`
-// are tokens.
+// The output projection and the loss. The projection has `columns` rows, of which `vocab` are
+// tokens.
 struct OutputCosts {
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
@@ -35,18 +35,18 @@ struct OutputCosts {
                            std::int64_t statistics) const;
 };
 
-// Of a head's loss: logits that are written and read, then their gradient likewise.
+// Traffic of a head's loss: logits are written and read, and then their gradient is.
 Traffic logits_traffic(std::int64_t vocab, std::int64_t number_bytes);
 
-// Rows of logits that stand in memory at once: more on CUDA, where each chunk also reads and writes
+// Rows of logits in memory at once. There are more on CUDA, where each chunk also reads and writes
 // the projection's whole gradient.
 std::int64_t loss_chunk_rows(std::int64_t vocab, bool cpu);
 
-// fp32 copies for one product of the pass's rows, on a CPU without fast products of 16-bit numbers.
+// fp32 copies for one product over the pass's rows, on a CPU without fast 16-bit products.
 std::uint64_t product_copies_bytes(const PassShape& pass, const PeakOptions& options,
                                    std::int64_t inner, std::int64_t columns);
 
-// fp32 copies of what is summed for a bias, where rows have so many columns.
+// fp32 copies of the rows that are summed for a bias with this many columns.
 std::uint64_t bias_sum_bytes(const PassShape& pass, std::int64_t columns, bool cpu);
 
 }  // namespace sluice::engine

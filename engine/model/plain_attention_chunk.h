@@ -1,4 +1,4 @@
-// How many heads plain attention computes at once, by the sequence's length alone.
+// The number of heads that plain attention computes at once, from the sequence's length alone.
 #pragma once
 
 #include <algorithm>

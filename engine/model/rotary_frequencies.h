@@ -1,5 +1,5 @@
-// RotaryFrequencies: how fast rotary positions turn each pair of a head's numbers. Without
-// LibTorch.
+// RotaryFrequencies: the angle per position by which rotary embeddings rotate each pair of a head's
+// numbers. Without LibTorch.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@ namespace sluice::engine {
 
 struct RotaryFrequencies {
   std::vector<float> of_pair;  // radians a position; head_dim / 2 of them
-  float scale = 1;             // of what was turned (YaRN's attention factor)
+  float scale = 1;             // multiplies the rotated numbers (YaRN's attention factor)
 };
 
 }  // namespace sluice::engine

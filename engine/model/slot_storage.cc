@@ -6,9 +6,9 @@
 namespace sluice::engine {
 namespace {
 
-// LibTorch can make a storage throw at every access, but not stop it from doing so: its flag is
-// private. A null pointer would not do, since most operators use it without a look. An explicit
-// instantiation may name a private member, and hands it out here.
+// LibTorch can make a storage throw at every access, but cannot undo it: the flag is private. A
+// null pointer would not do, because most operators do not check it. An explicit instantiation may
+// name a private member, and makes it accessible here.
 bool& throws(c10::StorageImpl& storage);
 
 template <bool c10::StorageImpl::*flag>
@@ -30,7 +30,7 @@ void give_memory_back(c10::StorageImpl& storage, at::DataPtr memory) {
 
 namespace {
 
-// Which parameters it may be: the storage is that of all of them.
+// Lists some parameters, because the storage holds all of them and the accessed one is unknown.
 std::string names_of(const UnitLayout& layout) {
   constexpr std::size_t kMost = 4;
   std::string names;

@@ -1,7 +1,7 @@
 // SlotStorage: one unit's parameters as views of one storage for the whole run. acquire() points
-// the storage at the memory where the parameters are now; release() takes the memory away, so that
-// any use of a view, from now or from an earlier acquire, throws until the next acquire. Without it
-// a view kept too long (by autograd, say) would silently read the next unit's parameters.
+// the storage at the current memory of the parameters, and release() takes the memory away. Any use
+// of a view then throws until the next acquire, whichever acquire it is from. Otherwise a view kept
+// too long (by autograd, say) would silently read the next unit's parameters.
 //
 // Memory:  none of its own. Threads: one at a time.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace sluice::engine {
 
-// Until the memory is given back any access to it, by whichever tensor, throws this sentence.
+// Until the memory is given back, any access to the storage, by any tensor, throws this sentence.
 void take_memory_away(c10::StorageImpl& storage, const std::string& sentence);
 void give_memory_back(c10::StorageImpl& storage, at::DataPtr memory);
 
@@ -25,8 +25,8 @@ class SlotStorage {
   // Starts released.
   SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Device device);
 
-  // `first` is the slot's first byte, aligned to 256, on the device, of at least bytes() bytes; it
-  // stays the caller's.
+  // `first` is the slot's first byte on the device, aligned to 256, with at least bytes() bytes.
+  // The caller keeps ownership.
   void acquire(void* first);
   void release();
   bool acquired() const { return acquired_; }
@@ -37,7 +37,7 @@ class SlotStorage {
 
  private:
   std::string name_;
-  std::string released_;  // what an access says then
+  std::string released_;  // the message of an access after release()
   at::Device device_;
   std::size_t bytes_;
   bool acquired_ = false;

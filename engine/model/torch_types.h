@@ -1,4 +1,4 @@
-// LibTorch's name of an ElementType.
+// LibTorch's type for an ElementType.
 #pragma once
 
 #include <ATen/core/ScalarType.h>

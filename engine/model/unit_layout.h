@@ -1,10 +1,10 @@
-// UnitLayout: how a unit's parameters lie in its one flat array. Without LibTorch.
+// UnitLayout: the layout of a unit's parameters in its one flat array. Without LibTorch.
 //
-// Flat order: trainable parameters, by parameter group, each beginning at a multiple of
-// kParameterAlignment elements; what is left between them belongs to the parameter before and is
-// zero for ever (its gradient is zero, too). Masters, moments, 16-bit parameters and gradients all
-// lie in this order. A slot may be longer than the flat order: its last parameter then has rows
-// more than the state has (`padded_rows`), which are zero and stay so.
+// Flat order: trainable parameters, by parameter group, each aligned to kParameterAlignment
+// elements. The gap after a parameter belongs to it, and is always zero (its gradient is zero,
+// too). Masters, moments, 16-bit parameters and gradients are all stored in this order. A slot may
+// be longer than the flat order: its last parameter then has more rows than the state
+// (`padded_rows`), which always stay zero.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ struct ParameterSpec {
   std::uint64_t first_element = 0;  // in the unit's flat order
   std::uint64_t elements = 0;
   std::int64_t padded_rows = 0;  // shape[0], or more in a padded slot
-  float initial_std = 0;         // of a normal distribution
-  float initial_bound = 0;       // of a uniform one within +-bound; both 0: all are initial_value
+  float initial_std = 0;         // normal distribution
+  float initial_bound = 0;       // uniform in +-bound; both 0: all are initial_value
   float initial_value = 0;
-  // Its gradient is one product for each micro-batch, which the first one's backward can write
-  // instead of adding it (PassContext::overwrites).
+  // Its gradient is one product per micro-batch, which the first micro-batch's backward can write
+  // instead of adding to it (PassContext::overwrites).
   bool gradient_is_product = false;
 
   std::vector<std::int64_t> slot_shape() const;
@@ -47,7 +47,7 @@ struct UnitLayout {
   void add(ParameterSpec parameter);
   // Gives the last parameter more rows in the slot.
   void pad_last(std::int64_t rows);
-  // Elements of one group, with the gaps behind its parameters.
+  // Elements of one group, with the gaps after its parameters.
   std::uint64_t elements_of_group(int group) const;
   // Without the gaps.
   std::uint64_t parameter_elements() const;

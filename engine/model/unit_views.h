@@ -14,13 +14,13 @@ namespace sluice::engine {
 class UnitViews {
  public:
   UnitViews() = default;
-  // Views of `flat`, which has layout.slot_elements elements and keeps its memory.
+  // Views of `flat`, which has layout.slot_elements elements; the views keep its memory alive.
   UnitViews(const UnitLayout& layout, const at::Tensor& flat);
-  // Views of a storage of at least layout.slot_elements numbers, whose memory may come later.
+  // Views of a storage of at least layout.slot_elements numbers, whose memory may be set later.
   UnitViews(const UnitLayout& layout, const at::Storage& storage, at::ScalarType dtype);
 
-  // By position in UnitLayout::parameters, and on in the order of what is borrowed; shaped as the
-  // slot_shape().
+  // By position in UnitLayout::parameters, followed by the borrowed parameters in order. The shape
+  // is slot_shape().
   const at::Tensor& operator[](int parameter) const {
     return views_[static_cast<std::size_t>(parameter)];
   }
@@ -31,18 +31,18 @@ class UnitViews {
   std::vector<at::Tensor> views_;
 };
 
-// A unit's parameters as its passes are given them, where the model is frozen: the base's, and
-// behind them those that are trained. (Without adapters the base's are all.)
+// A unit's parameters as its passes get them if the model is frozen: the base's, followed by the
+// trained ones. Without adapters there are only the base's.
 UnitViews with_adapters(const UnitViews& base, const UnitViews& trained);
 
-// The views of a unit, and behind them those of what it borrows. `of_lenders`: the views of
+// A unit's views, followed by those of the parameters it borrows. `of_lenders`: the views of
 // model.lenders(unit), in that order.
 UnitViews with_borrowed(const ModelLayout& model, int unit, const UnitViews& own,
                         std::span<const UnitViews* const> of_lenders);
 
-// The gradients of a unit in the same order, those of frozen parameters undefined: the views of
-// what it trains, and its own sums for what it borrows (model.borrowed_sums(unit)), which are not
-// looked at in a frozen model.
+// The gradients of a unit in the same order, undefined for frozen parameters. They are the views of
+// what the unit trains, and its separate sums for what it borrows (model.borrowed_sums(unit)). A
+// frozen model ignores the latter.
 UnitViews gradient_views(const ModelLayout& model, int unit, const UnitViews& own,
                          const UnitViews& borrowed_sums);
 

@@ -1,5 +1,6 @@
-// The parts of a unit's gradient that have to be zero before the first pass of a step: all but the
-// products that this pass overwrites (PassContext::overwrites), including the gaps between them.
+// The parts of a unit's gradient that must be zero before the first pass of a step. They are all
+// but the products that this pass overwrites (PassContext::overwrites), including the gaps between
+// these.
 #pragma once
 
 #include <vector>
@@ -9,7 +10,7 @@
 
 namespace sluice::engine {
 
-// Of a slot's elements, in ascending order; adjoining ranges are one.
+// Ranges of a slot's elements, in ascending order; adjoining ranges are merged.
 std::vector<offload::ElementRange> zeroed_ranges(const UnitLayout& layout);
 
 }  // namespace sluice::engine

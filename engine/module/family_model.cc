@@ -19,9 +19,9 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::int64_t kMostUnasked = 4096;  // tokens in a row, on a GPU
+constexpr std::int64_t kMostUnasked = 4096;  // tokens in a row on a GPU, if no length is configured
 
-// A family's name of a parameter as a module with a head has it.
+// The module's name of a family's parameter, in a module with a head.
 std::string module_name(const ParameterNames& names, const std::string& name) {
   return name == names.head ? name : std::string(names.prefix) + name;
 }
@@ -55,7 +55,7 @@ ModelLayout FamilyModel::named(const ModelOptions& options) const {
     UnitLayout own = layout.layout(unit);
     for (ParameterSpec& parameter : own.parameters)
       parameter.name = module_name(names, parameter.name);
-    // Kept by the layout that has it.
+    // The layout that has it keeps it alive.
     units.push_back({.kind = std::shared_ptr<const UnitKind>(whole, &layout.kind(unit)),
                      .layout = std::move(own),
                      .borrowed = layout.borrowed(unit)});
@@ -89,11 +89,12 @@ config::Config FamilyModel::configured(config::Config config, const Asked& asked
   if (!asked.length) {
     config.data.sequence_tokens = asked.on_gpu ? std::min(shape_.context_tokens, kMostUnasked) : 1;
   }
-  // Micro-batch by micro-batch, whose inputs of units stay where they are.
+  // One micro-batch at a time, and its unit inputs stay on the compute device.
   config.placement.wave_micro_batches = 1;
   config.placement.boundaries_to_cpu = Tristate::kOff;
   config.placement.boundaries_to_nvme = Tristate::kOff;
-  // As the passes do it (sluice/_native.py); on a GPU the planner has a choice where blocks do not.
+  // Matches the passes of sluice/_native.py. On a GPU the planner chooses if no block is
+  // checkpointed.
   if (config.placement.recompute == Tristate::kAuto && (asked.checkpoints || !asked.on_gpu))
     config.placement.recompute = asked.checkpoints ? Tristate::kOn : Tristate::kOff;
   return config;
@@ -105,8 +106,8 @@ ModelOptions FamilyModel::options(const config::Config& config) const {
 
 ModuleLayout FamilyModel::layout(const config::Config& config) const {
   ModelLayout layout = named(options(config));
-  // Whoever reads parameters may keep it beside a block, and of several ranks the host gathers all
-  // others in one place.
+  // Code that reads parameters may keep this unit acquired together with a block. With several
+  // ranks the host gathers all other units in one shared buffer.
   if (!uses_cuda(config)) layout.hold(0);
   return ModuleLayout::of_family(std::move(layout));
 }
@@ -115,7 +116,7 @@ Result<RunPlan> FamilyModel::plan(const config::Config& config, const Asked& ask
                                   PlanRunOptions options,
                                   std::vector<std::string>& assumptions) const {
   config::Config whole = config;
-  whole.optimizer.groups.clear();  // by the module's names, and of no weight here
+  whole.optimizer.groups.clear();  // groups refer to the module's names, and change no size
   if (!asked.length) {
     whole.data.sequence_tokens =
         std::min(shape_.context_tokens, asked.on_gpu ? kMostUnasked : kAssumedTokens);

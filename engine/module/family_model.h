@@ -1,7 +1,9 @@
-// FamilyModel: a module of transformers as the model of a family, whose units the engine computes
-// itself: its shape by the module's config, and its units with the module's names of parameters.
+// FamilyModel: a transformers module as the model of a built-in family, whose units the engine
+// computes itself. It has the shape from the module's config, and units with the module's parameter
+// names.
 //
-// Threads: it does not change. Errors: kInvalidArgument, with what the family does not compute.
+// Threads: immutable.
+// Errors:  kInvalidArgument, naming what the family does not support.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,37 +24,37 @@ namespace sluice::engine {
 
 class FamilyModel {
  public:
-  // `text`: of a config.json, as the module's config writes it.
+  // `text`: a config.json, as written by the module's config.
   static Result<FamilyModel> read(const std::string& text);
 
   const ModelShape& shape() const { return shape_; }
-  // Units and parameters by the module's names, without rows that only a slot has.
+  // Units and parameters under the module's names, without the padding rows of GPU slots.
   std::vector<ModuleUnit> units() const;
 
-  // A configuration whose model this is. Without a length of sequences that was asked for, passes
-  // are planned for the longest that one trains on unasked on a GPU, and not at all on the CPU.
-  // `checkpoints`: the module's blocks are computed again in backward, unless the configuration
-  // says otherwise.
+  // The configuration of this model. If no sequence length was configured, passes are planned on a
+  // GPU for the default maximum length, and on the CPU not at all. `checkpoints`: the module's
+  // blocks are recomputed in backward, unless the configuration says otherwise.
   struct Asked {
-    bool length = false;  // data.sequence_length is given
+    bool length = false;  // data.sequence_length is set
     bool checkpoints = false;
-    bool on_gpu = false;  // this machine's, or one that is described
+    bool on_gpu = false;  // of this machine, or of a described one
   };
   config::Config configured(config::Config config, const Asked& asked) const;
-  // The rest is of such a configuration.
+  // The following take a result of configured().
   ModelOptions options(const config::Config& config) const;
   ModuleLayout layout(const config::Config& config) const;
-  // The planner's whole answer, of such a configuration; `options` may describe ranks and a
-  // machine. `assumptions` gets what it takes for granted.
+  // The planner's complete result; `options` may describe ranks and a machine. The planner's
+  // assumptions are stored in `assumptions`.
   Result<RunPlan> plan(const config::Config& config, const Asked& asked, PlanRunOptions options,
                        std::vector<std::string>& assumptions) const;
-  // Where the planner puts what it leaves open, if there is a choice; measures the machine unless
-  // `cache_path` has that. Of several ranks the first one's: all of them call it with their link.
+  // The planner's places for everything that is left open, if there is a choice. Measures the
+  // machine unless `cache_path` has its speeds. With several ranks it is a collective over `link`,
+  // and returns the first rank's result.
   Result<ModulePlaces> places(const config::Config& config, const Asked& asked, Communicator* link,
                               const std::string& cache_path) const;
 
-  // What the units make of tokens, int64 [B, T], with these values by unit and parameter: logits.
-  // Without dropout; where the values are.
+  // Computes logits from tokens, int64 [B, T], and these values by unit and parameter, on the
+  // values' device and without dropout.
   at::Tensor logits(const std::vector<std::vector<at::Tensor>>& values,
                     const at::Tensor& tokens) const;
 

@@ -32,8 +32,8 @@ bool FamilyPass::keeps_activations(int unit) const {
 class FamilyPass::Computation final : public Passes {
  public:
   struct How {
-    bool keeps = false;                // blocks may keep what backward needs
-    std::optional<double> scale = {};  // of backward
+    bool keeps = false;                // blocks may save what backward needs
+    std::optional<double> scale = {};  // for backward
   };
   Computation(FamilyPass& passes, MicroBatchPass& pass, const How& how)
       : passes_(passes), model_(*passes.model_), run_(passes.run_), pass_(pass), how_(how) {}
@@ -86,7 +86,7 @@ class FamilyPass::Computation final : public Passes {
   ModuleRun& run_;
   MicroBatchPass& pass_;
   const How how_;
-  at::Tensor flow_;  // what passes from unit to unit
+  at::Tensor flow_;  // passed from unit to unit
 };
 
 std::shared_ptr<MicroBatchPass> FamilyPass::forward(FamilyBatch batch, const How& how) {
@@ -114,7 +114,7 @@ void FamilyPass::backward(MicroBatchPass& pass, double scale) {
                     "a loss of an evaluation, or whose backward has been, has no gradient");
   run_.release_all();
   run_.expect_backward();
-  // Without any target that counts the loss is none, and its gradient zero, as torch has it.
+  // If no target counts, the loss is NaN and its gradient zero, as in PyTorch.
   const double divisor = pass.batch_.divisor;
   Computation computation(*this, pass, {.scale = divisor == 0 ? 0 : scale / divisor});
   const offload::SplitProgram passes = run_.passes(/*has_backward=*/true);

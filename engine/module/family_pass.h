@@ -1,18 +1,18 @@
 // FamilyPass: forward and backward of one micro-batch by the engine's own units, for a ModuleRun
-// whose module is of a family.
+// whose module belongs to a family.
 //
-//   MicroBatchPass pass = passes.forward(batch, options);   pass.loss is there
+//   MicroBatchPass pass = passes.forward(batch, options);   pass.loss is available
 //   passes.backward(pass, scale);                            gradients are in the run's sums
 //
-// Both are parts of one program (offload::micro_batch_passes()), which the run's StepEngine carries
-// out as it does a Trainer's. What is between the two is in the MicroBatchPass: each unit's input,
-// and what blocks keep where they keep it. The head makes the loss alone in forward, and once more
-// with its gradient in backward, whose scale nobody knows before.
+// Both are parts of one program (offload::micro_batch_passes()), which the run's StepEngine
+// executes as it does for a Trainer. Between the two calls, the MicroBatchPass holds each unit's
+// input, and the tensors that blocks save. In forward the head computes only the loss. In backward
+// it computes the loss again with its gradient, because the scale is not known earlier.
 //
-// Bits:    the same wherever anything lies, and whether blocks keep or recompute.
+// Bits:    independent of placement, and of whether blocks save or recompute activations.
 // Threads: one at a time, but not always the same one. On CUDA everything is enqueued on the
 //          current stream; nothing waits for the device.
-// Errors:  thrown, as LibTorch's or TrainError; then no unit is acquired, and ModuleRun's
+// Errors:  thrown, by LibTorch or as TrainError. Then no unit is acquired, and ModuleRun's
 //          abandon_step() ends the step.
 #pragma once
 
@@ -30,15 +30,15 @@
 namespace sluice::engine {
 
 struct FamilyBatch {
-  at::Tensor tokens;   // int64 [B, T], on the device that computes; so are the others
-  at::Tensor targets;  // likewise; kIgnoredTarget counts for nothing
+  at::Tensor tokens;   // int64 [B, T], on the compute device, like the others
+  at::Tensor targets;  // int64 [B, T]; kIgnoredTarget is ignored
   std::optional<Documents> documents;
   double divisor = 1;  // of the sum of the targets' losses
 };
 
 class MicroBatchPass {
  public:
-  // fp32, on the device.
+  // fp32, on the compute device.
   const at::Tensor& loss() const { return loss_; }
 
  private:
@@ -49,35 +49,35 @@ class MicroBatchPass {
   std::int64_t step_ = 0;
   std::int64_t micro_batch_ = 0;
   std::int64_t number_ = 0;
-  bool drops_ = false;              // dropout
-  bool has_backward_ = false;       // it may come, and has not
+  bool drops_ = false;              // uses dropout
+  bool has_backward_ = false;       // backward may come, and has not been called
   std::vector<at::Tensor> inputs_;  // by unit; the head's stays
-  std::vector<Saved> saved_;        // by unit; empty: it is made anew
+  std::vector<Saved> saved_;        // by unit; empty: recomputed in backward
 };
 
 class FamilyPass {
  public:
-  // Of the parameters' rows of the token embedding, one that gets no gradient for being looked up
-  // (torch's padding_idx); -1: none.
+  // The row of the token embedding that gets no gradient from lookups (torch's padding_idx); -1:
+  // none.
   struct Options {
     std::int64_t padding_row = -1;
   };
-  // The run must outlive it; its layout is of this model.
+  // The run must outlive it; its layout must be of this model.
   FamilyPass(ModuleRun& run, std::unique_ptr<Model> model, const Options& options);
 
   struct How {
-    bool has_backward = false;  // is training, and not an evaluation
-    bool drops = false;         // with dropout
-    // Blocks keep what backward needs beyond their input: all, or those that the plan has; where
-    // nothing is planned, all.
+    bool has_backward = false;  // a training pass, not an evaluation
+    bool drops = false;         // uses dropout
+    // Blocks save what backward needs in addition to their input: the planned ones, or all blocks
+    // if nothing is planned.
     bool keeps = false;
-    // Of the passes of one micro-batch: each has dropout of its own.
+    // The number of the pass within its micro-batch: each pass has its own dropout.
     std::int64_t number = 0;
   };
   std::shared_ptr<MicroBatchPass> forward(FamilyBatch batch, const How& how);
-  // Of scale * loss. Once.
+  // Backward of scale * loss. Call it at most once per pass.
   void backward(MicroBatchPass& pass, double scale);
-  // [B, T, vocab], by the parameters as they are now.
+  // [B, T, vocab], from the current parameters.
   at::Tensor logits(const MicroBatchPass& pass);
   ModuleRun& run() const { return run_; }
 

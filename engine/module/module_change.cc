@@ -1,4 +1,4 @@
-// ModuleRun: values that a script changes between steps.
+// ModuleRun: parameter values that a script changes between steps.
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ Status ModuleRun::change(const std::vector<NewValues>& changes) {
   const at::NoGradGuard no_tape;
   std::map<const ParameterSpec*, NewValues> trained;
   std::vector<NewValues> frozen;
-  std::set<int> units;  // of what is trained
+  std::set<int> units;  // units with changed trained parameters
   for (const NewValues& it : changes) {
     SLUICE_ASSIGN_OR_RETURN(NewValues change, checked(it));
     const ModuleLayout::Place& place = layout_.place(it.unit, it.parameter);

@@ -1,4 +1,4 @@
-// ModuleRun: what the passes of a family's model need of it (family_pass.h).
+// ModuleRun: the functions that FamilyPass needs (family_pass.h).
 #include <numeric>
 
 #include "engine/module/module_run.h"
@@ -33,7 +33,7 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
     throw TrainError("the gradient of unit " + layout_.described(unit).name +
                      " is complete in this micro-batch");
   is_touched_ = true;
-  // Its last gradient may still be needed.
+  // The unit's update may still read the last step's gradient.
   if (micro_batch_ == 0) must(engine_->await_update(unit));
   engine_->open_gradient(unit);
   if (at(unit).begun) return {.sums = parts_->gradients().target_again(unit, micro_batch_)};
@@ -56,12 +56,12 @@ void ModuleRun::expect_several_passes() {
   has_several_passes_ = true;
 }
 
-// Closes an open unit whose gradient counts for nothing.
+// Closes an open unit and discards its gradient.
 void ModuleRun::put_away(int unit) {
   engine_->close_gradient(unit, /*sends=*/plan_.sums.kept == 0);
 }
 
-// The ends of a model may have one slot between them.
+// The embedding and the head may share one slot.
 void ModuleRun::check_ends(int unit) const {
   const int head = model().head();
   if (!layout_.is_family() || !plan_.cuda || (unit != 0 && unit != head)) return;

@@ -8,14 +8,14 @@
 namespace sluice::engine {
 namespace {
 
-// Of one that is described from outside only its parameters are known: what its passes keep is
-// between autograd and the module.
+// For a unit described from outside only the parameters are known. What its passes save is between
+// autograd and the module.
 class ModuleUnitKind final : public UnitKind {
  public:
   ModuleUnitKind(const std::string& name, UnitRole role, std::uint64_t elements)
       : UnitKind(name, role), elements_(static_cast<double>(elements)) {}
 
-  // By the rule that every parameter is multiplied once for each token.
+  // Assumes that every parameter is multiplied once for each token.
   Flops flops(std::int64_t /*tokens*/) const override {
     return {.forward = 2 * elements_, .backward = 4 * elements_, .recompute = 0};
   }
@@ -32,7 +32,8 @@ int group_of(const ModuleParameter& parameter) {
   return parameter.shape.size() > 1 ? kDecayed : kUndecayed;
 }
 
-// Parameters of one half of a unit, group by group, each group in the module's order.
+// Adds the trained or the frozen parameters of a unit, group by group, each group in the module's
+// order.
 void add_half(const ModuleUnit& unit, bool trained, UnitLayout& layout,
               std::vector<ModuleLayout::Place>& places) {
   layout.name = unit.name;
@@ -44,8 +45,8 @@ void add_half(const ModuleUnit& unit, bool trained, UnitLayout& layout,
       layout.add({.name = parameter.name,
                   .shape = parameter.shape.empty() ? std::vector<std::int64_t>{1} : parameter.shape,
                   .group = group,
-                  // The first gradient of a micro-batch is written, not added. What is small lies
-                  // together, and is zeroed at once with the gaps behind it.
+                  // The first gradient of a micro-batch is written instead of added. Small
+                  // parameters are contiguous, and are zeroed at once with the gaps after them.
                   .gradient_is_product = group == kDecayed});
     }
   }
@@ -57,12 +58,12 @@ ModelLayout layout_of(const std::vector<UnitLayout>& units) {
     const UnitRole role = i == 0                  ? UnitRole::kEmbedding
                           : i + 1 == units.size() ? UnitRole::kHead
                                                   : UnitRole::kBlock;
-    // Each its own kind: nothing says that two are alike.
+    // Each unit has its own kind, because nothing says that two units are alike.
     all.push_back({.kind = std::make_shared<ModuleUnitKind>(units[i].name, role, units[i].elements),
                    .layout = units[i]});
   }
   ModelLayout layout({.hidden = 1, .vocab = 1}, std::move(all));
-  layout.hold(0);  // what is outside of blocks is there beside them
+  layout.hold(0);  // what is outside of blocks is used together with them
   return layout;
 }
 

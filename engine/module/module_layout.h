@@ -1,11 +1,11 @@
 // A model that is described at run time, as the Python package finds it in a torch.nn.Module: units
-// of parameters, some of which may be frozen. Becomes two ModelLayouts with the same units: one of
-// what is trained, with state, gradients and checkpoints, and one of what is frozen, which only
-// comes and goes.
+// of parameters, some of which may be frozen. It becomes two ModelLayouts with the same units: one
+// of the trained parameters, with state, gradients and checkpoints, and one of the frozen
+// parameters, which are only streamed.
 //
-// In both the first unit, of the embedding's role, is what is outside of all blocks: it is acquired
-// beside any of them, so it has a slot of its own. The last one is empty: the loss is the module's.
-// Unless it is of a family's model.
+// In both, the first unit has the embedding's role and contains everything outside of blocks. It is
+// acquired together with any block, so it has its own slot. The last unit is empty, because the
+// module computes the loss. A family's model is an exception: it has its own units.
 //
 // Threads: values. Errors: kInvalidArgument, with the parameter's name.
 #pragma once
@@ -20,8 +20,8 @@
 namespace sluice::engine {
 
 struct ModuleParameter {
-  std::string name;                 // the module's: "transformer.h.3.attn.c_attn.weight"
-  std::vector<std::int64_t> shape;  // may be empty: one number
+  std::string name;                 // in the module, such as "transformer.h.3.attn.c_attn.weight"
+  std::vector<std::int64_t> shape;  // may be empty: a scalar
   bool trained = true;
 };
 
@@ -32,20 +32,19 @@ struct ModuleUnit {
 
 class ModuleLayout {
  public:
-  // Where a described parameter is: in the layout of what is trained, or of what is frozen.
+  // A described parameter's place: in the layout of trained or of frozen parameters.
   struct Place {
     bool trained = true;
-    int parameter = 0;  // in UnitLayout::parameters
+    int parameter = 0;  // index in UnitLayout::parameters
   };
 
-  // `units`: those outside of all blocks first, then the blocks, in the order in which they are
-  // expected to be used.
+  // `units`: the unit outside of all blocks first, then the blocks, in the expected order of use.
   static Result<ModuleLayout> create(std::vector<ModuleUnit> units);
-  // Of a module whose passes are those of a family's model, which has the module's names of
-  // parameters: its units are the model's, head and all, and nothing is frozen.
+  // For a module whose passes are computed by a family's model with the module's parameter names:
+  // its units are the model's, including the head, and nothing is frozen.
   static ModuleLayout of_family(ModelLayout model);
 
-  int units() const { return static_cast<int>(described_.size()); }  // those that were described
+  int units() const { return static_cast<int>(described_.size()); }  // the described units
   const ModuleUnit& described(int unit) const { return described_[index(unit)]; }
   const Place& place(int unit, int parameter) const {
     return places_[index(unit)][index(parameter)];

@@ -16,14 +16,14 @@
 namespace sluice::engine {
 namespace {
 
-// What is planned for one rank.
+// The values for one rank's plan.
 struct OfRank {
-  config::Config config;  // as its budget is
+  config::Config config;  // with this rank's budget
   offload::RankPart part;
   bool on_gpu = false;
 };
 
-// Passes come micro-batch by micro-batch.
+// Plans the trained parameters, with one micro-batch at a time.
 Result<MemoryPlan> plan_trained(const OfRank& rank, const ModuleLayout& layout,
                                 const std::optional<RankPlaces>& places) {
   PlanOptions options{.on_gpu = rank.on_gpu, .ranks = rank.part};
@@ -36,7 +36,7 @@ Result<MemoryPlan> plan_trained(const OfRank& rank, const ModuleLayout& layout,
   return plan_memory(rank.config, layout.trained(), options);
 }
 
-// Nothing but parameters that come and go; each rank has all of them.
+// Plans the frozen parameters, which are only streamed; each rank has all of them.
 Result<MemoryPlan> plan_frozen(const OfRank& rank, const ModuleLayout& layout) {
   SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(rank.config, layout.frozen(),
                                                        {.purpose = RunPurpose::kEvaluation,
@@ -48,7 +48,7 @@ Result<MemoryPlan> plan_frozen(const OfRank& rank, const ModuleLayout& layout) {
   return plan;
 }
 
-// What is frozen takes its part of the same tiers.
+// Adds the frozen parameters' memory on the same tiers.
 void add_frozen_lines(const MemoryPlan& frozen, MemoryPlan& plan) {
   const auto add = [](const std::vector<MemoryLine>& from, std::vector<MemoryLine>& to) {
     for (MemoryLine line : from) {
@@ -77,7 +77,7 @@ config::Config with_tokens(config::Config config) {
   return config;
 }
 
-// Of a token: as many as the matrix with most rows has.
+// Logits per token: the row count of the matrix with the most rows.
 double logits(const ModuleLayout& layout) {
   std::int64_t most = 0;
   for (int unit = 0; unit < layout.units(); ++unit)
@@ -86,11 +86,11 @@ double logits(const ModuleLayout& layout) {
   return static_cast<double>(most);
 }
 
-// A block of a transformer has about 12 h^2 parameters, and keeps 34 h bytes of a token in 16 bits
-// (Korthikanti et al. 2022, without the attention's matrix) where each of its functions is one; of
-// PyTorch's own functions it is about 60. With checkpointing it keeps its input, and one block at a
-// time has all of the rest. The matrix with most rows is taken for a head, whose logits are there
-// in 16 bits, and in fp32 for the loss, its gradient and between.
+// A transformer block has about 12 h^2 parameters. With fused functions it saves 34 h bytes per
+// token in 16 bits (Korthikanti et al. 2022, without the attention matrix); with PyTorch's own
+// functions it is about 60 h. With checkpointing each block saves its input, and one block at a
+// time has all of the rest. The matrix with the most rows is assumed to be a head. Its logits are
+// counted in 16 bits, and in fp32 for the loss, its gradient and an intermediate.
 std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout& layout,
                                double checkpointed) {
   constexpr double kBlockFactor = 12;
@@ -116,12 +116,12 @@ std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout&
 
 struct Beside {
   TakenBeside taken;
-  std::uint64_t kept = 0;  // by autograd, like the next in `taken`
+  std::uint64_t kept = 0;  // saved by autograd; included in `taken`, like the next
   std::uint64_t copy = 0;
   std::vector<std::string> assumptions;
 };
 
-// A question to the planner, and what it is about.
+// A question to the planner, with its inputs.
 struct Asked {
   const config::Config& config;  // of a host
   const ModuleLayout& layout;
@@ -131,7 +131,7 @@ struct Asked {
   bool on_gpu() const { return options.asked.machine.describes_gpu() || uses_cuda(config); }
 };
 
-// Of one rank.
+// The memory available to one rank.
 std::optional<std::uint64_t> room_of(const Asked& it) {
   const config::Budget budget = planned_budget(it.config.budget, it.options.asked.machine);
   const MachineFacts facts = machine_facts(it.config);
@@ -141,7 +141,7 @@ std::optional<std::uint64_t> room_of(const Asked& it) {
 }
 
 Beside beside_of(const Asked& it) {
-  constexpr double kMostOfRoom = 0.6;  // the rest is worth trying
+  constexpr double kMostOfRoom = 0.6;  // a run is worth trying with the rest
   Beside made;
   const double checkpointed = it.options.checkpointed;
   const std::uint64_t most = kept_by_autograd(it.config, it.layout, checkpointed);
@@ -176,7 +176,7 @@ struct Planned {
   Beside beside;
 };
 
-// What the run takes beside the plan, for people to read.
+// Adds the run's memory outside of the plan, for people to read.
 void add_beside_lines(const Asked& it, const Beside& beside, MemoryPlan& plan) {
   if (it.frozen) add_frozen_lines(*it.frozen, plan);
   if (beside.copy > 0) plan.host.push_back(checkpoint_copy_line(beside.copy));
@@ -202,7 +202,7 @@ Result<Planned> plan_by_planner(const Asked& given) {
   return planned;
 }
 
-// Whether gradients may go to the drives so that the rest fits in RAM.
+// Whether gradients may go to NVMe so that the rest fits into RAM.
 bool may_move_gradients(const config::Config& config, bool on_gpu, int ranks) {
   return config.placement.gradients_to_nvme == Tristate::kAuto && !on_gpu && ranks == 1 &&
          config.run.lanes == 1 && config.run.rounds == 1 && !config.gradient_nvme_paths().empty();
@@ -233,7 +233,7 @@ Result<MemoryPlan> plan_as_stated(const OfRank& rank, const ModuleLayout& layout
   return plan_trained(moved, layout, places);
 }
 
-// The planner's answer that the run takes.
+// The planner's result that the run uses.
 Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumptions) {
   SLUICE_ASSIGN_OR_RETURN(Planned planned, plan_by_planner(it));
   if (!planned.run.placement.fits) {
@@ -245,7 +245,7 @@ Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumpti
   return std::move(planned.run);
 }
 
-// The first rank asks.
+// The first rank asks the planner, and all ranks use its result.
 Status plan_by_first(const config::Config& config, const ModuleLayout& layout, const OfRank& rank,
                      const ModulePlanOptions& given, ModulePlan& plan) {
   ModulePlanOptions options = given;
@@ -299,8 +299,8 @@ Result<RunPlan> ask_with_gradients_moved(const config::Config& config, bool on_g
   return moved.placement.fits ? std::move(moved) : std::move(plan);
 }
 
-// The largest unit's parameters and sums are on the GPU at once, and that may be what is outside of
-// all blocks: a large vocabulary's embedding and head.
+// The largest unit's parameters and sums are on the GPU at once. That unit may be the one outside
+// of all blocks, with a large vocabulary's embedding and head.
 std::string smaller_units_hint(const ModuleLayout& layout) {
   constexpr std::uint64_t kMuchLarger = 2;
   const auto elements = [&](int unit) {

@@ -1,19 +1,20 @@
-// ModulePlan: where the parameters and the state of a described module lie, before anything of it
-// is taken. What the configuration states is obeyed; where it leaves a choice ("auto", and a GPU or
-// drives to choose), the planner decides as for `sluice train`, from the probe's measurements and
-// from assumptions about what only the module's code knows. Those are kept as sentences:
+// ModulePlan: where the parameters and the state of a described module are stored, determined
+// before any memory is allocated. The configuration is obeyed. If it leaves a choice ("auto", with
+// a GPU or drives to choose from), the planner decides as for `sluice train`. It uses the probe's
+// measurements, and assumptions about properties that only the module's code determines. The
+// assumptions are kept as sentences:
 //
-//   the tokens of a row    data.sequence_length
-//   operations             each parameter is multiplied once for each token
-//   what autograd keeps    as a transformer's blocks of that size would, with or without
-//                          checkpointing
+//   tokens in a row         data.sequence_length
+//   operations              each parameter is multiplied once for each token
+//   saved by autograd       as by transformer blocks of that size, with or without checkpointing
 //
-// With several ranks it is the plan of the first of them, made of what a whole host has, and all of
-// them take its places.
+// With several ranks it is the plan of the first rank, made from a whole host's resources, and all
+// ranks use its places.
 //
-// Threads: one; the probe takes seconds the first time. A collective where there is a link. Errors:
-// those of the configuration, of the probe and of the link. kOutOfMemory: it fits nowhere, with
-// what would help; of several ranks that is the first one's error alone.
+// Threads: one; the probe takes seconds the first time. A collective if there is a link.
+// Errors:  those of the configuration, of the probe and of the link. kOutOfMemory: it does not fit
+//          on any tier, with advice. With several ranks kOutOfMemory is only the first rank's
+//          error.
 #pragma once
 
 #include <cstdint>
@@ -32,56 +33,56 @@
 
 namespace sluice::engine {
 
-// Names are the module's own, everywhere.
+// Parameters have the module's own names everywhere.
 inline constexpr ParameterNames kModuleNames = {};
-inline constexpr std::int64_t kAssumedTokens = 1024;  // in a row, where nothing is said
+inline constexpr std::int64_t kAssumedTokens = 1024;  // in a row, if not configured
 
-// What a planner has said before.
+// An earlier result of the planner.
 struct ModulePlaces {
-  std::optional<RankPlaces> places;        // unset: nothing is left to it
+  std::optional<RankPlaces> places;        // unset: the planner had nothing to choose
   std::optional<double> predicted_step_s;  // of the first rank, like the next two
   std::string prediction;                  // prediction_json()
   std::vector<std::string> assumptions;
 };
 
 struct ModulePlanOptions {
-  ModulePlaces places = {};      // of a family's model
-  Communicator* link = nullptr;  // of several ranks
-  double checkpointed = 0;       // the share of blocks that are computed again in backward
-  // How the planner is asked; of plan_module() the ranks and the machine are those that are there.
+  ModulePlaces places = {};      // for a family's model
+  Communicator* link = nullptr;  // if there are several ranks
+  double checkpointed = 0;       // fraction of blocks recomputed in backward
+  // Options for the planner; plan_module() sets the ranks and the machine to the actual ones.
   PlanRunOptions asked = {};
 };
 
 struct ModulePlan {
-  MemoryPlan trained;                // with lines for what is frozen, and for copies
-  std::optional<MemoryPlan> frozen;  // nothing is
-  ModulePlaces said;                 // where the planner was asked; without places
+  MemoryPlan trained;                // with lines for frozen parameters, and for copies
+  std::optional<MemoryPlan> frozen;  // unset: nothing is frozen
+  ModulePlaces said;                 // the planner's result if it was asked, without places
 };
 
-// Whether the configuration leaves something to the planner, and there is more than RAM to choose.
+// Whether the configuration leaves something to the planner, and there is a choice other than RAM.
 bool has_choice(const config::Config& config, bool on_gpu);
 
-// `config`: of a host, each of whose ranks takes as large a part of its budget.
+// `config`: of a host; its ranks have equal parts of the budget.
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options);
 
-// What a save in the background copies, of one rank; 0: none is asked for.
+// Bytes that a save in the background copies on one rank; 0: none is configured.
 std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLayout& model,
                                     int ranks);
-// Its line of a plan's table.
+// The copy's line in a plan's table.
 MemoryLine checkpoint_copy_line(std::uint64_t bytes);
 
-// Asks a planner; where nothing fits and gradients may go to NVMe, once more with those there.
+// Asks the planner. If nothing fits and gradients may go to NVMe, asks again with gradients there.
 using AskPlanner = std::function<Result<RunPlan>(const config::Config& config)>;
 Result<RunPlan> ask_with_gradients_moved(const config::Config& config, bool on_gpu, int ranks,
                                          const AskPlanner& ask);
 
-// Behind what says why a module does not fit: a clause about units that are smaller; empty where
-// that would not help.
+// Advice to append to an error about a module that does not fit: a clause about smaller units;
+// empty if they would not help.
 std::string smaller_units_hint(const ModuleLayout& layout);
 
-// The planner's whole answer, for people to read; also where nothing is left to it. `assumptions`
-// gets what it takes for granted.
+// The planner's complete result, for people to read, even if nothing is left to it. The planner's
+// assumptions are stored in `assumptions`.
 Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLayout& layout,
                                    const ModulePlanOptions& options,
                                    std::vector<std::string>& assumptions);

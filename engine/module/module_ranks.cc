@@ -1,4 +1,4 @@
-// What ModuleRun does for several ranks.
+// ModuleRun: the functions for several ranks.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -33,7 +33,7 @@ void ModuleRun::check_order() {
 }
 
 Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
-  // A code and a text, which may name a path that is no UTF-8.
+  // A code and a text; the text may contain a path that is not UTF-8.
   const std::string mine =
       own.ok() ? "+" + *own
                : std::to_string(static_cast<int>(own.error().code())) + "-" + own.error().message();
@@ -67,10 +67,10 @@ Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
 Result<std::string> ModuleRun::follow_save() {
   std::byte told{};
   SLUICE_RETURN_IF_ERROR(ranks().link->broadcast(std::span(&told, 1), /*root=*/0));
-  if (told == std::byte{0}) return std::string();  // the first rank says why
+  if (told == std::byte{0}) return std::string();  // the first rank reports the reason
   SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
   JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
-  // What was not saved is for the first rank to report.
+  // The first rank reports failures of the save.
   static_cast<void>(save.follow(source_of(parts_->state())));
   SLUICE_RETURN_IF_ERROR(ranks().link->health());
   return std::string();

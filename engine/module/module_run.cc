@@ -23,14 +23,14 @@
 namespace sluice::engine {
 namespace {
 
-// Whether units share slots of the GPU.
+// Whether units share GPU slots.
 bool has_slots(const MemoryPlan& plan, const ModelLayout& model) {
   for (int unit = 0; unit < model.units(); ++unit)
     if (model.layout(unit).elements > 0 && !plan.state.residency.resident(unit)) return true;
   return false;
 }
 
-// Before any memory is taken.
+// Called before any memory is allocated.
 Status check_machine(const config::Config& config, const MemoryPlan& plan, int local_world) {
   const MachineFacts facts = facts_of_rank(machine_facts(config), local_world);
   aio::RealFileSystem files;
@@ -65,7 +65,7 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   Communicator* const link = environment.link;
   SLUICE_RETURN_IF_ERROR(check_config(given));
   const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
-  config::Config config = given;  // of this rank
+  config::Config config = given;  // for this rank
   config.budget = budget_of_rank(given.budget, local_world);
   ModulePlanOptions options = environment.plan;
   options.link = link;
@@ -96,8 +96,8 @@ Status ModuleRun::make_parts(const Environment& environment) {
       *parts_,
       StepUpdate::Options{.rules = rules_, .in_background = config_.placement.overlap_update},
       state);
-  // Beside the unit outside of all blocks, the thread that updates, and on the GPU the slots that
-  // are copied into and were just used.
+  // Buffers or slots reserved for others: the unit outside of all blocks and the update thread; on
+  // the GPU, the slots being copied into and just used.
   constexpr int kOthers = 2;
   const bool on_nvme =
       plan_.params.uses_nvme() || (frozen_plan_ && frozen_plan_->params.uses_nvme());
@@ -107,7 +107,7 @@ Status ModuleRun::make_parts(const Environment& environment) {
     most_acquired_ = 1;
   if (on_nvme && !plan_.cuda)
     most_acquired_ = std::max(plan_.params.options.cache_buffers - kOthers, 1);
-  if (!ranks().is_alone() && !plan_.cuda) most_acquired_ = 1;  // gathered to one place
+  if (!ranks().is_alone() && !plan_.cuda) most_acquired_ = 1;  // gathered in one buffer
   return {};
 }
 
@@ -143,7 +143,7 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
   const auto add_updates = [&] {
     for (int unit = 0; unit < layout_.units(); ++unit) order.push_back(unit);
   };
-  // The previous step's updates go on under the first passes.
+  // The previous step's updates continue during the first passes.
   if (micro_batch_ == 0 && train_state().applied_step > 0) add_updates();
   order.insert(order.end(), passes.begin(), passes.end());
   if (trains && micro_batch_ + 1 == micro_batches()) add_updates();
@@ -151,9 +151,9 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
   if (parts_->frozen() != nullptr) expect_on_host(parts_->frozen()->trained(), passes);
 }
 
-// The sums of a unit, opened for what the micro-batch that goes on adds to it.
+// Opens the sums of a unit for the current micro-batch.
 const UnitViews& ModuleRun::begin(int unit) {
-  // Its last gradient may still be needed.
+  // The unit's update may still read the last step's gradient.
   if (micro_batch_ == 0 && !at(unit).begun) must(engine_->await_update(unit));
   engine_->open_gradient(unit);
   if (at(unit).begun) return parts_->gradients().target_again(unit, micro_batch_);
@@ -163,7 +163,7 @@ const UnitViews& ModuleRun::begin(int unit) {
   return target.sums;
 }
 
-// What had no gradient in the micro-batch that goes on.
+// Zeroes the gradients of parameters that had none in the current micro-batch, and closes the unit.
 void ModuleRun::complete(int unit, const UnitViews& sums) {
   for (std::size_t i = 0; i < at(unit).summed.size(); ++i)
     if (!at(unit).summed[i]) sums[static_cast<int>(i)].zero_();
@@ -221,8 +221,8 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
     to.push_back(sum);
   }
   if (!to.empty()) at::_foreach_copy_(to, from);  // one kernel for all of them
-  // What several ranks exchange they exchange in one order, whatever came first on each: at the end
-  // of the micro-batch.
+  // Several ranks exchange sums in one fixed order at the end of the micro-batch, whatever order
+  // they were computed in.
   if (!is_last || !ranks().is_alone()) {
     engine_->keep_sum(unit);
     return;
@@ -231,8 +231,8 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
   complete(unit, sums);
 }
 
-// All units are opened, and what none is described for as well: a step's gradients are complete
-// when each of them is.
+// Every unit is opened, also the last one, which is not described: a step's gradients are complete
+// when each unit's are.
 void ModuleRun::end(int unit) {
   const bool described = unit < layout_.units();
   if (described) {
@@ -252,7 +252,7 @@ void ModuleRun::end_micro_batch() {
   TORCH_CHECK_VALUE(!is_complete(), "the step has all of its ", micro_batches(), " micro-batches");
   const at::NoGradGuard no_tape;
   is_touched_ = true;
-  // As backward ends: the head first.
+  // In the order of backward: the head first.
   for (int unit = model().units() - 1; unit >= 0; --unit) end(unit);
   ++micro_batch_;
 }
@@ -266,9 +266,9 @@ void ModuleRun::abandon_step() {
   const at::NoGradGuard no_tape;
   micro_batch_ = 0;
   awaits_update_ = false;
-  // The last step's update may still need its gradients; where it has failed, so will all to come.
+  // The last step's update may still need its gradients. If it has failed, so will all later steps.
   if (!parts_->optimizer().drain().ok()) return;
-  // None of them counts as complete any more.
+  // No unit's gradient counts as complete from here on.
   const bool forgotten = parts_->gradients().forget();
   if (const int open = engine_->take_open_unit(); open >= 0 && !forgotten) put_away(open);
   for (int unit = model().units() - 1; unit >= 0; --unit) {

@@ -1,4 +1,4 @@
-// ModuleRun: where its state comes from, and where it goes.
+// ModuleRun: loading, saving and changing its state.
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr const char* kUsersData = "python";  // in place of a data order: that is the user's
+constexpr const char* kUsersData = "python";  // instead of a data order, which is the user's
 
 // Elements [first, first + to.size()) of a tensor, as fp32.
 Status copy_values(const at::Tensor& tensor, const std::string& name, std::uint64_t first,
@@ -50,7 +50,7 @@ std::uint64_t elements_of(const ModuleParameter& parameter) {
   return elements;
 }
 
-// Values of described parameters by what a layout calls them, one unit's at a time.
+// Values of described parameters under a layout's names, cached for one unit at a time.
 class DescribedValues {
  public:
   DescribedValues(const ModuleLayout& layout, const ModuleRun::UnitValues& values)
@@ -76,7 +76,7 @@ class DescribedValues {
                                                       " values, and has another shape");
       try {
         return copy_values(tensors_[i], name, first, to);
-      } catch (const std::exception& error) {  // the thread is an executor's
+      } catch (const std::exception& error) {  // on an executor's thread
         return Error(ErrorCode::kInternal, "parameter " + name + ": " + error.what());
       }
     }
@@ -90,7 +90,7 @@ class DescribedValues {
   std::vector<at::Tensor> tensors_;
 };
 
-// Without the rows that only a slot has.
+// Without the padding rows of a GPU slot.
 at::Tensor as_described(const at::Tensor& view, const std::vector<std::int64_t>& shape) {
   std::int64_t numbers = 1;
   for (const std::int64_t size : shape) numbers *= size;
@@ -138,7 +138,7 @@ Status ModuleRun::initialise_own(const UnitValues& values) {
       },
       offload::Calls::kInOrder, {}));
   SLUICE_RETURN_IF_ERROR(load_frozen(values));
-  // What slots of the GPU have is of before.
+  // Units in GPU slots have the old values.
   parts_->parameters().units().changed();
   if (parts_->frozen() != nullptr) parts_->frozen()->units().changed();
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules_));
@@ -161,7 +161,7 @@ Status ModuleRun::load_frozen(const UnitValues& values) {
        .progress = {}});
 }
 
-// They are the same from the first time on that their unit is acquired.
+// The tensors stay the same after the first acquire of their unit.
 Status ModuleRun::make_views() {
   for (int unit = 0; unit < layout_.units(); ++unit) {
     if (!at(unit).views.empty()) continue;
@@ -239,7 +239,7 @@ Status ModuleRun::own_directory(const std::string& directory) {
   return {};
 }
 
-// Checkpoints go there from now on.
+// Later checkpoints go to this directory.
 Status ModuleRun::save_into(const std::string& directory, bool background) {
   const std::string path = absolute_path(directory);
   if (checkpoints_ && directory_ == path && saves_in_background_ == background) return {};
@@ -323,7 +323,7 @@ Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::
   return CheckpointReader::open(*parts_->drives().saves, folder, {});
 }
 
-// All that the run has, and nothing else.
+// Checks that the checkpoint has exactly this run's parameters.
 Status ModuleRun::check_parameters(CheckpointReader& checkpoint) const {
   const auto refused = [](const std::string& what) {
     return Error(ErrorCode::kInvalidArgument, "the checkpoint is of another module: " + what);

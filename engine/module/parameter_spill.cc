@@ -27,18 +27,18 @@ constexpr std::uint64_t kLeastCacheBytes = 16 * kMiB;
 constexpr std::uint64_t kTrimBytes = 16 * kMiB;
 constexpr std::uint64_t kPageBytes = 4096;
 
-// A storage's context, whether its memory is there or away.
+// A storage's data pointer with `value` as its context, whether its memory is resident or not.
 at::DataPtr pointer_of(void* memory, void* value, c10::DeleterFnPtr end) {
   return {memory, value, end, at::kCPU};
 }
 
-// Of values, not of numbers: what is not 0 in bits is written.
+// Compares bits, not numbers: any value that is not all zero bits is written.
 bool all_zero(const std::byte* bytes, std::uint64_t count) {
   return count == 0 || (bytes[0] == std::byte{0} && std::memcmp(bytes, bytes + 1, count - 1) == 0);
 }
 
-// A file that is mapped into memory: what was read of it stays there until the kernel wants the
-// room, unless told that it may go. Pages that were written to stay.
+// Pages read from a mapped file stay in memory until the kernel reclaims them, unless the process
+// gives them up. Pages that were written stay.
 void leave_mapping(const at::DataPtr& memory, std::uint64_t bytes) {
 #ifdef MADV_PAGEOUT
   const auto first = reinterpret_cast<std::uintptr_t>(memory.get());
@@ -50,14 +50,15 @@ void leave_mapping(const at::DataPtr& memory, std::uint64_t bytes) {
 #endif
 }
 
-// The C library keeps what is freed between other things, which may add up to the whole module.
+// The C library keeps freed memory between allocations that are in use, which may add up to the
+// whole module.
 void trim_heap() {
 #ifdef __GLIBC__
   static_cast<void>(::malloc_trim(0));
 #endif
 }
 
-// Of one of the ranks that share the host.
+// For one of the ranks that share the host.
 std::uint64_t cache_of(const config::Config& config, int local_ranks) {
   const auto ranks = static_cast<std::uint64_t>(local_ranks);
   if (!config.budget.cpu_gib)
@@ -98,13 +99,14 @@ std::string ParameterSpill::name_of(const Value& value) {
   return text + "]";
 }
 
-// ---- which values there are ---------------------------------------------------------------------
+// ---- values
+// --------------------------------------------------------------------------------------
 
 Result<bool> ParameterSpill::adopt(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() || !tensor.has_storage()) return false;
   if (find(tensor) != nullptr) return false;
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-  // What has no context belongs to somebody else; also what an engine lends.
+  // Memory without a context belongs to other code, such as tensors that an engine lends.
   if (storage.nbytes() == 0 || storage._mutable_data_ptr_no_checks().get_context() == nullptr)
     return false;
   if (storage.mutable_data() == nullptr) return false;
@@ -121,15 +123,15 @@ Result<bool> ParameterSpill::adopt(const at::Tensor& tensor) {
   ++stats_.values;
   stats_.value_bytes += adopted.bytes;
   add_resident_locked(adopted);
-  ++adopted.users;  // it may be filled next
+  ++adopted.users;  // the caller may fill it next
   Status room = make_room(lock, 0);
   --adopted.users;
   SLUICE_RETURN_IF_ERROR(room);
   return true;
 }
 
-// The storage is gone, or has other memory now. Perhaps with the GIL, for which nothing that has
-// the mutex waits.
+// The storage is gone, or has other memory now. The caller may hold the GIL; no thread waits for
+// the GIL while it holds the mutex.
 void ParameterSpill::end_value(void* context) noexcept {
   std::unique_ptr<Value> value(static_cast<Value*>(context));
   if (getpid() != value->spill->maker_) {
@@ -165,7 +167,8 @@ ParameterSpill::Stats ParameterSpill::stats() const {
   return stats;
 }
 
-// ---- away, and back -----------------------------------------------------------------------------
+// ---- sending away and bringing back
+// --------------------------------------------------------------
 
 Status ParameterSpill::send_away(Lock& lock, Value& value) {
   if (value.is_changed) {
@@ -192,7 +195,7 @@ Status ParameterSpill::send_away(Lock& lock, Value& value) {
           " is on a drive: it was made within sluice.init(), and its values can be used "
           "there, or once the module has an engine");
   remove_resident_locked(value);
-  // Who made the memory may want the GIL to free it, and who has that may wait for the mutex.
+  // Freeing the memory may need the GIL, and a thread with the GIL may wait for the mutex.
   at::DataPtr memory = std::move(value.memory);
   value.memory.clear();  // a moved one still points there
   if (value.is_mapped) leave_mapping(memory, value.bytes);
@@ -207,7 +210,7 @@ Status ParameterSpill::send_away(Lock& lock, Value& value) {
   return {};
 }
 
-// For `bytes` more. The values of touch() in progress, and held ones, stay.
+// Makes room for `bytes` more. Values in use by touch(), and held ones, stay.
 Status ParameterSpill::make_room(Lock& lock, std::uint64_t bytes) {
   while (resident_bytes_ + bytes > cache_bytes_) {
     const auto idle = std::find_if(resident_.begin(), resident_.end(),
@@ -273,7 +276,8 @@ Status ParameterSpill::bring(Value& value, Use use) {
   return {};
 }
 
-// ---- of whichever spill -------------------------------------------------------------------------
+// ---- functions over all spills
+// -------------------------------------------------------------------
 
 ParameterSpill::Spills ParameterSpill::spills_of(const std::vector<at::Tensor>& tensors) {
   Spills spills;

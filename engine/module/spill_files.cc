@@ -11,8 +11,8 @@
 namespace sluice::engine {
 namespace {
 
-// A file is at least so large, if there is room, and grows with what there is already: few files
-// hold any number of values.
+// A file has at least this size, if there is room, and new files grow with the existing total. So a
+// few files hold any number of values.
 constexpr std::uint64_t kSmallestFileBytes = 64 * kMiB;
 constexpr std::uint64_t kLargestFileBytes = 16 * kGiB;
 constexpr std::uint64_t kFilesPerDoubling = 4;
@@ -97,7 +97,7 @@ Result<std::unique_ptr<SpillFiles::Value>> SpillFiles::take(std::uint64_t bytes)
 void SpillFiles::give_back(std::unique_ptr<Value> value) {
   forget(*value);
   if (--value->file_->values > 0) return;
-  static_cast<void>(settle_all());  // a chunk that was read ahead may be of this file
+  static_cast<void>(settle_all());  // a chunk that was read ahead may be in this file
   file_bytes_ -= value->file_->file->size_bytes();
   files_.erase(value->file_);
 }
@@ -186,7 +186,7 @@ void SpillFiles::start_read(const Value& value, std::uint64_t chunk, Half& half)
   read_bytes_ += bytes;
 }
 
-// Checked, with the next one on its way.
+// Returns a checked chunk, and reads the next one ahead.
 Result<SpillFiles::Half*> SpillFiles::chunk_of(const Value& value, std::uint64_t chunk) {
   const auto has = [&](const Half& half, std::uint64_t wanted) {
     return half.number == value.number_ && half.chunk == wanted;

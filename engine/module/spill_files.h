@@ -1,13 +1,13 @@
-// SpillFiles: values of parameters in files without a name, on the folders of a run's NVMe tiers: a
-// kill leaves nothing of them. Each value is written and read as a whole, or read part by part in
-// ascending order, ahead of its use; every byte is checked before it is handed out.
+// SpillFiles: parameter values in unnamed files, in the folders of a run's NVMe tiers. If the
+// process is killed, nothing remains. Each value is written and read as a whole, or read part by
+// part in ascending order with read-ahead. Every byte is checked before it is returned.
 //
-// Space:   taken as values come, in files of many values, each of which goes with the last of its
-//          values; what a value has is its own until give_back().
-// Memory:  2 * kChunkBytes, taken in create().
+// Space:   allocated as values arrive, in files of many values. A file is freed with its last
+//          value; a value owns its space until give_back().
+// Memory:  2 * kChunkBytes, allocated in create().
 // Threads: one at a time.
-// Errors:  kNoSpace says how much is wanted and where; a failed call leaves the value as it was on
-//          the drive, or, within write(), without a content.
+// Errors:  kNoSpace says how much is needed and where. A failed call leaves the value on the drive
+//          as it was; a failed write() leaves it without content.
 #pragma once
 
 #include <array>
@@ -32,10 +32,10 @@ namespace sluice::engine {
 
 class SpillFiles {
  public:
-  static constexpr std::uint64_t kChunkBytes = 4 << 20;  // that is checked at a time
-  static constexpr std::uint64_t kAlignment = 4096;      // of memory that is read into
+  static constexpr std::uint64_t kChunkBytes = 4 << 20;  // unit of checking
+  static constexpr std::uint64_t kAlignment = 4096;      // of memory for reads
 
-  // A value's place; nothing is there before write().
+  // A value's place in a file; without content before write().
   class Value {
    public:
     std::uint64_t bytes() const { return bytes_; }
@@ -55,7 +55,7 @@ class SpillFiles {
     std::vector<std::uint64_t> hashes_;  // of its chunks
   };
 
-  // `folders`: those of nvme_folders(), at least one, which are there.
+  // `folders`: those of nvme_folders(), at least one; they exist.
   static Result<std::unique_ptr<SpillFiles>> create(const config::Config& config,
                                                     std::vector<std::string> folders);
   ~SpillFiles();
@@ -65,9 +65,10 @@ class SpillFiles {
   Result<std::unique_ptr<Value>> take(std::uint64_t bytes);
   void give_back(std::unique_ptr<Value> value);
 
-  // All of it; `content` may lie anywhere.
+  // Writes the whole value; `content` may be anywhere in memory.
   Status write(Value& value, std::span<const std::byte> content);
-  // All of it, into memory that is aligned and has room for whole multiples of kAlignment.
+  // Reads the whole value into memory that is aligned to kAlignment and has room for a multiple of
+  // it.
   Status read(const Value& value, std::byte* to);
   Status read_part(const Value& value, std::uint64_t offset_bytes, std::span<std::byte> to);
 
@@ -75,12 +76,12 @@ class SpillFiles {
   std::uint64_t read_bytes() const { return read_bytes_; }
 
  private:
-  // Half of the staging memory: a chunk on its way out, or one that was read.
+  // Half of the staging memory: a chunk being written, or one that was read.
   struct Half {
     aio::IoRequest request;
     std::span<std::byte> memory;
     bool in_flight = false;
-    std::uint64_t number = 0;  // of the value that it has a chunk of; 0: of none
+    std::uint64_t number = 0;  // of the chunk's value; 0: none
     std::uint64_t chunk = 0;
     bool is_checked = false;
   };
@@ -100,9 +101,9 @@ class SpillFiles {
   std::vector<int> weights_;
   std::unique_ptr<aio::IoBackend> backend_;
   std::unique_ptr<aio::IoQueue> queue_;
-  std::unique_ptr<aio::IoWatchdog> watchdog_;  // null: not wanted
+  std::unique_ptr<aio::IoWatchdog> watchdog_;  // null: disabled
   std::list<Value::File> files_;
-  std::uint64_t file_bytes_ = 0;  // of all of them
+  std::uint64_t file_bytes_ = 0;  // of all files
   std::uint64_t last_number_ = 0;
   std::uint64_t written_bytes_ = 0;
   std::uint64_t read_bytes_ = 0;

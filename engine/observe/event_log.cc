@@ -99,7 +99,7 @@ Status EventLog::flush() {
   return status;
 }
 
-// Where that fails the file goes on growing: events are for people, and refuse nothing.
+// If this fails, the file keeps growing: events are for people, and never stop a run.
 void EventLog::begin_part() {
   const auto begun = begin_log_part(path_, descriptor_, O_APPEND);
   if (!begun.ok()) return;

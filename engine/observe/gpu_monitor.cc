@@ -14,12 +14,12 @@ using MonitorClock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kDriverPatience{1};
 constexpr std::chrono::seconds kFreshSample{3};
 
-// One GPU, as long as the driver answers.
+// Samples one GPU, as long as the driver answers.
 class Sampler {
  public:
   Sampler(const nvml::Api& api, nvml::Device* device) : api_(api), device_(device) {}
 
-  // Nothing: the GPU is lost.
+  // nullopt: the GPU is lost.
   std::optional<GpuUse> sample() {
     GpuUse use;
     nvml::Utilization utilization{};
@@ -34,7 +34,7 @@ class Sampler {
   }
 
  private:
-  // A question that is not supported is asked once.
+  // An unsupported query is made only once.
   template <typename Value>
   bool asks(nvml::Code (*&question)(nvml::Device*, Value*), Value* answer) {
     if (question == nullptr || is_lost_) return false;
@@ -65,7 +65,7 @@ struct GpuMonitor::Shared {
     }
   };
 
-  mutable std::mutex mutex;  // of all that follows
+  mutable std::mutex mutex;  // guards everything below
   std::condition_variable changed;
   bool stops = false;
   bool has_ended = false;
@@ -114,7 +114,7 @@ GpuMonitor::GpuMonitor(Options options) : shared_(std::make_shared<Shared>()) {
       shared->has_ended = true;
       shared->changed.notify_all();
     });
-  } catch (const std::system_error& error) {  // as many threads as there may be
+  } catch (const std::system_error& error) {  // the thread limit is reached
     shared_->problem = error.what();
   }
 }
@@ -130,7 +130,7 @@ GpuMonitor::~GpuMonitor() {
   if (has_ended)
     thread_.join();
   else
-    thread_.detach();  // it waits for the driver, and has what it needs
+    thread_.detach();  // it waits for the driver, and owns what it needs
 }
 
 void GpuMonitor::work(Shared& shared, const Options& options) {

@@ -1,12 +1,12 @@
-// GpuMonitor: how busy a GPU is, what power it draws and whether its clock is held down, as its
-// driver says (NVML), asked a few times a second by a thread of its own.
+// GpuMonitor: a GPU's utilisation, its power, and whether its clock is throttled, from its driver
+// (NVML). A thread of its own samples them a few times a second.
 //
-// What the driver does not say is missing, never 0: where there is no NVML, where it does not
-// support the question (a MIG instance has no utilisation of its own), where it does not answer.
+// Values that the driver does not report are missing, never 0. There may be no NVML, a query may be
+// unsupported (a MIG instance has no utilisation of its own), or the driver may not answer.
 //
-// Threads: its owner's. None of its calls waits for the driver, not even the destructor for more
-// than a second: a driver that hangs keeps the thread and what it needs, and nobody else.
-// Errors:  none ends anything; problem() says why nothing is known.
+// Threads: its owner's. No call waits for the driver, except the destructor for up to a second. A
+//          driver that hangs blocks only the monitor's thread, which keeps what it needs.
+// Errors:  none ends anything; problem() says why there are no values.
 #pragma once
 
 #include <chrono>
@@ -20,17 +20,18 @@
 
 namespace sluice::engine {
 
-// Plain data, as ranks send it to each other.
+// Plain data, which ranks exchange.
 struct GpuUse {
-  std::optional<double> utilization_percent;  // of the time, while some kernel ran
+  std::optional<double> utilization_percent;  // of the time during which a kernel ran
   std::optional<double> power_watts;
   std::optional<double> throttled_percent;  // of the samples: by heat, or by the power supply
 
   friend bool operator==(const GpuUse&, const GpuUse&) = default;
 };
 
-// Of several ranks with a GPU each: the mean utilisation, the power of all, and of the one that is
-// throttled most; of those that know. The power is missing unless all know theirs.
+// For several ranks with a GPU each: the mean utilisation, the total power, and the throttling of
+// the most throttled GPU, over the ranks with values. The power is missing unless all ranks have
+// it.
 GpuUse use_of_all(std::span<const GpuUse> ranks);
 
 class GpuMonitor {
@@ -45,19 +46,19 @@ class GpuMonitor {
   GpuMonitor(const GpuMonitor&) = delete;
   GpuMonitor& operator=(const GpuMonitor&) = delete;
 
-  // Forgets the samples so far.
+  // Discards the samples so far.
   void restart();
-  // Means since the last restart(). Where that was too short for a sample, the last one, which is
-  // about the time before, unless it is older than a few seconds.
+  // Means since the last restart(). If there is no sample since then, the last one before it,
+  // unless it is older than a few seconds.
   GpuUse use() const;
-  // A sentence, once it is known that nothing will be.
+  // A sentence, once it is known that there will be no values.
   std::string problem() const;
 
  private:
   struct Shared;
   static void work(Shared& shared, const Options& options);
 
-  const std::shared_ptr<Shared> shared_;  // the thread's, too
+  const std::shared_ptr<Shared> shared_;  // shared with the thread
   std::thread thread_;
 };
 

@@ -25,7 +25,7 @@ std::string part_path(const std::string& path, int number) {
   return path + "." + std::to_string(number);
 }
 
-// Of "metrics.jsonl.12", where "metrics.jsonl." is the prefix; 0: it is no part.
+// The number of a part such as "metrics.jsonl.12", with the prefix "metrics.jsonl."; 0: not a part.
 int number_of(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return 0;
   const std::string_view digits = name.substr(prefix.size());
@@ -35,7 +35,7 @@ int number_of(std::string_view name, std::string_view prefix) {
   return whole && number > 0 && digits.front() != '0' ? number : 0;
 }
 
-// Which files these are, by their inodes.
+// Identifies the files by their inodes.
 std::vector<std::pair<dev_t, ino_t>> identities(const std::vector<std::string>& parts) {
   std::vector<std::pair<dev_t, ino_t>> all;
   for (const std::string& part : parts) {
@@ -67,7 +67,7 @@ bool is_link(const std::string& path) {
   return ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-// Only up to the first number without a part: a crash may have left one.
+// Renames parts only up to the first missing number, which a crash may have left.
 Status make_room_for_first(const std::string& path) {
   int free = 1;
   while (exists(part_path(path, free))) ++free;
@@ -86,7 +86,7 @@ std::vector<std::string> log_parts(const std::string& path) {
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    std::error_code ignored;  // what cannot be looked at is no part
+    std::error_code ignored;  // a file without a readable status is not a part
     const int number = number_of(entry->path().filename().string(), prefix);
     if (number > 0 && !entry->is_symlink(ignored) && entry->is_regular_file(ignored))
       numbers.push_back(number);

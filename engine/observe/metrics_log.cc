@@ -32,7 +32,7 @@
 namespace sluice::engine {
 namespace {
 
-// Without a torn part.
+// Returns the lines after `begin_bytes`, without a torn one.
 Result<std::string> lines_behind(const std::string& path, std::uint64_t begin_bytes) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -40,7 +40,7 @@ Result<std::string> lines_behind(const std::string& path, std::uint64_t begin_by
   file.seekg(static_cast<std::streamoff>(begin_bytes));
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (file.bad()) return Error::from_errno(EIO, {.operation = "read", .path = path});
-  const std::size_t last = text.rfind('\n') + 1;  // 0 where there is none
+  const std::size_t last = text.rfind('\n') + 1;  // 0 if there is none
   if (last < text.size()) {
     if (read_json<nlohmann::json>(std::string_view(text).substr(last)).ok())
       text += '\n';
@@ -75,8 +75,8 @@ Status append(int descriptor, const std::string& text, const std::string& path) 
   return std::move(written).error().with_suffix("; its last line may be torn");
 }
 
-// Keeps the whole lines of `from` after `begin_bytes`; durable when it returns. Returns how many
-// there are. A last line without an end is whole if it is a JSON object, else torn and left out.
+// Appends the whole lines of `from` after `begin_bytes` to `to`, durably. Returns their number. A
+// last line without an end is whole if it is a JSON object; otherwise it is torn, and left out.
 Result<std::int64_t> keep_lines(const std::string& from, std::uint64_t begin_bytes,
                                 const std::string& to) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, lines_behind(from, begin_bytes));
@@ -87,7 +87,7 @@ Result<std::int64_t> keep_lines(const std::string& from, std::uint64_t begin_byt
   return static_cast<std::int64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// "runs/a/metrics.jsonl" -> "runs/a/metrics-cut.jsonl": where cut lines go by default.
+// "runs/a/metrics.jsonl" -> "runs/a/metrics-cut.jsonl": the default file for cut lines.
 std::string cut_lines_path(const std::string& path) {
   std::filesystem::path cut(path);
   cut.replace_filename(cut.stem().string() + "-cut" + cut.extension().string());
@@ -142,8 +142,8 @@ bool take(const nlohmann::ordered_json& json, std::vector<UnitHashes>& value) {
 }
 
 struct Line {
-  std::optional<StepMetrics> metrics;  // nothing: it is not a step's, or torn
-  bool is_newer = false;               // of a version that this one may not understand
+  std::optional<StepMetrics> metrics;  // nullopt: not a step's line, or torn
+  bool is_newer = false;               // of a schema that this version may not understand
 };
 
 Line parse_line(const std::string& text) {
@@ -171,7 +171,7 @@ Line parse_line(const std::string& text) {
 // Calls visit(metrics, offset past the line) for each whole line until it returns false.
 Status scan(const std::string& path, bool may_be_torn,
             const std::function<bool(const StepMetrics&, std::uint64_t)>& visit) {
-  // Opening a pipe would wait for its writer.
+  // Opening a pipe would block until it has a writer.
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
     return Error(ErrorCode::kInvalidArgument, path + " is not a regular file");
@@ -181,7 +181,7 @@ Status scan(const std::string& path, bool may_be_torn,
   std::uint64_t offset = 0;
   std::string text;
   for (int number = 1; std::getline(file, text); ++number) {
-    const bool ended = !file.eof();  // by a newline, and not by the end of the file
+    const bool ended = !file.eof();  // by a newline, not by the end of the file
     const auto [metrics, is_newer] = parse_line(text);
     if (is_newer) {
       return Error(ErrorCode::kNewerVersion, path + ": line " + std::to_string(number) +
@@ -200,11 +200,11 @@ Status scan(const std::string& path, bool may_be_torn,
   return {};
 }
 
-// Where a file of several parts is cut.
+// The position at which a file of several parts is cut.
 struct CutPlace {
   std::vector<std::string> parts;  // the oldest first
   std::size_t part = 0;            // the last one with lines that stay, or the first
-  std::uint64_t kept_bytes = 0;    // of it
+  std::uint64_t kept_bytes = 0;    // in that part
   std::optional<StepMetrics> last_kept;
 };
 
@@ -226,14 +226,14 @@ Result<CutPlace> find_cut(std::vector<std::string> parts, std::int64_t last_step
   return place;
 }
 
-// To what it was: of this size, or nothing.
+// Restores the file: to this size, or removes it.
 bool cut_back(const std::string& path, std::optional<off_t> size) {
   if (!size) return ::unlink(path.c_str()) == 0;
   const auto file = aio::open_itself(path, O_WRONLY);
   return file.ok() && ::ftruncate(file->get(), *size) == 0;
 }
 
-// All lines behind the place. After an error the other file is as it was.
+// Appends all lines after the place to `to`. After an error `to` is unchanged.
 Result<std::int64_t> keep_cut_lines(const CutPlace& place, const std::string& to) {
   struct stat before {};
   const bool was_there = ::stat(to.c_str(), &before) == 0;
@@ -250,7 +250,7 @@ Result<std::int64_t> keep_cut_lines(const CutPlace& place, const std::string& to
   return lines;
 }
 
-// The newest first, so that what a crash leaves is a beginning.
+// Removes the newest first, so that a crash leaves a contiguous beginning.
 Status remove_parts_behind(const CutPlace& place) {
   for (std::size_t i = place.parts.size(); i-- > place.part + 1;)
     if (::unlink(place.parts[i].c_str()) != 0)
@@ -291,14 +291,14 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::resume(const std::string& path,
     return Error::from_errno(errno, {.operation = "truncate", .path = part});
   if (part != path && ::rename(part.c_str(), path.c_str()) != 0)
     return Error::from_errno(errno, {.operation = "rename", .path = part});
-  // A last line may be whole except for its newline.
+  // The last line may be complete except for its newline.
   char last = '\n';
   if (kept_bytes > 0 && ::pread(descriptor, &last, 1, static_cast<off_t>(kept_bytes - 1)) != 1)
     return Error::from_errno(EIO, {.operation = "read", .path = path});
   if (last != '\n') {
     log->waiting_ = '\n';
     log->waiting_lines_ = 1;
-    static_cast<void>(log->flush());  // where the disk is full it waits as lines do
+    static_cast<void>(log->flush());  // if the disk is full, the newline waits like a line
   }
   return log;
 }
@@ -351,8 +351,8 @@ Status MetricsLog::flush() {
           written < 0 ? errno : EIO,
           {.operation = "write", .path = path_, .length_bytes = static_cast<std::int64_t>(left)});
       const bool torn = take_written(done) < done;
-      // The first waiting line will be written over the torn one; if this fails too, readers find
-      // the torn one until then.
+      // The first waiting line will overwrite the torn one. If that also fails, readers find the
+      // torn line until then.
       if (torn && ::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
         return std::move(error).with_suffix("; a torn line is left behind");
       return error;
@@ -363,7 +363,7 @@ Status MetricsLog::flush() {
   return {};
 }
 
-// The whole lines among the first `bytes` no longer wait. Returns how many bytes they have.
+// Removes the whole lines among the first `bytes` from the waiting ones. Returns their size.
 std::size_t MetricsLog::take_written(std::size_t bytes) {
   const std::size_t newline = bytes == 0 ? std::string::npos : waiting_.rfind('\n', bytes - 1);
   const std::size_t whole = newline == std::string::npos ? 0 : newline + 1;
@@ -385,7 +385,7 @@ std::string metrics_line(const StepMetrics& metrics) {
       line[name] = value;
     }
   });
-  return line.dump() + "\n";  // what is not finite becomes null
+  return line.dump() + "\n";  // non-finite numbers become null
 }
 
 Result<std::vector<StepMetrics>> read_metrics(const std::string& path) {

@@ -1,6 +1,6 @@
-// What is used of NVML, the library of NVIDIA's driver that reports on GPUs, written down here: it
-// is opened at run time, as builds and many machines have none. Names and values are those of
-// nvml.h.
+// The part of NVML's API that Sluice uses; NVML is the monitoring library of NVIDIA's driver. It is
+// declared here because the library is opened at run time: many machines do not have it. Names and
+// values are those of nvml.h.
 #pragma once
 
 #include <string>
@@ -21,8 +21,9 @@ struct Utilization {  // nvmlUtilization_t: percent
   unsigned int memory;
 };
 
-// What holds a clock down, of nvmlClocksThrottleReasons: heat, the board's or the server's power
-// supply, as hardware or software found. Not the cap on power, which is usual under full load.
+// Reasons for a throttled clock, from nvmlClocksThrottleReasons: heat, or the power supply of the
+// board or the server, as detected by hardware or software. The power cap is excluded, because
+// reaching it is usual under full load.
 constexpr unsigned long long kHardwareSlowdown = 0x8;
 constexpr unsigned long long kSoftwareThermal = 0x20;
 constexpr unsigned long long kHardwareThermal = 0x40;
@@ -36,12 +37,12 @@ struct Api {
   const char* (*error_string)(Code code);
   Code (*handle_by_bus_id)(const char* bus_id, Device** device);
   Code (*utilization)(Device* device, Utilization* utilization);
-  // Null where the library has none.
+  // Null if the library lacks it.
   Code (*power_milliwatts)(Device* device, unsigned int* milliwatts);
   Code (*throttle_reasons)(Device* device, unsigned long long* reasons);
 };
 
-// It stays loaded. kUnsupported: there is none, or it lacks what is needed.
+// The library stays loaded. kUnsupported: there is none, or it lacks a required function.
 Result<Api> open_nvml(const std::string& library);
 
 }  // namespace sluice::engine::nvml

@@ -1,5 +1,5 @@
-// PassSpan: a piece of what the device that computes did in a step, or waited for: a phase of one
-// unit, of one micro-batch where a phase has several. Traces show them, profiles add them up.
+// PassSpan: one activity of the compute device in a step, or one of its waits: a phase of one unit,
+// and of one micro-batch if the phase is per micro-batch. Traces show them, profiles add them up.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@ namespace sluice::engine {
 
 enum class PassPhase : std::uint8_t {
   kForward,
-  kLoss,       // forward and backward of the head, which are one
-  kRecompute,  // what backward needs and forward did not keep
+  kLoss,       // forward and backward of the head, together
+  kRecompute,  // what backward needs and forward did not save
   kBackward,
-  kGradient,     // sums are made ready, added to each other, cast and handed on
-  kAwaitParams,  // of the unit: a copy, a gather or a drive
-  kAwaitInputs,  // likewise, what forward was given, on its way out or back
+  kGradient,     // sums are prepared, added to each other, cast and sent
+  kAwaitParams,  // the unit's: a copy, a gather or a drive
+  kAwaitInputs,  // the unit's input, on its way out or back
 };
 inline constexpr std::size_t kPassPhases = 7;
 constexpr bool is_wait(PassPhase phase) { return phase >= PassPhase::kAwaitParams; }
@@ -42,7 +42,7 @@ struct PassSpan {
   PassPhase phase = PassPhase::kForward;
   int unit = 0;
   int wave = 0;
-  std::int64_t micro_batch = -1;  // of the rank's step; -1: all of the wave
+  std::int64_t micro_batch = -1;  // in the rank's step; -1: all of the wave
   std::int64_t begin_ns = 0;
   std::int64_t end_ns = 0;
 };

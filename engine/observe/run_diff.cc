@@ -30,7 +30,7 @@ class StepComparison {
   }
 
  private:
-  // By bits: a loss that is not a number on both sides is the same.
+  // Compares bits, so that a NaN loss on both sides counts as equal.
   void number(const char* name, double a, double b) {
     if (std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b)) return;
     std::ostringstream text;

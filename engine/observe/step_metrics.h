@@ -1,6 +1,6 @@
-// StepMetrics: what one step of training cost and achieved; a line of metrics.jsonl. With several
-// ranks times are the slowest one's, bytes moved and of hosts the sum, and those of a GPU of the
-// fullest. metric_keys.h documents each key.
+// StepMetrics: what one training step cost and achieved; a line of metrics.jsonl. With several
+// ranks, times are the slowest rank's, bytes moved and host memory are sums, and GPU memory is the
+// fullest GPU's. metric_keys.h documents each key.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace sluice::engine {
 
-// XXH3-64 of a unit after a step, so that two runs can be compared (run.hash_units).
+// XXH3-64 of a unit after a step, for comparing runs (run.hash_units).
 struct UnitHashes {
   std::string unit;
   std::uint64_t gradient = 0;    // as given to the optimizer
@@ -19,28 +19,28 @@ struct UnitHashes {
   friend bool operator==(const UnitHashes&, const UnitHashes&) = default;
 };
 
-// Of the lines that this version writes. It rises when a key comes or goes or means something else.
-// 1: lines without "schema", "unix_s" and "tokens_seen". 2: without "tflops_per_s" and what
-// wall_clock_breakdown adds. 3: without what NVML says of GPUs.
+// The schema of the lines that this version writes. It increases when a key is added, removed or
+// gets another meaning. 1: lines without "schema", "unix_s" and "tokens_seen". 2: without
+// "tflops_per_s" and the keys of wall_clock_breakdown. 3: without NVML's GPU values.
 inline constexpr std::int64_t kMetricsSchema = 4;
 
 struct StepMetrics {
   std::int64_t step = 0;                     // the first is 1
-  std::optional<std::uint64_t> tokens_seen;  // nothing here and in the next: of schema 1
+  std::optional<std::uint64_t> tokens_seen;  // missing here and in the next: schema 1
   std::optional<double> unix_s;
-  double loss = 0;  // not finite: it was not
+  double loss = 0;  // may be non-finite
   double lr = 0;
   double grad_norm = 0;  // before clipping
   double loss_scale = 1;
   bool skipped = false;  // the gradients overflowed: nothing was updated
   double tokens_per_s = 0;
-  std::optional<double> tflops_per_s;  // nothing here: of an older schema, or a module of Python's
+  std::optional<double> tflops_per_s;  // missing: an older schema, or a Python module
   double step_ms = 0;
   double forward_ms = 0;
   double backward_ms = 0;
   double update_ms = 0;          // in the background or not
-  double update_exposed_ms = 0;  // of it, what compute waited for
-  // With wall_clock_breakdown. Of backward; and of both passes, what compute waited for.
+  double update_exposed_ms = 0;  // the part that compute waited for
+  // With wall_clock_breakdown: recomputation within backward, and waits of compute in both passes.
   std::optional<double> recompute_ms;
   std::optional<double> await_params_ms;
   std::optional<double> await_inputs_ms;
@@ -49,19 +49,19 @@ struct StepMetrics {
   std::uint64_t h2d_bytes = 0;
   std::uint64_t d2h_bytes = 0;
   std::uint64_t gpu_peak_bytes = 0;
-  // As GpuUse has them: the mean of GPUs, their sum, and of the most throttled one.
+  // The GPUs' mean, their sum, and the most throttled GPU's value: see GpuUse.
   std::optional<double> gpu_utilization_percent;
   std::optional<double> gpu_power_watts;
   std::optional<double> gpu_throttled_percent;
   std::uint64_t host_pinned_bytes = 0;
   std::uint64_t host_rss_bytes = 0;
-  std::optional<double> val_loss;       // after steps that were followed by an evaluation
-  std::vector<UnitHashes> unit_hashes;  // of an applied step, in the order of units; else empty
+  std::optional<double> val_loss;       // after steps that are followed by an evaluation
+  std::vector<UnitHashes> unit_hashes;  // of an applied step, in unit order; else empty
 
   friend bool operator==(const StepMetrics&, const StepMetrics&) = default;
 };
 
-// visit(name, member) for each, in the order of the file, where "schema" comes before all of them.
+// Calls visit(name, member) for each, in the order of the file; "schema" precedes all of them.
 template <typename Metrics, typename Visit>
 void for_each_metric(Metrics& metrics, Visit visit) {
   visit("step", metrics.step);

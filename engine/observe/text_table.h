@@ -1,4 +1,4 @@
-// Columns as text: the first left-aligned, the others right-aligned, two spaces between.
+// Columns as text: the first left-aligned, the others right-aligned, separated by two spaces.
 #pragma once
 
 #include <string>

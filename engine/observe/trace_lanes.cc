@@ -6,7 +6,7 @@
 namespace sluice::engine {
 namespace {
 
-// The ends of a lane's spans that are still open, outermost first.
+// The ends of a lane's open spans, outermost first.
 using OpenEnds = std::vector<std::int64_t>;
 
 bool fits(OpenEnds& lane, const TraceSpan& span, bool nested) {

@@ -1,5 +1,5 @@
-// The lanes of a trace's track: spans of one lane follow each other or lie inside each other, as
-// trace viewers require; what overlaps otherwise (two reads at once) gets lanes side by side.
+// The lanes of a trace's track. Spans of one lane are disjoint or nested, as trace viewers require;
+// spans that overlap otherwise (two reads at once) get separate lanes.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ struct PlacedSpan {
   std::size_t lane = 0;
 };
 
-// Of one track, ordered by beginning, the longer one first. Nested: spans may lie inside each
-// other; else those of one lane never touch.
+// `spans`: of one track, ordered by beginning, the longer one first. `nested`: spans of a lane may
+// be nested; otherwise they are disjoint.
 std::vector<PlacedSpan> place_in_lanes(std::vector<TraceSpan> spans, bool nested);
 
 }  // namespace sluice::engine

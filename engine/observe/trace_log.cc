@@ -16,12 +16,11 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kLanesOfTrack =
-    10'000;  // thread numbers of one track; more than there is ever IO in flight
+constexpr int kLanesOfTrack = 10'000;  // thread numbers per track; above any IO depth
 constexpr std::array<const char*, kTraceTracks> kTrackNames = {
     "run", "compute", "waits", "H2D", "D2H", "AdamW", "NVMe read", "NVMe write", "link"};
 
-// That not every run has.
+// Whether a run may lack the track.
 constexpr bool is_optional(TraceTrack track) {
   return track == TraceTrack::kRun || track == TraceTrack::kWaits || track == TraceTrack::kLink;
 }
@@ -35,12 +34,12 @@ int thread_of(std::size_t track, std::size_t lane) {
          static_cast<int>(std::min<std::size_t>(lane, kLanesOfTrack - 1));
 }
 
-// Events, separated, for one process of a file.
+// Comma-separated events for one process of a file.
 class Events {
  public:
   explicit Events(int process) : process_(std::to_string(process + 1)) {}
 
-  // `rest`: what comes behind the process.
+  // `rest`: the event's members after the process.
   void add(const char* phase, const std::string& rest) {
     if (!text_.empty()) text_ += ",\n";
     text_ += R"({"ph":")";
@@ -68,7 +67,7 @@ void write_track(Events& events, std::size_t track, std::size_t lanes) {
   }
 }
 
-// Microseconds with all three decimals, counted from the trace's beginning.
+// Microseconds with three decimals, counted from the trace's beginning.
 std::string microseconds(std::int64_t ns) {
   std::array<char, 40> text{};
   std::snprintf(text.data(), text.size(), "%" PRId64 ".%03d", ns / 1000,
@@ -99,7 +98,7 @@ void write_span(Events& events, const PlacedSpan& placed, const TraceProcess& pr
                       microseconds(span.end_ns - span.begin_ns) + ",\"args\":{" + args + "}");
 }
 
-// The time of the steps asked for, for tools: spans may reach beyond it at both ends.
+// The time of the requested steps, for tools; spans may extend beyond it at both ends.
 std::string window_text(std::int64_t begin_ns, std::int64_t end_ns, std::int64_t origin_ns) {
   const auto us = [&](std::int64_t ns) {
     return std::to_string(static_cast<double>(ns - origin_ns) * 1e-3);

@@ -1,18 +1,18 @@
 // TraceLog: what ran when on each resource, for a few steps, as a file for ui.perfetto.dev
 // (Chrome's trace-event JSON).
 //
-// Spans are kept in memory taken by start(), and written by write_json() at the end. What no longer
-// fits is counted and left out. A span belongs to the trace when it overlaps the time of the
-// requested steps, even when it ends after them.
+// Spans are kept in memory that start() allocates, and written by write_json() at the end. Spans
+// beyond the capacity are counted and dropped. A span belongs to the trace if it overlaps the time
+// of the requested steps, even if it ends after them.
 //
-// A trace of several ranks has a process for each: the others' events() are written with those of
-// the one that writes.
+// A trace of several ranks has a process for each. One rank writes the events() of the others
+// together with its own.
 //
 // Threads: add() and active() from any, at once, without locks; the rest from one, events() and
-//          write_json() when no thread adds any longer.
+//          write_json() after the last add().
 // Memory:  capacity_spans, in start(); a TraceLog that was never started has none, and its add() is
 //          one load and one comparison.
-// Time:    of one clock, in nanoseconds, whatever its origin.
+// Time:    of one clock, in nanoseconds, with any origin.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ namespace sluice::engine {
 enum class TraceTrack : std::uint8_t {
   kRun,  // steps, validation, checkpoints
   kCompute,
-  kWaits,  // what compute waits for
+  kWaits,  // waits of compute
   kH2d,
   kD2h,
   kAdamw,
@@ -46,8 +46,8 @@ struct TraceArg {
   std::int64_t value = 0;
 };
 
-// Names and keys are strings that live as long as the program: nothing is copied. With a phase the
-// file has "PHASE NAME" as the name, and both as arguments, "phase" and "unit".
+// Names and keys must be static strings, because nothing is copied. With a phase, the file has
+// "PHASE NAME" as the name, and both as arguments, "phase" and "unit".
 struct TraceSpan {
   TraceTrack track = TraceTrack::kCompute;
   const char* name = "";
@@ -57,12 +57,12 @@ struct TraceSpan {
   const char* phase = nullptr;
 };
 
-// One rank of a trace, as its file has it.
+// One rank of a trace, as a process of the file.
 struct TraceProcess {
   int number = 0;
   std::string name = "sluice";
-  bool of_several = false;     // then each of its spans has its number, as "rank"
-  std::int64_t origin_ns = 0;  // of the file's times, by this rank's clock
+  bool of_several = false;     // each of its spans has its number, as "rank"
+  std::int64_t origin_ns = 0;  // of the file's times, on this rank's clock
 };
 
 class TraceLog {
@@ -77,17 +77,17 @@ class TraceLog {
   TraceLog(const TraceLog&) = delete;
   TraceLog& operator=(const TraceLog&) = delete;
 
-  // "FIRST:LAST", or one number for both; kInvalidArgument says what is wrong.
+  // "FIRST:LAST", or one number for both; kInvalidArgument describes the error.
   static Result<Options> parse_steps(const std::string& text);
 
-  // Once, before the first step.
+  // Call it once, before the first step.
   void start(const Options& options);
-  // At the beginning of each step.
+  // Call it at the beginning of each step.
   void begin_step(std::int64_t step, std::int64_t now_ns);
-  // After the last step of the run.
+  // Call it after the last step of the run.
   void end_steps(std::int64_t now_ns);
 
-  // Whether a span that begins now would be kept: for callers to which reading the clock is a cost.
+  // Whether a span that begins now would be kept, for callers to which reading the clock is a cost.
   bool active() const { return active_.load(std::memory_order_relaxed); }
   void add(const TraceSpan& span) noexcept {
     if (span.end_ns > window_begin_ns_.load(std::memory_order_relaxed) &&
@@ -98,21 +98,21 @@ class TraceLog {
   std::size_t spans() const;
   std::size_t dropped_spans() const;
 
-  // When its first span begins; kNever: it has none.
+  // The beginning of the first span; kNever: there is none.
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t first_ns() const;
-  // Its spans, as a part of a file.
+  // The spans as a part of a file.
   std::string events(const TraceProcess& process) const;
 
-  // Of several processes: all but this log's own.
+  // The events of all other processes of the trace.
   struct Others {
     std::vector<std::string> events;
     std::size_t dropped_spans = 0;
   };
-  // Replaces what is at `path`.
+  // Replaces the file at `path`.
   Status write_json(const std::string& path, const TraceProcess& process,
                     const Others& others) const;
-  Status write_json(const std::string& path) const;  // of one process
+  Status write_json(const std::string& path) const;  // of a single process
 
  private:
   struct Slot {
@@ -124,13 +124,13 @@ class TraceLog {
 
   Options options_;
   std::vector<Slot> slots_;
-  std::atomic<std::size_t> taken_ = 0;  // may exceed the slots: the rest was dropped
+  std::atomic<std::size_t> taken_ = 0;  // may exceed the slots; the excess was dropped
   std::atomic<std::int64_t> window_begin_ns_ = kNever;
   std::atomic<std::int64_t> window_end_ns_ = kNever;
   std::atomic<bool> active_ = false;
 };
 
-// A span from here to the end of the block.
+// Adds a span from here to the end of the block.
 class TraceScope {
  public:
   TraceScope(TraceLog& log, const Clock& clock, TraceTrack track, const char* name,

@@ -8,7 +8,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::int64_t kMeanSteps = 20;  // the newest counts for a twentieth
+constexpr std::int64_t kMeanSteps = 20;  // window of the moving mean: a new step has weight 1/20
 constexpr double kMsInSecond = 1000;
 
 std::string scientific(double value) {

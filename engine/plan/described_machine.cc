@@ -13,17 +13,17 @@ namespace sluice::engine {
 namespace {
 
 constexpr double kGb = 1e9;
-// Of a drive that is read and written at once.
+// Fraction of a drive's rates when it is read and written at once.
 constexpr double kMixedDrive = 0.5;
-// How much memory AdamW moves for an element of 16-bit training: state and parameter twice, the
-// gradient once.
+// Memory traffic of AdamW per element in 16-bit training: state and parameter twice, the gradient
+// once.
 constexpr double kAdamwBytes = 2.0 * 12 + 2;
-// The share of the memory's copy rate that AdamW reaches.
+// Fraction of the memory's copy rate that AdamW reaches.
 constexpr double kAdamwShare = 0.9;
 
 std::string number_text(double value) { return decimals(value, value < 100 ? 1 : 0); }
 
-// The table's rates, and the assumed one, are of 16-bit products: several times those of fp32.
+// The table's rates and the assumed one are for 16-bit products, several times those of fp32.
 Status check_rate(const DescribedMachine& given, const config::Config& config) {
   if (given.tflops || !given.describes_gpu() || config.precision != config::Precision::kFp32)
     return {};
@@ -79,7 +79,7 @@ void describe_drives(const DescribedMachine& given, ProbeReport& report) {
   if (!given.describes_drives()) return;
   if (given.drive_read_gb_per_s) drives.in_bytes_per_s = *given.drive_read_gb_per_s * kGb;
   if (given.drive_write_gb_per_s) drives.out_bytes_per_s = *given.drive_write_gb_per_s * kGb;
-  // Either one alone gives the other too.
+  // If only one rate is given, it is used for both.
   if (drives.in_bytes_per_s == 0) drives.in_bytes_per_s = drives.out_bytes_per_s;
   if (drives.out_bytes_per_s == 0) drives.out_bytes_per_s = drives.in_bytes_per_s;
   drives.in_both_bytes_per_s = kMixedDrive * drives.in_bytes_per_s;
@@ -125,7 +125,7 @@ DescribedMachine with_assumptions(DescribedMachine machine, const config::Config
     value = as;
     assumed.push_back(what);
   };
-  // A budget is of that machine, and is not compared with this one.
+  // The budget is meant for the described machine, so it is not compared with this one's memory.
   if (!drives_alone) {
     if (!machine.cpu_gib) machine.cpu_gib = config.budget.cpu_gib;
     assume(machine.cpu_gib, kAssumedHost.cpu_gib, "64 GiB of RAM, 56 of them for the run (--ram)");
@@ -160,7 +160,7 @@ std::vector<std::string> from_here(const DescribedMachine& machine, const config
 }
 
 double rated_tbw(const DescribedMachine& machine, double drive_bytes) {
-  constexpr double kTbwOfTb = 600;  // 600 TB for each TB that they hold
+  constexpr double kTbwOfTb = 600;  // 600 TB per TB of capacity
   constexpr double kTb = 1e12;
   return machine.drive_tbw.value_or(kTbwOfTb * std::max(std::ceil(drive_bytes / kTb), 1.0));
 }

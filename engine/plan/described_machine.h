@@ -1,7 +1,8 @@
-// The speeds of a machine that is described, not measured.
+// The speeds of a machine that is described instead of measured.
 //
 // Threads: one.
-// Errors:  those of the probe of this machine, for what is left open and is not the GPU's.
+// Errors:  those of probing this machine, for parts that are not described; the GPU is never probed
+//          if any part of it is described.
 #pragma once
 
 #include "aio/result.h"
@@ -9,21 +10,23 @@
 
 namespace sluice::engine {
 
-// This machine with the described parts in place of its own. A GPU is described as a whole: what is
-// not given comes from kAssumedGpu.
+// This machine, with the described parts in place of its own. A GPU is described as a whole: values
+// that are not given come from kAssumedGpu.
 Result<ProbeReport> described_machine(const PlanSubject& subject, const PlanRunOptions& options);
 
-// What a machine that is elsewhere has, as far as neither it nor a budget says so; `assumed` names
-// it. Of a described GPU without drives the drives alone, where the run's are not here.
+// Fills in the values of a machine elsewhere that neither it nor a budget gives, and lists them in
+// `assumed`. For a described GPU without drives, only the drives are assumed, if the run's are not
+// here.
 DescribedMachine with_assumptions(DescribedMachine machine, const config::Config& config,
                                   bool drives_are_here, std::vector<std::string>& assumed);
-// What a plan for a described machine has of this one.
+// The values that a plan for a described machine takes from this machine.
 std::vector<std::string> from_here(const DescribedMachine& machine, const config::Config& config,
                                    bool on_gpu);
-// TB that drives of so many bytes are rated to be written: as given, or as common drives are.
+// The rated endurance (TBW) of drives with this capacity: as described, or as common drives have
+// it.
 double rated_tbw(const DescribedMachine& machine, double drive_bytes);
 
-// A card of 24 GB on PCIe 4, by its data sheet (RTX 4090, A10 to A5000: rounded down).
+// A card of 24 GB on PCIe 4, from data sheets (RTX 4090, A10 to A5000: rounded down).
 struct AssumedGpu {
   double bus_gb_per_s = 32;
   double tflops = 125;
@@ -32,8 +35,7 @@ struct AssumedGpu {
 };
 inline constexpr AssumedGpu kAssumedGpu;
 
-// A machine that is elsewhere, where nothing else is said of it: 64 GiB of two channels of DDR5,
-// and an NVMe drive of 1 TB on PCIe 4.
+// Defaults for a machine elsewhere: 64 GiB of two-channel DDR5, and a 1 TB NVMe drive on PCIe 4.
 struct AssumedHost {
   double cpu_gib = 56;
   double ram_gb_per_s = 50;
@@ -43,8 +45,9 @@ struct AssumedHost {
 };
 inline constexpr AssumedHost kAssumedHost;
 
-// What ranks exchange where nothing is said or measured: cards of that kind, which have no link but
-// the bus, and hosts on a network of 100 Gbit/s; processes that compute on a host's cores.
+// Default rates between ranks, if they are neither given nor measured. On GPUs: cards as above,
+// linked only by the bus, and hosts on a 100 Gbit/s network. On the CPU: processes that compute on
+// a host's cores.
 struct AssumedLink {
   double gb_per_s = 0;
   double network_gb_per_s = 0;
@@ -53,7 +56,7 @@ struct AssumedLink {
 inline constexpr AssumedLink kAssumedLink{20, 12.5, 30};
 inline constexpr AssumedLink kAssumedHostLink{1, 1, 200};
 
-// As described; what is not given is assumed.
+// The described link, with defaults for values that are not given.
 offload::LinkSpeeds described_link(const DescribedMachine& given, bool on_gpu);
 
 }  // namespace sluice::engine

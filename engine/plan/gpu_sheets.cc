@@ -9,8 +9,8 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr double kTera = 1e12;
 
-// What a step reaches of a data sheet's numbers; bench/README.md has the measurements ("What limits
-// each row", "What holds it").
+// Fractions of a data sheet's numbers that a step reaches; the measurements are in bench/README.md
+// ("What limits each row", "What holds it").
 constexpr RateShare kAttention = {
     "attention", 0.75, "of the products' rate, heads of 128, long sequences: 32,768 tokens, H200"};
 constexpr RateShare kKernels = {"norms, gates and what else memory holds", 0.7,
@@ -19,10 +19,10 @@ constexpr RateShare kCopies = {"copies in GPU memory", 0.9, "the probe's copy, H
 constexpr RateShare kAdamw = {"AdamW on the GPU", 0.84, "155 G parameters/s of 26 bytes, H200"};
 constexpr RateShare kBus = {"host to GPU, and back", 0.86, "55 GB/s of PCIe 5 x16, H200"};
 constexpr RateShare kBothWays = {"each way, both ways at once", 0.9, "PCIe 4 and 5"};
-// Between two kernels: 2,112 of them in 4.0 ms.
+// Gap between two kernels: measured as 2,112 of them in 4.0 ms.
 constexpr double kGapS = 1.9e-6;
-// How much memory AdamW moves for an element of 16-bit training: state and parameter twice, the
-// gradient once.
+// Memory traffic of AdamW per element in 16-bit training: state and parameter twice, the gradient
+// once.
 constexpr double kGpuAdamwBytes = 2.0 * 12 + 2;
 
 constexpr SustainedShare kHopper = {0.67, "656 to 670 TFLOP/s for minutes, H200 (989)"};
@@ -63,7 +63,7 @@ constexpr std::array kSheets = {
     GpuSheet{"b200", "B200", 178, 2250, 7700, 64, kBlackwellDataCenter},
 };
 
-// Letters and digits, without what everybody's card is called.
+// Only letters and digits, without the words that all cards' names contain.
 std::string plain(std::string_view text) {
   std::string name;
   for (const char c : text)
@@ -92,7 +92,7 @@ Result<const GpuSheet*> find_gpu_sheet(std::string_view name) {
 }
 
 SustainedShare assumed_products(double tflops) {
-  constexpr double kLarge = 600;  // such cards are held by their power
+  constexpr double kLarge = 600;  // such cards are limited by their power
   return tflops >= kLarge ? kHopper : kGeForce;
 }
 

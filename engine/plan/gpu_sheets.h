@@ -1,7 +1,7 @@
-// GPUs by their data sheets, and what a step reaches of what a data sheet says.
+// GPUs by their data sheets, and the fractions of those numbers that a step reaches.
 //
 // Threads: pure functions.
-// Errors:  kInvalidArgument for a name that the table does not have, with those that it has.
+// Errors:  kInvalidArgument for a name that is not in the table, listing the names that are.
 #pragma once
 
 #include <span>
@@ -15,17 +15,17 @@
 
 namespace sluice::engine {
 
-// What products reach for minutes, of the rate that is given: power and clocks decide it, so it
-// differs between kinds of cards.
+// The fraction of the data sheet's rate that products sustain for minutes. Power and clocks
+// determine it, so it differs between kinds of cards.
 struct SustainedShare {
   double share = 0;
   std::string_view from;
 };
 
 struct GpuSheet {
-  std::string_view name;   // what --gpu takes
-  std::string_view title;  // as its maker calls it
-  double memory_gib = 0;   // that a program finds
+  std::string_view name;   // for --gpu
+  std::string_view title;  // the maker's name
+  double memory_gib = 0;   // available to a program
   double tflops = 0;       // dense, 16 bits, sums in fp32
   double memory_gb_per_s = 0;
   double bus_gb_per_s = 0;  // PCIe, each way
@@ -33,13 +33,13 @@ struct GpuSheet {
 };
 
 std::span<const GpuSheet> gpu_sheets();
-// However it is written: "RTX 4090", "rtx-4090", "4090".
+// Accepts any spelling: "RTX 4090", "rtx-4090", "4090".
 Result<const GpuSheet*> find_gpu_sheet(std::string_view name);
 
-// Of a GPU that is described by numbers and not by its name.
+// For a GPU that is described by numbers instead of by name.
 SustainedShare assumed_products(double tflops);
 
-// The rates that a plan works with, for what a data sheet says; `report` names the shares taken.
+// The rates that a plan uses for a data sheet; `report` gets the fractions that were applied.
 struct SheetRates {
   double tflops = 0;
   double memory_gb_per_s = 0;

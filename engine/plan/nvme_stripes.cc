@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kDriveMargin = 0.05;
 
-// Paths of one file system share equally what is free there.
+// Paths of one file system share its free space equally.
 std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<std::string>& paths,
                                     const FileSystemOf& file_system_of) {
   std::vector<std::uint64_t> rooms(paths.size(), 0);
@@ -42,7 +42,7 @@ NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machin
   if (!stripes.striped) return stripes;
   const auto& named = config.placement.nvme_weights;
   if (named && !named->empty()) stripes.weights = *named;
-  // Drives that are only described have no individual speeds.
+  // Described drives have no individual speeds.
   if (!named && machine.paths.size() == stripes.paths.size()) {
     for (std::size_t i = 0; i < machine.paths.size(); ++i)
       stripes.weights[i] = machine.paths[i].weight;

@@ -1,11 +1,11 @@
-// NvmeStripes: how a planned run's stores are dealt over its NVMe paths, and the room that this
-// leaves on them.
+// NvmeStripes: how a planned run's stores are distributed over its NVMe paths, and the available
+// space on each.
 //
-// Under placement.nvme_weights "auto" weights follow the measured speeds. Where the run then does
-// not fit on some path, that path's weight is lowered: less speed is better than no run.
+// Under placement.nvme_weights "auto" the weights follow the measured speeds. If the run then does
+// not fit on some path, that path's weight is lowered: a slower run is better than none.
 //
-// Two paths that DeepSpeed's keys name, one for each store, are not striped: neither needs room for
-// part of what is on the other.
+// The two paths of DeepSpeed's keys, one for each store, are not striped, so neither path needs
+// room for the other's store.
 //
 // Threads: one.
 #pragma once
@@ -23,39 +23,39 @@
 namespace sluice::engine {
 
 struct NvmeStripes {
-  std::vector<std::string> paths;  // of all stores
-  bool striped = false;            // each store over all of them: budget.nvme_paths has several
-  std::vector<int> weights;        // of each; 1 where paths are not striped
-  std::vector<std::uint64_t> room_bytes;  // on each, less a margin; empty: they are not here
-  std::vector<int> weights_before;        // where they were changed for lack of room
-  bool slower_together = false;           // than with those, by what was measured
+  std::vector<std::string> paths;         // of all stores
+  bool striped = false;                   // each store is on all of several budget.nvme_paths
+  std::vector<int> weights;               // by path; 1 if paths are not striped
+  std::vector<std::uint64_t> room_bytes;  // by path, less a margin; empty: not on this machine
+  std::vector<int> weights_before;        // set if they were changed for lack of room
+  bool slower_together = false;           // measured: slower than with weights_before
 
-  // Of all, only where they are on this machine. Where they are not striped, more may be free than
-  // a store finds on its path.
+  // The room on all paths; only if they are on this machine. If they are not striped, a store may
+  // find less on its own path.
   std::uint64_t room() const;
-  // What PlanOptions::nvme_weights takes.
+  // The value for PlanOptions::nvme_weights.
   std::vector<int> chosen() const { return striped ? weights : std::vector<int>(); }
 };
 
-// `files` reports what is free; null: the drives are not on this machine.
+// `files` reports the free space; null: the drives are not on this machine.
 NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
                          aio::FileSystem* files,
                          const FileSystemOf& file_system_of = device_number_of);
 
-// What has to be free on a drive for a plan to assume that much room.
+// The free space that a drive needs so that a plan assumes this much room.
 std::uint64_t free_for_room(std::uint64_t room_bytes);
 
-// Weights with which this many bytes fit; nothing where none do, or where they already fit.
+// Weights with which this many bytes fit; nullopt if none do, or if the bytes already fit.
 std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
                                                 std::uint64_t needed_bytes);
 
-// Whether the plan may choose them.
+// Whether the plan may choose the weights.
 bool may_restripe(const config::Config& config, const NvmeStripes& stripes);
-// Sets other weights, and in `machine` the rates of all paths together that follow from those that
-// were measured: an estimate. Nothing follows for paths that were not measured.
+// Sets other weights, and in `machine` the resulting rates of all paths together, estimated from
+// the measured rates. Without measured paths the rates stay.
 void restripe(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine);
 
-// That weights were changed, and why: a sentence, or nothing.
+// A sentence that says that weights were changed, and why; or empty.
 std::string restriped_text(const NvmeStripes& stripes);
 
 }  // namespace sluice::engine

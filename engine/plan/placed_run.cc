@@ -16,7 +16,8 @@ struct Candidate {
   offload::PlacementPlan placement;
 };
 
-// Whether it fits, and is faster by more than a prediction is worth, or fits at all, or lacks less.
+// Whether `plan` is better: only it fits, it is faster by more than the prediction's error, or
+// neither fits and it lacks less.
 bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan& than) {
   constexpr double kWorthIt = 0.98;
   if (plan.fits != than.fits) return plan.fits;
@@ -24,8 +25,8 @@ bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan&
   return plan.prediction.step_s < kWorthIt * than.prediction.step_s;
 }
 
-// In waves of all of a step's micro-batches, a half, a quarter, ..., one; the best. Fewer waves
-// take less traffic, and more memory for activations.
+// Tries waves of all of a step's micro-batches, a half, a quarter, ..., one, and returns the best.
+// Fewer waves need less traffic, but more memory for activations.
 Result<Candidate> best_candidate(const PlanSubject& subject, const ProbeReport& machine,
                                  const TierBytes& budget) {
   const std::int64_t all = subject.config.batch.accumulation;
@@ -61,7 +62,7 @@ Result<PlacedRun> place_with(const PlanSubject& subject, PlanMachine machine) {
                    .memory = std::move(memory)};
 }
 
-// Other weights of the paths, where one of them lacks the room for its stripes.
+// Other weights of the paths, if one of them lacks the room for its stripes.
 std::optional<std::vector<int>> weights_with_room(const PlanSubject& subject,
                                                   const PlacedRun& placed) {
   if (!may_restripe(subject.config, placed.machine.stripes)) return std::nullopt;

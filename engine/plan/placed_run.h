@@ -1,8 +1,8 @@
-// PlacedRun: where a subject's units go on a machine: the best of the planner's placements for the
-// waves and, where a drive lacks room, the stripes that may be chosen.
+// PlacedRun: the places of a subject's units on a machine. It is the planner's best placement over
+// all sizes of waves, and over the stripes that may be chosen if a drive lacks room.
 //
 // Threads: one.
-// Errors:  those of plan_memory(). That nothing fits is not an error.
+// Errors:  those of plan_memory(). A run that does not fit is not an error.
 #pragma once
 
 #include "aio/result.h"
@@ -11,7 +11,7 @@
 namespace sluice::engine {
 
 struct PlacedRun {
-  PlanMachine machine;  // with the stripes that were chosen
+  PlanMachine machine;  // with the chosen stripes
   offload::TierBytes budget;
   offload::PlannerInput input;
   offload::PlacementPlan placement;
@@ -20,7 +20,7 @@ struct PlacedRun {
 
 Result<PlacedRun> place_run(const PlanSubject& subject, PlanMachine machine);
 
-// What is asked of the planner for the subject with `config`, which may differ from its own.
+// The planner's input for the subject with `config`, which may differ from the subject's own.
 Result<offload::PlannerInput> input_of(const PlanSubject& subject, const config::Config& config,
                                        const ProbeReport& machine, const offload::TierBytes& budget,
                                        std::int64_t wave_micro_batches);

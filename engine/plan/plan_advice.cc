@@ -11,7 +11,7 @@ namespace {
 using Change = offload::FitHint::Change;
 using Hint = std::optional<offload::FitHint>;
 
-// With another configuration, all else as it is placed.
+// The input for another configuration; everything else is as placed.
 Result<offload::PlannerInput> input_with(const PlanSubject& subject, const config::Config& config,
                                          const PlacedRun& placed) {
   return input_of(subject, config, placed.machine.report, placed.input.budget,
@@ -24,8 +24,8 @@ Result<bool> fits_with(const PlanSubject& subject, const config::Config& config,
   return offload::leanest_placement(input).missing.total() == 0;
 }
 
-// Where no path was named: how large a drive would make it fit, as the planner finds for a run that
-// has one.
+// If no path was named: the size of a drive that would make the run fit. The planner finds it for a
+// run that has a small drive.
 Result<Hint> a_drive(const PlanSubject& subject, const PlacedRun& placed) {
   if (!placed.machine.stripes.paths.empty()) return Hint();
   constexpr std::uint64_t kSmallDriveBytes = kGiB;
@@ -43,7 +43,7 @@ Result<Hint> a_drive(const PlanSubject& subject, const PlacedRun& placed) {
   return Hint();
 }
 
-// Where the configuration says how large waves are: the largest smaller ones with which it fits.
+// If the configuration sets the size of waves: the largest smaller size with which the run fits.
 Result<Hint> smaller_waves(const PlanSubject& subject, const PlacedRun& placed) {
   config::Config config = subject.config;
   std::int64_t& wave = config.placement.wave_micro_batches;
@@ -56,8 +56,8 @@ Result<Hint> smaller_waves(const PlanSubject& subject, const PlacedRun& placed) 
   return Hint();
 }
 
-// What makes activations smaller: the largest micro-batch with which it fits, with the same tokens
-// in a step; else the longest sequences.
+// Changes that reduce activations: the largest micro-batch with which the run fits, with the same
+// tokens per step; or else the longest sequences.
 Result<Hint> a_smaller_batch(const PlanSubject& subject, const PlacedRun& placed) {
   const config::BatchSizes& batch = subject.config.batch;
   for (std::int64_t micro = batch.micro / 2; micro >= 1; --micro) {
@@ -68,7 +68,7 @@ Result<Hint> a_smaller_batch(const PlanSubject& subject, const PlacedRun& placed
     SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(subject, config, placed));
     if (fits) return Hint({.change = Change::kSmallerMicroBatch, .micro_batch = micro});
   }
-  if (subject.is_module) return Hint();  // its sequences are not the plan's to shorten
+  if (subject.is_module) return Hint();  // the plan cannot shorten a module's sequences
   constexpr std::int64_t kShortest = 64;
   config::Config config = subject.config;
   std::int64_t& tokens = config.data.sequence_tokens;
@@ -100,7 +100,7 @@ Result<std::vector<offload::FitHint>> fit_hints(const PlanSubject& subject,
 }
 
 Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const PlacedRun& placed) {
-  // Twice the tokens of a micro-batch take twice the time.
+  // A micro-batch with twice the tokens takes twice the time.
   const auto twice = [&](const offload::PlannerInput&) -> Result<offload::PlannerInput> {
     config::Config config = subject.config;
     config.batch.micro *= 2;

@@ -1,4 +1,4 @@
-// What would make a placed run fit, or faster.
+// Changes that would make a placed run fit, or run faster.
 //
 // Threads: pure functions.
 // Errors:  those of planner_input().
@@ -11,10 +11,10 @@
 
 namespace sluice::engine {
 
-// The planner's hints, and those that change the drives, the waves or the batch. Empty: it fits.
+// The planner's hints, and hints to change the drives, the waves or the batch. Empty: the run fits.
 Result<std::vector<offload::FitHint>> fit_hints(const PlanSubject& subject,
                                                 const PlacedRun& placed);
-// For a run that fits.
+// Requires a run that fits.
 Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const PlacedRun& placed);
 
 }  // namespace sluice::engine

@@ -26,7 +26,7 @@ Result<ProbeReport> report_on(const PlanSubject& subject, const PlanRunOptions& 
                                         .on_progress = asked.on_progress});
 }
 
-// This program cannot run such a model.
+// Estimates unit times, because this program cannot run a module's passes.
 void estimate_described(const PlanSubject& subject, ProbeReport& report) {
   const config::Config& config = subject.config;
   report.units =
@@ -50,7 +50,7 @@ void set_link(const PlanSubject& subject, const PlanRunOptions& asked, ProbeRepo
   report.link_when.estimated = true;
 }
 
-// That of a whole host.
+// The room of a whole host.
 std::uint64_t nvme_room(const PlanMachine& machine, const PlanSubject& subject) {
   if (machine.stripes.paths.empty()) return 0;
   if (subject.machine.nvme_gib) return bytes_of_gib(*subject.machine.nvme_gib);
@@ -66,7 +66,7 @@ Result<PlanMachine> plan_machine(const PlanSubject& subject, const PlanRunOption
   PlanMachine machine{.facts = machine_facts(subject.config)};
   ProbeReport& report = machine.report;
   SLUICE_ASSIGN_OR_RETURN(report, report_on(subject, asked));
-  // A described GPU's units are estimated already.
+  // A described GPU's units were already estimated.
   if (subject.is_module && !described.describes_gpu()) estimate_described(subject, report);
   report.assumed.insert(report.assumed.end(), subject.assumed.begin(), subject.assumed.end());
   if (is_described(described))
@@ -78,7 +78,7 @@ Result<PlanMachine> plan_machine(const PlanSubject& subject, const PlanRunOption
 }
 
 TierBytes budget_on(const PlanMachine& machine, const PlanSubject& subject) {
-  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // the machine does not report it
+  constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // not reported by the machine
   const config::Budget given = planned_budget(subject.config.budget, subject.machine);
   const offload::RankGroup& ranks = subject.ranks;
   TierBytes budget{.cpu = ranks.share_of(host_room(given, machine.facts).value_or(kUnknown)),

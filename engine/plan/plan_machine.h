@@ -1,5 +1,4 @@
-// PlanMachine: the machine that a subject is planned for: measured by the probe, described, or in
-// part each.
+// PlanMachine: the machine of a plan: measured by the probe, described, or partly both.
 //
 // Threads: one.
 // Errors:  those of the probe.
@@ -17,13 +16,13 @@ struct PlanMachine {
   NvmeStripes stripes;
 };
 
-// `files` reports what the run's folders have free.
+// `files` reports the free space of the run's folders.
 Result<PlanMachine> plan_machine(const PlanSubject& subject, const PlanRunOptions& asked,
                                  aio::FileSystem& files);
 
-// What a rank may take of it; what is left to the allocator of a GPU is not in it.
+// The memory that a rank may use, without the slack that is left to a GPU's allocator.
 offload::TierBytes budget_on(const PlanMachine& machine, const PlanSubject& subject);
-// What GPU and host have for a rank, whatever the budget; 0: unknown.
+// The memory of GPU and host for a rank, regardless of the budget; 0: unknown.
 offload::TierBytes available_on(const PlanMachine& machine, const PlanSubject& subject);
 
 }  // namespace sluice::engine

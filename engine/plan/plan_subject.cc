@@ -13,7 +13,7 @@
 namespace sluice::engine {
 namespace {
 
-// Where a run would keep what goes to a drive that is only described.
+// Adds a path for a drive that is only described.
 config::Config with_described_drive(config::Config config, const DescribedMachine& machine) {
   if (machine.nvme_gib && config.optimizer_nvme_paths().empty() &&
       config.param_nvme_paths().empty())

@@ -1,8 +1,8 @@
-// PlanSubject: what is planned for: a model's run, and the machine as far as it is described. It
-// does not change from here on.
+// PlanSubject: what is planned: a model's run, and the machine as far as it is described. It is
+// constant from here on.
 //
 // Threads: one.
-// Errors:  those of the configuration and of a description that lacks something.
+// Errors:  those of the configuration, and of an incomplete description.
 #pragma once
 
 #include <string>
@@ -16,18 +16,18 @@
 namespace sluice::engine {
 
 struct PlanSubject {
-  config::Config config;     // of one rank; with a path for a drive that is only described
-  DescribedMachine machine;  // with what is assumed of it
+  config::Config config;     // for one rank; with a path for a described drive
+  DescribedMachine machine;  // with the assumed values
   std::vector<std::string> assumed;
   bool on_gpu = false;
   ModelLayout model;
   offload::RankGroup ranks;
-  bool is_module = false;  // DescribedModel
+  bool is_module = false;  // DescribedModel is set
   const ParameterNames* names = nullptr;
   TakenBeside beside;
 };
 
-// `files` reports whether the run's folders are here.
+// `files` reports whether the run's folders are on this machine.
 Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptions& asked,
                                  aio::FileSystem& files);
 

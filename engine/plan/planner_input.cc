@@ -16,7 +16,7 @@ using config::OffloadDevice;
 struct Widths {
   double param = 2;
   double grad = 2;
-  double state = 10;  // besides the parameter
+  double state = 10;  // in addition to the parameter
 };
 
 Widths widths_of(const NumberTypes& types) {
@@ -61,11 +61,11 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
       rules.boundaries_to_cpu == Tristate::kOn || rules.boundaries_to_nvme == Tristate::kOn;
   if (!on_gpu && rules.boundaries_to_nvme == Tristate::kAuto)
     rules.boundaries_to_nvme = Tristate::kOff;
-  if (!on_gpu) {  // any activations are in RAM anyway
+  if (!on_gpu) {  // all activations are in RAM
     rules.recompute = Tristate::kOn;
     rules.boundaries_to_cpu = Tristate::kOff;
   } else if (inputs_leave && rules.recompute == Tristate::kAuto) {
-    // The inputs of blocks that keep the rest would go as well.
+    // The inputs of blocks that save activations would leave the GPU, too.
     rules.recompute = Tristate::kOn;
   }
   return rules;
@@ -76,7 +76,7 @@ class Input {
   explicit Input(const PlannerQuestion& question) : question_(question) {}
 
   Result<offload::PlannerInput> make() {
-    // Sizes that do not depend on the placement.
+    // Sizes that are independent of the placement.
     SLUICE_ASSIGN_OR_RETURN(const MemoryPlan sizes,
                             plan_memory(question_.config, question_.model,
                                         {.on_gpu = question_.on_gpu,
@@ -119,7 +119,7 @@ class Input {
   void set_step(const MemoryPlan& sizes, const Widths& widths) {
     offload::StepModelOptions& step = input_.step;
     step.overlap_update = question_.config.placement.overlap_update;
-    // One slot is computed with.
+    // One slot is in use.
     step.prefetch_units = std::max(sizes.fetching.block_slots - 1, 1);
     step.grad_stages = kGradientStages;
     step.record_elements = largest_record(sizes);
@@ -136,7 +136,7 @@ class Input {
     step.bytes.cpu_adamw_dram = 2 * (widths.state + widths.param) + widths.grad + 8;
   }
 
-  // A small model's are smaller than what is asked for.
+  // A small model's records are smaller than the configured size.
   static std::uint64_t largest_record(const MemoryPlan& sizes) {
     const bool settled = sizes.state.uses(offload::Tier::kNvme);
     std::uint64_t elements = 1;
@@ -146,9 +146,9 @@ class Input {
     return std::min(elements, sizes.state.optimizer.record_elements);
   }
 
-  // What a step reads and writes of a unit's fp32 accumulators besides the timed backward: what is
-  // set to zero, what is read to be added to from a lane's second micro-batch on, lanes added to
-  // each other, and the cast, which with several ranks is that of the reduced shard (reduce_s()).
+  // Traffic of a unit's fp32 accumulators in a step, in addition to the timed backward. It consists
+  // of the zeroing, the reads for adding from a lane's second micro-batch on, the sums over lanes,
+  // and the cast. With several ranks the cast is of the reduced shard (reduce_s()).
   double accumulator_bytes(const UnitLayout& layout, double gradient_width) const {
     constexpr double kFp32Bytes = 4;
     constexpr double kAddedBytes = 3 * kFp32Bytes;
@@ -164,8 +164,8 @@ class Input {
            (kFp32Bytes + gradient_width) * cast;
   }
 
-  // Of several ranks: all their sums of a shard are read and added, and the shard's cast. The host
-  // adds with one core.
+  // With several ranks, the time to read and add all their sums of a shard, and to cast it. The
+  // host adds with one core.
   double reduce_s(const UnitLayout& layout, double gradient_width) const {
     if (question_.ranks.is_alone()) return 0;
     constexpr double kAddedBytes = 12;
@@ -181,7 +181,7 @@ class Input {
   void add_unit(int unit, bool persistent, const Widths& widths) {
     const UnitLayout& layout = question_.model.layout(unit);
     const bool is_block = question_.model.is_block(unit);
-    // On the CPU this is settled.
+    // On the CPU the configuration determines this.
     const bool recomputes =
         is_block && (question_.on_gpu || question_.config.placement.recompute != Tristate::kOff);
     const UnitSeconds& seconds = question_.machine.units.of(question_.model.kind(unit));
@@ -210,13 +210,13 @@ class Input {
                            .number_bytes = widths.param == 4 ? 4 : 2};
       const auto count = static_cast<std::uint64_t>(input_.step.waves.of_a_wave);
       cost.unit_input_bytes = count * question_.model.unit_input_bytes(pass);
-      // On the CPU the configuration says what is kept.
+      // On the CPU the configuration determines what is saved.
       if (question_.on_gpu) cost.kept_bytes = count * question_.model.kind(unit).saved_bytes(pass);
     }
     input_.units.push_back(std::move(cost));
   }
 
-  // Of a base in 8 bits: read, and written as what is computed with.
+  // Expanding an 8-bit base: it is read, and written in the compute type.
   double unpack_s(const UnitLayout& frozen) const {
     const double rate =
         question_.on_gpu ? input_.speeds.gpu_copy_bytes_per_s : input_.speeds.host_copy_bytes_per_s;
@@ -224,7 +224,7 @@ class Input {
     return static_cast<double>(base_form_.bytes(frozen) + base_form_.unpacked_bytes(frozen)) / rate;
   }
 
-  // As many buffers as where all parameters are on NVMe: with fewer there the run may have more.
+  // The number of buffers if all parameters are on NVMe; with fewer there, the run may have more.
   int param_cache_units() const {
     std::uint64_t largest = 0;
     for (int unit = 0; unit < question_.model.units(); ++unit) {

@@ -1,5 +1,5 @@
-// PlannerInput of a configuration: what its model costs by the measured times of its units, what
-// its settings leave open, and the ledger that counts bytes as the memory plan does.
+// The PlannerInput of a configuration: the model's costs by its units' measured times, the open
+// choices, and the ledger that counts bytes as the memory plan does.
 //
 // Threads: one.
 // Errors:  kInvalidArgument of plan_memory().
@@ -20,10 +20,10 @@ struct PlannerQuestion {
   bool on_gpu = false;
   offload::TierBytes budget;
   std::int64_t wave_micro_batches = 0;  // as PlanOptions::wave_micro_batches
-  // Of a run over several ranks the input is the first one's, whose shards are the largest; budget
-  // is a rank's, and `machine` says what a whole host does.
+  // With several ranks the input is the first one's, whose shards are the largest. The budget is
+  // one rank's, and `machine` has a whole host's rates.
   offload::RankGroup ranks = {};
-  // As RunSpec has them.
+  // See RunSpec.
   const ParameterNames* names = nullptr;
   bool keeps_sums = false;
 };

@@ -5,13 +5,13 @@
 namespace sluice::engine {
 namespace {
 
-// The lanes of each rank stay as they are.
+// Keeps the number of lanes per rank.
 config::Config on_ranks(config::Config config, int before, int world) {
   config.run.lanes = config.run.lanes / before * world;
   return config;
 }
 
-// Of a rank that shares its host with others than those that were planned for.
+// The budget of a rank in a group that may share its host among another number of ranks.
 offload::TierBytes budget_on(const RunPlan& plan, const offload::RankGroup& ranks) {
   const offload::TierBytes& budget = plan.input.budget;
   return {.gpu = budget.gpu,
@@ -32,7 +32,7 @@ RankGrowth row_of(const RunPlan& plan, const offload::RankGroup& ranks,
   return row;
 }
 
-// Linear: as many tokens of each rank as on the fewest that fit.
+// Linear growth means: as many tokens per rank as with the fewest ranks that fit.
 void compare(std::vector<RankGrowth>& rows) {
   double of_rank = 0;
   for (RankGrowth& row : rows) {

@@ -1,7 +1,8 @@
-// How a planned run grows with its ranks: the same micro-batches of each rank on one, two, four,
-// ... of a host, and then on two hosts, four, ..., each planned anew from what its hosts have.
+// How a planned run scales with its ranks: the same micro-batches per rank on one, two, four, ...
+// ranks of a host, and then on two hosts, four, .... Each row is planned anew with its hosts'
+// resources.
 //
-// Threads: pure functions. Half a second a row.
+// Threads: pure functions. A row takes half a second.
 // Errors:  those of planner_input().
 #pragma once
 
@@ -12,10 +13,10 @@
 
 namespace sluice::engine {
 
-// Fewer ranks than these, and these; each host has as many.
+// Groups with fewer ranks, and `all` itself; each host has the same number.
 std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all);
 
-// Of a plan that fits, which is the last row.
+// Requires a plan that fits; it is the last row.
 Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan);
 
 }  // namespace sluice::engine

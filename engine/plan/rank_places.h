@@ -1,6 +1,5 @@
-// RankPlaces: the placement that all ranks of a run take from the one plan, which the first of them
-// makes: places are of units, and every rank has as large a shard of each but, at its end, the
-// last.
+// RankPlaces: the placement that all ranks of a run take from the first rank's plan. Places are per
+// unit, and all ranks have equal shards of a unit, except that the last one may be smaller.
 //
 // Threads: one; share_places() and plan_of_first() are collectives.
 #pragma once
@@ -19,34 +18,35 @@
 namespace sluice::engine {
 
 struct RankPlaces {
-  std::vector<offload::UnitPlacement> places;  // of the first rank's shards
+  std::vector<offload::UnitPlacement> places;  // for the first rank's shards
   int block_slots = 0;
   std::int64_t wave_micro_batches = 0;
   std::vector<int> nvme_weights;
 
   static RankPlaces of(const RunPlan& plan);
-  // Of a rank: what its shard of a unit lacks is missing of the last tiers. kInvalidArgument: they
-  // are of another model.
+  // The options of one rank: if its shard of a unit is smaller, the last tiers have less of it.
+  // kInvalidArgument: the places are for another model.
   Result<PlanOptions> options(const ModelLayout& model, const offload::RankPart& part,
                               bool on_gpu) const;
 
   friend bool operator==(const RankPlaces&, const RankPlaces&) = default;
 };
 
-// What the first rank has: `own` is there. All ranks of the link call it.
+// Shares the first rank's places; `own` must be set there. A collective: all ranks of the link call
+// it.
 Result<RankPlaces> share_places(Communicator& link, const std::optional<RankPlaces>& own);
 
 // Null: there is one rank.
 offload::RankGroup rank_group(const Communicator* link);
 
 struct PlanOfFirst {
-  std::optional<RunPlan> plan;  // of the first rank; the others have its places
+  std::optional<RunPlan> plan;  // on the first rank; the others only have its places
   RankPlaces places;
 };
 
-// The first rank plans, with what all of them exchange per second (probe_link()). Without a link
-// there is only that one. An error of `plan` is that rank's alone: it has to abort() the others,
-// which wait for it.
+// The first rank plans, with the measured rates between all ranks (probe_link()). Without a link
+// there is only one rank. An error of `plan` is returned only on that rank; it must abort() the
+// others, which wait for it.
 using PlanWithLink = std::function<Result<RunPlan>(const std::optional<MeasuredLink>&)>;
 Result<PlanOfFirst> plan_of_first(Communicator* link, const config::Config& config,
                                   const LinkProbeOptions& probe, const PlanWithLink& plan);

@@ -15,8 +15,8 @@
 namespace sluice::engine {
 namespace {
 
-// The size of the drives, of which an earlier run's files may take a part; what the plan has of
-// them, where they are not this machine's.
+// The capacity of the drives, which an earlier run's files may partly occupy. For drives that are
+// not this machine's, the room that the plan has on them.
 double drive_bytes(const PlanSubject& subject, const PlacedRun& placed,
                    const PlanRunOptions& options) {
   double bytes = 0;
@@ -60,7 +60,7 @@ double DescribedMachine::gpu_memory_gib() const {
 config::Budget planned_budget(config::Budget budget, const DescribedMachine& machine) {
   if (machine.cpu_gib) budget.cpu_gib = machine.cpu_gib;
   if (machine.gpu_gib) budget.gpu_gib = machine.gpu_gib;
-  // A described GPU is not this machine's.
+  // A described GPU's memory is not this machine's.
   else if (machine.gpu != nullptr && budget.gpu_gib)
     budget.gpu_gib = std::min(*budget.gpu_gib, machine.gpu_memory_gib());
   else if (machine.describes_gpu() && !budget.gpu_gib)

@@ -1,15 +1,15 @@
-// RunPlan: what a training run of a configuration takes of a machine and how long a step will be:
-// the planner's placement for everything that the configuration leaves open, the memory plan that
-// follows, and the predicted step.
+// RunPlan: the memory that a training run of a configuration needs on a machine, and its step time.
+// It has the planner's placement for everything that the configuration leaves open, the memory plan
+// that follows, and the predicted step.
 //
-// With several ranks it is the plan of the first of them, and so of all: each has as large a part
-// of a unit, of its host's memory, drives and cores, and a GPU to itself.
+// With several ranks it is the first rank's plan, and so every rank's. Each rank has an equal part
+// of a unit, of its host's memory, drives and cores, and its own GPU.
 //
-// The machine is this one, measured by the probe (seconds the first time, then from a file), or one
-// that is described: then nothing is measured.
+// The machine is this one, measured by the probe (seconds the first time, then from a file), or a
+// described one; then nothing is measured.
 //
 // Threads: one.
-// Errors:  those of the configuration and of the probe. That nothing fits is not an error.
+// Errors:  those of the configuration and of the probe. A run that does not fit is not an error.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ namespace sluice::engine {
 
 struct GpuSheet;
 
-// A machine that need not be this one, by data sheets (gpu_sheets.h). Unset: as this one; of a GPU,
-// what is unset is its sheet's, or else assumed (described_machine.h).
+// A machine that may differ from this one, by data sheets (gpu_sheets.h). Unset values are this
+// machine's. A GPU's unset values are its data sheet's, or else assumed (described_machine.h).
 struct DescribedMachine {
   const GpuSheet* gpu = nullptr;
   std::optional<double> gpu_gib;
@@ -42,17 +42,17 @@ struct DescribedMachine {
   std::optional<double> bus_gb_per_s;         // each way
   std::optional<double> tflops;               // dense, in the run's type, sums in fp32
   std::optional<double> gpu_memory_gb_per_s;  // read plus written
-  std::optional<double> ram_gb_per_s;         // likewise
+  std::optional<double> ram_gb_per_s;         // read plus written
   std::optional<double> drive_read_gb_per_s;
   std::optional<double> drive_write_gb_per_s;
-  // Of several ranks: between those of a host, each way of each; between hosts, each way of a whole
-  // one; and of each call.
+  // For several ranks: the rate between ranks of a host, per rank and direction; the rate between
+  // hosts, per host and direction; and the latency of a call.
   std::optional<double> link_gb_per_s;
   std::optional<double> network_gb_per_s;
   std::optional<double> link_latency_us;
-  std::optional<double> drive_tbw;  // TB that the drives are rated to be written in their life
-  // Nothing of it is this machine's: what neither it nor a budget of the configuration gives is
-  // assumed, and no folder is looked at.
+  std::optional<double> drive_tbw;  // rated endurance of all drives together
+  // The machine has nothing of this one: values that neither it nor a budget gives are assumed, and
+  // no folder is accessed.
   bool is_elsewhere = false;
 
   bool describes_host() const { return ram_gb_per_s.has_value(); }
@@ -61,86 +61,86 @@ struct DescribedMachine {
   bool describes_gpu() const {
     return gpu != nullptr || gpu_gib || bus_gb_per_s || tflops || gpu_memory_gb_per_s;
   }
-  // With what the sheet has.
+  // Uses the data sheet's value if gpu_gib is unset.
   double gpu_memory_gib() const;
 };
 
-// A model that no family describes, whose passes somebody else computes (engine/module). Its units
-// are not timed: their times are estimated from operations. A wave is one micro-batch.
+// A model without a built-in family, whose passes run outside of the engine (engine/module). Its
+// units are not timed: their times are estimated from operations. A wave is one micro-batch.
 struct DescribedModel {
   const ModelLayout& layout;
 };
 
-// What else a run takes of the tiers, beside its plan: it has as much less of its budget.
+// Memory that a run needs in addition to its plan; the plan's budget is smaller by it.
 struct TakenBeside {
   offload::TierBytes bytes;
-  offload::TierBytes at_most;  // where the budgets are as large as can be
+  offload::TierBytes at_most;  // with unlimited budgets
 };
 
 struct PlanRunOptions {
-  std::string cache_path;  // of the probe; empty: nothing is kept
+  std::string cache_path;  // of the probe; empty: no cache
   bool refresh = false;
-  std::int64_t unix_s = 0;               // now
-  std::int64_t disturbed_max_age_s = 0;  // of what is measured: speeds_cache.h
+  std::int64_t unix_s = 0;               // the current time
+  std::int64_t disturbed_max_age_s = 0;  // of measurements: see speeds_cache.h
   DescribedMachine machine;
   bool with_what_ifs = false;
-  aio::FileSystem* files = nullptr;  // reports what NVMe paths have free; null: this machine's
+  aio::FileSystem* files = nullptr;  // reports the paths' free space; null: this machine's
   FileSystemOf file_system_of = device_number_of;
   std::function<void(const std::string& what, double fraction)> on_progress;
   offload::RankGroup ranks;
-  // As measured between these ranks; unset: as described, or else assumed (described_machine.h).
+  // Measured between these ranks; unset: described, or else assumed (described_machine.h).
   std::optional<MeasuredLink> link;
   bool with_growth = false;
-  const DescribedModel* described = nullptr;  // in place of the configuration's model
+  const DescribedModel* described = nullptr;  // used instead of the configuration's model
   const ParameterNames* names = nullptr;      // RunSpec::names
   TakenBeside beside = {};
   bool holds_first = false;  // ModelLayout::hold() of the first unit
 };
 
-// What the configuration gives, with what is described in its place.
+// The configured budget, with described values in its place.
 config::Budget planned_budget(config::Budget budget, const DescribedMachine& machine);
 
-// Of the GPU's budget, left to the allocator: its rounding, and the holes between blocks.
+// Fraction of the GPU's budget left to the allocator, for rounding and holes between blocks.
 inline constexpr double kGpuSlack = 0.015;
 
-// A row of rank_growth.h.
+// See rank_growth.h.
 struct RankGrowth {
   offload::RankGroup ranks;
-  bool fits = false;  // else there is nothing more
+  bool fits = false;  // if false, the rest is unset
   double step_s = 0;
   double tokens_per_s = 0;     // of all ranks
-  double share_of_linear = 0;  // of what the fewest ranks that fit do, each
+  double share_of_linear = 0;  // per rank, relative to the fewest ranks that fit
   double link_exposed_s = 0;   // the link is busy, and nothing computes
   offload::Resource bottleneck = offload::Resource::kGpu;
 };
 
 struct RunPlan {
-  MemoryPlan memory;  // where nothing fits: of what exceeds the budgets least
+  MemoryPlan memory;  // if nothing fits: the plan that exceeds the budgets least
   offload::PlannerInput input;
   offload::PlacementPlan placement;  // .fits, .prediction, .hints
   std::vector<offload::WhatIf> what_if;
   ProbeReport machine;
   MachineFacts facts;
-  offload::TierBytes available;  // what GPU and host have, whatever the budget; 0: unknown
-  offload::TierBytes budget;     // all of it: input.budget is without what is taken beside
+  offload::TierBytes available;  // of GPU and host, regardless of the budget; 0: unknown
+  offload::TierBytes budget;     // input.budget plus the bytes in `beside`
   TakenBeside beside;
   NvmeStripes stripes;
   std::uint64_t parameters = 0;  // of the model
-  std::uint64_t trained = 0;     // of them; or of the adapters beside them, which are no part of it
+  std::uint64_t trained = 0;     // of these; or of the adapters, which are not included
   bool trains_adapters = false;
   std::int64_t tokens_per_step = 0;  // of all ranks
   offload::RankGroup ranks;
-  std::vector<RankGrowth> growth;  // of several ranks; empty: not asked for
-  double drive_tbw = 0;            // of the run's drives; 0: nothing is written to any
-  bool drive_tbw_assumed = false;  // as common drives of that size have
+  std::vector<RankGrowth> growth;  // for several ranks; empty: not requested
+  double drive_tbw = 0;            // of the run's drives; 0: nothing is written to them
+  bool drive_tbw_assumed = false;  // that of common drives of this size
 };
 
-// How long the run will be, and what it writes; nothing where its steps are not known.
+// The duration of the run and the bytes that it writes; nullopt if its number of steps is unknown.
 struct RunOutlook {
   std::int64_t steps = 0;
   double hours = 0;
   double written_tb = 0;  // to the drives
-  double drive_life = 0;  // the share of their rated life that this is
+  double drive_life = 0;  // fraction of the rated endurance
 };
 std::optional<RunOutlook> run_outlook(const config::Config& config, const RunPlan& plan);
 

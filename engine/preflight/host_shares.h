@@ -1,5 +1,5 @@
-// What one of several ranks of a host may take of it, and what all of them take: each has as large
-// a part of the memory, and they share the room on the drives.
+// The share of a host's resources that one of several ranks may use, and the total of all ranks.
+// Each rank has an equal part of the memory, and all share the space on the drives.
 //
 // Threads: any.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace sluice::engine {
 
-// The host's, divided among so many ranks.
+// Divides the host's budget among its ranks.
 config::Budget budget_of_rank(config::Budget budget, int ranks);
 MachineFacts facts_of_rank(MachineFacts facts, int ranks);
 
-// One rank's plan, with what all of them have on the drives.
+// One rank's plan, with the NVMe bytes of all ranks.
 MemoryPlan plan_of_host(MemoryPlan plan, int ranks);
 
 }  // namespace sluice::engine

@@ -18,7 +18,7 @@
 namespace sluice::engine {
 namespace {
 
-// For files of a few hundred bytes.
+// A queue for files of a few hundred bytes.
 class InventoryQueue {
  public:
   static Result<InventoryQueue> open(const config::Config& config) {
@@ -43,7 +43,7 @@ class InventoryQueue {
   std::unique_ptr<aio::IoWatchdog> watchdog_;
 };
 
-// Of every tier that may be there.
+// The paths of every tier that may be used.
 std::vector<std::string> paths_of(const config::Config& config) {
   const std::vector<std::string> named = nvme_folders(config);
   std::set<std::string> paths(named.begin(), named.end());
@@ -54,7 +54,7 @@ std::vector<std::string> paths_of(const config::Config& config) {
   return {paths.begin(), paths.end()};
 }
 
-// By path, those that are there and can be listed.
+// By path, for the paths that exist and can be listed.
 std::map<std::string, std::vector<swap::FoundRun>> found_on(aio::IoQueue& queue,
                                                             const std::vector<std::string>& paths) {
   std::map<std::string, std::vector<swap::FoundRun>> all;
@@ -88,7 +88,7 @@ Status clear_here(const config::Config& config) {
     if (run.condition == swap::StoreCondition::kElsewhere ||
         run.condition == swap::StoreCondition::kUnknown)
       kept_bytes += run.bytes;
-  // They may be of no use either: that is for the user to judge.
+  // These stores may be useless, too, but only the user can decide that.
   if (kept_bytes > 0)
     log::info("stores whose runs may live elsewhere, or that cannot be read, hold " +
               format_bytes(kept_bytes) + " of these drives: " + scrub_command(paths) +

@@ -1,9 +1,10 @@
-// What killed runs left on NVMe paths: of no use to anybody, and in the way of the next run. It
-// goes before that one is planned, so that its plan and its checks count the room that it will
-// have.
+// Stores that killed runs left on NVMe paths. They are useless, and take space from the next run.
+// They are removed before that run is planned, so that its plan and its checks count the freed
+// space.
 //
-// Threads: one. What cannot be listed, judged or removed stays, and is logged
-// (swap/store_inventory.h): whether it is in the way is for the run to find.
+// Threads: one.
+// Errors:  stores that cannot be listed, judged or removed stay, and are logged
+//          (swap/store_inventory.h). The run itself finds out whether they are in its way.
 #pragma once
 
 #include <string>
@@ -14,12 +15,12 @@
 
 namespace sluice::engine {
 
-// Removes it from all paths that a run of the configuration may use. With a link for all ranks to
-// call: one of each host removes, and the others wait for it; errors are those of the link.
+// Removes leftovers from all paths that a run of the configuration may use. With a link it is a
+// collective: one rank of each host removes them, the others wait, and errors are the link's.
 Status clear_leftovers(const config::Config& config, Communicator* link = nullptr);
 
-// For who removes nothing: how much of those paths it is, and that the next run will have it; empty
-// where there is none.
+// For callers that remove nothing: a sentence with the size of the leftovers on those paths, which
+// the next run will remove; empty if there are none.
 std::string leftovers_note(const config::Config& config);
 
 }  // namespace sluice::engine

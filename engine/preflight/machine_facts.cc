@@ -14,7 +14,8 @@
 namespace sluice::engine {
 namespace {
 
-// Kept free of what the machine reports: for the page cache, other programs, and estimates.
+// Fraction of the reported memory that is kept free for the page cache, other programs, and errors
+// of estimates.
 constexpr double kMargin = 0.08;
 
 std::optional<std::uint64_t> first_number(const std::string& path, const std::string& key) {

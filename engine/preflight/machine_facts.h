@@ -1,5 +1,4 @@
-// MachineFacts: what a machine reports about its memory, its GPU and its kernel, for the preflight
-// check.
+// MachineFacts: the machine's memory, GPU and kernel as it reports them, for the preflight check.
 //
 // Threads: one; blocking.
 #pragma once
@@ -13,27 +12,27 @@
 
 namespace sluice::engine {
 
-// Nothing: the machine does not report it, or sets no limit.
+// Unset: the machine does not report it, or sets no limit.
 struct MachineFacts {
   std::optional<std::uint64_t> available_bytes;     // MemAvailable of /proc/meminfo
-  std::optional<std::uint64_t> cgroup_bytes;        // what the limits of control groups leave
-  std::optional<std::uint64_t> cgroup_limit_bytes;  // of the group that sets it
+  std::optional<std::uint64_t> cgroup_bytes;        // left by the limits of control groups
+  std::optional<std::uint64_t> cgroup_limit_bytes;  // of the group with the effective limit
   std::optional<std::uint64_t> memlock_bytes;       // RLIMIT_MEMLOCK
-  std::optional<GpuMemory> gpu;                     // where the configuration computes there
+  std::optional<GpuMemory> gpu;                     // if the configuration computes on it
   std::optional<std::string> uring_refusal;         // why io_uring cannot be used
-  int ranks = 1;  // of the host: memory and budget are those of one of them
+  int ranks = 1;  // on the host; memory and budget are for one of them
 };
 
-// Makes the context of the GPU that the configuration uses, if it uses one.
+// Creates a context on the GPU that the configuration uses, if it uses one.
 MachineFacts machine_facts(const config::Config& config);
 
-// What a run may take of the host's memory: the given budget, else what the machine has free, less
-// a margin. The same for the GPU, where CUDA's context counts as the run's, and where a budget
-// above what is free gives what is free: "24 GB" cards have less than 24 GiB.
+// The memory that a run may use: the given budget, or else the machine's free memory less a margin.
+// On the GPU, CUDA's context counts as the run's, and a budget above what is free means what is
+// free: cards sold with 24 GB have less than 24 GiB.
 std::optional<std::uint64_t> host_room(const config::Budget& budget, const MachineFacts& facts);
 std::optional<std::uint64_t> gpu_room(const config::Budget& budget, const MachineFacts& facts);
 
-// What the machine has free, without a margin.
+// The machine's free memory, without a margin.
 std::optional<std::uint64_t> host_free(const MachineFacts& facts);
 std::optional<std::uint64_t> gpu_free(const MachineFacts& facts);
 

@@ -1,4 +1,4 @@
-// Where a folder that a run would make would lie.
+// The place of a folder that a run would create.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace sluice::engine {
 
-// The path itself, or the nearest existing folder above it: its free space and its file system are
-// the path's, too.
+// The path itself, or its nearest existing ancestor, which has the path's file system and free
+// space.
 std::string nearest_existing_ancestor(aio::FileSystem& files, const std::string& path);
 
 }  // namespace sluice::engine

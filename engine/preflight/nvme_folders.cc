@@ -13,7 +13,7 @@ bool may_be_on_nvme(config::OffloadDevice device) {
 
 struct NamedFolder {
   std::string path;
-  const char* key = "";  // that names it first
+  const char* key = "";  // the first key that names it
 };
 
 std::vector<NamedFolder> named_folders(const config::Config& config) {
@@ -26,7 +26,7 @@ std::vector<NamedFolder> named_folders(const config::Config& config) {
     }
   };
   add(config.budget.nvme_paths, "budget.nvme_paths");
-  if (!folders.empty()) return folders;  // they hold for every tier
+  if (!folders.empty()) return folders;  // they are used for every tier
   if (may_be_on_nvme(config.zero.offload_optimizer.device))
     add(config.optimizer_nvme_paths(), "zero_optimization.offload_optimizer.nvme_path");
   if (config.placement.boundaries_to_nvme == Tristate::kOn)

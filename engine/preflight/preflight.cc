@@ -55,16 +55,16 @@ class Check {
   }
 
  private:
-  // One kind of memory that is used up by one run.
+  // One kind of memory that a run uses.
   struct Pool {
     std::string name;        // "host memory"
     std::string budget_key;  // "budget.cpu_gib"
     std::optional<double> budget_gib;
     std::optional<std::uint64_t> free_bytes;
     std::optional<std::uint64_t> room_bytes;
-    std::string limit;     // ", within a limit of 4.0G": where the free bytes come from
-    int sharing = 1;       // ranks, whose is what budget_key gives
-    bool is_host = false;  // what is "other" there is the program and buffers
+    std::string limit;     // ", within a limit of 4.0G": the source of free_bytes
+    int sharing = 1;       // number of ranks that share the budget of budget_key
+    bool is_host = false;  // its kOther lines are the program and buffers
   };
 
   void judge(const Status& status) {
@@ -104,14 +104,14 @@ class Check {
             remedy(pool, lines, needed, missing));
   }
 
-  // A part of what a run takes, and what makes it smaller.
+  // A part of a run's memory, and the setting that reduces it.
   struct Consumer {
     std::string name;
     std::uint64_t bytes = 0;
-    std::string remedy;  // empty: nothing does
+    std::string remedy;  // empty: no setting reduces it
   };
 
-  // The largest first.
+  // The consumers, the largest first.
   std::vector<Consumer> consumers(const std::vector<MemoryLine>& lines) const {
     Consumer activations{.name = "activations", .remedy = activation_remedy()};
     Consumer state{.name = "optimizer state", .remedy = state_remedy()};
@@ -136,9 +136,9 @@ class Check {
     return all;
   }
 
-  // Where no setting is enough, as in a small container: what has to be given.
+  // The memory that is needed if no setting is enough, as in a small container.
   std::string more_memory(const Pool& pool, std::uint64_t fixed, std::uint64_t missing) const {
-    const std::uint64_t more = missing + missing / 8;  // with the margin
+    const std::uint64_t more = missing + missing / 8;  // includes the margin
     return "No setting is enough: " + format_bytes(fixed) +
            " of it is the program and buffers, which no setting makes smaller. " +
            (pool.limit.empty() ? "It takes " + format_bytes(more) + " more of free " + pool.name
@@ -146,7 +146,8 @@ class Check {
                                      format_bytes(*facts_.cgroup_limit_bytes + more));
   }
 
-  // What makes the largest part smaller; and the next part, where all of the largest is not enough.
+  // The settings that reduce the largest part, and the next part if all of the largest is not
+  // enough.
   std::string remedy(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed,
                      std::uint64_t missing) const {
     const std::vector<Consumer> all = consumers(lines);
@@ -161,7 +162,7 @@ class Check {
     return text;
   }
 
-  // A drive that is memory takes it from the same pool.
+  // A drive in a file system in memory uses the same pool.
   std::vector<MemoryLine> host_lines() const {
     std::vector<MemoryLine> lines = plan_.host;
     for (const PathBytes& it : on_paths_) {
@@ -173,7 +174,7 @@ class Check {
     return lines;
   }
 
-  // Where a control group leaves less than the machine.
+  // Set if a control group leaves less than the machine has.
   std::string limit_of_host() const {
     if (!facts_.cgroup_limit_bytes || host_free(facts_) != facts_.cgroup_bytes) return "";
     return ", within the control group's limit of " + format_bytes(*facts_.cgroup_limit_bytes);
@@ -194,7 +195,7 @@ class Check {
                  lines, needed);
   }
 
-  // Empty: it is all on NVMe already, or there is none.
+  // Empty: all state is already on NVMe, or there is none.
   std::string state_remedy() const {
     using config::OffloadDevice;
     const OffloadDevice device = config_.zero.offload_optimizer.device;
@@ -215,7 +216,7 @@ class Check {
            "budget.nvme_paths)";
   }
 
-  // What is kept of a wave's micro-batches between forward and backward, whatever their size.
+  // The unit inputs that a wave keeps between forward and backward.
   std::uint64_t unit_input_bytes() const {
     if (!trains() || plan_.activations.unit_inputs) return 0;
     const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
@@ -255,7 +256,7 @@ class Check {
     return bytes_of(plan_.cuda ? plan_.gpu : plan_.host, MemoryUse::kActivations);
   }
 
-  // The plan has already given up the slots that it could.
+  // The plan has already given up the slots that it can.
   Status gpu() {
     if (!plan_.cuda) return {};
     return check({.name = "GPU memory",
@@ -307,7 +308,7 @@ class Check {
     return {};
   }
 
-  // What can be done about paths that are too full, besides making room there.
+  // Advice for full paths, in addition to making room on them.
   std::string share_remedy(const std::vector<PathBytes>& full) const {
     const std::vector<std::string>& paths = config_.budget.nvme_paths;
     const auto is_full = [&](const std::string& path) {
@@ -315,7 +316,7 @@ class Check {
                          [&](const PathBytes& it) { return it.path == path; });
     };
     if (paths.size() < 2 || std::all_of(paths.begin(), paths.end(), is_full)) return "";
-    // Both stores have the same.
+    // Both stores have the same weights.
     std::vector<int> weights = plan_.params.options.store.weights;
     if (weights.empty()) weights.assign(paths.size(), 1);
     return ", give " + std::string(full.size() > 1 ? "them" : "it") +
@@ -417,7 +418,7 @@ class Check {
   aio::FileSystem& files_;
   const FileSystemOf& file_system_of_;
   const std::vector<PathBytes> on_paths_;
-  std::map<std::string, aio::StorageInfo> storage_;  // of each of on_paths_
+  std::map<std::string, aio::StorageInfo> storage_;  // of each path in on_paths_
   std::ostringstream text_;
   PreflightReport report_;
 };

@@ -1,18 +1,20 @@
-// The preflight check: whether this machine has what a run's memory plan needs, and whether its
-// drives and limits let it run fast; before anything is allocated.
+// The preflight check: whether this machine has the memory and the space that a run's memory plan
+// needs, and whether its drives and limits let it run fast. It runs before anything is allocated.
 //
-// A budget that is given is obeyed, with a warning where it is more than the machine seems to have
-// (some machines grow their memory as it is used). Otherwise it comes from MemAvailable and the
-// cgroup's limit, and from what the GPU and the drives have free, less a margin.
+// A given budget is obeyed, with a warning if it exceeds the machine's apparent memory (some
+// machines grow their memory as it is used). Otherwise the budget is the free memory less a margin:
+// from MemAvailable and the cgroup's limit for the host, and from the GPU's and the drives' free
+// space.
 //
-// NVMe paths of one file system need what is free there together. On each, or the folder above it
-// that exists, a file without a name is made and removed again: it shows whether the path can be
-// written, past the page cache, and overwritten in place. What lies on a file system of memory
-// counts as the host's memory too.
+// NVMe paths of one file system share its free space. On each path, or its nearest existing
+// ancestor, an unnamed file is created and removed again. This tests whether the path can be
+// written, with direct IO, and overwritten in place. Files in a file system in memory also count as
+// host memory.
 //
-// What refuses the run comes with the whole table, as a verdict: kOutOfMemory, kNoSpace: what is
-// missing, what takes most of it, and the setting that would fix it; kInvalidArgument where
-// io_uring is asked for and refused; the errors of a path that cannot be written.
+// A refusal is returned with the whole table, as a verdict. For kOutOfMemory and kNoSpace it says
+// how much is missing, what needs most of it, and the setting that would fix it. It is
+// kInvalidArgument if io_uring is configured but not permitted. A path that cannot be written has
+// its own error.
 //
 // Threads: one; blocking.
 #pragma once
@@ -31,18 +33,18 @@
 
 namespace sluice::engine {
 
-// What lies under a folder that exists.
+// The storage of an existing folder.
 using StorageOf = std::function<aio::StorageInfo(const std::string& folder)>;
 aio::StorageInfo storage_of(const std::string& folder);
 
 struct PreflightReport {
-  std::string table;                  // aligned text, one line a tier and part
-  std::vector<std::string> notes;     // sentences: what is done differently from what was asked
-  std::vector<std::string> warnings;  // sentences: what costs speed or may go wrong
-  Status verdict;                     // why the run cannot be; the first of several reasons
+  std::string table;                  // aligned text, one line per tier and part
+  std::vector<std::string> notes;     // deviations from the configuration, as sentences
+  std::vector<std::string> warnings;  // things that cost speed or may fail, as sentences
+  Status verdict;                     // the first reason why the run cannot start
 };
 
-// Sentences about budgets that exceed what the machine seems to have.
+// Sentences about budgets that exceed the machine's apparent memory.
 std::vector<std::string> budget_warnings(const config::Budget& budget, const MachineFacts& facts);
 
 PreflightReport preflight(const config::Config& config, const MemoryPlan& plan,

@@ -1,6 +1,6 @@
-// Which of a run's NVMe paths share a file system, and with it its free space.
+// The NVMe paths of a run that share a file system, and so its free space.
 //
-// Threads: any. Nothing is made or changed.
+// Threads: any. Nothing is created or changed.
 #pragma once
 
 #include <cstddef>
@@ -15,26 +15,25 @@
 
 namespace sluice::engine {
 
-// What an existing folder has in common with all others on its file system; empty where that cannot
-// be determined.
+// An identifier that is equal for all folders of one file system; empty if it is unknown.
 using FileSystemOf = std::function<std::string(const std::string& folder)>;
-// The device's number on this machine, "259:1".
+// The device number on this machine, "259:1".
 std::string device_number_of(const std::string& folder);
 
 struct PathsOfFileSystem {
-  std::string folder;              // one that exists, to ask for its free space
-  std::vector<std::size_t> paths;  // their places in the list, in order
+  std::string folder;              // an existing one, to query the free space
+  std::vector<std::size_t> paths;  // their indices in the list, in order
 };
 
-// Every path belongs to exactly one of them; they are in the order of their first paths. A path
-// whose file system cannot be determined has one by itself.
+// Each path belongs to exactly one file system; they are ordered by their first paths. A path whose
+// file system is unknown gets its own entry.
 std::vector<PathsOfFileSystem> file_systems_of_paths(aio::FileSystem& files,
                                                      const std::vector<std::string>& paths,
                                                      const FileSystemOf& file_system_of);
 
-// What is free on the file system of a folder, and how much of that others will take.
+// The free space on the file system of a folder, and the space that others will use.
 struct SharedRoom {
-  std::optional<std::uint64_t> free_bytes;  // unset: it cannot be determined
+  std::optional<std::uint64_t> free_bytes;  // unset: unknown
   std::uint64_t other_bytes = 0;
 };
 SharedRoom room_beside(aio::FileSystem& files, const std::string& folder,

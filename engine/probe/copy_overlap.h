@@ -1,5 +1,5 @@
-// How much of two rows of copies that ran at once was done when the first row ended: from then on
-// the other had the bus to itself, which is no longer what is measured.
+// For two rows of copies that ran at the same time: the number of copies done when the first row
+// ended. After that the other row had the bus to itself, so its later copies must not count.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace sluice::engine {
 
-// `ends_s`: when each copy of a row ended, ascending, in seconds from the common beginning. Copies
-// of the row that were done at `at_s`, with the share of the one in progress.
+// `ends_s`: the end of each copy of a row, ascending, in seconds since the common beginning.
+// Returns the number of copies done at `at_s`, with the fraction of the one in progress.
 inline double copies_done(std::span<const double> ends_s, double at_s) {
   double begin_s = 0;
   for (std::size_t i = 0; i < ends_s.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace sluice::engine {
 namespace {
 
-// Twice what is in flight: the queue never waits for this loop.
+// Twice the number in flight, so that the queue never waits for this loop.
 constexpr std::size_t kRequestsPerBlock = 2;
 
 }  // namespace
@@ -50,7 +50,7 @@ bool DriveLoad::ended() const {
 }
 
 Status DriveLoad::drain() {
-  // In virtual time things complete only inside pump().
+  // In virtual time requests complete only inside pump().
   while (!ended() && queue_.backend().pump() == aio::PumpResult::kProgressed) continue;
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return active_ == 0; });

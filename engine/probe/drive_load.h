@@ -1,10 +1,10 @@
-// DriveLoad: reads or writes of one block each, consecutively over a range of a target and round
-// again, with always as many in flight as the queue takes.
+// DriveLoad: reads or writes of one block each, consecutive over a range of a target and repeated,
+// with the queue always full.
 //
-// Memory:  the buffers are the caller's, one per request: with fewer than twice the queue's depth
-//          the queue may run dry now and then; with fewer than the depth it always does.
-// Threads: one owner; completions come on the backend's. On a backend in virtual time the owner
-//          pumps (wait_until() and drain() do).
+// Memory:  the buffers are the caller's, one per request. With fewer than twice the queue's depth
+//          the queue sometimes runs dry; with fewer than the depth it is never full.
+// Threads: one owner; completions arrive on the backend's threads. On a backend in virtual time the
+//          owner pumps (wait_until() and drain() do).
 // Errors:  the first failure ends the load; drain() returns it.
 #pragma once
 
@@ -26,11 +26,11 @@ class DriveLoad {
  public:
   struct Options {
     aio::IoKind kind = aio::IoKind::kRead;
-    std::uint64_t first_byte = 0;  // of the range; like its length a multiple of the block
+    std::uint64_t first_byte = 0;  // of the range; offset and length are multiples of the block
     std::uint64_t range_bytes = 0;
-    bool once = false;  // over the range once, not round and round
+    bool once = false;  // one pass over the range, not repeated
   };
-  // Blocks are those of the queue; each buffer has room for one.
+  // Blocks have the queue's size; each buffer has room for one.
   DriveLoad(aio::IoQueue& queue, const aio::IoTarget& target,
             std::span<const std::span<std::byte>> buffers, const Options& options);
   ~DriveLoad();
@@ -40,10 +40,10 @@ class DriveLoad {
   void start();
   void stop() { stopping_ = true; }  // starts no further request
   bool ended() const;
-  Status drain();  // until none is in flight
+  Status drain();  // waits until no request is in flight
 
   std::uint64_t done_bytes() const { return done_bytes_; }
-  // Blocks given to the queue in one pass over the range, from its beginning.
+  // The number of blocks submitted in one pass over the range, from its beginning.
   std::uint64_t issued_blocks() const;
 
  private:
@@ -66,13 +66,13 @@ class DriveLoad {
   std::atomic<std::uint64_t> done_bytes_{0};
   std::atomic<bool> stopping_{false};
 
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards everything below
   std::condition_variable ended_;
   int active_ = 0;
   Status first_error_;
 };
 
-// Sleeps, or lets virtual time pass, until the backend's clock shows the deadline or `load` ended.
+// Sleeps, or advances virtual time, until the deadline on the backend's clock or the end of `load`.
 void wait_until(aio::IoBackend& backend, std::int64_t deadline_ns, const DriveLoad& load);
 
 }  // namespace sluice::engine

@@ -20,14 +20,14 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // of the path with most of it
+constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // on the path with the largest part
 constexpr std::uint64_t kLeastBlocks = 4;
-constexpr std::uint64_t kFreePart = 4;  // of what is free, a quarter
-constexpr double kRampShare = 0.2;      // of a measurement's time, before it counts
-constexpr int kParts = 8;               // of the rest, to be compared
+constexpr std::uint64_t kFreePart = 4;  // a quarter of the free space
+constexpr double kRampShare = 0.2;      // fraction of a measurement's time that is not counted
+constexpr int kParts = 8;               // of the counted time, compared with each other
 
-// How large the scratch file may be, in whole blocks: what lies in each folder is at most a quarter
-// of what is free there.
+// The size of the scratch file in whole blocks. Its part in each folder is at most a quarter of the
+// free space there.
 Result<std::uint64_t> file_bytes(aio::FileSystem& files, const DriveProbeOptions& options) {
   const std::size_t paths = options.folders.size();
   const std::vector<int> weights =
@@ -61,14 +61,14 @@ class DriveProbe {
   static Result<std::unique_ptr<DriveProbe>> create(aio::IoBackend& backend,
                                                     const DriveProbeOptions& options);
 
-  // Until the file is full or the time is over; what was written is what is measured on.
+  // Writes until the file is full or the time is over. Only the written part is measured.
   Status fill() {
     DriveLoad load(*writes_, *file_, buffers_,
                    {.kind = aio::IoKind::kWrite, .range_bytes = file_->size_bytes(), .once = true});
     load.start();
     const std::int64_t begin_ns = backend_.clock().now_ns();
     wait_until(backend_, begin_ns + in_ns(options_.fill_seconds), load);
-    // Even on a drive that is very slow, or remote, a few blocks are measured.
+    // A few blocks are measured even on a very slow or remote drive.
     while (!load.ended() && load.done_bytes() < kLeastBlocks * options_.block_bytes)
       wait_until(backend_, backend_.clock().now_ns() + in_ns(options_.fill_seconds), load);
     load.stop();
@@ -89,7 +89,7 @@ class DriveProbe {
     double read = 0;
     double write = 0;
   };
-  // Each in its half, so that no block is read while it is being written.
+  // Reads and writes use different halves, so that no block is read while it is written.
   Result<Rates> together() {
     const std::uint64_t half = written_blocks_ / 2;
     return measure(range(0, half), range(half, written_blocks_ - half));
@@ -143,7 +143,7 @@ class DriveProbe {
     const std::int64_t begin_ns = clock.now_ns();
     const Rates before{.read = bytes(reading), .write = bytes(writing)};
     const double counted_seconds = (1 - kRampShare) * options_.seconds;
-    std::vector<double> parts;  // the seconds that a byte took in each
+    std::vector<double> parts;  // seconds per byte in each part
     double last_bytes = before.read + before.write;
     std::int64_t last_ns = begin_ns;
     for (int part = 1; part <= kParts; ++part) {
@@ -166,7 +166,7 @@ class DriveProbe {
                  .write = (after.write - before.write) / seconds};
   }
 
-  // In the order of their dependencies; destroyed in reverse.
+  // Ordered by dependency; destroyed in reverse.
   aio::IoBackend& backend_;
   const DriveProbeOptions options_;
   std::unique_ptr<aio::IoQueue> reads_;

@@ -1,4 +1,4 @@
-// link_probe.h: between GPUs.
+// link_probe.h: the parts that use GPUs.
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -29,7 +29,7 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
 }
 
-// While all GPUs of the host copy: the slowest, since none goes on without the others.
+// Rates while all GPUs of the host copy: the slowest GPU's, because all ranks wait for it.
 Result<offload::DuplexRates> bus_together(Communicator& host) {
   SLUICE_RETURN_IF_ERROR(host.barrier());
   SLUICE_ASSIGN_OR_RETURN(const offload::DuplexRates own, probe_bus(kBusSeconds));

@@ -36,7 +36,7 @@ namespace {
 using c10::cuda::CUDAStream;
 
 constexpr int kMostPasses = 64;
-// Less would measure launches, not work.
+// With less memory, launches would be measured instead of work.
 constexpr std::uint64_t kLeastMemoryBytes = 64 * kMiB;
 constexpr double kMillisecond = 1e-3;
 
@@ -47,13 +47,13 @@ double seconds_between(at::cuda::CUDAEvent& begin, at::cuda::CUDAEvent& end) {
   return kMillisecond * static_cast<double>(begin.elapsed_time(end));
 }
 
-// As many as fit into the time, within bounds.
+// The number of passes that fit into the time, within bounds.
 int passes_within(double seconds, double pass_s, int least) {
   return static_cast<int>(std::clamp(seconds / std::max(pass_s, kMillisecond * kMillisecond),
                                      static_cast<double>(least), static_cast<double>(kMostPasses)));
 }
 
-// The median pass of some work on the current stream, after one to warm up and one to see how many
+// The median time of a pass on the current stream. One pass warms up, and one determines how many
 // fit into the time. `spread` may be null.
 double median_gpu_seconds(double seconds, const std::function<void()>& pass, PassSpread* spread) {
   at::cuda::CUDAEvent begin(cudaEventDefault);
@@ -111,7 +111,7 @@ class Lane {
   std::vector<at::cuda::CUDAEvent> ends_;
 };
 
-// How long each copy took that ended after the previous one.
+// The duration of each copy, from the ends of consecutive copies.
 std::vector<double> each_of(std::vector<double> ends_s) {
   std::adjacent_difference(ends_s.begin(), ends_s.end(), ends_s.begin());
   return ends_s;
@@ -164,12 +164,12 @@ double measure_copy(const GpuProbeOptions& probe, double seconds) {
   return 2 * static_cast<double>(half) / pass_s;
 }
 
-// Numbers, not zeros: a GPU that switches fewer bits draws less power and runs faster.
+// Uses random numbers: with zeros a GPU switches fewer bits, draws less power and runs faster.
 double measure_matmul(const GpuProbeOptions& probe, double seconds) {
   constexpr std::int64_t kLargest = 8192;
   constexpr std::int64_t kMultiple = 256;
   const double number_bytes = static_cast<double>(offload::element_bytes(probe.type));
-  // Three matrices; randn of 16-bit numbers takes no more.
+  // Three matrices; randn of 16-bit numbers needs no additional memory.
   const auto fits = static_cast<std::int64_t>(
       std::sqrt(static_cast<double>(probe.memory_limit_bytes) / (3 * number_bytes)));
   const std::int64_t n = std::clamp(fits / kMultiple * kMultiple, kMultiple, kLargest);
@@ -240,7 +240,7 @@ Result<GpuSpeeds> measure_all(const GpuProbeOptions& options,
   constexpr double kParts = 4;
   const double seconds = options.seconds / kParts;
   const auto tell = [&](double parts_done) {
-    return_gpu_memory();  // the next part may have the whole limit
+    return_gpu_memory();  // the next part may use the whole limit
     if (on_progress) on_progress(parts_done / kParts);
   };
   GpuSpeeds speeds;
@@ -258,8 +258,8 @@ Result<GpuSpeeds> measure_all(const GpuProbeOptions& options,
   return speeds;
 }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05 ...", where it can be read, and the
-// CUDA that the driver has.
+// The driver's version from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05 ...", if it
+// can be read, and the driver's CUDA version.
 std::string driver_version() {
   int cuda = 0;
   C10_CUDA_CHECK(cudaDriverGetVersion(&cuda));
@@ -315,7 +315,7 @@ Result<offload::DuplexRates> probe_bus(double seconds) {
 
 void return_gpu_memory() {
   if (c10::cuda::device_count() == 0) return;
-  at::globalContext().lazyInitDevice(at::kCUDA);  // the allocator's, too
+  at::globalContext().lazyInitDevice(at::kCUDA);  // also initialises the allocator
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   clear_cublas_workspaces();
   c10::cuda::CUDACachingAllocator::emptyCache();

@@ -1,8 +1,9 @@
-// What the current GPU and the bus to it do: copies between registered host memory and the GPU, one
-// way and both at once; copies within its memory; a large matrix product; the AdamW step.
+// The rates of the current GPU and its bus. The bus is measured with copies between registered host
+// memory and the GPU, in one direction and in both at once. The GPU is measured with copies within
+// its memory, a large matrix product, and the AdamW step.
 //
-// Memory:  at most memory_limit_bytes of the GPU besides its context, and two buffers on the host;
-//          all given back before it returns, LibTorch's cache and workspaces included.
+// Memory:  at most memory_limit_bytes of the GPU in addition to its context, and two buffers on the
+//          host. All of it is freed before the return, including LibTorch's cache and workspaces.
 // Threads: one; blocking, about options.seconds once the context exists.
 // Errors:  kUnsupported in a build without CUDA; kOutOfMemory; kInternal with CUDA's message.
 #pragma once
@@ -29,19 +30,19 @@ struct GpuProbeOptions {
   std::uint64_t memory_limit_bytes = kGiB;
   std::uint64_t bus_buffer_bytes = 64 * kMiB;  // one for each direction, host and GPU
   double seconds = 1.0;
-  PassSpread* spread = nullptr;  // of its passes and copies; may be null
+  PassSpread* spread = nullptr;  // over its passes and copies; may be null
 };
 
-// Nothing where there is no GPU, or no CUDA in the build.
+// nullopt: there is no GPU, or the build has no CUDA.
 std::optional<GpuIdentity> gpu_identity();
 
 Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
                             const std::function<void(double)>& on_progress = {});
 
-// Copies between registered host memory and the GPU, for about so long.
+// Copies between registered host memory and the GPU, for about `seconds`.
 Result<offload::DuplexRates> probe_bus(double seconds);
 
-// Returns to the GPU what LibTorch keeps of freed memory and for cuBLAS, and resets its peak. Does
+// Frees the GPU memory that LibTorch caches and reserves for cuBLAS, and resets its peak. Does
 // nothing without CUDA.
 void return_gpu_memory();
 

@@ -1,4 +1,4 @@
-// What a GPU and the bus to it do, as gpu_probe.h measures it.
+// The rates of a GPU and its bus, as measured by gpu_probe.h.
 #pragma once
 
 #include "offload/planner/machine_speeds.h"
@@ -6,9 +6,9 @@
 namespace sluice::engine {
 
 struct GpuSpeeds {
-  offload::DuplexRates bus;         // registered host memory and GPU
-  double copy_bytes_per_s = 0;      // of the GPU's memory, read plus written
-  double adamw_elements_per_s = 0;  // the step of the run's form
+  offload::DuplexRates bus;         // between registered host memory and GPU
+  double copy_bytes_per_s = 0;      // within the GPU's memory, read plus written
+  double adamw_elements_per_s = 0;  // of the AdamW step in the run's form
   double matmul_flops_per_s = 0;    // dense, in the run's type
 };
 

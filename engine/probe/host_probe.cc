@@ -31,7 +31,7 @@ double measure_copy(aio::Executor& executor, const HostProbeOptions& options,
   return 2 * static_cast<double>(half) / pass_seconds;
 }
 
-// The state of as many whole tiles as fit the memory, their parameters and their gradients.
+// State, parameters and gradients in as many whole tiles as fit into the memory.
 class TiledState {
  public:
   TiledState(const HostProbeOptions& options, const aio::PageMemory& memory)
@@ -48,7 +48,7 @@ class TiledState {
   std::uint64_t tiles() const { return tiles_; }
   std::uint64_t elements() const { return tiles_ * kTileElements; }
 
-  // Ordinary numbers: what memory held before may be denormal or NaN.
+  // Fills the tile with ordinary numbers: uninitialised memory may have denormals or NaNs.
   void fill(std::uint64_t tile) const {
     const offload::AdamwArrays arrays = arrays_of(tile);
     constexpr float kFirstMoment = 1e-4F;

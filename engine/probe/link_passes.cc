@@ -29,7 +29,7 @@ class LinkTimer {
           std::min<std::uint64_t>(size, buffers_.sent.size()) / world * world;
       SLUICE_ASSIGN_OR_RETURN(const double gather_s, seconds_of([&] { return gather(bytes); }));
       SLUICE_ASSIGN_OR_RETURN(const double exchange_s, seconds_of([&] { return exchange(bytes); }));
-      if (size == kSizes[0]) {  // nearly all of it is what a call costs
+      if (size == kSizes[0]) {  // dominated by the cost of a call
         speeds.latency_s = std::max(gather_s, exchange_s);
         continue;
       }
@@ -54,10 +54,10 @@ class LinkTimer {
     return link_.all_to_all(buffers_.sent.first(bytes), buffers_.received.first(bytes), options());
   }
 
-  // The median pass, of the rank where it is longest.
+  // The median time of a pass on the slowest rank.
   Result<double> seconds_of(const std::function<Status()>& call) {
     std::vector<double> passes;
-    for (int pass = -1; pass < kPasses; ++pass) {  // the first warms up
+    for (int pass = -1; pass < kPasses; ++pass) {  // the first one warms up
       SLUICE_RETURN_IF_ERROR(link_.barrier());
       const std::int64_t begin_ns = clock_.now_ns();
       SLUICE_RETURN_IF_ERROR(call());
@@ -70,9 +70,9 @@ class LinkTimer {
     return *std::max_element(all.begin(), all.end());
   }
 
-  // Of what a rank receives from the others.
+  // The rate of the bytes that a rank receives from the others.
   double rate(std::uint64_t bytes, double seconds, double latency_s) const {
-    constexpr double kLeastPart = 0.1;  // of the time, where noise is all that there is
+    constexpr double kLeastPart = 0.1;  // of the time; the rest may be noise
     const double received =
         offload::received_bytes({.world = link_.world_size(), .local_world = link_.world_size()},
                                 static_cast<double>(bytes));

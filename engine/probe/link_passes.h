@@ -1,9 +1,9 @@
-// How fast the ranks of a run exchange what is in some memory: all-gathers and all-to-alls of
+// The rates at which a run's ranks exchange data in some memory: all-gathers and all-to-alls of
 // several sizes, as a step makes them.
 //
 // Memory:  the caller's.
 // Threads: one; a collective: all ranks call it, with buffers of one size.
-// Errors:  as from Communicator.
+// Errors:  those of Communicator.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@
 namespace sluice::engine {
 
 struct LinkBuffers {
-  std::span<std::byte> sent;  // of one size, which is a multiple of the ranks' number
+  std::span<std::byte> sent;  // both have the same size, a multiple of the number of ranks
   std::span<std::byte> received;
   void* stream = nullptr;  // CollectiveOptions::stream
 };
 
-// The same on all ranks: of the slowest. Larger sizes follow only where smaller ones took less than
-// a third of a second. The rates are of calls over all ranks, whichever hosts they are on.
+// Returns the slowest rank's rates on all ranks. Larger sizes are measured only if smaller ones
+// take less than a third of a second. The rates are for collectives over all ranks, on any hosts.
 Result<offload::LinkSpeeds> time_link(Communicator& link, const LinkBuffers& buffers,
                                       const Clock& clock);
 

@@ -30,7 +30,7 @@ Result<offload::LinkSpeeds> measure(Communicator& link, bool on_gpu) {
   return time_link(link, {.sent = sent, .received = received}, clock);
 }
 
-// Whether the others have to measure, too.
+// Tells the other ranks whether to measure, too.
 Status tell(Communicator& link, bool measures) {
   auto told = static_cast<std::byte>(measures);
   return link.broadcast(std::span(&told, 1), /*root=*/0);

@@ -1,10 +1,10 @@
-// What the ranks of a run exchange per second, and what the buses of a host's GPUs do while all of
-// them copy: measured by all ranks, or from the file where the first rank has it (speeds_cache.h).
+// The exchange rates between the ranks of a run, and the bus rates of a host's GPUs while all of
+// them copy. All ranks measure them, unless the first rank has them in its file (speeds_cache.h).
 //
-// Memory:  two buffers, of the GPU where the run computes there, with what NCCL takes; all given
-//          back before it returns.
-// Threads: one; a collective: all ranks call it. A few seconds, mostly of NCCL's connections.
-// Errors:  as from Communicator, and those of the parts.
+// Memory:  two buffers, on the GPU if the run computes there, and NCCL's memory; all of it is freed
+//          before the return.
+// Threads: one; a collective: all ranks call it. A few seconds, mostly for NCCL's connections.
+// Errors:  those of Communicator, and those of the parts.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@
 namespace sluice::engine {
 
 struct LinkProbeOptions {
-  std::string cache_path;  // empty: nothing is kept
+  std::string cache_path;  // empty: no cache
   bool refresh = false;
-  std::int64_t unix_s = 0;  // now
+  std::int64_t unix_s = 0;  // the current time
 };
 
-// Only the first rank's is complete: the others need not know what it has found in its file.
+// Only the first rank's result is complete: the others may lack values from its file.
 Result<MeasuredLink> probe_link(Communicator& link, const config::Config& config,
                                 const LinkProbeOptions& options);
 
-// Of the current GPU, by NCCL beside `host`. kUnsupported without CUDA.
+// For the current GPU, by NCCL together with `host`. kUnsupported without CUDA.
 Result<offload::LinkSpeeds> probe_gpu_link(Communicator& host);
 
 }  // namespace sluice::engine

@@ -98,15 +98,15 @@ class MachineProbe {
 
   std::function<void(double)> step(const std::string& what) {
     const double before = steps_begun_++;
-    // Measuring something again does not move progress back.
+    // Progress does not decrease if a measurement is repeated.
     return [this, what, before](double fraction) {
       furthest_ = std::max(furthest_, (before + fraction) / steps_);
       if (options_.on_progress) options_.on_progress(what, furthest_);
     };
   }
 
-  // From the file, else measured when the machine is quiet, if that happens. `measure` is told
-  // where to note the spread of its passes.
+  // Returns the values from the file, or measures them, if possible while the machine is quiet.
+  // `measure` gets the object that records the spread of its passes.
   template <typename Speeds>
   Result<SpeedsCache::Found<Speeds>> quietly(
       const std::string& name, MeasuredKey key, MeasuredWork work,
@@ -144,7 +144,7 @@ class MachineProbe {
     const auto tell = step(name);
     HostProbeOptions options{
         .form = types_.form, .grad_type = types_.grad_type, .isa = offload::best_isa()};
-    std::unique_ptr<aio::Executor> executor;  // lives on: its threads are counted afterwards
+    std::unique_ptr<aio::Executor> executor;  // kept alive: its threads are counted afterwards
     SLUICE_ASSIGN_OR_RETURN(
         const auto found,
         quietly<HostSpeeds>(name, {.what = "host", .of = host_subject(machine_, threads, options)},
@@ -166,7 +166,8 @@ class MachineProbe {
     return {};
   }
 
-  // With many paths each is measured for a shorter time: a few seconds are enough for all.
+  // With many paths each one is measured for a shorter time, since a few seconds are enough for
+  // all.
   DriveProbeOptions drive_options(std::vector<std::string> folders) const {
     constexpr double kPathsInFull = 2;
     constexpr double kLeastPart = 0.2;
@@ -217,7 +218,7 @@ class MachineProbe {
     return {};
   }
 
-  // Paths that DeepSpeed's keys give to one store each are not striped: they stay as they are.
+  // DeepSpeed's keys give each store one path, so those paths are not striped, and need no weights.
   void weigh() {
     std::vector<std::string> drives;
     drives.reserve(report_.paths.size());
@@ -253,7 +254,8 @@ class MachineProbe {
     return {};
   }
 
-  // What is noticed when the processor is held to less.
+  // A suffix of the CPU's name if its 16-bit products are slow, for instance because its
+  // instruction set is restricted.
   std::string products_of_cpu() const {
     const auto type = scalar_type(offload::compute_type(types_.form.param));
     return has_fast_products(type) ? "" : ", 16-bit products from fp32 copies";
@@ -334,7 +336,7 @@ class MachineProbe {
 
 constexpr int kCacheDepth = 4;
 
-// The cache lies in the user's home folder, perhaps on a network file system.
+// The cache is in the user's home folder, perhaps on a network file system.
 aio::IoWatchdog::Options watchdog_options(const config::Config& config) {
   return {.limit_ns = static_cast<std::int64_t>(config.run.io_watchdog_s * 1e9)};
 }
@@ -352,7 +354,8 @@ Status forget_measurements(const config::Config& config, const ProbeReport& repo
 }
 
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report) {
-  // What is estimated here is computed by others (a module's own passes), or unusually large.
+  // Half of the measured rate, because estimated units run a module's own passes, or are unusually
+  // large.
   constexpr double kOfModel = 0.5;
   constexpr double kFlopsPerThread = 2e10;
   constexpr double kLeastCopy = 1e9;

@@ -1,15 +1,15 @@
-// What this machine's resources do for a run of a configuration: its memory and cores, its NVMe
-// paths each alone and all together, with the weights that a run's stripes then have, its GPU and
-// the bus, and the seconds of one micro-batch through the model's units. Seconds where it has to be
-// measured; nothing where the cache file has it.
+// The rates of this machine's resources for a run of a configuration. It measures memory and cores;
+// the GPU and the bus; and the seconds of one micro-batch through the model's units. NVMe paths are
+// measured each alone, and all together with the weights of a run's stripes. Measuring takes
+// seconds; values in the cache file take none.
 //
-// What is measured while something else is using the machine is measured again, within a bound; if
-// that does not help, the report says so, and nothing is kept (quiet_measurement.h).
+// A measurement that other work disturbed is repeated, within a bound. If that does not help, the
+// report says so, and the values are not cached (quiet_measurement.h).
 //
-// Memory:  what the parts take (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
-//          another, within the configuration's budget; all given back before it returns.
+// Memory:  that of the parts (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
+//          another, within the configuration's budget; freed before the return.
 // Threads: one; blocking. Sets LibTorch's number of threads, as a run does.
-// Errors:  those of the parts. Units that do not fit the budget are estimated, with a log line: the
+// Errors:  those of the parts. Units that do not fit the budget are estimated, with a log line; the
 //          plan then says what does not fit.
 #pragma once
 
@@ -25,30 +25,29 @@
 namespace sluice::engine {
 
 struct MachineProbeOptions {
-  std::string cache_path;                // speeds_cache.h; empty: nothing is kept
-  bool refresh = false;                  // measure everything, whatever is kept
-  std::int64_t unix_s = 0;               // now
-  std::int64_t disturbed_max_age_s = 0;  // speeds_cache.h
-  bool host = true;                      // measure it
-  bool units = true;                     // time them
-  // Of the host that will run at once, each with the threads of one: memory and cores are measured
-  // with those of all, units with one's.
+  std::string cache_path;                // see speeds_cache.h; empty: no cache
+  bool refresh = false;                  // measure everything, regardless of the cache
+  std::int64_t unix_s = 0;               // the current time
+  std::int64_t disturbed_max_age_s = 0;  // see speeds_cache.h
+  bool host = true;                      // whether to measure it
+  bool units = true;                     // whether to time them
+  // Ranks on this host that will run at once, each with its own threads. Memory and cores are
+  // measured with the threads of all ranks, units with those of one.
   int local_ranks = 1;
-  // For tests: quiet_measurement.h, and how many cores' worth of time there is (0: usable_cores()).
+  // For tests: see quiet_measurement.h; and the available cores (0: usable_cores()).
   ReadCpuUse cpu_use;
   double cores = 0;
   double most_spread = QuietMeasurement::kMostSpread;
-  // May be empty. What is being measured, and the share of the whole probe that is done.
+  // May be empty. Gets the current measurement, and the finished fraction of the whole probe.
   std::function<void(const std::string& what, double fraction)> on_progress;
 };
 
-// What a report was made from is measured again by the next probe; everything else that is kept
-// stays.
+// Makes the next probe repeat the measurements in `report`; all other cached values stay.
 Status forget_measurements(const config::Config& config, const ProbeReport& report,
                            std::int64_t now_unix_s);
 
-// Of what was probed, for estimate_units(). The cores' products are not measured: a modest rate is
-// assumed.
+// The probed rates in the form for estimate_units(). The cores' products are not measured: a modest
+// rate is assumed.
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report);
 
 Result<ProbeReport> probe_machine(const config::Config& config, const MachineProbeOptions& options);

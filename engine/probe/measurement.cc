@@ -21,7 +21,7 @@ Error corrupt(const std::string& what) { return Error(ErrorCode::kCorrupt, what)
 
 bool plausible(double value) { return std::isfinite(value) && value >= 0; }
 
-// Anything of another type throws, which parse_measurements() turns into a sentence.
+// A value of another type throws, which parse_measurements() turns into an error.
 Result<Measurement> measurement_from(const Json& json) {
   Measurement measurement{.what = json.at("what").get<std::string>(),
                           .of = json.at("of").get<MeasuredOf>(),

@@ -1,5 +1,5 @@
-// Measurement: numbers, what they are measurements of, and when they were taken. Also the text of a
-// file of them, JSON that a user can read:
+// Measurement: numbers, the subject that they depend on, and the time of their measurement. It is
+// stored in a JSON file that a user can read:
 //
 //   {"format": "sluice-speeds", "version": 1, "measurements": [
 //     {"what": "drives", "measured_at": "2026-03-01T12:00:00Z",
@@ -18,7 +18,7 @@
 
 namespace sluice::engine {
 
-// Everything that the numbers depend on, by name: machine, versions, setting.
+// Everything that the numbers depend on, by name: machine, versions, settings.
 using MeasuredOf = std::map<std::string, std::string>;
 
 struct MeasuredKey {
@@ -30,14 +30,14 @@ struct Measurement {
   std::string what;  // "host", "drives", "gpu", "units"
   MeasuredOf of;
   std::int64_t measured_unix_s = 0;
-  SpeedValues values;  // finite, not below 0
+  SpeedValues values;  // finite and not negative
 };
 
 std::string to_text(const std::vector<Measurement>& measurements);
-// kCorrupt, or kNewerVersion, with a sentence, for anything that to_text() did not write.
+// kCorrupt, or kNewerVersion, with a sentence, for text that to_text() did not write.
 Result<std::vector<Measurement>> parse_measurements(std::string_view text);
 
-// "2026-03-01T12:00:00Z", and back; kCorrupt.
+// "2026-03-01T12:00:00Z", and its inverse; kCorrupt for other text.
 std::string utc_text(std::int64_t unix_s);
 Result<std::int64_t> parse_utc(const std::string& text);
 

@@ -16,7 +16,7 @@ constexpr std::uint64_t kPrefetchBytes = kKiB;
 
 void copy_lines(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += kLine) {
-    // As a number, since it may lie beyond the memory's end, where prefetching does nothing.
+    // An integer, because it may be past the memory's end, where prefetching has no effect.
     const auto ahead = reinterpret_cast<std::uintptr_t>(from + at) + kPrefetchBytes;
     // NOLINTNEXTLINE(performance-no-int-to-ptr)
     _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);

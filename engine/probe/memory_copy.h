@@ -1,4 +1,4 @@
-// A copy of memory past the caches, with all threads of an executor: what DRAM can carry.
+// A memory copy that bypasses the caches, with all threads of an executor: measures DRAM's rate.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace sluice::engine {
 
-// Reads `bytes` at `from` and writes them at `to` with non-temporal stores, each thread a
-// contiguous range. Both 64-byte aligned; bytes a multiple of 64.
+// Reads `bytes` at `from` and writes them at `to` with non-temporal stores; each thread copies a
+// contiguous range. Both are 64-byte aligned, and `bytes` is a multiple of 64.
 void copy_past_caches(aio::Executor& executor, std::byte* to, const std::byte* from,
                       std::uint64_t bytes);
 

@@ -1,4 +1,4 @@
-// ProbeReport: what a probe found out about a machine, and its presentation.
+// ProbeReport: the results of a probe of a machine, and their presentation.
 //
 // Without LibTorch.
 #pragma once
@@ -15,12 +15,12 @@
 
 namespace sluice::engine {
 
-// Where a number comes from.
+// The origin of a number.
 struct ProbedWhen {
   std::int64_t unix_s = 0;
   bool cached = false;     // from the file, not measured now
   bool estimated = false;  // not measured at all
-  bool disturbed = false;  // measured while something else was using the machine
+  bool disturbed = false;  // measured while other work used the machine
 };
 
 struct ProbedPath {
@@ -28,16 +28,16 @@ struct ProbedPath {
   offload::DuplexRates rates;
   ProbedWhen when;
   int sharers = 1;  // paths on its drive, itself included
-  int weight = 1;   // of its stripes, when all were measured together
+  int weight = 1;   // of its stripes in the measurement of all paths
 };
 
 struct MeasuredLink {
   offload::LinkSpeeds speeds;
   ProbedWhen when;
-  MeasuredKey key;  // what it is kept as
+  MeasuredKey key;  // in the cache
 };
 
-// What a plan takes of a rate that a data sheet gives, and where that is from.
+// The fraction of a data sheet's rate that a plan uses, and its source.
 struct RateShare {
   std::string_view what;
   double share = 0;
@@ -50,31 +50,32 @@ struct ProbeReport {
   offload::MachineSpeeds speeds;
   ProbedWhen host_when;
   ProbedWhen gpu_when;
-  std::vector<ProbedPath> paths;  // each alone; speeds.drives are all together
+  std::vector<ProbedPath> paths;  // each measured alone; speeds.drives is for all together
   ProbedWhen drives_when;
   UnitTimes units;
   std::string units_of;  // "hidden 1600, micro-batch 4 x 1024 tokens, bf16"
   ProbedWhen units_when;
-  std::string cache_path;                     // empty: nothing is kept
-  std::vector<std::string> disturbances;      // of what was measured just now, a clause each
-  std::vector<std::string> disturbed_before;  // what the file has from when the machine was busy
-  bool of_a_series = false;                   // for which disturbed measurements are kept
-  std::vector<MeasuredKey> measured;          // what all of it is kept as
-  ProbedWhen link_when;                       // of several ranks
-  std::vector<RateShare> shares;              // of a GPU that is described
-  std::vector<std::string> assumed;           // of a machine that is described: what was not given
-  std::vector<std::string> from_here;         // likewise, and is this machine's
+  std::string cache_path;                     // empty: no cache
+  std::vector<std::string> disturbances;      // clauses about the current measurements
+  std::vector<std::string> disturbed_before;  // measurements in the file that were disturbed
+  bool of_a_series = false;                   // a series, for which disturbed values are cached
+  std::vector<MeasuredKey> measured;          // cache keys of all measurements
+  ProbedWhen link_when;                       // for several ranks
+  std::vector<RateShare> shares;              // for a described GPU
+  std::vector<std::string> assumed;           // for a described machine: values that were not given
+  std::vector<std::string> from_here;         // for a described machine: values of this machine
 };
 
-// What weights are made of.
+// The input for stripe weights.
 std::vector<swap::PathSpeed> path_speeds(const ProbeReport& report);
 
-// That the machine was busy, by what, and what follows: a sentence; empty where it was not.
+// A sentence that says that the machine was busy, why, and with which consequence; empty if it was
+// not.
 std::string busy_warning(const ProbeReport& report);
 
-// Aligned text, for standard output; `now_unix_s` gives the ages.
+// Aligned text for standard output; `now_unix_s` is needed for ages.
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s);
-// One JSON object with everything.
+// All values as one JSON object.
 std::string to_json(const ProbeReport& report);
 
 }  // namespace sluice::engine

@@ -38,11 +38,11 @@ std::string name_of(offload::GradType type) {
   return "fp16";
 }
 
-// What an AdamW step is timed on.
+// Adds the types that an AdamW step's time depends on.
 void add_types(offload::StateForm form, offload::GradType grad_type, MeasuredOf& of) {
   of["parameters"] = name_of(form.param);
   of["gradients"] = name_of(grad_type);
-  // fp32 is not named: entries from before it could differ are of that.
+  // fp32 is omitted, so that cache entries from before other types existed stay valid.
   if (form.moments != offload::ElementType::kFp32) of["moments"] = name_of(form.moments);
 }
 
@@ -77,7 +77,7 @@ MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOption
     of["weights"] =
         swap::to_text(options.weights.empty() ? std::vector<int>(count, 1) : options.weights);
   }
-  // The usual time is not named: entries from before it could differ are of that time.
+  // The default time is omitted, so that cache entries from before other times existed stay valid.
   const DriveProbeOptions usual;
   if (options.fill_seconds != usual.fill_seconds || options.seconds != usual.seconds) {
     of["seconds"] = decimals(options.fill_seconds, kSecondsDigits) + " filling, " +
@@ -109,8 +109,8 @@ MeasuredOf link_subject(const aio::MachineInfo& machine, const LinkSubject& link
 }
 
 MeasuredOf unit_subject(const UnitSubject& units) {
-  // Raise it when a unit's passes use different kernels, or the timer times different passes: times
-  // kept before are then of something else.
+  // Increase it when a unit's passes use different kernels, or the timer times different passes.
+  // Times in the cache are then no longer valid.
   constexpr const char* kPassesRevision = "2";
   const ModelShape& shape = units.shape;
   MeasuredOf of = {{"passes", kPassesRevision},
@@ -127,12 +127,12 @@ MeasuredOf unit_subject(const UnitSubject& units) {
                    {"tokens", std::to_string(units.pass.tokens)},
                    {"dtype", units.dtype},
                    {"deterministic", units.deterministic ? "yes" : "no"}};
-  if (shape.family != kGpt2Family) of["family"] = shape.family;  // others came later
+  if (shape.family != kGpt2Family) of["family"] = shape.family;  // other families came later
   if (units.lora.exists()) {
     of["adapters' rank"] = std::to_string(units.lora.rank);
     for (const std::string& target : units.lora.targets) of["adapter of " + target] = "yes";
   }
-  // A family names its numbers, so they must not meet the names above.
+  // A family chooses its own names, so they get a prefix to avoid collisions with the names above.
   for (const auto& [name, value] : shape.numbers)
     of["model." + name] = significant(value, kAllDigits);
   return of;

@@ -1,5 +1,5 @@
-// The subject of each measurement: everything its numbers depend on, as text. Two equal subjects
-// stand for the same measurement.
+// The subject of each measurement: everything that its numbers depend on, as text. Equal subjects
+// mean the same measurement.
 #pragma once
 
 #include <optional>
@@ -19,14 +19,14 @@ namespace sluice::engine {
 MeasuredOf host_subject(const aio::MachineInfo& machine, int threads,
                         const HostProbeOptions& options);
 
-// Which way blocks go to the drives.
+// How blocks are sent to the drives.
 struct DriveAccess {
   std::string backend;  // "io_uring", "posix"
   int threads = 1;
   bool single_submit = false;
 };
-// The folders of the options exist: their devices and mounts are looked up. A measurement of a
-// different length is a different one: a short one does not count as a full one.
+// The folders in the options must exist: their devices and mounts are looked up. Measurements of
+// different lengths have different subjects, so that a short one does not count as a full one.
 MeasuredOf drive_subject(const aio::MachineInfo& machine, const DriveProbeOptions& options,
                          const DriveAccess& access);
 
@@ -38,16 +38,16 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
                        const std::string& torch_version, offload::StateForm form,
                        offload::GradType grad_type);
 
-// Between whom: `gpu` is nothing where host memory is exchanged.
+// The ranks of a link; `gpu` is nullopt if host memory is exchanged.
 struct LinkSubject {
   offload::RankGroup ranks;
   std::optional<GpuIdentity> gpu;
 };
 MeasuredOf link_subject(const aio::MachineInfo& machine, const LinkSubject& link);
 
-// What computes the units: a GPU, or some number of CPU threads.
+// The device that computes the units: a GPU, or a number of CPU threads.
 struct UnitSubject {
-  ModelShape shape;  // the number of layers does not matter
+  ModelShape shape;  // the number of layers is ignored
   LoraRecipe lora;
   std::int64_t padded_vocab = 0;
   PassShape pass;

@@ -19,7 +19,7 @@ std::int64_t ns_of(const timeval& time) {
          1'000 * static_cast<std::int64_t>(time.tv_usec);
 }
 
-// Of all threads that exist now. Nothing where the kernel does not count it.
+// Sum over all current threads; nullopt if the kernel does not count it.
 std::optional<std::int64_t> waited_for_a_core_ns() {
   std::error_code error;
   std::filesystem::directory_iterator tasks("/proc/self/task", error);
@@ -31,7 +31,7 @@ std::optional<std::int64_t> waited_for_a_core_ns() {
     std::ifstream file(tasks->path() / "schedstat");
     std::int64_t ran_ns = 0;
     std::int64_t waited_ns = 0;
-    if (!(file >> ran_ns >> waited_ns)) continue;  // it has just ended
+    if (!(file >> ran_ns >> waited_ns)) continue;  // the thread has just ended
     sum_ns += waited_ns;
     counted = true;
   }
@@ -71,7 +71,7 @@ double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work, 
     lost = waited / std::max(ran + waited, wall);
   }
   if (work == MeasuredWork::kComputes) lost = std::max(lost, 1 - ran / wall);
-  // As a share of what its cores could give: 1 - lost should be 1 - own_wait.
+  // Relative to what the cores can give: 1 - lost should be 1 - own_wait.
   return std::max(0.0, (lost - own_wait) / (1 - own_wait));
 }
 

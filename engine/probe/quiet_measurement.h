@@ -1,15 +1,15 @@
-// QuietMeasurement: whether something else was using the machine while it was measured, and another
-// try if so.
+// QuietMeasurement: detects whether other work used the machine during a measurement, and repeats
+// the measurement if so.
 //
-// It judges by what the kernel counts: how long this process's threads stood ready to run and had
-// no core (/proc/self/task/*/schedstat), and for work that computes all the time, processor time
-// against wall time; and by how far apart the passes of one measurement are (PassSpread), which
-// shows what the processors do not: a drive or a GPU that others use now and then. Threads that
-// wait for each other, because the run has more of them than cores, are not a disturbance: the run
+// It uses the kernel's counter of the time for which this process's threads were ready but had no
+// core (/proc/self/task/*/schedstat). For work that computes all the time, it also compares
+// processor time with wall time. The spread between the passes of one measurement (PassSpread)
+// reveals what the processors do not: a drive or a GPU that others use now and then. Threads that
+// wait for each other, because the run has more threads than cores, are not a disturbance: the run
 // is measured as it will run.
 //
-// Threads: one. A thread that ends while it is measured takes its counts with it: make executors
-// outside.
+// Threads: one. The counters of a thread that ends during the measurement are lost, so make
+//          executors outside.
 #pragma once
 
 #include <cstdint>
@@ -23,52 +23,52 @@
 
 namespace sluice::engine {
 
-// Of this process so far.
+// Totals of this process since its start.
 struct CpuUse {
   std::int64_t wall_ns = 0;
-  std::int64_t ran_ns = 0;                // by all threads together
-  std::optional<std::int64_t> waited_ns;  // for a core; unset: the kernel does not say
+  std::int64_t ran_ns = 0;                // sum over all threads
+  std::optional<std::int64_t> waited_ns;  // for a core; unset: not reported by the kernel
 };
 CpuUse cpu_use();
 using ReadCpuUse = std::function<CpuUse()>;
 
 enum class MeasuredWork : std::uint8_t {
-  kComputes,  // at least one thread, all the time
+  kComputes,  // at least one thread computes all the time
   kWaits,     // for drives or a GPU
 };
 
-// The share of their time that this many threads, all ready to run, wait for each other.
+// The fraction of their time in which `threads` ready threads wait for each other.
 double own_wait_share(int threads, double cores);
 std::string cores_text(double cores);  // "16", "1.50"
-// A sentence that says that they do; empty where each has a core.
+// A sentence that says that threads wait for each other; empty if each has a core.
 std::string crowding(int threads, double cores);
 
-// Of the time in which the process could have run between the two, the share that others had.
-// `own_wait` is the share in which its own threads waited for each other.
+// The fraction of the time between `before` and `after` that other work took from this process.
+// `own_wait`: the fraction in which its own threads waited for each other.
 double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work,
                   double own_wait = 0);
 
 class QuietMeasurement {
  public:
-  static constexpr double kMostLost = 0.25;  // a plan should be right within 0.7 and 1.4
+  static constexpr double kMostLost = 0.25;  // a plan should be accurate within 0.7 and 1.4
   static constexpr double kMostSpread = 3;
   static constexpr int kMostTries = 3;
 
   struct Options {
     MeasuredWork work = MeasuredWork::kWaits;
-    double own_wait = 0;  // lost_share()
-    // For tests: a made-up process (empty: this one), and passes that may be spread.
+    double own_wait = 0;  // see lost_share()
+    // For tests: a simulated process (empty: this one), and a tolerance for the spread of passes.
     ReadCpuUse read = {};
     double most_spread = kMostSpread;
   };
   explicit QuietMeasurement(Options options)
       : options_(std::move(options)), read_(options_.read ? options_.read : cpu_use) {}
 
-  // For the passes that `measure` makes.
+  // `measure` records its passes here.
   PassSpread* spread() { return &spread_; }
 
-  // Measures until the machine was quiet, at most kMostTries times, and stops where trying again
-  // does not help. Returns the try that lost least.
+  // Measures until the machine was quiet, at most kMostTries times, and stops if another try does
+  // not help. Returns the try that lost least.
   template <typename Speeds>
   Result<Speeds> measure(const std::function<Result<Speeds>()>& measure) {
     std::optional<Speeds> best;
@@ -90,7 +90,7 @@ class QuietMeasurement {
     return std::move(*best);
   }
 
-  // What disturbed the measurement that is used: a clause; empty where nothing did.
+  // A clause about the disturbance of the returned measurement; empty if there was none.
   std::string disturbance() const;
 
  private:
@@ -98,7 +98,7 @@ class QuietMeasurement {
 
   struct Disturbance {
     double lost_share = 0;
-    double spread = 0;  // over what is tolerable
+    double spread = 0;  // relative to the tolerable spread
     // 1: just tolerable.
     double badness() const { return std::max(lost_share / kMostLost, spread); }
   };

@@ -1,4 +1,4 @@
-// The numbers of each measurement under the names that the cache file gives them.
+// The numbers of each measurement under their names in the cache file.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ void visit_values(HostSpeeds& speeds, const Visit& visit) {
   visit("adamw_elements_per_s", speeds.adamw_elements_per_s);
 }
 
-// Of drives: in is read, out is written. Of the bus: from host to GPU, and from GPU to host.
+// For drives, in is read and out is written. For the bus, in is host to GPU and out is GPU to host.
 template <typename Visit>
 void visit_values(offload::DuplexRates& rates, const Visit& visit) {
   visit("in_bytes_per_s", rates.in_bytes_per_s);
@@ -66,7 +66,7 @@ SpeedValues values_of(Speeds speeds) {
   return values;
 }
 
-// Nothing where a value is missing. `speeds` says which exist, where that varies.
+// nullopt if a value is missing. If the set of values varies, `speeds` has the expected ones.
 template <typename Speeds>
 std::optional<Speeds> from_values(const SpeedValues& values, Speeds speeds = {}) {
   bool complete = !values.empty();

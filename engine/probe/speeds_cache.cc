@@ -23,7 +23,7 @@ bool SpeedsCache::too_old(const Measurement& measurement) const {
   return options_.unix_s - measurement.measured_unix_s > kMaxAgeDays * kDaySeconds;
 }
 
-// Neither too old nor from the future: a clock that was wrong then says nothing about the age.
+// Neither too old nor in the future: if the clock was wrong, the age is unknown.
 bool SpeedsCache::fresh(const Measurement& measurement) const {
   return measurement.measured_unix_s <= options_.unix_s && !too_old(measurement);
 }
@@ -44,7 +44,7 @@ const Measurement* SpeedsCache::find_disturbed(const std::string& what,
   return recent ? found : nullptr;
 }
 
-// Nothing where there is none.
+// Empty if there is no file.
 Result<std::vector<Measurement>> SpeedsCache::read_file() const {
   const auto text = aio::read_small_file(queue_, options_.path, kMaxFileBytes);
   if (text.ok()) return parse_measurements(*text);
@@ -61,7 +61,7 @@ std::vector<Measurement> SpeedsCache::read() const {
   return {};
 }
 
-// Whatever it was, it is not overwritten.
+// An unreadable file is renamed instead of overwritten.
 Status SpeedsCache::set_unreadable_aside() const {
   aio::FileSystem& files = queue_.backend().files();
   const auto parsed = read_file();
@@ -107,7 +107,7 @@ Status SpeedsCache::rewrite(const Edit& edit) {
   SLUICE_ASSIGN_OR_RETURN(const auto lock, files.lock(options_.path + ".lock"));
   SLUICE_RETURN_IF_ERROR(set_unreadable_aside());
   measurements_ = read();
-  // What is from the future stays: if it is this clock that is wrong, the rest is as good as ever.
+  // Measurements from the future stay, because it may be this process's clock that is wrong.
   std::erase_if(measurements_, [&](const Measurement& old) { return too_old(old); });
   edit(measurements_);
   if (measurements_.size() > kMaxMeasurements) {

@@ -1,17 +1,16 @@
 // SpeedsCache: measurements that outlive the process, in one small JSON file (measurement.h).
 //
-// What was measured on the same machine in the same setting is not measured again for kMaxAgeDays;
-// any difference makes a new measurement. A file that is damaged or not ours is disregarded with a
-// log line, and set aside under another name by the first measurement; one of a newer version
-// stays, and nothing is kept. A cache that cannot be written costs a log line and the next run's
-// seconds, no more.
+// A measurement with the same machine and settings is reused for kMaxAgeDays; any difference
+// requires a new one. A damaged or foreign file is ignored with a log line, and the first new
+// measurement renames it. A file of a newer version stays, and nothing is cached. A cache that
+// cannot be written only costs a log line and the next run's seconds.
 //
-// What was measured while something else was using the machine is not kept, except under a name of
-// its own for callers that ask for that.
+// Disturbed measurements are not cached, except under a separate name for callers that ask for
+// them.
 //
-// Written whole or not at all (aio/small_file.h), by one process at a time: where another process
-// holds the lock beside the file, what was measured here is not kept. What another process added
-// since this one read the file is kept.
+// The file is written as a whole or not at all (aio/small_file.h), by one process at a time. While
+// another process holds the lock next to the file, new measurements are not cached. Measurements
+// that other processes added after this one read the file are kept.
 //
 // Threads: one.
 #pragma once
@@ -30,18 +29,18 @@ namespace sluice::engine {
 class SpeedsCache {
  public:
   struct Options {
-    std::string path;         // empty: nothing is kept
-    bool refresh = false;     // measure, whatever the file says
-    std::int64_t unix_s = 0;  // now
-    // What was measured while something else was using the machine is good enough for this long,
-    // for a series of processes that would otherwise measure it over and over; 0: it never is.
+    std::string path;         // empty: no cache
+    bool refresh = false;     // measure, regardless of the file
+    std::int64_t unix_s = 0;  // the current time
+    // How long a disturbed measurement may be used. It is for a series of processes that would
+    // otherwise repeat it over and over; 0: never.
     std::int64_t disturbed_max_age_s = 0;
   };
   static constexpr std::int64_t kMaxAgeDays = 30;
-  static constexpr std::size_t kMaxMeasurements = 200;  // the oldest go
+  static constexpr std::size_t kMaxMeasurements = 200;  // the oldest are removed
   static constexpr std::uint64_t kMaxFileBytes = 1 << 20;
 
-  // `queue` moves the file's bytes and must outlive the cache.
+  // `queue` is used for the file's IO and must outlive the cache.
   SpeedsCache(aio::IoQueue& queue, Options options);
 
   template <typename Speeds>
@@ -49,11 +48,11 @@ class SpeedsCache {
     Speeds speeds;
     std::int64_t measured_unix_s = 0;
     bool cached = false;
-    std::string disturbance;  // not empty: something else was using the machine
+    std::string disturbance;  // not empty: other work used the machine
   };
-  // From the file, else by `measure`. If `disturbance` (may be empty) then objects to the
-  // measurement, it is kept only for callers that ask for such. `empty` has the values that are
-  // wanted, where these vary. Errors: those of `measure`.
+  // Returns the values from the file, or else calls `measure`. If `disturbance` (may be empty) then
+  // reports one, the values are cached only for callers that ask for disturbed ones. If the set of
+  // values varies, `empty` has the wanted ones. Errors: those of `measure`.
   template <typename Speeds>
   Result<Found<Speeds>> get(const std::string& what, const MeasuredOf& of,
                             const std::function<Result<Speeds>()>& measure,
@@ -79,7 +78,7 @@ class SpeedsCache {
     return Found<Speeds>{speeds, options_.unix_s, false, std::move(against)};
   }
 
-  // So that they are measured again: what turned out to be wrong, whether disturbed or not.
+  // Removes wrong measurements, disturbed or not, so that they are repeated.
   Status forget(const std::vector<MeasuredKey>& keys);
 
   const Options& options() const { return options_; }

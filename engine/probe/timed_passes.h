@@ -1,5 +1,5 @@
-// How long a pass of some work takes, where it can be repeated: one to warm up, then passes until
-// the time is over; the median of them, which an interruption does not move.
+// The time of one pass of repeatable work: one pass to warm up, then passes until the time is over.
+// The result is their median, which an interruption does not change.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline double median_of(std::vector<double> values) {
   return *middle;
 }
 
-// How far apart the passes of a measurement are: the largest ratio of a third quartile to a first.
+// The spread of a measurement's passes: the largest ratio of a third quartile to a first.
 class PassSpread {
  public:
   void add(std::vector<double> passes) {
@@ -31,11 +31,11 @@ class PassSpread {
   double worst() const { return worst_; }
 
  private:
-  static constexpr std::size_t kLeast = 4;  // fewer have no quartiles
+  static constexpr std::size_t kLeast = 4;  // fewer passes have no quartiles
   double worst_ = 1;
 };
 
-// At least three passes, and at most kMostPasses, whatever `seconds` says. `spread` may be null.
+// At least three passes, and at most kMostPasses, whatever `seconds` is. `spread` may be null.
 inline double median_pass_seconds(const Clock& clock, double seconds,
                                   const std::function<void()>& pass, PassSpread* spread = nullptr) {
   constexpr std::size_t kLeastPasses = 3;

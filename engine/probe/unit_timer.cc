@@ -20,18 +20,18 @@ namespace {
 constexpr std::size_t kPhases = 3;  // forward, recompute, backward
 constexpr std::size_t kLeastRounds = 3;
 constexpr std::size_t kMostRounds = 25;
-// How much longer than asked for whole micro-batches may take.
+// How much longer than requested whole micro-batches may take, as a factor.
 constexpr double kPatience = 3;
-// cuBLAS' workspace, and what allocators round up.
+// cuBLAS' workspace, and the allocators' rounding.
 constexpr std::uint64_t kLibraryBytes = 128 * kMiB;
-// One part in this many lies in holes between LibTorch's blocks that nothing fits into.
+// One part in this many is in holes between LibTorch's blocks that are too small for use.
 constexpr std::uint64_t kHolesShare = 4;
 
 double in_all(const UnitSeconds& seconds) {
   return seconds.forward_s + seconds.recompute_s + seconds.backward_s;
 }
 
-// Parameters and gradients of one unit.
+// The parameters and gradients of one unit.
 struct UnitMemory {
   enum class Gradients : std::uint8_t { kNo, kYes };
   UnitMemory(const UnitLayout& layout, const UnitTimerOptions& options, Gradients wanted)
@@ -55,7 +55,7 @@ struct UnitMemory {
   UnitViews gradients;
 };
 
-// The views of one unit, and behind them those of what it borrows.
+// The views of one unit, followed by those that it borrows.
 class BoundUnit {
  public:
   BoundUnit(const ModelLayout& layout, int unit, const UnitTimerOptions& options)
@@ -86,7 +86,7 @@ class BoundUnit {
  private:
   UnitMemory own_;
   std::unique_ptr<UnitMemory> base_;      // of a frozen model
-  std::unique_ptr<UnitMemory> borrowed_;  // whose gradients are its sums of what is borrowed
+  std::unique_ptr<UnitMemory> borrowed_;  // its gradients are the unit's sums for what it borrows
   std::vector<std::unique_ptr<UnitMemory>> lenders_;
 };
 
@@ -107,7 +107,7 @@ class UnitTimer {
       const at::Tensor input = index == 0 ? tokens(sequences) : activations(sequences);
       const at::Tensor grad_output = activations(sequences);
       const auto forward = [&] { unit.forward(context, memory.parameters, input, nullptr); };
-      if (options_.device.is_cuda()) forward();  // the host gets ahead of the device
+      if (options_.device.is_cuda()) forward();  // so that the host is ahead of the device
       clock_->mark(0);
       forward();
       clock_->mark(1);
@@ -158,7 +158,7 @@ class UnitTimer {
     const double seconds =
         options_.seconds / static_cast<double>(model_.layout().first_of_kinds().size());
     UnitSeconds one = round(1);
-    if (options_.device.is_cuda()) one = round(1);  // the first one loads kernels
+    if (options_.device.is_cuda()) one = round(1);  // the first round loads kernels
     const auto sequences = static_cast<double>(options_.micro_batch);
     if (in_all(one) * sequences > kPatience * seconds) {
       return {.forward_s = sequences * one.forward_s,
@@ -166,7 +166,7 @@ class UnitTimer {
               .backward_s = sequences * one.backward_s};
     }
     if (options_.micro_batch > 1) {
-      // What LibTorch keeps of one sequence's memory is of no use to several sequences.
+      // Blocks cached for one sequence do not fit several sequences.
       if (options_.device.is_cuda()) return_gpu_memory();
       round(options_.micro_batch);
     }

@@ -1,15 +1,15 @@
-// The seconds of one micro-batch through the units of a model: forward, recompute and backward of
-// the embedding, one block of each kind and the head, as the training loop calls them, on the
-// device that computes. All units of a kind are alike, so one stands for all.
+// The seconds of one micro-batch through the units of a model, on the compute device: forward,
+// recompute and backward, called as in the training loop. It times the embedding, one block of each
+// kind and the head. All units of a kind are alike, so one stands for all.
 //
-// Random parameters and inputs. One sequence first, which warms up and shows how long the rest will
-// take: where a whole micro-batch would take too long (large models on a CPU), the times are those
-// of one sequence, multiplied. Otherwise whole micro-batches, and the median of a few.
+// Parameters and inputs are random. One sequence is timed first, which warms up and predicts the
+// rest. If a whole micro-batch would take too long (large models on a CPU), the times are those of
+// one sequence, multiplied. Otherwise whole micro-batches are timed, and the result is the median
+// of a few.
 //
-// Memory:  unit_timer_bytes() on the device, given back before it returns.
+// Memory:  unit_timer_bytes() on the device, freed before the return.
 // Threads: one; blocking, about options.seconds once the device is warm.
-// Errors:  kOutOfMemory, before anything is taken, where the limit is too small; LibTorch's own
-//          errors.
+// Errors:  kOutOfMemory, before any allocation, if the limit is too small; LibTorch's own errors.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -35,7 +35,7 @@ struct UnitTimerOptions {
   bool deterministic = false;
   double seconds = 1.0;
   std::optional<std::uint64_t> memory_limit_bytes;
-  PassSpread* spread = nullptr;  // of its rounds; may be null
+  PassSpread* spread = nullptr;  // over its rounds; may be null
 };
 
 std::uint64_t unit_timer_bytes(const ModelLayout& model, const UnitTimerOptions& options);

@@ -20,16 +20,17 @@ const UnitSeconds& UnitTimes::of(std::string_view kind) const {
 
 namespace {
 
-// About as many as a block launches.
+// The approximate number of kernels that a block launches.
 constexpr int kForwardKernels = 14;
 constexpr int kBackwardKernels = 30;
 
-// Narrow heads and short sequences fill less of the multiprocessors: cuDNN's and FlashAttention's
-// kernels on an H200, GPT-2 XL at 128 and 1,024 tokens, Qwen2.5-7B at 1,024, Llama 3.1 at 32,768.
+// Narrow heads and short sequences use fewer multiprocessors. Measured for cuDNN's and
+// FlashAttention's kernels on an H200: GPT-2 XL at 128 and 1,024 tokens, Qwen2.5-7B at 1,024, and
+// Llama 3.1 at 32,768.
 double attention_flops_per_s(const UnitKind& kind, const PassShape& pass,
                              const EstimateRates& rates) {
   constexpr double kWideHead = 128;
-  constexpr double kHalfTokens = 480;  // where half of the rate is reached
+  constexpr double kHalfTokens = 480;  // the length with half of the full rate
   if (rates.attention_flops_per_s <= 0) return rates.product_flops_per_s;
   const auto head = static_cast<double>(kind.kv_shape().head_dim);
   const auto tokens = static_cast<double>(pass.tokens);
@@ -48,7 +49,7 @@ UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
   for (std::size_t i = 0; i < times.kinds.size(); ++i) {
     const UnitKind& kind = model.kind(model.first_of_kinds()[i]);
     const Flops flops = kind.flops(pass.tokens);
-    const Flops products = kind.flops(0);  // what does not grow with the sequence
+    const Flops products = kind.flops(0);  // independent of the sequence length
     const Traffic bytes = kind.traffic(pass.number_bytes);
     const double attention_rate = attention_flops_per_s(kind, pass, rates);
     const auto seconds = [&](double all, double product, double moved, int kernels) {

@@ -1,5 +1,5 @@
-// UnitTimes: the seconds of one micro-batch through one unit of each kind, as the planner needs
-// them. Measured by unit_timer.h; the estimate here is for a device that is not present.
+// UnitTimes: the seconds of one micro-batch through one unit of each kind, for the planner.
+// unit_timer.h measures them; estimate_units() is for a device that is not present.
 //
 // Without LibTorch.
 #pragma once
@@ -14,7 +14,7 @@ namespace sluice::engine {
 
 struct UnitSeconds {
   double forward_s = 0;
-  double recompute_s = 0;  // what backward adds where activations were not saved
+  double recompute_s = 0;  // what backward adds if activations were not saved
   double backward_s = 0;
 };
 
@@ -35,14 +35,14 @@ struct UnitTimes {
 };
 
 struct EstimateRates {
-  double product_flops_per_s = 0;    // of products with parameters, as long as a step takes
-  double attention_flops_per_s = 0;  // of heads of 128 in long sequences; 0: as those products
-  double kernel_bytes_per_s = 0;     // of kernels that memory holds, read plus written
+  double product_flops_per_s = 0;    // sustained, for products with parameters
+  double attention_flops_per_s = 0;  // heads of 128, long sequences; 0: the products' rate
+  double kernel_bytes_per_s = 0;     // memory-bound kernels, read plus written
   double gap_s = 0;                  // between two kernels
 };
 
-// The sum of what products, attention and kernels that memory holds take. The rates must be above
-// 0, but for attention's.
+// The sum of the times of products, attention and memory-bound kernels. All rates except
+// attention's must be above 0.
 UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
                          const EstimateRates& rates);
 

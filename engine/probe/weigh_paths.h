@@ -1,4 +1,4 @@
-// Which weights the stripes of a probed machine's NVMe paths have.
+// The stripe weights of a probed machine's NVMe paths.
 //
 // Threads: pure functions.
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace sluice::engine {
 
-// Sets the sharers of each path, by the drive that it lies on. A drive without a name has one path.
+// Sets the sharers of each path, by its drive. A drive without a name has one path.
 void count_sharers(const std::vector<std::string>& drives, std::vector<ProbedPath>& paths);
 
-// Sets the weights of paths whose sharers are known: the configured ones (none: equal), else by
+// Sets the weights of paths whose sharers are set: the configured weights (none: equal), or else by
 // each path's own speed.
 void weigh_paths(const std::optional<std::vector<int>>& named, ProbeReport& report);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<PassPhase, 4> kComputed = {PassPhase::kForward, PassPhase::kLoss,
                                                 PassPhase::kRecompute, PassPhase::kBackward};
 
-// "124.44 M": as DeepSpeed has it, with three decimals at most.
+// "124.44 M": in DeepSpeed's format, with three decimals at most.
 std::string amount(double value, const char* unit = "") {
   constexpr std::array<const char*, 6> kPrefixes = {"", "K", "M", "G", "T", "P"};
   std::size_t prefix = 0;
@@ -45,7 +45,7 @@ std::string share_of_limit(const FlopsProfile& profile, double flops, double sec
   return flops > 0 && seconds > 0 ? percent(flops / seconds, profile.limit_flops_per_s) : "";
 }
 
-// Forward's part of the loss.
+// Forward's fraction of the loss.
 double loss_share(const UnitFlops& unit) {
   const double all = trained_flops(unit.of_token);
   return all > 0 ? unit.of_token.forward / all : 0;
@@ -53,7 +53,7 @@ double loss_share(const UnitFlops& unit) {
 
 struct Latencies {
   double forward = 0;
-  double backward = 0;  // without recomputing
+  double backward = 0;  // without recomputation
   double recompute = 0;
 };
 
@@ -71,13 +71,13 @@ bool recomputes(const FlopsProfile& profile, std::size_t unit) {
   return unit >= profile.keeps.size() || !profile.keeps[unit];
 }
 
-// What a table shows in a row.
+// One row of a table.
 struct Part {
   std::string name;
   int units = 0;
   double parameters = 0;
-  double macs = 0;     // of a micro-batch
-  double forward = 0;  // operations of the step, like the next two
+  double macs = 0;     // per micro-batch
+  double forward = 0;  // operations per step, like the next two
   double backward = 0;
   double recompute = 0;
   Latencies seconds;
@@ -140,7 +140,7 @@ Part whole(const FlopsProfile& profile) {
   return model;
 }
 
-// The largest of a depth: "h.0 7.09 M, h.1 7.09 M".
+// The largest parts of a depth: "h.0 7.09 M, h.1 7.09 M".
 std::string largest(std::vector<Part> parts, std::int64_t count,
                     const std::function<double(const Part&)>& value,
                     const std::function<std::string(double)>& text) {

@@ -1,9 +1,8 @@
-// FlopsProfile: what a step of one rank computed and how long that took, phase by phase and unit by
-// unit, and its tables: those that users of DeepSpeed's flops_profiler know, with its words where
-// they mean the same.
+// FlopsProfile: the operations and times of one rank's step, by phase and by unit, and their
+// tables. The tables are those of DeepSpeed's flops_profiler, with its terms if they mean the same.
 //
-// A head makes forward and backward in one pass ("loss"). Where its latency is to be divided,
-// forward has the part of it that it has of the operations.
+// A head computes forward and backward in one pass ("loss"). To divide its latency, forward gets
+// its fraction of the operations.
 //
 // Threads: pure functions.
 #pragma once
@@ -18,33 +17,33 @@
 namespace sluice::engine {
 
 struct FlopsProfile {
-  // Of one rank.
-  std::int64_t step = 0;  // 0: of several, in the mean
+  // For one rank.
+  std::int64_t step = 0;  // 0: the mean of several steps
   std::int64_t micro_batch = 1;
-  std::int64_t micro_batches = 1;  // of a step
+  std::int64_t micro_batches = 1;  // per step
   std::int64_t sequence_tokens = 1;
   int ranks = 1;
   std::vector<UnitFlops> units;
-  std::vector<bool> keeps;  // by unit: what backward needs is kept, and not recomputed; empty: none
+  std::vector<bool> keeps;  // by unit: saved for backward instead of recomputed; empty: none
   PassTotals passes{0};
   double step_s = 0;
-  double update_s = 0;  // under compute or not
+  double update_s = 0;  // overlapping with compute or not
   double update_exposed_s = 0;
-  double limit_flops_per_s = 0;  // of large products on this device, as measured; 0: unknown
+  double limit_flops_per_s = 0;  // measured for large products on this device; 0: unknown
 
-  double tokens() const {  // of the rank's step
+  double tokens() const {  // in the rank's step
     return static_cast<double>(micro_batch * micro_batches * sequence_tokens);
   }
 };
 
-// Operations of a rank's step in one phase; those of the head are of kLoss.
+// The operations of a rank's step in one phase; the head's are in kLoss.
 double phase_flops(const FlopsProfile& profile, PassPhase phase);
 double unit_phase_flops(const FlopsProfile& profile, int unit, PassPhase phase);
 
-// Where the step went: time, operations, their speed and its share of the limit.
+// Time, operations, rate and fraction of the limit for each phase.
 std::string phase_table(const FlopsProfile& profile);
 
-// By kind of unit, or by unit.
+// Rows for each kind of unit, or for each unit.
 enum class UnitRows : std::uint8_t { kKinds, kUnits };
 std::string unit_table(const FlopsProfile& profile, UnitRows rows);
 
@@ -53,10 +52,10 @@ struct FlopsTables {
   std::int64_t top_modules = 1;
   bool detailed = true;
 };
-// All of it, as text with a heading.
+// All tables as text with a heading.
 std::string format_flops_profile(const FlopsProfile& profile, const FlopsTables& tables);
 
-// One JSON object: the step, its phases, units and limit; seconds, and operations a step.
+// One JSON object: the step, its phases, units and limit; in seconds, and operations per step.
 std::string flops_profile_json(const FlopsProfile& profile);
 
 }  // namespace sluice::engine

@@ -1,4 +1,4 @@
-// PassTotals: how long each phase of each unit took, added up over steps.
+// PassTotals: the time of each phase of each unit, added up over steps.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@ class PassTotals {
   void add_step(std::span<const PassSpan> spans);
   int steps() const { return steps_; }
 
-  // Of a step, in the mean; 0 without steps.
+  // The mean per step; 0 without steps.
   double seconds(int unit, PassPhase phase) const;
-  double seconds(PassPhase phase) const;  // of all units
+  double seconds(PassPhase phase) const;  // over all units
 
  private:
   int steps_ = 0;

@@ -3,7 +3,7 @@
 namespace sluice::engine {
 namespace {
 
-// A query sees (length + 1) / 2 keys on average, so that all of T keys are those of 2T - 1 tokens.
+// A query sees (length + 1) / 2 keys on average, so all of T keys correspond to 2T - 1 tokens.
 double macs(const UnitKind& kind, std::int64_t tokens) {
   constexpr double kOperations = 2;
   return kind.flops(2 * tokens - 1).forward / kOperations;

@@ -1,10 +1,9 @@
-// What the units of a model compute for a token, as numbers.
+// The operations of a model's units per token.
 //
-// Operations are those of products, two for each multiplication and addition, and of attention
-// those that its mask leaves: what is computed. Multiply-accumulates (MACs) are counted as
-// DeepSpeed's and other profilers count them: of forward, and of attention with all keys, as if
-// nothing were masked, so that the two can be compared. Of a windowed block they count the window
-// alone.
+// For products, operations are two for each multiplication and addition; for attention they are
+// only what its mask leaves. Multiply-accumulates (MACs) are counted as DeepSpeed's and other
+// profilers do, for comparison: forward only, and attention with all keys, as if there were no
+// mask. For a windowed block they count only the window.
 //
 // Threads: pure functions.
 #pragma once
@@ -21,18 +20,18 @@ struct UnitFlops {
   std::string name;
   std::string kind;
   UnitRole role = UnitRole::kBlock;
-  std::uint64_t parameters = 0;  // its own, those of adapters and of what is frozen
-  Flops of_token;                // of a head, forward is the loss alone
-  double macs_of_token = 0;      // of forward
+  std::uint64_t parameters = 0;  // its own, including adapters and frozen ones
+  Flops of_token;                // for a head, forward is the loss alone
+  double macs_of_token = 0;      // forward only
 };
 
-// In forward order, in sequences of so many tokens.
+// In forward order, for sequences of `tokens` tokens.
 std::vector<UnitFlops> unit_flops(const ModelLayout& model, std::int64_t tokens);
 
-// Of all units; `recompute` as if no unit kept anything.
+// The sum over all units; `recompute` as if no unit saved activations.
 Flops flops_of_token(const ModelLayout& model, std::int64_t tokens);
 
-// What a step is for: forward and backward of a token, without what is computed again.
+// The useful operations of a step per token: forward and backward, without recomputation.
 inline double trained_flops(const Flops& flops) { return flops.forward + flops.backward; }
 
 }  // namespace sluice::engine

@@ -1,7 +1,7 @@
-// What a configuration leaves to the machine and the data (config::Answers), looked up.
+// Looks up what a configuration leaves to the machine and the data (config::Answers).
 //
 // Threads: one; blocking, for milliseconds.
-// Errors:  of the data as RunData::check() has them.
+// Errors:  samples_per_epoch() has the errors of RunData::check().
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sluice::engine {
 
-// Of the GPU that the configuration computes on. Makes its context.
+// The GPU that the configuration computes on. Creates its CUDA context.
 config::GpuKind gpu_kind(const config::Config& config);
 
 // Sequences in one pass over the training data.

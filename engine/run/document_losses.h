@@ -1,10 +1,10 @@
-// DocumentLosses: the loss of each document of an evaluation, from those of its tokens.
+// DocumentLosses: sums the token losses of an evaluation by document.
 //
-// Rows come in any order, and a document may lie in several of them: a piece that a row's end cuts
-// off continues in another row, with the token before it as its first input and nothing of the text
-// before that. Sums are double: over a piece in the order of its tokens, over a document in the
-// order of its pieces, over all in the order of documents. So they are the same for every size of
-// micro-batch and every order of rows.
+// Rows come in any order, and a document may span several of them: a piece that the end of a row
+// cuts off continues in another row. There its first input is the token before it, without earlier
+// context. Sums are double: over a piece in token order, over a document in the order of its
+// pieces, over all documents in their order. They are therefore the same for every micro-batch size
+// and every order of rows.
 //
 // Memory:  32 bytes a piece. Threads: one. Errors: none.
 #pragma once
@@ -18,17 +18,17 @@
 namespace sluice::engine {
 
 struct DocumentLoss {
-  std::uint32_t file = 0;  // of the corpus
+  std::uint32_t file = 0;  // file of the corpus
   std::uint64_t document = 0;
-  std::uint64_t targets = 0;  // that count
-  double sum = 0;             // of their losses, nats
+  std::uint64_t targets = 0;  // targets that count
+  double sum = 0;             // sum of their losses, nats
   double mean() const { return sum / static_cast<double>(targets); }
 };
 
 class DocumentLosses {
  public:
-  // Of one piece: `first_token` of the file is the first that is only an input; `targets` are
-  // kIgnoredSample where nothing counts.
+  // The losses of one piece. `first_token`: position in the file of the piece's first token, which
+  // is only an input. `targets` are kIgnoredSample where a token does not count.
   struct Piece {
     std::uint32_t file = 0;
     std::uint64_t first_token = 0;
@@ -37,7 +37,8 @@ class DocumentLosses {
   };
   void add(const Piece& piece);
 
-  // Those that have a target, in the order of files and documents. All files have documents.
+  // The documents that have a target, in the order of files and documents. Every file must have
+  // documents.
   std::vector<DocumentLoss> of_documents(const data::TokenCorpus& corpus) const;
 
  private:
@@ -50,15 +51,15 @@ class DocumentLosses {
   std::vector<PieceSum> pieces_;
 };
 
-// What a table of documents ends with.
+// The last lines of a table of documents.
 struct DocumentSummary {
   double mean = 0;            // over all targets
-  std::uint64_t targets = 0;  // of all documents
+  std::uint64_t targets = 0;  // in all documents
   double mean_of_documents = 0;
-  std::size_t best = 0;  // places in the list; the first of equal ones
+  std::size_t best = 0;  // index in the list; the first one among equals
   std::size_t worst = 0;
 };
-// Of one document or more. A loss that is not finite is the worst.
+// Needs at least one document. A loss that is not finite counts as the worst.
 DocumentSummary summary_of(std::span<const DocumentLoss> documents);
 
 }  // namespace sluice::engine

@@ -53,7 +53,7 @@ LossSum EvaluationRun::evaluate(const Progress& progress) {
   return loss;
 }
 
-// Of samples from `first` on.
+// Adds the losses of the samples from `first` on.
 void EvaluationRun::add_losses(std::uint64_t first, const StepBatch& batch,
                                DocumentLosses& losses) {
   const std::vector<at::Tensor> all = evaluate_tokens(*parts_, *model_, batch);

@@ -1,10 +1,9 @@
-// EvaluationRun: the mean loss of a weights file on data, for a model of any size: parameters go
-// from the file to where the configuration has them (memory, or a store of their own on NVMe), and
-// from there unit by unit through the compute device. No part of an optimizer or a gradient is
-// created.
+// EvaluationRun: the mean loss of a weights file on data, for a model of any size. Parameters are
+// loaded from the file to their configured tier (memory, or a separate store on NVMe), and go from
+// there unit by unit through the compute device. No optimizer state or gradient is allocated.
 //
 // Threads: one.
-// Errors:  create() and load() as values; evaluate() throws as Trainer does.
+// Errors:  create() and load() return them; evaluate() throws as Trainer does.
 #pragma once
 
 #include <cstdint>
@@ -26,28 +25,29 @@ namespace sluice::engine {
 
 class EvaluationRun {
  public:
-  // `plan` is that of an evaluation with this configuration, whose model.init_from are the weights.
+  // `plan` is the plan of an evaluation with this configuration, whose model.init_from names the
+  // weights.
   static Result<std::unique_ptr<EvaluationRun>> create(const config::Config& config,
                                                        const MemoryPlan& plan);
   EvaluationRun(const EvaluationRun&) = delete;
   EvaluationRun& operator=(const EvaluationRun&) = delete;
 
-  // Progress: how much is done, out of how much.
+  // Progress: units done, and units in total.
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-  // The weights: elements. Where the configuration has adapters, those of recipe.lora.adapter
-  // beside model.init_from.
+  // Loads the weights; progress counts elements. If the configuration has adapters, loads those of
+  // recipe.lora.adapter in addition to model.init_from.
   Status load(const Progress& progress);
-  // Instead: those of a checkpoint (load_model()).
+  // Loads the weights of a checkpoint instead (load_model()).
   Status load(CheckpointReader& checkpoint, const Progress& progress);
-  // Over run.eval_batches micro-batches of the validation data, or all of it if that is less;
-  // counts samples.
+  // Evaluates run.eval_batches micro-batches of the validation data, or all of it if that is less.
+  // Progress counts samples.
   LossSum evaluate(const Progress& progress);
-  // Of each document, over the same samples. Data without documents, and where a document is cut or
-  // left out (data.long_documents), are refused: kInvalidArgument.
+  // The loss of each document, over the same samples. kInvalidArgument for data without documents,
+  // or where data.long_documents cuts documents or leaves them out.
   struct Documents {
-    std::vector<DocumentLoss> losses;  // of those with a target that counts
-    std::uint64_t documents = 0;       // all that there are
-    std::vector<std::string> files;    // DocumentLoss::file counts in them
+    std::vector<DocumentLoss> losses;  // of the documents with a target that counts
+    std::uint64_t documents = 0;       // number of all documents
+    std::vector<std::string> files;    // indexed by DocumentLoss::file
   };
   Result<Documents> evaluate_documents(const Progress& progress);
 

@@ -44,7 +44,7 @@ Status GatheredState::finish() {
   return {};
 }
 
-// Only rank 0 has a use for it; that the others get it too is the price of a collective.
+// Only rank 0 uses the message. The other ranks receive it too because a broadcast is a collective.
 Status GatheredState::send_message() {
   const std::uint64_t count = message_elements();
   const std::span<float> message = std::span(message_).first(kStateFields.size() * count);

@@ -1,10 +1,10 @@
-// GatheredState: the state of shards of all ranks at rank 0, range by range in ascending order, as
-// one rank would give it: each rank sends what it has of a unit in its turn. For one file that one
-// rank writes; a checkpoint is written by all at once (joint_save.h).
+// GatheredState: gathers the sharded state of all ranks at rank 0, range by range in ascending
+// order, as a single rank would visit it. The ranks send their shards of a unit in turn. Used where
+// one rank writes one file; a checkpoint is written by all ranks at once (joint_save.h).
 //
-// Memory:  a message: kGatheredElements of state.
-// Threads: one. All ranks gather the same units, in one order.
-// Errors:  of the link; and where rank 0's visitor fails, it fails on every rank: kCancelled.
+// Memory:  one message: kGatheredElements of state.
+// Threads: one. All ranks gather the same units in the same order.
+// Errors:  those of the link. A failure of rank 0's visitor fails on every rank: kCancelled.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ namespace sluice::engine {
 
 class GatheredState {
  public:
-  // On rank 0.
+  // Called on rank 0.
   using Visit = offload::StateSweep::Visit;
-  // Both must outlive it.
+  // All three arguments must outlive this.
   GatheredState(const ModelLayout& model, const RankLink& ranks, const Visit& visit);
 
-  // This rank's, in ascending order. Waits for its turn.
+  // Adds a slice of this rank's state, in ascending order. Waits for this rank's turn.
   Status add(int unit, const offload::StateSlice& slice);
-  // All of them were added.
+  // Call it once all of this rank's slices were added.
   Status finish();
 
  private:
@@ -37,10 +37,10 @@ class GatheredState {
     return offload::shard_of(model_.layout(unit_).elements, {rank, ranks_.part.world});
   }
   bool is_my_turn() const { return turn_ == ranks_.part.rank; }
-  // Of the shard whose turn it is: what the next message has.
+  // Elements of the next message, from the shard whose turn it is.
   std::uint64_t message_elements() const;
   Status send_message();
-  // To the next shard, which this rank receives unless it is its own.
+  // Moves on to the next shard, and receives it unless it is this rank's own.
   Status next_turn();
   Status end_unit();
 
@@ -48,15 +48,15 @@ class GatheredState {
   const RankLink ranks_;
   const Visit& visit_;
   int unit_ = 0;
-  int turn_ = 0;                // whose shard of it is sent
-  std::uint64_t sent_ = 0;      // of that
-  std::uint64_t filled_ = 0;    // of the message, where it is this rank's turn
+  int turn_ = 0;                // rank whose shard is being sent
+  std::uint64_t sent_ = 0;      // elements sent of that shard
+  std::uint64_t filled_ = 0;    // elements in the message, during this rank's turn
   std::vector<float> message_;  // field by field
-  Status visited_;              // rank 0's visitor
+  Status visited_;              // status of rank 0's visitor
 };
 
-// For all ranks to call: at rank 0 RunState::take(), in order, of what all of them have; on others
-// `take` may be empty.
+// Collective. At rank 0 it visits the state of all ranks in order, as RunState::take() does; on
+// other ranks `take` may be empty.
 Status take_gathered_state(const RunState& own, const RankLink& ranks, const TakeState& take);
 
 }  // namespace sluice::engine

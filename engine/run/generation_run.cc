@@ -16,7 +16,7 @@
 namespace sluice::engine {
 namespace {
 
-// Of the tokens that follow those in the cache; logits of the last one.
+// Passes over the tokens that follow those in the cache. Gives the logits of the last one.
 class ExtendingPasses final : public Passes {
  public:
   ExtendingPasses(const Model& model, KvCache& cache, std::span<const std::int64_t> tokens,

@@ -1,13 +1,13 @@
-// GenerationRun: what a model predicts next, for a model of any size: parameters go from a
-// checkpoint to where the configuration has them (memory, or a store of their own on NVMe), and
-// from there unit by unit through the compute device, one pass a token. Keys and values of what
-// was fed stay there.
+// GenerationRun: next-token prediction with a model of any size. Parameters are loaded from a
+// checkpoint to their configured tier (memory, or a separate store on NVMe). From there they go
+// unit by unit through the compute device, one pass a token. The keys and values of earlier tokens
+// stay on the device.
 //
-// The model sees data.sequence_length tokens, at most its context. When they are full, their last
-// half is fed again, with the new token, as if the text began there.
+// The model sees data.sequence_length tokens, at most its context. When these are full, the last
+// half of them is fed again, with the new token, as if the text began there.
 //
 // Threads: one.
-// Errors:  create() and load() as values; feed() throws as Trainer does.
+// Errors:  create() and load() return them; feed() throws as Trainer does.
 #pragma once
 
 #include <cstdint>
@@ -28,18 +28,19 @@ namespace sluice::engine {
 
 class GenerationRun {
  public:
-  // `plan` is that of a generation with this configuration.
+  // `plan` is the plan of a generation with this configuration.
   static Result<std::unique_ptr<GenerationRun>> create(const config::Config& config,
                                                        const MemoryPlan& plan);
   GenerationRun(const GenerationRun&) = delete;
   GenerationRun& operator=(const GenerationRun&) = delete;
 
   using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
-  // load_model().
+  // See load_model().
   Status load(CheckpointReader& checkpoint, const Progress& progress);
 
-  // The tokens that come next: first one or more, later one at a time. Returns the logits of what
-  // follows. Of more tokens than the model sees, the last ones are taken.
+  // Feeds the next tokens: at least one in the first call, then one at a time. Returns the logits
+  // of the token that follows. If there are more tokens than the model sees, only the last ones are
+  // fed.
   std::vector<float> feed(std::span<const std::int64_t> tokens);
 
   RunDrives& drives() { return parts_->drives(); }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kDone = '+';
 
-constexpr char kFirstCode = 'a';  // of a failure, before its message
+constexpr char kFirstCode = 'a';  // of a failure; precedes its message
 
 std::string told(const Status& own, const std::string& given) {
   if (own.ok()) return kDone + given;
@@ -24,7 +24,7 @@ Error error_told(const std::string& text) {
   return {static_cast<ErrorCode>(text.front() - kFirstCode), text.substr(1)};
 }
 
-// Whatever folder the other ranks were started in.
+// Other ranks may have been started in a different working directory.
 std::string from_the_root(const std::string& path) {
   std::error_code error;
   const std::string whole = std::filesystem::absolute(path, error).string();
@@ -76,7 +76,7 @@ Status JointSave::follow(const Source& source) {
   return end(std::move(done));
 }
 
-// The first rank removes what there is of a checkpoint that failed: not while others write there.
+// On failure the first rank removes the checkpoint's files, but not while other ranks write there.
 Status JointSave::end(Status done) {
   part_.reset();
   if (!done.ok()) static_cast<void>(ranks_.link->barrier());
@@ -106,7 +106,7 @@ Status JointSave::begin_folder(const std::string& folder) {
   return {};
 }
 
-// Each takes the space for its files before any writes.
+// Each rank reserves the space for its files before any rank writes.
 Status JointSave::begin(const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const auto folders,
                           agree(begin_folder(folder), is_first() ? from_the_root(folder) : ""));
@@ -127,8 +127,8 @@ Status JointSave::write_part(const Source& source) {
   return is_first() ? writer_->finish_part() : part_->finish();
 }
 
-// How many each rank has follows from the plan. What the first one finds wrong with a part is said
-// when all agree on the commit: until then the others are here.
+// The number of checksums of each rank follows from the plan. What the first rank finds wrong with
+// a part is reported when all agree on the commit; until then the others still participate.
 Status JointSave::gather_checksums() {
   for (int rank = 1; rank < ranks_.part.world; ++rank) {
     std::vector<std::uint64_t> checksums(checksums_of(*plan_, rank, options_.chunk_bytes));

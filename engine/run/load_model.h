@@ -1,4 +1,4 @@
-// Weights into a run that does not train: from what its configuration names, or from a checkpoint.
+// Loads weights into a run that does not train, from its configuration or from a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct LoadModel {
   Resources& to;
   const config::Config& config;
   const ModelShape& shape;
-  // Elements done, out of how many there are to load.
+  // Elements done, and elements to load.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
-// model.init_from, or recipe.lora.adapter beside it.
+// Loads model.init_from, and recipe.lora.adapter if the configuration has adapters.
 Status load_model(const LoadModel& load);
-// What a checkpoint holds, of adapters beside model.init_from. kInvalidArgument where it is of
-// another model, recipe or base than the configuration's.
+// Loads a checkpoint; if it contains adapters, model.init_from is their base. kInvalidArgument if
+// it belongs to another model, recipe or base than the configuration's.
 Status load_model(const LoadModel& load, CheckpointReader& checkpoint);
 
 }  // namespace sluice::engine

@@ -62,8 +62,9 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
   saved.status = check_directory();
   if (saved.status.ok()) saved.status = write_files(plan, source, saved);
   if (!saved.status.ok()) {
-    if (Status there = check_directory(); !there.ok()) {  // maybe in the middle of the save
-      saved.directory_lost = there.error().code() != ErrorCode::kInvalidArgument;  // a link
+    if (Status there = check_directory(); !there.ok()) {  // it may have moved during the save
+      saved.directory_lost =
+          there.error().code() != ErrorCode::kInvalidArgument;  // else it is a link
       saved.status = std::move(there);
     }
   }

@@ -1,19 +1,20 @@
-// RunCheckpoints: saves a run that trains, while it does where memory allows, and keeps the newest
-// checkpoints of its directory.
+// RunCheckpoints: saves a run that trains, during training where memory allows, and keeps the
+// newest checkpoints of its directory.
 //
-// Foreground: save() streams the state from its tiers to the disk; training stops for as long. With
-//             several ranks always, and all of them write (joint_save.h).
-// Background: save() copies the state into memory of its own (12 bytes a parameter, taken once),
-//             and a thread writes that while training continues. One save at a time: the next
-//             save(), and wait(), wait for it.
+// Foreground: save() streams the state from its tiers to the disk, and training stops for that
+//             time. Runs of several ranks always save this way, and all ranks write (joint_save.h).
+// Background: save() copies the state into memory of its own (image_bytes(), allocated once), and a
+//             thread writes the copy while training continues. There is one save at a time: the
+//             next save(), and wait(), wait for it.
 //
-// A save removes the oldest complete checkpoints beyond keep_last of those up to its own step;
-// later ones, and what cannot be read, stay. One that fails leaves the others as they are, and what
-// it had written is removed. Where the directory is no longer the run's, a save writes nothing.
+// A save removes the oldest complete checkpoints beyond keep_last, counting only those up to its
+// own step. Later checkpoints and unreadable ones stay. A failed save leaves the other checkpoints
+// as they are, and its own files are removed. If the directory is no longer the run's, a save
+// writes nothing.
 //
-// Threads: one; the thread of a background save is its own.
-// Errors:  those of the copy as values of save() (it reads state: the run cannot continue after
-//          such an error); those of the writing in SavedCheckpoint.
+// Threads: one; a background save has a thread of its own.
+// Errors:  save() returns those of the copy: it reads the state, and the run cannot continue after
+//          such an error. SavedCheckpoint has those of the writing.
 #pragma once
 
 #include <cstdint>
@@ -37,55 +38,56 @@ struct SavedCheckpoint {
   std::int64_t step = 0;
   std::string path;
   std::uint64_t bytes = 0;
-  std::int64_t stopped_ns = 0;       // how long training stood still for it
+  std::int64_t stopped_ns = 0;       // how long training was stopped
   std::int64_t took_ns = 0;          // until it was durable
-  Status status;                     // not ok: it does not exist
-  bool directory_lost = false;       // because the run's directory is not where it was
-  std::vector<std::string> removed;  // other ones, by name
+  Status status;                     // not ok: there is no checkpoint
+  bool directory_lost = false;       // the run's directory was moved or unmounted
+  std::vector<std::string> removed;  // removed checkpoints, by name
   Status pruned;                     // of their removal
 };
 
 class RunCheckpoints {
  public:
   struct Options {
-    std::string directory;  // of the run
-    int keep_last = 0;      // 0: all
+    std::string directory;  // the run's
+    int keep_last = 0;      // 0: keep all
     bool background = false;
-    // An error where `directory` is no longer the one that the run began in: it was moved, or
-    // its drive unmounted, and a save would make another. On the thread that saves.
+    // An error if `directory` is no longer the one that the run began in: it was moved, or its
+    // drive unmounted, and a save would create another. Called on the thread that saves.
     std::function<Status()> check_directory = {};
   };
-  // Of the last step, if known.
+  // Losses of the last step, if available.
   struct Scores {
     std::optional<double> loss;
     std::optional<double> validation_loss;
   };
 
-  // Both must outlive it. With options.background the copy's memory is taken here.
+  // `run` and `queue` must outlive this. With options.background the copy's memory is allocated
+  // here.
   static Result<std::unique_ptr<RunCheckpoints>> create(SavedRun& run, aio::IoQueue& queue,
                                                         const Options& options);
   ~RunCheckpoints();  // waits for a save in progress
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
-  // What the copy of a background save takes.
+  // Memory of a background save's copy.
   static std::uint64_t image_bytes(const ModelLayout& model, DType moments);
   static std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
 
-  // Saves the state after the last step. The previous save's result is in finished() before that.
+  // Saves the state after the last step. Afterwards finished() has the result of the previous save.
   Status save(const Scores& scores);
-  // The result of each save, once, in order; those in progress are left out.
+  // The results of finished saves, each returned once, in order.
   std::vector<SavedCheckpoint> finished();
   // Waits until no save is in progress.
   void wait();
-  // Before the first save of a resumed run: removes what lies beyond keep_last, as a save does,
-  // because the previous process was killed before it could, or kept more. Says so first. What
-  // cannot be removed stays, as after a save.
+  // Call it before the first save of a resumed run. Removes checkpoints beyond keep_last, as a save
+  // does, because the previous process was killed before it could, or kept more. Logs this first.
+  // Checkpoints that cannot be removed stay, as after a save.
   Status prune();
 
  private:
   RunCheckpoints(SavedRun& run, aio::IoQueue& queue, const Options& options);
-  // What write() does not get from the image: it must not look at the run while that trains.
+  // What write() does not get from the image: it must not access the run while that trains.
   struct Plan {
     CheckpointState state;
     std::vector<TensorSpec> parameters;

@@ -69,7 +69,7 @@ StepBatch RunData::training_batch(std::vector<std::uint64_t> firsts, at::Device 
   return batch;
 }
 
-// "train.bin from tokens 1024, 77; more.bin from token 0, 1025 tokens each"
+// For example "train.bin from tokens 1024, 77; more.bin from token 0, 1025 tokens each".
 std::string RunData::source_of(std::uint64_t begin, std::uint64_t end) const {
   std::map<std::uint32_t, std::vector<std::uint64_t>> positions;
   for (std::uint64_t k = begin; k < end; ++k)

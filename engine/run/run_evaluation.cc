@@ -1,5 +1,4 @@
-// What TrainingRun reports beside its steps: the loss of the validation data, and what it has moved
-// and holds.
+// The validation loss of a TrainingRun, and its memory and traffic.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -25,7 +24,7 @@ double TrainingRun::evaluate() {
   return loss;
 }
 
-// All ranks pass as often, since all gather the parameters.
+// All ranks must make the same number of passes, since all of them gather the parameters.
 double TrainingRun::evaluate_all() {
   const SteadyClock clock;
   const TraceScope traced(trace(), clock, TraceTrack::kRun, "validation",
@@ -44,15 +43,15 @@ std::uint64_t TrainingRun::evaluation_group() const {
          static_cast<std::uint64_t>(config_.batch.micro);
 }
 
-// Of the samples from `first` on, a group of each rank, those of the first rank first.
-// Micro-batches are added in their order, whichever ranks they were with.
+// Evaluates the samples from `first` on, one group on each rank, the first rank's group first.
+// Losses are added in micro-batch order, whichever rank computed them.
 LossSum TrainingRun::evaluate_pass(std::uint64_t first, LossSum total) {
   const std::uint64_t end = data_->validation_samples();
   const std::uint64_t begin =
       std::min(first + evaluation_group() * static_cast<std::uint64_t>(ranks().part.rank), end);
   std::vector<LossSum> sums = trainer_->evaluate(data_->validation_batch(
       begin, std::min(evaluation_group(), end - begin), compute_device(plan_)));
-  sums.resize(plan_.activations.evaluation_micro_batches);  // what there is not adds nothing
+  sums.resize(plan_.activations.evaluation_micro_batches);  // missing micro-batches add nothing
   std::vector<LossSum> all(sums.size() * static_cast<std::size_t>(ranks().part.world));
   must(ranks().link->all_gather(std::as_bytes(std::span(sums)),
                                 std::as_writable_bytes(std::span(all))));

@@ -1,6 +1,6 @@
-// SavedRun: a run of which checkpoints are made (run_checkpoints.h), whoever computes its passes.
+// SavedRun: a run that can be checkpointed (run_checkpoints.h), whichever code computes its passes.
 //
-// Threads: one; callbacks come on any thread of the optimizer's executor.
+// Threads: one; callbacks may come on any thread of the optimizer's executor.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ class SavedRun {
  public:
   virtual ~SavedRun() = default;
 
-  // After the last step, range by range in the order of the model's parameters; with kAnyOrder
-  // several ranges at once, in any order. Either way on any thread of executor(). With several
-  // ranks range by range, in order, on the calling thread.
+  // Call it after the last step. Visits ranges in the order of the model's parameters; with
+  // kAnyOrder several ranges at once, in any order. Callbacks run on any thread of executor(). With
+  // several ranks, ranges come one at a time, in order, on the calling thread.
   virtual Status take_state(const TakeState& take, offload::Calls calls) = 0;
   Status take_state(const TakeState& take) { return take_state(take, offload::Calls::kInOrder); }
-  // What else a checkpoint holds; without scores.
+  // The rest of a checkpoint, without scores.
   virtual CheckpointState checkpoint_state() const = 0;
-  // With several ranks, which all write at the same time: a checkpoint in `folder`, which it
-  // replaces (joint_save.h). The bytes of its files.
+  // For several ranks, which all write at the same time: saves a checkpoint in `folder`, which is
+  // replaced (joint_save.h). Returns the bytes of its files.
   virtual bool has_other_ranks() const { return false; }
   virtual Result<std::uint64_t> save_together(const std::string& /*folder*/,
                                               const CheckpointState& /*state*/) {
     return Error(ErrorCode::kUnsupported, "a run of one rank saves by itself");
   }
 
-  virtual aio::Executor& executor() = 0;  // a step's; between steps free
+  virtual aio::Executor& executor() = 0;  // busy during a step, free between steps
   virtual const MemoryPlan& plan() const = 0;
   virtual const ModelLayout& model() const = 0;
 

@@ -1,5 +1,4 @@
-// What TrainingRun does for several ranks: how they begin, follow the first one, and share what
-// they count.
+// How a TrainingRun of several ranks begins, follows the first rank, and combines its figures.
 #include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -24,7 +23,7 @@ Status TrainingRun::lead(Order order) {
   return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
-// What a rank tells the others before the first step: all have to be the same, or it has failed.
+// What each rank announces before the first step. All entries must be equal and without an error.
 nlohmann::json TrainingRun::beginning(const Status& own) const {
   nlohmann::json told = {
       {"the version of Sluice", SLUICE_VERSION},
@@ -36,7 +35,7 @@ nlohmann::json TrainingRun::beginning(const Status& own) const {
 }
 
 Status TrainingRun::begin_together(const Status& own) {
-  // An error may name a path that is no UTF-8.
+  // An error may contain a path that is not valid UTF-8.
   const std::string mine =
       beginning(own).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   SLUICE_ASSIGN_OR_RETURN(const auto texts, ranks().link->all_gather_text(mine));
@@ -79,7 +78,7 @@ Status TrainingRun::follow() {
         break;
       case Order::kTakeState:
         trainer_->drain();
-        // What the first rank could not write is for that one to judge.
+        // A failed write is the first rank's error to handle.
         if (const Status taken = take_gathered_state(parts_->state(), ranks(), {});
             !taken.ok() && taken.error().code() != ErrorCode::kCancelled)
           return taken;
@@ -88,7 +87,7 @@ Status TrainingRun::follow() {
       case Order::kSave: {
         trainer_->drain();
         JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
-        // What was not saved is for the first rank to report.
+        // The first rank reports a failed save.
         static_cast<void>(save.follow(source_of(parts_->state())));
         SLUICE_RETURN_IF_ERROR(ranks().link->health());
         break;
@@ -169,8 +168,8 @@ Status TrainingRun::write_trace(const std::string& path) {
   return trace().write_json(path, own, others);
 }
 
-// Hosts have clocks of their own: those of two are compared when all leave a barrier. The result is
-// of use to the first rank alone.
+// Hosts have separate clocks: they are compared when all ranks leave a barrier. Only the first rank
+// uses the result.
 Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
   const SteadyClock clock;
   trace().end_steps(clock.now_ns());
@@ -183,7 +182,7 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
     std::int64_t now_ns;
     std::int64_t first_ns;
     std::uint64_t dropped_spans;
-    int host;  // its first rank
+    int host;  // first rank of this rank's host
   };
   const Begin mine{.now_ns = clock.now_ns(),
                    .first_ns = trace().first_ns(),

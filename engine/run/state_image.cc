@@ -53,7 +53,7 @@ Status StateImage::copy(SavedRun& run) {
   return run.take_state(take, offload::Calls::kAnyOrder);
 }
 
-// In slices of a tile, so that the files of all fields are written side by side.
+// Visits slices of one tile, so that the files of all fields are written in step.
 Status StateImage::replay(const TakeState& take) const {
   std::vector<float> scratch(offload::kStateFields.size() * offload::kTileElements);
   for (const Place& place : places_) {

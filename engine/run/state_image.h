@@ -1,9 +1,9 @@
-// StateImage: a copy in memory of a run's master weights and moments, to be written while the run
-// continues. Moments are kept as its checkpoints store them.
+// StateImage: a copy in memory of a run's master weights and moments, written while the run
+// continues. Moments have the dtype in which the run's checkpoints store them.
 //
-// Memory:  bytes_for(elements of the model's parameters), mapped and touched at create(); a tile's
-//          state as fp32 during replay().
-// Threads: one at a time; copy() works with all threads of the run's executor.
+// Memory:  bytes_for(elements of the model's parameters), mapped and touched at create(); during
+//          replay() also the state of one tile as fp32.
+// Threads: one at a time; copy() uses all threads of the run's executor.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@ class StateImage {
       bytes += elements * element_bytes(stored_dtype(field, moments));
     return bytes;
   }
-  // Of the run, whose model must outlive it.
+  // For this run, whose model must outlive the image.
   static Result<std::unique_ptr<StateImage>> create(SavedRun& run);
 
-  // Replaces what it holds; after an error its content is of no use.
+  // Replaces the content. After an error the content is invalid.
   Status copy(SavedRun& run);
-  // In the order of the model's parameters.
+  // Visits the state in the order of the model's parameters.
   Status replay(const TakeState& take) const;
 
  private:
-  // In the flat order of all parameters, without gaps.
+  // First element in the flat order of all parameters, without gaps.
   struct Place {
     const ParameterSpec* parameter = nullptr;
     std::uint64_t first = 0;

@@ -17,7 +17,7 @@ bool is_same_data(const std::string& stored, const std::string& now) {
   return stored == now || now.starts_with(stored + "-");
 }
 
-// For two runs whose data is not the same, or does not come in the same order.
+// The difference between two runs whose data, or its order, is not the same.
 std::string data_difference(const CheckpointState& stored, const CheckpointState& now) {
   const auto tokens = [](const CheckpointState& state) {
     return state.run.data_order.substr(state.run.data_order.find('-') + 1);
@@ -28,7 +28,7 @@ std::string data_difference(const CheckpointState& stored, const CheckpointState
   std::string text;
   if (was.ok() && is.ok()) {
     for (const config::KeyChange& change : config::changed_keys(*was, *is)) {
-      // Files that were moved are still the same text.
+      // Moved files still contain the same text.
       const bool matters = change.path == "data.train" ? other_tokens
                                                        : change.path.starts_with("data.") &&
                                                              change.path != "data.validation";
@@ -154,7 +154,7 @@ Status check_base(aio::IoQueue& queue, const StoredRun& stored, const ModelShape
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
   const StoredRun stored = complete(stored_state.run);
   const StoredRun& now = state_now.run;
-  StoredRun comparable = complete(now);  // except for what is worded differently
+  StoredRun comparable = complete(now);  // apart from what is described separately
   comparable.cpu_threads = stored.cpu_threads;
   comparable.data_order = stored.data_order;
   std::vector<std::string> differences =

@@ -16,10 +16,10 @@
 
 namespace sluice::engine {
 
-// How a run's checkpoints store its moments: as the run does.
+// The dtype of the moments in a run's checkpoints: the same as in the run.
 DType stored_moments(const NumberTypes& types);
-// Says what becomes of moments that a run stores otherwise than the checkpoint that it continues
-// from.
+// Logs how moments are converted if this run stores them in another dtype than the checkpoint it
+// resumes from.
 void report_moments(DType stored, DType now);
 
 std::string precision_name(config::Precision precision);  // StoredRun::precision
@@ -27,18 +27,18 @@ std::string precision_name(config::Precision precision);  // StoredRun::precisio
 StoredPosition stored_position(const TrainState& state);
 TrainState train_state(const StoredPosition& position);
 
-// `data_order`: RunData::order(). `base`: of a run of adapters; else null.
+// `data_order`: RunData::order(). `base`: for a run of adapters; otherwise null.
 StoredRun stored_run(const config::Config& config, const ModelLayout& model,
                      const std::string& data_order, const BaseFingerprint* base);
 
-// kInvalidArgument names everything that keeps `now` from continuing where `stored` stopped; for
-// data, what changed between the two configurations.
+// kInvalidArgument lists every difference that prevents `now` from resuming `stored`. For data, it
+// lists the configuration changes that matter.
 Status check_same_run(const CheckpointState& stored, const CheckpointState& now);
-// Of what keeps no run from continuing, but may change last bits: a different number of CPU
-// threads, another order of additions.
+// Warns of differences that do not prevent resuming but may change last bits, such as another
+// number of CPU threads or another order of additions.
 void warn_of_other_bits(const CheckpointState& stored, const CheckpointState& now);
-// kInvalidArgument: its adapters were trained beside other weights than those of `path` (empty:
-// random ones), of which these are the values, or a sample that is read for it.
+// kInvalidArgument if the stored adapters were trained on a base other than that of `path` (empty:
+// random weights). The base is given as `values`, or read from `path` as a sample.
 Status check_base(const StoredRun& stored, const BaseFingerprint& values, const std::string& path);
 Status check_base(aio::IoQueue& queue, const StoredRun& stored, const ModelShape& shape,
                   const std::string& path);

@@ -36,7 +36,7 @@ std::optional<UnitBinding::Widths> hash_widths(const config::Config& config,
       .grad_bytes = offload::element_bytes(plan.types.gradient)};
 }
 
-// Empty where it was removed.
+// Empty if the working directory was removed.
 std::string working_folder() {
   std::error_code error;
   return std::filesystem::current_path(error).string();
@@ -49,7 +49,7 @@ TrainingRun::TrainingRun(const config::Config& config, const MemoryPlan& plan)
 
 TrainingRun::~TrainingRun() {
   if (is_in_step_ && is_first_rank()) static_cast<void>(lead(Order::kEnd));
-  if (is_in_step_) static_cast<void>(ranks().link->barrier());  // rank 0 last
+  if (is_in_step_) static_cast<void>(ranks().link->barrier());  // rank 0 leaves last
 }
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
@@ -148,7 +148,7 @@ Status TrainingRun::resume(CheckpointReader& checkpoint, const Progress& progres
     SLUICE_RETURN_IF_ERROR(
         check_base(checkpoint.state().run, base()->fingerprint(), config_.model.init_from));
   }
-  // Imported weights are at the beginning of this run, whose loss scale has not begun to move.
+  // Imported weights are the start of this run, whose loss scale has not changed yet.
   TrainState state = checkpoint.state().run.imported() ? trainer_->state()
                                                        : train_state(checkpoint.state().position);
   SLUICE_ASSIGN_OR_RETURN(state,

@@ -1,12 +1,12 @@
-// TrainingRun: everything a configuration asks for, built and wired: drives, offloaders, model,
+// TrainingRun: builds and connects everything a configuration asks for: drives, offloaders, model,
 // data, trainer. Its plan (memory_plan.h) is made before anything is allocated.
 //
-// What is nvme in the configuration lies in two stores, sluice-<name>-params and
-// sluice-<name>-optimizer, on the paths of the configuration; <name> follows from the run's
-// directory, so that a run finds, and replaces, what its own killed predecessor left.
+// What the configuration places on nvme is in two stores, sluice-<name>-params and
+// sluice-<name>-optimizer, on its paths. <name> follows from the run's directory. A run thus finds
+// and replaces the stores of its own killed predecessor.
 //
 // Threads: one.
-// Errors:  create() and the calls that return Status as values; step() and evaluate() throw as
+// Errors:  create() and the calls that return Status return them; step() and evaluate() throw as
 //          Trainer does.
 #pragma once
 
@@ -33,39 +33,40 @@ namespace sluice::engine {
 
 class TrainingRun final : public SavedRun {
  public:
-  // `plan` is the one of this configuration. The state is not there yet: initialise().
+  // `plan` is the plan of this configuration. The state is not set yet: call initialise() or
+  // resume().
   //
-  // With several ranks all of them make one with the plan of theirs, over `link`, which must
-  // outlive it, and all initialise or resume. Then the first rank leads: what it calls of the rest
-  // is done by the others in follow(), until it has gone. Whoever fails has to abort the link, once
-  // the run is gone, so that the others do not wait.
+  // With several ranks, each rank creates a TrainingRun with its own plan over `link`, which must
+  // outlive it, and each initialises or resumes. Then the first rank leads: the others repeat its
+  // remaining calls in follow(), until it is destroyed. A rank that fails must destroy its run and
+  // then abort the link, so that the others do not wait.
   static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
                                                      const MemoryPlan& plan,
                                                      Communicator* link = nullptr);
   bool is_first_rank() const { return ranks().part.rank == 0; }
-  // Of every rank, once the state is there or could not be had, as `own` says: none goes on before
-  // all can. Where one has failed, or reads other data or weights than the first one, all get an
-  // error: the first rank what happened and on which rank, the others kCancelled.
+  // Called on every rank once its state is set, or has failed with `own`. No rank continues before
+  // all can. All ranks get an error if one has failed, or reads other data or weights than the
+  // first rank. The first rank's error names the cause and the rank; the others get kCancelled.
   Status begin_together(const Status& own);
-  // Of another rank. Throws as step() does.
+  // For the other ranks. Throws as step() does.
   Status follow();
   ~TrainingRun() override;  // removes the stores
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  // Masters from model.init_from or at random, moments zero; where adapters are trained, those are
-  // the base's weights, and the adapters are of recipe.lora.adapter or at random. Progress:
-  // elements done; one call at a time, on any thread. Its error ends the call.
+  // Sets masters from model.init_from or at random, and moments to zero. If adapters are trained,
+  // those are the base's weights, and the adapters come from recipe.lora.adapter or are random.
+  // Progress counts elements, one call at a time, on any thread. An error that it returns ends the
+  // call.
   using Progress = RunState::Progress;
   Status initialise(const Progress& progress);
-  // Instead: all state as it was when the checkpoint was written, so that the next step has the
-  // bits of a run that never stopped. kInvalidArgument names what this run does not have in common
-  // with that one; a different number of CPU threads, which may change last bits, only causes a
-  // warning.
+  // Restores all state from the checkpoint instead, so that the next step is bit-identical to that
+  // of a run that never stopped. kInvalidArgument names what differs between the two runs. A
+  // different number of CPU threads, which may change last bits, only causes a warning.
   Status resume(CheckpointReader& checkpoint, const Progress& progress);
 
   StepOutcome step();
-  // Over run.eval_batches batches of the validation data, or all of it if that is less.
+  // Evaluates run.eval_batches batches of the validation data, or all of it if that is less.
   double evaluate();
 
   Status take_state(const TakeState& take, offload::Calls calls) override;
@@ -75,12 +76,12 @@ class TrainingRun final : public SavedRun {
                                       const CheckpointState& state) override;
   CheckpointState checkpoint_state() const override;
 
-  // All masters under Hugging Face's names, adapters under PEFT's, as one safetensors file.
+  // All masters as one safetensors file: under Hugging Face's names, or PEFT's for adapters.
   Status save_weights(const std::string& path, DType dtype);
 
-  // Start it before the first step to have a trace; with several ranks, on each.
+  // Start it before the first step to record a trace; with several ranks, on each rank.
   TraceLog& trace() { return parts_->trace(); }
-  // After the last step: what all ranks have traced, as one file. Replaces what is there.
+  // After the last step: writes the traces of all ranks as one file, replacing `path`.
   Status write_trace(const std::string& path);
 
   RunDrives& drives() { return parts_->drives(); }
@@ -93,7 +94,7 @@ class TrainingRun final : public SavedRun {
   std::uint64_t samples_per_epoch() const { return data_->samples_per_epoch(); }
   bool has_validation() const { return data_->has_validation(); }
 
-  // After the last step, of all ranks: their sums, and of the fullest GPU.
+  // After the last step: sums over all ranks, and the values of the fullest GPU.
   using Memory = Resources::Memory;
   Memory memory() const;
   GpuUse gpu_use() const;  // during the last step, of all ranks' GPUs
@@ -107,9 +108,9 @@ class TrainingRun final : public SavedRun {
   enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
   nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);
-  // What one rank's step moved, took and holds.
+  // One rank's traffic, times and memory during a step.
   struct StepFigures;
-  // Sums of them, and of times the longest, which go into the step's outcome.
+  // Combines them over the ranks into the step's outcome: sums, and the longest times.
   Status share_figures(StepOutcome& outcome);
   GpuUse own_gpu_use() const;
   Result<TraceLog::Others> gather_traces(TraceProcess& own);
@@ -118,7 +119,7 @@ class TrainingRun final : public SavedRun {
   LossSum evaluate_pass(std::uint64_t first, LossSum total);
   std::uint64_t evaluation_group() const;
   Status set_initial_state(const Progress& progress);
-  // Of what load_base() leaves to do.
+  // Progress of the work that remains after load_base().
   Progress behind_base(const Progress& progress) const;
   Status load_base(const Progress& progress);
   BaseParameters* base() const {
@@ -127,12 +128,12 @@ class TrainingRun final : public SavedRun {
 
   const config::Config config_;
   const MemoryPlan plan_;
-  // Whether the other ranks are where this one is: else nothing is said to them at the end.
+  // False if the other ranks are not at the same point: then no message is sent at the end.
   bool is_in_step_ = false;
   Traffic all_traffic_;               // with several ranks
-  Memory all_memory_;                 // likewise
-  GpuUse all_gpu_use_;                // likewise
-  std::string stored_configuration_;  // in its checkpoints
+  Memory all_memory_;                 // with several ranks
+  GpuUse all_gpu_use_;                // with several ranks
+  std::string stored_configuration_;  // for its checkpoints
   std::unique_ptr<Model> model_;
   std::unique_ptr<RunData> data_;
   std::unique_ptr<Resources> parts_;

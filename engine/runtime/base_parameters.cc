@@ -20,17 +20,17 @@ using offload::ParamOffloader;
 
 namespace {
 
-// Read at once, and the least that a thread is woken for.
+// Elements that are read at once, and the least work for which a thread is woken.
 constexpr std::uint64_t kTileElements = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLeastPiece = std::uint64_t{1} << 14;
 
-// How many of a unit's elements [first, first + count) are in 8 bits; the rest are behind them.
+// How many of a unit's elements [first, first + count) are in 8 bits; the others follow them.
 std::uint64_t quantised_of(const offload::Int8Blocks& blocks, std::uint64_t first,
                            std::uint64_t count) {
   return std::clamp(blocks.elements, first, first + count) - first;
 }
 
-// Bytes of a unit of which the host of this rank has consecutive ones.
+// The consecutive bytes of a unit that this rank's host has.
 class HostPart {
  public:
   HostPart(std::span<std::byte> part, std::uint64_t first) : part_(part), first_(first) {}
@@ -50,7 +50,7 @@ class HostPart {
   const std::uint64_t first_;
 };
 
-// All of them are finite.
+// Only for finite values: reading refuses others.
 Error too_large(const UnitLayout& unit) {
   return {ErrorCode::kCorrupt, "unit " + unit.name +
                                    " of the model has a number that is too large for 8 bits with "
@@ -92,7 +92,7 @@ std::unique_ptr<UnitParameters> BaseParameters::beside(std::unique_ptr<UnitParam
   return make_adapted_unit_parameters(model_, std::move(made_), std::move(adapters));
 }
 
-// Of all units, on their way.
+// The state of a load of all units.
 struct BaseParameters::Load {
   ReadParameter read;
   const std::function<Status(std::uint64_t done)>& progress;
@@ -101,8 +101,8 @@ struct BaseParameters::Load {
   std::uint64_t done = 0;
 };
 
-// Elements [first, first + values.size()) of the unit, in the bytes that this rank's host has of
-// it, as far as they are among them. False where 8 bits cannot hold one of those.
+// Writes elements [first, first + values.size()) of the unit, as far as they are in this rank's
+// bytes of it. False if 8 bits cannot hold one of them.
 bool BaseParameters::put(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
                          std::span<std::byte> to) const {
   const offload::UnitShard shard = form_.shard(unit);
@@ -138,7 +138,8 @@ bool BaseParameters::put(const UnitLayout& unit, std::uint64_t first, std::span<
   return true;
 }
 
-// The same elements as they are computed with, which is what a unit that lives on the device has.
+// Writes the same elements in the type they are computed with, which is how a unit that lives on
+// the device stores them.
 bool BaseParameters::put_computed(const UnitLayout& unit, std::uint64_t first,
                                   std::span<const float> values, std::byte* to) const {
   const auto width = static_cast<std::uint64_t>(offload::param_bytes_per_element(form_.form));
@@ -157,7 +158,7 @@ bool BaseParameters::put_computed(const UnitLayout& unit, std::uint64_t first,
   return true;
 }
 
-// With all threads: work(begin, end), in whole blocks. False where any of it is.
+// Runs work(begin, end) on all threads, in whole blocks. False if any of these calls returns false.
 bool BaseParameters::in_pieces(std::uint64_t elements, const PieceWork& work) const {
   const std::uint64_t most = elements / kLeastPiece;
   const int pieces = executor_ == nullptr

@@ -1,11 +1,11 @@
-// BaseParameters: the frozen parameters of a model beside which adapters are trained. They are read
-// once, from a weights file, and never change: on the host, in RAM or a store of their own on NVMe,
-// or, for resident units, on the GPU alone. Every rank reads all of them; of what is sharded
-// (BaseForm) its host keeps this rank's part.
+// BaseParameters: the frozen parameters of a model on which adapters are trained. They are read
+// once, from a weights file, and never change. They are on the host, in RAM or in a separate store
+// on NVMe; resident units are only on the GPU. Every rank reads all of them. If they are sharded
+// (BaseForm), its host keeps this rank's part.
 //
-// Memory:  plan.base; load() works through some MiB.
+// Memory:  plan.base; load() uses some MiB of scratch.
 // Threads: one.
-// Errors:  name the file, or the unit.
+// Errors:  name the file or the unit.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace sluice::engine {
 
 class BaseParameters {
  public:
-  // `plan` has a base; `model` is the run's. All must outlive it. `executor`: may be null.
+  // `plan` must have a base; `model` is the run's. All must outlive it. `executor` may be null.
   struct Environment {
     RunDrives* drives = nullptr;
     aio::Executor* executor = nullptr;
@@ -39,15 +39,15 @@ class BaseParameters {
                                                         const Environment& environment);
   ~BaseParameters();  // removes the store
 
-  // What passes get: these, and the adapters. Once.
+  // Returns what passes get: the base and the adapters. Call it once.
   std::unique_ptr<UnitParameters> beside(std::unique_ptr<UnitParameters> adapters);
 
-  // From model.init_from, or at random where that is empty. `progress`: elements done; its error
-  // ends the call.
+  // Loads from model.init_from, or initializes at random if that is empty. `progress` gets the
+  // elements done; its error ends the call.
   Status load(const config::Config& config, aio::IoQueue& queue, const ModelShape& shape,
               const std::function<Status(std::uint64_t done)>& progress);
   std::uint64_t elements() const { return elements_; }
-  const BaseFingerprint& fingerprint() const { return fingerprint_; }  // once loaded
+  const BaseFingerprint& fingerprint() const { return fingerprint_; }  // valid after load()
 
   offload::ParamStats stats() const { return params_->stats(); }
 
@@ -63,14 +63,14 @@ class BaseParameters {
   bool in_pieces(std::uint64_t elements, const PieceWork& work) const;
 
   const ModelLayout& model_;
-  const ModelLayout layout_;  // of the base
+  const ModelLayout layout_;  // the base's layout
   const BaseForm form_;
   aio::Executor* const executor_;  // may be null
   std::uint64_t elements_ = 0;
   BaseFingerprint fingerprint_;
   std::unique_ptr<offload::ParamOffloader> params_;
-  std::unique_ptr<UnitParameters> made_;  // until beside()
-  UnitParameters* device_ = nullptr;      // the same, for as long as it lives
+  std::unique_ptr<UnitParameters> made_;  // until the passes get it
+  UnitParameters* device_ = nullptr;      // the same object, while it lives
 };
 
 }  // namespace sluice::engine

@@ -17,7 +17,7 @@ PassContext context(int unit, std::size_t micro_batch, const StepBatch& batch) {
   return pass;
 }
 
-// What the head makes of its input, for each micro-batch.
+// The head's pass over each micro-batch.
 using HeadPass = at::Tensor (HeadUnit::*)(const UnitViews& parameters, const at::Tensor& input,
                                           const at::Tensor& targets) const;
 

@@ -1,10 +1,10 @@
-// Passes that only compute forward, and the loss that they end with: a forward pass without dropout
-// that keeps nothing, unit by unit with all micro-batches of the batch, so parameters are fetched
+// Forward-only passes and the loss they end with. A pass has no dropout and keeps nothing. It runs
+// all micro-batches of the batch through a unit before the next unit, so parameters are fetched
 // once, however many micro-batches there are.
 //
-// Memory:  a unit's input for each micro-batch, and what one micro-batch works with.
-// Threads: the one that trains.
-// Errors:  as c10::Error or TrainError.
+// Memory:  a unit's input for each micro-batch, and the working memory of one micro-batch.
+// Threads: the training thread.
+// Errors:  thrown: c10::Error or TrainError.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,8 @@
 
 namespace sluice::engine {
 
-// Runs the program of a pass, as one of many of its kind: the next one's parameters are read while
-// this one ends.
+// Runs the program of a forward pass. It expects a similar pass to follow, whose first parameters
+// are read while this one ends.
 void run_forward(Resources& parts, Passes& passes);
 
 struct LossSum {
@@ -30,12 +30,13 @@ struct LossSum {
   }
 };
 
-// Of each micro-batch of the batch, to be added one by one: so the sum does not depend on how many
-// are evaluated together. The parameters must be there: no update may be in progress. With none,
-// parameters are fetched all the same, as other ranks may have some.
+// The loss sum of each micro-batch. The caller adds them one by one, so that the total does not
+// depend on how many are evaluated together. The parameters must be up to date: no update may be in
+// progress. An empty batch fetches parameters all the same, because other ranks may have
+// micro-batches.
 std::vector<LossSum> evaluate_batch(Resources& parts, const Model& model, const StepBatch& batch);
-// The loss of each target instead: for each micro-batch fp32 [B, T] on the host, 0 where it is
-// ignored.
+// The loss of each target instead: for each micro-batch fp32 [B, T] on the host, 0 for ignored
+// targets.
 std::vector<at::Tensor> evaluate_tokens(Resources& parts, const Model& model,
                                         const StepBatch& batch);
 

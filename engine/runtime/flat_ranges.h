@@ -1,4 +1,4 @@
-// Which parameters a range of a unit's flat order covers. Without LibTorch.
+// Finds the parameters in a range of a unit's flat order. Does not use LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace sluice::engine {
 
 // Calls visit(parameter, first element in it, offset in the range, elements) for each parameter
-// that has elements in [first, first + elements), in ascending order; the gaps between parameters
-// are left out. Stops at the first error of visit, and returns it.
+// that has elements in [first, first + elements), in ascending order. Gaps between parameters are
+// left out. Stops at the first error of visit, and returns it.
 template <typename Visit>
 auto for_each_parameter(const UnitLayout& layout, std::uint64_t first, std::uint64_t elements,
                         const Visit& visit)

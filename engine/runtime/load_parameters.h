@@ -1,4 +1,5 @@
-// Weights into the parameter offloader, for runs that do not train; and unit by unit for others.
+// Loads weights into the parameter offloader, for runs that do not train, and reads them unit by
+// unit for other runs.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ namespace sluice::engine {
 using ReadParameter =
     std::function<Status(const ParameterSpec&, std::uint64_t first, std::span<float> values)>;
 
-// The values of a unit in its flat order, a tile at a time, zero in the gaps between parameters.
-// `scratch` holds them meanwhile.
+// Visits a unit's values in its flat order, a tile at a time, with zeros in the gaps between
+// parameters. `scratch` is the buffer for a tile.
 using VisitTile = std::function<Status(std::uint64_t first, std::span<const float> values)>;
 Status read_unit(const UnitLayout& unit, const ReadParameter& read, std::vector<float>& scratch,
                  const VisitTile& visit, std::uint64_t tile_elements = offload::kTileElements);
@@ -31,12 +32,12 @@ struct LoadParameters {
   std::function<Status(std::uint64_t done)> progress;  // elements
 };
 
-// For a caller who wants to know how much of all it is, and cannot stop it.
+// Adapts a progress callback that gets the total and cannot stop the call.
 std::function<Status(std::uint64_t done)> shown(
     const std::function<void(std::uint64_t done, std::uint64_t total)>& progress,
     const ModelLayout& model);
 
-// All units, in the form used for computing.
+// Loads all units in the form used for computing.
 Status load_parameters(const LoadParameters& load);
 
 }  // namespace sluice::engine

@@ -1,5 +1,4 @@
-// The parts that a training run and an evaluation have in common, as the configuration asks for
-// them.
+// The parts that training runs and evaluations share, made as the configuration asks.
 #pragma once
 
 #include <memory>
@@ -22,22 +21,22 @@
 
 namespace sluice::engine {
 
-// The queues refer to the backend, the watchdog (null: not wanted) to the queues.
+// The queues refer to the backend, and the watchdog (null: disabled) refers to the queues.
 struct RunDrives {
   std::unique_ptr<aio::IoBackend> backend;
   std::unique_ptr<aio::IoQueue> reads;
   std::unique_ptr<aio::IoQueue> writes;
-  std::unique_ptr<aio::IoQueue> saves;  // of checkpoints
+  std::unique_ptr<aio::IoQueue> saves;  // for checkpoints
   std::unique_ptr<aio::IoWatchdog> watchdog;
 };
-// The observer, if there is one, must outlive them.
+// The observer, if any, must outlive them.
 Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer = nullptr);
 
-// The link between the GPUs of several ranks; empty where there is one rank, or no GPU.
+// The link between the GPUs of several ranks; empty if there is one rank, or no GPU.
 class GpuRanks {
  public:
-  // For all ranks to call. Puts itself before `ranks.link`, which must outlive it: from then on
-  // what GPUs exchange goes by NCCL, all else as before.
+  // Collective. Replaces `ranks.link` with a link that exchanges GPU memory through NCCL and all
+  // else through the original link, which must outlive it.
   Status connect(const MemoryPlan& plan, RankLink& ranks);
   CudaRankLink* get() const { return cuda_.get(); }  // null: empty
 
@@ -46,23 +45,23 @@ class GpuRanks {
   std::shared_ptr<CudaRankLink> cuda_;
 };
 
-// What the offloaders are made with: the plan's, in memory that the GPU's copies need pinned.
+// The offloaders' options, from the plan. If there is a GPU their memory is pinned for its copies.
 offload::ParamOffloader::Options param_options(const MemoryPlan& plan);
-offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan);  // plan.base is there
+offload::ParamOffloader::Options base_param_options(const MemoryPlan& plan);  // requires plan.base
 offload::OptimizerOffloader::Options optimizer_options(const MemoryPlan& plan);
 offload::InputSpill::Options spill_options(const MemoryPlan& plan);
 
-// Null where the plan keeps gradients elsewhere.
+// Null if the plan keeps gradients elsewhere.
 Result<std::unique_ptr<offload::ParamOffloader>> make_gradient_places(const MemoryPlan& plan,
                                                                       const RunDrives& drives);
 
-// On a GPU, in RAM, or in those places, if there are any. All must outlive it; during finish() the
-// executor is exclusive to it.
+// The sink accumulates on the GPU, in RAM, or in `places` if there are any. All must outlive it;
+// finish() needs the executor to itself.
 struct GradientParts {
   aio::Executor* executor = nullptr;
   offload::ParamOffloader* places = nullptr;  // make_gradient_places()
   RankLink ranks = {};
-  CudaRankLink* link = nullptr;  // of several ranks with GPUs
+  CudaRankLink* link = nullptr;  // only with several ranks with GPUs
   TraceLog* trace = nullptr;
 };
 Result<std::unique_ptr<GradientSink>> make_gradient_sink(const MemoryPlan& plan,
@@ -71,11 +70,11 @@ Result<std::unique_ptr<GradientSink>> make_gradient_sink(const MemoryPlan& plan,
 
 at::Device compute_device(const MemoryPlan& plan);
 
-// All must outlive it. `link`: of several ranks with GPUs.
+// All must outlive it. `link`: only with several ranks with GPUs.
 Result<std::unique_ptr<UnitParameters>> make_unit_parameters(
     const MemoryPlan& plan, const ModelLayout& model, offload::ParamOffloader& params,
     const RankLink& ranks, CudaRankLink* link, TraceLog* trace = nullptr);
-// Likewise of the plan's base; `base` is its layout.
+// The same for the plan's base, whose layout is `base`.
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(
     const MemoryPlan& plan, const ModelLayout& base, offload::ParamOffloader& params,
     const RankLink& ranks, CudaRankLink* link, TraceLog* trace = nullptr);

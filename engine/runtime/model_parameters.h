@@ -1,7 +1,7 @@
-// ModelParameters: what a run's passes compute with: all of a model's parameters, or adapters and
-// the frozen base beside which they are trained; in memory, or in stores of their own on NVMe.
+// ModelParameters: the parameters that a run's passes compute with: all of a model's, or adapters
+// and the frozen base on which they are trained. They are in memory, or in separate stores on NVMe.
 //
-// Memory:  what the plan has of parameters, their slots and the base.
+// Memory:  the plan's parameters, their slots and the base.
 // Threads: one.
 // Errors:  name the file, the store or the unit.
 #pragma once
@@ -20,29 +20,31 @@ namespace sluice::engine {
 
 class ModelParameters {
  public:
-  // All must outlive it. Executors check records of what is trained, and of the base; each may be
-  // null.
+  // All must outlive it. The executors verify the records of trained parameters and of the base;
+  // each may be null.
   struct Environment {
     RunDrives* drives = nullptr;
     aio::Executor* executor = nullptr;
     aio::Executor* base_executor = nullptr;
     TraceLog* trace = nullptr;
     RankLink ranks = {};
-    CudaRankLink* cuda_ranks = nullptr;  // on GPUs
+    CudaRankLink* cuda_ranks = nullptr;  // only on GPUs
   };
-  // Without content: load_model() (engine/run/load_model.h) sets it, or whoever trains.
+  // Leaves the values unset: load_model() (engine/run/load_model.h) or the training driver sets
+  // them.
   static Result<std::unique_ptr<ModelParameters>> create(const MemoryPlan& plan,
                                                          const ModelLayout& model,
                                                          const Environment& environment);
   ~ModelParameters();  // removes the stores
-  // No pass follows: what one holds that ended in its middle is released. units() are gone.
+  // Call it when no pass follows: releases units that an aborted pass still holds. units() is then
+  // invalid.
   void end_passes() { units_.reset(); }
   ModelParameters(const ModelParameters&) = delete;
   ModelParameters& operator=(const ModelParameters&) = delete;
 
-  UnitParameters& units() const { return *units_; }               // as passes get them
-  offload::ParamOffloader& trained() const { return *trained_; }  // without the base
-  BaseParameters* base() const { return base_.get(); }            // null: there are no adapters
+  UnitParameters& units() const { return *units_; }               // for passes
+  offload::ParamOffloader& trained() const { return *trained_; }  // not the base
+  BaseParameters* base() const { return base_.get(); }            // null: no adapters
   offload::ParamStats stats() const { return trained_->stats(); }
 
  private:

@@ -19,8 +19,8 @@ int threads_of(const config::Config& config, const Resources::Environment& envir
   if (environment.use == Resources::Use::kForward) return compute_threads(config);
   const int ranks =
       environment.link != nullptr ? environment.link->world_size(ProcessGroup::kNode) : 1;
-  // A launcher may have left LibTorch one thread (torchrun does): what changes no bit may have
-  // more.
+  // A launcher may have left LibTorch one thread (torchrun does). Work whose results do not depend
+  // on the number of threads may use more.
   return environment.workers > 0 ? std::max(environment.workers / ranks, 1)
                                  : worker_threads(config, ranks);
 }
@@ -43,7 +43,8 @@ Result<std::unique_ptr<Resources>> Resources::create(const config::Config& confi
   return made;
 }
 
-// A binding has a lease of a unit whose update failed, and a sink of one whose backward did.
+// The binding may hold a lease of a unit whose update failed, and the sink one of a unit whose
+// backward failed.
 Resources::~Resources() {
   if (optimizer_) static_cast<void>(optimizer_->drain());
   binding_.reset();
@@ -56,11 +57,11 @@ Resources::~Resources() {
   if (gradient_places_) warn_of(gradient_places_->remove());
 }
 
-// The cap counts what CUDA and NCCL take beside LibTorch's allocator.
+// The configured cap includes the memory that CUDA and NCCL take outside LibTorch's allocator.
 Status Resources::limit_gpu(const config::Config& config) const {
   if (!plan_.cuda) return {};
-  // Adapters' passes need blocks of many more sizes: at 8 x 2048 tokens of Qwen3-8B in 24 GiB the
-  // holes between them were more than what the plan leaves.
+  // Adapters' passes need blocks of many more sizes. For Qwen3-8B with 8 x 2048 tokens in 24 GiB,
+  // fragmentation took more than the plan leaves free.
   if (plan_.base) grow_cuda_segments();
   if (!config.budget.gpu_gib) return {};
   const auto cap = static_cast<std::uint64_t>(*config.budget.gpu_gib * kGiB);
@@ -179,7 +180,8 @@ Resources::Traffic Resources::traffic() const {
   return traffic;
 }
 
-// Where the kernel does not say, it is 0; and it does not count what a GPU's driver pins.
+// The pinned bytes are 0 if the kernel does not report them; the memory that a GPU's driver pins is
+// not counted.
 Resources::Memory Resources::memory() const {
   const auto asked = process_memory();
   const ProcessMemory memory = asked.ok() ? *asked : ProcessMemory();

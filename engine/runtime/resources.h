@@ -1,12 +1,12 @@
-// Resources: the parts of a run, made and owned in one place: drives, executors, parameters, the
-// gradient sink, the optimizer and its binding, the inputs of units, links and the trace. Whoever
-// drives a run (a configuration's training, a script, evaluation, generation) says what it is for,
-// and gets the same parts made in the same way.
+// Resources: makes and owns the parts of a run: drives, executors, parameters, the gradient sink,
+// the optimizer and its binding, the inputs of units, links and the trace. Every driver of a run (a
+// configuration's training, a script, evaluation, generation) states its use, and gets the same
+// parts made in the same way.
 //
-// Memory:  the plan's; taken by create(), and given back by the destructor, which also removes the
-//          stores on NVMe.
+// Memory:  the plan's. create() takes it; the destructor returns it, and removes the stores on
+//          NVMe.
 // Threads: one at a time.
-// Errors:  create() as a value, naming the file, the store or the unit.
+// Errors:  create() returns them; they name the file, the store or the unit.
 #pragma once
 
 #include <cstdint>
@@ -37,24 +37,24 @@ namespace sluice::engine {
 class Resources {
  public:
   enum class Use : std::uint8_t {
-    kForward,  // passes without a gradient: parameters alone
-    kPasses,   // training; what is between forward and backward is kept by whoever computes it
-    kSteps,    // training in whole steps, whose units' inputs are kept here
+    kForward,  // passes without a gradient: only parameters
+    kPasses,   // training; the caller keeps tensors between forward and backward
+    kSteps,    // training in whole steps; units' inputs are kept here
   };
-  // Parameters beside those that are trained, which come and go and have no gradient.
+  // Frozen parameters that are fetched and released next to the trained ones, without gradients.
   struct Frozen {
     const MemoryPlan* plan = nullptr;
     const ModelLayout* model = nullptr;
   };
   struct Environment {
     Use use = Use::kSteps;
-    Communicator* link = nullptr;  // of several ranks; null: there is one
+    Communicator* link = nullptr;  // null: there is one rank
     std::optional<Frozen> frozen = {};
-    // Threads that update and add, of all ranks of this host; 0: as the configuration says.
+    // Threads for updates and additions, over all ranks of this host; 0: from the configuration.
     int workers = 0;
   };
-  // Everything that is passed in must outlive it; `config` is read here alone. With several ranks
-  // on GPUs for all of them to call.
+  // Everything passed in must outlive it, except `config`, which only create() reads. Collective if
+  // there are several ranks with GPUs.
   static Result<std::unique_ptr<Resources>> create(const config::Config& config,
                                                    const MemoryPlan& plan, const ModelLayout& model,
                                                    const Environment& environment);
@@ -68,28 +68,28 @@ class Resources {
   TraceLog& trace() { return trace_; }
   RunDrives& drives() { return drives_; }
   ModelParameters& parameters() const { return *parameters_; }
-  ModelParameters* frozen() const { return frozen_.get(); }  // null: nothing is
+  ModelParameters* frozen() const { return frozen_.get(); }  // null: no frozen parameters
 
   bool trains() const { return optimizer_ != nullptr; }
 
-  // ---- not of kForward
+  // ---- not for kForward
   aio::Executor& update_executor() const { return *update_executor_; }
   offload::OptimizerOffloader& optimizer() const { return *optimizer_; }
   GradientSink& gradients() const { return *gradients_; }
-  // What an update finds its parameters and gradients by.
+  // Gives an update its parameters and gradients.
   UnitBinding& binding() const { return *binding_; }
-  // Units whose gradients on NVMe will be wanted, in this order. A hint.
+  // Hint: the order in which units' gradients on NVMe will be needed.
   void expect_gradients(std::span<const int> order);
-  // Every update applied, everything on its way written.
+  // Waits until every update is applied and every write has ended.
   Status drain();
-  // What a checkpoint holds of it.
+  // The state that a checkpoint stores.
   RunState state() const;
 
-  // ---- of kSteps
+  // ---- only for kSteps
   UnitInputStore& unit_inputs() const { return *unit_inputs_; }
   PhaseClock& clock() const { return *clock_; }
 
-  // ---- for metrics; of this rank
+  // ---- metrics of this rank
   struct Traffic {
     std::uint64_t nvme_read_bytes = 0;
     std::uint64_t nvme_write_bytes = 0;
@@ -118,23 +118,23 @@ class Resources {
 
   const MemoryPlan& plan_;
   const ModelLayout& model_;
-  const std::unique_ptr<Communicator> own_link_;  // of one rank
+  const std::unique_ptr<Communicator> own_link_;  // for a single rank
   GpuRanks cuda_ranks_;
   RankLink ranks_;
   TraceLog trace_;
   IoTrace io_trace_{trace_};
   std::unique_ptr<GpuMonitor> gpu_monitor_;
   RunDrives drives_;
-  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, under the next forward
-  std::unique_ptr<aio::Executor> gradient_executor_;  // casts, and checks of what is read
+  std::unique_ptr<aio::Executor> update_executor_;    // AdamW, during the next forward
+  std::unique_ptr<aio::Executor> gradient_executor_;  // casts, and checks of records read
   std::unique_ptr<ModelParameters> parameters_;
   std::unique_ptr<ModelParameters> frozen_;
-  std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state is there
+  std::unique_ptr<offload::DeviceTier> gpu_tier_;  // null: no state on the GPU
   std::unique_ptr<offload::OptimizerOffloader> optimizer_;
-  std::unique_ptr<offload::ParamOffloader> gradient_places_;  // null: no gradient is on NVMe
+  std::unique_ptr<offload::ParamOffloader> gradient_places_;  // null: no gradients on NVMe
   std::unique_ptr<GradientSink> gradients_;
   std::unique_ptr<UnitBinding> binding_;
-  std::unique_ptr<offload::InputSpill> spill_;  // null: no unit's input goes to the drives
+  std::unique_ptr<offload::InputSpill> spill_;  // null: no inputs are spilled
   std::unique_ptr<UnitInputStore> unit_inputs_;
   std::unique_ptr<PhaseClock> clock_;
 };

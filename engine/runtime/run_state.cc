@@ -10,7 +10,7 @@ namespace sluice::engine {
 
 namespace {
 
-// The part of a unit's slice that each parameter has.
+// Visits the part of each parameter in a slice of a unit.
 template <typename Visit>
 Status for_each_part(const UnitLayout& layout, const offload::StateSlice& slice,
                      const Visit& visit) {
@@ -45,7 +45,7 @@ Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& pro
                      std::int64_t after_step) const {
   const std::uint64_t total = elements();
   std::uint64_t done = 0;
-  std::mutex progress_mutex;  // guards done, and the calls
+  std::mutex progress_mutex;  // guards done, and serializes progress()
   UnitBinding binding({params, units}, UnitBinding::Access::kReplace, *model);
   const auto fill_and_count = [&](int unit, const offload::StateSlice& slice) -> Status {
     SLUICE_RETURN_IF_ERROR(for_each_part(model->layout(unit), slice, fill));

@@ -1,6 +1,6 @@
-// RunState: master weights and moments of a run, parameter by parameter, on whatever tier they are.
+// RunState: a run's master weights and moments by parameter, whichever tier they are on.
 //
-// Threads: one; callbacks come on any thread of the optimizer's executor.
+// Threads: one; callbacks run on any thread of the optimizer's executor.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,36 @@
 
 namespace sluice::engine {
 
-// State of one parameter, which is the model's.
+// Gets state of one parameter of the model.
 using TakeState = std::function<Status(const ParameterSpec&, const offload::ConstStateSlice&)>;
 
-// The parameters of a slice of a unit's state.
+// Calls `take` for each parameter in a slice of a unit's state.
 Status take_parameters(const UnitLayout& layout, const offload::StateSlice& slice,
                        const TakeState& take);
 
 // All must outlive it.
 struct RunState {
   offload::OptimizerOffloader* optimizer = nullptr;
-  offload::ParamOffloader* params = nullptr;  // of what is trained
+  offload::ParamOffloader* params = nullptr;  // trained parameters
   UnitParameters* units = nullptr;
   const ModelLayout* model = nullptr;
   offload::RankPart ranks = {};
 
-  // With the gaps; of this rank.
+  // The elements of this rank's state, including the gaps between parameters.
   std::uint64_t elements() const;
 
-  // Sets the state of one parameter's elements; the moments are zero before. `after_step`: see
+  // Sets the state of one parameter's elements; the moments are zero on entry. `after_step`: see
   // OptimizerOffloader::restore().
   using Fill = std::function<Status(const ParameterSpec&, const offload::StateSlice&)>;
-  // Elements done; one call at a time, on any thread. Its error ends the call.
+  // Gets the number of elements done, one call at a time, on any thread. An error that it returns
+  // ends the operation.
   using Progress = std::function<Status(std::uint64_t done, std::uint64_t total)>;
   Status set(const Fill& fill, offload::Calls calls, const Progress& progress,
              std::int64_t after_step = 0) const;
-  // OptimizerOffloader::amend(): the slices have the state of one parameter's elements as it is.
+  // See OptimizerOffloader::amend(). Each slice holds the current state of one parameter's
+  // elements.
   Status amend(std::span<const int> units, const Fill& change) const;
-  // OptimizerOffloader::snapshot(), of this rank.
+  // See OptimizerOffloader::snapshot(). Visits this rank's state.
   Status take(const TakeState& take, offload::Calls calls) const;
 };
 

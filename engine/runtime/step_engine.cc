@@ -27,14 +27,14 @@ void StepEngine::expect(const StepProgram& program, bool updates_run, std::span<
       program, updates_run, [&](int unit, auto direction) { return units.keeps(unit, direction); });
   order.insert(order.end(), then.begin(), then.end());
   expect_on_host(parts_.parameters().trained(), order);
-  // What no update changes is asked for by passes alone.
+  // Updates never ask for frozen parameters, so their order is that of the passes alone.
   std::vector<int> passes = wanted(program);
   passes.insert(passes.end(), then.begin(), then.end());
   units.expect_base(passes);
 }
 
-// However it ends, no unit is left acquired. Where a GPU has failed, it fails again as units are
-// released: after another exception that is not reported.
+// Leaves no unit acquired, however it ends. A GPU that has failed fails again when units are
+// released; that second error is dropped.
 void StepEngine::run(const StepProgram& program, Passes& passes, std::size_t first,
                      std::size_t end) {
   try {
@@ -52,7 +52,7 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
   if (position == 0 || operation.wave != program[position - 1].wave)
     passes.begin_wave(operation.wave);
   switch (operation.op) {
-    case StepOp::kAwaitUpdates:  // StepUpdate has
+    case StepOp::kAwaitUpdates:  // StepUpdate has done it
       break;
     case StepOp::kAwaitUpdate:
       waited_ns_ += must(await_update(unit));
@@ -77,7 +77,8 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
     case StepOp::kKeepSum:
     case StepOp::kSendGradient: {
       passes.begin_phase(PassPhase::kGradient, unit);
-      // After the sum, on the ranks' one stream, it would keep the next backward waiting.
+      // Enqueued after the sum, on the ranks' single stream, a gather would delay the next
+      // backward.
       const bool gathers = parts_.parameters().units().prefetch_gathers();
       if (gathers) prefetch_after(program, position);
       close_gradient(unit, operation.op == StepOp::kSendGradient);
@@ -93,12 +94,12 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
       passes.end_waves();
       sum_gradients();
       break;
-    case StepOp::kUpdate:  // StepUpdate's, which sees the totals first
+    case StepOp::kUpdate:  // by StepUpdate, which needs the totals first
       break;
   }
 }
 
-// With the parameters that were fetched for it. The first unit's backward computes with none.
+// Computes with the parameters fetched for the operation. The first unit's backward needs none.
 void StepEngine::compute(const StepOperation& operation, Passes& passes) {
   const bool reads = operation.op != StepOp::kBackward || operation.unit > 0;
   const UnitViews views = reads ? fetched_.views(parts_.model(), operation.unit) : UnitViews();
@@ -111,8 +112,8 @@ void StepEngine::compute(const StepOperation& operation, Passes& passes) {
   fetched_.release();
 }
 
-// What the program fetches next; in forward only as far as the updates of the previous step have
-// come.
+// Prefetches the program's next units. In forward it stops at the first unit that the previous step
+// has not updated yet.
 void StepEngine::prefetch_after(const StepProgram& program, std::size_t position) {
   UnitParameters& units = parts_.parameters().units();
   const StepOperation& done = program[position];
@@ -125,7 +126,7 @@ void StepEngine::prefetch_after(const StepProgram& program, std::size_t position
     if (it.op == StepOp::kReadState) return;
     if (it.op != wanted) continue;
     if (gathers && before_updates) {
-      // Whether an update is done is not for each rank to find: all wait, for the next one alone.
+      // Ranks must not decide this independently, so all of them wait, for the next update only.
       waited_ns_ += must(await_update(it.unit));
       left = 1;
     }
@@ -136,14 +137,14 @@ void StepEngine::prefetch_after(const StepProgram& program, std::size_t position
   }
 }
 
-// What earlier waves have added up for the units whose gradients come next.
+// Prefetches the sums of earlier waves for the units whose gradients come next.
 void StepEngine::prefetch_sums(const StepProgram& program, std::size_t position) {
   int left = GradientSink::kSumsAhead;
   for (std::size_t next = position + 1; next < program.size() && left > 0; ++next) {
     const StepOperation& it = program[next];
     const bool begins_a_sum =
         it.wave == 0 && (it.op == StepOp::kHead || it.op == StepOp::kBackward);
-    if (begins_a_sum) return;  // it needs a place before any that is fetched
+    if (begins_a_sum) return;  // its sum needs a place before any prefetched sum
     if (it.op != StepOp::kFetchSum) continue;
     must(parts_.gradients().prefetch(it.unit));
     --left;
@@ -185,7 +186,7 @@ Result<const UnitViews*> StepEngine::acquire(int unit) {
 void StepEngine::prefetch(int unit) {
   UnitParameters& units = parts_.parameters().units();
   if (units.prefetch_gathers()) {
-    must(await_update(unit));  // whether it is done is not for each rank to find
+    must(await_update(unit));  // ranks must not decide this independently
     note_gather(unit);
   } else if (!is_ready(unit)) {
     return;
@@ -214,7 +215,7 @@ const GradientTotals& StepEngine::sum_gradients() {
 }
 
 void StepEngine::note_gather(int unit) {
-  constexpr std::uint64_t kPrime = 1099511628211U;  // FNV-1a's
+  constexpr std::uint64_t kPrime = 1099511628211U;  // FNV-1a
   order_ = (order_ ^ static_cast<std::uint64_t>(unit + 1)) * kPrime;
 }
 

@@ -1,14 +1,14 @@
 // StepEngine: carries out the operations of a program (offload/step_program.h) on the parts of a
-// run. Parameters come and go, updates are awaited, sums of gradients are fetched, kept and sent,
-// and what comes next is fetched ahead, all as the program says and written here alone. What is
-// computed is the driver's: it gets each operation that computes, with the parameters for it.
+// run. It follows the program to fetch and release parameters, wait for updates, move sums of
+// gradients, and prefetch. No other code does this. The driver does the computing: it gets each
+// computing operation, with its parameters.
 //
 //   engine.expect(program, ...);
 //   engine.run(program, passes);       whole, or a part of it: autograd may come in between
 //   engine.totals();                   after a program that ends with kNorm
 //
 // Threads: one at a time.
-// Errors:  thrown, as LibTorch's or TrainError; then no unit is left acquired.
+// Errors:  thrown: LibTorch's or TrainError; afterwards no unit is acquired.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@
 
 namespace sluice::engine {
 
-// What a driver computes, in the order of its program.
+// The computation of a driver, called in the order of its program.
 class Passes {
  public:
   virtual ~Passes() = default;
@@ -38,7 +38,7 @@ class Passes {
   virtual void backward(int /*unit*/, const UnitViews& /*parameters*/) {}
   // The last pass of a step is enqueued.
   virtual void end_waves() {}
-  // The host comes to this phase of a unit, or to what is of none.
+  // The host has reached this phase of a unit, or, at end_phase(), has left it.
   virtual void begin_phase(PassPhase /*phase*/, int /*unit*/) {}
   virtual void end_phase() {}
 
@@ -50,48 +50,48 @@ class Passes {
 
 class StepEngine {
  public:
-  // The parts must outlive it. `prefetch_units`: how many units are fetched ahead.
+  // The parts must outlive it. `prefetch_units`: how many units to prefetch.
   StepEngine(Resources& parts, int prefetch_units);
   StepEngine(const StepEngine&) = delete;
   StepEngine& operator=(const StepEngine&) = delete;
 
-  // The order in which the host's parameters will be wanted: by the program, and after it by
-  // `then`. What the device keeps is not asked for again. `updates_run`: those of the previous
-  // step, under the program. A hint.
+  // Hint: the order in which the host's parameters will be needed, by the program, and after it by
+  // `then`. It leaves out units that the device keeps. `updates_run`: the previous step's updates
+  // run while the program does.
   void expect(const offload::StepProgram& program, bool updates_run, std::span<const int> then);
-  // What a program asks the host for, without updates.
+  // The units that a program asks the host for, without updates.
   std::vector<int> wanted(const offload::StepProgram& program) const;
 
   void run(const offload::StepProgram& program, Passes& passes) {
     run(program, passes, 0, program.size());
   }
-  // Operations [first, end).
+  // Runs operations [first, end).
   void run(const offload::StepProgram& program, Passes& passes, std::size_t first, std::size_t end);
-  // Of the last step whose gradients were summed.
+  // Totals of the last step whose gradients were summed.
   const GradientTotals& totals() const { return totals_; }
 
-  // ---- single operations, for whoever is asked unit by unit
-  // How long it took, in ns.
+  // ---- single operations, for drivers that work unit by unit
+  // Returns the time waited, in ns.
   Result<std::int64_t> await_update(int unit);
-  // The unit's parameters; unless several are fetched by a program, one at a time.
+  // Returns the unit's parameters. Holds one unit at a time, unless a program fetches several.
   Result<const UnitViews*> acquire(int unit);
   void release(int unit) { parts_.parameters().units().release(unit); }
-  // Unless its update is not done yet. Never waits, where there is one rank.
+  // Does nothing if the unit's update is not done yet. With one rank it never waits.
   void prefetch(int unit);
-  // Of a unit whose gradient is added to next; one at a time.
+  // Opens the unit whose gradient is added to next; one at a time.
   void open_gradient(int unit);
-  // Until its sum is kept or sent; -1: none is open.
+  // The unit whose sum is neither kept nor sent yet; -1: none.
   int open_unit() const { return open_unit_; }
   int take_open_unit() { return std::exchange(open_unit_, -1); }
   void keep_sum(int unit);
   void send_gradient(int unit);
   void close_gradient(int unit, bool sends) { sends ? send_gradient(unit) : keep_sum(unit); }
-  // All gradients are where the optimizer wants them. On all ranks.
+  // Waits until all gradients are where the optimizer reads them. Collective.
   const GradientTotals& sum_gradients();
 
-  // How long programs have waited for updates, since the call before.
+  // The time programs have waited for updates since the last call.
   std::int64_t take_waited_ns();
-  // A hash of the units that were gathered, in their order: the same on all ranks.
+  // A hash of the units gathered so far, in order: equal on all ranks.
   std::uint64_t order() const { return order_; }
 
  private:

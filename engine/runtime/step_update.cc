@@ -37,13 +37,13 @@ void StepUpdate::apply(StepOutcome& outcome) {
   must(parts_.optimizer().step({.groups = scalars_,
                                 .source = &parts_.binding(),
                                 .background = options_.in_background,
-                                .number = state_.applied_step}));  // this one counts by now
+                                .number = state_.applied_step}));  // already counts this one
   outcome.times.update_exposed_ns += clock.now_ns() - begin_ns;
   parts_.parameters().units().changed();
 }
 
 // The part of the step's data that the losses point to: the micro-batches whose loss is not finite,
-// else the one with the largest. Each rank knows where its own are from.
+// else the one with the largest loss. Each rank can name the source of only its own data.
 std::string StepUpdate::suspects(const Data& data) const {
   constexpr std::size_t kMostNamed = 4;
   const RankLink& ranks = parts_.ranks();
@@ -62,7 +62,7 @@ std::string StepUpdate::suspects(const Data& data) const {
     text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
   }
   const std::size_t named = std::min(accused.size(), kMostNamed);
-  // Of this rank, by their numbers in the step.
+  // This rank's micro-batches, by number in the step.
   std::map<std::size_t, std::size_t> own_numbers;
   for (std::size_t m = 0; m < own.size(); ++m) {
     const auto number = order.number_in_step(static_cast<std::int64_t>(m), ranks.part.rank);

@@ -1,12 +1,12 @@
-// StepUpdate: how a step ends once its gradient is complete, whoever computed its passes: AdamW for
-// all units, or, where the gradient is not finite, a step that is skipped. It has what the next
-// step depends on besides weights and moments.
+// StepUpdate: ends a step once its gradient is complete, whichever driver computed the passes. It
+// runs AdamW for all units, or skips the step if the gradient is not finite. It owns the state
+// besides weights and moments on which the next step depends.
 //
-// A step whose gradient is not finite changes no parameter and no moment. Where it is skipped (by
-// the dynamic loss scale of fp16, or by run.non_finite_step) its batch is used up: global_step and
-// the loss scale advance, applied_step (Adam's t and the schedule's) does not.
+// A step whose gradient is not finite changes no parameter and no moment. The dynamic loss scale of
+// fp16 or run.non_finite_step may skip it. Its batch is then used up: global_step and the loss
+// scale advance, applied_step (Adam's t and the schedule's) does not.
 //
-// Threads: the one that trains.
+// Threads: the training thread.
 // Errors:  TrainError, NonFiniteGradient.
 #pragma once
 
@@ -27,11 +27,11 @@
 namespace sluice::engine {
 
 struct StepTimes {
-  std::int64_t forward_ns = 0;  // without waiting for updates
+  std::int64_t forward_ns = 0;  // without waits for updates
   std::int64_t backward_ns = 0;
-  std::int64_t update_ns = 0;          // of the last update that is done, overlapped or not
-  std::int64_t update_exposed_ns = 0;  // of updates: how long this step waited
-  // Of forward and backward, by phase; where they were measured (Trainer::measure_phases()).
+  std::int64_t update_ns = 0;          // the last completed update, overlapped or not
+  std::int64_t update_exposed_ns = 0;  // how long this step waited for updates
+  // Forward and backward by phase, if measured (Trainer::measure_phases()).
   std::optional<std::array<std::int64_t, kPassPhases>> passes = {};
 };
 
@@ -39,9 +39,9 @@ struct StepOutcome {
   double loss = 0;  // mean over the step's tokens
   double grad_norm = 0;
   double learning_rate = 0;
-  double loss_scale = 1;  // that was used
+  double loss_scale = 1;  // the one this step used
   bool skipped = false;
-  std::string warning;  // of a step that run.non_finite_step skipped: a sentence
+  std::string warning;  // if run.non_finite_step skipped the step: a sentence
   StepTimes times;
 };
 
@@ -49,18 +49,18 @@ class StepUpdate {
  public:
   struct Options {
     UpdateRules rules;
-    bool in_background = true;  // under the next forward
+    bool in_background = true;  // overlapped with the next forward
   };
-  // `parts` are of training, and must outlive it.
+  // `parts` must be made for training, and must outlive it.
   StepUpdate(Resources& parts, const Options& options, const TrainState& state)
       : parts_(parts), options_(options), state_(state) {}
 
   const TrainState& state() const { return state_; }
-  // Continues from there; between steps.
+  // Continues from `state`; call it between steps.
   void set_state(const TrainState& state) { state_ = state; }
   void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
 
-  // Of the next step.
+  // The next step's.
   double loss_scale() const { return engine::loss_scale(options_.rules, state_); }
   double learning_rate() const {
     return config::learning_rate(options_.rules.schedule, state_.applied_step);
@@ -69,14 +69,13 @@ class StepUpdate {
     return {.learning_rate = learning_rate(), .loss_scale = loss_scale()};
   }
 
-  // The data of a step: the mean loss of each of this rank's micro-batches, and, where it is known,
-  // where one is from.
+  // The data of a step: the mean loss of each of this rank's micro-batches and, if known, where
+  // each one is from.
   struct Data {
     std::function<std::vector<double>()> losses;
     std::function<std::string(std::size_t micro_batch)> source_of = {};
   };
-  // All of the gradient is where the optimizer wants it. With several ranks for all of them to
-  // call.
+  // Requires that the whole gradient is where the optimizer reads it. Collective.
   void end(const GradientTotals& totals, const Data& data, StepOutcome& outcome);
 
  private:

@@ -13,7 +13,8 @@
 namespace sluice::engine {
 namespace {
 
-// Of a phase clock: where a wave's passes begin; the step ends where one more wave would begin.
+// Marks of the phase clock at which a wave's passes begin. The step ends at the forward mark of the
+// wave after the last.
 constexpr int forward_mark(int wave) { return 2 * wave; }
 constexpr int backward_mark(int wave) { return 2 * wave + 1; }
 
@@ -34,7 +35,7 @@ Trainer::Trainer(Resources& parts, const Model& model, const Options& options,
     parts.binding().hash_units(*options.hash_widths, /*by_itself=*/parts.ranks().is_alone());
 }
 
-// What the device does from here on, as it gets to it.
+// Records what the device does from here on, in device time.
 void Trainer::record(PassPhase phase, int unit, std::int64_t micro_batch) {
   recorder_.next(
       {.phase = phase,
@@ -43,7 +44,7 @@ void Trainer::record(PassPhase phase, int unit, std::int64_t micro_batch) {
        .micro_batch = micro_batch < 0 ? -1 : static_cast<std::int64_t>(first_) + micro_batch});
 }
 
-// Once the device is done with the step. A wait of less than a microsecond was none.
+// Requires that the device is done with the step. Waits of less than a microsecond are left out.
 void Trainer::trace_passes() {
   constexpr std::int64_t kNoWaitNs = 1000;
   for (const PassSpan& span : recorder_.spans()) {
@@ -77,7 +78,7 @@ bool Trainer::keeps_activations(int unit) const {
   return u < kept.size() && kept[u];
 }
 
-// The tokens of its micro-batches, of which all may be in one.
+// Starts with the tokens of the wave's micro-batches.
 void Trainer::begin_wave(int wave) {
   first_ = static_cast<std::size_t>(waves().first(wave));
   const auto size = static_cast<std::size_t>(waves().size(wave));
@@ -102,7 +103,7 @@ void Trainer::forward(int unit, const UnitViews& views) {
   }
 }
 
-// Forward and backward in one, so that the logits need not be kept.
+// Forward and backward together, so that the logits need not be kept.
 void Trainer::head(int unit, const UnitViews& views) {
   record(PassPhase::kGradient, unit);
   engine_.open_gradient(unit);
@@ -148,8 +149,8 @@ void Trainer::end_waves() {
   flow_.clear();
 }
 
-// Once the step's gradients are complete, of all waves. So far the waits are forward's, and are
-// counted only as such.
+// Requires that the gradients of all waves are complete. At this point all waits were forward's, so
+// they are subtracted from it.
 void Trainer::measure_passes() {
   times_.forward_ns = -times_.update_exposed_ns;
   for (int wave = 0; wave < waves().count(); ++wave) {
@@ -164,7 +165,7 @@ void Trainer::measure_passes() {
     (*times_.passes)[static_cast<std::size_t>(span.phase)] += span.end_ns - span.begin_ns;
 }
 
-// Of the whole step.
+// Over the whole step and all ranks.
 double Trainer::counted_targets(const StepBatch& batch) const {
   std::int64_t targets = 0;
   for (std::size_t m = 0; m < batch.targets.size(); ++m)
@@ -173,7 +174,7 @@ double Trainer::counted_targets(const StepBatch& batch) const {
   return static_cast<double>(targets);
 }
 
-// Added up in the order of the step's micro-batches, whichever ranks they are with.
+// Adds in the order of the step's micro-batches, whichever rank has each.
 double Trainer::mean_loss(const StepBatch& batch) const {
   std::vector<double> sums;
   sums.reserve(losses_.size());
@@ -228,7 +229,7 @@ std::vector<LossSum> Trainer::evaluate(const StepBatch& batch) {
 
 const std::vector<UnitHashes>& Trainer::unit_hashes() {
   UnitBinding& binding = parts_.binding();
-  if (!parts_.ranks().is_alone()) return binding.hashes();  // gathered by then
+  if (!parts_.ranks().is_alone()) return binding.hashes();  // already gathered
   for (int unit = 0; options_.hash_widths && unit < model_.units(); ++unit)
     must(engine_.await_update(unit));
   must(binding.hash_device_units(parts_.plan().state.residency));

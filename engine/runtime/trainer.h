@@ -1,24 +1,23 @@
-// Trainer: one optimizer step of a GPT whose parameters and optimizer state come and go, in the
-// four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021), in the order of the step's program
-// (offload/step_program.h), which StepEngine carries out; what it computes is here. That order is
-// vertical: all micro-batches of a wave go through a unit before the next unit is fetched, so
-// parameters cross the bus once a pass however large the wave is.
+// Trainer: one optimizer step of a model whose parameters and optimizer state are offloaded, in the
+// four phases of ZeRO-3 with offload ("ZeRO-Infinity", SC 2021). StepEngine carries out the step's
+// program (offload/step_program.h); the passes are computed here. The order is vertical: all
+// micro-batches of a wave go through a unit before the next unit is fetched. Parameters therefore
+// cross the bus once per pass, however large the wave is.
 //
 //   Forward   unit by unit: wait for its deferred update, fetch, run the micro-batches, release.
-//             What a unit was given is kept (its input, the activation checkpoint); the head makes
-//             loss and first gradient.
+//             A unit's input is kept (the activation checkpoint); the head computes the loss and
+//             the first gradient.
 //   Backward  in reverse: fetch again, recompute or use what was saved, accumulate in fp32, hand
 //             the gradient to the sink. Optimizer state starts to be read.
-//   Waves     after the first, forward and backward once more for the next micro-batches: a unit's
-//             sum of gradients is kept from wave to wave, and added to in the order of
-//             micro-batches.
+//   Waves     forward and backward once more for each further wave of micro-batches. A unit's sum
+//             of gradients is kept from wave to wave, and added to in the order of micro-batches.
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
-//   Update    AdamW, unit by unit in forward order; under the next forward when `overlap_update`.
+//   Update    AdamW, unit by unit in forward order; during the next forward if `overlap_update`.
 //
-// Exact: no staleness, clipping kept; where anything lies, and when it is updated, does not change
-//        a bit.
+// Exact:   no staleness, clipping kept; the placement of state and the time of its update do not
+//          change a bit.
 // Threads: one.
-// Errors:  as c10::Error or TrainError; both end the run: resume from a checkpoint.
+// Errors:  thrown: c10::Error or TrainError; both end the run: resume from a checkpoint.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,22 +55,22 @@ class Trainer final : private Passes {
   Trainer& operator=(const Trainer&) = delete;
 
   StepOutcome step(const StepBatch& batch);
-  // evaluate_batch(): without dropout; drains updates first.
+  // Drains updates, then calls evaluate_batch(), without dropout.
   std::vector<LossSum> evaluate(const StepBatch& batch);
-  // Of the steps that follow: StepTimes::passes, and pass_spans() of the last one.
+  // Makes the following steps measure StepTimes::passes. pass_spans() are those of the last step.
   void measure_phases(bool wanted) { measures_phases_ = wanted; }
   const std::vector<PassSpan>& pass_spans() const { return recorder_.spans(); }
   void phases_heard_by(PassRecorder::Hear hear) { recorder_.heard_by(std::move(hear)); }
-  // Every update applied, everything on its way written.
+  // Waits until every update is applied and every write has ended.
   void drain();
-  // Of the last applied step; waits for its update. Empty without options.hash_widths. With several
-  // ranks those that the first one has gathered last.
+  // Hashes of the last applied step; waits for its update. Empty without options.hash_widths. With
+  // several ranks, valid on the first one, as of the last gather_unit_hashes().
   const std::vector<UnitHashes>& unit_hashes();
-  // With several ranks: after an applied step, for all of them to call.
+  // Only with several ranks: collective, after an applied step.
   void gather_unit_hashes();
 
   const TrainState& state() const { return update_.state(); }
-  // Continues from there; between steps.
+  // Continues from `state`; call it between steps.
   void set_state(const TrainState& state) { update_.set_state(state); }
   void count_samples(std::uint64_t samples) { update_.count_samples(samples); }
 
@@ -101,17 +100,17 @@ class Trainer final : private Passes {
   StepEngine engine_;
   StepUpdate update_;
 
-  // Of the step in progress.
-  std::size_t first_ = 0;                  // micro-batch of the wave
+  // The step in progress.
+  std::size_t first_ = 0;                  // the wave's first micro-batch
   std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch of the wave
-  std::vector<at::Tensor> flow_;           // what passes from unit to unit, likewise
+  std::vector<at::Tensor> flow_;           // between units, by micro-batch of the wave
   std::vector<at::Tensor> losses_;         // by micro-batch of the step
-  const StepBatch* batch_ = nullptr;       // of the step that runs
+  const StepBatch* batch_ = nullptr;       // the current step's
   StepTimes times_;
   double grad_scale_ = 1;
 
   bool measures_phases_ = false;
-  int wave_ = 0;  // of the operation in progress
+  int wave_ = 0;  // of the current operation
   PassRecorder recorder_;
 };
 

@@ -1,7 +1,7 @@
-// WeightsFile: a model's weights in a safetensors file, index or folder under Hugging Face's names,
-// or in a checkpoint, read in our order.
+// WeightsFile: reads a model's weights in our order, from a checkpoint, or from a safetensors file,
+// index or folder with Hugging Face's names.
 //
-// Memory, threads: as WeightSource's.
+// Memory, threads: those of WeightSource.
 // Errors:  name the file.
 #pragma once
 
@@ -23,19 +23,19 @@ namespace sluice::engine {
 
 class WeightsFile {
  public:
-  // kInvalidArgument where the file holds another model, or a file beside it says so
+  // kInvalidArgument if the file, or a configuration file next to it, describes another model
   // (model_weights.h). `queue` must outlive it.
   static Result<WeightsFile> open(aio::IoQueue& queue, const std::string& path,
                                   const ModelShape& shape);
 
-  // Elements [first, first + values.size()) of a parameter; kCorrupt where one is not finite.
+  // Reads elements [first, first + values.size()) of a parameter; kCorrupt if one is not finite.
   Status read(const ParameterSpec& parameter, std::uint64_t first, std::span<float> values) {
     return reader_->read_finite(name_in_file_[parameter.name], first, values);
   }
 
  private:
   std::unique_ptr<WeightSource> reader_;
-  std::map<std::string, std::string> name_in_file_;  // by ours
+  std::map<std::string, std::string> name_in_file_;  // by our name
 };
 
 }  // namespace sluice::engine

@@ -22,7 +22,7 @@ data::LongDocuments longer_of(config::LongDocuments longer) {
   return data::LongDocuments::kCut;
 }
 
-// Whether its files have documents: all of them, or none.
+// Whether the files have documents. An error if only some of them do.
 Result<bool> has_documents(const data::TokenCorpus& corpus) {
   const data::TokenFile& first = corpus.files().front();
   for (const data::TokenFile& file : corpus.files()) {
@@ -36,8 +36,8 @@ Result<bool> has_documents(const data::TokenCorpus& corpus) {
   return first.documents() != nullptr;
 }
 
-// The documents of the files; with a fraction, the last of each are the validation's, and one at
-// the least.
+// The documents of the files. With a fraction, the last ones of each file are for validation, at
+// least one.
 struct DocumentSplit {
   std::vector<data::DocumentRange> train;
   std::vector<data::DocumentRange> validation;
@@ -72,7 +72,7 @@ void say_outcome(const char* which, const data::SampleSource* source) {
     log::info(text);
 }
 
-// The whole of a corpus.
+// All samples of a corpus.
 Result<std::unique_ptr<data::SampleSource>> source_of(const data::TokenCorpus& corpus,
                                                       const data::SourceOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(const bool documents, has_documents(corpus));
@@ -91,7 +91,7 @@ data::TokenFile::Options file_options(const config::Data& data) {
 
 Result<RunSamples> RunSamples::open(const config::Config& config, const Wanted& wanted) {
   RunSamples samples;
-  samples.corpora_.reserve(2);  // what is made of one refers to it
+  samples.corpora_.reserve(2);  // sources refer to the elements
   const bool own_files = !config.data.validation.empty();
   const Reads reads = wanted.reads_all_tokens ? Reads::kTokens : Reads::kNothing;
   const bool hashes = wanted.reads_all_tokens && wanted.training;
@@ -120,7 +120,7 @@ Status RunSamples::add_corpus(const config::Config& config, std::string_view key
   }
   const auto vocab = static_cast<std::uint64_t>(config.model.vocab);
   for (const data::TokenFile& file : corpus->files()) {
-    // Whatever bytes are there would be tokens of this vocabulary.
+    // Any bytes would be valid tokens of this vocabulary.
     if (file.assumes_type() && vocab > data::max_token_of(file.type()) + 1)
       return Error(ErrorCode::kInvalidArgument,
                    std::string(key) + ": " + file.path() + " has no header and no " + file.path() +

@@ -30,7 +30,7 @@ class AdaptedUnitParameters final : public UnitParameters {
       base_->release(unit);
       return std::move(adapters).error();
     }
-    UnitViews& views = views_[static_cast<std::size_t>(unit)];  // both are the same for the run
+    UnitViews& views = views_[static_cast<std::size_t>(unit)];  // both parts are fixed for the run
     if (views.size() == 0) views = with_adapters(*base, **adapters);
     return &views;
   }
@@ -61,7 +61,7 @@ class AdaptedUnitParameters final : public UnitParameters {
   const ModelLayout& model_;
   const std::unique_ptr<UnitParameters> base_;
   const std::unique_ptr<UnitParameters> adapters_;
-  std::vector<UnitViews> views_;  // by unit; empty until it is first acquired
+  std::vector<UnitViews> views_;  // by unit; empty until first acquired
 };
 
 }  // namespace

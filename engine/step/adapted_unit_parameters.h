@@ -1,6 +1,6 @@
-// Parameters of units that train adapters beside a frozen model: those of the base, which come and
-// go and never change, and the adapters, which are trained. Each is a UnitParameters of its own
-// layout; passes are given both (with_adapters()), and the optimizer sees the adapters alone.
+// Parameters of units that train adapters on a frozen model. The base is fetched and released but
+// never changes; the adapters are trained. Each is a UnitParameters with its own layout. Passes get
+// both (with_adapters()); the optimizer sees only the adapters.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace sluice::engine {
 
-// `model` must outlive it. `base` is of model.base(), `adapters` of the model.
+// `model` must outlive it. `base` has the layout model.base(), `adapters` the layout `model`.
 std::unique_ptr<UnitParameters> make_adapted_unit_parameters(
     const ModelLayout& model, std::unique_ptr<UnitParameters> base,
     std::unique_ptr<UnitParameters> adapters);

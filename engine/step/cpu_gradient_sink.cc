@@ -33,7 +33,7 @@ void add(std::span<float> to, std::span<float> sum) {
 
 }  // namespace
 
-// Where a unit's sums lie, as cpu_sink_accumulator_bytes() counts them.
+// Assigns memory to units' sums, as cpu_sink_accumulator_bytes() counts it.
 class CpuGradientSink::Places {
  public:
   Places(const ModelLayout& model, const Options& options, std::byte* gradients,
@@ -45,7 +45,7 @@ class CpuGradientSink::Places {
         borrowed_(accumulators +
                   cpu_sink_unit_sum_bytes(model, options.type, options.sums, options.ranks.part)) {}
 
-  // Of the next unit, whose gradient takes so many bytes.
+  // The sums of the next unit, whose gradient takes `gradient_bytes`.
   std::vector<Sum> next(int unit, std::uint64_t gradient_bytes) {
     const UnitLayout& layout = model_.layout(unit);
     const UnitLayout& of_borrowed = model_.borrowed_sums(unit);
@@ -143,7 +143,7 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
 Status CpuGradientSink::open(int index) {
   Unit& unit = at(index);
   for (const Unit& other : units_) SLUICE_CHECK(!other.is_open, "one unit at a time accumulates");
-  // The first gradient of a step: what was summed before is from the previous step.
+  // This is the first gradient of a step: finished units are the previous step's.
   if (unit.finished)
     for (Unit& each : units_) each.finished = false;
   unit.is_open = true;
@@ -198,8 +198,9 @@ Status CpuGradientSink::finish(int index) {
   return {};
 }
 
-// The gradient of the unit's shard in fp32, of all ranks' micro-batches. Uses of a parameter are
-// reduced one after the other, and added last: the order of additions does not depend on ranks.
+// The fp32 gradient of this rank's shard, summed over all ranks' micro-batches. The uses of a
+// borrowed parameter are reduced one after the other and added last, so that the order of additions
+// does not depend on the ranks.
 Result<const float*> CpuGradientSink::reduced(int index) {
   const Unit& unit = at(index);
   if (options_.ranks.is_alone()) {

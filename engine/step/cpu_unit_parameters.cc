@@ -18,7 +18,7 @@ at::Tensor zeroed(std::uint64_t bytes) {
   return at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
 }
 
-// Of blocks [first, end) of the unit.
+// Dequantizes blocks [first, end) of the unit.
 void unpack_blocks(offload::ParamForm form, const offload::Int8Blocks& blocks,
                    const std::byte* from, std::byte* to, std::uint64_t first, std::uint64_t end) {
   constexpr std::uint64_t kBlock = offload::kInt8Block;
@@ -77,7 +77,7 @@ std::byte* CpuUnitParameters::place_of(int unit, const Places& places) const {
   return static_cast<std::byte*>((model_.is_held(unit) ? places.lender : places.other).data_ptr());
 }
 
-// What the hosts of all ranks have of it.
+// Gathers the unit from the hosts of all ranks.
 Result<std::span<std::byte>> CpuUnitParameters::gathered(int unit,
                                                          std::span<const std::byte> shard) {
   const std::span<std::byte> all(place_of(unit, gathered_),

@@ -1,12 +1,12 @@
-// CudaAccumulators: where units' gradients are added up on the GPU, in fp32. A unit has a place of
-// its own, or takes turns with others in slots; what it adds up for parameters that it borrows is
-// in memory of its own. All views of a unit in each place where it can be are made once.
+// CudaAccumulators: fp32 sums of units' gradients on the GPU. A unit either has its own place or
+// shares slots with others. The sums for parameters that it borrows have their own memory. Each
+// unit's views are made once for every place that it can occupy.
 //
-// A slot's events say when its sums have arrived and when they may be overwritten: whoever brings
-// or takes them records and waits.
+// A slot's events say when its sums have arrived and when they may be overwritten. The code that
+// copies sums in or out records these events and waits for them.
 //
 // Memory:  on the current GPU, as SinkFootprint counts it.
-// Threads: the one that trains; additions go on the stream that is current.
+// Threads: the training thread; additions are enqueued on the current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace sluice::engine {
 
-// A tensor over memory of the current GPU that another one keeps.
+// A tensor over memory of the current GPU that another tensor owns.
 at::Tensor floats_at(float* first, std::uint64_t elements);
 
 class CudaAccumulators {
@@ -35,20 +35,20 @@ class CudaAccumulators {
 
   bool has_own_place(int unit) const { return at(unit).own_sums.defined(); }
   bool in_slot(int unit) const { return at(unit).slot != kNoSlot; }
-  // Gives a unit without a place of its own the free slot that was used least recently. False:
-  // none is free.
+  // Assigns the least recently used free slot to a unit without its own place. False: no slot is
+  // free.
   bool occupy(int unit);
   void leave(int unit);
-  // Of the slot that it is in.
+  // Events of the slot that the unit occupies.
   at::cuda::CUDAEvent& loaded(int unit) { return slot_of(unit).loaded; }
   at::cuda::CUDAEvent& free(int unit) { return slot_of(unit).free; }
 
-  // The rest: of a unit that has a place. Levels are those of offload::SumOrder.
+  // These require that the unit has a place. Levels are those of offload::SumOrder.
   float* sum(int unit, int level);
   const UnitViews& views(int unit, int level) const {  // gradient_views()
     return bound(unit).gradients[static_cast<std::size_t>(level)];
   }
-  // By root; empty where nothing is lent.
+  // By root; empty if the unit lends nothing.
   const std::vector<BorrowedSums>& borrowed_by(int unit) const { return bound(unit).borrowed_by; }
   void zero(int unit, int level);
   void fold(int unit, int level);
@@ -56,15 +56,15 @@ class CudaAccumulators {
  private:
   static constexpr int kNoSlot = -1;
 
-  // A unit in one of the places where it can be.
+  // A unit's views in one of its possible places.
   struct Bound {
     std::vector<UnitViews> gradients;       // by level
     std::vector<BorrowedSums> borrowed_by;  // by root
   };
   struct Unit {
-    at::Tensor own_sums;       // undefined where it takes turns in the slots
-    at::Tensor borrowed_sums;  // undefined where it borrows nothing
-    std::vector<Bound> bound;  // to the slots, or to own_sums
+    at::Tensor own_sums;       // undefined if the unit shares slots
+    at::Tensor borrowed_sums;  // undefined if the unit borrows nothing
+    std::vector<Bound> bound;  // to each slot, or to own_sums
     std::vector<offload::ElementRange> zeroed;
     int slot = kNoSlot;
   };
@@ -91,7 +91,7 @@ class CudaAccumulators {
   const int levels_;
   const int roots_;
   const int ranks_;
-  const std::uint64_t slot_stride_;  // elements from the sum of one level to that of the next
+  const std::uint64_t slot_stride_;  // elements between the sums of neighbouring levels
   std::vector<Unit> units_;
   std::vector<Slot> slots_;
   std::uint64_t uses_ = 0;

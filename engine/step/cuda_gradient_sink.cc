@@ -180,21 +180,21 @@ class CudaGradientSink final : public GradientSink {
 
  private:
   struct Unit {
-    at::cuda::CUDAEvent returned;   // the kept sums, to the host
-    std::byte* gradient = nullptr;  // on the host; null: the GPU updates all of it
-    std::byte* kept = nullptr;      // on the GPU; null: none of it
+    at::cuda::CUDAEvent returned;   // the kept sums have reached the host
+    std::byte* gradient = nullptr;  // on the host; null: the GPU updates the whole unit
+    std::byte* kept = nullptr;      // on the GPU; null: nothing stays there
     double* sums = nullptr;         // written by the GPU
     offload::UnitShard shard;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
-    int kept_sums = 0;  // from the last wave
+    int kept_sums = 0;  // kept by the last wave
   };
   struct Stage {
     at::Tensor memory;
     at::cuda::CUDAEvent copied;
   };
 
-  // Of a unit whose sum is complete. What several ranks do with it is beside the next backward.
+  // Sends a unit's complete sum. With several ranks, the reduction overlaps the next backward.
   Status send_sum(int index) {
     if (link_ == nullptr) {
       for (const BorrowedSums& borrowed : sums_.borrowed_by(index)) borrowed.take_over();
@@ -207,7 +207,7 @@ class CudaGradientSink final : public GradientSink {
     return send_gradient(index, shard);
   }
 
-  // As CpuGradientSink::reduced().
+  // See CpuGradientSink::reduced().
   Result<const float*> reduced(int index) {
     const Unit& unit = at(index);
     const std::vector<BorrowedSums>& borrowed_by = sums_.borrowed_by(index);
@@ -235,20 +235,20 @@ class CudaGradientSink final : public GradientSink {
     return shard;
   }
 
-  // Of its shard, on the stream that is current.
+  // Sends the gradient of this rank's shard, on the current stream.
   Status send_gradient(int index, const float* from) {
     Unit& unit = at(index);
     const std::uint64_t elements = unit.shard.elements;
     if (elements == 0) return {};
-    if (unit.kept != nullptr) {  // totals() has seen the copies of the previous step end
+    if (unit.kept != nullptr) {  // totals() has waited for the previous step's copies
       SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums,
                                      {.first = unit.shard.first_element, .elements = elements}));
       return unit.gradient == nullptr
                  ? Status()
                  : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
     }
-    // A stage holds all of it, or whole blocks of the sums: those of the unit, wherever the shard
-    // begins.
+    // A stage holds the whole shard, or whole blocks of sums. The blocks are counted from the
+    // unit's first element, wherever the shard begins.
     const std::uint64_t before = unit.shard.first_element % offload::kSumBlockElements;
     std::uint64_t most = stage_elements_ >= elements ? elements : stage_elements_ - before;
     for (std::uint64_t first = 0; first < elements;) {
@@ -276,13 +276,13 @@ class CudaGradientSink final : public GradientSink {
   void zero(int index, int level) override { sums_.zero(index, level); }
   void fold(int index, int level) override { sums_.fold(index, level); }
 
-  // For what is enqueued next. Sums that come from the host are on their way.
+  // Makes later work wait for the slot. Sums from the host are already being copied.
   void take_slot(int index, bool is_fetched) {
     if (!is_fetched) SLUICE_CHECK(sums_.occupy(index), "one unit at a time accumulates");
     (is_fetched ? sums_.loaded(index) : sums_.free(index)).block(c10::cuda::getCurrentCUDAStream());
   }
 
-  // Begins to bring kept sums back, unless they are on the GPU, on their way, or no slot is free.
+  // Starts to copy kept sums back, unless they are on the GPU or being copied, or no slot is free.
   void fetch(int index) {
     Unit& unit = at(index);
     if (sums_.has_own_place(index) || sums_.in_slot(index)) return;
@@ -305,7 +305,7 @@ class CudaGradientSink final : public GradientSink {
     sums_.loaded(index).record(fetches_);
   }
 
-  // A piece of a unit's gradient, through the next stage.
+  // Sends a piece of a unit's gradient through the next stage.
   Status send(int index, const float* from, const offload::ElementRange& piece) {
     Stage& stage = stages_[next_stage_++ % kGradientStages];
     stage.copied.block(c10::cuda::getCurrentCUDAStream());
@@ -321,7 +321,7 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  // The cast gradient of a range of the unit, and the sums of its squares.
+  // Casts the gradient of a range of the unit and sums its squares.
   Status cast_to(std::byte* to, const float* from, double* sums,
                  const offload::ElementRange& range) {
     const bool cast = options_.type != offload::GradType::kFp32;
@@ -339,7 +339,7 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  // After what is enqueued now. `from` begins with the unit's byte `before`.
+  // Enqueued after the current work. `from` holds the unit's gradient from byte `before` on.
   Status copy_to_host(int index, const std::byte* from, std::uint64_t before,
                       std::span<const offload::ElementRange> ranges) {
     const std::uint64_t width = offload::element_bytes(options_.type);
@@ -374,15 +374,15 @@ class CudaGradientSink final : public GradientSink {
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
   c10::cuda::CUDAStream copies_;   // to the host
-  c10::cuda::CUDAStream fetches_;  // from it
+  c10::cuda::CUDAStream fetches_;  // from the host
   at::Tensor kept_;                // gradients that stay on the GPU, consecutively
   at::cuda::CUDAEvent filled_;
   CudaAccumulators sums_;
-  at::Tensor reduced_shard_;  // of a unit that lends parameters, while their sums are reduced
+  at::Tensor reduced_shard_;  // a lender's shard, while its borrowers' sums are reduced
   std::array<Stage, kGradientStages> stages_;
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
-  std::vector<float*> roots_;  // of the unit that is reduced
+  std::vector<float*> roots_;  // of the unit being reduced
   std::uint64_t copied_bytes_ = 0;
   std::uint64_t fetched_bytes_ = 0;
 };

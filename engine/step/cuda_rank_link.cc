@@ -89,7 +89,7 @@ Result<float*> CudaRankLink::reduce(std::span<float* const> roots, std::uint64_t
   return own;
 }
 
-// The pieces in the scratch buffer, in their order; the last addition writes the sum.
+// Adds the pieces in the scratch buffer in order; the last addition writes the sum to `to`.
 void CudaRankLink::add_up(float* to, std::uint64_t elements) {
   auto* const scratch = static_cast<float*>(scratch_.data_ptr());
   const auto piece = [&](int number) {
@@ -103,7 +103,7 @@ void CudaRankLink::add_up(float* to, std::uint64_t elements) {
 }
 
 Result<std::unique_ptr<Communicator>> make_gpu_communicator(Communicator& host) {
-  constexpr std::chrono::hours kMostPatience(6);  // as long as another rank may take to save
+  constexpr std::chrono::hours kMostPatience(6);  // as long as another rank may need to save
   return make_nccl_communicator(
       host, {.stream_done = cuda_stream_done, .collective_timeout = kMostPatience});
 }

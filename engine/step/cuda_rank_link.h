@@ -1,10 +1,10 @@
-// CudaRankLink: what several ranks exchange of their GPUs' memory. All of it, and what updates
-// shards on the GPU, goes on one stream beside the one that computes: so it has one order on every
-// rank, and an update is done before its unit is gathered.
+// CudaRankLink: exchanges between ranks of the memory of their GPUs. All exchanges, and all updates
+// of shards on the GPU, are enqueued on one stream, separate from the one that computes. Their
+// order is therefore the same on every rank, and a unit is updated before it is gathered.
 //
 // Memory:  a scratch buffer for exchanges, as SinkFootprint::exchanged_bytes() counts it.
-// Threads: the one that trains; all ranks make the same calls in the same order.
-// Errors:  as from Communicator.
+// Threads: the training thread; all ranks make the same calls in the same order.
+// Errors:  those of Communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,20 +33,21 @@ class CudaRankLink {
   const RankLink& ranks() const { return ranks_; }
   const c10::cuda::CUDAStream& stream() const { return stream_; }
 
-  // What is told to a trace of an exchange.
+  // The trace of an exchange, and the name it gets there.
   struct Traced {
     TraceLog* log = nullptr;
     const char* name = "";
   };
-  // `place` gets the pieces of all ranks, each of piece.size(); `piece` is this rank's, and may be
-  // where it belongs already.
+  // Gathers all ranks' pieces, each of piece.size(), into `place`. `piece` is this rank's, and may
+  // already be in its position there.
   Status gather(std::span<const std::byte> piece, std::byte* place, const Traced& traced);
 
-  // Before the first reduce(): for sums that are added in that order.
+  // Allocates the scratch buffer for reduce(), which adds in this order. Call it before the first
+  // reduce().
   void make_scratch(std::uint64_t bytes, const offload::SumOrder& order);
-  // Of this rank's roots (SumOrder::roots()) of a whole unit's sum, each with the padding of
-  // shards, `elements` in all: adds up the ranks' sums of this rank's piece. Returns where the
-  // piece lies in the first root, of which nothing else is left.
+  // Sums this rank's piece over all ranks. `roots` (SumOrder::roots() of them) are this rank's sums
+  // of a whole unit, each `elements` with the padding of shards. Returns the address of the piece
+  // in the first root; the rest of that root is overwritten.
   Result<float*> reduce(std::span<float* const> roots, std::uint64_t elements,
                         const Traced& traced);
 

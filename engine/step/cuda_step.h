@@ -1,10 +1,9 @@
-// The GPU's side of a step: slots that units' parameters are copied into ahead of their use, and
-// the way of the gradients back to the host; each on a stream of its own beside the one that
-// computes. Copies are told to a trace where one is given, and cost
-// nothing more while it is not active.
+// The GPU's side of a step: slots into which units' parameters are copied ahead of their use, and
+// the copies of gradients to the host. Each uses its own stream, separate from the one that
+// computes. Copies are recorded if a trace is given, at no cost while the trace is inactive.
 //
-// With several ranks a unit's shards are gathered in its slot, and its sum of gradients is reduced
-// to the shard, over a CudaRankLink; null where there is one rank.
+// With several ranks, a CudaRankLink gathers a unit's shards in its slot and reduces its gradient
+// sum to the shard. The link is null if there is one rank.
 //
 // Without CUDA none of this is built; make_*() then return kUnsupported, or null.
 #pragma once
@@ -22,35 +21,35 @@
 
 namespace sluice::engine {
 
-// Host memory by `host`, which must outlive it, and memory of the current GPU by NCCL: for all
-// ranks to call.
+// Moves host memory through `host`, which must outlive it, and memory of the current GPU through
+// NCCL. Collective.
 Result<std::unique_ptr<Communicator>> make_gpu_communicator(Communicator& host);
 
 class CudaRankLink;  // cuda_rank_link.h
 // `ranks.link` moves memory of the current GPU.
 std::shared_ptr<CudaRankLink> make_cuda_rank_link(const RankLink& ranks);
-// A cudaStream_t: where state on the GPU is updated. Null: the one that computes.
+// The cudaStream_t that updates state on the GPU. Null: the stream that computes.
 void* stream_of(const CudaRankLink* link);
 
-// A unit that is still in a slot, and has not changed since, is not copied again: with as many
-// slots as blocks, a step copies each unit once. The slot whose unit was used or prefetched least
-// recently goes to the next unit. A resident unit has a place of its own, into which a step copies,
-// once, what the host has updated. Everything passed in must outlive it.
+// A unit that is still in a slot, unchanged, is not copied again: with as many slots as blocks, a
+// step copies each unit once. A new unit takes the slot whose unit was least recently used or
+// prefetched. A resident unit has its own place, into which a step copies, once, what the host has
+// updated. Everything passed in must outlive the result.
 Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLayout& model,
                                                                   const CudaSlotOptions& options,
                                                                   offload::ParamOffloader& params,
                                                                   CudaRankLink* link = nullptr,
                                                                   TraceLog* trace = nullptr);
 
-// The gradient of a unit with state on the GPU stays there until its update; only what the host
-// updates goes to the host.
+// The gradient of a unit with state on the GPU stays there until its update; only the part that the
+// host updates is copied to the host.
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
                                                               CudaRankLink* link = nullptr,
                                                               TraceLog* trace = nullptr);
 
-// Units' inputs on the host; it takes what the UnitInputPlan of these options says, less the places
-// in host memory of those that are spilled.
+// Keeps units' inputs on the host. It takes the memory of the UnitInputPlan of these options, less
+// the host places of the units that are spilled.
 Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout& model,
                                                                    const UnitInputOptions& options,
                                                                    SpilledInputs spilled,

@@ -19,13 +19,13 @@
 namespace sluice::engine {
 namespace {
 
-// Inputs that go on to the drives pass through the buffers of an InputSpill, as these become free:
-// copies to and from them are enqueued when there is one, or when nothing else can go on.
+// Inputs that are spilled to the drives pass through the buffers of an InputSpill, as these become
+// free. Their copies are enqueued when a buffer is free, or when no other work can proceed.
 //
-// What orders the streams, for a slot of the ring: a block's input is put in by the compute stream,
-// which first waits until the previous one has left; backward uses it there; the next one comes in
-// when it has been used. Each of these waits for an event of the compute stream, so a block's host
-// memory is also used in order (written, read, written by the next step).
+// Events order the streams for each slot of the ring. The compute stream waits until the slot's
+// previous input has left, and then writes the next. Backward reads the input there; the copy that
+// brings in another one waits for that read. Each step waits for an event of the compute stream, so
+// a block's host memory is also used in order (written, read, written by the next step).
 class CudaUnitInputStore final : public UnitInputStore {
  public:
   CudaUnitInputStore(const ModelLayout& model, const UnitInputOptions& options,
@@ -133,21 +133,22 @@ class CudaUnitInputStore final : public UnitInputStore {
   static constexpr std::size_t kAll = ~std::size_t{0};
 
   struct Slot {
-    std::vector<at::Tensor> inputs;    // by micro-batch: consecutively
-    bool arriving = false;             // nothing has waited yet for what comes from the host
-    std::size_t leaving = 0;           // micro-batches that no copy has been enqueued for
-    std::size_t arriving_from = kAll;  // likewise, from this one on
+    std::vector<at::Tensor> inputs;    // by micro-batch, consecutive
+    bool arriving = false;             // nothing waits for the copy yet
+    std::size_t leaving = 0;           // micro-batches not sent yet
+    std::size_t arriving_from = kAll;  // first micro-batch not fetched yet
     at::cuda::CUDAEvent filled;        // by the compute stream
-    at::cuda::CUDAEvent left;          // for the host
+    at::cuda::CUDAEvent left;          // to the host
     at::cuda::CUDAEvent used;          // by backward
     at::cuda::CUDAEvent arrived;       // from the host
   };
-  // An input that passes a buffer of the spill, to which copies are enqueued as it has room.
+  // An input that goes through a buffer of the spill. Its copies are enqueued as buffers become
+  // free.
   struct Passing {
     int unit = 0;
     std::size_t micro_batch = 0;
   };
-  // What a copy's end is told to.
+  // The argument of the host function at the end of a copy.
   struct EndOfCopy {
     offload::InputSpill* spill = nullptr;
     int piece = 0;
@@ -214,7 +215,7 @@ class CudaUnitInputStore final : public UnitInputStore {
     tell(&release_buffer, from_host_, it);
   }
 
-  // On a stream of its own: what the host does at a copy's end does not hold up the next copy.
+  // Uses a separate stream, so that the host function at a copy's end does not delay the next copy.
   void tell(cudaHostFn_t what, const c10::cuda::CUDAStream& stream, const Passing& it) {
     copied_.record(stream);
     copied_.block(ends_);
@@ -243,24 +244,24 @@ class CudaUnitInputStore final : public UnitInputStore {
 
   const UnitInputOptions options_;
   const UnitInputPlan plan_;
-  const int last_;  // unit whose input is kept
+  const int last_;  // the last unit whose input is kept
   SpilledInputs spilled_;
   TraceLog* const trace_;
   std::vector<std::string> names_;               // of the trace's spans, by unit
-  std::vector<std::uint64_t> host_places_;       // by unit, of those that wait in host memory
+  std::vector<std::uint64_t> host_places_;       // by unit, if in host memory
   std::uint64_t in_ram_ = 0;                     // units
   std::vector<EndOfCopy> ends_of_copies_;        // by piece
   const std::unique_ptr<aio::PinnedPool> pool_;  // null: the ring holds everything
-  aio::PinnedPool::Lease host_;                  // of the blocks that move, in their order
+  aio::PinnedPool::Lease host_;                  // for blocks that leave the ring
   c10::cuda::CUDAStream to_host_;
   c10::cuda::CUDAStream from_host_;
-  c10::cuda::CUDAStream ends_;  // of copies through the spill's buffers
-  at::cuda::CUDAEvent copied_;  // the latest of these
+  c10::cuda::CUDAStream ends_;  // host functions after copies through the spill's buffers
+  at::cuda::CUDAEvent copied_;  // the latest such copy
   std::vector<Slot> slots_;
-  std::deque<Passing> leaving_;     // in their order
-  std::deque<Passing> arriving_;    // likewise
-  std::size_t micro_batches_ = 0;   // of the wave
-  std::vector<at::Tensor> tokens_;  // unit 0's inputs: the batch holds them anyway
+  std::deque<Passing> leaving_;     // in order
+  std::deque<Passing> arriving_;    // in order
+  std::size_t micro_batches_ = 0;   // in the wave
+  std::vector<at::Tensor> tokens_;  // unit 0's inputs, which the batch holds anyway
   std::uint64_t to_host_bytes_ = 0;
   std::uint64_t from_host_bytes_ = 0;
 };

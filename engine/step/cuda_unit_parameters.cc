@@ -56,13 +56,13 @@ class CudaUnitParameters final : public UnitParameters {
     rank_streamed_blocks();
   }
 
-  // Its host functions hold leases of the offloader.
+  // Host functions on this stream hold leases of the offloader.
   ~CudaUnitParameters() override { static_cast<void>(cudaStreamSynchronize(copies_.stream())); }
 
   Status prefetch(int unit) override {
     const int there = find(unit);
     if (there != kNobody) {
-      slot_at(there).last_use = ++uses_;  // it is wanted sooner than those used since
+      slot_at(there).last_use = ++uses_;  // needed sooner than units used since
       return {};
     }
     if (link_ == nullptr && !params_.in_memory(unit)) {
@@ -100,7 +100,7 @@ class CudaUnitParameters final : public UnitParameters {
   void release(int unit) override {
     unit_at(unit).storage->release();
     const int index = std::exchange(unit_at(unit).slot, kNobody);
-    if (index == kNobody) return;  // it was unpacked, and its slot is free since
+    if (index == kNobody) return;  // it was unpacked, which freed its slot
     Slot& slot = slot_at(index);
     slot.used.record(c10::cuda::getCurrentCUDAStream());
     slot.acquired = false;
@@ -153,9 +153,9 @@ class CudaUnitParameters final : public UnitParameters {
  private:
   struct Slot {
     UnitRole of = UnitRole::kBlock;
-    int owner = kNobody;  // of a slot that is one unit's own
+    int owner = kNobody;  // the only unit that uses this slot
     void* memory = nullptr;
-    int unit = kNobody;  // whose newest parameters it holds
+    int unit = kNobody;  // the unit whose newest parameters it holds
     bool acquired = false;
     std::uint64_t last_use = 0;
     at::cuda::CUDAEvent loaded;
@@ -163,10 +163,10 @@ class CudaUnitParameters final : public UnitParameters {
   };
   struct Unit {
     std::unique_ptr<SlotStorage> storage;
-    int slot = kNobody;  // while acquired, and computed with there
+    int slot = kNobody;  // while the unit is acquired and computed there
     int own_slot = kNobody;
-    std::byte* shard = nullptr;  // a place of its shard's own, where it has no own slot
-    int streamed_rank = 0;       // of a block that shares slots: how many such blocks precede it
+    std::byte* shard = nullptr;  // its shard's place, if it has no slot of its own
+    int streamed_rank = 0;  // for a block that shares slots: the number of such blocks before it
   };
 
   UnitRole role_of(int unit) const { return slot_role(model_, unit, options_.ends_take_turns); }
@@ -191,7 +191,7 @@ class CudaUnitParameters final : public UnitParameters {
       Slot& slot = add_slot(role_of(unit), place);
       slot.owner = unit;
       const bool updated_here = link_ == nullptr && !options_.residency.has_host_state(unit);
-      if (updated_here || options_.is_frozen) slot.unit = unit;  // set there
+      if (updated_here || options_.is_frozen) slot.unit = unit;  // set in place
       place += place_bytes(model_.layout(unit), options_.type, options_.ranks.world);
     }
   }
@@ -210,7 +210,7 @@ class CudaUnitParameters final : public UnitParameters {
 
   // ---- shards
 
-  // Of what passes through slots: parameters, or bytes of a base in 8 bits.
+  // The width of the values in slots: parameters, or bytes of a base in 8 bits.
   std::uint64_t width() const {
     return options_.base.is_int8 ? 1 : offload::element_bytes(options_.type);
   }
@@ -224,23 +224,23 @@ class CudaUnitParameters final : public UnitParameters {
   std::uint64_t piece_bytes(int unit) const {
     return offload::shard_piece_elements(elements_of(unit), options_.ranks.world) * width();
   }
-  // Of a place where all of the unit is gathered: this rank's part.
+  // This rank's part of a place in which the whole unit is gathered.
   std::byte* piece_in(void* place, int unit) const {
     return static_cast<std::byte*>(place) +
            static_cast<std::uint64_t>(options_.ranks.rank) * piece_bytes(unit);
   }
-  // Where the shard is before it is gathered in the slot.
+  // The shard's place before it is gathered in the slot.
   std::byte* shard_of(const Slot& slot, int unit) const {
     std::byte* const own = units_[static_cast<std::size_t>(unit)].shard;
     return own != nullptr ? own : piece_in(slot.memory, unit);
   }
-  // Whether the host has parameters of the unit that the GPU does not.
+  // Whether the host has parameters of the unit that the GPU lacks.
   bool comes_from_host(int unit) const {
     if (link_ == nullptr) return true;  // else it would be in its slot
     return shard_elements(unit) > 0 && params_.on_host(unit);
   }
 
-  // Behind what is in the slot's piece once its copy, if any, is done.
+  // Runs after the copy, if any, into the slot's piece.
   Status gather(Slot& slot, int unit) {
     if (link_ == nullptr) return {};
     slot.used.block(link_->stream());
@@ -265,7 +265,7 @@ class CudaUnitParameters final : public UnitParameters {
     return kNobody;
   }
 
-  // Its own, or the least recently used shared one of its class.
+  // The unit's own slot, or the least recently used shared slot of its role.
   int free_slot(int unit) {
     const int own = unit_at(unit).own_slot;
     if (own != kNobody) return own;
@@ -281,7 +281,7 @@ class CudaUnitParameters final : public UnitParameters {
     return best;
   }
 
-  // The part of the unit that the host updates: all of it, unless some of its state is on the GPU.
+  // Copies the part of the unit that the host updates: all of it, unless some state is on the GPU.
   Status copy_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const UnitLayout& layout = model_.layout(unit);
     if (is_packed(slot)) return copy_packed_to(slot, unit, from);
@@ -312,7 +312,7 @@ class CudaUnitParameters final : public UnitParameters {
     return {};
   }
 
-  // Units of a base in 8 bits pass through the slots so.
+  // Whether the slot holds a unit of a base in its 8-bit form.
   bool is_packed(const Slot& slot) const { return options_.base.is_int8 && slot.owner == kNobody; }
 
   Status copy_packed_to(Slot& slot, int unit, std::span<const std::byte> from) {
@@ -334,8 +334,8 @@ class CudaUnitParameters final : public UnitParameters {
     return {};
   }
 
-  // Between what is computed, not beside it: a kernel of the copies' stream would take
-  // multiprocessors from a product until its last tiles wait for them. The slot is free after it.
+  // Runs on the compute stream, between passes. On the copies' stream this kernel would take
+  // multiprocessors from a product until its last tiles wait for them. The slot is free afterwards.
   Result<void*> unpack(int unit, Slot& slot) {
     const UnitLayout& layout = model_.layout(unit);
     const offload::Int8Blocks blocks = options_.base.blocks(layout);
@@ -374,17 +374,17 @@ class CudaUnitParameters final : public UnitParameters {
 
   Status copy_from_host(Slot& slot, int unit) {
     SLUICE_ASSIGN_OR_RETURN(auto lease, params_.acquire(unit, ParamOffloader::Access::kRead));
-    slot.used.block(copies_);  // nothing, where it was never used
-    // What was gathered there, and not used after all.
+    slot.used.block(copies_);  // no-op if it was never used
+    // A gather that nothing used may still be running.
     if (link_ != nullptr) slot.loaded.block(copies_);
-    // What was last gathered from there has left.
+    // The last gather from this shard must have read it.
     if (link_ != nullptr && unit_at(unit).shard != nullptr) {
       linked_.record(link_->stream());
       linked_.block(copies_);
     }
     SLUICE_RETURN_IF_ERROR(copy_to(slot, unit, lease.bytes()));
     if (link_ != nullptr) slot.loaded.block(link_->stream());
-    // The host's copy may change only once the GPU has it.
+    // The host's copy may change only once the GPU has read it.
     auto held = std::make_unique<ParamOffloader::Lease>(std::move(lease));
     const cudaError_t enqueued = cudaLaunchHostFunc(
         copies_.stream(), [](void* it) noexcept { delete static_cast<ParamOffloader::Lease*>(it); },
@@ -405,9 +405,9 @@ class CudaUnitParameters final : public UnitParameters {
   TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
   at::cuda::CUDAEvent linked_;
-  at::Tensor resident_;             // the places of resident units, consecutively
-  at::Tensor shards_;               // likewise, of shards
-  std::vector<at::Tensor> shared_;  // one a slot
+  at::Tensor resident_;             // places of resident units, consecutive
+  at::Tensor shards_;               // places of shards, consecutive
+  std::vector<at::Tensor> shared_;  // one per slot
   at::Tensor unpacked_lender_;      // UnpackedPlaces of a base in 8 bits; else empty
   at::Tensor unpacked_;
   std::vector<Unit> units_;

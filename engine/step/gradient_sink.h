@@ -1,30 +1,30 @@
-// GradientSink: where a unit's gradient is accumulated, and how it gets from there to the
-// optimizer.
+// GradientSink: accumulates a unit's gradient and passes it to the optimizer.
 //
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
-// computes. finish() casts it to the 16-bit gradient type and takes the sum of squares of the cast
-// values, in one pass, into host memory of the unit's own (fp32 mode: without the cast). It
-// stays there until the unit's update has consumed it, so no gradient touches the disk, unless it
-// is asked to (nvme_gradient_sink.h). What the GPU updates stays there instead.
+// computes. In one pass, finish() casts the sum to the 16-bit gradient type, into host memory that
+// belongs to the unit, and sums the squares of the cast values. In fp32 mode there is no cast. The
+// gradient stays in that memory until the unit's update has consumed it, so no gradient touches the
+// disk, unless the plan puts it there (nvme_gradient_sink.h). The gradient of state that the GPU
+// updates stays on the GPU.
 //
-// Additions follow offload::SumOrder: a unit has as many sums at a time as that says, and a
+// Additions follow offload::SumOrder: it says how many sums a unit has at a time, and each
 // micro-batch is added to the last of them.
 //
-// Where a step has several waves, keep() closes a unit in all but the last one, and the sums are
-// there again when open() comes: on the device for units whose state is all there, and in the
-// unit's place in host memory for others, fetched ahead and returned beside what is computed. It is
-// the fp32 sums themselves that come and go: sums of waves, added on the host, would be another
-// order.
+// If a step has several waves, keep() closes a unit in all but the last one, and the next open()
+// finds its sums again. Units whose state is all on the device keep them there. The sums of other
+// units move to the unit's place in host memory; they are fetched ahead and written back while
+// passes are computed. The fp32 sums themselves move. Adding the sums of each wave on the host
+// would change the order of additions.
 //
-// One unit is open at a time. What it adds up for parameters that it borrows has sums of its own,
-// so that the order of additions does not depend on which unit's backward comes between which
-// micro-batches: the lender's finish() adds them to its gradient, in forward order of the
-// borrowers.
-// A unit of which nothing is trained is opened and finished like the others, and has no views.
+// One unit is open at a time. The gradients of parameters that a unit borrows have separate sums,
+// so the order of additions does not depend on how the backwards of units and micro-batches
+// interleave. The lender's finish() adds these sums to its gradient, in the forward order of the
+// borrowers. A unit without trained parameters is opened and finished like the others, and has no
+// views.
 //
-// Memory:  host_bytes() of pinned host memory; on the device sums for the largest unit, and for
+// Memory:  host_bytes() of pinned host memory; on the device, sums for the largest unit, and for
 //          each unit that borrows.
-// Threads: the one that trains; host_gradient() from any.
+// Threads: the training thread; host_gradient() from any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -55,7 +55,7 @@ namespace sluice::engine {
 struct GradientTotals {
   double square_sum = 0;  // over all units, in ascending order
   bool finite = true;
-  // The unit at which the gradient went wrong: the first one in the order of backward.
+  // The unit in which the gradient stopped being finite: the first bad one in backward order.
   std::optional<int> first_not_finite;
 };
 
@@ -63,89 +63,91 @@ struct GradientTotals {
 GradientTotals gradient_totals(const ModelLayout& model,
                                const std::vector<const offload::SquareSum*>& sums);
 
-// A unit's sums on the host, of UnitLayout::slot_elements; none where it has no parameters.
+// Views of a unit's sums on the host. `memory` has UnitLayout::slot_elements; there are no views if
+// the unit has no parameters.
 UnitViews fp32_views(const UnitLayout& layout, float* memory);
 
 class GradientSink {
  public:
-  static constexpr int kSumsAhead = 2;  // that prefetch() is worth being called for
+  static constexpr int kSumsAhead = 2;  // how far ahead prefetch() helps
 
-  // Where a pass adds the gradient of a micro-batch.
+  // The sums to which a pass adds the gradient of a micro-batch.
   struct Target {
     const UnitViews& sums;    // as gradient_views()
-    bool overwrites = false;  // PassContext::overwrites: those that are products hold any values
+    bool overwrites = false;  // PassContext::overwrites: the products' sums are uninitialized
   };
 
   GradientSink(const offload::SumOrder& order, int units)
       : order_(order), added_(static_cast<std::size_t>(units)), begun_(added_) {}
   virtual ~GradientSink() = default;
 
-  // For the micro-batches of a wave: each gets its target(), and is added() once its pass is
-  // enqueued, in ascending order over the step.
+  // Opens a unit for the micro-batches of a wave. Each gets its target(), and is added() once its
+  // pass is enqueued. The order is ascending over the whole step.
   virtual Status open(int unit) = 0;
   Target target(int unit, std::int64_t micro_batch);
-  // More of the same micro-batch, after its target() and before it was added(): the sums go on from
-  // where they are. The unit was kept in between.
+  // Continues the same micro-batch, after its target() and before its added(), with its partial
+  // sums. The unit was kept in between.
   const UnitViews& target_again(int unit, std::int64_t micro_batch) {
     return sums(unit, order_.level(micro_batch));
   }
   void added(int unit, std::int64_t micro_batch);
-  // More will be added to it in the next wave. The update of the previous step must have consumed
-  // the last gradient.
+  // Closes the unit until the next wave adds to it. The update of the previous step must have
+  // consumed the last gradient.
   virtual Status keep(int unit) = 0;
-  // A kept unit will be opened soon. Never waits.
+  // Hint: a kept unit will be opened soon. Never waits.
   virtual Status prefetch(int /*unit*/) { return {}; }
-  // Its gradient is complete. The update of the previous step must have consumed the last one.
+  // Completes the unit's gradient. The update of the previous step must have consumed the last one.
   virtual Status finish(int unit) = 0;
-  // What was added since the last step counts for nothing; of units in any state. False: this sink
-  // has to be told unit by unit.
+  // Discards all gradients since the last step, in whatever state the units are. False:
+  // unsupported; the caller must do this for each unit.
   virtual bool forget() { return false; }
-  // Waits until every unit's gradient is where the optimizer wants it. The only wait of a step.
+  // Waits until every unit's gradient is where the optimizer reads it. This is the only wait of a
+  // step.
   virtual Result<GradientTotals> totals() = 0;
 
-  // Null where the device updates all of the unit, and where lease() gives it.
+  // Null if the device updates the whole unit, or if lease() provides the gradient.
   virtual const void* host_gradient(int unit) const = 0;
-  // Of gradients on NVMe: one that is complete, while the lease lasts. May wait for the drive. From
-  // any thread.
+  // For gradients on NVMe: a complete gradient, valid while the lease lasts. May wait for the
+  // drive. Any thread.
   virtual Result<offload::ParamOffloader::Lease> lease(int /*unit*/) {
     return offload::ParamOffloader::Lease();
   }
-  // Where the gradient of a unit with state on the device stays, of all its elements; else null.
+  // The place on the device of the whole unit's gradient, if the unit has state there; else null.
   virtual const void* device_gradient(int /*unit*/) const { return nullptr; }
-  // Copies it once everything enqueued is done; for inspection.
+  // Copies that gradient once all enqueued work is done; for inspection.
   virtual Status read_device(int /*unit*/, std::span<std::byte> /*to*/) const {
     return Error(ErrorCode::kUnsupported, "no gradient stays on this device");
   }
   virtual std::uint64_t host_bytes() const = 0;
-  virtual std::uint64_t copied_bytes() const { return 0; }   // to the host so far
-  virtual std::uint64_t fetched_bytes() const { return 0; }  // from it, of sums
+  virtual std::uint64_t copied_bytes() const { return 0; }   // to the host, so far
+  virtual std::uint64_t fetched_bytes() const { return 0; }  // sums from the host, so far
 
  protected:
   const offload::SumOrder& order() const { return order_; }
-  // Of an open unit, after the micro-batches that were added, with the one that is being added.
+  // How many sums an open unit has, counting the micro-batch that is being added.
   int open_sums(int unit) const {
     const auto u = static_cast<std::size_t>(unit);
     return begun_[u] > added_[u] ? order_.level(added_[u]) + 1 : order_.open_sums(added_[u]);
   }
 
  private:
-  // Of an open unit: the sum of a level of SumOrder.
+  // The sum of a level of SumOrder; the unit is open.
   virtual const UnitViews& sums(int unit, int level) = 0;
-  // All but the products, which the first pass overwrites.
+  // Zeroes all but the products, which the first pass overwrites.
   virtual void zero(int unit, int level) = 0;
-  // Adds it to the one below.
+  // Adds the level to the one below.
   virtual void fold(int unit, int level) = 0;
 
   const offload::SumOrder order_;
-  std::vector<std::int64_t> added_;  // micro-batches of the step, by unit
-  std::vector<std::int64_t> begun_;  // likewise: one more while a micro-batch is being added
+  std::vector<std::int64_t> added_;  // micro-batches of the step added so far, by unit
+  std::vector<std::int64_t> begun_;  // the same, plus one while a micro-batch is being added
 };
 
-// What others have added up for parameters that they borrow of a unit, and where it belongs.
+// The sums that borrowers hold for a lender's parameters, and where they belong in its gradient.
 class BorrowedSums {
  public:
   // The units that have sums for a lender's parameters, in forward order. A frozen model has none:
-  // a tied head uses the embedding there, and adds up no gradient for it.
+  // a tied head uses the embedding, but accumulates no gradient for it.
   static std::vector<int> borrowers(const ModelLayout& model, int lender);
   // `own`: the lender's gradients; `sums_of`: a borrower's views of ModelLayout::borrowed_sums().
   static BorrowedSums of(const ModelLayout& model, int lender, const UnitViews& own,
@@ -153,9 +155,9 @@ class BorrowedSums {
   // Adds the sums to the lender's gradient.
   void take_over() const;
   int uses() const { return static_cast<int>(uses_of_.size()); }  // borrowers
-  // Copies one borrower's sums to where the lender's gradient lay.
+  // Copies one borrower's sums into the memory of the lender's gradient.
   void lay_out(int use) const;
-  // Of the lender's elements, in which they then are.
+  // The lender's elements that lay_out() fills.
   const std::vector<offload::ElementRange>& ranges(int use) const {
     return uses_of_[static_cast<std::size_t>(use)].ranges;
   }
@@ -186,14 +188,14 @@ class CpuGradientSink final : public GradientSink {
     offload::HeldSums sums;
     RankLink ranks;
   };
-  // With several ranks the optimizer wants a shard of each unit, of the sum over all ranks:
-  // finish() and totals() are then for all of them to call, in one order.
+  // With several ranks the optimizer needs each unit's shard of the sum over all ranks: finish()
+  // and totals() are then collective, in the same order on all ranks.
   //
-  // Model and executor must outlive it; during finish() the executor is exclusive to it.
+  // Model and executor must outlive it; finish() needs the executor to itself.
   static Result<std::unique_ptr<CpuGradientSink>> create(const ModelLayout& model,
                                                          aio::Executor& executor,
                                                          const Options& options);
-  // Takes planned_cpu_sink_bytes() (engine/budget/cpu_sink_plan.h) of the host.
+  // Takes planned_cpu_sink_bytes() (engine/budget/cpu_sink_plan.h) of host memory.
 
   Status open(int unit) override;
   Status keep(int unit) override;
@@ -203,19 +205,19 @@ class CpuGradientSink final : public GradientSink {
   std::uint64_t host_bytes() const override { return host_.size_bytes(); }
 
  private:
-  // One of a unit's sums.
+  // One of a unit's sums, at one level.
   struct Sum {
     UnitViews gradients;  // gradient_views()
     std::span<float> own;
-    std::span<float> borrowed;  // of what it borrows
+    std::span<float> borrowed;  // for the parameters it borrows
   };
   struct Unit {
     std::vector<Sum> sums;  // by level
-    // Of what others borrow, by level; with one rank only the first is of use.
+    // The borrowers' sums, by level; with one rank only the first is used.
     std::vector<BorrowedSums> borrowed_by;
     std::uint64_t offset_bytes = 0;  // in host_
     std::uint64_t elements = 0;      // of the whole unit
-    offload::UnitShard shard;        // what the optimizer wants of it
+    offload::UnitShard shard;        // the part that the optimizer needs
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
@@ -238,11 +240,11 @@ class CpuGradientSink final : public GradientSink {
   aio::PageMemory accumulators_;
   std::vector<Unit> units_;
 
-  // With several ranks.
+  // Only with several ranks.
   const ModelLayout& model_;
   RankReduction reduction_;
-  std::vector<float> shard_;         // what was reduced of a unit, while more is
-  std::vector<const float*> roots_;  // of the unit that is reduced
+  std::vector<float> shard_;         // the unit's reduced shard, while borrowed sums are reduced
+  std::vector<const float*> roots_;  // of the unit being reduced
 };
 
 }  // namespace sluice::engine

@@ -10,7 +10,7 @@ namespace sluice::engine {
 namespace {
 
 constexpr double kFactor = 2;
-constexpr int kMaxScalePower = 126;  // as fp32 the scale and its reciprocal are normal numbers
+constexpr int kMaxScalePower = 126;  // both the scale and its reciprocal are normal fp32 numbers
 
 Error out_of_range(const char* key, const char* what) {
   return Error(ErrorCode::kInvalidArgument, std::string("fp16.") + key + " must be " + what);

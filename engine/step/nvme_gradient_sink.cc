@@ -96,7 +96,7 @@ void NvmeGradientSink::fold(int /*unit*/, int /*level*/) {
 Status NvmeGradientSink::keep(int index) {
   SLUICE_CHECK(open_ && open_->unit == index, "keep() of the unit that is open");
   at(index).has_sums = true;
-  open_.reset();  // the write begins
+  open_.reset();  // starts the write
   return {};
 }
 
@@ -105,7 +105,7 @@ Status NvmeGradientSink::prefetch(int unit) {
   return {};
 }
 
-// In ascending order: that of CpuGradientSink.
+// In ascending order, like CpuGradientSink.
 void NvmeGradientSink::take_over_borrowed() {
   const auto sums_of = [&](int borrower) {
     return fp32_views(model_.borrowed_sums(borrower), at(borrower).borrowed.data());

@@ -1,13 +1,13 @@
-// NvmeGradientSink: gradients on NVMe from backward to update, for a run without a GPU whose
-// gradients are more than its RAM (engine/budget/gradient_plan.h says when). A unit's sums lie in a
-// buffer of a ParamOffloader's while the unit is open, and are written when it is closed; those of
-// a step's first micro-batch are never read before. The update gets them by lease().
+// NvmeGradientSink: keeps gradients on NVMe from backward to update, for a run without a GPU whose
+// gradients exceed its RAM (engine/budget/gradient_plan.h decides). An open unit's sums are in a
+// buffer of a ParamOffloader and are written when it is closed. A step's first micro-batch replaces
+// the old sums without reading them. The update gets the gradient by lease().
 //
-// The numbers and their order are CpuGradientSink's: the same bits.
+// The values and the order of additions are CpuGradientSink's: the results have the same bits.
 //
-// Memory:  planned_cpu_sink_bytes_beside_nvme(), beside the offloader's buffers.
-// Threads: the one that trains; lease() from any.
-// Errors:  the offloader's, which name the unit and the file.
+// Memory:  planned_cpu_sink_bytes_beside_nvme(), in addition to the offloader's buffers.
+// Threads: the training thread; lease() from any thread.
+// Errors:  those of the offloader, which name the unit and the file.
 #pragma once
 
 #include <memory>
@@ -24,10 +24,10 @@ class NvmeGradientSink final : public GradientSink {
   struct Options {
     offload::GradType type = offload::GradType::kBf16;
     offload::Isa isa = offload::Isa::kScalar;
-    offload::SumOrder order;  // that has one sum of a unit at a time
+    offload::SumOrder order;  // must keep one sum of a unit at a time
   };
-  // `places`: of MemoryPlan::gradients. All must outlive it; during finish() the executor is
-  // exclusive to it.
+  // `places`: made from MemoryPlan::gradients. All must outlive it; finish() needs the executor to
+  // itself.
   static Result<std::unique_ptr<NvmeGradientSink>> create(const ModelLayout& model,
                                                           aio::Executor& executor,
                                                           offload::ParamOffloader& places,
@@ -37,7 +37,7 @@ class NvmeGradientSink final : public GradientSink {
   Status keep(int unit) override;
   Status prefetch(int unit) override;
   Status finish(int unit) override;
-  bool forget() override;  // without IO, and so also where the drive has failed
+  bool forget() override;  // without IO, so it also works after the drive has failed
   Result<GradientTotals> totals() override;
   const void* host_gradient(int /*unit*/) const override { return nullptr; }
   Result<offload::ParamOffloader::Lease> lease(int unit) override;
@@ -47,16 +47,16 @@ class NvmeGradientSink final : public GradientSink {
 
  private:
   struct Unit {
-    bool has_sums = false;  // of the step that goes on, on NVMe
+    bool has_sums = false;  // sums of the current step are on NVMe
     bool is_complete = false;
-    std::span<float> borrowed;  // sums of what it borrows
+    std::span<float> borrowed;  // sums for the parameters it borrows
     std::vector<offload::ElementRange> zeroed;
     std::unique_ptr<offload::SquareSum> sum;
   };
-  // What is open.
+  // The open unit.
   struct Open {
     int unit = 0;
-    offload::ParamOffloader::Lease lease;  // of nothing where the unit has no elements
+    offload::ParamOffloader::Lease lease;  // empty if the unit has no elements
     UnitViews own;
     UnitViews gradients;  // gradient_views()
   };

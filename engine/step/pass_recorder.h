@@ -1,19 +1,19 @@
-// PassRecorder: when the device that computes did what in a step, phase by phase and unit by unit,
-// by the device's own time.
+// PassRecorder: when the device that computes ran each phase of each unit in a step, in the
+// device's own time.
 //
 //   recorder.begin_step(PassRecorder::How::kMarks);
-//   recorder.next({.phase = PassPhase::kForward, .unit = 3});  // what was before ends here
+//   recorder.next({.phase = PassPhase::kForward, .unit = 3});  // ends the previous phase
 //   ... enqueued ...
 //   recorder.end();
 //   ... once the device is done with the step ...
 //   const std::vector<PassSpan>& spans = recorder.finish();
 //
-// Marks cost next to nothing, on a GPU too, and give how long each part took; stamps give when it
-// was as well, by the clock of traces, and cost some microseconds of a GPU's time each.
+// Marks give durations and cost next to nothing, on a GPU too. Stamps also give times on the
+// traces' clock, and each costs some microseconds of GPU time.
 //
-// Whoever hears it is told each phase as the host gets to it, which on a GPU is before the device.
+// A listener gets each phase when the host reaches it, which on a GPU is before the device does.
 //
-// Threads: the one that trains.
+// Threads: the training thread.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ class PassRecorder {
  public:
   enum class How : std::uint8_t { kNot, kMarks, kStamps };
 
-  // What begins; null: what comes is of no phase.
+  // Gets the phase that begins; null: what follows belongs to no phase.
   using Hear = std::function<void(const PassSpan*)>;
 
-  // The clock's marks from `first_mark` on are the recorder's.
+  // The recorder owns the clock's marks from `first_mark` on.
   PassRecorder(PhaseClock& clock, int first_mark) : clock_(clock), first_mark_(first_mark) {}
 
-  // From now on; an empty one ends that.
+  // Sets the listener; an empty one removes it.
   void heard_by(Hear hear) { hear_ = std::move(hear); }
 
   void begin_step(How how) {
@@ -48,7 +48,7 @@ class PassRecorder {
     stamps_.clear();
     spans_.clear();
   }
-  // From here on; its times are not read.
+  // Begins a phase, which ends the previous one; `what`'s times are not read.
   void next(const PassSpan& what) {
     if (hear_) hear_(&what);
     if (how_ == How::kNot) return;
@@ -62,7 +62,7 @@ class PassRecorder {
     pieces_.back().end = boundary();
     open_ = false;
   }
-  // In their order, none inside another. Without stamps time begins with the first one.
+  // Returns the spans in order, without nesting. Without stamps, time begins with the first span.
   const std::vector<PassSpan>& finish() {
     end();
     std::int64_t at_ns = 0;
@@ -83,7 +83,7 @@ class PassRecorder {
     pieces_.clear();
     return spans_;
   }
-  // As finish() left them.
+  // The spans of the last finish().
   const std::vector<PassSpan>& spans() const { return spans_; }
 
  private:
@@ -106,7 +106,7 @@ class PassRecorder {
   Hear hear_;
   How how_ = How::kNot;
   bool open_ = false;
-  int count_ = 0;  // boundaries
+  int count_ = 0;  // boundaries so far
   std::vector<Piece> pieces_;
   std::deque<std::int64_t> stamps_;  // addresses stay
   std::vector<PassSpan> spans_;

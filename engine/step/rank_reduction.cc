@@ -47,7 +47,7 @@ Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
   const auto count_of = [](const offload::UnitShard& shard) {
     return offload::sum_node_count(shard.first_element, shard.elements);
   };
-  std::vector<std::size_t> nodes(static_cast<std::size_t>(world));  // of each rank
+  std::vector<std::size_t> nodes(static_cast<std::size_t>(world));  // the node count of each rank
   for (int rank = 0; rank < world; ++rank)
     for (int unit = 0; unit < model.units(); ++unit)
       nodes[static_cast<std::size_t>(rank)] += count_of(shard_of(unit, rank));

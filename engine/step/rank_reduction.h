@@ -1,11 +1,11 @@
-// RankReduction: what all ranks have added up of a unit's gradient, each for its own micro-batches,
-// reduced to the shard of each ("ZeRO", Rajbhandari et al., SC 2020, stage 2), in the order of
-// additions of a run (offload/sum_order.h). Pieces travel by all-to-all and are added here, never
-// by a transport, whose order is its own.
+// RankReduction: sums a unit's gradient over all ranks and leaves each rank its shard of the sum
+// ("ZeRO", Rajbhandari et al., SC 2020, stage 2). Additions follow the run's order
+// (offload/sum_order.h). Pieces travel by all-to-all and are added here, because a transport would
+// add them in an order of its own.
 //
-// Memory:  a gathered unit's fp32 numbers, of the largest unit, for each exchange.
-// Threads: the one that trains; all ranks reduce the same units in the same order.
-// Errors:  as from Communicator.
+// Memory:  for each exchange, the fp32 values of the largest unit, gathered.
+// Threads: the training thread; all ranks reduce the same units in the same order.
+// Errors:  those of Communicator.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@
 
 namespace sluice::engine {
 
-// A run's ranks: a link of one, too. Null where there is nothing to exchange.
+// A run's ranks and their link; a single rank may have a link too. A null link: there is nothing to
+// exchange.
 struct RankLink {
   offload::RankPart part;
   Communicator* link = nullptr;
@@ -32,12 +33,12 @@ struct RankLink {
 
 class RankReduction {
  public:
-  // For units of up to `most_elements`.
+  // For units of at most `most_elements`.
   RankReduction(const RankLink& ranks, const offload::SumOrder& order, std::uint64_t most_elements);
 
-  // `roots`: this rank's, SumOrder::roots() of them, each of a whole unit, with the padding behind
-  // it: gathered_elements() of them. The result is the sum of all ranks' in this one's shard; it
-  // stays until the next call.
+  // `roots`: this rank's sums, SumOrder::roots() of them. Each has gathered_elements(): a whole
+  // unit and its padding. Returns this rank's shard of the sum over all ranks, valid until the next
+  // call.
   Result<std::span<float>> reduce(std::span<const float* const> roots, std::uint64_t elements);
 
  private:
@@ -47,11 +48,13 @@ class RankReduction {
   std::vector<float> received_;
 };
 
-// By unit: each rank's sums are of its shards; then all have those of whole units.
+// `sums`: by unit. On entry each rank has the sums of its shards; on return all have the sums of
+// whole units.
 Status gather_square_sums(const RankLink& ranks, const ModelLayout& model,
                           std::span<offload::SquareSum* const> sums);
 
-// `own`: of each micro-batch of this rank. Then of all micro-batches of the step, in their order.
+// `own`: one value for each micro-batch of this rank. Returns the values of all micro-batches of
+// the step, in order.
 Result<std::vector<double>> all_of_step(const RankLink& ranks, const offload::SumOrder& order,
                                         const std::vector<double>& own);
 

@@ -66,7 +66,7 @@ class SpillingUnitInputStore final : public UnitInputStore {
     spilled_.spill().write(piece);
   }
 
-  const int last_;  // unit whose input is kept
+  const int last_;  // the last unit whose input is kept
   PlainUnitInputStore others_;
   SpilledInputs spilled_;
   at::TensorOptions like_;

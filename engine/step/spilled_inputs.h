@@ -1,7 +1,7 @@
-// SpilledInputs: which units' inputs go to the drives, and which piece of the spill is whose. And
-// the store of inputs that uses it where the host computes.
+// SpilledInputs: which units' inputs are spilled to the drives, and which piece of the spill each
+// input uses. Also the input store that uses it if the host computes.
 //
-// Threads: the one that trains.
+// Threads: the training thread.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace sluice::engine {
 
 class SpilledInputs {
  public:
-  SpilledInputs() = default;  // no unit's
-  // The spill was made for the same plan, and must outlive it. Null where no unit's go there.
+  SpilledInputs() = default;  // spills nothing
+  // The spill must be made for the same plan, and must outlive it. Null if no unit is spilled.
   SpilledInputs(const ActivationPlan& plan, offload::InputSpill* spill);
 
   bool has(int unit) const { return first_of(unit) >= 0; }
@@ -29,8 +29,8 @@ class SpilledInputs {
   }
   offload::InputSpill& spill() const { return *spill_; }
 
-  // All of a wave's are written, or on their way: they will be taken unit by unit from the last, in
-  // the order of micro-batches.
+  // All of a wave's inputs are written, or being written. They will be taken from the last unit to
+  // the first, by ascending micro-batch.
   void turn_back(std::size_t micro_batches);
 
  private:
@@ -41,12 +41,12 @@ class SpilledInputs {
   }
 
   offload::InputSpill* spill_ = nullptr;
-  std::vector<int> first_;  // piece, by unit
-  std::vector<int> back_;   // what is expected
+  std::vector<int> first_;  // first piece, by unit
+  std::vector<int> back_;   // pieces in the order in which backward takes them
 };
 
-// Inputs of units whose inputs the plan spills go to the drives, others stay as they are. For host
-// tensors. Throws TrainError where a transfer fails.
+// Spills the inputs of the units that the plan selects; others stay as they are. For host tensors.
+// Throws TrainError if a transfer fails.
 std::unique_ptr<UnitInputStore> make_spilling_unit_input_store(const ModelLayout& model,
                                                                SpilledInputs spilled);
 

@@ -1,7 +1,7 @@
-// StepBatch: the tokens of one step or evaluation: for each micro-batch int64 tensors [B, T] on the
-// device that computes. Targets are the inputs moved by one, or kIgnoredTarget (cross_entropy.h)
-// where nothing is to be learned. The loss of a step is the mean over all of its other targets,
-// however they are spread over micro-batches. What it came from outlives it.
+// StepBatch: the tokens of one step or evaluation. Each micro-batch has int64 tensors [B, T] on the
+// device that computes. Targets are the inputs shifted by one, or kIgnoredTarget (cross_entropy.h)
+// where nothing is to be learned. A step's loss is the mean over all other targets, however they
+// are divided among micro-batches. The source of the batch must outlive it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,12 +19,12 @@ namespace sluice::engine {
 struct StepBatch {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> targets;
-  // Of each micro-batch, the targets that are not ignored; empty: none is.
+  // For each micro-batch, the number of targets that are not ignored; empty: none is ignored.
   std::vector<std::int64_t> counted_targets;
-  // Of each micro-batch, where the texts in its rows begin; empty: each row is one.
+  // For each micro-batch, where the documents in its rows begin; empty: each row is one document.
   std::vector<Documents> documents;
-  // Where a micro-batch's samples lie in the user's data, as text; empty: they are not from user
-  // data.
+  // Describes where a micro-batch's samples are in the user's data; empty: they do not come from
+  // user data.
   std::function<std::string(std::size_t micro_batch)> source_of;
 
   double count(std::size_t micro_batch) const {

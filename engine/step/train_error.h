@@ -1,5 +1,5 @@
-// What goes wrong from the training loop on is thrown, as LibTorch throws anyway; below it, errors
-// are values.
+// Errors of the training loop and above are exceptions, because LibTorch throws too; below it,
+// errors are values.
 #pragma once
 
 #include <stdexcept>
@@ -13,8 +13,8 @@ class TrainError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A step's gradient is not finite, and the run does not skip it: resuming from the last checkpoint
-// in the same way leads to the same step again. Says so, and what helps.
+// A step's gradient is not finite, and the run does not skip the step. Resuming from the last
+// checkpoint unchanged leads to the same step again; the message says so, and what helps.
 class NonFiniteGradient : public TrainError {
   using TrainError::TrainError;
 };

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint64_t kMessageBytes = std::uint64_t{4} << 20;
 
-// Of what all ranks have of a unit, in their order. The first rank's is right.
+// The hash of a whole unit, gathered from all ranks in order; valid on the first rank.
 Result<std::uint64_t> hash_of_all(const RankLink& ranks, std::uint64_t unit_elements,
                                   std::uint64_t width, std::span<const std::byte> own) {
   const bool is_first = ranks.part.rank == 0;
@@ -30,7 +30,7 @@ Result<std::uint64_t> hash_of_all(const RankLink& ranks, std::uint64_t unit_elem
 
 }  // namespace
 
-// What the host has updated may not have been copied to the device yet.
+// The host's updates may not have been copied to the device yet.
 Status UnitBinding::hash_device_units(const offload::UnitResidency& residency) {
   for (int unit = 0; unit < static_cast<int>(hashes_.size()); ++unit) {
     if (!residency.has_gpu_state(unit)) continue;
@@ -59,7 +59,7 @@ Status UnitBinding::hash_shards(const RankLink& ranks, const offload::UnitReside
   return {};
 }
 
-// The optimizer was given it, and the next step has not begun.
+// Requires that the optimizer got the gradient, and the next step has not begun.
 Result<std::vector<std::byte>> UnitBinding::shard_gradient(int unit, std::uint64_t elements) {
   std::vector<std::byte> bytes(elements * widths_.grad_bytes);
   if (bytes.empty()) return bytes;

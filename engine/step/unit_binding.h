@@ -1,6 +1,6 @@
 // UnitBinding: tells the optimizer where a unit's parameters and gradients are. It holds a lease of
-// those on the host while the optimizer works on them, so that no one reads them half updated. It
-// also reports how long that took, and when, and on demand hashes of the results.
+// them on the host while the optimizer works on the unit, so that no reader sees a partial update.
+// It also reports when each update ran and how long it took, and can hash the results.
 #pragma once
 
 #include <atomic>
@@ -25,20 +25,20 @@ namespace sluice::engine {
 class UnitBinding final : public offload::UnitSource {
  public:
   using Access = offload::ParamOffloader::Access;
-  // Bytes of an element, where hashes are wanted.
+  // Bytes per element, for hashing.
   struct Widths {
     std::uint64_t param_bytes = 0;
     std::uint64_t grad_bytes = 0;
   };
 
-  // Where they are; all must outlive it.
+  // All must outlive it.
   struct Places {
     offload::ParamOffloader* params = nullptr;
     const UnitParameters* device = nullptr;
-    GradientSink* gradients = nullptr;  // for kUpdate
+    GradientSink* gradients = nullptr;  // only for kUpdate
   };
-  // `access`: what the optimizer does with the parameters: updates them in a step, makes them in
-  // restore(), reads them in snapshot().
+  // `access`: what the optimizer does with the parameters. A step updates them, restore() writes
+  // them, snapshot() reads them.
   UnitBinding(const Places& places, Access access, const ModelLayout& model,
               TraceLog* trace = nullptr)
       : places_(places),
@@ -82,9 +82,9 @@ class UnitBinding final : public offload::UnitSource {
     if (unit == model_.head()) last_step_ns_.store(now_ns - step_begin_ns_);
   }
 
-  // Applies from the next step on. hashes() returns those of the last step once all of its units
+  // Takes effect with the next step. hashes() returns the last step's hashes once all of its units
   // are ready.
-  // `by_itself`: unless the parameters are shards.
+  // `by_itself`: ready() hashes each unit; false if the parameters are sharded.
   void hash_units(const Widths& widths, bool by_itself) {
     widths_ = widths;
     hashes_by_itself_ = by_itself;
@@ -93,18 +93,20 @@ class UnitBinding final : public offload::UnitSource {
       hashes_[unit].unit = model_.layout(static_cast<int>(unit)).name;
   }
   const std::vector<UnitHashes>& hashes() const { return hashes_; }
-  // Makes those of units that the device updates; once all units are ready. `residency` is the
+  // Hashes the units that the device updates; requires that all units are ready. `residency` is the
   // run's.
   Status hash_device_units(const offload::UnitResidency& residency);
-  // With several ranks instead of all that, for all of them to call: those of whole units, whose
-  // shards pass through the first one.
+  // Replaces the hashing above if there are several ranks; collective. Hashes whole units, whose
+  // shards the first rank gathers.
   Status hash_shards(const RankLink& ranks, const offload::UnitResidency& residency);
 
-  // Of the last step that is done, from its first unit's begin to its last one's ready. Any thread.
+  // Duration of the last completed update, from the first unit's begin() to the last unit's
+  // ready(). Any thread.
   std::int64_t last_step_ns() const { return last_step_ns_.load(); }
 
  private:
-  // What this rank's shard of the unit is in the next forward, and its gradient.
+  // This rank's shard of the unit's parameters, as the next forward will use them, and its
+  // gradient.
   Result<std::vector<std::byte>> shard_parameters(int unit, std::uint64_t elements,
                                                   const offload::UnitResidency& residency);
   Result<std::vector<std::byte>> shard_gradient(int unit, std::uint64_t elements);
@@ -125,9 +127,9 @@ class UnitBinding final : public offload::UnitSource {
   TraceLog* const trace_;
   const SteadyClock clock_{};
   Widths widths_;
-  std::vector<UnitHashes> hashes_;  // by unit; empty: unwanted. The working thread's, like the next
+  std::vector<UnitHashes> hashes_;  // by unit; empty: disabled. The working thread's, like the next
   bool hashes_by_itself_ = false;
-  offload::UnitArrays arrays_;  // of the unit being worked on
+  offload::UnitArrays arrays_;  // the unit being worked on
   std::int64_t begin_ns_ = 0;
   std::int64_t step_begin_ns_ = 0;
   std::atomic<std::int64_t> last_step_ns_{0};

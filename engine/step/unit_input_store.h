@@ -1,18 +1,18 @@
-// UnitInputStore: keeps what each unit was given in forward until its backward, bit for bit.
+// UnitInputStore: keeps each unit's forward inputs until its backward, bit for bit.
 //
 //   for (unit, ascending)  { store.keep(unit, inputs); ... forward ... }
 //   for (unit, descending) { for (m) { input = store.take(unit, m); ... backward ... }
 //                            store.release(unit); }
 //
-// Two forms. The plain one keeps the tensors where they are. The other, on CUDA, holds a few units'
-// inputs in a ring on the GPU and sends the rest to pinned host memory, on streams of its own:
-// out under the units' forward, back ahead of their backward. What a unit saves for itself where
-// nothing is recomputed (Saved) is not an input, and stays on the GPU.
+// There are two forms. The plain one keeps the tensors where they are. The CUDA one holds a few
+// units' inputs in a ring on the GPU and keeps the rest in pinned host memory. It copies on its own
+// streams: out during forward, and back ahead of backward. Tensors that a unit saves because
+// nothing is recomputed (Saved) are not inputs, and stay on the GPU.
 //
-// In either form those of some units may go on to the drives (spilled_inputs.h).
+// Either form may spill the inputs of some units to the drives (spilled_inputs.h).
 //
-// Threads: the one that trains; nothing waits for the device.
-// Errors:  as LibTorch's, thrown; TrainError where a drive fails.
+// Threads: the training thread; no call waits for the device.
+// Errors:  thrown: LibTorch's, or TrainError if a drive fails.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,9 +30,9 @@ class UnitInputStore {
 
   // The unit's inputs, by micro-batch, before its forward is enqueued.
   virtual void keep(int unit, std::span<const at::Tensor> inputs) = 0;
-  // One of them, once; not to be used by what is enqueued after release().
+  // Takes one of the inputs, once. Work enqueued after release() must not use it.
   virtual at::Tensor take(int unit, std::size_t micro_batch) = 0;
-  // All were taken, and the unit's backward is enqueued.
+  // Requires that all inputs were taken and the unit's backward is enqueued.
   virtual void release(int unit) = 0;
 
   virtual std::uint64_t to_host_bytes() const { return 0; }  // copied so far
@@ -46,7 +46,7 @@ class PlainUnitInputStore final : public UnitInputStore {
   void keep(int unit, std::span<const at::Tensor> inputs) override {
     at(unit).assign(inputs.begin(), inputs.end());
   }
-  // Its memory is free when the caller is done with it.
+  // Its memory is freed when the caller drops it.
   at::Tensor take(int unit, std::size_t micro_batch) override {
     return std::move(at(unit)[micro_batch]);
   }

@@ -1,14 +1,15 @@
-// UnitParameters: a unit's parameters on the device that computes, from wherever they live.
+// UnitParameters: provides a unit's parameters on the device that computes, whichever tier stores
+// them.
 //
 //   parameters.prefetch(u + 1);
 //   SLUICE_ASSIGN_OR_RETURN(const UnitViews* views, parameters.acquire(u));
 //   ... passes of u, enqueued on the compute stream ...
 //   parameters.release(u);
 //
-// One unit is acquired at a time, plus the embedding where it lends that unit parameters.
+// One unit is acquired at a time, plus the embedding if it lends that unit parameters.
 //
-// Threads: the one that trains.
-// Errors:  as from ParamOffloader, after the unit's name.
+// Threads: the training thread.
+// Errors:  those of ParamOffloader, after the unit's name.
 #pragma once
 
 #include <cstddef>
@@ -30,51 +31,52 @@ class UnitParameters {
  public:
   virtual ~UnitParameters() = default;
 
-  // The unit will be acquired soon; its parameters are new. Never waits, where there is one rank.
+  // Starts to fetch a unit that will be acquired soon; its parameters must be up to date. With one
+  // rank it never waits.
   virtual Status prefetch(int unit) = 0;
-  // Whether prefetch() is for all ranks to call, in one order: it gathers.
+  // Whether prefetch() gathers shards, so that all ranks must call it in the same order.
   virtual bool prefetch_gathers() const { return false; }
-  // The same views for the whole run; they throw when used after release().
+  // Returns the same views for the whole run; they throw if used after release().
   virtual Result<const UnitViews*> acquire(int unit) = 0;
-  // What was enqueued before may still use them; nothing that comes later may.
+  // Work enqueued before may still use the views; later work must not.
   virtual void release(int unit) = 0;
-  // Whether a pass in this direction finds the unit where the one before it, in the other, left it,
-  // so that the host is not asked again.
+  // Whether a pass in this direction finds the unit where the previous pass, in the other
+  // direction, left it. The host is then not asked again.
   virtual bool keeps(int /*unit*/, offload::PassDirection /*direction*/) const { return false; }
-  // Of a unit whose shard lives on the device: where its first parameter is, for the whole run;
-  // else null. The optimizer updates in place there what has its state on the device.
+  // The address of the unit's first parameter if its shard lives on the device, fixed for the whole
+  // run; else null. The optimizer updates the part with state on the device in place there.
   virtual void* shard_place(int /*unit*/) const { return nullptr; }
-  // Copies it from there once everything enqueued is done; for inspection.
+  // Copies the shard from the device once all enqueued work is done; for inspection.
   virtual Status read_shard(int /*unit*/, std::span<std::byte> /*to*/) const {
     return Error(ErrorCode::kUnsupported, "no unit lives on this device");
   }
-  // Copies bytes of a unit that lives on the device to there, where no host has them: of frozen
+  // Writes bytes of a unit that lives on the device and has no copy on a host. This is for frozen
   // parameters, which are set once.
   virtual Status fill_resident(int /*unit*/, std::uint64_t /*offset_bytes*/,
                                std::span<const std::byte> /*from*/) {
     return Error(ErrorCode::kUnsupported, "no unit lives on this device");
   }
-  // The order in which coming passes ask the host for units, roughly. Only that of frozen
-  // parameters is said here: they have a host of their own.
+  // Hint: the approximate order in which coming passes ask the host for units. Only frozen
+  // parameters need it here, because they have a separate ParamOffloader.
   virtual void expect_base(std::span<const int> /*order*/) {}
-  // A step was applied: from now on all units' parameters are new ones.
+  // Must be called after a step is applied: all units' parameters have changed.
   virtual void changed() {}
   virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
-// The units that a program has fetched for its next operation that computes: the one that is
-// computed, and those that lend it parameters.
+// The units that a program has fetched for its next computing operation: the unit that is computed,
+// and its lenders.
 class FetchedUnits {
  public:
   // `parameters` must outlive it.
   explicit FetchedUnits(UnitParameters& parameters) : parameters_(parameters) {}
 
   void acquire(int unit);
-  // Of `unit`, followed by those of what it borrows; all of these units were acquired.
+  // The views of `unit`, followed by those of what it borrows; all of these units must be acquired.
   UnitViews views(const ModelLayout& model, int unit) const;
-  // All of them.
+  // Releases all of them.
   void release();
-  // Likewise after an error, which may have left a device that fails again.
+  // The same after an error, when the device may fail again.
   void abandon() noexcept;
 
  private:
@@ -88,22 +90,21 @@ class FetchedUnits {
   std::vector<Fetched> fetched_;
 };
 
-offload::ProgramUnits program_units(const ModelLayout& model);  // which must outlive them
+offload::ProgramUnits program_units(const ModelLayout& model);  // `model` must outlive the result
 
-// ParamOffloader::expect() of those units that have a place there.
+// Calls ParamOffloader::expect() for the units of `order` that have a place there.
 void expect_on_host(offload::ParamOffloader& params, std::span<const int> order);
 
-// On the CPU the parameters are used where the offloader has them: nothing is copied, unless they
-// are there in 8 bits. Then they are made into what is computed with each time they are acquired,
-// by all of LibTorch's threads.
+// On the CPU, parameters are used in place in the offloader's memory, without a copy. A base in 8
+// bits is the exception: acquire() dequantizes it with all of LibTorch's threads.
+// With several ranks each has shards, which acquire() gathers: it is then collective, in the same
+// order on all ranks.
 //
-// Memory:  UnpackedPlaces of a base in 8 bits, GatheredPlaces with several ranks; else none.
-// With several ranks each has shards, which are gathered when a unit is acquired: acquire() is then
-// for all ranks to call, in one order.
+// Memory:  UnpackedPlaces for a base in 8 bits, GatheredPlaces with several ranks; else none.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks are those of
-  // `ranks`, which is alone where each has all of a unit.
+  // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks equal those of
+  // `ranks`, which is a single rank if each has whole units.
   CpuUnitParameters(const ModelLayout& model, const BaseForm& form, offload::ParamOffloader& params,
                     const RankLink& ranks = {});
 
@@ -132,8 +133,8 @@ class CpuUnitParameters final : public UnitParameters {
   offload::ParamOffloader& params_;
   const RankLink ranks_;
   std::vector<Slot> slots_;  // by unit
-  Places gathered_;          // of shards: GatheredPlaces
-  Places unpacked_;          // of a base in 8 bits: UnpackedPlaces
+  Places gathered_;          // gathered shards: GatheredPlaces
+  Places unpacked_;          // a base in 8 bits, dequantized: UnpackedPlaces
 };
 
 }  // namespace sluice::engine

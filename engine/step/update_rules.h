@@ -1,8 +1,8 @@
-// What a step does with its gradient once that is complete: the scalars of AdamW, the loss scale,
-// and what becomes of a step whose gradient is not finite. Shared by all that train: Trainer, and
-// runs whose passes are somebody else's (engine/module/).
+// What a step does once its gradient is complete: the scalars of AdamW, the loss scale, and the
+// handling of a gradient that is not finite. Trainer uses it, and so do runs whose passes are
+// computed elsewhere (engine/module/).
 //
-// Threads: pure functions of what they are given.
+// Threads: pure functions of their arguments.
 // Errors:  TrainError, NonFiniteGradient.
 #pragma once
 
@@ -19,19 +19,19 @@
 
 namespace sluice::engine {
 
-// What the next step depends on besides weights and moments: what a checkpoint has to hold.
+// The state besides weights and moments on which the next step depends; a checkpoint stores it.
 struct TrainState {
   std::int64_t global_step = 0;   // steps taken, skipped ones included
   std::int64_t applied_step = 0;  // updates applied
   std::uint64_t samples_drawn = 0;
-  std::int64_t skipped_in_a_row = 0;  // by run.non_finite_step, up to the last step
+  std::int64_t skipped_in_a_row = 0;  // skipped by run.non_finite_step, up to the last step
   LossScaleState loss_scale;
 };
 
 struct UpdateRules {
   config::Optimizer optimizer;
   config::Schedule schedule;
-  // A step's scalars are made from them, in this order (StatePlan::settings).
+  // A step has one set of scalars for each of these, in this order (StatePlan::settings).
   std::vector<config::ParameterSetting> settings;
   double clip_norm = 0;
   double clip_value = 0;
@@ -40,26 +40,28 @@ struct UpdateRules {
   std::int64_t max_skipped_steps = 0;
 };
 
-// Of a configuration, whose settings StatePlan has.
+// The rules of a configuration; `settings` is StatePlan::settings.
 UpdateRules update_rules(const config::Config& config,
                          std::vector<config::ParameterSetting> settings);
-// With the loss scale that a run begins with. kInvalidArgument names the key that is out of range.
+// The state at the start of a run, with its initial loss scale. kInvalidArgument names the key that
+// is out of range.
 Result<TrainState> initial_state(const UpdateRules& rules);
-// What a run goes on with that was stored in this state: warns where its loss scale is another one.
-// kCorrupt: it cannot have come from these rules.
+// The state with which a run continues from a stored one. Warns if the loss scale changes.
+// kCorrupt: the stored state cannot have come from these rules.
 Result<TrainState> continued_state(const UpdateRules& rules, TrainState stored);
 
-// The factor of the next step's loss.
+// The next step's loss scale.
 double loss_scale(const UpdateRules& rules, const TrainState& state);
-// Of the next step, by StatePlan::settings. `grad_norm`: without the loss scale.
+// The next step's scalars, in the order of StatePlan::settings. `grad_norm`: without the loss
+// scale.
 void make_scalars(const UpdateRules& rules, const TrainState& state, double grad_norm,
                   std::vector<offload::AdamwScalars>& scalars);
-// The step is applied.
+// Counts the step as applied.
 void count_applied(const UpdateRules& rules, TrainState& state);
 
-// The gradient of a step is not finite, in this unit first; `suspects` says on which data. Counts
-// the step as skipped, and returns a sentence where run.non_finite_step has let it pass (a dynamic
-// loss scale goes without), or throws NonFiniteGradient.
+// Counts a step as skipped because its gradient is not finite. `unit` is the first bad unit;
+// `suspects` describes the data. Returns a warning if run.non_finite_step allows the skip, and an
+// empty string for a dynamic loss scale. Throws NonFiniteGradient if the step may not be skipped.
 struct NonFinite {
   std::string unit;
   std::function<std::string()> suspects;

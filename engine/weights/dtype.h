@@ -1,7 +1,7 @@
-// The element types of a safetensors file, and fp32 to and from those that weights come in.
+// The element types of a safetensors file, and conversions between fp32 and the types of weights.
 //
-// Rounding is to nearest, ties to even; overflow gives an infinity, denormals are kept. Between
-// fp32 and fp32 every bit is kept; elsewhere a NaN becomes the canonical one of its type.
+// Rounding is to nearest, ties to even. Overflow gives an infinity, denormals are kept. fp32 to
+// fp32 keeps every bit; other conversions turn a NaN into the canonical NaN of the type.
 #pragma once
 
 #include <cstddef>
@@ -30,11 +30,11 @@ enum class DType : std::uint8_t {
   kF64,
 };
 
-std::string_view to_string(DType dtype);  // as in files: "BF16"
+std::string_view to_string(DType dtype);  // as in files, for example "BF16"
 std::optional<DType> parse_dtype(std::string_view text);
 std::uint64_t element_bytes(DType dtype);
 
-// Whether the functions below take it: F16, BF16, F32 and F64.
+// Whether the functions below support it: F16, BF16, F32 and F64.
 bool is_weight_dtype(DType dtype);
 
 // `bytes` has values.size() elements of a weight dtype, at any address.

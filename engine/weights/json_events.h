@@ -1,7 +1,7 @@
-// JsonEvents: the base of readers that take JSON from strangers, event by event, so that a hostile
-// text costs no more memory than what its reader chooses to keep. Private to this folder.
+// JsonEvents: the base of event-based readers for untrusted JSON. A hostile text costs no more
+// memory than its reader chooses to keep. Private to this folder.
 //
-// A reader overrides the events it accepts; every other one ends the reading with a sentence.
+// A reader overrides the events that it accepts; any other event stops it with a sentence.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace sluice::engine {
 
 class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // The whole text, or kCorrupt with what is wrong.
+  // Reads the whole text; kCorrupt says what is wrong.
   Status read(std::string_view text);
 
   bool null() override { return fail("null where it cannot be"); }

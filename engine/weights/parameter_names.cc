@@ -17,7 +17,7 @@ Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
                   ": the file is of another size than the configuration's model");
 }
 
-// Blocks that were compiled one by one have it in the middle of their names.
+// Blocks that were compiled separately have the wrapper in the middle of their names.
 std::string hint_at_wrappers(std::span<const TensorInfo> in_file) {
   constexpr std::string_view kWrapper = "._orig_mod.";
   for (const TensorInfo& tensor : in_file)
@@ -32,7 +32,7 @@ std::string hint_at_wrappers(std::span<const TensorInfo> in_file) {
 }  // namespace
 
 std::string_view ParameterNames::ours(std::string_view name_in_file) const {
-  // What torch.compile and DistributedDataParallel put in front.
+  // The prefixes of torch.compile and DistributedDataParallel.
   for (const std::string_view wrapper : {"module.", "_orig_mod.", "module."})
     if (name_in_file.starts_with(wrapper)) name_in_file.remove_prefix(wrapper.size());
   if (name_in_file.starts_with(prefix)) name_in_file.remove_prefix(prefix.size());

@@ -1,8 +1,8 @@
-// How the tensors of a file are matched with a model's parameters, by their names and shapes.
+// Matches the tensors of a file with a model's parameters, by name and shape.
 //
-// Our names of parameters are Hugging Face's, as transformers' base model has them. Files may put
-// the base model's name in front of every one, and carry more than parameters: buffers such as a
-// causal mask, and a tied head, which has to be the token embedding once more (tied_head.h).
+// Our parameter names are those of transformers' base model. Files may prefix every name with the
+// base model's name. They may also contain buffers, such as a causal mask, and a tied head, which
+// must be a copy of the token embedding (tied_head.h).
 #pragma once
 
 #include <span>
@@ -15,29 +15,30 @@
 
 namespace sluice::engine {
 
-// Of a family.
+// The naming rules of a family.
 struct ParameterNames {
-  std::string_view prefix;  // "transformer.", in front of a file's names; may be missing there
-  bool prefixes_exports = false;                       // whether it is written
-  bool (*is_buffer)(std::string_view name) = nullptr;  // by our name: nobody needs that; null: none
-  // The output projection, which is outside the base model and has no prefix. A tied one is the
-  // token embedding, and a parameter of files alone.
+  std::string_view prefix;        // "transformer.", before a file's names; optional there
+  bool prefixes_exports = false;  // whether exports have it
+  bool (*is_buffer)(std::string_view name) =
+      nullptr;  // by our name; buffers are ignored. null: none
+  // The output projection, which is outside the base model and has no prefix. A tied head is the
+  // token embedding, and is a tensor only in files.
   std::string_view head;
   bool is_tied = false;
   std::string_view token_embedding;
 
-  // Our name for a file's.
+  // Our name for a file's name.
   std::string_view ours(std::string_view name_in_file) const;
-  // Ours in a file that is written.
+  // A file's name, in an export, for our name.
   std::string exported(std::string_view name) const;
 };
 
-// By our name; nullptr: the file has no such tensor.
+// Finds a tensor by our name; nullptr: the file has no such tensor.
 const TensorInfo* find_parameter(const ParameterNames& names, std::span<const TensorInfo> in_file,
                                  std::string_view name);
 
-// The name in the file of each wanted parameter. kInvalidArgument names what the file lacks, what
-// has another shape, or what it has that the model has not: then it is another model.
+// The name in the file of each wanted parameter. kInvalidArgument if the file belongs to another
+// model: names what is missing, has another shape, or is unknown to the model.
 Result<std::vector<std::string>> match_parameters(const ParameterNames& names,
                                                   std::span<const TensorInfo> in_file,
                                                   std::span<const TensorSpec> wanted);

@@ -1,4 +1,4 @@
-// Names from files, in messages.
+// Quotes names from files in messages.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace sluice::engine {
 
-// Shortened, in quotes, and in a form that a terminal shows, whatever bytes it has.
+// Shortened, quoted, and printable for any bytes.
 std::string in_quotes(std::string_view name);
 
 }  // namespace sluice::engine

@@ -17,7 +17,7 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 
-// The bytes of a tensor; nothing where that is no number of 63 bits.
+// The bytes of a tensor; nothing if they do not fit in 63 bits.
 std::optional<std::uint64_t> size_of(const TensorSpec& tensor, std::uint64_t& elements) {
   elements = 1;
   const bool empty = std::find(tensor.shape.begin(), tensor.shape.end(), 0U) != tensor.shape.end();
@@ -166,7 +166,7 @@ Status check_places(const std::vector<TensorInfo>& tensors, std::uint64_t data_b
     if (tensor.begin_bytes > end)
       return corrupt("there is a gap of " + std::to_string(tensor.begin_bytes - end) +
                      " bytes before tensor " + in_quotes(tensor.name));
-    end += tensor.size_bytes;  // offsets have 63 bits each: begin == end, which has passed
+    end += tensor.size_bytes;  // no overflow: begin == end was checked, and offsets have 63 bits
     if (end > data_bytes)
       return corrupt("tensor " + in_quotes(tensor.name) + " ends " +
                      std::to_string(end - data_bytes) +
@@ -181,7 +181,7 @@ std::string json_string(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// What is not UTF-8 is replaced, so it does not come back as it was.
+// Invalid UTF-8 is replaced, so it does not survive the round trip.
 bool is_utf8(const std::string& text) {
   return nlohmann::json::parse(json_string(text)).get<std::string>() == text;
 }

@@ -50,10 +50,10 @@ Result<OpenedFile> read_header(aio::IoQueue& queue, const std::string& path) {
   return OpenedFile{std::move(*header), data_offset, file->size_bytes()};
 }
 
-// The file or index that a folder is meant by: as transformers, the one file where both are there.
+// Selects a folder's file or index. If both exist, the single file, as transformers does.
 Result<std::string> find_in_folder(aio::FileSystem& files, const std::string& path) {
   const auto names = files.list(path);
-  if (!names.ok()) return path;  // no folder
+  if (!names.ok()) return path;  // not a folder
   for (const std::string_view name : {kFileName, kIndexName}) {
     if (std::find(names->begin(), names->end(), name) != names->end())
       return path + "/" + std::string(name);
@@ -94,7 +94,7 @@ Result<std::unique_ptr<SafetensorsReader>> SafetensorsReader::open(aio::IoQueue&
   return reader;
 }
 
-// With an index: of this file's tensors those that it says are here.
+// With an index, adds only those of the file's tensors that the index assigns to it.
 Status SafetensorsReader::add_file(const std::string& path, const std::string& name,
                                    const WeightMap* index) {
   SLUICE_ASSIGN_OR_RETURN(OpenedFile opened, read_header(queue_, path));
@@ -137,9 +137,9 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
     sentence.append(file).append(", and is not there");
   }
   if (tensors_.empty()) return Error(ErrorCode::kCorrupt, sentence);
-  // As transformers has it. Whoever needs one of them says so.
+  // transformers accepts this too. Reading a missing tensor is an error later.
   if (missing > 1) sentence += ", and so for " + std::to_string(missing - 1) + " more";
-  log::warning_once("index " + index_path, sentence);  // it is opened again and again
+  log::warning_once("index " + index_path, sentence);  // it is opened repeatedly
   return {};
 }
 

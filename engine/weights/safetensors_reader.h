@@ -1,11 +1,12 @@
-// SafetensorsReader: the tensors of a safetensors file, or of a sharded set, as fp32, range by
-// range.
+// SafetensorsReader: reads the tensors of a safetensors file, or of a sharded set, as fp32, range
+// by range.
 //
-// Memory:  the headers, and options.staging_bytes once; never a whole tensor. Reading goes on while
-//          what came before is converted.
+// Memory:  the headers, and options.staging_bytes, allocated once; never a whole tensor. Reading
+//          continues while earlier data is converted.
 // Threads: one at a time. `queue` must outlive the reader.
-// Files:   one is open at a time; a file that changed since open() is an error, not wrong weights.
-// Errors:  name the file, and for a tensor the tensor. kCorrupt: the bytes are no safetensors;
+// Files:   one is open at a time. A file that changed after open() is an error.
+// Errors:  name the file, and the tensor if any. kCorrupt: the bytes are not safetensors.
+//          kNotFound: no such file or tensor.
 //          kNotFound: no such file, or no such tensor.
 #pragma once
 
@@ -31,8 +32,8 @@ class SafetensorsReader final : public WeightSource {
     std::uint64_t staging_bytes = 16 << 20;  // at least 64 KiB
   };
 
-  // `path`: a .safetensors file, an index (.json) of several, or a folder with one of the two under
-  // Hugging Face's name. Every header is read and checked here.
+  // `path`: a .safetensors file, an index (.json) of several, or a folder that contains either
+  // under Hugging Face's name. Every header is read and checked here.
   static Result<std::unique_ptr<SafetensorsReader>> open(aio::IoQueue& queue,
                                                          const std::string& path,
                                                          const Options& options);
@@ -54,7 +55,7 @@ class SafetensorsReader final : public WeightSource {
     std::uint64_t data_offset_bytes = 0;
     std::uint64_t file_bytes = 0;
   };
-  // One half of the staging memory, and what is on its way into it.
+  // One half of the staging memory, and the read into it.
   struct Piece {
     aio::IoRequest request;
     std::span<std::byte> memory;

@@ -21,8 +21,8 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// How many of `tensors` come into the next shard: as many as fit, and one at least. What has no
-// elements fits always.
+// The number of `tensors` in the next shard: as many as fit, and at least one. Tensors without
+// elements always fit.
 std::size_t shard_length(std::span<const TensorInfo> tensors, std::uint64_t max_bytes) {
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -102,7 +102,7 @@ SafetensorsWriter::~SafetensorsWriter() {
     static_cast<void>(queue_.backend().files().remove(fresh_path(shards_[i])));
 }
 
-// Each shard takes its space when it begins; this finds out before the first one is written.
+// Each shard reserves its space when it begins; this check fails before the first one is written.
 Status SafetensorsWriter::check_room() const {
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t free_bytes,
                           queue_.backend().files().free_bytes(folder_of(options_.path)));
@@ -121,7 +121,7 @@ Status SafetensorsWriter::begin_shard() {
   return skip_full();
 }
 
-// To the next tensor that wants values, through the ends of shards.
+// Moves on to the next tensor that needs values, across shards if necessary.
 Status SafetensorsWriter::skip_full() {
   const auto& tensors = shards_[shard_].tensors;
   while (tensor_ < tensors.size() && elements_done_ == tensors[tensor_].elements) {

@@ -1,18 +1,19 @@
-// SafetensorsWriter: fp32 tensors into a safetensors file, or a sharded set with its index, as they
-// come.
+// SafetensorsWriter: writes fp32 tensors to a safetensors file, or to a sharded set with its index,
+// as they arrive.
 //
-// Everything is declared first, so the headers are known before the first value; values are then
-// appended in the order of declaration, in ranges of any length, and converted on their way. The
-// same tensors, options and values give the same bytes.
+// All tensors are declared first, so the headers are known before the first value. Values are then
+// appended in the order of declaration, in ranges of any length, and converted. The same tensors,
+// options and values give the same bytes.
 //
-// Files are written as `<name>.new`; finish() makes them durable, then gives them their names, an
-// index last. Before that nothing at `path` has changed; a power loss inside finish() leaves each
-// name old or new, whole. So one file is replaced atomically, and a set belongs into a folder of
-// its own. A writer that is destroyed unfinished removes what it made.
+// Files are written as `<name>.new`; finish() makes them durable, then renames them, an index last.
+// Nothing at `path` changes before that; a power loss during finish() leaves each name with its old
+// or its new file, complete. One file is therefore replaced atomically, but a set should have a
+// folder of its own. The destructor removes the files of an unfinished writer.
 //
-// Memory:  options.staging_bytes, whatever the size of the tensors.
+// Memory:  options.staging_bytes for any tensor size.
 // Threads: one at a time. `queue` must outlive the writer.
-// Errors:  create() says what is wrong with the declaration, or that the disk has no room. After a
+// Errors:  create() reports an invalid declaration or a full disk. After a failed append() the
+//          writer can only be destroyed: every later call returns that error.
 //          failed append() the writer can only be destroyed: every later call returns that error.
 #pragma once
 
@@ -33,12 +34,12 @@ namespace sluice::engine {
 class SafetensorsWriter {
  public:
   struct Options {
-    // Ends in .safetensors. Of several shards, "x/model.safetensors" is written as
+    // Ends in .safetensors. With several shards, "x/model.safetensors" becomes
     // x/model-00001-of-00003.safetensors and so on, and x/model.safetensors.index.json.
     std::string path;
-    // Of tensor data; a tensor that is larger has a shard of its own. 0: all in one file.
+    // Maximal tensor data in a file; a larger tensor has a shard of its own. 0: all in one file.
     std::uint64_t max_shard_bytes = 0;
-    Metadata metadata = {{"format", "pt"}};  // Hugging Face's loaders want this key
+    Metadata metadata = {{"format", "pt"}};  // Hugging Face's loaders require this key
     std::uint64_t staging_bytes = 16 << 20;  // at least 64 KiB
   };
 
@@ -49,14 +50,14 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // The next values of tensor `name`, which is the one that is being written, or the next.
-  // kInvalidArgument says which values come next instead.
+  // Appends the next values of tensor `name`, which must be the current tensor or the next one.
+  // kInvalidArgument names the values expected instead.
   Status append(std::string_view name, std::span<const float> values);
-  // After the last value of the last tensor; kInvalidArgument says what is missing.
+  // Call it after the last value of the last tensor; kInvalidArgument says what is missing.
   Status finish();
 
-  std::uint64_t total_bytes() const { return total_bytes_; }  // of all files, but the index
-  std::vector<std::string> paths() const;                     // of the files once they are finished
+  std::uint64_t total_bytes() const { return total_bytes_; }  // of all files except the index
+  std::vector<std::string> paths() const;                     // the final paths
 
  private:
   struct Shard {
@@ -86,11 +87,11 @@ class SafetensorsWriter {
   std::vector<Shard> shards_;
   std::uint64_t total_bytes_ = 0;
 
-  std::size_t shard_ = 0;            // the place of the next value; shards_.size(): behind the last
-  std::size_t tensor_ = 0;           // of that shard
-  std::uint64_t elements_done_ = 0;  // of that tensor
+  std::size_t shard_ = 0;            // the next value's shard; shards_.size() at the end
+  std::size_t tensor_ = 0;           // in that shard
+  std::uint64_t elements_done_ = 0;  // in that tensor
   std::unique_ptr<SequentialWriter> file_;
-  std::size_t files_made_ = 0;  // under their fresh names
+  std::size_t files_made_ = 0;  // under their temporary names
   bool finished_ = false;
   Status status_;
 };

@@ -1,12 +1,12 @@
-// SequentialWriter: bytes in order into one new file of known size, through two halves of staging
-// memory: one is filled while the other is written.
+// SequentialWriter: writes bytes in order to one new file of known size. Staging memory has two
+// halves: one is filled while the other is written.
 //
-// Space is taken when it is created, so that a full disk is an error then.
+// create() reserves the space, so that a full disk is detected early.
 //
-// Memory:  `staging`, of whole pages and page-aligned, which must outlive the writer.
+// Memory:  `staging`: page-aligned whole pages, which must outlive the writer.
 // Threads: one at a time.
-// Errors:  the first one stays: every later call returns it. A file that was not finished is left
-//          to its owner to remove.
+// Errors:  the first error is kept: every later call returns it. The caller removes an unfinished
+//          file.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace sluice::engine {
 
 class SequentialWriter {
  public:
-  // Replaces what is at `path`.
+  // Replaces the file at `path`.
   static Result<std::unique_ptr<SequentialWriter>> create(aio::IoQueue& queue,
                                                           const std::string& path,
                                                           std::uint64_t size_bytes,
@@ -32,13 +32,13 @@ class SequentialWriter {
   SequentialWriter(const SequentialWriter&) = delete;
   SequentialWriter& operator=(const SequentialWriter&) = delete;
 
-  // Where the next bytes are put: at least one until the file is full, then none.
+  // Space for the next bytes: at least one byte until the file is full, then none.
   Result<std::span<std::byte>> room();
-  // The first `count` bytes of room() are there.
+  // Accepts the first `count_bytes` of room().
   Status commit(std::uint64_t count_bytes);
   Status write(std::span<const std::byte> bytes);
 
-  // Once the file is full: waits for the last byte and makes it durable.
+  // Once the file is full: waits for all writes, and makes the file durable.
   Status finish();
 
  private:
@@ -55,9 +55,9 @@ class SequentialWriter {
   aio::IoQueue& queue_;
   std::unique_ptr<aio::DirectFile> file_;
   std::array<Half, 2> halves_;
-  std::size_t filling_ = 0;            // which half
-  std::uint64_t filled_bytes_ = 0;     // of it
-  std::uint64_t submitted_bytes_ = 0;  // of the file
+  std::size_t filling_ = 0;            // index of the half
+  std::uint64_t filled_bytes_ = 0;     // in that half
+  std::uint64_t submitted_bytes_ = 0;  // in the file
   Status status_;
 };
 

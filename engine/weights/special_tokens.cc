@@ -77,7 +77,7 @@ Result<std::string> generation_config_text(const SpecialTokens& tokens, std::str
   if (!original.empty()) {
     SLUICE_ASSIGN_OR_RETURN(json, read_json_object<Json>(original));
   }
-  // With this mark transformers would derive the file from config.json anew.
+  // With this key, transformers would derive the file from config.json again.
   json.erase("_from_model_config");
   for (const auto& [key, value] :
        {std::pair(kBegin, to_json(tokens.begin)), std::pair(kEnd, to_json(tokens.ends)),

@@ -1,4 +1,4 @@
-// The keys of special tokens in a Hugging Face JSON object, for the files that are made of them.
+// Special tokens as values in a Hugging Face JSON object.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace sluice::engine {
 
-// null, a token, or a list of several.
+// null, a token, or a list of tokens.
 inline nlohmann::ordered_json to_json(const std::vector<std::int64_t>& tokens) {
   if (tokens.empty()) return nullptr;
   return tokens.size() == 1 ? nlohmann::ordered_json(tokens.front())

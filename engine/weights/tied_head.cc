@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 
-// As bits: a NaN is not equal to itself, and -0 is equal to 0.
+// Compares bits: a NaN is not equal to itself, and -0 is equal to 0.
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }

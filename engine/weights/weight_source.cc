@@ -9,7 +9,7 @@ namespace sluice::engine {
 Status WeightSource::read_finite(std::string_view name, std::uint64_t first_element,
                                  std::span<float> values) {
   SLUICE_RETURN_IF_ERROR(read(name, first_element, values));
-  // All of them without a branch first, at the speed of memory: of billions none is expected.
+  // First check all values without branches, at memory speed: non-finite values are very rare.
   constexpr std::uint32_t kExponent = 0x7F800000;
   std::uint32_t any = 0;
   for (const float value : values)

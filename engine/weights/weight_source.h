@@ -1,7 +1,7 @@
-// WeightSource: tensors as fp32, range by range, wherever they lie.
+// WeightSource: reads tensors as fp32, range by range, from any kind of storage.
 //
 // Threads: one at a time.
-// Errors:  name the file, and for a tensor the tensor. kNotFound: there is no such tensor.
+// Errors:  name the file, and the tensor if any. kNotFound: there is no such tensor.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ class WeightSource {
 
   // In the order in which reading them is one pass.
   virtual std::span<const TensorInfo> tensors() const = 0;
-  virtual const TensorInfo* find(std::string_view name) const = 0;  // nullptr: there is none
+  virtual const TensorInfo* find(std::string_view name) const = 0;  // nullptr: no such tensor
 
-  // Elements [first_element, first_element + values.size()) of a tensor, row by row. kUnsupported
-  // for a tensor that is no F16, BF16, F32 or F64.
+  // Elements [first_element, first_element + values.size()) of a tensor, in row-major order.
+  // kUnsupported unless the tensor is F16, BF16, F32 or F64.
   virtual Status read(std::string_view name, std::uint64_t first_element,
                       std::span<float> values) = 0;
-  // Likewise of weights to begin with; kCorrupt where one is not finite: a run that began with it
+  // The same for initial weights; kCorrupt if a value is not finite: a run that begins with it
   // would stop at its first step, and blame its data.
   Status read_finite(std::string_view name, std::uint64_t first_element, std::span<float> values);
 
  private:
-  // Where a tensor that is there lies, for an error.
+  // Where an existing tensor is stored, for error messages.
   virtual std::string place_of(std::string_view name) const = 0;
 };
 

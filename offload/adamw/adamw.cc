@@ -16,7 +16,7 @@ namespace {
 
 // Pieces begin on page boundaries of page-aligned fp32 arrays (on half pages of 16-bit ones).
 constexpr std::uint64_t kPieceElements = 1024;
-// Less than this the caller finishes sooner than it could hand it to others.
+// With fewer elements the caller finishes sooner than it could pass work to other threads.
 constexpr std::uint64_t kElementsWorthThreads = 32 * 1024;
 
 AdamwKernel* kernel_for(Isa isa) {
@@ -121,7 +121,7 @@ void adamw_step(aio::Executor& executor, Isa isa, const AdamwScalars& scalars,
     run_kernel(kernel, scalars, arrays, begin, std::min(elements, begin + piece_elements));
   };
   if (pieces == 1) return work(0);
-  executor.run(pieces, std::cref(work));  // by reference: a std::function of it allocates nothing
+  executor.run(pieces, std::cref(work));  // by reference, so that std::function allocates nothing
 }
 
 void adamw_range(Isa isa, const AdamwScalars& scalars, const AdamwArrays& arrays,

@@ -11,14 +11,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::uint64_t kMaxBlocks = 1 << 16;
-// Eight elements are 16 bytes of the 16-bit arrays and twice 16 of the others.
+// Eight elements are 16 bytes in the 16-bit arrays, and twice 16 bytes in the others.
 constexpr int kGroup = 8;
 
 __device__ float canonical_nan(float x) { return x != x ? __uint_as_float(0x7FC00000) : x; }
 
 __device__ float as_stored(float x) { return fabsf(x) < 1.17549435e-38F ? 0.0F : canonical_nan(x); }
 
-// A NaN is neither.
+// A NaN is neither, and stays.
 __device__ float limited(float x, float limit) {
   return x > limit ? limit : x < -limit ? -limit : x;
 }
@@ -53,7 +53,7 @@ __device__ float moment_value(std::uint16_t moment) {
   return __uint_as_float(std::uint32_t{moment} << 16);
 }
 
-// The next two are moment_rounding.h's.
+// The next two functions are those of moment_rounding.h.
 __device__ std::uint32_t moment_bits(const MomentKeys& keys, std::uint64_t element) {
   std::uint32_t x = static_cast<std::uint32_t>(element) + keys.first;
   x = (x ^ (x >> 16)) * 0x7FEB352DU;
@@ -67,7 +67,7 @@ __device__ std::uint16_t round_moment(float stored, std::uint32_t random) {
   return static_cast<std::uint16_t>((bits + (keeps ? 0 : random)) >> 16);
 }
 
-// What a thread holds of one element in registers. The master is `p` in all forms.
+// One element's values in a thread's registers. The master is `p` in all forms.
 struct Element {
   float p, m, v;
   std::uint16_t param16, lo;
@@ -95,11 +95,11 @@ __device__ void make_halves(Element& e) {
   e.param16 = kForm == ParamForm::kFp32AndFp16
                   ? __half_as_ushort(__float2half_rn(e.p))
                   : static_cast<std::uint16_t>((bits >> 16) + ((bits >> 15) & 1));
-  // The conversion itself gives a different NaN.
+  // The conversion alone gives a different NaN.
   if (kForm == ParamForm::kFp32AndFp16 && e.p != e.p) e.param16 = 0x7E00;
 }
 
-// Element i's moments as they are stored.
+// Element i's moments, to be stored.
 __device__ void set_moments(const AdamwArrays&, std::uint64_t, const Element& e, float& m,
                             float& v) {
   m = e.m;
@@ -200,7 +200,7 @@ __device__ void step_group(const AdamwScalars& s, const AdamwArrays& a, std::uin
   store_group(v_of<kMoments>(a) + i, v);
 }
 
-// Groups first, up to `grouped` elements; then the rest one by one.
+// Whole groups first, up to `grouped` elements; then the rest one by one.
 template <GradType kGrad, ParamForm kForm, ElementType kMoments, bool kL2>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(AdamwScalars s, AdamwArrays a, std::uint64_t grouped, std::uint64_t elements) {

@@ -1,5 +1,5 @@
-// The AdamW kernels, one for each Isa: elements [begin, end) of the arrays, on the calling thread,
-// with MXCSR at its default. Only for CPUs that have the instructions.
+// The AdamW kernels, one for each Isa. They process elements [begin, end) of the arrays on the
+// calling thread, with MXCSR at its default. Only for CPUs that have the instructions.
 #pragma once
 
 #include <cstddef>

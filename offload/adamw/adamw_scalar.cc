@@ -1,4 +1,4 @@
-// The oracle: one element at a time, the definition as it is written. std::fma is libm's, which is
+// The oracle: one element at a time, exactly as in the definition. std::fma is libm's, which is
 // correctly rounded with and without the instruction.
 #include <bit>
 #include <cfloat>
@@ -18,7 +18,7 @@ float canonical_nan(float x) {
 
 float as_stored(float x) { return std::fabs(x) < FLT_MIN ? 0.0F : canonical_nan(x); }
 
-// A NaN is neither.
+// A NaN is neither, and stays.
 float limited(float x, float limit) { return x > limit ? limit : x < -limit ? -limit : x; }
 
 float load_grad(const AdamwArrays& arrays, std::size_t i) {

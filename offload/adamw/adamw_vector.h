@@ -1,5 +1,5 @@
-// The AdamW kernel over vectors of any width, for adamw_avx2.cc and adamw_avx512.cc; see vec_avx2.h
-// for what V is and why everything is in an unnamed namespace.
+// The AdamW kernel over vectors of any width, for adamw_avx2.cc and adamw_avx512.cc; vec_avx2.h
+// explains V and why everything is in an unnamed namespace.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace sluice::offload {
 namespace {
 
-// What not every step does, and would slow down those that do not.
+// Options that not every step uses, and that would slow down steps without them.
 struct Extras {
   bool l2;
   bool limit;
@@ -40,7 +40,7 @@ class VectorAdamw {
         first_key_(V::set_bits(arrays.moment_keys.first)),
         second_key_(V::set_bits(arrays.moment_keys.second)) {}
 
-  // The elements from i on, a vector's worth.
+  // Steps one vector of elements, from i on.
   [[gnu::always_inline]] void step(std::size_t i) const {
     const F p = load_param(i);
     F g = V::mul(load_grad(i), grad_scale_);
@@ -63,7 +63,7 @@ class VectorAdamw {
     }
   }
 
-  // Of the elements from i on, two vectors' worth.
+  // Prefetches the lines of two vectors of elements, from i on.
   [[gnu::always_inline]] void prefetch_lines(std::size_t i) const {
     constexpr std::size_t kCount = 2 * V::kLanes;
     prefetch<kGrad == GradType::kFp32 ? 4 : 2>(arrays_.grad, i, kCount);
@@ -92,7 +92,7 @@ class VectorAdamw {
       return V::load_bf16(bf16 + i);
   }
 
-  // moment_rounding.h's, of the elements from i on.
+  // The random bits of moment_rounding.h for the elements from i on.
   [[gnu::always_inline]] I moment_bits(std::size_t i) const {
     const auto element = static_cast<std::uint32_t>(arrays_.first_element + i);
     I x = V::add_bits(V::lane_numbers(), V::add_bits(V::set_bits(element), first_key_));
@@ -101,7 +101,8 @@ class VectorAdamw {
     return V::template xor_shifted<16>(V::mul_bits(x, V::set_bits(0x846CA68BU)));
   }
 
-  // In this order of operands a NaN passes: the second is returned where they do not compare.
+  // With this order of operands NaNs pass through: min and max return the second operand if the two
+  // do not compare.
   [[gnu::always_inline]] F limited(F x) const {
     return V::max(minus_grad_limit_, V::min(grad_limit_, x));
   }
@@ -131,7 +132,7 @@ class VectorAdamw {
     }
   }
 
-  // A copy, which nothing else can change: its pointers stay in registers.
+  // A copy that nothing else can modify, so its pointers stay in registers.
   const AdamwArrays arrays_;
   const F grad_scale_, one_minus_beta1_, one_minus_beta2_, inv_sqrt_c2_, eps_, step_size_, decay_,
       l2_, grad_limit_, minus_grad_limit_;

@@ -1,9 +1,10 @@
-// DefaultFpEnvironment: while it lives, this thread computes with SSE's defaults (nearest even,
-// denormals kept, exceptions masked); afterwards with whatever was set before, flags included.
+// DefaultFpEnvironment: during its lifetime this thread computes with SSE's defaults (nearest even,
+// denormals kept, exceptions masked). The destructor restores the previous settings, flags
+// included.
 //
-// Only so do kernels return the same bits: a library that turns on "flush denormals" does it for
-// threads it shares with others. The compiler does not know that arithmetic depends on MXCSR, so
-// the arithmetic belongs in a function in a different file from the one that holds this object.
+// Kernels need this to return the same bits: a library that turns on "flush denormals" does it for
+// threads that it shares with others. The compiler does not model that arithmetic depends on MXCSR,
+// so the arithmetic belongs in a function in a different file from the one that uses this object.
 #pragma once
 
 #include <xmmintrin.h>

@@ -31,7 +31,7 @@ class Pass {
   Pass(LeafSumsKernel* kernel, const GradCast& cast, std::uint64_t first)
       : kernel_(kernel), cast_(cast), first_(first) {}
 
-  // Elements from sum.end() to `end`, all in one block.
+  // Casts and adds elements from sum.end() to `end`, all in one block.
   void part_of_block(std::uint64_t end, SquareSum& sum) const {
     const DefaultFpEnvironment fp_environment;
     one_by_one(std::min(end, align_up(sum.end(), kLeafElements)), sum);

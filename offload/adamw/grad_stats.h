@@ -1,9 +1,9 @@
-// The gradient's last pass before the optimizer: cast from fp32 to the 16-bit gradient type, and
-// the sum of squares of the values as cast, from which also follows whether all are finite.
+// The gradient's last pass before the optimizer. It casts fp32 to the 16-bit gradient type and sums
+// the squares of the cast values. The sum also shows whether all values are finite.
 //
 // Rounding: to nearest, ties to even; a NaN becomes the canonical one (bf16 0x7FC0, fp16 0x7E00).
 // Sum:      see square_sum.h; squares of fp32 numbers are exact in double.
-// Bits:     the same from every Isa, from CUDA, for every division and number of threads.
+// Bits:     the same for every Isa, for CUDA, and for every division and number of threads.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace sluice::offload {
 
 struct GradCast {
   const float* grad = nullptr;    // the range's first element
-  GradType to = GradType::kFp32;  // kFp32: no cast, the sum alone
-  std::uint16_t* out = nullptr;   // of the same length, unless `to` is kFp32; overlaps nothing
+  GradType to = GradType::kFp32;  // kFp32: no cast, only the sum
+  std::uint16_t* out = nullptr;   // same length, unless `to` is kFp32; must not overlap
   std::uint64_t elements = 0;
 };
 

@@ -6,7 +6,7 @@ namespace sluice::offload {
 namespace {
 
 struct LeafAvx2 {
-  // The sum of each vector's four numbers, as (0 + 1) + (2 + 3); result i is of vector i.
+  // The sum of each vector's four numbers, as (0 + 1) + (2 + 3); result i belongs to vector i.
   static __m256d sum_each(__m256d a, __m256d b, __m256d c, __m256d d) {
     const __m256d ab = _mm256_hadd_pd(a, b);  // a0+a1 b0+b1 a2+a3 b2+b3
     const __m256d cd = _mm256_hadd_pd(c, d);

@@ -6,7 +6,7 @@ namespace sluice::offload {
 namespace {
 
 struct LeafAvx512 {
-  // Adds neighbours: of pairs of numbers in a, then of those in b, but interleaved by pairs.
+  // Adds neighbours: pairs of numbers in a and in b, with results interleaved by pairs.
   static __m512d add_neighbours(__m512d a, __m512d b) {
     return _mm512_add_pd(_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
   }
@@ -22,7 +22,7 @@ struct LeafAvx512 {
   static __m512d high(__m512 x) { return square(_mm512_extractf32x8_ps(x, 1)); }
 
   static double sum(const __m512 (&x)[4]) {
-    const __m512d a = add_neighbours(low(x[0]), high(x[0]));  // sums of 2, of 16 elements
+    const __m512d a = add_neighbours(low(x[0]), high(x[0]));  // pair sums of 16 elements
     const __m512d b = add_neighbours(low(x[1]), high(x[1]));
     const __m512d c = add_neighbours(low(x[2]), high(x[2]));
     const __m512d d = add_neighbours(low(x[3]), high(x[3]));

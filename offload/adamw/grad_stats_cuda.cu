@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
-constexpr int kPerLane = 8;           // how many elements of a row one lane adds
+constexpr int kPerLane = 8;           // elements of a row that one lane adds
 constexpr int kRowLevel = 8;          // a row is what a warp adds at once
 constexpr int kRow = 1 << kRowLevel;  // = kWarp * kPerLane
 constexpr int kMaxRows = static_cast<int>(kSumBlockElements) / kRow;
 
-// The nodes of a range: small ones, whole blocks, small ones. One thread block works on each.
+// The nodes of a range: small ones, whole blocks, small ones. One thread block computes each node.
 struct Nodes {
   struct Small {
     std::uint64_t offset;  // from the range's first element
@@ -64,7 +64,7 @@ __device__ double square_of_cast(float x, std::uint16_t cast) {
   return __dmul_rn(static_cast<double>(x), static_cast<double>(x));
 }
 
-// Adds neighbours until one is left, in sums[0]. All threads of the block call it.
+// Adds neighbours until one sum is left, in sums[0]. All threads of the block must call it.
 __device__ void sum_tree_of(double* sums, int nodes) {
   for (__syncthreads(); nodes > 1; nodes /= 2) {
     const int i = static_cast<int>(threadIdx.x);
@@ -76,7 +76,7 @@ __device__ void sum_tree_of(double* sums, int nodes) {
   }
 }
 
-// The tree over one lane's elements, which it loads and casts.
+// The tree over one lane's elements, which the lane loads and casts.
 template <GradType kTo, bool kAligned>
 __device__ double sum_of_lane(const float* grad, std::uint16_t* out) {
   alignas(16) float x[kPerLane];

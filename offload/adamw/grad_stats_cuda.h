@@ -10,12 +10,12 @@ namespace sluice::offload {
 
 struct GradCastCuda {
   const float* grad = nullptr;    // the range's first element, on the GPU
-  GradType to = GradType::kFp32;  // kFp32: no cast, the sum alone
-  std::uint16_t* out = nullptr;   // on the GPU, of the same length, unless `to` is kFp32
+  GradType to = GradType::kFp32;  // kFp32: no cast, only the sum
+  std::uint16_t* out = nullptr;   // on the GPU, same length, unless `to` is kFp32
   std::uint64_t first = 0;        // the range's first element, as an index in the unit
   std::uint64_t elements = 0;
-  double* node_sums = nullptr;  // sum_node_count(first, elements) of them, for append_sums() of
-                                // square_sum.h; on the GPU, or host memory that it can write
+  double* node_sums = nullptr;  // sum_node_count(first, elements) sums, for append_sums()
+                                // (square_sum.h); on the GPU, or in host memory that it can write
 };
 
 // Enqueues the work on `stream` (a cudaStream_t) of the current device and returns. Allocates

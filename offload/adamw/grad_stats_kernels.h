@@ -1,4 +1,4 @@
-// The kernels under grad_stats.h, one for each Isa, on the calling thread, with MXCSR at its
+// The kernels of grad_stats.h, one for each Isa. They run on the calling thread, with MXCSR at its
 // default. A leaf is 64 consecutive elements, the first at a multiple of 64 in the unit.
 #pragma once
 
@@ -23,7 +23,7 @@ LeafSumsKernel leaf_sums_avx512;
 // One element: casts it, returns its square.
 double cast_and_square(const float* grad, GradType to, std::uint16_t* out);
 
-// Overwrites sums[0 .. 2^levels) with the nodes above them, and returns the topmost.
+// Overwrites sums[0 .. 2^levels) with the nodes above them, and returns the topmost node.
 double sum_tree(double* sums, int levels);
 
 }  // namespace sluice::offload

@@ -1,4 +1,4 @@
-// The oracle: one element at a time, the tree as it is defined.
+// The oracle: one element at a time, with the tree exactly as defined.
 #include <array>
 
 #include "offload/adamw/grad_stats_kernels.h"

@@ -1,6 +1,6 @@
-// The leaf kernel over vectors of any width, for grad_stats_avx2.cc and grad_stats_avx512.cc; see
-// vec_avx2.h for what V is and why everything is in an unnamed namespace. `Leaf::sum(values)` adds
-// the squares of a leaf's floats, given as vectors, in the order of the tree.
+// The leaf kernel over vectors of any width, for grad_stats_avx2.cc and grad_stats_avx512.cc;
+// vec_avx2.h explains V and why everything is in an unnamed namespace. `Leaf::sum(values)` adds the
+// squares of a leaf's floats, given as vectors, in the order of the tree.
 #pragma once
 
 #include <cstddef>

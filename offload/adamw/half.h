@@ -1,8 +1,8 @@
-// bf16 and fp16 numbers as bits, to and from fp32, in integer arithmetic: exact in any rounding
-// mode. The reference for what the vector kernels do with instructions.
+// Conversion between fp32 and bf16 or fp16 numbers, given as bits, in integer arithmetic: exact in
+// any rounding mode. This is the reference for the vector kernels, which use instructions.
 //
-// Rounding is to nearest, ties to even, as torch rounds; overflow gives an infinity, denormals are
-// kept. A NaN becomes its type's canonical one, whatever its sign and payload.
+// Rounding is to nearest, ties to even, as in torch; overflow gives an infinity, and denormals are
+// kept. A NaN becomes its type's canonical NaN, whatever its sign and payload.
 #pragma once
 
 #include <bit>

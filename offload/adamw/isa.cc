@@ -8,8 +8,8 @@
 namespace sluice::offload {
 namespace {
 
-// Not every compiler's __builtin_cpu_supports knows F16C. Its registers are AVX's, so an operating
-// system that saves those saves these.
+// Not every compiler's __builtin_cpu_supports recognises F16C. F16C uses AVX registers, so an
+// operating system that saves those supports it.
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -31,7 +31,7 @@ std::string_view to_string(Isa isa) {
   return "unknown";
 }
 
-// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+// __builtin_cpu_supports also checks whether the operating system saves the wide registers.
 std::string_view missing_for(Isa isa) {
   __builtin_cpu_init();
   switch (isa) {

@@ -1,7 +1,7 @@
-// Asks for cache lines ahead of a kernel's streams.
+// Requests cache lines ahead of a kernel's streams.
 //
-// Measured to help (bench/README.md). A likely reason: a hardware prefetcher follows each stream
-// only within a page, and a kernel of many streams enters new pages all the time.
+// Measurements show that it helps (bench/README.md). A likely reason: a hardware prefetcher follows
+// each stream only within a page, and a kernel with many streams enters new pages all the time.
 //
 // In an unnamed namespace, because every instruction set compiles its own: see vec_avx2.h.
 #pragma once
@@ -14,11 +14,11 @@
 namespace sluice::offload {
 namespace {
 
-// Far enough for a line to arrive in time, near enough for it to be still in the first cache.
+// Far enough for a line to arrive in time, near enough for it to be still in the L1 cache.
 constexpr std::size_t kPrefetchElements = 256;
 
-// The lines that `count` elements from `first` on lie in. They may lie beyond the array's end,
-// where prefetching does nothing: hence addresses as numbers.
+// Prefetches the lines of `count` elements from `first` on. They may be past the array's end, where
+// prefetching does nothing, so addresses are computed as integers.
 template <std::size_t kElementBytes>
 [[gnu::always_inline]] inline void prefetch(const void* array, std::size_t first,
                                             std::size_t count) {

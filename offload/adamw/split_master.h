@@ -1,13 +1,14 @@
 // The fp32 master weight as two 16-bit halves: `hi` is the bf16 parameter that the GPU computes
-// with, `lo` what it lacks of the whole. Together they hold the fp32 value without loss, so the
+// with, and `lo` holds the remaining bits. Together they hold the fp32 value without loss, so the
 // parameter is never stored twice.
 //
 //   hi = upper 16 bits + bit 15: the nearest bf16, ties away from zero
 //   lo = lower 16 bits, which are the remainder bits - (hi << 16) as a two's complement number
 //
-// Away from zero and not to even: only then do hi and lo alone determine which way the rounding
-// went. A NaN becomes the canonical one first (the rounding would turn NaNs such as 0xFFFF8000 into
-// -0). A master beyond bf16's largest value shows as an infinity in `hi`; the pair still holds it.
+// Ties go away from zero rather than to even, because only then do hi and lo alone determine the
+// direction of the rounding. A NaN becomes the canonical one first (the rounding would turn NaNs
+// such as 0xFFFF8000 into -0). A master beyond bf16's largest value shows as an infinity in `hi`;
+// the pair still holds its value.
 #pragma once
 
 #include <bit>

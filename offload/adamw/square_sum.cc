@@ -9,7 +9,7 @@
 namespace sluice::offload {
 
 SquareSum::SquareSum(std::uint64_t max_elements) {
-  // One node more than a range ends with: a new one exists before it merges.
+  // One more than the nodes of a finished range: a new node exists before it merges.
   sums_.reserve(max_elements / kSumBlockElements + kMaxSideNodes + 1);
 }
 
@@ -22,8 +22,8 @@ void SquareSum::append_node(int level, double sum) {
   SLUICE_CHECK(level >= 0 && level <= kSumBlockLevel && end_ % (std::uint64_t{1} << level) == 0,
                "a node begins at a multiple of its size");
   SLUICE_CHECK(sums_.size() < sums_.capacity(), "a range within its promised length");
-  // While the node is a right child and its sibling is there, it becomes their parent. The sibling
-  // is there when the range holds all of it, and is then the last of the sums.
+  // While the node is a right child and its sibling exists, the two become their parent. The
+  // sibling exists if the range holds all of it, and is then the last of the sums.
   std::uint64_t first = end_;
   end_ += std::uint64_t{1} << level;
   for (; level < kSumBlockLevel; ++level) {
@@ -63,7 +63,7 @@ double SquareSum::total() const {
   const auto blocks = sums_.begin() + static_cast<std::ptrdiff_t>(end_ / kSumBlockElements);
   double total = 0;
   for (auto sum = sums_.begin(); sum != blocks; ++sum) total += *sum;
-  // What is left of the last block descends in size; to the right of it are zeros.
+  // The remaining nodes of the last block descend in size; to the right of them are zeros.
   double last_block = 0;
   for (auto sum = sums_.end(); sum != blocks;) last_block = *--sum + last_block;
   total += last_block;

@@ -1,5 +1,5 @@
-// The nodes of a range in the tree that square_sum.h defines. (Kept apart, because CUDA code, which
-// is C++17, includes this file.)
+// The nodes of a range in the tree that square_sum.h defines. (A separate file, because CUDA code,
+// which is C++17, includes it.)
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@ inline constexpr int kSumBlockLevel = 16;
 inline constexpr std::uint64_t kSumBlockElements = std::uint64_t{1} << kSumBlockLevel;
 inline constexpr std::uint64_t kMaxSideNodes = 2 * kSumBlockLevel;
 
-// The largest node that begins at `first` and ends at or before `end`: it has 2^level elements.
+// The level of the largest node that begins at `first` and ends at or before `end`: it has 2^level
+// elements.
 int sum_node_level(std::uint64_t first, std::uint64_t end);
 
-// How many nodes a range of `count` elements from `first` on consists of.
+// The number of nodes in a range of `count` elements from `first` on.
 std::uint64_t sum_node_count(std::uint64_t first, std::uint64_t count);
 
 }  // namespace sluice::offload

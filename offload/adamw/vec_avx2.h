@@ -1,8 +1,8 @@
-// VecAvx2: eight floats, with what the kernels need of AVX2, FMA and F16C.
+// VecAvx2: eight floats, with the operations that the kernels need, in AVX2, FMA and F16C.
 //
-// For files compiled with these instructions only. Everything is in an unnamed namespace: a
-// function with external linkage could be the copy that the linker keeps for the whole program,
-// and fail on a CPU without them.
+// Only for files that are compiled with these instructions. Everything is in an unnamed namespace:
+// the linker could keep a function with external linkage as the copy for the whole program. That
+// copy would fail on a CPU without these instructions.
 #pragma once
 
 #include <immintrin.h>
@@ -38,7 +38,7 @@ struct VecAvx2 {
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
-  // a where it is the smaller (larger), else b: also where one of them is NaN.
+  // a if it is the smaller (larger) one, else b, also if one of them is NaN.
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F sqrt(F a) { return _mm256_sqrt_ps(a); }
@@ -63,7 +63,8 @@ struct VecAvx2 {
     return _mm256_castsi256_ps(_mm256_add_epi32(upper, _mm256_cvtepi16_epi32(load16(lo))));
   }
 
-  // The upper half of each number, ties away from zero; x holds no NaN but the canonical one.
+  // The upper half of each number, rounded with ties away from zero; x has no NaN but the canonical
+  // one.
   static void store_hi(std::uint16_t* to, F x) {
     const I bits = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x8000));
     store16(to, _mm256_srli_epi32(bits, 16));
@@ -73,7 +74,8 @@ struct VecAvx2 {
   }
   static void store_fp16(std::uint16_t* to, F x) { store128(to, to_fp16(x)); }
 
-  // Rounds as moment_rounding.h does, by random numbers below 2^16; x as it is stored.
+  // Rounds as moment_rounding.h does, with random numbers below 2^16; x must have gone through
+  // store().
   static void store_bf16(std::uint16_t* to, F x, I random) {
     const I bits = _mm256_castps_si256(x);
     const I magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF));
@@ -82,7 +84,8 @@ struct VecAvx2 {
     store16(to, _mm256_srli_epi32(rounded, 16));
   }
 
-  // Rounds to nearest even, stores, and returns the rounded values; x as for store_hi().
+  // Rounds to nearest even, stores, and returns the rounded values; same requirement on x as
+  // store_hi().
   static F cast_bf16(std::uint16_t* to, F x) {
     const I bits = _mm256_castps_si256(x);
     const I odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

@@ -1,5 +1,5 @@
-// VecAvx512: sixteen floats, with what the kernels need of AVX-512 F, BW, DQ and VL. Like
-// vec_avx2.h, where the functions are explained.
+// VecAvx512: sixteen floats, with the operations that the kernels need, in AVX-512 F, BW, DQ and
+// VL. vec_avx2.h explains the functions.
 #pragma once
 
 #include <immintrin.h>
@@ -37,7 +37,7 @@ struct VecAvx512 {
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
-  // a where it is the smaller (larger), else b: also where one of them is NaN.
+  // a if it is the smaller (larger) one, else b, also if one of them is NaN.
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F sqrt(F a) { return _mm512_sqrt_ps(a); }

@@ -12,15 +12,15 @@
 namespace sluice::offload {
 namespace {
 
-constexpr std::uint64_t kBufferBytes = 512 * kMiB;  // about, of all buffers
-constexpr int kFewestBuffers = 4;                   // one filled, one written, or read, used
+constexpr std::uint64_t kBufferBytes = 512 * kMiB;  // approximate total of all buffers
+constexpr int kFewestBuffers = 4;  // one each to fill, to write, to read and in use
 constexpr int kMostBuffers = 64;
 
 std::uint64_t image_bytes(std::uint64_t piece_bytes) {
   return swap::RecordShape{.payload_bytes = piece_bytes, .chunk_bytes = piece_bytes}.image_bytes();
 }
 
-// As fine as a record's header has room for.
+// The finest chunks for which a record's header has room.
 std::uint64_t chunk_bytes(std::uint64_t piece_bytes) {
   constexpr std::uint64_t kFinest = kMiB;
   const std::uint64_t coarse = (piece_bytes + swap::kMaxChunks - 1) / swap::kMaxChunks;
@@ -99,7 +99,7 @@ Status InputSpill::remove() {
   return store_->remove();
 }
 
-// ---- out ----------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 InputSpill::Buffer* InputSpill::free_buffer_locked() {
   const auto free = std::find_if(buffers_.begin(), buffers_.end(),
@@ -120,7 +120,7 @@ void InputSpill::vacate_locked(Buffer& buffer) {
   changed_.notify_all();
 }
 
-// What was taken in the last pass may still be in use.
+// A piece taken in the last pass may still be in use.
 bool InputSpill::may_begin_locked(int index) {
   if (piece(index).buffer == kNone) return free_buffer_locked() != nullptr;
   SLUICE_CHECK(buffer_of(index).use == Use::kTaken, "a piece is begun once a pass");
@@ -195,7 +195,7 @@ void InputSpill::on_done(swap::RecordIo& io, void* context) noexcept {
   self.read_ahead(lock);
 }
 
-// ---- and back -----------------------------------------------------------------------------------
+// ---- reading ------------------------------------------------------------------------------------
 
 void InputSpill::expect(std::span<const int> pieces) {
   Lock lock(mutex_);
@@ -209,8 +209,8 @@ bool InputSpill::is_wanted_next_locked(int index) const {
   return begun_ < expected_.size() && expected_[begun_] == index;
 }
 
-// A piece that is still on its way out keeps its buffer when it is the next one wanted; those
-// behind it wait until then.
+// A piece that is still being written keeps its buffer if it is the next one expected; the pieces
+// after it wait until then.
 void InputSpill::read_ahead(Lock& lock) noexcept {
   while (failure_.ok() && begun_ < expected_.size()) {
     const int index = expected_[begun_];
@@ -284,7 +284,7 @@ void InputSpill::fail_locked(Error error) {
   changed_.notify_all();
 }
 
-// For `done`, or for a failure. A backend in virtual time works here.
+// Waits for `done` or a failure. Also works with a backend in virtual time.
 template <typename Done>
 Status InputSpill::wait(Lock& lock, const Done& done) {
   while (failure_.ok() && !done()) {

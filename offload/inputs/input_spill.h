@@ -1,24 +1,26 @@
-// InputSpill: what units were given in forward, on NVMe until their backward wants it (activations
-// on the drives, as in "ZeRO-Infinity", SC 2021, section 5.1.2). What is kept comes in pieces of
-// one size, a unit's input of one micro-batch, each a record of a store of its own.
+// InputSpill: stores the inputs that units had in forward on NVMe until their backward needs them
+// (activations on the drives, as in "ZeRO-Infinity", SC 2021, section 5.1.2). A piece is one unit's
+// input for one micro-batch. All pieces have one size, and each is a record of InputSpill's own
+// store.
 //
 //   for (piece, in forward's order) {
-//     fill(*spill.begin(piece));     // a free buffer; a copy by a GPU may fill it later
-//     spill.write(piece);            // sealed, and written behind
+//     fill(*spill.begin(piece));     // a free buffer; a GPU may still be copying into it later
+//     spill.write(piece);            // seals it and starts the write
 //   }
 //   spill.expect(pieces);            // in backward's order: reading begins
 //   for (piece of pieces) { use(*spill.take(piece)); spill.release(piece); }
 //
-// Memory:  buffers of footprint().buffer_bytes in all, pinned, taken once in create(); what is
-//          expected is a span of the caller's, which must live until all of it has been taken.
-// Order:   pieces are written once, then expected and taken once in that order, and all of this
-//          again. What is expected while its buffer still has it is not read.
-// Waiting: begin() and take() wait for transfers. They cannot wait for ever: buffers go to writes
-//          until all have begun, and then to the pieces that are expected, in their order.
-// Threads: begin(), try_begin(), expect(), is_here() and take() from one; write() and release()
-//          from any, such as a GPU's callbacks: they call nothing that waits.
-// Errors:  the first failed transfer or damaged piece ends it; begin(), take() and drain() return
-//          that error, which begins with the piece's name. create(): as StateStore's.
+// Memory:  buffers of footprint().buffer_bytes in total, pinned, taken once in create(). expect()
+//          keeps a span of the caller's memory, which must live until all its pieces have been
+//          taken.
+// Order:   pieces are written once, then expected and taken once in that order; then the cycle may
+//          repeat. A piece whose buffer still holds it when it is expected is not read.
+// Waiting: begin() and take() wait for transfers. They cannot wait forever: buffers go to writes
+//          until all have begun, and then to the expected pieces, in their order.
+// Threads: begin(), try_begin(), expect(), is_here() and take() from one thread; write() and
+//          release() from any, such as a GPU's callbacks: they never wait.
+// Errors:  the first failed transfer or damaged piece ends the spill. begin(), take() and drain()
+//          return that error, which begins with the piece's name. create() has StateStore's errors.
 #pragma once
 
 #include <condition_variable>
@@ -41,10 +43,10 @@ namespace sluice::offload {
 class InputSpill {
  public:
   struct Options {
-    std::vector<std::string> units;    // names, of those whose inputs go to the drives
-    std::uint64_t pieces_of_unit = 0;  // micro-batches of a wave; piece = place of unit * this + m
+    std::vector<std::string> units;    // names of the units whose inputs go to the drives
+    std::uint64_t pieces_of_unit = 0;  // micro-batches of a wave; piece = index of unit * this + m
     std::uint64_t piece_bytes = 0;
-    int most_buffers = 64;            // of those in footprint()
+    int most_buffers = 64;            // limit on the buffers of footprint()
     swap::StateStore::Options store;  // paths and run; chunk_bytes is set here
     bool huge_pages = true;
     aio::MemoryLock lock = aio::MemoryLock::kTry;
@@ -56,7 +58,7 @@ class InputSpill {
   };
   struct Footprint {
     int buffers = 0;
-    std::uint64_t buffer_bytes = 0;  // resident and pinned, of all of them
+    std::uint64_t buffer_bytes = 0;  // all buffers, resident and pinned
     std::uint64_t nvme_bytes = 0;
   };
   struct Stats {
@@ -64,35 +66,36 @@ class InputSpill {
     std::uint64_t bytes_written = 0;
   };
 
-  // What create() takes for so many pieces of this size.
+  // What create() takes for `pieces` pieces of this size.
   static Footprint footprint(std::uint64_t pieces, std::uint64_t piece_bytes);
   // kInvalidArgument: a piece is larger than a record can be.
   static Status check(const Options& options);
-  // Whatever fails, nothing is left behind.
+  // If anything fails, nothing remains allocated and no files remain.
   static Result<std::unique_ptr<InputSpill>> create(const Options& options, Queues queues);
-  // Waits for what is in flight. The files stay: see remove().
+  // Waits for transfers in flight. The files remain: see remove().
   ~InputSpill();
   InputSpill(const InputSpill&) = delete;
   InputSpill& operator=(const InputSpill&) = delete;
 
-  // Its files; nothing may follow.
+  // Removes the files; no call may follow.
   Status remove();
 
-  // A buffer to fill with the piece; nothing: none is free, or the piece is still in use.
+  // A buffer to fill with the piece; empty: none is free, or the piece is still in use.
   Result<std::optional<std::span<std::byte>>> try_begin(int piece);
   Result<std::span<std::byte>> begin(int piece);
-  // The buffer is filled.
+  // Call when the buffer is filled.
   void write(int piece) noexcept;
 
-  // All pieces that were begun since, each once; all that was expected before has been taken.
+  // `pieces`: all pieces begun since the last call, each once; all pieces expected before must have
+  // been taken.
   void expect(std::span<const int> pieces);
   // Whether take() would not wait.
   bool is_here(int piece) const;
-  // The next one that is expected, checked. The caller's until release().
+  // The next expected piece, checked. The caller may use it until release().
   Result<std::span<const std::byte>> take(int piece);
   void release(int piece) noexcept;
 
-  // Until nothing is in flight.
+  // Waits until nothing is in flight.
   Status drain();
   Stats stats() const;
 
@@ -104,7 +107,7 @@ class InputSpill {
     kWriting,  // in flight
     kReading,  // in flight
     kRead,     // not checked yet
-    kWritten,  // and wanted: as it was filled
+    kWritten,  // and expected: its buffer still has it
     kTaken,
   };
   struct Buffer {
@@ -140,13 +143,13 @@ class InputSpill {
   std::vector<aio::PinnedPool::Lease> leases_;
   std::unique_ptr<swap::StateStore> store_;
 
-  mutable std::mutex mutex_;         // guards all below
-  std::condition_variable changed_;  // whatever is waited for may be
+  mutable std::mutex mutex_;         // guards all members below
+  std::condition_variable changed_;  // signals every change that a thread may wait for
   std::vector<Buffer> buffers_;
   std::vector<Piece> pieces_;
   std::span<const int> expected_;  // not yet taken
-  std::size_t begun_ = 0;          // of those, from the front: read, being read, or still there
-  int starting_ = 0;               // threads on their way to the store
+  std::size_t begun_ = 0;          // of expected_, from the front: read, being read, or still held
+  int starting_ = 0;               // threads that are passing a transfer to the store
   int in_flight_ = 0;
   Status failure_;
   Stats stats_;

@@ -27,7 +27,7 @@ bool quantise_int8(std::span<const float> values, std::int8_t* quantised, float*
     if (!std::isfinite(scale * kMost)) return false;
     scales[first / kInt8Block] = scale;
     for (std::size_t i = 0; i < kInt8Block; ++i) {
-      // Of numbers that are hardly any the scale may be none at all, or coarse.
+      // For extremely small numbers the scale may be 0, or coarse.
       const float steps = scale > 0 ? std::nearbyint(block[i] / scale) : 0;
       quantised[first + i] = static_cast<std::int8_t>(std::clamp(steps, -kMost, kMost));
     }

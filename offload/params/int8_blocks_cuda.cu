@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::uint64_t kMostThreadBlocks = 8192;
-constexpr int kPack = 8;                     // numbers that a thread has at once
+constexpr int kPack = 8;                     // numbers per thread and pass
 constexpr int kPacksOfABlock = 128 / kPack;  // kInt8Block
 
 template <ParamForm kForm>
@@ -23,7 +23,7 @@ struct Number<ParamForm::kFp32> {
   using Type = float;
 };
 
-// split_master().hi, or fp16_from_float().
+// The same as split_master().hi or fp16_from_float().
 template <ParamForm kForm>
 __device__ typename Number<kForm>::Type number_of(float value) {
   if constexpr (kForm == ParamForm::kFp32) {

@@ -1,5 +1,5 @@
-// Int8Blocks on a GPU: what dequantise_int8() gives, as the type that is computed with, bit for bit
-// as the host makes it (pack_parameters()).
+// Int8Blocks on a GPU: the values of dequantise_int8() in the compute type, with the same bits as
+// the host makes (pack_parameters()).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 namespace sluice::offload {
 
 struct Int8Unpacking {
-  const std::int8_t* quantised = nullptr;  // on the GPU, at a multiple of 16 bytes, as the next
+  const std::int8_t* quantised = nullptr;  // on the GPU, aligned to 16 bytes, like the next
   const float* scales = nullptr;           // one for each block
   std::uint64_t elements = 0;              // whole blocks
   ParamForm form = ParamForm::kSplit;
-  void* out = nullptr;  // on the GPU, at a multiple of 16 bytes
+  void* out = nullptr;  // on the GPU, aligned to 16 bytes
 };
 
 // Enqueues the work on `stream` (a cudaStream_t) of the current device and returns. Allocates

@@ -21,7 +21,7 @@ ParamCache::ParamCache(std::span<const int> class_of_unit, std::span<const int> 
   holder_.assign(at(first_buffer), kNone);
 }
 
-// Positions sorted by unit: first counted, then placed.
+// Positions sorted by unit (counting sort).
 void ParamCache::expect(std::span<const int> order) {
   order_.assign(order.begin(), order.end());
   uses_.resize(order_.size());
@@ -60,7 +60,7 @@ ParamCache::Rank ParamCache::rank(const Unit& unit) const {
   return {2, ~unit.last_use};
 }
 
-// A free buffer, else that of the unit wanted last among those that may be evicted; or kNone.
+// A free buffer, else the buffer of the unit needed last among those that may be evicted; or kNone.
 int ParamCache::wanted_last(int size_class) const {
   const Class& its = classes_[at(size_class)];
   int last = kNone;
@@ -103,7 +103,7 @@ bool ParamCache::take_if_wanted_sooner(int index) {
   return true;
 }
 
-// Where one unit gets no buffer, no unit wanted later gets one either.
+// If a unit gets no buffer, no unit that is needed later gets one either.
 int ParamCache::next_to_read() {
   std::fill(left_.begin(), left_.end(), read_ahead_);
   std::size_t classes_left = read_ahead_ > 0 ? classes_.size() : 0;

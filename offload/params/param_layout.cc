@@ -36,7 +36,7 @@ Status check(std::span<const ParamUnit> units, std::uint64_t element_bytes, int 
   return {};
 }
 
-// The smallest for which a record's header has room for the checksums of the largest unit.
+// The smallest chunk size for which a record's header has room for the largest unit's checksums.
 std::uint64_t chunk_bytes_for(std::uint64_t largest_bytes) {
   const std::uint64_t needed = (largest_bytes + swap::kMaxChunks - 1) / swap::kMaxChunks;
   return std::max(kMinChunkBytes, align_up(needed, kPageBytes));

@@ -1,12 +1,12 @@
-// ParamLayout: where the parameters of each unit lie. Those of cpu units in one mapping,
-// consecutively; those of an nvme unit in a record of a state store and, while they are in memory,
-// in a buffer of the unit's size class. Those of a gpu unit have no place on the host. A unit
-// without parameters is a cpu unit, of no bytes.
+// ParamLayout: where the parameters of each unit are stored. The cpu units are stored one after
+// another in one mapping. An nvme unit is a record of a state store; while it is in memory, it is
+// in a buffer of its size class. A gpu unit has no place on the host. A unit without parameters is
+// a cpu unit of 0 bytes.
 //
-// Size classes: nvme units share buffers, and differ in size. From the largest down, a unit joins
+// Size classes: nvme units share buffers and differ in size. From the largest down, a unit joins
 // the class of the previous one unless it would leave more than a quarter of the class's buffer
-// unused. A class has as many buffers as asked for, or one for each of its units when those are
-// fewer: then each unit is read at most once.
+// unused. A class has the requested number of buffers, or one for each of its units if it has fewer
+// units. In the second case each unit is read at most once.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +26,24 @@ struct ParamUnit {
   Tier tier = Tier::kCpu;
 };
 
-// Of one unit's parameters: what a cpu unit takes of the mapping, and an nvme unit's record.
+// For one unit's parameters: the bytes in the mapping (cpu), and the bytes of its record (nvme).
 std::uint64_t param_mapping_bytes(std::uint64_t bytes);
 std::uint64_t param_image_bytes(std::uint64_t bytes);
 
-// The buffers of all size classes, as images are added from the largest down.
+// The buffers of all size classes. Images are added from the largest down.
 class ParamBuffers {
  public:
   explicit ParamBuffers(int buffers_of_a_class) : most_(buffers_of_a_class) {}
 
-  // Whether it begins a class.
+  // Returns whether the image begins a class.
   bool add(std::uint64_t image_bytes);
   std::uint64_t bytes() const { return bytes_; }
-  int buffers() const { return buffers_; }  // of the last class
+  int buffers() const { return buffers_; }  // in the last class
 
  private:
   int most_;
   int buffers_ = 0;
-  std::uint64_t buffer_bytes_ = 0;  // likewise
+  std::uint64_t buffer_bytes_ = 0;  // in the last class
   std::uint64_t bytes_ = 0;
 };
 
@@ -55,19 +55,19 @@ class ParamLayout {
 
   struct Place {
     Tier tier = Tier::kCpu;
-    std::uint64_t bytes = 0;         // of its parameters; gpu: 0
+    std::uint64_t bytes = 0;         // parameters; gpu: 0
     std::uint64_t offset_bytes = 0;  // cpu: in the mapping
     swap::RecordId record = 0;       // nvme
-    std::uint64_t image_bytes = 0;   // nvme: of the record
+    std::uint64_t image_bytes = 0;   // nvme: size of the record
     int size_class = kNone;          // nvme
   };
   struct SizeClass {
     std::uint64_t buffer_bytes = 0;
     int buffers = 0;
-    std::uint64_t first_offset_bytes = 0;  // of its first buffer, in the memory of all classes
+    std::uint64_t first_offset_bytes = 0;  // the first buffer's, in the memory of all classes
   };
 
-  // kInvalidArgument names what makes no sense: no unit, one without parameters on NVMe, one that
+  // kInvalidArgument names what is wrong: no unit, an nvme unit without parameters, or a unit that
   // is too large for a record.
   static Result<ParamLayout> create(std::span<const ParamUnit> units, int element_bytes,
                                     int buffers_of_a_class);
@@ -76,9 +76,9 @@ class ParamLayout {
   const Place& place(int unit) const { return places_[static_cast<std::size_t>(unit)]; }
   std::span<const SizeClass> classes() const { return classes_; }
   std::span<const swap::RecordSpec> records() const { return records_; }
-  std::uint64_t chunk_bytes() const { return chunk_bytes_; }    // of the store
-  std::uint64_t cpu_bytes() const { return cpu_bytes_; }        // of the mapping
-  std::uint64_t buffer_bytes() const { return buffer_bytes_; }  // of all classes
+  std::uint64_t chunk_bytes() const { return chunk_bytes_; }    // for the store
+  std::uint64_t cpu_bytes() const { return cpu_bytes_; }        // size of the mapping
+  std::uint64_t buffer_bytes() const { return buffer_bytes_; }  // all classes
 
  private:
   ParamLayout() = default;

@@ -54,7 +54,7 @@ void ParamOffloader::Lease::release() {
   if (owner_ != nullptr) std::exchange(owner_, nullptr)->release(unit_, access_);
 }
 
-// ---- life ------------------------------------------------------------------------------------
+// ---- construction and destruction ------------------------------------------------------------
 
 ParamOffloader::ParamOffloader(std::unique_ptr<ParamStorage> storage, const Options& options,
                                const Environment& environment)
@@ -124,7 +124,7 @@ Result<ParamOffloader::Lease> ParamOffloader::acquire(int unit, Access access) {
   return lease;
 }
 
-// Waits until access may be had, and takes it.
+// Waits until access is possible, and takes it.
 Status ParamOffloader::enter(Lock& lock, int index, Access access) {
   Unit& unit = at(index);
   const bool alone = access != Access::kRead;
@@ -153,7 +153,7 @@ void ParamOffloader::leave_locked(int index, Access access) {
   changed_locked();
 }
 
-// Waits until the content is in memory, checked, and free to be used as `access` says.
+// Waits until the content is in memory, checked, and usable for `access`.
 Status ParamOffloader::bring(Lock& lock, int index, Access access) {
   using Content = Unit::Content;
   Unit& unit = at(index);
@@ -185,7 +185,8 @@ Status ParamOffloader::bring(Lock& lock, int index, Access access) {
   }
 }
 
-// Gives an absent unit a buffer, and content to come. Another reader may do the same meanwhile.
+// Gives an absent unit a buffer, and starts to bring its content. Another reader may do the same
+// meanwhile.
 void ParamOffloader::make_room(Lock& lock, int index, Access access) {
   using Content = Unit::Content;
   Unit& unit = at(index);
@@ -206,7 +207,7 @@ void ParamOffloader::make_room(Lock& lock, int index, Access access) {
 void ParamOffloader::release(int index, Access access) noexcept {
   const bool write = access != Access::kRead && layout_.place(index).tier == Tier::kNvme;
   if (write) {
-    ++at(index).generation;  // no one else has access
+    ++at(index).generation;  // no other thread has access
     SLUICE_CHECK(work_on_image(index, /*seal=*/true).ok(), "a record can always be sealed");
   }
   Lock lock(mutex_);
@@ -236,7 +237,7 @@ void ParamOffloader::prefetch(int unit) {
   if (failure_.ok() && cache_.hint(unit)) start_read(lock, unit);
 }
 
-// ---- looking at it ---------------------------------------------------------------------------
+// ---- state -----------------------------------------------------------------------------------
 
 ParamOffloader::Unit& ParamOffloader::at(int unit) const {
   return units_[static_cast<std::size_t>(unit)];

@@ -1,7 +1,7 @@
-// ParamOffloader: the parameters of a model's units on the host: in memory for cpu units, on NVMe
-// with a cache of pinned buffers for nvme units (the parameter swapping of "ZeRO-Infinity", SC
-// 2021, section 5.1). Placement affects when a unit is there, never what it holds. gpu units are
-// not its concern: it only knows that they are not here.
+// ParamOffloader: the parameters of a model's units on the host. The cpu units are in memory; nvme
+// units are on NVMe with a cache of pinned buffers (the parameter swapping of "ZeRO-Infinity", SC
+// 2021, section 5.1). Placement affects when a unit is available, never its content. The gpu units
+// are not stored here, and must not be acquired.
 //
 //   offloader->expect(order);                       // forward, backward, update: reading starts
 //   for (const int unit : order) {
@@ -10,25 +10,25 @@
 //   }
 //
 // Access:  a unit has several readers at once, or one updater. An updater waits until the present
-//          readers have gone and, where the unit is still being written to NVMe, until that has
-//          ended; readers that come meanwhile wait for the updater. Readers share a buffer with a
-//          write of it, so the result of an update is there immediately.
-// Writing: when an update's lease ends, its thread makes the checksums; the write then proceeds by
-//          itself. A unit is never read while it is being written.
-// Reading: whole and checked, on the acquiring thread, before anyone sees it. Ahead in the order
-//          of expect(), which also says what leaves the cache; see param_cache.h. Order and hints
-//          never change the result, only what waits.
+//          readers have gone and, if the unit is still being written to NVMe, until that write has
+//          ended. Readers that arrive meanwhile wait for the updater. Readers share a buffer with a
+//          write of it, so the result of an update is available immediately.
+// Writing: when an update's lease ends, its thread computes the checksums; the write then runs
+//          asynchronously. A unit is never read from NVMe while it is being written.
+// Reading: whole units, checked on the acquiring thread before the lease is returned. Units are
+//          read ahead in the order of expect(), which also decides what leaves the cache; see
+//          param_cache.h. Order and hints change only waiting times, never the result.
 // Leases:  acquire() of an nvme unit waits for a buffer of its size class (param_layout.h). All
-//          threads together may hold and wait for no more of a class than it has buffers, or they
-//          may wait for each other forever; each thread that uses leases needs one, and reading
-//          ahead needs one or more: so 3 in general. A thread that holds a lease of a unit must not
-//          ask for another one of it, and an updating thread holds one at a time.
-// Memory:  memory_plan() says what create() takes. Later only an order longer than any before is
-//          allocated.
-// Threads: all methods and ~Lease() from any; create(), remove() and the destructor alone, with no
-//          lease out. Never from a completion callback.
-// Errors:  the first failed read, check or write poisons the offloader: it names the unit, nothing
-//          more is started, and every later call but remove() returns it.
+//          threads together may hold and wait for no more buffers of a class than it has; otherwise
+//          they may deadlock. Each thread that uses leases needs one, and reading ahead needs at
+//          least one: 3 in general. A thread that holds a lease of a unit must not acquire another
+//          lease of it, and an updating thread holds one lease at a time.
+// Memory:  memory_plan() lists what create() takes. Later only an order longer than any before
+//          allocates.
+// Threads: all methods and ~Lease() from any thread; create(), remove() and the destructor alone,
+//          while no lease exists. Never from a completion callback.
+// Errors:  the first failed read, check or write poisons the offloader. Its error names the unit;
+//          no more work is started, and every later call except remove() returns that error.
 #pragma once
 
 #include <condition_variable>
@@ -48,19 +48,19 @@
 
 namespace sluice::offload {
 
-// How the accesses to nvme units went (those that found their read begun are not counted), and what
-// they waited for, by the backend's clock.
+// Counts of accesses to nvme units (accesses whose read had already begun are not counted), and the
+// time they waited, by the backend's clock.
 struct ParamStats {
   std::uint64_t hits = 0;    // the unit was in memory
   std::uint64_t shared = 0;  // hits while the unit was still being written
-  std::uint64_t misses = 0;  // its read began only then
-  std::uint64_t reads = 0;   // that ended, whether asked for or ahead
+  std::uint64_t misses = 0;  // the access had to begin the read
+  std::uint64_t reads = 0;   // completed reads, on demand or ahead
   std::uint64_t writes = 0;
   std::uint64_t bytes_read = 0;  // headers and padding included
   std::uint64_t bytes_written = 0;
   std::int64_t wait_read_ns = 0;
   std::int64_t wait_buffer_ns = 0;  // every buffer of the class was in use
-  std::int64_t wait_access_ns = 0;  // of all units: for readers, an updater or its write
+  std::int64_t wait_access_ns = 0;  // all units: for readers, an updater or its write
 };
 
 class ParamOffloader {
@@ -68,7 +68,7 @@ class ParamOffloader {
   enum class Access : std::uint8_t {
     kRead,
     kUpdate,   // the content is changed
-    kReplace,  // new content, beginning with zeros; each unit's first access
+    kReplace,  // new content, zeroed first; each unit's first access
   };
 
   using Options = ParamOptions;
@@ -78,14 +78,14 @@ class ParamOffloader {
     return ParamStorage::plan(options);
   }
 
-  // Takes the memory and makes the store. The units have no content yet: Access::kReplace.
+  // Takes the memory and creates the store. The units have no content yet: Access::kReplace.
   static Result<std::unique_ptr<ParamOffloader>> create(const Options& options,
                                                         const Environment& environment);
-  ~ParamOffloader();  // waits for what is in flight, and leaves the files, as a kill would
+  ~ParamOffloader();  // waits for transfers in flight; the files stay, as after a kill
   ParamOffloader(const ParamOffloader&) = delete;
   ParamOffloader& operator=(const ParamOffloader&) = delete;
 
-  // Access to one unit until it is destroyed.
+  // Gives access to one unit until it is destroyed.
   class Lease {
    public:
     Lease() = default;
@@ -94,7 +94,7 @@ class ParamOffloader {
     ~Lease() { release(); }
 
     int unit() const { return unit_; }
-    // Its parameters, starting on a page boundary. Readers must not change them.
+    // The unit's parameters, starting on a page boundary. Readers must not change them.
     std::span<std::byte> bytes() const { return bytes_; }
     explicit operator bool() const { return owner_ != nullptr; }
     void release();
@@ -109,17 +109,17 @@ class ParamOffloader {
     std::span<std::byte> bytes_;
   };
 
-  // Waits until the unit is there and access may be had.
+  // Waits until the unit is in memory and access is possible.
   Result<Lease> acquire(int unit, Access access);
 
-  // The coming accesses of all threads, roughly in order; they replace those expected before.
+  // Sets the coming accesses of all threads, roughly in order; they replace those expected before.
   void expect(std::span<const int> order);
-  // A hint for a unit that is not expected: it is read if that costs the expected ones nothing.
+  // Hints at a unit that is not expected: it is read if that does not delay expected units.
   void prefetch(int unit);
 
-  // Waits until everything updated is written (not: durable).
+  // Waits until all updates are written (not: durable).
   Status drain();
-  // Ends what is in flight and removes the files on NVMe; every call after it returns kCancelled.
+  // Stops what is in flight and removes the files on NVMe; every later call returns kCancelled.
   Status remove();
 
   const ParamLayout& layout() const { return layout_; }
@@ -135,7 +135,7 @@ class ParamOffloader {
                  const Environment& environment);
   void stop();
 
-  // Those that take a Lock release it while they wait, check, or hand transfers to the store.
+  // Functions that take a Lock release it while they wait, check, or pass transfers to the store.
   Status enter(Lock& lock, int unit, Access access);
   void leave_locked(int unit, Access access);
   Status bring(Lock& lock, int unit, Access access);
@@ -171,17 +171,17 @@ class ParamOffloader {
   std::mutex executor_mutex_;
   bool removed_ = false;
 
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
   std::unique_ptr<Unit[]> units_;  // NOLINT(modernize-avoid-c-arrays): incomplete here
-  std::unique_ptr<Slot[]> slots_;  // NOLINT(modernize-avoid-c-arrays): likewise; one a buffer
+  std::unique_ptr<Slot[]> slots_;  // NOLINT(modernize-avoid-c-arrays): the same; one a buffer
   ParamCache cache_;
   Status failure_;
   int leases_ = 0;
   int in_flight_ = 0;  // transfers
-  int writing_ = 0;    // those of them that write
-  int starting_ = 0;   // threads that are handing a transfer to the store
+  int writing_ = 0;    // the transfers among them that write
+  int starting_ = 0;   // threads that are passing a transfer to the store
   ParamStats stats_;
 };
 

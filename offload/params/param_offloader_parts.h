@@ -1,4 +1,4 @@
-// What ParamOffloader knows about each unit and each buffer; for its own sources only.
+// ParamOffloader's data for each unit and each buffer; included only by its own sources.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct ParamOffloader::Unit {
     kWriting,  // present, and its write is in flight
   };
   Content content = Content::kAbsent;
-  bool filled = false;  // has been replaced, so there is something to be read
+  bool filled = false;  // has been replaced at least once, so there is content to read
   bool updating = false;
   int readers = 0;
   int updaters_waiting = 0;
-  std::uint64_t generation = 0;  // of the record, as it was sealed last
+  std::uint64_t generation = 0;  // the record's generation when it was last sealed
 };
 
-// A buffer, and the unit that has it.
+// A buffer, and the unit that occupies it.
 struct ParamOffloader::Slot {
   ParamOffloader* owner = nullptr;
   int unit = ParamCache::kNone;

@@ -1,4 +1,4 @@
-// ParamStorage: what ParamOffloader takes once: memory for the cpu units, buffers for the nvme
+// ParamStorage: what ParamOffloader allocates once: memory for the cpu units, buffers for the nvme
 // ones, and the store of their records.
 //
 // Memory:  exactly plan(). Both pieces of memory are mapped, touched, locked and registered once.
@@ -23,20 +23,19 @@ namespace sluice::offload {
 struct ParamOptions {
   std::vector<ParamUnit> units;
   int element_bytes = 2;            // 4 in fp32 mode
-  int cache_buffers = 3;            // of each size class, at least 2
-  int read_ahead = 2;               // units of each size class, if there are enough buffers
+  int cache_buffers = 3;            // per size class, at least 2
+  int read_ahead = 2;               // units per size class, if there are enough buffers
   swap::StateStore::Options store;  // for nvme units: paths and run; chunk_bytes is set here
   bool huge_pages = true;
   aio::MemoryLock lock = aio::MemoryLock::kTry;
-  aio::PinHook
-      hook;  // gets the memory of the cpu units, and that of all buffers, each in one piece
+  aio::PinHook hook;  // gets the memory of the cpu units, and that of all buffers
 };
 
 struct ParamEnvironment {
   aio::IoQueue* reads = nullptr;   // needed for nvme units
-  aio::IoQueue* writes = nullptr;  // likewise; may be the same
-  // Makes and checks checksums, is used by nothing else meanwhile, and touches memory in create().
-  // May be null: then each thread does it alone.
+  aio::IoQueue* writes = nullptr;  // needed for nvme units; may be the same
+  // Computes and checks checksums, and touches memory in create(); used by nothing else meanwhile.
+  // May be null: then each thread works alone.
   aio::Executor* executor = nullptr;
 };
 
@@ -49,7 +48,7 @@ struct ParamMemoryPlan {
 class ParamStorage {
  public:
   static Result<ParamMemoryPlan> plan(const ParamOptions& options);
-  // Whatever fails, nothing is left behind.
+  // If anything fails, nothing remains allocated and no files remain.
   static Result<std::unique_ptr<ParamStorage>> create(const ParamOptions& options,
                                                       const ParamEnvironment& environment);
   ParamStorage(const ParamStorage&) = delete;
@@ -59,17 +58,17 @@ class ParamStorage {
   const ParamLayout& layout() const { return layout_; }
   // Null: there is no nvme unit.
   swap::StateStore* store() const { return store_.get(); }
-  // Of a cpu unit.
+  // The parameters of a cpu unit.
   std::span<std::byte> parameters(const ParamLayout::Place& place) const {
     return cpu_.lease.bytes().subspan(place.offset_bytes, place.bytes);
   }
-  // Numbered across all size classes.
+  // Buffers are numbered across all size classes.
   std::span<std::byte> buffer(int index) const { return slices_[static_cast<std::size_t>(index)]; }
   int buffers() const { return static_cast<int>(slices_.size()); }
 
  private:
   struct Pinned {
-    std::unique_ptr<aio::PinnedPool> pool;  // of one buffer
+    std::unique_ptr<aio::PinnedPool> pool;  // has one buffer
     aio::PinnedPool::Lease lease;
   };
 

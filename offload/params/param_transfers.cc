@@ -1,5 +1,5 @@
-// ParamOffloader's reads and writes: how they start, end and are checked, and how others wait for
-// that.
+// ParamOffloader's reads and writes: how they start, end and are checked, and how threads wait for
+// them.
 #include <utility>
 
 #include "aio/check.h"
@@ -16,7 +16,7 @@ constexpr int kNone = ParamCache::kNone;
 
 }  // namespace
 
-// The unit has got a buffer that may have been another unit's.
+// The unit has got a buffer that may have belonged to another unit.
 void ParamOffloader::occupy_locked(int unit) {
   Slot& slot = slot_of(unit);
   if (slot.unit != kNone && slot.unit != unit) at(slot.unit).content = Unit::Content::kAbsent;
@@ -36,8 +36,8 @@ void ParamOffloader::write_back(Lock& lock, int unit) {
   hand_over(lock, unit, /*write=*/true);
 }
 
-// A transfer may end before the store's call returns, so a thread that hands one over is counted
-// separately.
+// A transfer may end before the store's call returns, so threads that are passing one to the store
+// are counted separately.
 void ParamOffloader::hand_over(Lock& lock, int unit, bool write) {
   Slot& slot = slot_of(unit);
   const std::span<std::byte> image = image_of(unit);
@@ -85,7 +85,7 @@ void ParamOffloader::read_ahead(Lock& lock) {
   }
 }
 
-// The caller has access, so no one else touches the content while the lock is released.
+// The caller has access, so no other thread uses the content while the lock is released.
 void ParamOffloader::check(Lock& lock, int unit) {
   at(unit).content = Unit::Content::kChecking;
   lock.unlock();
@@ -100,7 +100,7 @@ void ParamOffloader::check(Lock& lock, int unit) {
   changed_locked();
 }
 
-// Checks the unit's record, or makes its checksums.
+// Checks the unit's record, or computes its checksums.
 Status ParamOffloader::work_on_image(int unit, bool seal) {
   swap::RecordImage image(store_->shape(layout_.place(unit).record), image_of(unit));
   const std::uint64_t generation = at(unit).generation;
@@ -114,7 +114,7 @@ Status ParamOffloader::work_on_image(int unit, bool seal) {
   return swap::work_on_record(*executor_, image, work);
 }
 
-// ---- what changes, and what waits for it -----------------------------------------------------
+// ---- changes and waiting ---------------------------------------------------------------------
 
 void ParamOffloader::fail_locked(Error error) {
   if (failure_.ok()) failure_ = std::move(error);
@@ -126,7 +126,7 @@ void ParamOffloader::changed_locked() {
   changed_.notify_all();
 }
 
-// Returns when something has changed, or, in virtual time, may have.
+// Returns when something has changed, or, in virtual time, may have changed.
 void ParamOffloader::wait_for_change(Lock& lock, std::int64_t& waited_ns) {
   const std::uint64_t seen = changes_;
   const std::int64_t begin_ns = clock_.now_ns();

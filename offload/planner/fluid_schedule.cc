@@ -13,7 +13,7 @@ constexpr bool is_active(ResourceRates::Mask mask, Resource resource) {
   return ((mask >> at(resource)) & 1U) != 0;
 }
 
-// Each direction, whether or not the two are active together.
+// Sets the rate of each direction, which depends on whether both are active.
 void set_duplex(const DuplexRates& duplex, Resource in, Resource out, ResourceRates::Mask active,
                 ResourceRates::Rates& rates) {
   const bool both = is_active(active, in) && is_active(active, out);
@@ -24,8 +24,8 @@ void set_duplex(const DuplexRates& duplex, Resource in, Resource out, ResourceRa
   rates[at(out)] = rate(duplex.out_bytes_per_s, duplex.out_both_bytes_per_s);
 }
 
-// Everything that moves bytes of DRAM gives up the same share when the total exceeds what DRAM can
-// do. AdamW was measured alone: then it gets what it needs.
+// If the total exceeds the DRAM bandwidth, all traffic is reduced by the same share. AdamW was
+// measured alone, so alone it keeps its measured rate.
 void share_dram(const MachineSpeeds& speeds, double adamw_bytes, ResourceRates::Mask active,
                 ResourceRates::Rates& rates) {
   const double most = speeds.host_copy_bytes_per_s;
@@ -138,7 +138,7 @@ void FluidSchedule::begin_all() {
   }
 }
 
-// How fast each stream is, as long as no task begins or ends.
+// The rate of each stream, as long as no task begins or ends.
 FluidSchedule::Shares FluidSchedule::shares(const ResourceRates& rates) const {
   Shares shares{.active = outside_, .next_s = std::numeric_limits<double>::infinity()};
   std::array<int, kResources> sharers{};
@@ -158,7 +158,7 @@ FluidSchedule::Shares FluidSchedule::shares(const ResourceRates& rates) const {
   return shares;
 }
 
-// Advances at most to the end of the task that ends next.
+// Advances at most to the end of the next task to end.
 void FluidSchedule::spend(const Shares& shares, double step_s, double busy_weight) {
   now_s_ += step_s;
   for (std::size_t r = 0; r < kResources; ++r)
@@ -194,7 +194,7 @@ void FluidSchedule::run(const ResourceRates& rates, TaskId first, TaskId last,
   }
 }
 
-// ---- with tasks that are outside ----------------------------------------------------------------
+// ---- with outside tasks -------------------------------------------------------------------------
 
 void FluidSchedule::begin(const ResourceRates& rates) {
   rates_ = &rates;

@@ -1,14 +1,14 @@
-// FluidSchedule: tasks in virtual time. Each is on a stream, each stream takes its tasks in the
-// order in which they were added, one at a time, each as soon as its predecessors are done.
-// Streams belong to resources: those of one resource that are active share its rate equally, and
-// the rate depends on which other resources are active.
+// FluidSchedule: tasks in virtual time. Each task is on a stream. A stream runs its tasks one at a
+// time, in the order in which they were added, each as soon as its predecessors are done. Streams
+// belong to resources: the active streams of one resource share its rate equally, and the rate
+// depends on which other resources are active.
 //
 // A task may also be outside: its work is done elsewhere, in the same virtual time, and its end is
-// reported from there. The schedule is then not run but stepped: begin(), then advance_to() the
-// time of whatever happens.
+// reported with end(). The schedule is then not run but stepped: begin(), then advance_to() the
+// time of the next event.
 //
 // Memory:  reserved by the caller's estimate; tasks are small.
-// Threads: none of its own; one at a time.
+// Threads: none of its own; one caller at a time.
 #pragma once
 
 #include <array>
@@ -38,14 +38,15 @@ enum class Stream : std::uint8_t {
   kGradientReads,
   kGradientWrites,
   kLink,
-  kLinkCompute,  // of the GPU, between what the link does
+  kLinkCompute,  // GPU work between collectives
   kHost,         // decisions: tasks without work
 };
 inline constexpr int kStreams = 18;
 Resource resource_of(Stream stream);
 
-// What each resource does per second while certain others are active: seconds for the GPU, elements
-// for the CPU, bytes for the others. The link's work is in seconds, too, and it slows nothing.
+// The work that each resource does per second while certain others are active: seconds for the GPU,
+// elements for the CPU, bytes for the others. The link's work is also in seconds, and it slows no
+// other resource.
 class ResourceRates {
  public:
   using Mask = unsigned;  // bit r: resource r is active
@@ -56,7 +57,7 @@ class ResourceRates {
   double alone(Resource resource) const;
 
  private:
-  // By those that slow each other: all but the link, which is the last.
+  // Indexed by the resources that slow each other: all but the link, which is the last.
   static constexpr Mask kRows = 1U << static_cast<unsigned>(Resource::kLink);
 
   std::array<Rates, kRows> table_{};
@@ -82,29 +83,29 @@ class FluidSchedule {
   explicit FluidSchedule(std::size_t expected_tasks);
   TaskId add(const Task& task);
 
-  // A part of the time that stands for several alike: from the end of one task to that of another.
+  // An interval that represents several equal ones: from the end of task `from` to the end of `to`.
   struct Repeated {
     TaskId from = kNoTask;
     TaskId to = kNoTask;
     double more_times = 0;
   };
-  // Runs until `last` is done. busy_s() counts from the end of `first` on (kNoTask: from 0 on).
+  // Runs until `last` is done. busy_s() counts from the end of `first` (kNoTask: from 0).
   void run(const ResourceRates& rates, TaskId first, TaskId last, const Repeated& repeated);
   void run(const ResourceRates& rates, TaskId first, TaskId last) {
     run(rates, first, last, Repeated());
   }
 
-  // ---- with tasks that are outside
+  // ---- with outside tasks
 
-  // The first tasks begin. `rates` must outlive the schedule.
+  // Starts the first tasks. `rates` must outlive the schedule.
   void begin(const ResourceRates& rates);
-  // When the next task ends, if nothing happens outside; infinite: none does.
+  // When the next task ends if no outside task ends before; infinite: none does.
   double next_end_s() const;
-  // Not before now_s(). `outside`: resources in use by others meanwhile.
+  // `time_s` is at least now_s(). `outside`: resources used by others meanwhile.
   void advance_to(double time_s, ResourceRates::Mask outside = 0);
-  void end(TaskId outside);                   // now; it must have begun
-  TaskId begun_outside(Stream stream) const;  // and not ended; kNoTask: there is none
-  // Waits for nothing but this one, on its stream and through its predecessors.
+  void end(TaskId outside);                   // ends it now; it must have begun
+  TaskId begun_outside(Stream stream) const;  // begun and not ended; kNoTask: none
+  // Whether task `id` waits only for `outside`, on its stream and through its predecessors.
   bool waits_only_for(TaskId id, TaskId outside) const;
   bool has_ended(TaskId id) const { return times(id).end_s >= 0; }
 
@@ -121,7 +122,7 @@ class FluidSchedule {
     std::vector<TaskId> tasks;
     std::size_t next = 0;
     bool active = false;
-    bool outside = false;  // the active task is
+    bool outside = false;  // whether the active task is
     double left = 0;       // of the active task's work
   };
 
@@ -132,7 +133,7 @@ class FluidSchedule {
   struct Shares {
     ResourceRates::Mask active = 0;
     std::array<double, kStreams> rate{};
-    double next_s = 0;  // until a task ends; infinite: none runs
+    double next_s = 0;  // until a task ends; infinite: none is running
   };
   Shares shares(const ResourceRates& rates) const;
   void spend(const Shares& shares, double step_s, double busy_weight);
@@ -144,7 +145,7 @@ class FluidSchedule {
   std::array<double, kResources> busy_s_{};
   double link_alone_s_ = 0;
   double now_s_ = 0;
-  const ResourceRates* rates_ = nullptr;  // of begin()
+  const ResourceRates* rates_ = nullptr;  // the argument of begin()
   ResourceRates::Mask outside_ = 0;
 };
 

@@ -1,10 +1,12 @@
-// LinkSpeeds: what the ranks of a run exchange per second, and how long a collective takes by that.
+// LinkSpeeds: the rates at which the ranks of a run exchange data, and the time that a collective
+// takes at those rates.
 //
-// A rank receives of a gathered unit what the others have, and of a sum that is exchanged what the
-// others added up for its shard: (world - 1) / world of the bytes either way. In a host that goes
-// at the rate of a rank; what comes from other hosts goes through the network of the whole host,
-// which all its ranks share: a gathered unit once, as a ring brings it, and an exchange as often as
-// there are ranks. The slower of the two is how long it takes, and each call costs its latency.
+// For a gathered unit, a rank receives the other ranks' shards. For an exchanged sum, it receives
+// what the others added up for its own shard. Either way that is (world - 1) / world of the bytes.
+// Within a host this runs at the rate of a rank. Data from other hosts goes through the network of
+// the whole host, which all its ranks share. A gathered unit crosses the network once, as in a
+// ring, and an exchange once per rank of the host. The slower of the two determines the time, and
+// each call adds its latency.
 //
 // Threads: pure functions.
 #pragma once
@@ -17,14 +19,14 @@ namespace sluice::offload {
 
 using swap::DuplexRates;
 
-// The ranks of a run: as many on each host.
+// The ranks of a run, the same number on each host.
 struct RankGroup {
   int world = 1;
   int local_world = 1;
 
   int hosts() const { return world / local_world; }
   bool is_alone() const { return world == 1; }
-  // What a rank has of what those of a host share, and what so much of each is of the host.
+  // A rank's share of a quantity of the host, and the host's total of a quantity of each rank.
   std::uint64_t share_of(std::uint64_t host_bytes) const {
     return host_bytes / static_cast<std::uint64_t>(local_world);
   }
@@ -35,24 +37,24 @@ struct RankGroup {
   friend bool operator==(const RankGroup&, const RankGroup&) = default;
 };
 
-// Rates in bytes; 0: not known, and nothing can be sent.
+// Rates in bytes; 0: unknown, and nothing can be sent.
 struct LinkSpeeds {
-  double gather_bytes_per_s = 0;    // all-gather: what a rank receives
-  double exchange_bytes_per_s = 0;  // all-to-all: likewise
-  double latency_s = 0;             // of a call
-  // Between hosts: of a whole host, each way. 0: there is one host, or the rates above are of calls
-  // over several.
+  double gather_bytes_per_s = 0;    // all-gather: bytes that a rank receives
+  double exchange_bytes_per_s = 0;  // all-to-all: bytes that a rank receives
+  double latency_s = 0;             // per call
+  // Between hosts: the rate of a whole host, in each direction. 0: there is one host, or the rates
+  // above were measured with calls over several hosts.
   double network_bytes_per_s = 0;
-  double network_latency_s = 0;  // more, of a call
-  // Of each GPU, where all GPUs of the host copy at once; 0: as each alone.
+  double network_latency_s = 0;  // additional, per call
+  // The rates of each GPU while all GPUs of the host copy at once; 0: the same as for one GPU.
   DuplexRates bus_together;
 };
 
-// Of a gathered unit, and of a sum, of so many bytes on each rank, in so many calls. Infinite:
-// nothing can be sent.
+// Seconds for a gathered unit and for a sum of `bytes` bytes on each rank, in `calls` calls.
+// Infinite: nothing can be sent.
 double gather_s(const LinkSpeeds& link, const RankGroup& ranks, double bytes);
 double exchange_s(const LinkSpeeds& link, const RankGroup& ranks, double bytes, double calls);
-// What a rank receives of them.
+// The bytes that a rank receives in either.
 double received_bytes(const RankGroup& ranks, double bytes);
 
 }  // namespace sluice::offload

@@ -11,7 +11,7 @@ void divide(DuplexRates& rates, double by) {
     *rate /= by;
 }
 
-// Where both are known.
+// Limits the rate, if the limit is known.
 void lower(double& rate, double most) {
   if (most > 0) rate = std::min(rate, most);
 }

@@ -10,16 +10,16 @@
 namespace sluice::offload {
 namespace {
 
-constexpr int kSharesTried = 32;  // of state on the GPU
+constexpr int kSharesTried = 32;  // shares of state on the GPU
 constexpr int kOffloadsTried = 8;
-// Nobody is told to buy a larger GPU: there is none (MI355X).
+// Never suggests a GPU larger than any that exists (MI355X).
 constexpr std::uint64_t kLargestGpu = 288 * kGiB;
 
 bool nothing(const TierBytes& bytes) { return bytes.total() == 0; }
 
-// How bad a shortage is. A larger one on one tier is better than smaller ones on several, because
-// one change can fix it, but not if that tier would have to be many times as large; and GPU memory
-// is the hardest to come by.
+// The cost of a shortage. One large shortage is better than smaller ones on several tiers, because
+// one change can fix it, unless that tier would have to be many times as large. GPU memory is the
+// hardest to get.
 double cost_of(const TierBytes& missing, const TierBytes& budget) {
   constexpr double kCostOfGpu = 2;
   int tiers = 0;
@@ -41,7 +41,7 @@ std::uint64_t& budget_of(PlannerInput& input, FitHint::Change change) {
   return change == FitHint::Change::kMoreCpu ? input.budget.cpu : input.budget.nvme;
 }
 
-// What the budget lacks, to within a hundredth of the shortage.
+// The smallest addition to the budget that is enough, to within a hundredth of the shortage.
 std::optional<std::uint64_t> more_needed(PlannerInput input, FitHint::Change change) {
   constexpr std::uint64_t kPlenty = std::uint64_t{1} << 50;
   const std::uint64_t budget = budget_of(input, change);
@@ -94,8 +94,8 @@ LeanestPlacement leanest_placement(const PlannerInput& input) {
   const int more = space.most_offloaded(kept) - least;
   const std::vector<std::uint64_t>& steps = space.gpu_steps();
   LeanestPlacement leanest;
-  // State on the GPU: first none. Offloaded inputs: first all. Residents: none or, so that there
-  // are no slots, all.
+  // State on the GPU: first none. Offloaded inputs: first all. Residents: none or all; with all
+  // there are no slots.
   for (int share = 0; share <= kSharesTried; ++share) {
     for (int leaving = kOffloadsTried; leaving >= 0; --leaving) {
       const int offloaded = least + more * leaving / kOffloadsTried;

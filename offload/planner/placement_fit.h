@@ -1,4 +1,4 @@
-// What fits at all, and what would have to change for something to fit.
+// Whether any placement fits, and what would have to change for one to fit.
 //
 // Threads: pure functions.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace sluice::offload {
 
-// Of all placements that the rules allow, one within the budget, or else the one that exceeds it
+// Among all placements that the rules allow: one within the budget, or else the one that exceeds it
 // least.
 struct LeanestPlacement {
   std::vector<UnitPlacement> places;
@@ -18,20 +18,20 @@ struct LeanestPlacement {
 };
 LeanestPlacement leanest_placement(const PlannerInput& input);
 
-// One change after which a placement fits.
+// One change that makes a placement fit.
 struct FitHint {
   enum class Change : std::uint8_t {
-    kMoreGpu,  // by more_bytes, to within 1%, like the next two
+    kMoreGpu,  // this and the next two: by more_bytes, to within 1%
     kMoreCpu,
-    kMoreNvme,           // with a budget of 0: name an NVMe path
-    kRecompute,          // where a rule forbids it, like the next three
-    kInputsToCpu,        // likewise
+    kMoreNvme,   // with a budget of 0: name an NVMe path
+    kRecompute,  // this and the next three: if a rule forbids it
+    kInputsToCpu,
     kOptimizerAnywhere,  // let the planner place the state
     kParamsAnywhere,
     // Found by callers that know the model:
-    kSmallerWaves,       // of so many micro-batches, where the configuration gives larger ones
-    kSmallerMicroBatch,  // micro_batch, and correspondingly more of them in a step
-    kShorterSequences,   // of this many tokens
+    kSmallerWaves,       // wave_micro_batches, if the configuration has larger waves
+    kSmallerMicroBatch,  // micro_batch, with correspondingly more micro-batches in a step
+    kShorterSequences,   // sequence_tokens
   };
   Change change = Change::kMoreGpu;
   std::uint64_t more_bytes = 0;
@@ -39,7 +39,7 @@ struct FitHint {
   std::int64_t micro_batch = 0;
   std::int64_t sequence_tokens = 0;
 };
-// In the order above, except for what callers find. Empty: no single change is enough.
+// In the order above, without the changes that callers find. Empty: no single change is enough.
 std::vector<FitHint> fit_hints(const PlannerInput& input);
 
 }  // namespace sluice::offload

@@ -8,13 +8,13 @@
 namespace sluice::offload {
 namespace {
 
-// Of the step model, over all predictions: this bounds the planner's time.
+// Tasks of the step model over all predictions: this bounds the planner's time.
 constexpr std::int64_t kMostTasks = 6'000'000;
-constexpr std::int64_t kMostPoints = 1500;  // of the grid
-constexpr std::size_t kSeeds = 4;           // of the grid, from which the search continues
+constexpr std::int64_t kMostPoints = 1500;  // in the grid
+constexpr std::size_t kSeeds = 4;           // points of the grid from which the search continues
 constexpr int kEighths = 8;
 constexpr double kTie = 1e-6;
-constexpr double kNearly = 5e-4;  // what memory may be given back for
+constexpr double kNearly = 5e-4;  // longest relative increase of the step for which memory is freed
 
 bool is_better(const PlacementSearch::Found& a, const PlacementSearch::Found& b) {
   if (a.step_s < b.step_s * (1 - kTie)) return true;
@@ -36,7 +36,7 @@ std::int64_t tasks_of(const PlannerInput& input, const std::vector<UnitPlacement
   return drives ? 3 * once : once;
 }
 
-// At most `count` numbers from 0 to `most`, both included.
+// At most `count` numbers from 0 to `most`, both included, evenly spaced.
 std::vector<int> evenly(int most, int count) {
   std::vector<int> values;
   const int steps = std::min(most, count - 1);
@@ -154,7 +154,7 @@ void PlacementSearch::grid() {
     }
   };
   weigh_all(0);
-  // Where RAM is too small for inputs, they may fit on the drives.
+  // If RAM is too small for inputs, they may fit on the drives.
   if (seeds_.empty()) weigh_all(kEighths);
   std::stable_sort(seeds_.begin(), seeds_.end(), [](const Seed& a, const Seed& b) {
     return a.found.step_s != b.found.step_s ? a.found.step_s < b.found.step_s
@@ -163,7 +163,7 @@ void PlacementSearch::grid() {
   if (seeds_.size() > kSeeds) seeds_.resize(kSeeds);
 }
 
-// ---- from there on ------------------------------------------------------------------------------
+// ---- refinement ---------------------------------------------------------------------------------
 
 bool PlacementSearch::improve(Seed& seed, int gpu_step, int kept, int offloaded) {
   Point point = seed.point;
@@ -176,7 +176,7 @@ bool PlacementSearch::improve(Seed& seed, int gpu_step, int kept, int offloaded)
   return true;
 }
 
-// What is not a number, one after another.
+// Varies the knobs that are not numbers, one after another.
 void PlacementSearch::vary(Seed& seed) {
   constexpr std::array<Spread, 3> kSpreads = {Spread::kEven, Spread::kFirst, Spread::kLast};
   const auto keep_better = [&](const Point& point) {
@@ -211,7 +211,7 @@ void PlacementSearch::vary(Seed& seed) {
   }
 }
 
-// In ever smaller steps, each in one of the three numbers or from one to another.
+// Changes the three numbers in ever smaller steps: one of them, or several at once.
 void PlacementSearch::refine(Seed seed) {
   vary(seed);
   for (int step = std::max({most_gpu_step_, most_kept_, space_.units()}) / 4; step > 0; step /= 2) {
@@ -227,8 +227,8 @@ void PlacementSearch::refine(Seed seed) {
   keep_if_better(seed.found);
 }
 
-// As much more state as fits on the GPU, where that is less than a step: with as many residents,
-// then with fewer.
+// Adds as much state as still fits on the GPU, if that is less than a grid step: first with the
+// same number of residents, then with fewer.
 void PlacementSearch::fill_with_part() {
   if (!best_ || space_.least_gpu_elements() == space_.most_gpu_elements()) return;
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
@@ -257,7 +257,7 @@ void PlacementSearch::fill_with_part() {
   }
 }
 
-// The fewest of each for which the step is nearly as short, and no more bytes are taken.
+// The smallest value of each knob for which the step is nearly as short, without more bytes.
 void PlacementSearch::give_back() {
   if (!best_) return;
   const double most_s = best_->step_s * (1 + kNearly);
@@ -283,7 +283,7 @@ std::optional<PlacementSearch::Found> PlacementSearch::run() {
     refine(seed);
   }
   tasks_left_ = std::max<std::int64_t>(tasks_left_, kMostTasks / 8);
-  seen_.clear();  // what was no better may be nearly as good
+  seen_.clear();  // a placement that was no better may be nearly as good
   fill_with_part();
   give_back();
   return best_;

@@ -22,18 +22,18 @@ class PlacementSearch {
 
   explicit PlacementSearch(const PlannerInput& input);
 
-  // Nothing: nothing within the budget was found.
+  // Empty: no placement within the budget was found.
   std::optional<Found> run();
   const PlacementSpace& space() const { return space_; }
 
  private:
   using Key = std::array<std::uint64_t, 10>;
-  // Of the grid and of changes.
+  // A point of the grid, or a change of one.
   struct Point {
-    int gpu_step = 0;  // of the space's
+    int gpu_step = 0;  // index in the space's gpu_steps()
     int kept = 0;
     int offloaded = 0;
-    int spilled_eighths = 0;  // of those that may be
+    int spilled_eighths = 0;  // of the inputs that may be spilled
     Spread resident_spread = Spread::kEven;
     Spread kept_spread = Spread::kEven;
     bool head_first = false;

@@ -8,7 +8,7 @@
 namespace sluice::offload {
 namespace {
 
-// This many of `from`, chosen by `spread`.
+// Chooses `count` of `from` according to `spread`.
 std::vector<int> choose(const std::vector<int>& from, int count, Spread spread) {
   const auto all = static_cast<int>(from.size());
   count = std::clamp(count, 0, all);
@@ -20,8 +20,8 @@ std::vector<int> choose(const std::vector<int>& from, int count, Spread spread) 
   return chosen;
 }
 
-// Whether the host has parameters of the unit: those that it updates, or a copy of frozen ones that
-// are not on the GPU.
+// Whether the host has parameters of the unit: parameters that it updates, or a copy of frozen ones
+// that are not on the GPU.
 bool has_host_params(const UnitCost& unit, const UnitPlacement& place) {
   return unit.is_frozen() ? !place.resident : place.cpu_elements + place.nvme_elements > 0;
 }
@@ -51,7 +51,7 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
   least_kept_ = rules.recompute == Tristate::kOff ? all : 0;
 }
 
-// Inputs of units that keep more than that stay as well.
+// The inputs in the ring stay on the GPU, and so do those of units that keep all activations.
 int PlacementSpace::most_offloaded(int kept) const {
   if (input_.rules.boundaries_to_cpu == Tristate::kOff) return 0;
   const int leaving = static_cast<int>(with_inputs_.size()) - kept;
@@ -102,7 +102,8 @@ PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
   return knobs;
 }
 
-// Which units get state on the GPU, in order: as many as it takes, and then the others.
+// The order in which units get state on the GPU: first those needed for `elements`, then the
+// others.
 std::vector<std::size_t> PlacementSpace::gpu_order(const PlacementKnobs& knobs,
                                                    std::uint64_t elements) const {
   const std::size_t count = input_.units.size();
@@ -156,7 +157,7 @@ void PlacementSpace::place_residents(const PlacementKnobs& knobs,
     const bool is_end = index == 0 || index + 1 == units();
     const bool frozen = input_.units[static_cast<std::size_t>(index)].is_frozen();
     place.resident = all || is_end || (place.gpu_elements > 0 && !frozen);
-    // Where there is no GPU, the host's copy is all that there is.
+    // Without a GPU, the host's copy is the only one.
     if (frozen && !input_.rules.state_on_gpu) place.resident = false;
     if (!place.resident) others.push_back(index);
   }
@@ -183,7 +184,7 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
 
 // ---- the host -----------------------------------------------------------------------------------
 
-// This many host elements on NVMe, the others in RAM.
+// Puts this many host elements on NVMe and the others in RAM.
 void PlacementSpace::place_host_state(const PlacementKnobs& knobs, std::uint64_t on_nvme,
                                       std::vector<UnitPlacement>& places) const {
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
@@ -210,9 +211,9 @@ std::uint64_t PlacementSpace::beyond_ram(std::span<const UnitPlacement> places) 
   return bytes - std::min(bytes, input_.budget.cpu);
 }
 
-// As much on NVMe as RAM does not hold. Bytes fall nearly on a line over the granules that leave,
-// once the buffers are there that they pass through: guesses along that line come close from below,
-// and what is found in the end was tried.
+// Puts as much on NVMe as RAM does not hold. Once the buffers for NVMe exist, bytes are nearly
+// linear in the number of granules on NVMe. Guesses along that line approach the limit from below,
+// and the final value was tested.
 void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
                                     std::vector<UnitPlacement>& places) const {
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
@@ -253,7 +254,7 @@ void PlacementSpace::fit_host_state(const PlacementKnobs& knobs,
   place_host_state(knobs, std::min(too_few * granule, on_host), places);
 }
 
-// Parameters of units leave RAM in this order: a resident unit's are read once less.
+// The order in which units' parameters leave RAM: a resident unit's are read one time less.
 std::vector<std::size_t> PlacementSpace::spill_order(std::span<const UnitPlacement> places) const {
   std::vector<std::size_t> order;
   for (const bool resident : {true, false}) {
@@ -267,7 +268,7 @@ std::vector<std::size_t> PlacementSpace::spill_order(std::span<const UnitPlaceme
   return order;
 }
 
-// As many as RAM does not hold, or all.
+// Moves as many parameters to NVMe as RAM does not hold, or all.
 void PlacementSpace::spill_params(std::vector<UnitPlacement>& places) const {
   if (beyond_ram(places) == 0) return;
   const std::vector<std::size_t> order = spill_order(places);
@@ -320,7 +321,7 @@ std::vector<UnitPlacement> PlacementSpace::places(const PlacementKnobs& asked) c
   return places;
 }
 
-// With all units resident there are no slots, so that can fit where one fewer does not.
+// With all units resident there are no slots, so all can fit where one fewer does not.
 bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
   const auto fits = [&](int resident) {
     PlacementKnobs tried = within_bounds(knobs);

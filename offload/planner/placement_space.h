@@ -1,20 +1,19 @@
-// PlacementSpace: the placements that the planner chooses from, by a few numbers each.
+// PlacementSpace: the placements from which the planner chooses, each described by a few numbers.
 //
-// What is settled here and not searched:
-// - State on the GPU is that of the embedding and then either of the first blocks: they are wanted
-//   first in the next forward, when there is nothing for their update to hide under, and the
-//   gradients that they leave on the GPU are the last of backward, whose transfer to the host would
-//   have nothing to hide under either; or of blocks all through the model, so that the bus has time
-//   for the others. The head may come before them: its update is the last, and forward ends with
-//   it.
-// - State that RAM does not hold is either the same share of each unit's, so that the drives have
-//   work throughout the update, or that of the last elements, on which they work while forward runs
-//   through the others. RAM holds as much as it can: a byte of state on NVMe costs two of traffic a
-//   step.
-// - Parameters go to NVMe only where all state has left RAM: a byte of theirs costs three. Frozen
-//   ones go first: they are never written, and the state beside them is little.
-// - Inputs of the first units go to the host: they have the longest time to come back. Some of
-//   those, all through the model, go on to the drives, which thus have the time of all passes.
+// These decisions are fixed and not searched:
+// - GPU state belongs to the embedding and then either to the first blocks or to blocks spread
+//   evenly. The first blocks are needed first in the next forward, when their update has nothing to
+//   overlap with. Their gradients are the last of backward, so their transfer to the host would
+//   have nothing to overlap with either. Evenly spread blocks give the bus time for the others. The
+//   head may come before the blocks: its update is the last, and forward ends with it.
+// - State that does not fit in RAM is either the same share of each unit's state, or the state of
+//   the last elements. In the first case the drives are busy throughout the update; in the second
+//   they work while forward runs through the other elements. RAM holds as much as it can: a byte of
+//   state on NVMe costs two bytes of traffic a step.
+// - Parameters go to NVMe only after all state has left RAM: a byte of parameters costs three.
+//   Frozen parameters go first: they are never written, and little state belongs to them.
+// - The inputs of the first units go to the host, because they are needed last. Some of them,
+//   spread evenly, continue from there to the drives, which thus have all passes to transfer them.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +28,13 @@ enum class Spread : std::uint8_t { kFirst, kEven, kLast };
 
 struct PlacementKnobs {
   std::uint64_t gpu_elements = 0;
-  bool head_first = false;  // of the GPU's elements
-  bool gpu_even = false;    // blocks all through the model, not the first
+  bool head_first = false;  // before the blocks
+  bool gpu_even = false;    // blocks spread evenly, not the first ones
   bool nvme_last = false;   // the last elements, not a share of each unit
-  int resident = 0;         // besides the ends and the units with state on the GPU
+  int resident = 0;         // in addition to the ends and the units with state on the GPU
   int kept = 0;             // units whose activations are kept
   int offloaded = 0;        // units whose inputs go to the host
-  int spilled = 0;          // and of those to the drives; without a GPU: of all
+  int spilled = 0;  // units among those whose inputs go to the drives; without a GPU: among all
   Spread resident_spread = Spread::kEven;
   Spread kept_spread = Spread::kEven;
 
@@ -46,7 +45,7 @@ class PlacementSpace {
  public:
   explicit PlacementSpace(const PlannerInput& input);
 
-  // Bounds of the knobs: where a rule fixes one, both are the same.
+  // Bounds of the knobs; if a rule fixes a knob, both bounds are equal.
   std::uint64_t least_gpu_elements() const { return least_gpu_elements_; }
   std::uint64_t most_gpu_elements() const { return most_gpu_elements_; }
   int units() const { return static_cast<int>(input_.units.size()); }
@@ -57,13 +56,13 @@ class PlacementSpace {
   int most_offloaded(int kept) const;
   int least_spilled(int offloaded) const;
   int most_spilled(int offloaded) const;
-  // The values tried for gpu_elements, in ascending order: where units end, and between if those
-  // are few.
+  // The values tried for gpu_elements, in ascending order: the ends of units, and values in between
+  // if there are few units.
   const std::vector<std::uint64_t>& gpu_steps() const { return gpu_steps_; }
 
-  // It need not be within the budget. Knobs beyond their bounds are clamped.
+  // The placement may exceed the budget. Knobs are clamped to their bounds.
   std::vector<UnitPlacement> places(const PlacementKnobs& knobs) const;
-  // `resident` is set to the most that the GPU's budget allows; false: not even 0.
+  // Sets `resident` to the most that the GPU's budget allows; false: not even 0 fits.
   bool fill_residents(PlacementKnobs& knobs) const;
 
  private:

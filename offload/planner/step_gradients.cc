@@ -10,7 +10,7 @@ namespace sluice::offload {
 StepGradients::StepGradients(const StepInputs& inputs, StepTasks& tasks)
     : inputs_(inputs), tasks_(tasks), written_(inputs.units.size(), kNoTask) {}
 
-// A place has room for fp32 sums, and comes and goes as a whole.
+// A buffer holds fp32 sums, and is read and written as a whole.
 double StepGradients::bytes(int unit) const {
   return inputs_.whole_elements(unit) * inputs_.options.bytes.sum;
 }

@@ -6,7 +6,7 @@
 namespace sluice::offload {
 namespace {
 
-// With drives, what one step leaves behind is where the next one starts.
+// With drives, each step starts from the state that the previous one left.
 constexpr int kStepsWithDrives = 3;
 
 constexpr std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -15,7 +15,7 @@ int steps_to_steady_state(const StepInputs& inputs) {
   return inputs.uses_drives() ? kStepsWithDrives : 1;
 }
 
-constexpr int kMiddleWave = 2;  // that stands for those left out
+constexpr int kMiddleWave = 2;  // represents the omitted waves
 
 }  // namespace
 
@@ -61,8 +61,8 @@ std::string StepGraph::name(TaskId id) const {
   return words(kind(id)) + inputs_.unit(unit_of(id)).name;
 }
 
-// Inputs that backward needs lie in a ring of as many places as units keep theirs on the GPU: those
-// that go to the host share the places with them, in forward order.
+// Inputs that backward needs are in a ring with one place for each unit that keeps its input on the
+// GPU. Inputs that go to the host share these places with them, in forward order.
 void StepGraph::plan_ring() {
   ring_leaver_.assign(inputs_.units.size(), -1);
   ring_follower_.assign(inputs_.units.size(), -1);
@@ -83,8 +83,8 @@ void StepGraph::plan_ring() {
   }
 }
 
-// Each stream takes its tasks in its own order; between streams only dependencies count. The
-// program covers a period from one norm to the next, so its update is that of the previous period.
+// Each stream runs its tasks in its own order; between streams only dependencies count. The program
+// covers a period from one norm to the next, so its update belongs to the previous period.
 void StepGraph::add_step(bool mark_units) {
   Marks marks{.first = last_};
   updated_.clear();
@@ -151,7 +151,7 @@ void StepGraph::add(const StepOperation& it) {
     case StepOp::kNorm:
       return add_norm();
     case StepOp::kUpdate:
-      return;  // of the next period
+      return;  // belongs to the next period
   }
 }
 
@@ -161,9 +161,9 @@ void StepGraph::fetch(int unit) {
   fetched_.own = params_.refresh(unit, gate(unit), brought);
 }
 
-// What the next operations need is gathered before the sum that this one leaves is reduced. In
-// the first wave's forward a unit is gathered as soon as its update is done, and not before the
-// next one is wanted: in the program's order.
+// Parameters for the next operations are gathered before this operation's sum is reduced. In the
+// first wave's forward, each unit is gathered in program order: as soon as its update is done, but
+// not before the next unit is needed.
 void StepGraph::prefetch_behind(std::size_t position) {
   const StepOperation& done = program_[position];
   const bool closes = done.op == StepOp::kKeepSum || done.op == StepOp::kSendGradient;
@@ -202,14 +202,14 @@ void StepGraph::add_update(int index) {
   if (params_on_nvme) params_.write(index, done);
 }
 
-// What the GPU waits for before it begins with a unit.
+// The task for which the GPU waits before it begins with a unit.
 TaskId StepGraph::gate(int unit) const {
   return inputs_.options.overlap_update ? updated_[at(unit)] : updated_.back();
 }
 
 // ---- forward and backward -----------------------------------------------------------------------
 
-// With several ranks it was before the unit was gathered.
+// With several ranks the update ran before the unit was gathered.
 TaskId StepGraph::add_gpu_adamw(int index) {
   const std::uint64_t elements = inputs_.place(index).gpu_elements;
   if (elements == 0 || link_.is_used()) return kNoTask;
@@ -218,20 +218,20 @@ TaskId StepGraph::add_gpu_adamw(int index) {
                     {gate(index), kNoTask, kNoTask, kNoTask});
 }
 
-// What was fetched is free for others after the task.
+// After this task the fetched parameters' slots are free for others.
 void StepGraph::used_by(TaskId task) {
   params_.used(fetched_.units, task);
   fetched_.units.clear();
   fetched_.own = fetched_.lender = kNoTask;
 }
 
-// When the parameters of the unit that is next are there; where the link keeps the caller waiting,
-// also when all that it does is done.
+// When the next unit's parameters are available. If nothing is fetched for it but exchanges block
+// the computing thread, this is when the last exchange is done.
 TaskId StepGraph::own_ready() const {
   return fetched_.own == kNoTask && link_.blocks() ? link_.last() : fetched_.own;
 }
 
-// Of what was fetched for the next task, before it.
+// The time to unpack the parameters fetched for the next task, before it runs.
 double StepGraph::unpack_s() const {
   double seconds = 0;
   for (const int unit : fetched_.units)
@@ -239,7 +239,7 @@ double StepGraph::unpack_s() const {
   return seconds;
 }
 
-// Of a wave's micro-batches.
+// The bytes of a wave's micro-batches.
 double StepGraph::input_bytes(int unit, int wave) const {
   return static_cast<double>(inputs_.unit(unit).unit_input_bytes) *
          static_cast<double>(waves_.size(wave)) / static_cast<double>(waves_.of_a_wave);
@@ -267,7 +267,7 @@ bool StepGraph::is_spilled(int unit) const {
   return inputs_.place(unit).activations == ActivationPlace::kSpill;
 }
 
-// Inputs on their way to the drives and back pass through buffers for a few units'.
+// Inputs on their way to the drives and back use buffers with room for a few units.
 TaskId StepGraph::spill_buffer_free() const {
   const std::size_t units = at(std::max(inputs_.options.spill_units, 1));
   return spills_.size() >= units ? spills_[spills_.size() - units] : kNoTask;
@@ -287,7 +287,7 @@ void StepGraph::send_input(int unit, int wave, TaskId before) {
   spills_.push_back(inputs_written_[at(unit)]);
 }
 
-// When backward may begin with it.
+// When backward may begin to use the input.
 TaskId StepGraph::bring_input(int unit, int wave) {
   TaskId there = inputs_out_[at(unit)];
   if (is_spilled(unit)) {
@@ -304,7 +304,7 @@ TaskId StepGraph::bring_input(int unit, int wave) {
   return there;
 }
 
-// Forward and backward in one.
+// Forward and backward in one task.
 void StepGraph::add_head(int index, int wave) {
   const UnitCost& unit = inputs_.unit(index);
   const TaskId adamw = wave == 0 ? add_gpu_adamw(index) : kNoTask;
@@ -317,23 +317,23 @@ void StepGraph::add_head(int index, int wave) {
   computed_ = head_;
 }
 
-// The cast of the last gradient but one gets its place on the GPU only when an older one has left.
+// The cast of a gradient gets a place on the GPU only after an older gradient has left it.
 TaskId StepGraph::stage_free() const {
   const std::size_t stages = at(std::max(inputs_.options.grad_stages, 1));
   return gradients_.size() > stages ? gradients_[gradients_.size() - 1 - stages] : kNoTask;
 }
 
-// Two units' sums have a slot: with several ranks the one before is reduced meanwhile.
+// There are slots for two units' sums: with several ranks the previous unit's is reduced meanwhile.
 TaskId StepGraph::sum_slot_free() const {
   return closed_.size() > 1 ? closed_[closed_.size() - 2] : kNoTask;
 }
 
-// A unit whose state is all on the GPU has its sum there, too; where there is no bus, all have.
+// If all of a unit's state is on the GPU, its sum is there, too; without a bus, no sum moves.
 bool StepGraph::sum_moves(int unit) const {
   return inputs_.has_bus() && waves_.count() > 1 && inputs_.host_elements(unit) > 0;
 }
 
-// Of all sums of a unit that a wave leaves.
+// The bytes of all sums of a unit that a wave leaves.
 double StepGraph::sum_bytes(int unit, int wave) const {
   const StepModelOptions& options = inputs_.options;
   const int sums = options.sums.open_sums(waves_.first(wave + 1));
@@ -348,7 +348,7 @@ void StepGraph::add_kept_sum(int unit, int wave) {
   closed_.push_back(sums_out_[at(unit)]);
 }
 
-// Into the slot that the unit before the one in use has left.
+// Into the slot that an earlier unit has freed.
 void StepGraph::add_fetched_sum(int unit, int wave) {
   if (!sum_moves(unit)) return;
   const double bytes = sum_bytes(unit, wave - 1);
@@ -395,7 +395,7 @@ void StepGraph::add_norm() {
                      {gradients_.back(), tasks_.last_compute(), link_.last(), kNoTask});
 }
 
-// ---- what has run -------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
 double StepGraph::begin_s(const Marks& step) const {
   return step.first == kNoTask ? 0 : tasks_.schedule().times(step.first).end_s;
@@ -437,7 +437,7 @@ double StepGraph::forward_s(const Marks& step) const {
 double StepGraph::exposed_s(const Marks& step) const {
   const FluidSchedule& schedule = tasks_.schedule();
   double exposed = 0;
-  double free_s = begin_s(step);  // of the GPU, before the unit
+  double free_s = begin_s(step);  // when the GPU is free for the unit
   for (std::size_t unit = 0; unit < step.gates.size(); ++unit) {
     exposed += std::max(0.0, schedule.times(step.gates[unit]).end_s - free_s);
     const bool is_last = unit + 1 == step.gates.size();

@@ -1,10 +1,10 @@
-// StepGraph: a training step as tasks on streams, in the order of its program: what predict_step()
-// runs.
+// StepGraph: a training step as tasks on streams, in the order of its program. predict_step() runs
+// it.
 //
-// Which slot a streamed unit gets, and so what stays on the GPU from forward to backward, follows
-// from the order alone (the least recently used one) and is decided while building.
+// The slot of a streamed unit is the least recently used one. So slots, and what stays on the GPU
+// from forward to backward, depend on the order alone and are decided while building.
 //
-// Memory: what it is built from must outlive it.
+// Memory: the constructor's arguments must outlive it.
 #pragma once
 
 #include <array>
@@ -24,18 +24,19 @@
 namespace sluice::offload {
 
 struct StepGraphOptions {
-  int steps = 0;  // 0: as many as it takes to a steady state
-  // Reads and writes on the drives are tasks outside (FluidSchedule): those of state are listed by
-  // records(), and no task waits for its writes.
+  int steps = 0;  // 0: as many as needed to reach a steady state
+  // Reads and writes on the drives are outside tasks (FluidSchedule). State tasks are listed by
+  // records(), and no task waits for state writes.
   bool drives_outside = false;
-  // Else of a step with more than four waves the first, the last and two between, of which the
-  // second stands for all that are left out: the first of them finds a bus that had time to spare.
+  // Models every wave. If false, a step of more than four waves is modelled by its first and last
+  // wave and two in between. The second of these represents all omitted waves, because the first
+  // one finds a bus that had time to spare.
   bool all_waves = false;
 };
 
 class StepGraph {
  public:
-  // The first wave waits for updates, the last one sends gradients; those between are alike.
+  // The first wave waits for updates and the last one sends gradients; the waves between are alike.
   static constexpr int kModelledWaves = 4;
 
   using Kind = StepTask;
@@ -50,31 +51,33 @@ class StepGraph {
 
   FluidSchedule& schedule() { return tasks_.schedule(); }
 
-  // Of one step. `first`: the norm that it begins with, kNoTask for time 0. By unit: the host
-  // update that its forward waits for, and its first task on the GPU.
+  // Tasks of one step. `first`: the norm that it begins with, kNoTask for time 0. The vectors gates
+  // and gpu_begins are by unit: the host update that its forward waits for, and its first task on
+  // the GPU.
   struct Marks {
     TaskId first = kNoTask;
-    TaskId head = kNoTask;          // of the first wave
-    std::vector<TaskId> heads;      // of each wave
-    std::vector<TaskId> backwards;  // where a wave's backward ends
+    TaskId head = kNoTask;          // in the first wave
+    std::vector<TaskId> heads;      // by wave
+    std::vector<TaskId> backwards;  // by wave: the end of its backward
     TaskId last = kNoTask;
     std::vector<TaskId> gates;
     std::vector<TaskId> gpu_begins;
   };
   const std::vector<Marks>& steps() const { return steps_; }
   const Marks& reported() const { return steps_.back(); }
-  // Once it has run: how long the GPU stood still because a unit's host update was not done.
+  // After the schedule has run: how long the GPU was idle because a unit's host update was not
+  // done.
   double exposed_s(const Marks& step) const;
   double begin_s(const Marks& step) const;
-  double forward_s(const Marks& step) const;  // of all waves
+  double forward_s(const Marks& step) const;  // all waves
   double end_s(const Marks& step) const;
-  // The wave that stands for several; empty where each stands for itself.
+  // The wave that represents several; empty if all waves are modelled.
   FluidSchedule::Repeated repeated(const Marks& step) const;
-  // Work of one step, of all its waves, by resource.
+  // The work of one step, all waves included, by resource.
   const std::array<double, kResources>& work() const { return tasks_.work(); }
-  double received_bytes() const { return tasks_.received_bytes(); }  // likewise, from other ranks
+  double received_bytes() const { return tasks_.received_bytes(); }  // per step, from other ranks
 
-  // Of all steps, in their order: a part of a unit's state that is read, computed and written.
+  // All steps, in order: the parts of units' state that are read, computed and written.
   const std::vector<RecordTasks>& records() const { return records_.tasks(); }
   const std::vector<Record>& records_of_a_step() const { return records_.of_a_step(); }
 
@@ -116,42 +119,42 @@ class StepGraph {
   void add_fetched_sum(int unit, int wave);
   TaskId sum_ready(int unit, int wave);
 
-  // For the next task that computes.
+  // The parameters fetched for the next compute task.
   struct Fetched {
-    std::vector<int> units;   // its own first
-    TaskId own = kNoTask;     // there when this is done; kNoTask: already there
-    TaskId lender = kNoTask;  // likewise, of the last one that it borrows from
+    std::vector<int> units;   // the task's own unit first
+    TaskId own = kNoTask;     // its parameters are there when this is done; kNoTask: already there
+    TaskId lender = kNoTask;  // the same for the last unit that it borrows from
   };
 
   const StepInputs inputs_;
-  const Waves waves_;       // that are tasks
-  const int not_modelled_;  // waves, for which the middle one stands
+  const Waves waves_;       // the modelled ones
+  const int not_modelled_;  // number of waves that the middle wave also represents
   const StepProgram program_;
   StepTasks tasks_;
   StepLink link_;
   StepRecords records_;
   StepParams params_;
   StepGradients sums_;
-  std::vector<int> ring_leaver_;    // by unit: whose place in the ring it takes, or -1
-  std::vector<int> ring_follower_;  // by unit: which unit had the place before it, or -1
+  std::vector<int> ring_leaver_;    // by unit: the unit whose place in the ring it takes, or -1
+  std::vector<int> ring_follower_;  // by unit: the unit that had the place before it, or -1
 
   std::vector<Marks> steps_;
   Fetched fetched_;
   TaskId head_ = kNoTask;
-  TaskId computed_ = kNoTask;  // whose gradient is sent next
-  TaskId last_ = kNoTask;      // also the norm that the next step begins with
+  TaskId computed_ = kNoTask;  // the task whose gradient is sent next
+  TaskId last_ = kNoTask;      // also the norm with which the next step begins
   std::vector<TaskId> updated_;
   std::vector<TaskId> gpu_begins_;
-  std::vector<TaskId> inputs_out_;      // by unit: off the GPU
-  std::vector<TaskId> inputs_written_;  // by unit, of those that are spilled
-  std::vector<TaskId> spills_;          // tasks that freed the buffers they pass, in their order
+  std::vector<TaskId> inputs_out_;      // by unit: its input has left the GPU
+  std::vector<TaskId> inputs_written_;  // by unit: its input is on the drives, if it is spilled
+  std::vector<TaskId> spills_;          // the tasks that freed each spill buffer, in order
   std::vector<TaskId> backwards_;       // by unit
-  std::vector<TaskId> gradients_;       // in their order, of the step being built
-  std::vector<TaskId> sums_out_;        // by unit, to the host; of the latest wave
-  std::vector<TaskId> sums_in_;         // likewise, back
-  std::vector<TaskId> closed_;          // when a slot for sums was free again, in their order
-  std::vector<TaskId> heads_;           // of the step being built
-  std::vector<TaskId> ends_;            // of backward, likewise
+  std::vector<TaskId> gradients_;       // in order, for the step being built
+  std::vector<TaskId> sums_out_;        // by unit: to the host, in the latest wave
+  std::vector<TaskId> sums_in_;         // by unit: back to the GPU
+  std::vector<TaskId> closed_;          // the tasks that freed each slot for sums, in order
+  std::vector<TaskId> heads_;           // for the step being built
+  std::vector<TaskId> ends_;            // ends of backward, for the step being built
 };
 
 }  // namespace sluice::offload

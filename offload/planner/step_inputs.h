@@ -1,7 +1,7 @@
-// StepInputs: what the tasks of a step are derived from: units, where each lies, and the
+// StepInputs: what the tasks of a step are derived from: the units, their placement, and the
 // machine.
 //
-// Memory: the caller's, which outlives it.
+// Memory: refers to the caller's data, which must outlive it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace sluice::offload {
 
 struct StepInputs {
   const std::vector<UnitCost>& units;
-  const std::vector<UnitPlacement>& places;  // as many
+  const std::vector<UnitPlacement>& places;  // one per unit
   const MachineSpeeds& speeds;
   const StepModelOptions& options;
 
@@ -23,11 +23,11 @@ struct StepInputs {
   const UnitCost& unit(int index) const { return units[static_cast<std::size_t>(index)]; }
   const UnitPlacement& place(int index) const { return places[static_cast<std::size_t>(index)]; }
 
-  // Of the unit's state, updated by the host.
+  // The elements of the unit's state that the host updates.
   double host_elements(int index) const {
     return static_cast<double>(place(index).cpu_elements + place(index).nvme_elements);
   }
-  // With the padding of shards.
+  // Includes the padding of shards.
   double whole_elements(int index) const {
     return static_cast<double>(std::max(unit(index).whole_elements, unit(index).elements));
   }

@@ -1,9 +1,10 @@
-// StepLink: what several ranks exchange in a step, as tasks, in the order in which a run enqueues
-// them. With GPUs all of it, and what updates shards there, is on one stream beside the one that
-// computes (engine/step/cuda_rank_link.h), in order; AdamW and the addition of sums on it take of
-// what the GPU computes with. Without, whoever computes waits for each.
+// StepLink: the exchanges between ranks in a step, as tasks, in the order in which a run enqueues
+// them. With GPUs, all exchanges and the updates of shards on the GPU run in order on one stream
+// next to the compute stream (engine/step/cuda_rank_link.h). AdamW and the addition of sums on that
+// stream share the GPU with the compute stream. Without GPUs, the computing thread waits for each
+// exchange.
 //
-// Memory: the caller's inputs and tasks, which outlive it.
+// Memory: refers to the caller's inputs and tasks, which must outlive it.
 #pragma once
 
 #include <vector>
@@ -22,14 +23,14 @@ class StepLink {
   bool blocks() const { return is_used() && !inputs_.has_bus(); }
   TaskId last() const { return last_; }
 
-  // Of the unit's shard, what is on the GPU: before it is gathered.
+  // Updates the part of the unit's shard that is on the GPU, before it is gathered.
   void update(int unit, TaskId gate);
-  // Of all ranks' shards of what is trained, once this one's is `ready` and its place is `free`.
-  // kNoTask: the unit has nothing of it.
+  // Gathers all ranks' shards of the trained parameters, once this rank's shard is `ready` and the
+  // destination is `free`. kNoTask: the unit has no trained parameters.
   TaskId gather(int unit, TaskId ready, TaskId free);
-  TaskId gather_frozen(int unit, TaskId ready, TaskId free);  // likewise, of what is not
-  // Of the ranks' sums, as often as units add to them, once the last is `computed`; their addition
-  // and the cast, once there is a place for its result (`stage`).
+  TaskId gather_frozen(int unit, TaskId ready, TaskId free);  // the same for frozen parameters
+  // Exchanges the ranks' sums, one for each unit that adds to them, once the last is `computed`.
+  // Then adds and casts them, once there is a place for the result (`stage`).
   TaskId reduce(int unit, TaskId computed, TaskId stage);
 
  private:
@@ -38,7 +39,7 @@ class StepLink {
 
   const StepInputs& inputs_;
   StepTasks& tasks_;
-  std::vector<int> sums_;  // by unit: its own, and one of each unit that borrows of it
+  std::vector<int> sums_;  // by unit: its own sum, and one for each unit that borrows from it
   TaskId last_ = kNoTask;
 };
 

@@ -53,7 +53,7 @@ TaskId StepParams::bring(int unit, TaskId gate, std::vector<int>& in_use) {
   const TaskId brought =
       gathers_frozen(unit) ? gather(unit, gate, in_use) : copy_in(unit, gate, in_use);
   if (!link_.blocks()) return brought;
-  const TaskId gathered = link_.gather(unit, gate, brought);  // what is trained beside it
+  const TaskId gathered = link_.gather(unit, gate, brought);  // the trained part
   return gathered == kNoTask ? brought : gathered;
 }
 
@@ -77,8 +77,8 @@ TaskId StepParams::copy_in(int unit, TaskId gate, const std::vector<int>& in_use
   return copied;
 }
 
-// A place of its own; one for the embedding, where the head takes turns with it unless it borrows;
-// else those for blocks.
+// A resident unit has its own slot. The embedding also has one, which it shares with the head
+// unless the head borrows. The blocks share the others.
 int StepParams::turns_of(int unit) const {
   const int head = inputs_.count() - 1;
   if (inputs_.place(unit).resident || unit == 0) return unit;
@@ -86,7 +86,7 @@ int StepParams::turns_of(int unit) const {
   return inputs_.unit(head).lenders.empty() && !inputs_.place(0).resident ? 0 : head;
 }
 
-// Where the host computes nothing stays: each pass gathers again.
+// If the host computes, nothing stays gathered: each pass gathers again.
 TaskId StepParams::gather(int unit, TaskId gate, const std::vector<int>& in_use) {
   const bool stays = link_.is_beside_compute();
   const auto there = std::find_if(slots_.begin(), slots_.end(),
@@ -132,13 +132,13 @@ StepParams::Slot& StepParams::slot_for(const std::vector<int>& in_use, int of) {
     if (best == nullptr || slot.last_use < best->last_use) best = &slot;
   }
   if (best != nullptr) return *best;
-  slots_.push_back({.of = of});  // the head works with two units
+  slots_.push_back({.of = of});  // the head uses two units at once
   return slots_.back();
 }
 
 TaskId StepParams::refresh(int unit, TaskId gate, TaskId brought) {
   const bool frozen = inputs_.unit(unit).is_frozen();
-  if (link_.is_used() && !frozen) return brought;  // with it
+  if (link_.is_used() && !frozen) return brought;  // the gather has brought them
   const UnitPlacement& place = inputs_.place(unit);
   const double elements = inputs_.host_elements(unit);
   if (link_.is_beside_compute()) {

@@ -1,7 +1,7 @@
-// StepParams: the movement of the units' 16-bit parameters as tasks of a step: from NVMe, where
-// they lie there, into buffers in host memory, and over the bus into slots on the GPU. Buffer and
-// slot are the least recently used ones, so what is still there follows from the order of the
-// calls. With several ranks the host has a shard, and the unit is gathered in the slot.
+// StepParams: the movement of the units' 16-bit parameters as tasks of a step. Parameters on NVMe
+// are read into buffers in host memory; all are copied over the bus into slots on the GPU. Buffers
+// and slots are reused in least recently used order, so what they hold follows from the order of
+// the calls. With several ranks the host has a shard, and the unit is gathered in the slot.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +15,26 @@ namespace sluice::offload {
 
 class StepParams {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   StepParams(const StepInputs& inputs, StepTasks& tasks, StepLink& link);
 
-  // What the slots hold is from the previous step.
+  // Slots still hold what the previous step left in them.
   void begin_step();
 
-  // Into host memory, for a unit whose parameters are on NVMe. kNoTask: they are already there.
+  // Reads parameters on NVMe into host memory. kNoTask: they are already there.
   TaskId read(int unit);
-  // Out of the buffer of the latest read, back to NVMe, once the update is `done`.
+  // Writes the buffer of the latest read back to NVMe, once the update is `done`.
   void write(int unit, TaskId done);
 
-  // Onto the GPU, once `gate` is done; the unit joins those in use, which keep their slots.
-  // kNoTask: they are already there.
+  // Copies the unit onto the GPU, once `gate` is done, and adds it to the units in use, which keep
+  // their slots. kNoTask: it is already there.
   TaskId bring(int unit, TaskId gate, std::vector<int>& in_use);
-  // Of several ranks with GPUs: a unit that will be brought soon.
+  // With several ranks and GPUs: prefetches a unit that will be brought soon.
   void prefetch(int unit, TaskId gate);
-  // For a resident unit, and for what is trained beside frozen parameters, copies what the host has
-  // updated. `brought` is what bring() returned, and is itself returned where there is nothing to
-  // copy.
+  // Copies what the host has updated, for a resident unit and for trained parameters of a unit with
+  // frozen ones. `brought` is what bring() returned; it is returned if there is nothing to copy.
   TaskId refresh(int unit, TaskId gate, TaskId brought);
-  // Their slots are free for others after the task.
+  // Frees the slots of these units for others after task `by`.
   void used(const std::vector<int>& in_use, TaskId by);
 
  private:
@@ -43,11 +42,11 @@ class StepParams {
     int unit = -1;
     TaskId used = kNoTask;
     std::uint64_t last_use = 0;
-    TaskId gathered = kNoTask;  // its unit, of several ranks
-    int of = kBlocks;           // which units take turns in it
+    TaskId gathered = kNoTask;  // its unit is gathered; with several ranks
+    int of = kBlocks;           // the group of units that share it
   };
   static constexpr int kBlocks = -1;
-  // A buffer for parameters that are on NVMe: free again when both are done.
+  // A buffer for parameters on NVMe: free again when both tasks are done.
   struct CacheUse {
     int unit = -1;
     TaskId to_gpu = kNoTask;

@@ -19,7 +19,7 @@ StepRecords::StepRecords(const StepInputs& inputs, StepTasks& tasks)
   buffers_ = std::max<std::size_t>(2, inputs.options.swap_buffer_elements / most);
 }
 
-// Outside, buffers are managed elsewhere.
+// With outside tasks, buffers are managed elsewhere.
 void StepRecords::read_ahead(TaskId head) {
   head_ = head;
   const std::size_t most =

@@ -1,4 +1,4 @@
-// StepTasks: the schedule of a step's tasks, each of a kind and for a unit. The kind decides the
+// StepTasks: the schedule of a step's tasks, each with a kind and a unit. The kind decides the
 // stream, and whether a task is outside (FluidSchedule).
 #pragma once
 
@@ -21,38 +21,38 @@ enum class StepTask : std::uint8_t {
   kParamsIn,
   kInputIn,
   kGradientOut,
-  kSumOut,  // of gradients, between waves
+  kSumOut,  // gradient sums, between waves
   kSumIn,
   kInputOut,
-  kInputWrite,  // of a unit's, to the drives
+  kInputWrite,  // a unit's input, to the drives
   kInputRead,
-  kGradientWrite,  // of a unit's sums, to the drives
+  kGradientWrite,  // a unit's gradient sums, to the drives
   kGradientRead,
   kStateRead,
   kStateWrite,
   kParamRead,
   kParamWrite,
-  kUpdated,     // of a unit, on the host
-  kShardAdamw,  // of several ranks, like the next: on the GPU, beside what it computes
-  kGather,      // of a unit's parameters
-  kReduce,      // of a unit's sum of gradients
-  kAddSums,     // that the ranks have exchanged
+  kUpdated,     // a unit is updated on the host
+  kShardAdamw,  // this and the next: with several ranks; on the GPU, next to compute
+  kGather,      // a unit's parameters
+  kReduce,      // a unit's gradient sum
+  kAddSums,     // adds the sums that the ranks have exchanged
   kNorm,
 };
 
-// What precedes the unit's name where a task is shown: "read state ".
+// The words before the unit's name where a task is displayed: "read state ".
 const char* words(StepTask kind);
 
 class StepTasks {
  public:
   using After = std::array<TaskId, FluidSchedule::kMaxAfter>;
 
-  // drives_outside: reads and writes on the drives are tasks outside.
+  // drives_outside: reads and writes on the drives are outside tasks.
   StepTasks(std::size_t expected_tasks, bool drives_outside)
       : schedule_(expected_tasks), drives_outside_(drives_outside) {}
 
   TaskId add(StepTask kind, int unit, double work, const After& after);
-  // The latest one that the GPU computes.
+  // The latest compute task of the GPU.
   TaskId last_compute() const { return last_compute_; }
   bool drives_outside() const { return drives_outside_; }
 
@@ -61,13 +61,13 @@ class StepTasks {
   StepTask kind(TaskId id) const { return labels_[static_cast<std::size_t>(id)].kind; }
   int unit_of(TaskId id) const { return labels_[static_cast<std::size_t>(id)].unit; }
 
-  // Work of the tasks that are added from now on, by resource.
+  // Counts the work of tasks added from now on, by resource.
   void begin_to_count() { counting_ = true; }
-  // How often those that come now happen.
+  // How often the following tasks happen.
   void count_times(int times) { times_ = times; }
   void count(Resource resource, double work);
   const std::array<double, kResources>& work() const { return work_; }
-  // From other ranks.
+  // Counts bytes received from other ranks.
   void count_received(double bytes) {
     if (counting_) received_bytes_ += times_ * bytes;
   }

@@ -9,14 +9,14 @@ constexpr double kParam16 = 2;
 constexpr double kParam32 = 4;
 // 16-bit and fp32 gradient, fp32 parameter, two fp32 moments.
 constexpr double kGradientsAndState = 18;
-// What ZeRO-2 offloads: fp32 gradient, parameter and moments. ZeRO-3 counts the same and, with
-// parameters offloaded, their 16-bit copy too.
+// What ZeRO-2 offloads: fp32 gradient, parameter and moments. ZeRO-3 offloads the same and, with
+// parameters offloaded, also their 16-bit copy.
 constexpr double kOffloaded = 16;
-constexpr double kBufferFactor = 1.5;  // of host memory
+constexpr double kBufferFactor = 1.5;  // for host memory
 
 std::uint64_t whole(double bytes) { return static_cast<std::uint64_t>(bytes); }
 
-// Creating the model takes all of it in fp32, once in each process.
+// Each process creates the whole model in fp32 once.
 double made_everywhere(const ZeroModel& model, const ZeroMachines& machines) {
   return static_cast<double>(model.parameters) * kParam32 *
          static_cast<double>(machines.gpus_per_node);

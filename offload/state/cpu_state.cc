@@ -14,7 +14,7 @@ namespace {
 
 // Threads begin at multiples of this within a sub-group: whole pages of fp32 arrays.
 constexpr std::uint64_t kCutElements = 1024;
-// Less than this one thread finishes sooner than several could share it.
+// With fewer elements, one thread finishes sooner than several could share the work.
 constexpr std::uint64_t kElementsWorthThreads = 32 * 1024;
 
 }  // namespace
@@ -48,7 +48,7 @@ Result<std::unique_ptr<CpuState>> CpuState::create(const StateKind& kind,
   return cpu;
 }
 
-// The cut next to the unit's `element`-th element of this tier.
+// The last cut at or before the unit's element number `element` in this tier.
 CpuState::Cut CpuState::cut_at(std::span<const Part> parts, std::uint64_t element) {
   const auto after =
       std::upper_bound(parts.begin(), parts.end(), element,
@@ -81,7 +81,7 @@ Status CpuState::update(const UnitUpdate& update) {
   if (pieces == 1) {
     work(0);
   } else {
-    executor_.run(pieces, std::cref(work));  // by reference: nothing is allocated
+    executor_.run(pieces, std::cref(work));  // by reference, so that nothing is allocated
   }
   return {};
 }
@@ -126,7 +126,7 @@ Status CpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, St
                     }});
 }
 
-// The state is looked at and set in place.
+// The sweep reads or sets the state in place.
 Status CpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   return restore(sub_group, arrays, sweep);
 }

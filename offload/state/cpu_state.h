@@ -1,5 +1,5 @@
-// CpuState: the optimizer state of the cpu tier, in one mapping: its sub-groups consecutively, each
-// in tiles.
+// CpuState: the optimizer state of the cpu tier, in one mapping: consecutive sub-groups, each
+// stored in tiles.
 //
 // A unit's share of a step is spread over all of the executor's threads, however the unit was cut.
 #pragma once
@@ -33,10 +33,10 @@ class CpuState final : public TierState {
     std::uint64_t before;  // elements of the unit's parts before this one
     std::byte* state;
   };
-  // A place in a unit's parts.
+  // A position in a unit's parts.
   struct Cut {
     std::size_t part;
-    std::uint64_t element;  // of the part
+    std::uint64_t element;  // index in the part
   };
 
   CpuState(const StateKind& kind, aio::Executor& executor, aio::PageMemory memory)

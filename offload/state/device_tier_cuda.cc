@@ -10,7 +10,7 @@ namespace sluice::offload {
 namespace {
 
 Error failed(const std::string& what, cudaError_t result) {
-  static_cast<void>(cudaGetLastError());  // reported here: the next launch must not report it again
+  static_cast<void>(cudaGetLastError());  // so that the next launch does not report it again
   return Error(ErrorCode::kInternal, what + " failed: " + cudaGetErrorString(result));
 }
 

@@ -1,6 +1,7 @@
 // CudaDeviceTier: a DeviceTier over GPU memory and a stream that belong to its creator.
 //
-// Copies go through the stream. Those from pageable host memory may be done before they return.
+// Copies go through the stream. Copies from pageable host memory may be complete before the call
+// returns.
 #pragma once
 
 #include "offload/state/device_tier.h"
@@ -9,8 +10,8 @@ namespace sluice::offload {
 
 class CudaDeviceTier final : public DeviceTier {
  public:
-  // `memory` lies on the device that is current in every call; `stream` is a cudaStream_t. Both
-  // must outlive the tier.
+  // `memory` belongs to the device that must be current in every call; `stream` is a cudaStream_t.
+  // Both must outlive the tier.
   CudaDeviceTier(std::span<std::byte> memory, void* stream) : memory_(memory), stream_(stream) {}
 
   std::span<std::byte> memory() const override { return memory_; }

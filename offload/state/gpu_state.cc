@@ -18,12 +18,13 @@ std::uint64_t field_bytes(std::uint64_t elements, std::uint64_t element_bytes) {
   return align_up(elements * element_bytes, kFieldAlignment);
 }
 
-// Of lo, or the master; 0: neither is part of the state.
+// Bytes of lo or of the master; 0: neither is part of the state.
 std::uint64_t first_field_bytes(StateForm form, std::uint64_t elements) {
   return field_bytes(elements, master_bytes_per_element(form.param));
 }
 
-// As many as there is room for, in whole rounds of the threads, and no more than exist.
+// The number of tiles for which there is room, in whole rounds of the threads, but no more than
+// exist.
 std::uint64_t batch_tiles(int threads, std::uint64_t most_elements) {
   const int rounds = StateSweep::kMaxThreads / threads;
   return std::min(static_cast<std::uint64_t>(rounds * threads), tile_count(most_elements));
@@ -107,7 +108,7 @@ Status GpuState::update(const UnitUpdate& update) {
   return {};
 }
 
-// ---- all of the state ------------------------------------------------------------------------
+// ---- all state -------------------------------------------------------------------------------
 
 std::uint64_t GpuState::max_staging_bytes(StateForm form) {
   return StagingBuffers::bytes_of(form, StateSweep::kMaxThreads);
@@ -169,13 +170,13 @@ Status GpuState::start_copy(const Batch& batch, bool to_device) {
   return copy(batch.on_host.v16, batch.on_device.v16);
 }
 
-// Whatever happened, no copy that needs a buffer continues.
+// Waits for the device even after an error, so that no copy still uses a buffer.
 Status GpuState::finish_after(const Status& status) {
   Status finished = device_.finish();
   return status.ok() ? finished : status;
 }
 
-// While one batch is copied, the next is made in the other buffer.
+// While one batch is copied, the next is prepared in the other buffer.
 Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   const Part& part = part_of(sub_group);
   const auto all = [&]() -> Status {
@@ -190,7 +191,7 @@ Status GpuState::restore(const SubGroup& sub_group, const UnitArrays& arrays, St
   return finish_after(all());
 }
 
-// While one batch is looked at, the next is copied.
+// While one batch is processed, the next is copied.
 Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   const Part& part = part_of(sub_group);
   const auto all = [&]() -> Status {
@@ -208,7 +209,7 @@ Status GpuState::snapshot(const SubGroup& sub_group, const UnitArrays& arrays, S
   return finish_after(all());
 }
 
-// One batch after the other: seldom, and of few units.
+// One batch after another: amending is rare and affects few units.
 Status GpuState::amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) {
   const Part& part = part_of(sub_group);
   const auto all = [&]() -> Status {

@@ -1,8 +1,8 @@
 // GpuState: the optimizer state of the gpu tier, in memory that a DeviceTier lends.
 //
-// A sub-group's fields lie consecutively, whole, each at a multiple of 256 bytes: so a
-// sub-group's step is one launch, and a field of many tiles is one copy. Restoring and taking a
-// snapshot go through two buffers in host memory: while one is copied, the other is worked on.
+// A sub-group's fields are stored whole, one after another, each at a multiple of 256 bytes. So a
+// sub-group's step is one launch, and a field of many tiles is one copy. Restores and snapshots go
+// through two buffers in host memory: while one is copied, the other is processed.
 #pragma once
 
 #include <memory>
@@ -18,23 +18,23 @@ class StagingBuffers;
 
 class GpuState final : public TierState {
  public:
-  // How much of the GPU's memory a sub-group takes.
+  // GPU memory that a sub-group takes.
   static std::uint64_t device_bytes(StateForm form, std::uint64_t elements);
-  // kOutOfMemory: the device tier has less. `device` must outlive it.
+  // kOutOfMemory: the device tier has less memory. `device` must outlive it.
   static Result<std::unique_ptr<GpuState>> create(const StateKind& kind,
                                                   std::span<const SubGroup> placement,
                                                   DeviceTier& device);
 
-  // Host memory of the two buffers, at most.
+  // Host memory of the two buffers; a maximum.
   static std::uint64_t max_staging_bytes(StateForm form);
-  // Before and after restore(), snapshot() or amend(): takes the buffers, and gives them back.
-  // `pin` may be empty; if it fails, copies are slower.
+  // Call before and after restore(), snapshot() or amend(): allocates and frees the buffers. `pin`
+  // may be empty; if pinning fails, copies are slower.
   Status begin_transfer(int threads, const aio::PinHook& pin);
   void end_transfer();
 
   ~GpuState() override;
 
-  // Enqueues it.
+  // Enqueues the update.
   Status update(const UnitUpdate& update) override;
   Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
   Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
@@ -50,7 +50,7 @@ class GpuState final : public TierState {
   };
 
   GpuState(const StateKind& kind, DeviceTier& device);
-  // As many tiles as one buffer holds.
+  // The tiles that fit in one buffer.
   struct Batch {
     std::uint64_t first = 0;  // element of the part
     std::uint64_t elements = 0;

@@ -64,7 +64,7 @@ std::vector<RecordSpec> record_specs(const NvmeState::Options& options,
 
 Result<StoreLayout> plan_layout(const NvmeState::Options& options, std::vector<RecordSpec> specs) {
   SLUICE_RETURN_IF_ERROR(check_options(options));
-  return StoreLayout::create({.store_id = 1,  // of no store
+  return StoreLayout::create({.store_id = 1,  // for no store
                               .run = options.store.run,
                               .paths = options.store.paths,
                               .weights = options.store.weights,
@@ -227,13 +227,14 @@ Status NvmeState::amend(const SubGroup& sub_group, const UnitArrays& arrays, Sta
   for (const Part& part : parts_.of(sub_group)) {
     SLUICE_ASSIGN_OR_RETURN(auto loan, sweep_next(sub_group.unit, part, arrays, sweep));
     const auto as_it_is = [](int /*tile*/, std::span<std::byte> /*data*/) {};
-    SLUICE_RETURN_IF_ERROR(loan.work(executor_, as_it_is));  // sealed
+    SLUICE_RETURN_IF_ERROR(loan.work(executor_, as_it_is));  // seals the unchanged record
     pipeline_->write(std::move(loan));
   }
   return {};
 }
 
-// The pipeline hands out only what can be read; meanwhile its buffers are lent to a writer.
+// The pipeline returns only records that can be read. During a restore its buffers belong to a
+// writer.
 Status NvmeState::begin_restore() {
   end_pipeline();
   SLUICE_ASSIGN_OR_RETURN(writer_,

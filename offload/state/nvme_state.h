@@ -1,11 +1,11 @@
-// NvmeState: the optimizer state of the nvme tier: a state store, the pinned buffers of its
+// NvmeState: the optimizer state of the nvme tier: a state store, the pinned buffers for its
 // records, and the pipeline between them.
 //
-// A sub-group's state is cut into records of at most record_elements, named by its unit; a tile is
-// a chunk. A step, or a snapshot, is one pass over all records in ascending order, announced to the
-// pipeline as a whole.
+// A sub-group's state is cut into records of at most record_elements, named after its unit; a tile
+// is a chunk. A step or a snapshot is one pass over all records in ascending order, announced to
+// the pipeline as a whole.
 //
-// Threads: one at a time; stats() any.
+// Threads: one at a time; stats() from any.
 #pragma once
 
 #include <memory>
@@ -44,25 +44,26 @@ class NvmeState final : public TierState {
   };
   static Result<Plan> plan(const Options& options, std::span<const UnitSpec> units,
                            std::span<const SubGroup> placement);
-  // Makes the store. Whatever fails, nothing is left behind.
+  // Creates the store. If anything fails, no files remain.
   static Result<std::unique_ptr<NvmeState>> create(const Options& options,
                                                    std::span<const UnitSpec> units,
                                                    std::span<const SubGroup> placement,
                                                    Queues queues, aio::Executor& executor);
 
-  // The next pass may begin to read; calling it again has no effect until that pass has begun.
+  // Allows the next pass to start reading; further calls have no effect until that pass has begun.
   void announce();
   void begin_pass();
-  // Skips the rest of a pass that only looks at records.
+  // Skips the rest of a read-only pass.
   Status abandon_pass();
   Status update(const UnitUpdate& update) override;
   Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
-  // Before amend() of these units, in ascending order; what was announced is read again later.
+  // Call before amend() of these units, in ascending order; records announced earlier are read
+  // again later.
   Status begin_amend(std::span<const int> units);
   Status amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
 
-  // Before and after restore(); nothing may be in progress.
+  // Call before and after restore(); nothing may be in progress.
   Status begin_restore();
   Status end_restore();
   Status restore(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) override;
@@ -89,7 +90,7 @@ class NvmeState final : public TierState {
   void end_pipeline();
   StateSweep::Tile tile_of(const Part& part, std::span<std::byte> payload, std::uint64_t index,
                            const UnitArrays& arrays) const;
-  // The pass's next record, which is `part`'s: read, checked, and swept.
+  // Reads, checks and sweeps the pass's next record, which belongs to `part`.
   Result<swap::SwapPipeline::Loan> sweep_next(int unit, const Part& part, const UnitArrays& arrays,
                                               StateSweep& sweep);
   void update_tile(const Part& part, int tile, std::span<std::byte> data,
@@ -99,8 +100,8 @@ class NvmeState final : public TierState {
   const swap::SwapPipeline::Options swap_options_;
   aio::Executor& executor_;
   UnitParts<Part> parts_;
-  std::vector<swap::RecordId> all_;   // a pass
-  std::vector<swap::RecordId> some_;  // of units that are amended
+  std::vector<swap::RecordId> all_;   // the records of a whole pass
+  std::vector<swap::RecordId> some_;  // the records of the units being amended
   std::unique_ptr<swap::StateStore> store_;
   std::unique_ptr<aio::PinnedPool> pool_;
   std::unique_ptr<swap::RecordWriter> writer_;  // during a restore

@@ -46,7 +46,7 @@ NvmeState::Options nvme_options(const Options& options) {
 
 }  // namespace
 
-// ---- making ----------------------------------------------------------------------------------
+// ---- creation --------------------------------------------------------------------------------
 
 Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_placement(options.units, options.placement));
@@ -96,7 +96,7 @@ OptimizerOffloader::OptimizerOffloader(const Options& options, const Environment
 
 OptimizerOffloader::~OptimizerOffloader() = default;
 
-// The store last: it is the only one that a later failure would have to clean up.
+// The store comes last: it is the only tier that a later failure would have to clean up.
 Status OptimizerOffloader::make_tiers() {
   const StateKind kind{options_.form, options_.grad_type, options_.isa};
   if (places_on(options_, Tier::kGpu)) {
@@ -236,7 +236,7 @@ Status OptimizerOffloader::fail(Error error) {
   return progress_->status();
 }
 
-// ---- all of the state ------------------------------------------------------------------------
+// ---- all state -------------------------------------------------------------------------------
 
 TierState& OptimizerOffloader::tier_of(const SubGroup& sub_group) const {
   switch (sub_group.tier) {
@@ -298,7 +298,7 @@ Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls 
   StateSweep sweep(*environment_.executor, take, StateSweep::Direction::kSnapshot, calls,
                    options_.units);
   SLUICE_RETURN_IF_ERROR(begin_snapshot(sweep));
-  bool state_failed = false;  // else an error is the caller's own
+  bool state_failed = false;  // if false, an error came from the caller's function
   Status done = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
     Status looked = tier_of(sub_group).snapshot(sub_group, arrays, sweep);
     state_failed = !looked.ok() && sweep.visited().ok();

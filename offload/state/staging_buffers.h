@@ -1,9 +1,9 @@
-// StagingBuffers: two buffers in host memory through which the state of tiles goes to a GPU and
-// back: while one is copied, the other is worked on. A buffer's fields lie consecutively, each
-// whole, as on the GPU, so that a field of many tiles is one copy.
+// StagingBuffers: two buffers in host memory through which the state of tiles is copied to and from
+// a GPU: while one is copied, the other is processed. A buffer's fields are stored one after
+// another, each whole, as on the GPU, so that a field of many tiles is one copy.
 //
-// Memory:  bytes_of(form, tiles), for as long as it lives; pinned where the hook can, which only
-//          makes copies faster.
+// Memory:  bytes_of(form, tiles) during its lifetime; pinned if the hook can, which only makes
+//          copies faster.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ namespace sluice::offload {
 
 class StagingBuffers {
  public:
-  // Of both, parameters included.
+  // Bytes of both buffers, parameters included.
   static std::uint64_t bytes_of(StateForm form, std::uint64_t tiles);
-  // Of `tiles` whole tiles each. `pin` may be empty.
+  // Each buffer has `tiles` whole tiles. `pin` may be empty.
   static Result<std::unique_ptr<StagingBuffers>> create(StateForm form, std::uint64_t tiles,
                                                         const aio::PinHook& pin);
   ~StagingBuffers();
   StagingBuffers(const StagingBuffers&) = delete;
   StagingBuffers& operator=(const StagingBuffers&) = delete;
 
-  std::uint64_t elements() const { return elements_; }  // of one buffer
-  // Of the two buffers, in turn.
+  std::uint64_t elements() const { return elements_; }  // in one buffer
+  // The arrays of one buffer; the two take turns.
   AdamwArrays arrays(std::uint64_t turn) const;
 
  private:

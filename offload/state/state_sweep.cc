@@ -22,7 +22,7 @@ Status StateSweep::run(const Tiles& tiles) {
   while (canonical_.size() < workers) canonical_.emplace_back(kStateFields.size() * kTileElements);
   next_ = 0;
   turn_ = 0;
-  // Whichever thread comes takes the next tile, so it does not matter which threads come, or when.
+  // Each thread takes the next tile, so it does not matter which threads work, or when.
   const auto share = [&](int worker) { work(tiles, canonical_[static_cast<std::size_t>(worker)]); };
   if (workers == 1) {
     share(0);
@@ -72,7 +72,7 @@ Status StateSweep::show(std::uint64_t index, int unit, const StateSlice& slice) 
   return {};
 }
 
-// The previous tile is with a working thread, which passes the turn on or fails. False: one failed.
+// Another thread works on the previous tile, and passes the turn on or fails. False: one failed.
 bool StateSweep::await_turn(std::uint64_t index) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return turn_ == index || failed_; });

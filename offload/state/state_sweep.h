@@ -1,17 +1,17 @@
 // StateSweep: shows the state of many tiles, in the canonical form, to the caller of restore(),
 // snapshot() or amend(), using all threads of an executor.
 //
-// Each thread has a canonical tile of its own: it zeroes it, has it filled and packs it into the
-// tier's form, or unpacks it and has it visited, or all of this. The visitor says how it may be
-// called:
+// Each thread has its own canonical tile. For a restore it zeroes the tile, lets the visitor fill
+// it and packs it into the tier's form. For a snapshot it unpacks the tier's state and lets the
+// visitor read it; amending does both. The caller says how the visitor may be called:
 // kInOrder   one call at a time, tiles in ascending order; the work around the calls runs in
-//            parallel. On any thread of the executor.
+//            parallel. Calls come from any thread of the executor.
 // kAnyOrder  several calls at once, in any order.
 //
-// Memory:  bytes_of(threads) at most, as tiles come; freed by the destructor.
-// Threads: run() from one, with the executor otherwise unused.
+// Memory:  at most bytes_of(threads), allocated as tiles come; freed by the destructor.
+// Threads: run() from one thread, with the executor otherwise unused.
 // Errors:  after its first error the visitor is not called again: run() returns that error once no
-//          thread is working any longer, and so does each later run().
+//          thread is working any longer, and every later run() returns it too.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ enum class Calls : std::uint8_t { kInOrder, kAnyOrder };
 
 class StateSweep {
  public:
-  // More would only wait for memory.
+  // More threads would only wait for memory bandwidth.
   static constexpr int kMaxThreads = 24;
   static constexpr std::uint64_t bytes_of(int threads) {
     return static_cast<std::uint64_t>(threads) * kStateFields.size() * sizeof(float) *
@@ -45,12 +45,12 @@ class StateSweep {
   enum class Direction : std::uint8_t {
     kRestore,
     kSnapshot,
-    kAmend,  // a tile is shown as it is, and packed again
+    kAmend,  // shows a tile's values, then packs it again
   };
-  // Elements of a unit.
+  // The visitor; the slice covers elements of the unit.
   using Visit = std::function<Status(int unit, const StateSlice& slice)>;
-  // All must outlive it. `units`: whose first elements the slices are counted from. `rounding`: of
-  // kRestore, for moments that are stored as bf16 and that it cannot represent.
+  // All arguments must outlive the sweep. `units`: their first elements are what the slices count
+  // from. `rounding`: for kRestore, rounds values that moments stored as bf16 cannot represent.
   StateSweep(aio::Executor& executor, const Visit& visit, Direction direction, Calls calls,
              std::span<const UnitSpec> units, const MomentSeed& rounding = {});
   StateSweep(const StateSweep&) = delete;
@@ -58,14 +58,14 @@ class StateSweep {
 
   int threads() const { return threads_; }
 
-  // All of its arrays in host memory, but no gradient.
+  // All of a tile's arrays, in host memory, without the gradient.
   struct Tile {
     std::uint64_t first_element = 0;  // in the unit's shard
     std::uint64_t elements = 0;
     AdamwArrays arrays;
   };
-  // A run of a unit's tiles. `at` is called once for each, on any thread, before that is looked at
-  // or set.
+  // Consecutive tiles of one unit. `at` is called once for each tile, on any thread, before the
+  // tile is read or written.
   struct Tiles {
     int unit = 0;
     std::uint64_t count = 0;
@@ -96,7 +96,7 @@ class StateSweep {
   std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::uint64_t turn_ = 0;  // kInOrder: the tile to be shown next. Guarded by mutex_, like the next
+  std::uint64_t turn_ = 0;  // kInOrder: the next tile to show. Guarded by mutex_, like the next
   Status first_error_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kFieldAlignment = 64;
 
 struct FieldSizes {
-  std::uint64_t first;  // lo, or the master; 0: neither
+  std::uint64_t first;  // lo or the master; 0: neither
   std::uint64_t moment;
 };
 

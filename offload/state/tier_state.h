@@ -1,5 +1,5 @@
-// TierState: the optimizer state that one tier holds, in the form in which the offloader uses all
-// three.
+// TierState: the optimizer state that one tier holds; the offloader uses all three tiers through
+// this interface.
 //
 // Threads: one at a time.
 #pragma once
@@ -31,18 +31,19 @@ class TierState {
   virtual ~TierState() = default;
   // One step over everything that the tier holds of the unit.
   virtual Status update(const UnitUpdate& update) = 0;
-  // Sub-groups in ascending order, and all of them; the sweep sets their tiles.
+  // Called for all sub-groups, in ascending order; the sweep sets their tiles.
   virtual Status restore(const SubGroup& sub_group, const UnitArrays& arrays,
                          StateSweep& sweep) = 0;
-  // Likewise; the sweep looks at them.
+  // Called for all sub-groups, in ascending order; the sweep reads their tiles.
   virtual Status snapshot(const SubGroup& sub_group, const UnitArrays& arrays,
                           StateSweep& sweep) = 0;
-  // Likewise, but of the units that are amended alone; the sweep changes them.
+  // Called for the sub-groups of the amended units only, in ascending order; the sweep modifies
+  // their tiles.
   virtual Status amend(const SubGroup& sub_group, const UnitArrays& arrays, StateSweep& sweep) = 0;
 };
 
-// A tier's pieces of state in ascending order, with the part of each unit at hand. `Part` has a
-// first_element, in the unit's shard.
+// A tier's pieces of state in ascending order, indexed by unit. `Part` has a member first_element,
+// counted in the unit's shard.
 template <typename Part>
 class UnitParts {
  public:
@@ -73,7 +74,7 @@ class UnitParts {
   void end_unit(int unit) { ends_.resize(static_cast<std::size_t>(unit) + 1, parts_.size()); }
 
   std::vector<Part> parts_;
-  std::vector<std::size_t> ends_;  // of each unit up to the last that has a part
+  std::vector<std::size_t> ends_;  // for each unit up to the last one that has a part
 };
 
 inline void* param_at(ParamForm form, void* param, std::uint64_t element) {
@@ -81,7 +82,7 @@ inline void* param_at(ParamForm form, void* param, std::uint64_t element) {
          element * static_cast<std::uint64_t>(param_bytes_per_element(form));
 }
 
-// What a step needs of the arrays of a tier's state besides: `grad` is the unit's gradient, and the
+// Adds to the arrays of a tier's state what a step also needs. `grad` is the unit's gradient; the
 // arrays begin with the shard's `element`.
 inline AdamwArrays step_arrays(AdamwArrays arrays, const StateKind& kind, const UnitUpdate& update,
                                const void* grad, std::uint64_t element) {

@@ -1,5 +1,5 @@
-// UnitProgress: how far one step has come, unit by unit, between the thread that updates and those
-// that wait; and the first error, which ends it all.
+// UnitProgress: how far one step has progressed, unit by unit, shared between the updating thread
+// and the threads that wait; and the first error, which ends the step.
 //
 // Threads: any.
 #pragma once
@@ -16,22 +16,22 @@ namespace sluice::offload {
 
 class UnitProgress {
  public:
-  // Done at first: no step is under way.
+  // All units start as done: no step is in progress.
   explicit UnitProgress(std::size_t units) : units_(units) {}
 
-  // All units become pending. Only after every one of the previous step is done.
+  // Makes all units pending. Call only after every unit of the previous step is done.
   void begin_step();
-  // The host's part of the unit is updated; `arrays` is for the rest of it.
+  // The host's part of the unit is updated; `arrays` is for its GPU part.
   void host_done(int unit, const UnitArrays& arrays);
-  // The first error stays; every waiter gets it, now and from then on.
+  // The first error is kept; every waiter gets it, now and later.
   void fail(Error error);
 
-  // Waits until the host's part is updated; then `finish` runs with the unit's arrays, once a step,
-  // for whoever comes first. It must not wait for the updating thread, which may be held up
+  // Waits until the host's part is updated. Then the first waiter runs `finish` with the unit's
+  // arrays, once a step. `finish` must not wait for the updating thread, which may be blocked
   // meanwhile.
   using Finish = std::function<Status(int unit, const UnitArrays& arrays)>;
   Status wait(int unit, const Finish& finish);
-  // wait() would not wait.
+  // Whether wait() would return without waiting.
   bool host_is_done(int unit) const;
   Status status() const;
 

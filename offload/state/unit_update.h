@@ -1,7 +1,7 @@
-// UnitUpdate: one unit's share of a step, and which scalars apply to which of its elements. Where
-// ranges of other scalars begin never changes how state is cut or where it lies.
+// UnitUpdate: one unit's share of a step, and which scalars apply to which of its elements. The
+// boundaries between scalar ranges never change how state is cut or where it is stored.
 //
-// Memory:  spans of what the offloader keeps during the step. Threads: any.
+// Memory:  spans refer to data that the offloader keeps during the step. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace sluice::offload {
 
-// Begins where the one before ends.
+// Begins where the previous range ends.
 struct ScalarRange {
   std::uint64_t end = 0;  // in the unit's shard
   int group = 0;
 };
 
-// UnitSpec::scalars; neighbours of one group are one range.
+// UnitSpec::scalars, with adjacent ranges of one group merged.
 std::vector<ScalarRange> scalar_ranges(const UnitSpec& unit);
 
 struct UnitUpdate {
@@ -28,15 +28,15 @@ struct UnitUpdate {
   std::span<const AdamwScalars> groups;  // by SubGroup::group or ScalarRange::group
   std::span<const ScalarRange> ranges;   // empty: a sub-group's own group applies
   UnitArrays arrays;
-  MomentKeys moment_keys;           // of the unit and the step; bf16 moments
-  std::uint64_t shard_element = 0;  // with which the arrays begin, in the unit; moments go by it
+  MomentKeys moment_keys;           // for this unit and step; used for bf16 moments
+  std::uint64_t shard_element = 0;  // the arrays' first element, in the unit; keys rounding
 
   struct Piece {
     const AdamwScalars& scalars;
     std::uint64_t end;  // in the unit's shard
   };
-  // Of a sub-group of `group` whose elements [begin, end) are to be stepped: what applies from
-  // `begin` on, and how far.
+  // For elements [begin, end) of a sub-group of `group`: the scalars that apply from `begin` on,
+  // and the end of the range in which they do.
   Piece piece(int group, std::uint64_t begin, std::uint64_t end) const;
 };
 

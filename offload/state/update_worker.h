@@ -21,7 +21,7 @@ class UpdateWorker {
   UpdateWorker(const UpdateWorker&) = delete;
   UpdateWorker& operator=(const UpdateWorker&) = delete;
 
-  // Runs the job once, when the previous run has ended.
+  // Runs the job once, after the previous run has ended.
   void start();
   // Waits until the last run has ended.
   void wait();

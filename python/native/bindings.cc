@@ -1,8 +1,8 @@
-// sluice._core: ModuleRun for Python. The package's own files (sluice/) are all that uses it.
+// sluice._core: ModuleRun for Python. Only the package's own files (sluice/) use it.
 //
-// Every call that may wait gives up the GIL. Errors are sluice.Error, with the engine's sentence.
+// Calls that may wait release the GIL. Errors are sluice.Error, with the engine's sentence.
 #include "python/native/bindings.h"
-// The above has to come first.
+// The include above must come first.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -43,9 +43,9 @@ namespace py = pybind11;
 namespace sluice::engine {
 namespace {
 
-// In a forked process: exit() ends with what that process flushes. The handlers that the parent
-// registered are about threads that only the parent has; oneTBB's allocator would wait for a lock
-// that one of them held.
+// For a forked process: makes exit() only flush that process's streams. The parent's exit handlers
+// refer to threads that only the parent has; oneTBB's allocator would wait for a lock that one of
+// them held.
 void leave_exit_handlers_to_parent() {
   on_exit(
       [](int status, void*) {
@@ -70,8 +70,8 @@ py::dict memory_of(const ModuleRun& run) {
   return tiers;
 }
 
-// Calls Python for the tensors of a unit, from whichever thread wants them. What it raises must not
-// leave an executor's thread: it is kept, and raised once that work has ended.
+// Calls Python for the tensors of a unit, from any thread. An exception must not leave an
+// executor's thread, so it is stored, and raised once the work has ended.
 class PythonValues {
  public:
   explicit PythonValues(const py::function& values) : values_(values) {}
@@ -96,8 +96,8 @@ class PythonValues {
   std::exception_ptr raised_;
 };
 
-// A method of a run, for which calls of other threads wait. They come one after the other: what a
-// call changes is nothing for two threads to change.
+// A method of a run that excludes other threads' calls, because no two calls may change a run at
+// once.
 template <typename Returned, typename... Given>
 auto alone(Returned (ModuleRun::*method)(Given...)) {
   return [method](ModuleRun& run, Given... given) -> Returned {
@@ -107,7 +107,7 @@ auto alone(Returned (ModuleRun::*method)(Given...)) {
   };
 }
 
-// What the script's thread did.
+// Adds a span of the script's thread to the trace.
 void add_span(ModuleRun& run, std::size_t phase, std::int64_t begin_ns, std::int64_t end_ns) {
   constexpr std::array kNames = {"forward", "backward", "update"};
   if (phase < kNames.size())
@@ -151,7 +151,7 @@ void define_values(py::module_& module) {
   module.def("leave_exit_handlers_to_parent", &leave_exit_handlers_to_parent);
   module.def("free_ram_bytes", [] {
     config::Config config;
-    config.run.device = config::Device::kCpu;  // of no GPU is a context made
+    config.run.device = config::Device::kCpu;  // avoids creating a context on a GPU
     return host_free(machine_facts(config));
   });
   module.def("check_trace", [](const std::string& steps) {
@@ -171,7 +171,7 @@ void define_values(py::module_& module) {
       .def_readonly("skipped", &StepOutcome::skipped)
       .def_readonly("warning", &StepOutcome::warning);
 
-  py::class_<swap::StreamHash>(module, "ValuesHash")  // of contiguous tensors on the CPU
+  py::class_<swap::StreamHash>(module, "ValuesHash")  // of contiguous CPU tensors
       .def(py::init<>())
       .def(
           "add",

@@ -1,12 +1,12 @@
-// What the files of sluice._core share: errors as exceptions, and what defines its parts.
-// core_module.cc puts the module together.
+// Shared by the files of sluice._core: errors as exceptions, and the functions that define its
+// parts. core_module.cc assembles the module.
 //
-// Threads: those of Python. What may wait gives up the GIL. Errors: exceptions, with the engine's
-// sentence.
+// Threads: Python's. Calls that may wait release the GIL.
+// Errors:  exceptions, with the engine's sentence.
 #pragma once
 
 #include <Python.h>
-// The above has to come first.
+// The include above must come first.
 #include <pybind11/pybind11.h>
 
 #include "python/native/python_errors.h"
@@ -17,9 +17,9 @@ namespace sluice::engine {
 using NoGil = pybind11::call_guard<pybind11::gil_scoped_release>;
 
 void define_errors(pybind11::module_& module);
-// Config, Parameter, StepOutcome, Ranks and Run; Family and its passes.
+// Defines Config, Parameter, StepOutcome, Ranks and Run; Family and its passes.
 void define_module_runs(pybind11::module_& module);
-// ParameterSpill, for sluice/_deferred_init.py.
+// Defines ParameterSpill, for sluice/_deferred_init.py.
 void define_spill(pybind11::module_& module);
 
 }  // namespace sluice::engine

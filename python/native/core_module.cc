@@ -1,9 +1,8 @@
-// sluice._core: the engine for Python. The package's own files (python/sluice/) are all that
-// uses it.
+// sluice._core: the engine for Python. Only the package's own files (python/sluice/) use it.
 //
-// Every call that may wait gives up the GIL. Errors are sluice.Error, with the engine's sentence.
+// Calls that may wait release the GIL. Errors are sluice.Error, with the engine's sentence.
 #include "python/native/bindings.h"
-// The above has to come first.
+// The include above must come first.
 #include <torch/version.h>
 
 #include "python/native/tool_bindings.h"

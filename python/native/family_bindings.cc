@@ -40,7 +40,7 @@ std::unique_ptr<FamilyPass> make_passes(ModuleRun& run, const FamilyModel& famil
                                       FamilyPass::Options{.padding_row = padding_row});
 }
 
-// Rows padded on the left as documents: positions, starts and the longest's length.
+// Left-padded rows as documents: positions, starts, and the longest document's length.
 using PythonDocuments = std::tuple<at::Tensor, at::Tensor, std::int64_t>;
 
 std::shared_ptr<MicroBatchPass> forward(FamilyPass& passes, const at::Tensor& tokens,

@@ -1,7 +1,7 @@
 #include "python/native/module_record.h"
 
 #include "python/native/tool_bindings.h"
-// The above has to come first.
+// The include above must come first.
 #include <pybind11/stl.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ namespace {
 
 std::string metrics_path(const std::string& directory) { return directory + "/metrics.jsonl"; }
 
-// Results are not overwritten by accident.
+// Refuses to overwrite another run's results by accident.
 Status check_folder(const std::string& directory, std::int64_t step) {
   if (step > 0) return {};
   const auto there = engine::read_metrics(metrics_path(directory));
@@ -43,7 +43,7 @@ Status write_config(engine::ModuleRun& run, const config::Resolved& resolved,
   return aio::write_small_file(run.file_queue(), path, text + "\n");
 }
 
-// 0: nobody has said how many there will be.
+// 0: the number of steps is not configured.
 std::int64_t steps_of(const config::Resolved& resolved) {
   for (const config::KeyReport& report : resolved.reports)
     if (report.path == "run.steps" && report.given) return resolved.config.run.steps;

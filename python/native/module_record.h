@@ -1,12 +1,13 @@
-// ModuleRecord: what a module's run keeps in its folder beside checkpoints: config.json,
-// metrics.jsonl, events.jsonl and, if one is asked for, trace.json, as `sluice train` writes them;
-// `sluice report`, `diff` and `ls` read them.
+// ModuleRecord: the files that a module's run keeps in its folder in addition to checkpoints:
+// config.json, metrics.jsonl, events.jsonl and, if requested, trace.json, in the format of `sluice
+// train`. `sluice report`, `diff` and `ls` read them.
 //
-// Begins with the step that comes next: after step 0, or after that of a checkpoint that was
-// loaded; metrics of later steps, which are about to be run again, are moved to metrics-cut.jsonl.
+// It begins with the next step: after step 0, or after the step of a loaded checkpoint. Metrics of
+// later steps, which will be run again, are moved to metrics-cut.jsonl.
 //
-// Threads: one. Errors: begin()'s as values. What cannot be written later waits in memory, with a
-// warning, and ends nothing.
+// Threads: one.
+// Errors:  begin() returns them. Later, data that cannot be written waits in memory, with a
+//          warning, and the run continues.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +24,22 @@
 
 namespace sluice::tools {
 
-// What Python knows of a step that was taken.
+// A finished step as reported by Python.
 struct ModuleStep {
   engine::StepOutcome outcome;
   std::int64_t step = 0;
   std::uint64_t tokens = 0;
-  std::int64_t begin_ns = 0;  // of the monotonic clock
+  std::int64_t begin_ns = 0;  // on the monotonic clock
   std::int64_t end_ns = 0;
   double forward_s = 0;
   double backward_s = 0;
-  double update_s = 0;  // that the script waited for
+  double update_s = 0;  // the part that the script waited for
 };
 
 class ModuleRecord {
  public:
-  // `directory`: run.own_directory() was called for it. `run` must outlive it. kAlreadyExists: the
-  // run begins at step 0, and the folder has the metrics of another one.
+  // `directory`: already passed to run.own_directory(). `run` must outlive the record.
+  // kAlreadyExists: the run begins at step 0, and the folder has another run's metrics.
   static Result<std::unique_ptr<ModuleRecord>> begin(engine::ModuleRun& run,
                                                      const config::Resolved& resolved,
                                                      const std::string& directory);
@@ -48,9 +49,9 @@ class ModuleRecord {
   void end(const std::string& how, const std::string& reason);
   Status write_trace();
 
-  // The last step's.
+  // The last step's metrics.
   const engine::StepMetrics& last() const { return last_; }
-  // Sentences: what should be on the disk, and is not.
+  // Sentences about data that should be on the disk, and is not.
   std::vector<std::string> missing() const;
 
  private:

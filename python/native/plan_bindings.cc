@@ -1,5 +1,5 @@
 #include "python/native/tool_bindings.h"
-// The above has to come first.
+// The include above must come first.
 #include <pybind11/stl.h>
 
 #include <cmath>
@@ -36,14 +36,14 @@ namespace {
 
 using engine::value_of;
 
-// A plan as Python gets it.
+// A plan in the form for Python.
 struct PlanTexts {
   bool fits = false;
-  std::string text;    // as `sluice plan` prints it
-  std::string json;    // and with --json
+  std::string text;    // as printed by `sluice plan`
+  std::string json;    // as printed by `sluice plan --json`
   std::string reason;  // why it does not fit
   std::vector<std::string> warnings;
-  std::vector<std::string> assumptions;  // of a module's
+  std::vector<std::string> assumptions;  // of a module's plan
 };
 
 PlanTexts texts_of(const config::Config& config, const engine::RunPlan& plan,
@@ -96,7 +96,8 @@ offload::RankGroup ranks_of(std::uint64_t gpus, std::uint64_t hosts) {
   return {.world = static_cast<int>(gpus * hosts), .local_world = static_cast<int>(gpus)};
 }
 
-// Of what is not described; and of what killed runs left, if drives are of any weight.
+// Adds warnings about budgets of parts that are not described, and about leftovers of killed runs,
+// if the plan uses drives or does not fit.
 void add_warnings(const config::Config& config, const engine::DescribedMachine& machine,
                   const engine::RunPlan& plan, const std::string& note, PlanTexts& texts) {
   config::Budget budget = config.budget;
@@ -108,7 +109,7 @@ void add_warnings(const config::Config& config, const engine::DescribedMachine& 
     texts.warnings.push_back(note);
 }
 
-// The drive may have been too full to be measured.
+// Adds the note to an error, because the drive may have been too full to be measured.
 engine::RunPlan value_or_note(Result<engine::RunPlan> plan, const std::string& note) {
   if (!plan.ok() && !note.empty())
     return value_of(Result<engine::RunPlan>(std::move(plan).error().with_suffix("; " + note)));

@@ -1,5 +1,5 @@
-// The engine's errors as those that Python gets: sluice.RefusedError for what the user asked for
-// and cannot have so, sluice.Error for the rest. Thrown by what the bindings call.
+// The engine's errors as Python exceptions: sluice.RefusedError for requests that cannot be
+// fulfilled as made, sluice.Error for all others. The bindings' functions throw them.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace sluice::engine {
 
-// What the user asked for cannot be had, as it was asked for.
+// The user's request cannot be fulfilled as it was made.
 class RefusedError : public TrainError {
   using TrainError::TrainError;
 };

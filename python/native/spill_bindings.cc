@@ -1,6 +1,6 @@
 // ParameterSpill for Python.
 #include "python/native/bindings.h"
-// The above has to come first: Python's header.
+// The include above must come first: it has Python's header.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 

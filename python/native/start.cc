@@ -20,7 +20,7 @@
 namespace sluice::engine {
 namespace {
 
-// What a script decides by itself: keys with these beginnings mean nothing here.
+// Whether the script decides this itself: keys with these prefixes are ignored here.
 bool is_the_scripts(std::string_view key) {
   constexpr std::array kBeginnings = {"model.",
                                       "data.",
@@ -37,12 +37,12 @@ bool is_the_scripts(std::string_view key) {
                                       "placement.wave_",
                                       "placement.recompute",
                                       "placement.boundaries_"};
-  if (key == "data.sequence_length") return false;  // the planner's
+  if (key == "data.sequence_length") return false;  // used by the planner
   return std::any_of(kBeginnings.begin(), kBeginnings.end(),
                      [key](std::string_view it) { return key.starts_with(it); });
 }
 
-// Threads that change no bit, of all ranks of this host; 0: as many as compute.
+// Worker threads on all ranks of this host, whose number changes no bit; 0: as many as compute.
 int workers_of(const ResolvedConfig& config) {
   return config.has_threads ? 0 : static_cast<int>(std::ceil(aio::usable_cores()));
 }
@@ -53,7 +53,7 @@ T made_by_all(Result<T> made, const Ranks& ranks) {
   return value_of(std::move(made));
 }
 
-// Before a run is planned.
+// Called before a run is planned.
 void prepare_by_all(const config::Config& config, const Ranks& ranks) {
   Status ready = check_device(config);
   if (ready.ok()) ready = clear_leftovers(config, ranks.link());
@@ -83,7 +83,7 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
     resolved = value_of(config::resolve(sources));
   }
   ResolvedConfig made{.config = resolved.config};
-  // Threads are LibTorch's here, which this program has set.
+  // The CPU threads are LibTorch's, whose number this process has already set.
   made.has_threads = made.config.run.cpu_threads > 0;
   if (!made.has_threads) made.config.run.cpu_threads = at::get_num_threads();
   for (const config::KeyReport& report : resolved.reports) {

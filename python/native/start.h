@@ -1,8 +1,8 @@
-// What a run from Python begins with: its configuration, the ranks that a launcher started, and the
-// run itself, of a module whose parameters are described or of a family's.
+// The start of a run from Python: its configuration, the ranks that a launcher started, and the run
+// itself, for a module with described parameters or for a family's.
 //
-// Threads: one at a time. Errors: exceptions, with the engine's sentence; what one rank refuses or
-// fails at ends the others.
+// Threads: one at a time.
+// Errors:  exceptions, with the engine's sentence; an error on one rank ends the others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,35 +22,35 @@
 
 namespace sluice::engine {
 
-// Of a module that is trained, as JSON text of a run file or of DeepSpeed's.
+// The configuration of a module's run, from the JSON text of a run file or of DeepSpeed's.
 struct ResolvedConfig {
   config::Config config;
-  std::vector<std::pair<std::string, std::string>> ignored;  // keys, and why
-  config::Resolved resolved;                                 // as the text has it
-  std::string given_run_dir;                                 // empty: nobody named one
-  std::int64_t steps_per_print = 0;                          // likewise
+  std::vector<std::pair<std::string, std::string>> ignored;  // keys and reasons
+  config::Resolved resolved;                                 // as given by the text
+  std::string given_run_dir;                                 // empty: not given
+  std::int64_t steps_per_print = 0;                          // 0: not given
   bool has_threads = false;                                  // run.cpu_threads was given
-  bool asks_length = false;  // data.sequence_length, which the units of a family are planned for
+  bool asks_length = false;  // data.sequence_length was given; a family's units are planned for it
 };
 
 ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
                               const std::vector<std::string>& overrides, int world);
-// What the configuration has and nothing reads, or what is odd about it.
+// Warnings about keys that are not used, and about unusual values.
 std::vector<std::string> warnings_of(const ResolvedConfig& config);
 
 // The ranks that a launcher started with this process.
 class Ranks {
  public:
-  // Waits for the others.
+  // Waits for the other ranks.
   explicit Ranks(const std::map<std::string, std::string>& environment);
   const RankContext& context() const { return context_; }
-  Communicator* link() const { return link_.get(); }  // null: there is one
+  Communicator* link() const { return link_.get(); }  // null: there is one rank
   void abort(const std::string& reason) const;
-  // The first that is known of any rank, without waiting; empty: none.
+  // The first known failure of any rank, without waiting; empty: none.
   std::string failure() const;
-  // What each rank says.
+  // The text of each rank.
   std::vector<std::string> all_gather(const std::string& text) const;
-  // Rank 0's values of a tensor on the CPU, on all of them.
+  // Copies rank 0's values of a CPU tensor to all ranks.
   void broadcast(const at::Tensor& values) const;
 
  private:
@@ -65,7 +65,7 @@ std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks,
                                     const std::string& speeds, std::int64_t unix_s,
                                     double checkpointed);
-// A family's model has the units that the family has, and they are not described.
+// For a family's model, whose units are the family's instead of being described.
 std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
                                            const Ranks& ranks, const std::string& cache_path,
                                            double checkpointed);

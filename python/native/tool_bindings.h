@@ -1,8 +1,8 @@
-// What `sluice` has as well, for sluice._core: plans and probes, runs of configurations, what a run
-// from Python keeps in its folder, and weights.
+// The functions of `sluice` for sluice._core: plans and probes, runs of configurations, the files
+// in a Python run's folder, and weights.
 //
-// Threads: those of Python. What may wait gives up the GIL.
-// Errors:  exceptions, with the sentences of the command line, whose options they name as it does.
+// Threads: Python's. Calls that may wait release the GIL.
+// Errors:  exceptions, with the command line's sentences, which name its options.
 #pragma once
 
 #include "engine/observe/step_metrics.h"
@@ -16,11 +16,11 @@ void define_training(pybind11::module_& module);
 void define_module_records(pybind11::module_& module);
 void define_weights(pybind11::module_& module);
 
-// A line of metrics.jsonl as a dict: every key always, None where there is nothing; a number that
-// is not finite is nan.
+// A line of metrics.jsonl as a dict. It has every key, None for missing values, and nan for
+// non-finite numbers.
 pybind11::dict metrics_dict(const engine::StepMetrics& metrics);
 
-// `file`: of a run file, or empty; `text`: its content instead.
+// `file`: the path of a run file, or empty; `text`: its content instead.
 ConfigOptions config_options(const std::string& file, const std::string& text,
                              const std::string& deepspeed,
                              const std::vector<std::string>& overrides);

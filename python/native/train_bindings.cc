@@ -1,6 +1,6 @@
-// A run of a configuration, step by step, as `sluice train` has it.
+// A run of a configuration, step by step, as in `sluice train`.
 #include "python/native/tool_bindings.h"
-// The above has to come first.
+// The include above must come first.
 #include <pybind11/stl.h>
 
 #include <exception>
@@ -27,8 +27,8 @@ namespace {
 
 using engine::must_be;
 
-// Whether Ctrl-C was pressed, or any other handler of Python's raised: kept until the engine's call
-// has ended, and raised then. Only Python's main thread hears of it.
+// Whether Ctrl-C was pressed, or another Python signal handler raised. The exception is stored
+// until the engine's call has ended, and raised then. Only Python's main thread gets signals.
 class PythonSignals {
  public:
   bool heard() {
@@ -46,7 +46,7 @@ class PythonSignals {
   std::exception_ptr raised_;
 };
 
-// How the call that continues reads, with another resume.
+// The call that continues the run, with another value of `resume`.
 std::string call_of(const std::string& resume, const std::string& more) {
   std::string text =
       "sluice.Run(..., resume=" + (resume.empty() ? std::string("True") : "\"" + resume + "\"");
@@ -79,8 +79,8 @@ class PythonTraining {
   PythonTraining(const PythonTraining&) = delete;
   PythonTraining& operator=(const PythonTraining&) = delete;
 
-  // The next step; nothing once all are done, or it was stopped. A signal that came meanwhile is
-  // raised once the step is saved and the run has ended.
+  // Takes the next step; nullopt once all are done, or the run was stopped. A signal that came
+  // meanwhile is raised after the step is saved and the run has ended.
   std::optional<engine::StepMetrics> next() {
     const std::lock_guard lock(mutex_);
     if (ended_) return std::nullopt;
@@ -101,7 +101,8 @@ class PythonTraining {
     return started_->session->last();
   }
 
-  // As Ctrl-C does between two steps: the last one is saved, where checkpoints are wanted.
+  // Ends the run as Ctrl-C does between two steps: saves the last step if checkpoints are
+  // configured.
   void stop() {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
@@ -112,14 +113,14 @@ class PythonTraining {
     }));
   }
 
-  // Gives memory, drives and the folder back.
+  // Releases memory, drives and the folder.
   void close() {
     const std::lock_guard lock(mutex_);
     started_.reset();
     events_.reset();
   }
 
-  // What was said since the last call: lines for people.
+  // The messages since the last call, as lines for people.
   std::string said() {
     const std::lock_guard lock(mutex_);
     return take(says_);
@@ -166,7 +167,7 @@ class PythonTraining {
     }
   }
 
-  // What takes steps; after an error the run is over.
+  // Takes steps; after an error the run is over.
   template <typename Steps>
   Status guarded(const Steps& steps) {
     const Status done = say_where_it_continues(*started_, [&]() -> Status {
@@ -214,13 +215,13 @@ class PythonTraining {
     return text;
   }
 
-  // Who waits for it has given up the GIL, which its holder may need.
+  // A thread that waits for it has released the GIL, which its holder may need.
   mutable std::mutex mutex_;
   PythonSignals signals_;
   std::ostringstream says_;
   std::unique_ptr<aio::IoWatchdog> watchdog_;
   std::unique_ptr<RunEvents> events_;
-  std::optional<StartedRun> started_;  // nothing: closed
+  std::optional<StartedRun> started_;  // nullopt: closed
   bool ended_ = false;
   bool is_not_finite_ = false;
   std::vector<std::string> missing_;

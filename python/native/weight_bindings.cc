@@ -1,6 +1,6 @@
-// Weights as tensors: of checkpoints and of safetensors files, and back.
+// Weights as tensors: read from checkpoints and safetensors files, and written to them.
 #include "python/native/tool_bindings.h"
-// The above has to come first.
+// The include above must come first.
 #include <ATen/ATen.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -68,7 +68,7 @@ std::vector<std::int64_t> sizes_of(const engine::TensorInfo& tensor) {
   return {tensor.shape.begin(), tensor.shape.end()};
 }
 
-// A run's directory, or the folder of one checkpoint.
+// Whether the path is a run's directory, or the folder of one checkpoint.
 bool is_of_a_run(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;

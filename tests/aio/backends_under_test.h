@@ -1,5 +1,4 @@
-// What the tests of several files share: a temporary folder, seeded bytes, and the real backends by
-// name.
+// Shared by tests: a temporary folder, seeded bytes, and the real backends by name.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +20,8 @@
 
 namespace sluice::aio {
 
-// A folder under the build's own (a real file system, not /tmp, which may be memory); removed at
-// the end.
+// A folder below the build folder (on a real file system, unlike /tmp, which may be memory). The
+// destructor removes it.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -43,8 +42,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Eight bytes at a time, by SplitMix64: tests that repeat a life thousands of times, and under
-// sanitizers, would spend most of their time here.
+// Eight bytes at a time, by SplitMix64: slower code would dominate tests that repeat a life
+// thousands of times, and sanitized tests.
 inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed) {
   std::vector<std::byte> bytes(count);
   std::byte* const to = bytes.data();
@@ -59,14 +58,14 @@ inline std::vector<std::byte> random_bytes(std::size_t count, std::uint64_t seed
   return bytes;
 }
 
-// std::ranges::equal() goes byte by byte.
+// std::ranges::equal() compares byte by byte.
 inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// What a kernel would do: a change that depends on the bytes before, their place and the version,
-// so that one that is lost, doubled, or made to other bytes shows. Eight bytes at a time, so
-// `first` is a multiple of 8.
+// Changes bytes like a kernel would. The change depends on the previous bytes, their place and the
+// version, so a change that is lost, doubled, or applied to other bytes shows. `first` is a
+// multiple of 8, since eight bytes change at a time.
 inline void change_bytes(std::span<std::byte> bytes, std::uint64_t first, std::uint64_t version) {
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
     const std::size_t size = std::min(bytes.size() - at, sizeof(std::uint64_t));

@@ -64,7 +64,7 @@ TEST_F(FaultBackendTest, PassesEverythingThroughWithoutAPlan) {
   EXPECT_EQ(drive_.content("/f", SimDrive::View::kDurable), content());
   EXPECT_EQ(run_op(backend_, TestOp(IoKind::kNop, nullptr)), 0);
   EXPECT_EQ(backend_.injected(), 0U);
-  EXPECT_EQ(backend_.operations(), 4U);  // write, read, sync, sync of the folder; no-ops are none
+  EXPECT_EQ(backend_.operations(), 4U);  // write, read, sync, sync of folder; no no-ops
   EXPECT_EQ(backend_.operations(FaultTarget::kWrite), 1U);
   EXPECT_EQ(backend_.operations(FaultTarget::kSyncDirectory), 1U);
 }
@@ -105,7 +105,7 @@ TEST_F(FaultBackendTest, ZeroMovesNothing) {
 }
 
 TEST_F(FaultBackendTest, AShortTransferTellsFewerBytesAndHasMovedAtLeastThose) {
-  // On a direct file: the count, and whole sectors around it.
+  // On a direct file: the given count, but whole sectors around it are transferred.
   plan({.fault = FaultKind::kShort, .short_bytes = 5000});
   EXPECT_EQ(write(0, 16'384, 2), 5000);
   EXPECT_EQ(content(), runs({{8192, 2}, {56 * kKiB, 1}}));
@@ -114,7 +114,7 @@ TEST_F(FaultBackendTest, AShortTransferTellsFewerBytesAndHasMovedAtLeastThose) {
   EXPECT_EQ(content(), runs({{8192, 2}, {8192, 1}, {8192, 3}, {40 * kKiB, 1}}));
   plan({.fault = FaultKind::kShort, .short_bytes = 100'000});  // all but one byte, at most
   EXPECT_EQ(read_at(backend_, *file_, 0, 8192), filled(8191, 2));
-  // On a buffered one: exactly the count.
+  // On a buffered file: exactly the count.
   const auto buffered = open_file(backend_, "/f", false);
   plan({.fault = FaultKind::kShort, .short_bytes = 5});
   EXPECT_EQ(write_at(backend_, *buffered, 10, filled(100, 7)), 5);
@@ -147,7 +147,7 @@ TEST_F(FaultBackendTest, ATornWriteLandsARunOfSectorsAndFails) {
     FaultPlan torn = FaultPlan::of(once(FaultKind::kTornWrite));
     torn.seed = seed;
     backend_.set_plan(torn);
-    // Each sector carries its own number, so that one that lands elsewhere shows.
+    // Each sector carries its own number, so that a misplaced sector shows.
     const auto numbered = runs({{4096, 2}, {4096, 3}, {4096, 4}, {4096, 5}});
     ASSERT_EQ(write_at(backend_, *file_, 8192, numbered), -EIO);
     const auto bytes = content();
@@ -194,7 +194,7 @@ TEST_F(FaultBackendTest, ADelayedOpIsDoneInTimeAndToldLater) {
 
 TEST_F(FaultBackendTest, ReorderTellsHeldOpsAfterLaterOnesAndInAnotherOrder) {
   SimDrive::Options options;
-  options.depth = 1;  // the drive itself keeps the order
+  options.depth = 1;  // so that the drive itself keeps the order
   SimDrive drive(loop_, options);
   FaultBackend backend(drive, {});
   const auto file = open_file(backend, "/f");
@@ -267,7 +267,7 @@ TEST_F(FaultBackendTest, CountsOnlyOperationsTheRuleAppliesTo) {
   EXPECT_EQ(sync_file(backend_, *file_), -EIO);
   EXPECT_EQ(sync_file(backend_, *file_), 0);
 
-  // Reads and syncs cannot run out of space: they are not counted.
+  // Reads and syncs cannot run out of space, so they are not counted.
   plan(once(FaultKind::kEnospc, 2));
   read_at(backend_, *file_, 0, 4096);
   EXPECT_EQ(write(0, 4096, 1), 4096);
@@ -321,7 +321,7 @@ TEST(FaultPlan, KnowsWhatCanHappenToWhat) {
   EXPECT_EQ(names.size(), kFaultTargets);
   EXPECT_FALSE(can_happen(FaultKind::kZero, FaultTarget::kSync)) << "0 is a sync's success";
   EXPECT_FALSE(can_happen(FaultKind::kShort, FaultTarget::kOpen));
-  // reads 7, writes 9, syncs 6, calls 3 each and 4 where space is taken
+  // 7 reads, 9 writes, 6 syncs, 3 of each call, and 4 of calls that take space
   EXPECT_EQ(possible, 7 + 9 + 6 + 3 * 8 + 6);
 }
 
@@ -366,7 +366,7 @@ TEST_F(FaultBackendTest, EveryCallOfTheFileSystemCanFailAndThenDoesNothing) {
     }
     EXPECT_EQ(backend_.injected(), 0U);
   }
-  // remove of the folder succeeded once, under kEnospc; nothing else has happened.
+  // The folder was removed once, under kEnospc; nothing else has happened.
   EXPECT_THAT(*drive_.files().list("/"), ElementsAre("f"));
   EXPECT_EQ(content(), untouched());
   EXPECT_FALSE(drive_.content("/f", SimDrive::View::kDurable).has_value());
@@ -419,7 +419,7 @@ TEST_F(FaultBackendTest, AttachesTheFileBehindTheWrapper) {
   EXPECT_EQ(recorder.registered, 16U);
   backend.detach_memory(memory);
   EXPECT_EQ(recorder.registered, 0U);
-  // A file of the backend behind is taken as it is.
+  // A file of the inner backend is used as it is.
   const auto plain = open_file(drive_, "/f");
   EXPECT_EQ(sync_file(backend, *plain), 0);
 }
@@ -435,8 +435,8 @@ FaultPlan a_bit_of_everything(std::uint64_t seed) {
   return plan;
 }
 
-// Writes and reads through the queue while everything goes wrong now and then; bytes must agree
-// with an array. Returns how many faults there were.
+// Writes and reads through the queue while everything occasionally fails; bytes must agree with an
+// array. Returns the number of faults.
 std::uint64_t exercise(IoBackend& inner, const std::string& path, std::uint64_t seed) {
   FaultBackend backend(inner, {});
   const auto queue =

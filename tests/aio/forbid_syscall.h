@@ -1,5 +1,5 @@
-// A seccomp filter over all threads of this process, as a container's profile is one. It stays: for
-// children of death tests.
+// Installs a seccomp filter over all threads of this process, like a container's profile. It cannot
+// be removed, so use it in children of death tests.
 #pragma once
 
 #include <linux/filter.h>
@@ -13,7 +13,7 @@
 
 namespace sluice::aio {
 
-// From now on the system call returns -error_number (or 0) and does nothing. False: refused.
+// From now on the system call does nothing and returns -error_number (or 0). False: refused.
 inline bool forbid_syscall(unsigned number, unsigned error_number) {
   std::array<sock_filter, 4> program = {
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

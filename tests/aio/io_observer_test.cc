@@ -88,7 +88,7 @@ TEST_P(IoObserverOnRealFiles, SeesEachRequestOnceHoweverManyBlocksItTook) {
                                 "read data 1048576 1 failed"));
 }
 
-// So spans show a drive that is busy, not a queue that is long.
+// So spans show a busy drive rather than a long queue.
 TEST_P(IoObserverOnRealFiles, CountsARequestsTimeFromItsFirstBlockOn) {
   Recorder recorder;
   const auto real = backend();

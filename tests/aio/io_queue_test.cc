@@ -37,7 +37,7 @@ std::unique_ptr<DirectFile> open_or_die(IoQueue& queue, const std::string& path,
   return std::move(*file);
 }
 
-// What a program that knows nothing of Sluice finds in the file.
+// The file's content as read by a program that has nothing to do with Sluice.
 std::vector<std::byte> read_plainly(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY);
   std::vector<std::byte> bytes(std::filesystem::file_size(path));
@@ -57,7 +57,7 @@ class IoQueueOnRealFiles : public EveryBackend {
   TemporaryFolder folder_;
 };
 
-// The oracle is a plain byte array: whatever is written through the queue is written there too.
+// The oracle is a plain byte array: everything written through the queue is also written there.
 TEST_P(IoQueueOnRealFiles, AgreesWithAByteArrayForAnyOffsetLengthAndAddress) {
   const auto backend = this->backend(2);
   for (const bool direct : {true, false}) {
@@ -142,13 +142,13 @@ TEST_P(IoQueueOnRealFiles, SaysWhereAFileWasCutBehindItsBack) {
   EXPECT_THAT(status.error().message(), HasSubstr("at offset 40960 in " + path));
 }
 
-// A callback that submits again, as pipelines do, from the backend's own thread.
+// A callback that submits again from the backend's own thread, as pipelines do.
 struct Chain {
   IoQueue* queue;
   const DirectFile* file;
   std::atomic<int> left{0};
   std::atomic<int> failed{0};
-  std::atomic<int> ended{0};  // requests whose last callback is over
+  std::atomic<int> ended{0};  // requests whose last callback has returned
 };
 
 TEST_P(IoQueueOnRealFiles, TakesNewRequestsFromCompletions) {
@@ -179,7 +179,7 @@ TEST_P(IoQueueOnRealFiles, TakesNewRequestsFromCompletions) {
   EXPECT_EQ(chain.failed, 0);
 }
 
-// On a machine with much to do all of them may have ended before the shutdown: it is tried again.
+// On a busy machine all of them may have ended before the shutdown; then the test tries again.
 TEST_P(IoQueueOnRealFiles, EndsEveryRequestWhenShutDownWithSomeInFlight) {
   const auto backend = this->backend();
   static constexpr int kRequests = 50;
@@ -313,7 +313,7 @@ TEST_F(IoQueueInVirtualTime, CancelStartsNoFurtherBlock) {
   }
   EXPECT_EQ(queue->stats().write.blocks, 4U);  // those that were in flight
   EXPECT_EQ(queue->stats().failed_requests, 0U);
-  queue->cancel(running);  // no longer in flight: nothing happens
+  queue->cancel(running);  // no longer in flight: no effect
   EXPECT_OK(queue->write(*file, 0, data));
 }
 

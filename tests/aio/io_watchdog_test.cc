@@ -39,7 +39,7 @@ using testing::IsEmpty;
 
 constexpr std::int64_t kMs = 1'000'000;
 
-// What a watchdog reported.
+// The reports of a watchdog.
 class Reports {
  public:
   std::function<void(const std::string&)> sink() {
@@ -54,7 +54,7 @@ class Reports {
     changed_.wait_for(lock, std::chrono::seconds(30), [&] { return messages_.size() >= count; });
     return messages_;
   }
-  // Until the last one says that the drive is back.
+  // Waits for the report that says that the drive answers again.
   std::vector<std::string> wait_for_the_end() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::seconds(30), [&] {
@@ -148,14 +148,14 @@ TEST_F(IoWatchdogTest, WatchesAQueueForAsLongAsItIsAskedTo) {
   }
   const std::size_t before = reports.all().size();
   file_.reset();
-  queue_.reset();  // is looked at no more
+  queue_.reset();  // no longer watched
   EXPECT_EQ(reports.all().size(), before);
 }
 
 bool calls_are_shown() { return std::ifstream("/proc/thread-self/syscall").good(); }
 constexpr const char* kNotShown = "this kernel does not show the calls that threads are in";
 
-// A thread that waits in a file call of its own: a pipe's two ends wait for each other at open.
+// A thread that waits in a file call: each end of a pipe waits for the other at open.
 TEST(IoWatchdogCalls, NamesWhatAThreadIsBlockedInAndSaysWhenItIsBack) {
   if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
   const TemporaryFolder folder;
@@ -194,8 +194,7 @@ bool sleeps(pid_t thread) {
   return line != "running";
 }
 
-// By a clock of the test's: since when the thread has been in the call that it is in. -1: it is in
-// none.
+// By the test's own clock: since when the thread has been in its current call. -1: in no call.
 std::int64_t blocked_since(BlockedCalls& calls, pid_t thread, std::int64_t now_ns) {
   const std::map<pid_t, BlockedCalls::Blocked>* blocked = nullptr;
   const bool found = eventually([&] {
@@ -211,7 +210,7 @@ std::string described(BlockedCalls& calls, pid_t thread) {
   return call ? call->text : "";
 }
 
-// A thread of its own for calls that wait.
+// A thread for calls that wait.
 class Caller {
  public:
   explicit Caller(std::function<void()> call)
@@ -229,7 +228,7 @@ class Caller {
   std::thread thread_;
 };
 
-// The two ends of a pipe with a name.
+// The two ends of a named pipe.
 class NamedPipe {
  public:
   explicit NamedPipe(std::string path) : path_(std::move(path)) {
@@ -242,7 +241,7 @@ class NamedPipe {
   NamedPipe& operator=(const NamedPipe&) = delete;
 
   const std::string& path() const { return path_; }
-  // Who waits for the other end to be opened goes on.
+  // A thread that waits for the other end to be opened continues.
   int open() {
     if (both_ < 0) both_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
     return both_;
@@ -277,8 +276,8 @@ TEST(BlockedCalls, TakesEqualConsecutiveCallsForSeveral) {
   EXPECT_EQ(calls.look(50).count(reader.id()), 0U);
 }
 
-// As a call on a network file system that sends its request again and again: it wakes, works for a
-// moment and sleeps.
+// Like a call on a network file system that sends its request again and again: the thread wakes,
+// works for a moment and sleeps.
 TEST(BlockedCalls, TakesACallForOneHoweverOftenItsThreadWakes) {
   if (!calls_are_shown()) GTEST_SKIP() << kNotShown;
   constexpr std::size_t kBytes = 512 * kKiB;
@@ -306,7 +305,7 @@ TEST(BlockedCalls, TakesACallForOneHoweverOftenItsThreadWakes) {
   for (const int end : ends) ::close(end);
 }
 
-// How often the thread has gone to sleep.
+// How many times the thread has gone to sleep.
 std::uint64_t sleeps_of(pid_t thread) {
   std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
   std::string word;
@@ -331,8 +330,8 @@ TEST(BlockedCalls, KnowsACallWithAPathByThePathsText) {
   std::atomic<int> opened{0};
   Caller reader([&] {
     for (const NamedPipe* pipe : {&first, &other}) {
-      path.replace(0, std::string::npos, pipe->path());  // equally long: at the same address
-      // All arguments are equal. A sanitizer's open() would keep signals back.
+      path.replace(0, std::string::npos, pipe->path());  // equally long, so at the same address
+      // All arguments are equal. A sanitizer's open() would hold signals back.
       const long file =
           ::syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC, 0, 0, 0);
       ::close(static_cast<int>(file));
@@ -344,7 +343,7 @@ TEST(BlockedCalls, KnowsACallWithAPathByThePathsText) {
   const std::uint64_t sleeps = sleeps_of(reader.id());
   EXPECT_GT(sleeps, 0U);
   EXPECT_EQ(::syscall(SYS_tgkill, ::getpid(), reader.id(), SIGUSR1), 0);
-  EXPECT_TRUE(eventually([&] { return sleeps_of(reader.id()) > sleeps; }));  // the call goes on
+  EXPECT_TRUE(eventually([&] { return sleeps_of(reader.id()) > sleeps; }));  // the call continues
   EXPECT_EQ(blocked_since(calls, reader.id(), 20), 10);
   EXPECT_GE(first.open(), 0);
   EXPECT_TRUE(eventually([&] { return opened == 1; }));
@@ -367,7 +366,7 @@ TEST(BlockedCalls, NamesBothFilesOfACopy) {
   ASSERT_GE(source, 0);
   const int bytes = ::fcntl(both, F_GETPIPE_SZ);
   std::vector<char> all(static_cast<std::size_t>(bytes));
-  ASSERT_EQ(::write(both, all.data(), all.size()), bytes);  // full: what is copied waits
+  ASSERT_EQ(::write(both, all.data(), all.size()), bytes);  // full, so the copy waits
   Caller copier([&] { EXPECT_EQ(::sendfile(both, source, nullptr, 5), 5); });
   BlockedCalls calls;
   EXPECT_EQ(blocked_since(calls, copier.id(), 10), 10);

@@ -12,7 +12,7 @@
 namespace sluice::aio {
 namespace {
 
-// The oracle: the value at the rank, in the sorted list.
+// The oracle: the value at the rank in the sorted list.
 std::int64_t exact(std::vector<std::int64_t> values, double percent) {
   std::sort(values.begin(), values.end());
   const auto count = static_cast<double>(values.size());
@@ -81,7 +81,7 @@ TEST(LatencyHistogram, TakesTheLargestAndNegativeValues) {
   EXPECT_EQ(histogram.percentile_ns(99), std::numeric_limits<std::int64_t>::max());
 }
 
-// percent * count / 100 is not exact in a double: the rank must not slip to the next record.
+// percent * count / 100 is not exact in a double; the rank must not slip to the next record.
 TEST(LatencyHistogram, DoesNotSlipByARankWhenThePercentageIsARoundOne) {
   for (int count = 1; count <= 2000; ++count) {
     LatencyHistogram histogram;

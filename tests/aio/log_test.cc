@@ -58,7 +58,7 @@ TEST_F(LogTest, SendsEachLevelToTheSink) {
 
 TEST_F(LogTest, WritesOneLineOnStandardErrorWithItsLevel) {
   testing::internal::CaptureStderr();
-  warning("the disk is nearly full: {} {0} %s");  // no format: it comes out as it is
+  warning("the disk is nearly full: {} {0} %s");  // not a format: printed unchanged
   info("second");
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("warning] the disk is nearly full: {} {0} %s\n"));

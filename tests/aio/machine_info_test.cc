@@ -78,7 +78,7 @@ TEST(MountTable, KnowsADriveOfFstabThatIsNotMounted) {
     EXPECT_EQ(point_for(path), "") << path;
 }
 
-// What is left of another machine, or came with a container's image, is no drive to wait for.
+// Entries left from another machine, or from a container's image, are no drives to wait for.
 TEST(MountTable, LeavesOutLinesOfFstabThatNothingWaitsFor) {
   const auto point_for = [](const std::string& line) {
     return unmounted_point(line, {}, "/data/state", [](const std::string& device) {
@@ -132,7 +132,7 @@ TEST(StorageInfo, KnowsWhatIsMemory) {
 
 // ---- control groups ---------------------------------------------------------------------------
 
-// A machine's files, below a folder of the test's own.
+// A machine's files, in a folder of the test.
 class CgroupLimits : public testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) const {
@@ -225,7 +225,7 @@ TEST_F(CgroupLimits, ReadsVersion1BesideAnEmptyVersion2) {
 }
 
 TEST_F(CgroupLimits, SeesALimitAboveAContainerOfVersion1) {
-  // The mount shows the container's group alone, under a name that is the host's.
+  // The mount shows only the container's group, under the host's name for it.
   write("/proc/self/mountinfo",
         "35 31 0:32 /docker/4711 /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
   write("/proc/self/cgroup", "4:memory:/docker/4711\n");

@@ -51,7 +51,7 @@ TEST(UringRefused, FallsBackToThreadsAndSaysSoUnlessInsistedOn) {
   const auto child = [] {
     std::vector<std::string> said;
     log::set_sink([&](log::Level, std::string_view text) { said.emplace_back(text); });
-    if (!forbid_syscall(SYS_io_uring_setup, EPERM)) _exit(10);  // as container runtimes do it
+    if (!forbid_syscall(SYS_io_uring_setup, EPERM)) _exit(10);  // like container runtimes
     for (int i = 0; i < 2; ++i) {
       const auto backend = make_backend({});
       if (!backend.ok() || (*backend)->name() != "posix") _exit(11);
@@ -66,10 +66,10 @@ TEST(UringRefused, FallsBackToThreadsAndSaysSoUnlessInsistedOn) {
   EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
 }
 
-// Rings can be made, and not be used: only trying one shows it.
+// Rings can be created but not used; only trying one shows it.
 TEST(UringRefused, FallsBackToThreadsWhereRingsCanBeMadeButNotEntered) {
   const auto child = [](unsigned error_number) {
-    ::alarm(60);  // instead of a hang
+    ::alarm(60);  // fail instead of hanging
     std::vector<std::string> said;
     log::set_sink([&](log::Level, std::string_view text) { said.emplace_back(text); });
     if (!forbid_syscall(SYS_io_uring_enter, error_number)) _exit(10);

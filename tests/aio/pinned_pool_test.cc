@@ -23,7 +23,7 @@ std::unique_ptr<PinnedPool> pool_or_die(const PinnedPool::Options& options) {
   return std::move(*pool);
 }
 
-// A line of /proc/self/status, in bytes.
+// The value of a line of /proc/self/status, in bytes.
 std::uint64_t process_status(const std::string& key) {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -78,7 +78,7 @@ TEST(PinnedPool, TakesExactlyItsMemoryFromTheStart) {
   const auto pool = pool_or_die({.buffer_bytes = 4 * kMiB, .capacity = 16});
   const std::uint64_t after = process_status("VmRSS");
   EXPECT_EQ(pool->usage().total_bytes, kBytes);
-  EXPECT_GE(after - before, kBytes - kMiB);  // resident before anybody wrote to it
+  EXPECT_GE(after - before, kBytes - kMiB);  // resident before any write
   EXPECT_LE(after - before, kBytes + kMiB);
 }
 
@@ -97,7 +97,7 @@ TEST(PinnedPool, ServesWaitersInOrderSoThatALargeWishIsNotStarved) {
     one.release();
     std::this_thread::yield();
   }
-  // Two buffers are free, but the large wish came first: nobody overtakes it.
+  // Two buffers are free, but the large request came first and must not be overtaken.
   EXPECT_EQ(pool->free_count(), 2);
   EXPECT_FALSE(get_one());
   EXPECT_FALSE(large_served);
@@ -170,7 +170,7 @@ TEST(PinnedPool, RefusesSizesThatMakeNoSense) {
   EXPECT_EQ(huge.error().code(), ErrorCode::kOutOfMemory);
 }
 
-// The limit binds only users without CAP_IPC_LOCK, so a child gives its privileges up first.
+// The limit binds only users without CAP_IPC_LOCK, so a child first gives up its privileges.
 TEST(PinnedPool, GoesOnUnlockedBeyondTheMemlockLimitAndNamesIt) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizers make mlock do nothing";

@@ -230,8 +230,8 @@ TEST_F(RealFileLocks, OfARemovedFileDoNotHoldItsName) {
   EXPECT_EQ(refusal(), ErrorCode::kBusy);
 }
 
-// A thread that has opened the file before its holder removes it gets the lock of a file without a
-// name, just when another makes and locks the next one.
+// A thread that has opened the file before its holder removes it locks a file without a name, just
+// when another thread creates and locks the next one.
 TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr int kWanted = 300;  // sanitized code is slow
@@ -244,8 +244,8 @@ TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
   std::atomic<int> other_errors{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
-    // Refusals are not counted: a holder that is not scheduled makes the others fail any number of
-    // times.
+    // Refusals are not counted: a holder that is not scheduled makes the others fail arbitrarily
+    // often.
     threads.emplace_back([&] {
       while (got < kWanted && other_errors == 0) {
         const auto lock = files_.lock(path_);
@@ -267,7 +267,7 @@ TEST_F(RealFileLocks, HaveOneHolderWhileEachHolderRemovesTheFile) {
   EXPECT_GE(got, kWanted);
 }
 
-// As a network file system without a lock service answers.
+// Like a network file system without a lock service.
 TEST_F(RealFileLocks, AreUnsupportedWithAdviceWhereFlockIsRefused) {
   const auto child = [&] {
     if (!forbid_syscall(SYS_flock, ENOLCK)) _exit(10);

@@ -78,7 +78,7 @@ TEST_F(RegularFile, IsNoPipeFolderOrDevice) {
   EXPECT_FALSE(open_itself(folder_.path(), O_RDWR).ok());
   EXPECT_FALSE(open_inside(folder_.path()).ok());
   EXPECT_FALSE(open_itself("/dev/null", O_RDWR).ok());
-  const auto made = make_fresh(path_, O_RDWR);  // in its place
+  const auto made = make_fresh(path_, O_RDWR);  // replaces it
   ASSERT_OK(made);
   EXPECT_TRUE(fs::is_regular_file(path_));
 }
@@ -106,7 +106,7 @@ TEST_F(RegularFile, IsReadThroughLinksThatStayInItsFolder) {
   std::ofstream(folder_.file("m.jsonl")) << "ours";
   fs::create_symlink("m.jsonl", path_);
   const auto inside = open_inside(path_);
-  if (inside.ok()) {  // else the kernel knows no openat2()
+  if (inside.ok()) {  // else the kernel lacks openat2()
     EXPECT_EQ(content(*inside), "ours");
   }
   for (const std::string& target :
@@ -120,7 +120,7 @@ TEST_F(RegularFile, IsReadThroughLinksThatStayInItsFolder) {
   EXPECT_EQ(open_inside(folder_.file("none")).status().error().code(), ErrorCode::kNotFound);
 }
 
-// Whoever looks at a name and then opens it would be caught by this within some hundred tries.
+// Code that checks a name and then opens it would fail here within some hundred tries.
 TEST_F(RegularFile, IsNeverAnotherWhileSomebodySwapsItForALink) {
   std::ofstream(theirs_) << kSecret;
   std::ofstream(folder_.file("m.jsonl")) << "ours";
@@ -134,7 +134,7 @@ TEST_F(RegularFile, IsNeverAnotherWhileSomebodySwapsItForALink) {
       fs::create_hard_link(folder_.file("m.jsonl"), next);
       fs::rename(next, path_);
       std::error_code ignored;
-      fs::remove(next, ignored);  // two names of one file: nothing was renamed
+      fs::remove(next, ignored);  // two names of one file: the rename did nothing
     }
   });
   int read = 0, refused = 0;

@@ -38,7 +38,7 @@ class SimDrivePower : public testing::Test {
     loop_.run();
     drive_.restore_power();
   }
-  // The next loss need not carry along what the loop has looked at.
+  // Removes a file that the loop has checked, so that the next power loss need not handle it.
   void forget(const std::string& path) {
     EXPECT_OK(drive_.files().remove(path));
     const std::size_t folder_length = std::max<std::size_t>(1, path.rfind('/'));

@@ -1,4 +1,4 @@
-// Power loss on the simulated drive: names, what is over with it, and procedures that are cut at
+// Power loss on the simulated drive: names, the end of all handles, and procedures that are cut at
 // every step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -88,10 +88,10 @@ TEST_F(SimDrivePower, ARenameShowsTheOldOrTheNewFileWhole) {
   EXPECT_EQ(seen.size(), 2U);
 }
 
-// The oracle keeps, for each file, the places it has been at since the drive was quiet: afterwards
-// it is at exactly one of them. A file that had a durable name and was neither removed nor replaced
-// is never gone. Folders move too. Where no folder was synced in between, the ordered policy leaves
-// the names of one moment.
+// For each file the oracle keeps the places that it has been at since the drive was quiet; after
+// the loss it must be at exactly one of them. A file that had a durable name and was neither
+// removed nor replaced must not disappear. Folders move too. If no folder was synced in between,
+// the ordered policy leaves the names of one moment.
 TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
   const std::string nowhere;
   int lost = 0;
@@ -106,7 +106,7 @@ TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
       FileSystem& files = drive.files();
       ASSERT_OK(files.make_directories("/x/z"));
       ASSERT_OK(files.make_directories("/y"));
-      std::map<int, std::set<std::string>> places;  // of each file, by the number in its first byte
+      std::map<int, std::set<std::string>> places;  // by the number in the file's first byte
       std::map<std::string, int> now;
       const std::vector<std::string> folders = {"/", "/x/", "/y/", "/x/z/", "/w/", "/w/z/"};
       const auto any_path = [&] {
@@ -142,7 +142,7 @@ TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
               now.erase(from);
             }
             break;
-          case 2: {  // a folder moves, and all below it
+          case 2: {  // a folder moves with everything below it
             const std::vector<std::string> movable = {"/x", "/w", "/x/z", "/w/z", "/y/v"};
             const std::string& a = movable[random() % movable.size()];
             const std::string& b = movable[random() % movable.size()];
@@ -196,7 +196,7 @@ TEST_F(SimDrivePower, RandomNamesNeverLoseOrDoubleAFile) {
           ASSERT_TRUE(at.contains(nowhere)) << "file " << number << " is lost";
           ++lost;
         } else {
-          // Its own name must be one it had; the folder may have moved.
+          // Its own name must be one that it had; the folder may have moved.
           const std::string& path = found[number].front();
           const char name = path.back();
           ASSERT_TRUE(std::any_of(at.begin(), at.end(), [&](const std::string& place) {
@@ -308,7 +308,7 @@ TEST_F(SimDrivePower, SlotsAndPipeAreFreeAgainAfterALoss) {
   SimDrive::Options options;
   options.depth = 2;
   options.write_latency_us = 20;
-  options.write_gb_per_s = 4.096e-6;  // a second for 4096 bytes
+  options.write_gb_per_s = 4.096e-6;  // 4096 bytes take a second
   SimDrive drive(loop_, options);
   auto file = open_file(drive, "/f");
   ASSERT_OK(drive.files().sync_directory("/"));
@@ -335,7 +335,7 @@ TEST_F(SimDrivePower, SpaceIsCountedAnewAfterALoss) {
   auto kept = durable_file("/kept", 8192, 1);
   auto gone = open_file(drive_, "/gone");
   ASSERT_OK(gone->allocate(64 * kKiB));
-  auto removed = durable_file("/removed", 4096, 2);  // syncs "/": so "/gone" is named, and empty
+  auto removed = durable_file("/removed", 4096, 2);  // syncs "/": "/gone" exists, empty
   ASSERT_OK(drive_.files().remove("/removed"));
   removed.reset();
   EXPECT_EQ(drive_.used_bytes(), 8192 + 64 * kKiB);
@@ -347,14 +347,14 @@ TEST_F(SimDrivePower, SpaceIsCountedAnewAfterALoss) {
 
 // ---- power lost at every step of a procedure --------------------------------------------------
 
-// The classic way to replace a file, and ways in which it is done wrong.
+// The classic way to replace a file, and wrong variants of it.
 struct Procedure {
   bool sync_file = true;
   bool sync_folder = true;
   bool in_place = false;
 };
 
-// Replaces /dir/state by a new version; true when it says that the new one is safe.
+// Replaces /dir/state by a new version; true if it reports that the new one is safe.
 bool replace(SimDrive& drive, const Procedure& procedure, const std::vector<std::byte>& bytes) {
   FileSystem& files = drive.files();
   const std::string path = procedure.in_place ? "/dir/state" : "/dir/state.tmp";
@@ -376,8 +376,8 @@ bool replace(SimDrive& drive, const Procedure& procedure, const std::vector<std:
 struct Outcome {
   int losses = 0;        // power losses tried
   int broken = 0;        // neither the old nor the new content
-  int acknowledged = 0;  // the procedure ended before the power did
-  int unkept = 0;        // acknowledged, and yet the old content
+  int acknowledged = 0;  // the procedure ended before the power loss
+  int unkept = 0;        // acknowledged, but the old content remains
   int saw_old = 0;
   int saw_new = 0;
 };

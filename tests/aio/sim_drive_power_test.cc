@@ -1,5 +1,5 @@
-// Power loss on the simulated drive, each policy against an oracle that knows nothing of how the
-// drive keeps its journal: data and sizes.
+// Power loss on the simulated drive: data and sizes. Each policy is compared with an oracle that is
+// independent of the drive's journal.
 #include "tests/aio/sim_drive_power.h"
 
 #include <gmock/gmock.h>
@@ -146,8 +146,8 @@ TEST_F(SimDrivePower, OldestWritesBecomeDurableWhenTheCacheIsFull) {
 
 // ---- random data against an oracle ------------------------------------------------------------
 
-// For each 512-byte sector the oracle knows the version of the last sync and every version written
-// since; what survives must be one of them, whole.
+// For each 512-byte sector the oracle has the version of the last sync and every version written
+// since. After the loss the sector must be one of them, whole.
 TEST_F(SimDrivePower, EverySectorIsAVersionThatMaySurviveAndSyncedOnesNeverAreLost) {
   constexpr std::size_t kSectors = 64;
   int kept_newest = 0;
@@ -206,7 +206,7 @@ TEST_F(SimDrivePower, EverySectorIsAVersionThatMaySurviveAndSyncedOnesNeverAreLo
         if (policy == PowerLoss::kKeepAll) {
           ASSERT_EQ(value, allowed.back());
         }
-        if (policy == PowerLoss::kTearLast) {  // back by one version at most
+        if (policy == PowerLoss::kTearLast) {  // back by at most one version
           ASSERT_TRUE(value == allowed.back() ||
                       (allowed.back() == version && value == allowed.at(allowed.size() - 2)));
         }
@@ -287,7 +287,7 @@ TEST_F(SimDrivePower, AWriteThatGrewTheFileMayLandAndTheGrowthBeLost) {
     const auto bytes = present(path);
     ASSERT_TRUE(bytes.size() == 4096 || bytes.size() == 8192);
     if (bytes.size() == 4096) {
-      // What may have landed behind the end must not come back when the file grows again.
+      // Data that landed beyond the end must not reappear when the file grows again.
       auto again = open_file(drive_, path);
       ASSERT_OK(again->truncate(8192));
       EXPECT_EQ(present(path), runs({{4096, 1}, {4096, 0}}));

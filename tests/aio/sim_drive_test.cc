@@ -125,7 +125,7 @@ TEST_F(SimDriveTest, KeepsTimeAndSizesButNoBytesWhenAskedTo) {
   EXPECT_EQ(write_at(drive, *file, 0, filled(8192, 9)), 8192);
   EXPECT_EQ(*file->size_bytes(), 8192U);
   EXPECT_EQ(drive.used_bytes(), 8192U);
-  EXPECT_EQ(read_at(drive, *file, 4096, 8192), filled(4096, 0xEE));  // the buffer as it was
+  EXPECT_EQ(read_at(drive, *file, 4096, 8192), filled(4096, 0xEE));  // the buffer is unchanged
 }
 
 TEST(SimDriveSpace, IsTakenByAllocationAndFirstWritesAndGivenBack) {
@@ -135,10 +135,10 @@ TEST(SimDriveSpace, IsTakenByAllocationAndFirstWritesAndGivenBack) {
   SimDrive drive(loop, options);
   FileSystem& files = drive.files();
   auto a = open_file(drive, "/a");
-  ASSERT_OK(a->allocate(5 * 4096 - 100));  // whole blocks
+  ASSERT_OK(a->allocate(5 * 4096 - 100));  // takes whole blocks
   EXPECT_EQ(*files.free_bytes("/"), 5 * 4096U);
   EXPECT_EQ(*a->size_bytes(), 5 * 4096U - 100);
-  ASSERT_OK(a->allocate(4096));  // has it already
+  ASSERT_OK(a->allocate(4096));  // already allocated
   EXPECT_EQ(*a->size_bytes(), 5 * 4096U - 100);
   const Status too_much = a->allocate(11 * 4096);
   ASSERT_FALSE(too_much.ok());
@@ -147,11 +147,11 @@ TEST(SimDriveSpace, IsTakenByAllocationAndFirstWritesAndGivenBack) {
 
   auto b = open_file(drive, "/b");
   EXPECT_EQ(write_at(drive, *b, 0, filled(4 * 4096, 1)), 4 * 4096);
-  EXPECT_EQ(write_at(drive, *b, 3 * 4096, filled(4 * 4096, 2)), -ENOSPC);  // one block of room
+  EXPECT_EQ(write_at(drive, *b, 3 * 4096, filled(4 * 4096, 2)), -ENOSPC);  // room for one block
   EXPECT_EQ(drive.content("/b", SimDrive::View::kPresent), filled(4 * 4096, 1));
   EXPECT_EQ(write_at(drive, *b, 3 * 4096, filled(2 * 4096, 2)), 2 * 4096);
   EXPECT_EQ(*files.free_bytes("/"), 0U);
-  EXPECT_EQ(write_at(drive, *a, 0, filled(5 * 4096, 3)), 5 * 4096);  // its own space
+  EXPECT_EQ(write_at(drive, *a, 0, filled(5 * 4096, 3)), 5 * 4096);  // uses its own space
   EXPECT_EQ(write_at(drive, *b, 0, filled(5 * 4096, 3)), 5 * 4096);
 
   ASSERT_OK(b->truncate(4096 + 1));
@@ -212,7 +212,7 @@ TEST_F(SimDriveTest, NamesBehaveAsOnARealFileSystem) {
     switch (random() % 6) {
       case 0:
       case 1: {
-        if (x.back() == '/') continue;  // a trailing slash where a file is made: not imitated
+        if (x.back() == '/') continue;  // a trailing slash when creating a file is not imitated
         const OpenOptions options{.access = OpenOptions::Access::kReadWrite,
                                   .create = static_cast<OpenOptions::Create>(random() % 3),
                                   .direct = false};
@@ -243,7 +243,7 @@ TEST_F(SimDriveTest, NamesBehaveAsOnARealFileSystem) {
     ASSERT_EQ(from_sim.ok(), from_real.ok())
         << (from_real.ok() ? from_sim : from_real).error().message();
     if (!from_sim.ok() && what.substr(0, 4) != "make") {
-      // Where two errors are possible, which one is found first is the kernel's choice.
+      // If two errors are possible, the kernel chooses which one it reports.
       const auto number = from_sim.error().error_number();
       const auto real_number = from_real.error().error_number();
       const bool either = number == real_number || what.substr(0, 6) == "rename";
@@ -263,7 +263,7 @@ TEST_F(SimDriveTest, NamesBehaveAsOnARealFileSystem) {
   EXPECT_GT(succeeded, 1000);
 }
 
-// Twice the same story, so that the simulated locks are held to the machine's own.
+// Runs the same story on both, so that simulated locks are compared with the machine's own.
 TEST_F(SimDriveTest, LocksBehaveAsOnARealFileSystem) {
   const TemporaryFolder folder;
   RealFileSystem real;

@@ -1,4 +1,4 @@
-// The simulated drive's times, against closed forms.
+// The simulated drive's times, compared with closed forms.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ SimDrive::Options timing_only() {
   return options;
 }
 
-// Keeps `in_flight` equal ops going until `count` have ended; the nanoseconds it took.
+// Keeps `in_flight` equal ops running until `count` have ended; returns the nanoseconds it took.
 struct Load {
   IoKind kind = IoKind::kRead;
   std::uint32_t op_bytes = 1 << 20;
@@ -150,7 +150,7 @@ TEST(SimDriveTiming, PaysForEveryChangeOfDirection) {
   SimDrive drive(loop, options);
   const auto file = open_file(drive, "/f");
   ASSERT_OK(file->allocate(kMiB));
-  // One of each in flight: they alternate.
+  // With one of each in flight they alternate.
   const auto alternating = static_cast<double>(
       time_of(drive, *file,
               {{.kind = IoKind::kRead, .count = 100}, {.kind = IoKind::kWrite, .count = 100}}));
@@ -229,7 +229,7 @@ TEST(SimDriveTiming, RepeatsItsHistoryForOneSeedAndNotForAnother) {
   const auto first = history(5);
   EXPECT_EQ(first, history(5));
   EXPECT_NE(first, history(6));
-  for (int i = 0; i < 64; ++i) {  // in the first 64 slots the latency is all there is to wait for
+  for (int i = 0; i < 64; ++i) {  // the first 64 slots only wait for the latency
     EXPECT_GE(first[static_cast<std::size_t>(i)], 50'000);
     EXPECT_LE(first[static_cast<std::size_t>(i)], 150'000 + 64 * 586);
   }
@@ -248,7 +248,7 @@ TEST(SimDriveTiming, RunsTwoDrivesOfOneLoopSideBySide) {
     ops.emplace_back(IoKind::kRead, file_a.get(), i * kMiB, nullptr, kMiB).submit(a);
     ops.emplace_back(IoKind::kRead, file_b.get(), i * kMiB, nullptr, kMiB).submit(b);
   }
-  while (a.pump() == PumpResult::kProgressed) {  // pumps the loop, and with it the other one
+  while (a.pump() == PumpResult::kProgressed) {  // pumps the loop, and with it the other drive
   }
   for (const TestOp& op : ops) EXPECT_EQ(op.result, 1 << 20);
   EXPECT_NEAR(gb_per_s(128 * kMiB, loop.now_ns()), 14.0, 0.2);

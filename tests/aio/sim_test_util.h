@@ -1,4 +1,4 @@
-// What the tests over the simulated drive share: aligned buffers, and ops that remember their end.
+// Shared by tests of the simulated drive: aligned buffers, and ops that record their end.
 #pragma once
 
 #include <cstdlib>
@@ -68,7 +68,7 @@ struct TestOp : IoOp {
   }
 };
 
-// One op to its end, in virtual time.
+// Runs one op to its end in virtual time.
 inline std::int64_t run_op(IoBackend& backend, TestOp op) {
   op.submit(backend);
   EXPECT_FALSE(op.result.has_value()) << "an op completed inside submit()";
@@ -115,7 +115,7 @@ inline std::vector<std::byte> filled(std::size_t length, int value) {
   return std::vector<std::byte>(length, static_cast<std::byte>(value));
 }
 
-// What a file holds whose runs of bytes are these.
+// The contents of a file as runs of equal bytes.
 struct Run {
   std::size_t length;
   int value;

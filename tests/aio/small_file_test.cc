@@ -27,7 +27,7 @@ constexpr PowerLoss kAllPolicies[] = {PowerLoss::kOrdered, PowerLoss::kAny,
                                       PowerLoss::kDropUnsynced, PowerLoss::kKeepAll,
                                       PowerLoss::kTearLast};
 
-// Text of this length that differs from every other seed's in every sector.
+// Text of this length that differs in every sector between seeds.
 std::string text(std::size_t length, std::uint64_t seed) {
   const auto bytes = random_bytes(length, seed);
   std::string result(length, '\0');
@@ -134,7 +134,7 @@ SLUICE_TEST_EVERY_BACKEND(SmallFile);
 
 // ---- power loss and faults --------------------------------------------------------------------
 
-// What the file holds before, and what is written then.
+// The file's content before, and the content written then.
 struct Change {
   std::optional<std::string> before;
   std::string after;
@@ -149,7 +149,7 @@ std::vector<Change> changes() {
           {std::nullopt, ""}};
 }
 
-// A simulated drive with the file as it was before.
+// A simulated drive with the file's previous content.
 class SmallFileOnSimDrive : public testing::Test {
  protected:
   struct Machine {
@@ -202,7 +202,7 @@ TEST_F(SmallFileOnSimDrive, IsWholeOldOrWholeNewAfterAPowerLossAtAnyOperation) {
             ASSERT_TRUE(content == change.before || content == change.after);
             ++(content == change.after ? got_new : kept_old);
           }
-          // What the power loss has left must not be in the way of the next.
+          // The remains of the power loss must not hinder the next write.
           ASSERT_OK(write_small_file(*machine.queue, "/d/f", "next"));
           machine.lose_power(policy, seed + 1);
           ASSERT_EQ(machine.content(), "next");
@@ -325,7 +325,7 @@ TEST_F(SmallFileOnSimDrive, IsGoneForGoodOnceItsRemovalIsOk) {
   }
 }
 
-// A removal whose sync failed is not durable yet, and trying again must make it so.
+// A removal whose sync failed is not durable yet; trying again must make it durable.
 TEST_F(SmallFileOnSimDrive, ARepeatedRemovalIsDurable) {
   Machine machine({text(10, 1), ""});
   FaultBackend faults(machine.drive, FaultPlan::of({.targets = {FaultTarget::kSyncDirectory}}));

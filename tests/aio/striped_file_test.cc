@@ -44,7 +44,7 @@ TEST_P(StripedFileTest, AgreesWithAByteArrayAndAfterReopening) {
   {
     auto file = StripedFile::open(*queue, paths(3), options);
     ASSERT_OK(file);
-    // In pieces that respect neither sectors nor stripes.
+    // In pieces aligned to neither sectors nor stripes.
     for (std::uint64_t offset = 0; offset < size; offset += 50'001) {
       const std::uint64_t length = std::min<std::uint64_t>(50'001, size - offset);
       ASSERT_OK(queue->write(**file, offset, std::span(data).subspan(offset, length)));
@@ -77,7 +77,7 @@ TEST_P(StripedFileTest, GivesEachFileItsShareAndEveryByteOnePlace) {
   EXPECT_EQ(places[files[1]].size(), 100U);
   EXPECT_EQ(places[files[2]].size(), 200U);
   for (std::size_t i = 0; i < 3; ++i) {
-    // Without gaps: as many places as fit below the highest.
+    // Without gaps: all places below the highest are used.
     EXPECT_EQ(*places[files[i]].rbegin() + stripe, places[files[i]].size() * stripe);
     EXPECT_EQ(StripedFile::bytes_of_files(size, stripe, {3, 1, 2})[i],
               places[files[i]].size() * stripe);
@@ -114,7 +114,7 @@ TEST_P(StripedFileTest, SaysBeforehandHowManyBytesLieInEachFile) {
     const auto bytes = StripedFile::bytes_of_files(size, stripe, weights);
     auto file = StripedFile::open(*queue, paths, striping(size, stripe, weights));
     ASSERT_OK(file);
-    // Of what locate() gives away: the end of the last extent in each file.
+    // The end of the last extent in each file, from locate().
     std::map<const File*, std::uint64_t> ends;
     for (std::uint64_t offset = 0; offset < size;) {
       const Extent extent = (*file)->locate(offset, size - offset);

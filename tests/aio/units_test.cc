@@ -40,7 +40,7 @@ TEST(ParseBytes, ReadsFractionsOfAUnit) {
 
 TEST(ParseBytes, IsExactUpToTheLimitAndRefusesMore) {
   EXPECT_EQ(parsed("9223372036854775807"), 9223372036854775807U);
-  EXPECT_EQ(parsed("9007199254740993"), 9007199254740993U);  // 2^53 + 1: no double
+  EXPECT_EQ(parsed("9007199254740993"), 9007199254740993U);  // 2^53 + 1: not a double
   EXPECT_EQ(parsed("8388607T"), 8388607 * kTiB);
   EXPECT_EQ(parsed("8388607.5T"), 8388607 * kTiB + kTiB / 2);
   for (const char* text : {"9223372036854775808", "8388608T", "8388608.0T", "99999999999999999999",

@@ -87,7 +87,7 @@ TEST(Uring, LeaksNoDescriptorThreadOrSlot) {
     auto backend = UringBackend::create({.threads = 3});
     ASSERT_OK(backend);
     auto queue = make_queue_or_die(**backend, {});
-    // Three times the table of files: slots come back when files close.
+    // Three times the size of the file table: slots are reused when files close.
     for (int i = 0; i < 3 * UringBackend::kFileSlots; ++i) {
       DirectFile::Options options;
       options.open = {.access = OpenOptions::Access::kReadWrite,
@@ -119,7 +119,8 @@ TEST(Uring, GivesTheSameBytesThroughRegisteredAndUnregisteredMemory) {
   ASSERT_OK(read);
   std::copy(expected.begin(), expected.end(), written->data());
   ASSERT_TRUE((*backend)->attach_memory(written->bytes()));
-  // Only a part of the target: blocks inside it go registered, the others, and one across, do not.
+  // Registers only a part of the target: blocks inside it use it; the others, and one across its
+  // edge, do not.
   ASSERT_TRUE((*backend)->attach_memory(read->bytes().subspan(kMiB, kMiB + 32 * kKiB)));
   ASSERT_OK(queue->write(**file, 0, written->bytes()));
   ASSERT_OK(queue->read(**file, 0, read->bytes()));
@@ -129,7 +130,7 @@ TEST(Uring, GivesTheSameBytesThroughRegisteredAndUnregisteredMemory) {
   ASSERT_OK(queue->read(**file, 0, read->bytes()));
 }
 
-// Both files hold slot 0 of their own backend's table.
+// Both files have slot 0 of their own backend's table.
 TEST(Uring, DoesNotTakeAnotherBackendsSlotForItsOwn) {
   auto first = UringBackend::create({});
   auto second = UringBackend::create({});
@@ -182,9 +183,9 @@ class Pipe : public File {
   int descriptor_;
 };
 
-// Exits with 0, or with the number of what was wrong. `folder` is its parent's to remove.
+// Exits with 0, or with the number of the failed check. The parent removes `folder`.
 void break_a_ring_in_use(const TemporaryFolder& folder) {
-  ::alarm(60);  // instead of a hang
+  ::alarm(60);  // fail instead of hanging
   const auto run = [](UringBackend& backend, Counting& op) {
     IoOp* const pointer = &op;
     backend.submit({&pointer, 1});
@@ -202,7 +203,7 @@ void break_a_ring_in_use(const TemporaryFolder& folder) {
     while (ended == before) std::this_thread::yield();
     return op.outcome;
   };
-  // A read that the kernel keeps until the pipe has something for it.
+  // A read that waits in the kernel until the pipe has data.
   const std::string pipe = folder.file("pipe");
   if (::mkfifo(pipe.c_str(), 0600) != 0) _exit(11);
   Pipe file(pipe);
@@ -217,7 +218,7 @@ void break_a_ring_in_use(const TemporaryFolder& folder) {
   taken.on_done = count;
   taken.ended = &reads_ended;
   run(**backend, taken);
-  if (nop() != 0) _exit(13);  // and the read before it is with the kernel
+  if (nop() != 0) _exit(13);  // so the read before it is with the kernel
 
   if (!forbid_syscall(SYS_io_uring_enter, EPERM)) _exit(14);
   if (nop() != -ENOTRECOVERABLE) _exit(15);
@@ -230,7 +231,7 @@ void break_a_ring_in_use(const TemporaryFolder& folder) {
   if (written.ok() || written.error().message().find("io_uring stopped") == std::string::npos) {
     _exit(17);
   }
-  if (reads_ended != 0) _exit(18);  // its memory is still the kernel's
+  if (reads_ended != 0) _exit(18);  // its memory still belongs to the kernel
   const std::vector<std::byte> bytes = random_bytes(read.size(), 5);
   if (::write(file.descriptor(), bytes.data(), bytes.size()) != 16) _exit(19);
   while (reads_ended == 0) std::this_thread::yield();
@@ -249,10 +250,10 @@ struct OnRing : Counting {
   std::atomic<pid_t> thread{0};
 };
 
-// More often than io_uring_enter may fail; its parent lets it go on. Exits with 0, or with the
-// number of what was wrong.
+// Stops the process more often than io_uring_enter may fail; the parent lets it continue. Exits
+// with 0, or with the number of the failed check.
 void stop_while_a_ring_is_idle() {
-  ::alarm(60);  // instead of a hang
+  ::alarm(60);  // fail instead of hanging
   auto backend = UringBackend::create({});
   if (!backend.ok()) _exit(10);
   std::atomic<int> ended{0};
@@ -277,7 +278,7 @@ void stop_while_a_ring_is_idle() {
       std::ifstream("/proc/self/task/" + std::to_string(ring) + "/syscall") >> call;
       if (std::chrono::steady_clock::now() > deadline) _exit(12);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // it waits: see is_interruption()
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // see is_interruption()
     ::kill(::getpid(), SIGSTOP);
   }
   _exit(nop() == ring ? 0 : 13);

@@ -91,7 +91,7 @@ TEST(VirtualLoop, RunUntilStopsAtTheConditionAndReportsADeadlock) {
   for (int i = 1; i <= 5; ++i) loop.schedule_at(i * 10, [&] { ++ran; });
   EXPECT_TRUE(loop.run_until([&] { return ran == 3; }));
   EXPECT_EQ(loop.now_ns(), 30);
-  EXPECT_TRUE(loop.run_until([&] { return ran == 3; }));  // holds already: no event runs
+  EXPECT_TRUE(loop.run_until([&] { return ran == 3; }));  // already true: no event runs
   EXPECT_EQ(loop.now_ns(), 30);
   EXPECT_FALSE(loop.run_until([&] { return ran == 100; }));
   EXPECT_EQ(ran, 5);

@@ -1,4 +1,4 @@
-// Which run is the median, which shape is best, what may be replaced.
+// Which run is the median, which shape is best, which files may be replaced.
 #include "bench/aio_report.h"
 
 #include <gmock/gmock.h>

@@ -31,7 +31,7 @@ TEST(GpuProfile, ASpanInsideAnotherAddsNothing) {
   EXPECT_DOUBLE_EQ(profile_of(events, 1).busy_seconds, 12e-6);
 }
 
-// Names as long as ATen's part only far behind.
+// ATen's names are long, and differ only near their end.
 TEST(GpuProfile, KernelsThatAreShownAlikeAreCountedApart) {
   const std::string same(100, 'k');
   const std::vector<GpuEvent> events = {{same + "<1>", 0, 1'000}, {same + "<2>", 1'000, 3'000}};
@@ -67,7 +67,7 @@ TEST(ShortKernelName, LeavesOutWhatTellsNothing) {
   EXPECT_LE(short_kernel_name(std::string(500, 'x')).size(), 72U);
 }
 
-// A function's own time is without that of those it called.
+// A function's self time excludes the functions that it called.
 TEST(SelfTimes, AreWithoutWhatWasCalled) {
   const std::vector<GpuEvent> events = {
       {"add", 6'000, 7'000},  // in any order

@@ -1,4 +1,4 @@
-// The checker of --verify must catch what a broken IO layer would do to a file.
+// The checker of --verify must detect what a broken IO layer could do to a file.
 #include "bench/pattern.h"
 
 #include <gmock/gmock.h>

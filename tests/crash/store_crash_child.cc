@@ -1,13 +1,13 @@
-// A run that can be killed at any moment, and says on standard output what it has done before it
-// goes on: the oracle is whoever reads that.
+// A run that can be killed at any moment. It reports each action on standard output before it
+// continues; the reader of this output is the oracle.
 //
 //   store_crash_child FOLDER SEED
 //
-// It starts as any run does: looks at what is there and makes its store anew. Then it goes on for
-// ever: steps that read each record, check it, change it and write it, and after a few steps it
-// removes the store and makes it again.
+// It starts like any run: looks for leftovers and creates its store anew. Then it continues
+// forever: steps that read each record, check it, change it and write it. After a few steps it
+// removes the store and creates it again.
 //
-//   found leftover | found nothing    what the start met
+//   found leftover | found nothing    what the start found
 //   made                              all records are of step 0
 //   step N                            all records are of step N
 //   removing
@@ -38,7 +38,7 @@ constexpr std::uint64_t kPayloadBytes = 700'000;
 constexpr std::uint64_t kChunkBytes = 65'536;
 constexpr RecordId kRecords = 12;
 
-// Unbuffered: what was said before the kill was said.
+// Unbuffered, so that output before the kill is not lost.
 void say(const std::string& line) {
   const std::string text = line + "\n";
   if (::write(STDOUT_FILENO, text.data(), text.size()) < 0) std::_Exit(3);
@@ -61,7 +61,7 @@ std::uint64_t value_at(std::uint64_t step, RecordId record, std::uint64_t offset
   return aio::SplitMix(step * 1000 + record, offset_bytes).next();
 }
 
-// Checks that a chunk is of one step and makes it of the next.
+// Checks that a chunk belongs to one step and changes it to the next.
 class Chunk {
  public:
   Chunk(RecordId record, int index, std::span<std::byte> data)
@@ -119,7 +119,7 @@ class Run {
   }
 
  private:
-  // Whatever a killed run left, on either path, is known for what it is.
+  // Everything that a killed run left on either path is recognised.
   void look() {
     bool leftover = false;
     for (const std::string& path : paths_) {

@@ -1,4 +1,4 @@
-// kill -9 at random moments of a run that swaps its state; the oracle is what the run has said.
+// Kills a run that swaps its state at random moments with kill -9; its output is the oracle.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -18,11 +18,11 @@ namespace sluice {
 namespace {
 
 struct Life {
-  std::string said;  // all of it
+  std::string said;  // the whole output
   bool killed = false;
 };
 
-// Runs the child until it is killed `after`.
+// Runs the child and kills it `after` this time.
 Life live(const std::string& folder, std::uint64_t seed, std::chrono::microseconds after) {
   int out[2];
   if (::pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
@@ -51,7 +51,7 @@ Life live(const std::string& folder, std::uint64_t seed, std::chrono::microsecon
   return life;
 }
 
-// The last thing that it said of its store.
+// The last line about its store.
 std::string last_word(const std::string& said) {
   std::istringstream lines(said);
   std::string line, last;
@@ -72,7 +72,7 @@ void kill_many_times(int kills, std::uint64_t seed) {
     ASSERT_TRUE(life.killed) << life.said;
     ASSERT_EQ(life.said.find("error"), std::string::npos) << life.said;
     if (life.said.empty()) {
-      ++in_start;  // killed while it looked
+      ++in_start;  // killed while it looked for leftovers
       continue;
     }
     const bool found_leftover = life.said.starts_with("found leftover\n");

@@ -1,4 +1,4 @@
-// The flags that CUDA code is built with keep the host's arithmetic: the same bits on both sides.
+// CUDA code is built with flags that preserve the host's arithmetic: both sides give the same bits.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -17,7 +17,7 @@ struct Operands {
   std::vector<float> a, b, c;
 };
 
-// Sums that nearly cancel, where the rounding of the product decides every bit that is left.
+// Sums that nearly cancel: the rounding of the product decides every remaining bit.
 Operands cancelling_operands(std::size_t count) {
   std::mt19937 random(20260101);
   std::uniform_real_distribution<float> uniform(1.0F, 2.0F);

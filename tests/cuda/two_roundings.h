@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// Host pointers. Returns an empty string, or what CUDA had against it.
+// Host pointers. Returns an empty string, or CUDA's error.
 const char* multiply_add_on_gpu(const float* a, const float* b, const float* c, float* out,
                                 std::size_t count);
 

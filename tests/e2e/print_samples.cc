@@ -1,4 +1,4 @@
-// Prints where in a token file each of a run's first samples begins, for references that are to see
+// Prints where in a token file each of a run's first samples begins, for references that must read
 // the same tokens: print_samples FILE SEQUENCE_TOKENS SHUFFLE_SEED COUNT.
 #include <cstdio>
 #include <cstdlib>

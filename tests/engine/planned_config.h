@@ -1,4 +1,4 @@
-// Configurations of models, as files, that leave their placement to a plan.
+// Configurations of models, as run files, that leave the placement to the planner.
 #pragma once
 
 #include <stdexcept>
@@ -9,7 +9,7 @@
 
 namespace sluice::engine {
 
-// All that a run file leaves open is left to the plan.
+// Leaves everything that the run file does not set to the planner.
 inline config::Config planned_config(const std::vector<std::string>& overrides, int world = 1) {
   config::Sources sources;
   sources.run_file = config::Source{"test", R"({

@@ -1,4 +1,4 @@
-// Placements of any kind that a planner may choose, and kinds that it does not.
+// Placements of any kind that a planner may choose, and of kinds that it does not.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace sluice::engine {
 
-// Elements are cut anywhere; all that the planner may do to a unit is done to some.
+// Elements are cut anywhere. Each thing that the planner may do to a unit happens to some unit.
 class RandomPlaces {
  public:
   explicit RandomPlaces(std::uint64_t seed) : random_(seed) {}
@@ -42,7 +42,7 @@ class RandomPlaces {
       const bool is_block = model.is_block(unit);
       place.resident = !is_block || place.gpu_elements > 0 || chance(residents);
       place.params_on_nvme = parameters_too && place.gpu_elements < elements && chance(50);
-      // One input stays at least.
+      // At least one input stays.
       const bool is_last_block = unit + 2 >= model.units();
       if (is_block && chance(kept))
         place.activations = offload::ActivationPlace::kKeep;

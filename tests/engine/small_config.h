@@ -1,4 +1,4 @@
-// A small run as a configuration, with overrides, on a corpus that has something to learn.
+// A small run as a configuration with overrides, on a corpus with learnable structure.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace sluice::engine {
 
-// Words of a small vocabulary in an order with structure: each is followed by one of two.
+// Words of a small vocabulary with structure: each word is followed by one of two.
 inline void write_corpus(const std::string& path, std::size_t tokens) {
   aio::SplitMix random(5);
   std::vector<std::uint16_t> text(tokens);
@@ -27,7 +27,7 @@ inline void write_corpus(const std::string& path, std::size_t tokens) {
              static_cast<std::streamsize>(text.size() * sizeof(std::uint16_t)));
 }
 
-// A small model of the Llama family, and adapters beside one.
+// A small model of the Llama family, and adapters for one.
 inline std::vector<std::string> of_llama(const std::vector<std::string>& more = {}) {
   std::vector<std::string> all = {"model.preset=custom",      "model.family=llama",
                                   "model.architecture=qwen3", "model.kv_heads=1",
@@ -57,7 +57,7 @@ inline const std::vector<std::string> kInGroups = {
 
 class SmallConfig {
  public:
-  // So many folders stand for drives: "nvme", "nvme1", ...
+  // `drives`: number of folders that stand for drives: "nvme", "nvme1", ...
   explicit SmallConfig(std::vector<std::string> overrides = {}, int drives = 1)
       : overrides_(std::move(overrides)) {
     write_corpus(folder_.file("train.bin"), 20'000);

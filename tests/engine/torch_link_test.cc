@@ -1,5 +1,5 @@
-// LibTorch as the build found it: links, computes, differentiates, and lives in one file with our
-// log header.
+// LibTorch as found by the build links, computes, differentiates, and can be included together with
+// our log header.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>

@@ -1,6 +1,6 @@
 // A workload of 200 requests, with every kind of fault at every N-th operation, once transient and
-// once persistent. The oracle is a byte array: whatever the queue says was written must be there,
-// and what it says has failed must name operation, path, offset and errno.
+// once persistent. The oracle is a byte array: data that the queue reports as written must be
+// there, and errors must name operation, path, offset and errno.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,15 +34,15 @@ constexpr std::uint64_t kSimStride = sweep_stride(23);
 constexpr std::uint64_t kRealStride = 61;
 
 constexpr int kRequests = 200;
-constexpr std::size_t kRegions = 8;  // requests of different regions are in flight together
-constexpr std::uint64_t kRegionBytes = 50'000;  // no multiple of a sector: neighbours share one
+constexpr std::size_t kRegions = 8;  // requests in different regions are in flight together
+constexpr std::uint64_t kRegionBytes = 50'000;  // not a multiple of a sector: neighbours share one
 constexpr std::uint64_t kSize = kRegions * kRegionBytes;
 
 // The requests, drawn from a seed; request i works on region i % kRegions.
 struct Step {
   IoKind kind;
   std::uint64_t offset_bytes;
-  std::vector<std::byte> data;  // what to write; its size is what to read
+  std::vector<std::byte> data;  // the data to write; its size is the size to read
 };
 
 std::vector<Step> draw_workload() {
@@ -64,8 +64,8 @@ struct Outcome {
   std::uint64_t retries = 0;
 };
 
-// Runs the workload on files under `folder` until it is done or a request fails. A read that
-// disagrees with the oracle, or bytes that do at the end of a run without errors, fail the test.
+// Runs the workload on files in `folder` until it is done or a request fails. A read that differs
+// from the oracle fails the test, as do different bytes after a run without errors.
 Outcome run_workload(IoBackend& inner, const std::string& folder, const std::vector<Step>& steps,
                      const FaultPlan& plan) {
   FaultBackend faults(inner, {});
@@ -137,7 +137,8 @@ Outcome run_workload(IoBackend& inner, const std::string& folder, const std::vec
   return outcome;
 }
 
-// Operation, path and, but for a sync, the offset; the errno by name, or that a file has ended.
+// The error has operation, path and, except for a sync, the offset; and the name of the errno, or
+// the message that a file has ended.
 void expect_error_says_all(const Error& error, FaultKind fault, const std::string& folder) {
   const std::string& text = error.message();
   const bool sync = text.rfind("sync", 0) == 0;
@@ -171,7 +172,7 @@ void expect_error_says_all(const Error& error, FaultKind fault, const std::strin
   }
 }
 
-// What a transient fault may do to a request: nothing, but for a sync that failed, which is final.
+// A transient fault must not fail a request, except that a failed sync is final.
 bool may_fail(FaultKind fault, bool persistent, const Error& error) {
   if (persistent) return fault != FaultKind::kDelay && fault != FaultKind::kReorder;
   return error.message().rfind("sync", 0) == 0 &&
@@ -184,7 +185,8 @@ std::vector<FaultKind> every_fault() {
   return faults;
 }
 
-// Each fault at every `stride`-th operation, until a run meets none. Returns how many combinations.
+// Each fault at every `stride`-th operation, until a run meets none. Returns the number of
+// combinations.
 int run_matrix(IoBackend& inner, const std::string& folder, const std::vector<FaultKind>& faults,
                std::uint64_t stride) {
   const std::vector<Step> steps = draw_workload();
@@ -250,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(Every, IoQueueFaults, testing::ValuesIn(every_fault()),
                            return name;
                          });
 
-// Trying again would report success for data that the kernel may have dropped.
+// A retry would report success for data that the kernel may have dropped.
 TEST(IoQueueSyncFaults, AnySyncThatFailsOnceIsAnError) {
   VirtualLoop loop;
   SimDrive drive(loop, {});
@@ -272,7 +274,7 @@ class IoQueueFaultsOnRealFiles : public EveryBackend {};
 
 TEST_P(IoQueueFaultsOnRealFiles, NoFaultIsSilentAndNothingLeaks) {
   TemporaryFolder folder;
-  std::thread([] {}).join();  // whatever threads the run-time itself starts with the first one
+  std::thread([] {}).join();  // threads that the run-time starts with the first one
   const std::size_t descriptors = count_entries("/proc/self/fd");
   const std::size_t threads = count_entries("/proc/self/task");
   {
@@ -282,7 +284,7 @@ TEST_P(IoQueueFaultsOnRealFiles, NoFaultIsSilentAndNothingLeaks) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   EXPECT_EQ(count_entries("/proc/self/fd"), descriptors);
-  // The kernel's own workers of a closed ring leave a little later.
+  // The kernel's own workers of a closed ring exit a little later.
   for (int i = 0; i < 500 && count_entries("/proc/self/task") > threads; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -340,7 +342,7 @@ TEST(FileSystemFaults, EveryCallThatFailsIsReportedAndLeavesNothingBehind) {
   }
   fail_each(FaultKind::kEio, {FaultTarget::kLookUp});
   EXPECT_GT(errors, 8);
-  // Only the look at how much is free, which serves a message, may be done without: once a file.
+  // Only the query of free space, which serves a message, is optional: once per file.
   EXPECT_EQ(done_without, 3);
   EXPECT_GE(combinations, 8);
   EXPECT_EQ(drive.used_bytes(), 0U);

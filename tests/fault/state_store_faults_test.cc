@@ -1,6 +1,6 @@
-// The life of a state store - made, written and read twice, removed - with the power lost, and with
-// a failure injected, at every one of its operations. Whatever remains is seen as what it is, and
-// the next start makes a new store in its place.
+// The life of a state store - created, written and read twice, removed - with a power loss, and
+// with an injected failure, at each of its operations. The remains are recognised, and the next
+// start creates a new store in their place.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ constexpr std::uint64_t kStride = sweep_stride(7);
 
 const std::vector<std::string> kPaths = {"/a", "/b"};
 
-// What the run was told.
+// The results that the run received.
 struct Acknowledged {
   bool removed = false;  // remove() returned ok
   Status error;
@@ -42,7 +42,7 @@ struct Acknowledged {
 
 class StateStoreLife : public testing::Test {
  protected:
-  // Every life but the first finds what the one before left, and says so.
+  // Every life but the first finds the remains of the previous one, and says so.
   void SetUp() override {
     log::set_sink([](log::Level, std::string_view) {});
   }
@@ -90,7 +90,7 @@ class StateStoreLife : public testing::Test {
     return told;
   }
 
-  // The folders that are there, none of which may be in doubt: all were this machine's run's.
+  // The number of folders found. None may be in doubt, since all belonged to runs of this machine.
   static std::size_t look_at_rest(IoQueue& queue, std::uint64_t at) {
     std::size_t folders = 0;
     for (const std::string& path : kPaths) {
@@ -167,8 +167,7 @@ TEST_F(StateStoreLife, SurvivesPowerLossAtEveryOperation) {
   EXPECT_LT(rests, runs);
 }
 
-// Every operation fails once, or from then on always. An error must come out or the result be
-// right.
+// Every operation fails once, or permanently from then on. The result must be an error or right.
 void fail_at_every_operation(const std::function<bool(const FaultPlan&)>& run, const char* where) {
   std::uint64_t runs = 0;
   for (const FaultKind fault : {FaultKind::kEio, FaultKind::kShort, FaultKind::kTornWrite,
@@ -181,7 +180,7 @@ void fail_at_every_operation(const std::function<bool(const FaultPlan&)>& run, c
                                         .targets = aio::all_fault_targets()});
         plan.delay_ns = 100'000;
         ++runs;
-        if (!run(plan)) break;  // nothing was left to fail: the end of its life was reached
+        if (!run(plan)) break;  // nothing was left to fail: the end of the life was reached
         if (testing::Test::HasFailure()) FAIL() << to_string(fault) << " at operation " << nth;
       }
     }

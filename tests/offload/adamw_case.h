@@ -1,5 +1,5 @@
-// One AdamW problem in memory: all the arrays that any gradient type and parameter form use, filled
-// from a seed, and comparable bit for bit.
+// One AdamW problem in memory: the arrays for every gradient type and parameter form, filled from a
+// seed, and comparable bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -66,20 +66,20 @@ struct AdamwCase {
       grad16[i] = numbers.hostile_half();
       master[i] = numbers.hostile();
       const SplitMaster halves = split_master(master[i]);
-      // Sometimes halves that no split gives: what they join to is still defined.
+      // Some halves that no split produces: joining them is still well defined.
       param16[i] = numbers.bits() % 16 == 0 ? numbers.hostile_half() : halves.hi;
       lo[i] = halves.lo;
       m[i] = numbers.hostile();
       v[i] = numbers.hostile();
       if (numbers.bits() % 16 != 0)
         v[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(v[i]) & 0x7FFFFFFF);
-      // Denormals and any NaN among them, which no step stores.
+      // Includes denormals and NaNs, which no step stores.
       m16[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(m[i]) >> 16);
       v16[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(v[i]) >> 16);
     }
   }
 
-  // The elements' numbers in their unit pass 2^32.
+  // The elements' indices in their unit cross 2^32.
   static constexpr std::uint64_t kFirstElement = (std::uint64_t{1} << 32) - 77;
 
   AdamwArrays arrays(const AdamwKind& kind, std::size_t offset = 0) {
@@ -99,7 +99,7 @@ struct AdamwCase {
             .first_element = kFirstElement + offset};
   }
 
-  // The first element in which the two differ, in words; empty when none does.
+  // The first element in which the two differ, as text; empty if they are equal.
   std::string difference(const AdamwCase& other) const {
     return first_difference("master", master, other.master) +
            first_difference("param16", param16, other.param16) +
@@ -140,7 +140,7 @@ inline AdamwScalars adamw_settings(int which, bool l2) {
     options.step = 100000;
   } else if (which % kAdamwSettings == 3) {
     options.loss_scale = 4;
-    options.clip_value = 0x1p-12;  // of what HostileNumbers calls ordinary, a good part is larger
+    options.clip_value = 0x1p-12;  // below many of HostileNumbers' ordinary numbers
   } else if (which % kAdamwSettings == 2) {
     options.eps = 0;
     options.bias_correction = false;

@@ -1,4 +1,4 @@
-// The CUDA kernels return the CPU's bits. Skipped, with the reason, where there is no GPU.
+// The CUDA kernels return the CPU's bits. Skipped, with the reason, if there is no GPU.
 #include "offload/adamw/adamw_cuda.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace sluice::offload {
 namespace {
 
-// A copy of `host` on the GPU, `offset` elements behind an aligned address.
+// A copy of `host` on the GPU, `offset` elements after an aligned address.
 template <typename T>
 class OnGpu {
  public:
@@ -48,7 +48,7 @@ void step_on_gpu(AdamwCase& problem, const AdamwKind& kind, const AdamwScalars& 
   const OnGpu grad16(problem.grad16, offset), param16(problem.param16, offset);
   const OnGpu lo(problem.lo, offset);
   const OnGpu m16(problem.m16, offset), v16(problem.v16, offset);
-  AdamwArrays arrays = problem.arrays(kind);  // types and keys; the addresses are the GPU's
+  AdamwArrays arrays = problem.arrays(kind);  // types and keys; the addresses are replaced
   arrays.grad =
       kind.grad == GradType::kFp32 ? static_cast<const void*>(grad32.data()) : grad16.data();
   arrays.master = master.data();

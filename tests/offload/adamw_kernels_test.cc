@@ -20,7 +20,7 @@ struct VectorKernel {
 };
 constexpr VectorKernel kVectorKernels[] = {{Isa::kAvx2, adamw_avx2}, {Isa::kAvx512, adamw_avx512}};
 
-// Compares on `chunks` fresh cases of `elements`; returns the first difference, in words.
+// Compares `chunks` new cases of `elements` elements; returns the first difference as text.
 std::string compare(const AdamwKind& kind, std::uint64_t first_seed, std::uint64_t chunks,
                     std::size_t elements) {
   const AdamwCase empty(elements);
@@ -62,7 +62,7 @@ TEST_P(AdamwKernels, ReturnTheSameBitsForEveryLengthAndOffset) {
       adamw_scalar(scalars, expected.arrays(GetParam(), offset), 0, length);
       kernel(scalars, actual.arrays(GetParam(), offset), 0, length);
       ASSERT_EQ(expected.difference(actual), "") << to_string(isa) << ", length " << length;
-      // In two parts: elements [begin, end) and nothing else.
+      // In two parts: a kernel changes elements [begin, end) and nothing else.
       AdamwCase parts = before;
       kernel(scalars, parts.arrays(GetParam(), offset), length / 3, length);
       kernel(scalars, parts.arrays(GetParam(), offset), 0, length / 3);

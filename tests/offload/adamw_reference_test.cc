@@ -1,4 +1,5 @@
-// 100 steps against AdamW in float64, written after torch.optim.AdamW's and Adam's documentation.
+// 100 steps compared with AdamW in float64, written from the documentation of torch.optim.AdamW and
+// Adam.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +63,7 @@ TEST_P(AdamwReference, IsFollowedForAHundredSteps) {
   const auto executor = aio::make_executor(2);
   std::vector<double> grad(kElements);
   for (int t = 1; t <= kSteps; ++t) {
-    // Gradients come scaled, and too long by a quarter.
+    // Gradients are scaled, and a quarter too long.
     constexpr double kScale = 128, kNorm = 1.25, kClip = 1;
     for (std::size_t i = 0; i < kElements; ++i) {
       problem.grad32[i] = numbers.ordinary();
@@ -96,8 +97,8 @@ TEST_P(AdamwReference, IsFollowedForAHundredSteps) {
     std::transform(problem.m16.begin(), problem.m16.end(), problem.m.begin(), float_from_bf16);
     std::transform(problem.v16.begin(), problem.v16.end(), problem.v.begin(), float_from_bf16);
   }
-  // bf16 moments are off by the roundings of the steps before, each of 2^-7 of it at most; with L2
-  // what they do to p comes back in its gradient.
+  // bf16 moments have the rounding errors of the previous steps, each at most 2^-7 of the moment.
+  // With L2 their effect on p returns in the gradient.
   const double p_limit = !narrow ? 1e-6 : kind.l2 ? 0.03 : 0.005;
   const double moment_limit = !narrow ? 1e-6 : kind.l2 ? 0.05 : 0x1p-6;
   EXPECT_LT(relative_distance(problem.master, reference.p), p_limit);
@@ -105,7 +106,7 @@ TEST_P(AdamwReference, IsFollowedForAHundredSteps) {
   EXPECT_LT(relative_distance(problem.v, reference.v), moment_limit);
   RecordProperty("p_distance", std::to_string(relative_distance(problem.master, reference.p)));
 
-  // The 16-bit parameter is torch's cast of the master, but for bf16's ties.
+  // The 16-bit parameter equals torch's cast of the master, except for bf16's ties.
   for (std::size_t i = 0; i < kElements && kind.form != ParamForm::kFp32; ++i) {
     const float p = problem.master[i];
     const bool fp16 = kind.form == ParamForm::kFp32AndFp16;

@@ -1,14 +1,15 @@
-// adamw_replay KEY=VALUE...: trains one array as a training step does (gradients cast and summed,
-// the norm, AdamW), with everything from files, so that a test in another language can follow it.
+// adamw_replay KEY=VALUE...: trains one array like a training step (gradients cast and summed, the
+// norm, AdamW), with all data from files, for comparison by a test in another language.
 //
 //   isa=auto|scalar|avx2|avx512  grad=fp32|bf16|fp16  form=split|fp32|fp32+fp16
 //   mode=adamw|l2  lr= decay= clip= limit= scale=  elements= steps=  in=FILE out=FILE
 //
-// in:  p, then for each step the gradient times `scale`; fp32, little-endian like all numbers here.
-// out: p, m, v (fp32); the 16-bit parameter, unless form=fp32; for each step the norm and s * scale
-//      (float64), what the gradient was multiplied by besides undoing the scale.
+// in:  p, then for each step the gradient times `scale`. All are fp32, little-endian like all
+//      numbers here.
+// out: p, m, v (fp32), the 16-bit parameter, unless form=fp32. Then for each step the norm and
+//      s * scale (float64), the gradient's factor in addition to undoing the scale.
 //
-// Exits with 3 where this CPU lacks the isa.
+// Exits with 3 if this CPU lacks the isa.
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -39,7 +40,7 @@ struct Problem {
   int steps = 0;
 };
 
-// Throws std::out_of_range for a key that was not given, or a value that is not one of those above.
+// Throws std::out_of_range for a missing key, or for a value that is not listed above.
 Problem problem_of(const std::map<std::string, std::string>& given, Isa isa) {
   static const std::map<std::string, GradType> grads = {
       {"fp32", GradType::kFp32}, {"bf16", GradType::kBf16}, {"fp16", GradType::kFp16}};

@@ -56,7 +56,7 @@ TEST(AdamwStep, ComputesWithDefaultsWhateverMxcsrSaysAndRestoresIt) {
       EXPECT_EQ(after, hostile) << to_string(isa);
       EXPECT_EQ(expected.difference(actual), "") << to_string(isa);
     }
-  // The test can fail: without the defaults the bits are others.
+  // The test can fail: without the defaults the bits differ.
   AdamwCase wrong = before;
   const unsigned own = _mm_getcsr();
   _mm_setcsr(kFlushAndRoundUp);
@@ -68,7 +68,7 @@ TEST(AdamwStep, ComputesWithDefaultsWhateverMxcsrSaysAndRestoresIt) {
 TEST(AdamwStep, StoresTinyMomentsAsZeroAndKeepsTheSmallestNormal) {
   const auto executor = aio::make_executor(1);
   AdamwScalars keep = adamw_settings(0, false);
-  keep.one_minus_beta1 = keep.one_minus_beta2 = 0;  // m and v come out as they went in
+  keep.one_minus_beta1 = keep.one_minus_beta2 = 0;  // m and v stay unchanged
   const std::vector<float> moments = {0x1p-126F, 0x1.fffffcp-127F, -0x1p-126F, -0x1p-149F, -0.0F};
   const std::vector<float> stored = {0x1p-126F, 0, -0x1p-126F, 0, 0};
   for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
@@ -88,8 +88,8 @@ TEST(AdamwStep, StoresTinyMomentsAsZeroAndKeepsTheSmallestNormal) {
   }
 }
 
-// By hand: with beta1 and beta2 of 0 the moments are the gradient, unscaled and clamped, and its
-// square. A NaN is no magnitude.
+// Computed by hand: with beta1 and beta2 of 0 the moments are the gradient, unscaled and clamped,
+// and its square. A NaN is not clamped.
 TEST(AdamwStep, ClampsEachUnscaledElementAndLetsNansPass) {
   const auto executor = aio::make_executor(1);
   const AdamwScalars scalars =

@@ -1,4 +1,4 @@
-// Counts calls of operator new, of all threads, while one is alive. Linking count_allocations.cc
+// Counts calls of operator new in all threads while an object exists. Linking count_allocations.cc
 // replaces the operators of the whole program.
 #pragma once
 

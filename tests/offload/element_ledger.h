@@ -1,5 +1,5 @@
-// A ledger of round numbers, for the planner's tests: so many bytes of each element, by where its
-// state is; no alignment, no headers.
+// A ledger with round numbers for the planner's tests: a fixed number of bytes per element,
+// depending on where its state is stored; no alignment, no headers.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,21 @@
 
 namespace sluice::offload {
 
-// Of one element.
+// Bytes per element.
 struct ElementBytes {
-  double gpu_state = 10;  // besides the parameter, whose place on the GPU is its only one
+  double gpu_state = 10;  // in addition to the parameter, whose only copy is on the GPU
   double gpu_grad = 2;    // kept until its update
-  double gpu_param = 2;   // resident, in a slot, or as a gradient on its way out
+  double gpu_param = 2;   // resident, in a slot, or as a gradient that is being sent
   double host_state = 10;
   double host_param = 2;
-  double host_grad = 2;    // pinned, of state on cpu and nvme
-  double nvme_state = 10;  // and of a buffer that it passes through
+  double host_grad = 2;    // pinned, for state on cpu and nvme
+  double nvme_state = 10;  // also per element of a buffer that it passes through
   double nvme_param = 2;
 };
 
 class ElementLedger final : public PlacementLedger {
  public:
-  // `fixed`: whatever the placement.
+  // `fixed`: bytes that do not depend on the placement.
   ElementLedger(const PlannerInput& input, const ElementBytes& each, const TierBytes& fixed)
       : units_(input.units), step_(input.step), each_(each), fixed_(fixed) {}
 
@@ -60,9 +60,9 @@ class ElementLedger final : public PlacementLedger {
     return static_cast<std::uint64_t>(std::ceil(static_cast<double>(elements) * element_bytes));
   }
 
-  // What a placement amounts to, before it is converted to bytes.
+  // The sums of a placement, before they are converted to bytes.
   struct Sums {
-    std::uint64_t resident = 0;  // elements, like the next
+    std::uint64_t resident = 0;  // in elements, like the next ones
     std::uint64_t gpu_state = 0;
     std::uint64_t cpu_state = 0;
     std::uint64_t nvme_state = 0;
@@ -71,11 +71,11 @@ class ElementLedger final : public PlacementLedger {
     std::uint64_t host_params = 0;
     std::uint64_t nvme_params = 0;
     std::uint64_t largest_streamed = 0;
-    std::uint64_t largest_gradient = 0;  // that passes through the GPU
+    std::uint64_t largest_gradient = 0;  // the largest that passes through the GPU
     std::uint64_t streamed_units = 0;
     std::uint64_t nvme_units = 0;
     std::uint64_t largest_on_nvme = 0;
-    std::uint64_t activations_gpu = 0;  // bytes, like the next
+    std::uint64_t activations_gpu = 0;  // in bytes, like the next ones
     std::uint64_t activations_cpu = 0;
     std::uint64_t activations_nvme = 0;
   };
@@ -118,7 +118,7 @@ class ElementLedger final : public PlacementLedger {
   const TierBytes fixed_;
 };
 
-// Counts what `input` has now: its units and options may not change afterwards.
+// Counts for the current `input`, whose units and options must not change afterwards.
 inline void count_elements(PlannerInput& input, const ElementBytes& each = {},
                            const TierBytes& fixed = {}) {
   input.ledger = std::make_shared<ElementLedger>(input, each, fixed);

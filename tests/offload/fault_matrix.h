@@ -1,4 +1,4 @@
-// A life with every transfer made to fail in turn, once and for good.
+// Runs a life in which each transfer fails in turn, once and for good.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,17 +15,17 @@
 
 namespace sluice::offload {
 
-// Every how manieth operation fails.
+// Every how many operations one fails.
 inline constexpr std::uint64_t kFaultStrideSimulated = sweep_stride(7);
 inline constexpr std::uint64_t kFaultStrideReal = 17;
 
 struct FaultLife {
-  bool met = false;     // the plan's fault
-  bool failed = false;  // it ended in an error
+  bool met = false;     // the planned fault happened
+  bool failed = false;  // the life ended in an error
 };
 
-// Lives begin anew, with the fault one stride later, until it is not met any more. How many of them
-// ended in an error.
+// Repeats the life with the fault one stride later, until the fault no longer happens. Returns how
+// many lives ended in an error.
 inline int run_fault_matrix(
     const char* what, std::string_view backend, std::uint64_t stride,
     const std::function<FaultLife(const aio::FaultPlan& plan, bool persistent)>& live) {

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kBlock = kSumBlockElements;
 constexpr GradType kTypes[] = {GradType::kFp32, GradType::kBf16, GradType::kFp16};
 
-// The definition: a tree over a block that is filled up with zeros.
+// The definition: a tree over a block padded with zeros.
 double tree(const std::vector<double>& squares, std::uint64_t first, std::uint64_t size) {
   if (size == 1) return first < squares.size() ? squares[first] : 0;
   return tree(squares, first, size / 2) + tree(squares, first + size / 2, size / 2);
@@ -58,7 +58,8 @@ std::vector<Isa> isas_here() {
 
 class GradStats : public testing::Test {
  protected:
-  // Sums elements [begin, end) of `grad`, which is a whole unit's, apart from all others.
+  // Sums elements [begin, end) of `grad`, which is a whole unit's gradient, separately from all
+  // others.
   SquareSum sum_of(const std::vector<float>& grad, GradType to, std::uint64_t begin,
                    std::uint64_t end, Isa isa = best_isa(), int threads = 1) {
     out_.resize(grad.size());
@@ -133,7 +134,7 @@ TEST_F(GradStats, GivesTheSameSumHoweverTheUnitIsCut) {
         shard.append_sums(next.end() - next.begin(), next.sums());
       }
       EXPECT_EQ(shard.sums().size(), sum_node_count(shard.begin(), shard.end() - shard.begin()));
-      // As between ranks: the numbers alone travel.
+      // Like between ranks: only the numbers are sent.
       unit.append_sums(shard.end() - shard.begin(), shard.sums());
     }
     EXPECT_EQ(unit.total(), whole.total());

@@ -1,4 +1,4 @@
-// The integer conversions against the definition: the nearest of the neighbours, in double.
+// Compares integer conversions with the definition, the nearest neighbour, computed in double.
 #include "offload/adamw/half.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ double bf16_value(std::uint32_t half) {  // 0x7F80 stands for 2^128
                        : std::ldexp(128 + mantissa, static_cast<int>(exponent) - 134);
 }
 
-// `half` is the nearest to |value| of it and its neighbours, and the even one on a tie.
+// Whether `half` is nearer to |value| than its neighbours, and the even one on a tie.
 template <typename ValueOf>
 bool is_nearest_even(double value, std::uint32_t half, std::uint32_t infinity, ValueOf value_of) {
   const double error = std::fabs(value_of(half) - value);
@@ -64,7 +64,7 @@ TEST(Half, RoundsToTheNearestAndToEvenOnTies) {
     const float value = numbers.hostile();
     ASSERT_TRUE(check(value)) << std::hexfloat << value;
   }
-  // Every fp16 number, what lies half-way to the next one, and the floats beside both.
+  // Every fp16 number, the midpoint to the next one, and the floats next to both.
   for (std::uint32_t half = 0; half < 0x7C00; ++half)
     for (const double exact : {fp16_value(half), (fp16_value(half) + fp16_value(half + 1)) / 2}) {
       const auto value = static_cast<float>(exact);

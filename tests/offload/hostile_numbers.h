@@ -1,5 +1,5 @@
-// Numbers that find mistakes: ordinary ones as training has them, any bit pattern at all, and the
-// values at which arithmetic changes its rules. Seeded: a failing test prints its seed.
+// Numbers that find mistakes: ordinary ones as in training, arbitrary bit patterns, and the values
+// at which arithmetic changes its rules. They are seeded, so a failing test prints its seed.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class HostileNumbers {
     return std::bit_cast<float>(static_cast<std::uint32_t>(x & 0x807FFFFF) | exponent << 23);
   }
 
-  // Mostly ordinary; one in eight is any bit pattern, one in eight is special.
+  // Mostly ordinary; one in eight is an arbitrary bit pattern, one in eight is special.
   float hostile() {
     const std::uint64_t x = bits();
     if (x % 8 == 0) return std::bit_cast<float>(static_cast<std::uint32_t>(x >> 32));
@@ -36,7 +36,7 @@ class HostileNumbers {
 
   std::uint16_t hostile_half() {
     const std::uint64_t x = bits();
-    // One in four with a small exponent, where fp16 has its denormals and bf16 its tiny numbers.
+    // One in four has a small exponent, where fp16 has denormals and bf16 tiny numbers.
     return static_cast<std::uint16_t>(x % 4 == 0 ? (x >> 32) & 0x83FF : x >> 32);
   }
 

@@ -1,5 +1,5 @@
-// Passes of a model whose units' inputs go to the drives: the bytes come back, whatever the drive
-// does in which order; and with every transfer made to fail in turn, once and for good.
+// Passes of a model whose unit inputs go to the drives. The bytes return unchanged for any order of
+// the drive's transfers. Each transfer also fails in turn, once and permanently.
 #include "offload/inputs/input_spill.h"
 
 #include <gmock/gmock.h>
@@ -135,7 +135,7 @@ TEST(InputSpill, RefusesPiecesThatNoRecordHolds) {
   EXPECT_OK(InputSpill::check(options));
 }
 
-// On the drive all is written and, but for what was still in a buffer, read once a pass.
+// Everything is written to the drive and, except for data still in a buffer, read once per pass.
 TEST(InputSpill, WritesOnceAndReadsOnce) {
   aio::VirtualLoop loop;
   aio::SimDrive drive(loop, {.half_duplex = false, .latency_jitter = 0.5});
@@ -151,8 +151,8 @@ TEST(InputSpill, WritesOnceAndReadsOnce) {
   EXPECT_GE(stats.bytes_read, 3 * (pieces - kBuffers) * image);
 }
 
-// The order of a GPU's run: copies fill buffers later, in order, and are still using what was taken
-// when more is asked for; both end on another thread.
+// The order of a run on a GPU: copies fill buffers later, in order, and still use the data when
+// more is requested; both end on another thread.
 TEST(InputSpill, IsFilledAndReadByAnotherThread) {
   aio::TemporaryFolder folder;
   const auto backend = aio::make_backend_or_die(aio::BackendKind::kPosix);
@@ -216,7 +216,7 @@ int run_spill_matrix(aio::IoBackend& inner, const std::string& folder, std::uint
     EXPECT_TRUE(persistent) << ended.error().message();
     EXPECT_THAT(ended.error().message(), testing::HasSubstr("ing record h."));
     EXPECT_THAT(ended.error().message(), testing::HasSubstr(" input["));
-    // Though the drive works again.
+    // Even though the drive works again.
     EXPECT_EQ(test.spill().drain().error().message(), ended.error().message());
     return life;
   };
@@ -239,7 +239,8 @@ TEST_P(InputSpillFaultsOn, EveryTransferMayFailOnRealFiles) {
   EXPECT_GT(run_spill_matrix(*inner, folder.path(), kFaultStrideReal), 3);
 }
 
-// A drive that returns other bytes than were written: named, and never handed on.
+// A drive that returns other bytes than were written: the error names the piece, and the bytes are
+// never used.
 TEST_P(InputSpillFaultsOn, DamageIsAnErrorThatNamesThePiece) {
   aio::TemporaryFolder folder;
   const auto inner = backend(2, 8);

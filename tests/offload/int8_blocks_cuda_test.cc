@@ -1,4 +1,4 @@
-// The kernel gives the bits of the host, in each form. Skips without a GPU.
+// The kernel gives the host's bits in each form. Skipped without a GPU.
 #include "offload/params/int8_blocks_cuda.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST_P(Int8BlocksCuda, GivesTheBitsOfTheHost) {
   std::vector<std::int8_t> numbers(kElements);
   for (auto& number : numbers) number = static_cast<std::int8_t>(random.below(255));
   std::vector<float> scales(kElements / kInt8Block);
-  for (float& scale : scales)  // of all sizes, denormal ones and zero too
+  for (float& scale : scales)  // all sizes, including denormals and zero
     scale = std::bit_cast<float>(static_cast<std::uint32_t>(random.below(0x7C000000)));
   scales.front() = 0;
   std::vector<float> values(kElements);

@@ -45,9 +45,9 @@ TEST(Int8Blocks, ComeBackWithinHalfAStepOfTheirBlock) {
 TEST(Int8Blocks, AreOfOneScaleEachAndTheLargestReachesTheEnd) {
   std::vector<float> values(3 * kBlock, 0.0F);
   values[5] = -2.54F;              // an outlier among zeros
-  values[6] = 0.01F;               // half a step of it: to the even one
-  values[7] = 0.03F;               // and one and a half
-  values[2 * kBlock + 1] = 1e-3F;  // beside a block of zeros
+  values[6] = 0.01F;               // half a quantisation step: rounds to even
+  values[7] = 0.03F;               // one and a half steps
+  values[2 * kBlock + 1] = 1e-3F;  // next to a block of zeros
   const Quantised all = quantised(values);
   EXPECT_EQ(all.numbers[5], -127);
   EXPECT_FLOAT_EQ(all.back[5], -2.54F);

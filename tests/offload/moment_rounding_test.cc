@@ -1,4 +1,4 @@
-// Stochastic rounding of moments: exact where it has to be, and on average without error.
+// Stochastic rounding of moments: exact where required, and unbiased on average.
 #include "offload/adamw/moment_rounding.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(MomentRounding, FlushesDenormalsBeforeItRounds) {
   EXPECT_EQ(rounded(0x0080FFFF, 0xFFFF), 0x0081);
 }
 
-// Over all random numbers: as often away from zero as the number is far from what is nearer to it.
+// Over all random numbers: the share that rounds away from zero makes the mean exact.
 TEST(MomentRounding, RoundsUpInExactlyTheShareThatMakesTheMeanExact) {
   for (const std::uint32_t bits : {0x3F800001U, 0x3F808000U, 0x3F80FFFFU, 0xBF811234U, 0x0080ABCDU,
                                    0x7F7E0F0FU, 0x3FFFFFFFU}) {
@@ -90,11 +90,11 @@ TEST(MomentBits, AreOthersForEachSeedStepAndUnit) {
   EXPECT_EQ(keys.size(), 3U * 100 * 50);
 }
 
-// Sums of bits over many elements, of neighbouring steps, and of pairs of bits that should not know
-// of each other: each within five standard deviations of what is expected.
+// Sums of bits over many elements, of neighbouring steps, and of pairs of bits that should be
+// independent: each within five standard deviations of its expectation.
 TEST(MomentBits, LookRandomAlongElementsAndSteps) {
   constexpr std::uint64_t kElements = 1 << 20;
-  constexpr double kFiveDeviations = 5 * 0.5 * 1024;  // of a sum of kElements fair bits
+  constexpr double kFiveDeviations = 5 * 0.5 * 1024;  // for a sum of kElements fair bits
   for (std::int64_t step = 1; step <= 8; ++step) {
     const MomentKeys keys = moment_keys({.run_seed = 42, .step = step}, 3);
     const MomentKeys next = moment_keys({.run_seed = 42, .step = step + 1}, 3);
@@ -124,7 +124,8 @@ TEST(MomentBits, LookRandomAlongElementsAndSteps) {
   }
 }
 
-// v of 1 without gradients: b2^t of it is left, on average; to nearest it would stay 1 for ever.
+// v of 1 without gradients: on average b2^t of it is left; rounding to nearest would keep 1
+// forever.
 TEST(MomentRounding, KeepsWhatRoundingToNearestWouldLose) {
   constexpr std::size_t kElements = 16 * 1024;
   constexpr int kSteps = 1000;
@@ -149,7 +150,7 @@ TEST(MomentRounding, KeepsWhatRoundingToNearestWouldLose) {
   EXPECT_NEAR(m, -std::pow(0.998, kSteps), 0.003);
 }
 
-// The parameter is made from moments as they are before they are rounded.
+// The parameter is computed from moments before they are rounded.
 TEST(MomentRounding, ComesAfterTheStepOfTheParameter) {
   constexpr std::size_t kElements = 1000;
   const auto executor = aio::make_executor(1);

@@ -1,5 +1,5 @@
-// What the offloader's tests share: a GPU in host memory, the owner of parameters and gradients,
-// and an offloader with all that it needs.
+// Shared by the offloader's tests: a GPU in host memory, the owner of parameters and gradients, and
+// an offloader with everything it needs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,14 +24,14 @@
 
 namespace sluice::offload {
 
-// A device tier with memory for parameters and gradients besides.
+// A device tier that also has memory for parameters and gradients.
 class TestDevice : public DeviceTier {
  public:
-  virtual std::byte* allocate(std::size_t size_bytes) = 0;  // as long as the device
+  virtual std::byte* allocate(std::size_t size_bytes) = 0;  // lives as long as the device
   virtual void synchronize() = 0;
 };
 
-// A GPU in host memory. What is enqueued runs when somebody waits for it, as on a stream.
+// A GPU in host memory. Enqueued work runs when a caller waits for it, as on a stream.
 class FakeDevice final : public TestDevice {
  public:
   explicit FakeDevice(std::uint64_t size_bytes)
@@ -63,7 +63,7 @@ class FakeDevice final : public TestDevice {
     enqueued_.clear();
   }
 
-  int fail_at_step = 0;  // counted from 1, like the next
+  int fail_at_step = 0;  // counted from 1, like fail_at_copy
   int fail_at_copy = 0;
 
  private:
@@ -79,8 +79,8 @@ class FakeDevice final : public TestDevice {
   std::vector<std::function<void()>> enqueued_;
 };
 
-// The owner of parameters and gradients. Host and GPU have arrays of their own; a sub-group's are
-// used where the placement says, and the others hold what would spoil the result.
+// The owner of parameters and gradients. Host and GPU have separate arrays. A sub-group uses the
+// ones that its placement names; the others hold values that would spoil the result.
 class TestSource : public UnitSource {
  public:
   TestSource(const Problem& problem, const std::vector<SubGroup>& placement, TestDevice& device)
@@ -101,7 +101,7 @@ class TestSource : public UnitSource {
     }
     EXPECT_OK(device_.finish());
   }
-  // The unit's parameters, each from where its sub-group lies.
+  // The unit's parameters, each from where its sub-group is stored.
   std::uint64_t param_hash(int unit) const {
     const Memory& it = units_[static_cast<std::size_t>(unit)];
     Bytes all = it.param;
@@ -121,7 +121,7 @@ class TestSource : public UnitSource {
     Memory& it = units_[static_cast<std::size_t>(unit)];
     return UnitArrays{it.param.data(), it.grad.data(), it.gpu_param, it.gpu_grad};
   }
-  // The gradient is consumed: whatever reads it from now on computes NaNs.
+  // The gradient is consumed, so filled with NaNs in case anything still reads it.
   void ready(int unit) noexcept override {
     Bytes& grad = units_[static_cast<std::size_t>(unit)].grad;
     std::fill(grad.begin(), grad.end(), std::byte{0xFF});
@@ -146,14 +146,14 @@ class TestSource : public UnitSource {
 inline constexpr TierFractions kAllNvme{.gpu = 0, .cpu = 0, .nvme = 1};
 inline constexpr TierFractions kFullMix{.gpu = 0.3, .cpu = 0.3, .nvme = 0.4};
 
-// A tile and a bit, less than a tile, and several parameter groups; nothing is round.
+// A little more than a tile, less than a tile, and several parameter groups; no size is round.
 inline std::vector<UnitSpec> small_units() {
   return {{"wte", {{0, 70'001}}}, {"h.0", {{0, 20'500}, {1, 333}}}, {"ln_f", {{1, 777}}}};
 }
 
 enum class Drive : std::uint8_t { kSim, kPosix, kUring };
 
-// With scalars that change within sub-groups, tiles and records, between them and at their ends.
+// Scalars change within sub-groups, tiles and records, between them and at their ends.
 inline std::vector<UnitSpec> units_with_scalars() {
   return {{"wte", {{0, 70'001}}, {{0, 7'001}, {2, 58'535}, {1, 1}, {0, 4'464}}},
           {"h.0", {{0, 20'500}, {1, 333}}, {{2, 1}, {0, 127}, {0, 20'372}, {2, 332}, {1, 1}}},
@@ -248,7 +248,7 @@ class Rig {
       all.push_back(problem_.initial(static_cast<int>(u)));
     return restore(all);
   }
-  // Checks that each element comes once, in order.
+  // Checks that each element is visited once and in order.
   Result<std::vector<CanonicalUnit>> snapshot() {
     std::vector<CanonicalUnit> all(problem_.units().size());
     SLUICE_RETURN_IF_ERROR(
@@ -271,7 +271,7 @@ class Rig {
     return offloader_->step(
         {.groups = groups, .source = source_.get(), .background = background, .number = step + 1});
   }
-  // As the next forward would: unit by unit, each with its new parameters.
+  // Like the next forward: waits unit by unit, and checks each unit's new parameters.
   Status forward(int step) {
     for (int u = 0; u < static_cast<int>(problem_.units().size()); ++u) {
       SLUICE_RETURN_IF_ERROR(offloader_->wait_ready(u));
@@ -288,7 +288,7 @@ class Rig {
     return forward(step);
   }
 
-  // Empty when the state is the problem's solution, bit for bit.
+  // Empty if the state equals the problem's solution, bit for bit.
   std::string difference_from_solution() {
     const auto state = snapshot();
     if (!state.ok()) return state.error().message();

@@ -1,4 +1,4 @@
-// Tests that need a GPU: they skip, with the reason, where there is none.
+// Tests that need a GPU: without one they are skipped, with the reason.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ inline void check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
-// Empty where there is a GPU.
+// Empty if there is a GPU.
 inline std::string why_no_gpu() {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);

@@ -1,4 +1,4 @@
-// What becomes of an offloader when something fails, or is asked for that makes no sense.
+// The offloader after failures, and its refusal of invalid requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::string message_of(const T& result) {
   return result.ok() ? "no error" : result.error().message();
 }
 
-// All of them, and none hangs.
+// All calls return the error, and none hangs.
 void expect_poisoned(Rig& rig, const std::string& message) {
   EXPECT_EQ(message_of(rig.start_step(0, true)), message);
   EXPECT_EQ(message_of(rig.offloader().prefetch()), message);

@@ -1,5 +1,5 @@
-// Every IO of one full step made to fail in turn, once and for good. Right bits, or an error that
-// names the record and stays; never wrong state, never a hang.
+// Every IO of one full step fails in turn, once and permanently. The result is the right bits, or a
+// persistent error that names the record; never wrong state, never a hang.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using aio::FaultKind;
 
 constexpr int kFailingStep = 1;
 
-// Less to compute than the other tests: one run for each IO of a step.
+// Less to compute than in the other tests: one run for each IO of a step.
 std::vector<UnitSpec> units() {
   return {{"wte", {{0, 9001}}}, {"h.0", {{0, 5500}, {1, 333}}}, {"ln_f", {{1, 777}}}};
 }
@@ -27,7 +27,7 @@ class OffloaderFaults {
   }
   ~OffloaderFaults() { log::set_sink({}); }
 
-  // The fault at every IO of the step, until a run meets none.
+  // Injects the fault at every IO of the step, until a run meets none.
   void run_all(FaultKind fault, bool persistent) {
     for (std::uint64_t nth = 1;; nth += kSanitized ? 7 : 1) {
       SCOPED_TRACE(std::string(to_string(fault)) + (persistent ? " from" : " at") + " IO " +

@@ -1,4 +1,4 @@
-// What the offloader takes of the machine is what memory_plan() says, read from the process itself.
+// The offloader takes the memory that memory_plan() predicts, as measured in the process itself.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,8 +11,8 @@
 namespace sluice::offload {
 namespace {
 
-// Beside the two mappings: the lists of units, sub-groups and records (some 100 bytes each), the
-// pipeline's slots, file names, and pages that the allocator takes for them ahead.
+// In addition to the two mappings: the lists of units, sub-groups and records (some 100 bytes
+// each), the pipeline's slots, file names, and pages that the allocator reserves for them.
 constexpr std::int64_t kMetadataBytes = 512 * 1024;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -22,7 +22,7 @@ constexpr bool kSanitized = false;
 #endif
 
 struct ProcessMemory {
-  std::int64_t resident_bytes = 0;  // anonymous; huge pages of the machine's reserve included
+  std::int64_t resident_bytes = 0;  // anonymous; includes huge pages of the machine's reserve
   std::int64_t locked_bytes = 0;
   std::int64_t pinned_bytes = 0;
 
@@ -79,7 +79,7 @@ TEST_P(OptimizerOffloaderMemory, IsWhatThePlanSaysAndDoesNotGrow) {
   const auto queue = aio::make_queue_or_die(*backend, {});
   const auto executor = aio::make_executor(2).value();
   PlainSource source(kElements);
-  executor->run(2, [](int) {});  // its threads have their stacks from here on
+  executor->run(2, [](int) {});  // its threads have allocated their stacks by now
   const AdamwScalars scalars = make_adamw_scalars({}).value();
 
   for (const bool huge_pages : {false, true}) {
@@ -121,8 +121,8 @@ TEST_P(OptimizerOffloaderMemory, IsWhatThePlanSaysAndDoesNotGrow) {
   }
 }
 
-// After a first one, in which the list of expected records grows to its size. One thread: what TBB
-// allocates is its own affair.
+// After a first step, in which the list of expected records grows to its size. One thread, since
+// TBB's own allocations do not count.
 TEST_P(OptimizerOffloaderMemory, IsNotAllocatedByAStep) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer allocates by itself";
   const auto backend = this->backend();
@@ -145,7 +145,7 @@ TEST_P(OptimizerOffloaderMemory, IsNotAllocatedByAStep) {
     const CountAllocations allocations;
     ASSERT_OK(whole_step(background));
     EXPECT_EQ(allocations.count(), 0) << (background ? "background" : "foreground");
-    // A snapshot does allocate, and would be noticed.
+    // A snapshot does allocate, and would be detected.
     ASSERT_OK((*offloader)->snapshot(source, [](int, const StateSlice&) { return Status(); }));
     EXPECT_GT(allocations.count(), 0);
   }

@@ -25,7 +25,7 @@ struct Plan {
   RigOptions rig;
   bool background = false;
   bool prefetch = false;
-  int overflow_before = -1;  // a step that is prefetched for and never comes
+  int overflow_before = -1;  // a step that is prefetched for but never runs
 };
 
 std::string describe(const Plan& plan) {
@@ -56,7 +56,7 @@ void expect_solution(const Problem& problem, const Plan& plan) {
 class OptimizerOffloaderOfEveryForm : public testing::TestWithParam<ProblemKind> {};
 
 // Every placement with every size of sub-groups; threads, background, prefetch and instruction set
-// take turns.
+// alternate.
 TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhereverTheStateLies) {
   const Problem problem(GetParam(), small_units(), kSanitized ? 6 : 50);
   int number = 0;
@@ -79,7 +79,7 @@ TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhereverTheStateLies) {
   }
 }
 
-// Parameter groups that sub-groups know nothing of: the oracle steps them one by one.
+// Parameter groups inside sub-groups: the oracle steps them separately.
 TEST_P(OptimizerOffloaderOfEveryForm, GivesTheSameBitsWhateverScalarsApplyWithinASubGroup) {
   const Problem problem(GetParam(), units_with_scalars(), kSanitized ? 3 : 12);
   int number = 0;
@@ -106,7 +106,8 @@ TEST_P(LongOptimizerOffloader, GivesTheSameBitsInEveryCombination) {
     for (const std::uint64_t elements : {1024U, 1U << 20, 70'001U}) {
       for (int threads = 1; threads <= 4; ++threads) {
         for (const bool background : {false, true}) {
-          // Thousands of small records a step: on the simulated drive, which runs no background.
+          // Thousands of small records per step: only on the simulated drive, which runs no
+          // background.
           const bool many = elements == 1024 && fractions.nvme > 0;
           if (many && background && threads != 2) continue;
           expect_solution(problem, {.rig = {.fractions = fractions,
@@ -130,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerOffloaderOfEveryForm, testing::ValuesIn(k
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(All, LongOptimizerOffloader, testing::ValuesIn(kProblemKinds), kind_name);
 
-// Sub-groups of many tiles, records of several, and threads that share a tile.
+// Sub-groups of many tiles, records of several tiles, and threads that share a tile.
 TEST(OptimizerOffloader, GivesTheSameBitsOnLargeUnits) {
   const Problem problem(kProblemKinds[0], large_units(), kSanitized ? 1 : 3);
   for (const TierFractions& fractions : kPlacements) {
@@ -155,7 +156,7 @@ TEST(UringOptimizerOffloader, GivesTheSameBitsInTheBackground) {
                             .prefetch = true});
 }
 
-// The oracle of the tests above would notice: another learning rate is another solution.
+// The oracle of the tests above can fail: another learning rate gives another solution.
 TEST(OptimizerOffloader, IsHeldToBitsThatDifferWhenTheStepDoes) {
   const Problem problem(kProblemKinds[0], small_units(), 2);
   Rig rig(problem, {.fractions = kAllCpu});
@@ -168,7 +169,7 @@ TEST(OptimizerOffloader, IsHeldToBitsThatDifferWhenTheStepDoes) {
   EXPECT_NE(rig.difference_from_solution(), "");
 }
 
-// And so would that of scalars within sub-groups.
+// So can the oracle for scalars within sub-groups.
 TEST(OptimizerOffloader, IsHeldToTheScalarsOfASingleElement) {
   const Problem problem(kProblemKinds[2], units_with_scalars(), 1);
   auto units = units_with_scalars();
@@ -191,7 +192,8 @@ TEST(OptimizerOffloader, GoesOnFromASnapshotUnderAnotherPlacement) {
                         .sub_group_elements = 5000U + 333 * static_cast<unsigned>(step)});
       ASSERT_OK(rig.restore(state));
       ASSERT_OK(rig.run_step(step, false));
-      // A snapshot takes nothing from the run, nor does one of prefetched state or one that fails.
+      // A snapshot does not disturb the run, nor does a snapshot of prefetched state or a failed
+      // one.
       ASSERT_OK(rig.offloader().prefetch());
       ASSERT_OK(rig.snapshot());
       ASSERT_OK(rig.run_step(step + 1, false));
@@ -212,7 +214,7 @@ TEST(OptimizerOffloader, RestoresOverWhatIsThere) {
     ASSERT_OK(rig.restore());
     for (int step = 0; step < problem.steps(); ++step) ASSERT_OK(rig.run_step(step, false));
     ASSERT_EQ(rig.difference_from_solution(), "");
-    ASSERT_OK(rig.offloader().prefetch());  // is given up by the next restore
+    ASSERT_OK(rig.offloader().prefetch());  // the next restore discards it
   }
 }
 
@@ -235,7 +237,7 @@ TEST(OptimizerOffloader, ReadsNothingTwiceThatAnOverflowedStepHadPrefetched) {
 
 // ---- ready -----------------------------------------------------------------------------------
 
-// Holds the update of one unit until it is let go.
+// Holds the update of one unit until it is released.
 class Gate {
  public:
   Gate(TestSource& source, int held_unit) {
@@ -287,7 +289,7 @@ TEST(OptimizerOffloader, EnqueuesAUnitOnTheGpuOnceAStepWhoeverAsks) {
   const Problem problem(kProblemKinds[0], small_units(), 4);
   Rig rig(problem, {.fractions = kFullMix, .sub_group_elements = 4000, .drive = Drive::kPosix});
   ASSERT_OK(rig.restore());
-  ASSERT_OK(rig.start_step(0, true));  // nobody waits; step 1 takes care of what is left
+  ASSERT_OK(rig.start_step(0, true));  // no caller waits; step 1 completes the rest
   ASSERT_OK(rig.offloader().drain());
   rig.device().synchronize();
   ASSERT_OK(rig.start_step(1, true));

@@ -1,4 +1,4 @@
-// An optimizer problem of several units, with its solution: computed by the oracle on flat arrays.
+// An optimizer problem with several units, and its solution, computed by the oracle on flat arrays.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace sluice::offload {
 
 using Bytes = std::vector<std::byte>;
 
-// Sanitized code is slow: fewer steps, and a sample of the places where faults are injected.
+// Sanitized code is slow: use fewer steps, and inject faults at a sample of the places.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else
@@ -49,8 +49,8 @@ struct CanonicalUnit {
   std::vector<float> master, m, v;
 };
 
-// The problem: units of up to three parameter groups, hostile state, gradients that are mostly
-// ordinary (else all would be NaN after a few steps). And its solution.
+// The problem: units with up to three parameter groups, hostile state, and mostly ordinary
+// gradients (otherwise all values would be NaN after a few steps). And its solution.
 class Problem {
  public:
   Problem(const ProblemKind& kind, std::vector<UnitSpec> units, int steps)
@@ -81,7 +81,7 @@ class Problem {
     return units_[index(unit)].elements() *
            static_cast<std::size_t>(param_bytes_per_element(kind_.form));
   }
-  // Of the unit's parameters after the step (0: the first).
+  // The hash of the unit's parameters after the step (0: the initial ones).
   std::uint64_t param_hash(int step, int unit) const {
     return hashes_[static_cast<std::size_t>(step) * units_.size() + index(unit)];
   }
@@ -118,7 +118,7 @@ class Problem {
     }
   }
 
-  // As restoring the state after step 0 has to.
+  // Rounds moments like a restored state after step 0.
   static void narrow_moments(AdamwCase& state, std::size_t unit) {
     const MomentKeys keys = moment_keys({.run_seed = kRunSeed, .step = 0}, static_cast<int>(unit));
     const auto narrowed = [](float x, std::uint32_t random) {

@@ -22,8 +22,7 @@ ParamCache one_class(int units, int buffers, int read_ahead) {
   return cache;
 }
 
-// How often a unit must be brought when every one is accessed from a buffer: Belady's MIN, by the
-// book.
+// The least number of reads if every unit is accessed from a buffer: Belady's MIN.
 int fewest_reads(const std::vector<int>& order, std::size_t buffers) {
   std::set<int> held;
   int reads = 0;
@@ -70,7 +69,7 @@ TEST(ParamCache, ReadsAsRarelyAsPossibleWhenItKnowsAllAccesses) {
   }
 }
 
-// Forward and backward: what the last pass ended with, the next one begins with.
+// Forward and backward: the next pass begins with the units that the last one ended with.
 TEST(ParamCache, ReadingAheadCostsNoFurtherReadsForwardAndBack) {
   constexpr int kUnits = 12;
   std::vector<int> order;
@@ -95,7 +94,7 @@ TEST(ParamCache, LooksAheadNoFarther) {
   EXPECT_EQ(cache.next_to_read(), 3);
   EXPECT_EQ(cache.next_to_read(), kNone);
   cache.access(5);
-  EXPECT_EQ(cache.next_to_read(), kNone);  // it comes again
+  EXPECT_EQ(cache.next_to_read(), kNone);  // 5 comes again
   cache.access(4);                         // out of order
   EXPECT_EQ(cache.next_to_read(), 2);
 }
@@ -123,7 +122,7 @@ TEST(ParamCache, HintsTakeNothingFromWhatIsExpectedNorFromEarlierHints) {
   EXPECT_FALSE(cache.hint(3));
   EXPECT_FALSE(cache.hint(0));
   cache.access(1);
-  EXPECT_TRUE(cache.hint(3));  // in the place of 1, which was used
+  EXPECT_TRUE(cache.hint(3));  // in place of 1, which was used
   EXPECT_EQ(cache.buffer_of(1), kNone);
   EXPECT_NE(cache.buffer_of(0), kNone);
   EXPECT_NE(cache.buffer_of(2), kNone);
@@ -179,14 +178,14 @@ TEST(ParamLayout, PutsUnitsOfSimilarSizeIntoOneClass) {
   EXPECT_EQ(class_of(0), 3);
   EXPECT_EQ(class_of(6), ParamLayout::kNone);
   ASSERT_EQ(layout->classes().size(), 4U);
-  EXPECT_EQ(layout->classes()[1].buffers, 2);  // of three units
+  EXPECT_EQ(layout->classes()[1].buffers, 2);  // for three units
   EXPECT_EQ(layout->classes()[0].buffers, 1);
   EXPECT_EQ(layout->buffer_bytes(),
             (4096 + (2 << 20)) + 2 * (4096 + 200'704) + (4096 + 122'880) + (4096 + 4096));
   EXPECT_EQ(layout->cpu_bytes(), 12'288U);
 }
 
-// 480 checksums fit into a record's header.
+// A record's header holds 480 checksums.
 TEST(ParamLayout, MakesChunksLargeEnoughForTheLargestUnit) {
   const auto chunk_bytes = [](std::uint64_t bytes) {
     const ParamUnit unit{"u", bytes / 2, Tier::kNvme};

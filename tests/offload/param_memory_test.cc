@@ -1,4 +1,4 @@
-// What memory_plan() promises, read from the process and the file system.
+// memory_plan()'s promises, measured in the process and the file system.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -33,7 +33,7 @@ class ParamMemoryOn : public aio::EveryBackend {};
 
 TEST_P(ParamMemoryOn, IsWhatThePlanSays) {
   if (kSanitized) GTEST_SKIP() << "sanitizers have memory of their own";
-  // Else each thread that allocates maps 64 MiB of addresses for a heap of its own.
+  // Otherwise each thread that allocates maps 64 MiB of addresses for its own heap.
   ASSERT_EQ(::mallopt(M_ARENA_MAX, 1), 1);
   aio::TemporaryFolder folder;
   const auto drive = backend(1, 16);

@@ -1,6 +1,6 @@
-// Steps of a model whose parameters are on NVMe, with every transfer made to fail in turn, once and
-// for good. What fails once is tried again and changes nothing; what fails for good names its unit
-// and ends everything.
+// Steps of a model whose parameters are on NVMe, with each transfer failing in turn, once and
+// permanently. A single failure is retried and changes nothing; a permanent one names its unit and
+// ends everything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ class ParamFaults {
     EXPECT_OK(test_.params().drain());
   }
 
-  // False once the plan's fault was not met.
+  // False if the plan's fault did not happen.
   bool run(const FaultPlan& plan, bool persistent) {
     faults_.set_plan(plan);
     const Status ended = steps();
@@ -39,7 +39,7 @@ class ParamFaults {
     ++errors_;
     EXPECT_TRUE(persistent) << ended.error().message();
     expect_names_a_unit(ended.error());
-    // Though the drive works again.
+    // Even though the drive works again.
     for (int unit = 0; unit < static_cast<int>(test_.units()); ++unit)
       EXPECT_EQ(test_.read(unit).error().message(), ended.error().message());
     EXPECT_EQ(test_.params().drain().error().message(), ended.error().message());
@@ -100,7 +100,7 @@ TEST_P(ParamOffloaderFaultsOn, EveryTransferMayFailOnRealFiles) {
   EXPECT_GT(run_matrix(*inner, folder.path(), kFaultStrideReal), 3);
 }
 
-// The drive goes while two threads use it: both get the same error, whatever they wait for.
+// The drive fails while two threads use it: both get the same error, whatever they wait for.
 TEST_P(ParamOffloaderFaultsOn, EveryThreadIsToldTheSameError) {
   aio::TemporaryFolder folder;
   const auto inner = backend(2, 8);

@@ -50,8 +50,8 @@ TEST_P(ParamOffloaderOn, HoldsWhatWasPutInWhateverTheOrder) {
   }
 }
 
-// A forward that reads each unit as soon as the update of it is done, in another thread; a third
-// thread reads what it likes. All bytes of a unit are of one version, which never goes back.
+// A forward reads each unit as soon as another thread has updated it; a third thread reads at
+// random. All bytes of a unit are of one version, and versions never go back.
 TEST_P(ParamOffloaderOn, ReadersSeeWholeVersionsWhileAnotherThreadUpdates) {
   constexpr int kUnits = 8;
   constexpr int kSteps = 12;
@@ -108,7 +108,7 @@ TEST_P(ParamOffloaderOn, ReadersSeeWholeVersionsWhileAnotherThreadUpdates) {
   EXPECT_EQ(params.stats().writes, kUnits * (kSteps + 1));
 }
 
-// Though somebody reads ahead, and whatever is free goes to who waits.
+// Even while a thread reads ahead; free buffers go to the thread that waits.
 TEST_P(ParamOffloaderOn, WaitsForABufferUntilALeaseIsReturned) {
   ParamsUnderTest test(*backend_, folders_, {.units = equal_units(5, 60'000)});
   test.fill();
@@ -152,7 +152,7 @@ TEST_P(ParamOffloaderOn, FindsADamagedRecordAndNamesIt) {
   ASSERT_FALSE(damaged.ok());
   EXPECT_EQ(damaged.error().code(), ErrorCode::kCorrupt);
   EXPECT_THAT(damaged.error().message(), HasSubstr("record u1[0..30000) of run test"));
-  // And no later call goes on as if nothing had happened.
+  // And no later call ignores the failure.
   EXPECT_EQ(test.read(0).error().message(), damaged.error().message());
   EXPECT_EQ(test.params().drain().error().message(), damaged.error().message());
 }
@@ -189,7 +189,7 @@ class ParamAccess : public testing::Test {
     params_ = std::move(*made);
     for (const int unit : {0, 1}) ASSERT_OK(params_->acquire(unit, Access::kReplace).status());
   }
-  // Acquires in a thread of its own, notes its name, and keeps the lease until told.
+  // Acquires in a separate thread, records its name, and keeps the lease until `may_go`.
   std::thread user(const char* name, Access access, std::atomic<bool>& may_go) {
     return std::thread([this, name, access, &may_go] {
       const auto lease = params_->acquire(0, access);
@@ -226,7 +226,7 @@ TEST_F(ParamAccess, ReadersShareAnUpdaterIsAloneAndComesBeforeLaterReaders) {
   std::thread third = user("l", Access::kRead, may_go[3]);
   let_them_wait();
   EXPECT_EQ(came(), "rR");
-  ASSERT_OK(params_->acquire(1, Access::kUpdate).status());  // the other unit is nobody's
+  ASSERT_OK(params_->acquire(1, Access::kUpdate).status());  // the other unit is free
   may_go[0] = true;
   let_them_wait();
   EXPECT_EQ(came(), "rR");

@@ -1,4 +1,4 @@
-// ParamOffloader on a drive in virtual time: what is read, what is not, and what waits.
+// ParamOffloader on a drive in virtual time: what is read, what is not read, and what waits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace sluice::offload {
 namespace {
 
-// Units of 256 KiB, headers and all, at 256 KiB/ms each way.
+// Units of 256 KiB, including headers, at 256 KiB/ms each way.
 class ParamOffloaderTime : public testing::Test {
  protected:
   static constexpr double kMs = 1e6;
@@ -41,7 +41,7 @@ class ParamOffloaderTime : public testing::Test {
     loop_.schedule_after(std::llround(ms * kMs), [&] { over = true; });
     loop_.run_until([&] { return over; });
   }
-  // In milliseconds of virtual time.
+  // Returns milliseconds of virtual time.
   double visit(const std::vector<int>& order, Access access, double compute_ms) {
     const std::int64_t begin_ns = loop_.now_ns();
     for (const int unit : order) {
@@ -85,7 +85,7 @@ TEST_F(ParamOffloaderTime, BackwardBeginsWithWhatForwardLeft) {
     visit(descending(kUnits), Access::kRead, 5);
     const ParamStats after = test_->params().stats();
     EXPECT_EQ(after.reads - before.reads, static_cast<std::uint64_t>(kUnits - buffers));
-    // The rest came in time.
+    // The rest arrived in time.
     EXPECT_EQ(after.hits - before.hits, static_cast<std::uint64_t>(kUnits));
     EXPECT_EQ(after.wait_read_ns, before.wait_read_ns);
   }
@@ -123,7 +123,7 @@ TEST_F(ParamOffloaderTime, AHintBringsAUnitInTime) {
   EXPECT_EQ(test_->params().stats().reads, 1U);
 }
 
-// Reads of later units and writes of earlier ones go on while one is updated.
+// Later units are read and earlier ones written while one is updated.
 TEST_F(ParamOffloaderTime, UpdatesReadAndWriteAtOnce) {
   params(kUnits, 4);
   test_->params().expect(ascending(kUnits));

@@ -1,4 +1,4 @@
-// An offloader of parameters, and a byte-for-byte model of what its units must hold.
+// An offloader of parameters, and a byte-for-byte model of its units.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace sluice::offload {
 
 using Access = ParamOffloader::Access;
 
-// Odd sizes, a unit that is larger than the others, a small one, two in memory.
+// Odd sizes: one unit larger than the others, a small one, two in memory.
 inline std::vector<ParamUnit> test_units() {
   return {{"embedding", 50'000, Tier::kNvme},
           {"h.0", 20'001, Tier::kNvme},

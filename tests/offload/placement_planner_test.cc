@@ -1,4 +1,4 @@
-// The planner beside every placement there is, and what it must never do.
+// Compares the planner with all possible placements, and tests what it must never do.
 #include "offload/planner/placement_planner.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ PlannerInput random_input(std::mt19937_64& random, int blocks) {
   return input;
 }
 
-// All that a unit can be given whole; the ends are always resident.
+// All placements of a whole unit; embedding and head are always resident.
 std::vector<UnitPlacement> choices(const UnitCost& unit, bool is_end) {
   std::vector<UnitPlacement> places = {on_gpu(unit), on_cpu(unit, true), on_nvme(unit, true)};
   if (!is_end) places.insert(places.end(), {on_cpu(unit, false), on_nvme(unit, false)});
@@ -51,7 +51,7 @@ std::vector<UnitPlacement> choices(const UnitCost& unit, bool is_end) {
   return all;
 }
 
-// One place on the GPU at least for inputs that come back.
+// At least one place on the GPU for inputs that return to it.
 bool has_ring(const std::vector<UnitPlacement>& places) {
   bool leaves = false;
   bool stays = false;
@@ -62,7 +62,7 @@ bool has_ring(const std::vector<UnitPlacement>& places) {
   return stays || !leaves;
 }
 
-// The shortest step of all placements of whole units that fit; infinite: none does.
+// The shortest step of all fitting placements of whole units; infinite: none fits.
 double shortest_of_all(const PlannerInput& input) {
   std::vector<std::vector<UnitPlacement>> of;
   for (std::size_t i = 0; i < input.units.size(); ++i)
@@ -105,7 +105,7 @@ TEST(LongPlacementPlanner, IsNearlyAsGoodAsTheBestOfAllPlacements) {
   expect_nearly_the_best(1000, 100, 3);
 }
 
-// One unit's place, changed at random.
+// Changes one unit's place at random.
 void mutate(const PlannerInput& input, std::mt19937_64& random,
             std::vector<UnitPlacement>& places) {
   const std::size_t index = random() % places.size();
@@ -131,7 +131,7 @@ void mutate(const PlannerInput& input, std::mt19937_64& random,
   place.cpu_elements = elements - place.gpu_elements - place.nvme_elements;
 }
 
-// Models too large to try everything: thousands of small changes find little that is better.
+// Models too large to try everything: thousands of small changes find few improvements.
 TEST(PlacementPlanner, IsHardToImproveOn) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     std::mt19937_64 random(seed);
@@ -202,9 +202,8 @@ TEST(PlacementPlanner, NeverExceedsABudget) {
   EXPECT_GE(short_of_memory, 5);
 }
 
-// A search with bounds on its work may miss a little; it must not lose what it had.
-// Gradients alone are more than RAM has, and the rest lacks a little of the GPU: all state on a GPU
-// that is many times as large would be a shortage of one tier, too.
+// Gradients alone exceed RAM, and the rest lacks a little of the GPU's memory. Putting all state on
+// a GPU many times as large would be a shortage of a single tier, too.
 TEST(PlacementPlanner, NamesWhatIsMissingWhereThatIsLeast) {
   constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
   std::mt19937_64 random(1);
@@ -223,7 +222,7 @@ TEST(PlacementPlanner, NamesWhatIsMissingWhereThatIsLeast) {
   EXPECT_GT(plan->missing.gpu, 0U);
   EXPECT_GT(plan->missing.cpu, 50 * kGib);
   EXPECT_LT(plan->missing.cpu, 80 * kGib);
-  // One tier's more alone would be a GPU that nobody sells.
+  // Raising one tier alone would need a GPU that does not exist.
   EXPECT_TRUE(plan->hints.empty());
 }
 
@@ -250,7 +249,7 @@ TEST(PlacementPlanner, IsNotSlowerWithALargerBudget) {
 TEST(PlacementPlanner, TakesNoMoreMemoryThanMakesTheStepShorter) {
   std::mt19937_64 random(7);
   PlannerInput input = random_input(random, 6);
-  // Nothing but the GPU takes time.
+  // Only the GPU takes time.
   input.speeds = instant_machine();
   input.budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 40, .nvme = 1ULL << 40};
   input.rules = {.state = all_state_on(Tier::kCpu, input.units), .recompute = Tristate::kOn};
@@ -260,7 +259,7 @@ TEST(PlacementPlanner, TakesNoMoreMemoryThanMakesTheStepShorter) {
     EXPECT_FALSE(plan->places[i].resident) << i;
 }
 
-// As many as RAM does not hold, and none for nothing: drives wear out.
+// Exactly the inputs that RAM does not hold, since drives wear out.
 TEST(PlacementPlanner, SendsInputsToTheDrivesWhereRamIsTooSmall) {
   std::mt19937_64 random(11);
   PlannerInput input = random_input(random, 6);
@@ -378,7 +377,7 @@ TEST_P(PlacementRulesTest, PutsParametersWhereTheyAreToldTo) {
   EXPECT_EQ(plan().params_on_nvme, kBlocks + 2);
 }
 
-// State may be anywhere, also on the GPU of a unit that passes.
+// State may be anywhere, including on the GPU for a unit that is streamed.
 TEST_P(PlacementRulesTest, KeepsUnitsWholeOrPassingAsItIsTold) {
   input_.step.ranks = {.world = 2, .local_world = 2};
   input_.speeds.link = {.gather_bytes_per_s = kAtOnce, .exchange_bytes_per_s = kAtOnce};
@@ -419,7 +418,7 @@ TEST_P(PlacementRulesTest, SendsInputsToTheDrivesAsItIsTold) {
   EXPECT_EQ(plan().spilled, 0);
 }
 
-// What is told is not bent when it does not fit.
+// Rules are not relaxed when the placement does not fit.
 TEST_P(PlacementRulesTest, ObeysEvenWhereItDoesNotFit) {
   input_.rules.state = all_state_on(Tier::kCpu, input_.units);
   input_.rules.params = Tier::kCpu;

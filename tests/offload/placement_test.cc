@@ -10,7 +10,7 @@
 namespace sluice::offload {
 namespace {
 
-// Embedding 1000, three blocks of 2000, head 10 elements; all element bytes are different.
+// Embedding 1000, three blocks of 2000, head 10 elements; all bytes per element are different.
 void count(PlannerInput& input, std::uint64_t fixed_gpu = 1) {
   count_elements(input,
                  {.gpu_state = 11,
@@ -60,7 +60,7 @@ TEST(PlacementSpace, PutsOnNvmeExactlyWhatRamDoesNotHold) {
       EXPECT_FALSE(place.params_on_nvme);
       on_nvme += place.nvme_elements;
     }
-    // One element more would not have fitted.
+    // One more element would not have fitted.
     if (on_nvme > 0) {
       EXPECT_GT(bytes.cpu + 12 * 2, cpu);
     }
@@ -112,7 +112,7 @@ TEST(PlacementFit, HintsAtEachChangeThatIsEnoughAlone) {
   const std::vector<FitHint> hints = fit_hints(input);
   std::vector<Change> changes;
   for (const FitHint& hint : hints) changes.push_back(hint.change);
-  // More of the GPU helps nobody as long as state is to be in RAM.
+  // More GPU memory does not help as long as state must be in RAM.
   ASSERT_EQ(changes, (std::vector<Change>{Change::kMoreCpu, Change::kOptimizerAnywhere}));
   const std::uint64_t more = hints[0].more_bytes;
   input.budget.cpu += more;

@@ -26,8 +26,8 @@ bool split_is_right(std::uint32_t bits) {
   if (bits_of(joined) != bits) return false;
   if (std::signbit(hi) != std::signbit(value) || std::isnan(hi)) return false;
   if (std::isinf(value)) return hi == value;
-  // Nearest: the bf16 numbers below and above in magnitude, seen in double; ties go up. The one
-  // above bf16's largest is 2^128, and stands for infinity.
+  // Nearest: compares the bf16 numbers below and above in magnitude, in double; ties go up. The
+  // number above bf16's largest is 2^128, and stands for infinity.
   const auto magnitude = [](std::uint32_t upper) {
     return upper == 0x7F80 ? std::ldexp(1.0, 128)
                            : double{float_from_bf16(static_cast<std::uint16_t>(upper))};
@@ -36,7 +36,7 @@ bool split_is_right(std::uint32_t bits) {
   const double x = std::fabs(double{value});
   const bool up = x - magnitude(below) >= magnitude(below + 1) - x;
   if ((halves.hi & 0x7FFFU) != below + (up ? 1 : 0)) return false;
-  // torch's rounding differs on ties alone.
+  // torch's rounding differs only on ties.
   const bool tie = x - magnitude(below) == magnitude(below + 1) - x;
   return tie || bf16_from_float(value) == halves.hi;
 }

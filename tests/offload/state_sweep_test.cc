@@ -1,5 +1,5 @@
-// Restoring and taking snapshots with many threads: the same bits as with one, and after any
-// failure an error and no thread that goes on.
+// Restores and snapshots with many threads: the same bits as with one, and after any failure an
+// error and no thread that continues.
 #include "offload/state/state_sweep.h"
 
 #include <gmock/gmock.h>
@@ -18,14 +18,14 @@ using testing::HasSubstr;
 
 constexpr Calls kBothCalls[] = {Calls::kInOrder, Calls::kAnyOrder};
 
-// Sub-groups of several tiles and a bit, so that a record, and a batch of the GPU's, has several.
+// Sub-groups of several tiles and a bit, so that records and GPU batches have several tiles.
 std::vector<UnitSpec> many_tiles() {
   return {{"wte", {{0, 9 * kTileElements + 17}}}, {"h.0", {{0, 5 * kTileElements}, {1, 333}}}};
 }
 constexpr std::uint64_t kSubGroup = 4 * kTileElements + 7;
 
 std::vector<CanonicalUnit> initial_state(const Problem& problem) {
-  // What bf16 represents, where moments have no more.
+  // Values that bf16 represents, if moments have that type.
   const bool narrow = problem.kind().moments == ElementType::kBf16;
   std::vector<CanonicalUnit> state;
   for (std::size_t u = 0; u < problem.units().size(); ++u) {
@@ -129,7 +129,7 @@ std::vector<Amended> ways_to_amend() {
 
 TEST(StateSweep, AmendsSomeUnitsAndLeavesAllElseAsItIs) {
   const std::vector<Amended> ways = ways_to_amend();
-  std::size_t first = 0;  // where a sample is taken, each kind takes other ways
+  std::size_t first = 0;  // with a sample of the combinations, each kind takes others
   for (const ProblemKind& kind : kProblemKinds) {
     const Problem problem(kind, many_tiles(), 0);
     const auto state = initial_state(problem);
@@ -217,7 +217,7 @@ TEST(StateSweep, EndsWithTheErrorOfAnyTileAndPoisonsARestore) {
           EXPECT_EQ(visits, fail_at + 1);
         }
         EXPECT_EQ(rig.offloader().drain().error().message(), status.error().message());
-        // A snapshot only ends.
+        // A snapshot just ends.
         Rig other(problem,
                   {.fractions = kFullMix, .sub_group_elements = kSubGroup, .threads = threads});
         ASSERT_OK(restore(other, state, calls));

@@ -26,7 +26,7 @@ TEST(StateTiles, TakeTheBytesThatTheFormsNeed) {
   EXPECT_EQ(tile_bytes({ParamForm::kFp32AndFp16}), 768U * 1024);
   EXPECT_EQ(tile_bytes({ParamForm::kFp32}), 512U * 1024);
   EXPECT_EQ(state_bytes({ParamForm::kSplit}, 2 * kTileElements), 2U * 640 * 1024);
-  // One element more: a line of 64 bytes for each of its fields.
+  // One more element: a line of 64 bytes for each of its fields.
   EXPECT_EQ(state_bytes({ParamForm::kSplit}, kTileElements + 1), 640U * 1024 + 3 * 64);
   EXPECT_EQ(state_bytes({ParamForm::kFp32AndFp16}, 17), 3U * 128);
   EXPECT_EQ(state_bytes({ParamForm::kFp32}, 16), 2U * 64);
@@ -61,13 +61,13 @@ TEST(StateTiles, LieFieldBehindFieldWithinTheirBytes) {
   EXPECT_EQ(narrow.m, nullptr);
 }
 
-// One that a step may have stored.
+// A value that a step may have stored.
 std::uint16_t stored_as_bf16(float x) {
   const std::uint16_t half = bf16_from_float(x);
   return (half & 0x7FFF) < 0x0080 ? 0 : half;
 }
 
-// Whatever is packed comes back, and lies where a kernel looks for it.
+// Packed values are restored, and are stored where a kernel expects them.
 TEST(StateTiles, PackAndUnpackKeepEveryBit) {
   constexpr std::size_t kElements = 10'007;
   AdamwCase given(kElements);
@@ -106,7 +106,7 @@ TEST(StateTiles, PackAndUnpackKeepEveryBit) {
   }
 }
 
-// Moments that bf16 lacks, from any element of the unit on: as a step there rounds them.
+// Moments that bf16 cannot represent, from any element of the unit on: rounded like in a step.
 TEST(StateTiles, RoundMomentsByTheirPlaceInTheUnit) {
   constexpr StateForm kForm{ParamForm::kSplit, ElementType::kBf16};
   constexpr std::size_t kElements = 4099;

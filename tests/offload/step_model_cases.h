@@ -12,7 +12,7 @@
 
 namespace sluice::offload {
 
-// Fast enough not to be seen in a step of seconds.
+// Fast enough to be invisible in a step of seconds.
 inline constexpr double kAtOnce = 1e15;
 
 inline DuplexRates duplex(double each_way) { return {each_way, each_way, each_way, each_way}; }
@@ -34,7 +34,7 @@ inline UnitPlacement on_nvme(const UnitCost& unit, bool resident) {
   return {.nvme_elements = unit.elements, .resident = resident};
 }
 
-// As PlacementRules::state has it.
+// In the form of PlacementRules::state.
 inline std::vector<TierElements> all_state_on(Tier tier, const std::vector<UnitCost>& units) {
   std::vector<TierElements> state(units.size());
   for (std::size_t i = 0; i < units.size(); ++i) {
@@ -44,7 +44,7 @@ inline std::vector<TierElements> all_state_on(Tier tier, const std::vector<UnitC
   return state;
 }
 
-// Embedding, blocks, head, of comparable weight on every resource.
+// Embedding, blocks, head, with comparable weight on every resource.
 struct RandomModel {
   std::vector<UnitCost> units;
   MachineSpeeds speeds;

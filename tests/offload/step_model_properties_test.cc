@@ -1,4 +1,4 @@
-// What holds for any model, placement and machine.
+// Properties for any model, placement and machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -100,8 +100,8 @@ TEST(StepModelProperty, IsTwiceAsFastOnAMachineThatIs) {
   }
 }
 
-// Resources that do not slow each other: exactly. Those that do can, by being done sooner, be in
-// another one's way at a worse time, so a little more is allowed.
+// Exact for resources that do not slow each other. Otherwise work that ends sooner may disturb
+// other work at a worse time, so a small tolerance is allowed.
 TEST(StepModelProperty, IsNeverSlowerWithAFasterResource) {
   for (const bool sharing : {false, true}) {
     for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {

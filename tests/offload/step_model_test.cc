@@ -1,4 +1,4 @@
-// Steps that were worked out by hand, to the second.
+// Steps that were computed by hand, to the second.
 #include "offload/planner/step_model.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::vector<UnitCost> three_units() {
           {.name = "head", .elements = 10, .forward_s = 1, .backward_s = 2, .lenders = {0}}};
 }
 
-// With 2 seconds for what comes in 8 bits of the embedding, and 1 of the block.
+// 2 seconds for the 8-bit part of the embedding, and 1 for the block's.
 std::vector<UnitCost> packed_units() {
   std::vector<UnitCost> units = three_units();
   units[0].frozen_elements = 10;
@@ -74,8 +74,7 @@ TEST(StepModel, IsTheGpusWorkWhenAllIsOnTheGpu) {
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 19, kClose);
 }
 
-// Sums of gradients go to the host after each wave but the last, and come back; updates happen
-// once.
+// Sums of gradients go to the host after each wave but the last, and return; updates happen once.
 TEST(StepModel, PassesAgainForEachWave) {
   const auto units = three_units();
   const MachineSpeeds speeds = instant_machine();
@@ -89,17 +88,17 @@ TEST(StepModel, PassesAgainForEachWave) {
   EXPECT_NEAR(two.forward_s, one.forward_s, kClose);
   EXPECT_EQ(two.h2d_bytes, one.h2d_bytes + 4 * 40);
   EXPECT_EQ(two.d2h_bytes, one.d2h_bytes + 4 * 40);
-  // What the GPU updates stays there with its sum.
+  // State that the GPU updates stays there with its sum.
   EXPECT_EQ(predict_step(units, each(units, on_gpu), speeds, in_two).d2h_bytes, 0);
-  // The last of three is smaller.
+  // The last of three waves is smaller.
   in_two.waves = {.micro_batches = 5, .of_a_wave = 2};
   const StepPrediction uneven = predict_step(units, resident, speeds, in_two);
   EXPECT_NEAR(uneven.busy(Resource::kGpu), one.busy(Resource::kGpu), kClose);
   EXPECT_EQ(uneven.d2h_bytes, one.d2h_bytes + 2 * 4 * 40);
 }
 
-// Of many waves one stands for all between the first and the last, so that a step of a million
-// takes no longer to predict.
+// One wave stands for all waves between the first and the last, so that predicting a million waves
+// takes no longer.
 TEST(StepModel, TakesTheTimeOfAllWavesFromFourOfThem) {
   const auto units = three_units();
   MachineSpeeds speeds = instant_machine();
@@ -134,7 +133,7 @@ TEST(StepModel, TakesTheTimeOfAllWavesFromFourOfThem) {
 TEST(StepModel, UnpacksEachTimeWhatPassesThrough) {
   const auto units = packed_units();
   auto places = each(units, [](const UnitCost& unit) { return on_cpu(unit, false); });
-  // Forward 2 + 1 and 1 + 3, head 2 + 3 with what the embedding lends, backward 1 + 2 + 6 and 2.
+  // Forward 2 + 1 and 1 + 3, head 2 + 3 including the embedding's part, backward 1 + 2 + 6 and 2.
   EXPECT_NEAR(predict_step(units, places, instant_machine(), {}).step_s, 23, kClose);
   places[1].resident = true;
   EXPECT_NEAR(predict_step(units, places, instant_machine(), {}).step_s, 21, kClose);
@@ -205,7 +204,7 @@ TEST(StepModel, FetchesStreamedUnitsAgainUnlessTheyStayInASlot) {
   const StepPrediction one = predict_step(units, places, speeds, {.prefetch_units = 0});
   EXPECT_NEAR(one.step_s, 30.5, kClose);
   EXPECT_EQ(one.h2d_bytes, 160);
-  // Two: both stay.
+  // Two slots: both stay.
   const StepPrediction two = predict_step(units, places, speeds, {.prefetch_units = 1});
   EXPECT_NEAR(two.step_s, 26.5, kClose);
   EXPECT_EQ(two.h2d_bytes, 120);
@@ -216,11 +215,11 @@ TEST(StepModel, FetchesAStreamedEmbeddingAgainForTheHead) {
   const MachineSpeeds speeds = instant_machine();
   auto places = all_resident_on_cpu(units);
   for (UnitPlacement& place : places) place.resident = false;
-  // Two slots. Forward brings all four, in turn; the head pushes out a block and asks for the
-  // embedding; backward asks for both blocks, and needs none of the embedding's.
+  // Two slots. Forward fetches all four in turn. The head replaces a block and fetches the
+  // embedding again. Backward fetches both blocks; the embedding's backward needs no parameters.
   const StepPrediction prediction = predict_step(units, places, speeds, {.prefetch_units = 1});
   EXPECT_EQ(prediction.h2d_bytes, 2 * (10 + 20 + 20 + 10 + 10 + 20 + 20));
-  // A head with an output matrix of its own does not ask, and a block's slot is not lost to it.
+  // A head with its own output matrix does not fetch the embedding, so a block's slot is kept.
   units.back().lenders.clear();
   EXPECT_EQ(predict_step(units, places, speeds, {.prefetch_units = 1}).h2d_bytes,
             2 * (10 + 20 + 20 + 10 + 20));
@@ -241,14 +240,14 @@ TEST(StepModel, HoldsBackwardBackWhereGradientsHaveNoPlace) {
   units[0].backward_s = 20;
   MachineSpeeds speeds = instant_machine();
   speeds.bus = {.in_bytes_per_s = kAtOnce, .out_bytes_per_s = 4};
-  // As above, but with one place h0's gradient is cast when h1's has left at 26, so the embedding's
-  // backward is 26-46 and not 22-42.
+  // Like the test above, but with one place h0's gradient is cast when h1's has left at 26, so the
+  // embedding's backward is 26-46 rather than 22-42.
   const auto places = all_resident_on_cpu(units);
   EXPECT_NEAR(predict_step(units, places, speeds, {.grad_stages = 2}).step_s, 47, kClose);
   EXPECT_NEAR(predict_step(units, places, speeds, {.grad_stages = 1}).step_s, 51, kClose);
 }
 
-// The head alone, with records of 10 elements that take a second to read, compute and write.
+// The head alone, with records of 10 elements that take a second each to read, compute and write.
 struct Records {
   std::vector<UnitCost> units;
   MachineSpeeds speeds = instant_machine();
@@ -277,8 +276,8 @@ TEST(StepModel, ReadsComputesAndWritesRecordsAtOnce) {
 }
 
 TEST(StepModel, ReadsARecordWhenItsBufferIsWritten) {
-  // Two buffers: the third is read 3-4, when the first was written 2-3; the fourth 4-5, computed
-  // 5-6, then the head.
+  // Two buffers: the third record is read 3-4, after the first was written 2-3; the fourth 4-5,
+  // computed 5-6, then the head.
   Records four(40);
   EXPECT_NEAR(four.predict().step_s, 8, kClose);
   four.options.swap_buffer_elements = 40;
@@ -301,8 +300,8 @@ TEST(StepModel, ReadsAheadUnderBackward) {
   speeds.drives = duplex(100);
   speeds.cpu_adamw_elements_per_s = 10;
   const std::vector<UnitPlacement> places = {on_nvme(units[0], true), on_cpu(units[1], true)};
-  // In the long run the record is there: updated 0-1 and 1-2, forward 1-2, head 2-4, backward 4-9,
-  // with the next read 4-5.
+  // In the long run the record is already there: updated 0-1 and 1-2, forward 1-2, head 2-4,
+  // backward 4-9, with the next read 4-5.
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 9, kClose);
 }
 
@@ -315,7 +314,7 @@ TEST(StepModel, ReadsParametersOnDrivesForUpdateAndBackward) {
     places[block].params_on_nvme = true;
   }
   StepModelOptions options{.prefetch_units = 0, .param_cache_units = 1};
-  // The buffer has h0 from backward to the next update; h1 for forward and h0 for backward are
+  // The buffer holds h0 from backward to the next update; h1 for forward and h0 for backward are
   // read.
   const StepPrediction small = predict_step(units, places, speeds, options);
   EXPECT_EQ(small.nvme_read_bytes, 80);
@@ -323,12 +322,12 @@ TEST(StepModel, ReadsParametersOnDrivesForUpdateAndBackward) {
   EXPECT_EQ(small.h2d_bytes, 160);
   options.param_cache_units = 2;
   EXPECT_EQ(predict_step(units, places, speeds, options).nvme_read_bytes, 0);
-  // Without overlap, forward comes when all units have been updated: h0 is read once more.
+  // Without overlap, forward begins when all units have been updated: h0 is read once more.
   options = {.overlap_update = false, .prefetch_units = 0, .param_cache_units = 1};
   EXPECT_EQ(predict_step(units, places, speeds, options).nvme_read_bytes, 160);
 }
 
-// Ring of two places: the inputs of three blocks, of which the first goes to the host.
+// A ring of two places for the inputs of three blocks, of which the first goes to the host.
 TEST(StepModel, SendsInputsAwayAndBringsThemBack) {
   const UnitCost block{
       .name = "h", .elements = 20, .forward_s = 1, .backward_s = 2, .unit_input_bytes = 10};
@@ -342,17 +341,18 @@ TEST(StepModel, SendsInputsAwayAndBringsThemBack) {
   places[1].activations = ActivationPlace::kOffload;
   MachineSpeeds speeds = instant_machine();
   speeds.bus = duplex(10);
-  // Out 1-2, back 8-9, when the third block's backward is over; wanted at 10.
+  // Out 1-2, back 8-9, when the third block's backward ends; needed at 10.
   const StepPrediction hidden = predict_step(units, places, speeds, {});
   EXPECT_NEAR(hidden.step_s, 13, kClose);
   EXPECT_EQ(hidden.h2d_bytes, 10);
   EXPECT_EQ(hidden.d2h_bytes, 10);
-  // Out 1-6, so the third block waits for the place; back 11-16, and the first block for that.
+  // Out 1-6, so the third block waits for the place; back 11-16, and the first block waits for
+  // that.
   speeds.bus = duplex(2);
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 19, kClose);
 }
 
-// The same two places; the first block's input goes on to a drive, through buffers for one unit's.
+// The same two places; the first block's input continues to a drive, through buffers for one unit.
 TEST(StepModel, SendsInputsOnToTheDrivesAndBringsThemBack) {
   const UnitCost block{
       .name = "h", .elements = 20, .forward_s = 1, .backward_s = 2, .unit_input_bytes = 10};
@@ -367,7 +367,7 @@ TEST(StepModel, SendsInputsOnToTheDrivesAndBringsThemBack) {
   MachineSpeeds speeds = instant_machine();
   speeds.bus = duplex(10);
   speeds.drives = duplex(5);
-  // Out 1-2, written 2-4, read 4-6, back 8-9, wanted at 10: as if it had waited in RAM.
+  // Out 1-2, written 2-4, read 4-6, back 8-9, needed at 10: as if it had waited in RAM.
   const StepPrediction hidden = predict_step(units, places, speeds, {});
   EXPECT_NEAR(hidden.step_s, 13, kClose);
   EXPECT_EQ(hidden.h2d_bytes, 10);
@@ -377,13 +377,13 @@ TEST(StepModel, SendsInputsOnToTheDrivesAndBringsThemBack) {
   // Written 2-12, read 12-22, back 22-23; then backward of two units.
   speeds.drives = duplex(1);
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 26, kClose);
-  // A second one waits until the buffer is free: out 12-13, written 13-23, read 23-33 and back; the
-  // other after that.
+  // A second input waits until the buffer is free: out 12-13, written 13-23, read 23-33 and back;
+  // the other after that.
   places[2].activations = ActivationPlace::kSpill;
   const double one_buffer = predict_step(units, places, speeds, {}).step_s;
   EXPECT_GT(one_buffer, 46);
   EXPECT_LT(predict_step(units, places, speeds, {.spill_units = 2}).step_s, one_buffer);
-  // Where the host computes there is no bus, and no ring.
+  // If the host computes there is no bus and no ring.
   speeds.bus = {};
   places = each(units, [](const UnitCost& unit) { return on_cpu(unit, true); });
   places[1].activations = ActivationPlace::kSpill;
@@ -404,21 +404,21 @@ TEST(StepModel, WritesGradientsAndReadsThemForNextWavesAndTheUpdate) {
                    .in_both_bytes_per_s = 40,
                    .out_both_bytes_per_s = 80};
   StepModelOptions options{.overlap_update = false, .gradient_buffers = 3};
-  // Forward 1 + 3 + 3, head 3, backward 6 + 6 + 2, beside which all is written. Of 4 bytes each the
-  // last three are in their buffers still when they are updated; the head's are read in 1 s.
+  // Forward 1 + 3 + 3, head 3, backward 6 + 6 + 2, during which everything is written. At 4 bytes
+  // each the last three are still in their buffers for their update; the head's are read in 1 s.
   const StepPrediction one = predict_step(units, places, speeds, options);
   EXPECT_NEAR(one.step_s, 24 + 1, kClose);
   EXPECT_NEAR(one.nvme_read_bytes, 4 * 10, kClose);
   EXPECT_NEAR(one.nvme_write_bytes, 4 * 60, kClose);
-  // Half of the work in each of two waves. The second one's head waits for what it adds to, which
-  // is read as soon as a buffer is free.
+  // Each of two waves has half of the work. The second one's head waits for the sum that it adds
+  // to, which is read as soon as a buffer is free.
   options.waves = {.micro_batches = 2, .of_a_wave = 1};
   const StepPrediction two = predict_step(units, places, speeds, options);
   EXPECT_NEAR(two.step_s, 24 + 1, kClose);
   EXPECT_NEAR(two.nvme_read_bytes, 4 * (60 + 10), kClose);
   EXPECT_NEAR(two.nvme_write_bytes, 2 * 4 * 60, kClose);
-  // One buffer: each unit but the first waits until the one before it is written, in 0.5, 1 and
-  // 1 s; and all but the embedding's are read for the update, one after the other: 2, 2 and 1 s.
+  // One buffer: each unit but the first waits until the previous one is written, in 0.5, 1 and 1 s.
+  // All but the embedding's are read for the update, one after another: 2, 2 and 1 s.
   options.waves = {};
   options.gradient_buffers = 1;
   EXPECT_NEAR(predict_step(units, places, speeds, options).step_s, 24 + 2.5 + 5, kClose);
@@ -436,7 +436,7 @@ TEST(StepModel, SharesDramBetweenAdamwAndTheBus) {
   const auto places = all_resident_on_cpu(units);
   // Updated at 1; copied 1-1.2. Updated at 2, copied to 2.2, head to 2.3, backward to 2.8, out.
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 3.0, kClose);
-  // AdamW alone takes all there is. With the bus, each has half: copied 1-1.4, updated at 2.2.
+  // AdamW alone uses the full bandwidth. With the bus, each has half: copied 1-1.4, updated at 2.2.
   speeds.host_copy_bytes_per_s = 100;
   EXPECT_NEAR(predict_step(units, places, speeds, {}).step_s, 3.2, kClose);
 }

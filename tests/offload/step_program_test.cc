@@ -10,7 +10,7 @@ namespace {
 using testing::ElementsAre;
 using Op = StepOp;
 
-// The last unit of three borrows of the first, as a tied head does.
+// The last of three units borrows from the first, like a tied head.
 ProgramUnits tied() {
   static const std::vector<std::vector<int>> lenders = {{}, {}, {0}};
   return {.count = 3, .lenders = [](int unit) -> const std::vector<int>& {
@@ -105,7 +105,7 @@ TEST(StepProgram, CutsWavesOfWhichTheLastMayBeSmaller) {
   EXPECT_EQ(waves.size(2), 1);
 }
 
-// What a pass leaves is what the next one, in the other direction, begins with.
+// The next pass, in the other direction, begins with the units that the last one left.
 TEST(StepProgram, AsksTheHostByTheDirectionOfThePass) {
   const auto ends = [](int unit, PassDirection direction) {
     return direction == PassDirection::kForward ? unit == 0 : unit == 2;

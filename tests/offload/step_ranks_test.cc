@@ -1,4 +1,4 @@
-// Steps of several ranks: worked out by hand, to the second, and what holds for any.
+// Steps of several ranks: computed by hand, to the second, and properties for any step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kSameTime = 1e-9;
 
-// Of two ranks: shards of 10, 20 and 10 elements; those of the whole unit are gathered in 1, 2 and
-// 1 s by link_of_two(), and their sums exchanged in as long.
+// Two ranks with shards of 10, 20 and 10 elements. link_of_two() gathers the whole units in 1, 2
+// and 1 s, and exchanges their sums in the same times.
 std::vector<UnitCost> sharded_units() {
   return {
       {.name = "embedding", .elements = 10, .forward_s = 1, .backward_s = 2, .whole_elements = 20},
@@ -47,25 +47,26 @@ TEST(StepRanks, GatherBesideWhatComputesAndReduceBehindIt) {
   const auto units = sharded_units();
   const StepPrediction step = predict_step(units, shards_on_cpu(units), machine_of_two(), on_two());
   // Gathers 0-1, 1-3 and 3-4, the head's into the embedding's slot; forward 1-2 and 3-6, head 6-9,
-  // reduced 9-10; backward with what is still there 9-17, reduced 17-19; and 17-19, reduced 19-20.
+  // reduced 9-10. Backward of the block, which is still there, 9-17, reduced 17-19; and 17-19,
+  // reduced 19-20.
   EXPECT_NEAR(step.step_s, 20, kSameTime);
   EXPECT_NEAR(step.busy(Resource::kGpu), 17, kSameTime);
   EXPECT_NEAR(step.busy(Resource::kLink), 8, kSameTime);
   EXPECT_NEAR(step.link_exposed_s, 3, kSameTime);  // 0-1, 2-3, 19-20
   EXPECT_NEAR(step.link_bytes, 80 * 2 / 2.0 + 80 * 4 / 2.0, kSameTime);
-  EXPECT_NEAR(step.h2d_bytes, 40 * 2, 1e-6);  // of shards
+  EXPECT_NEAR(step.h2d_bytes, 40 * 2, 1e-6);  // shards only
   EXPECT_NEAR(step.d2h_bytes, 40 * 2, 1e-6);
 }
 
-// Two slots for three blocks: the first block is gathered again while the second is passed, before
-// the sum of that one can be reduced.
+// Two slots for three blocks: the first block is gathered again during the second one's pass,
+// before the second one's sum can be reduced.
 TEST(StepRanks, GatherForTheNextBackwardBeforeTheyReduce) {
   auto units = sharded_units();
   units.insert(units.begin() + 2, 2, units[1]);
   StepModelOptions options = on_two();
   options.prefetch_units = 1;
   const StepPrediction step = predict_step(units, shards_on_cpu(units), machine_of_two(), options);
-  // Forward ends at 12, the head at 15; backward 15-23, 23-31 beside the gather, 31-39, and 39-41,
+  // Forward ends at 12, the head at 15; backward 15-23, 23-31 during the gather, 31-39, and 39-41,
   // whose sum is reduced 41-42.
   EXPECT_NEAR(step.step_s, 42, kSameTime);
 }
@@ -87,9 +88,10 @@ TEST(StepRanks, UpdateAShardOnTheGpuBeforeItIsGathered) {
   for (const UnitCost& unit : units) places.push_back({.gpu_elements = unit.elements});
   MachineSpeeds speeds = machine_of_two();
   speeds.gpu_adamw_elements_per_s = 10;
-  // The embedding's update 0-1 and gather 1-2; the block's update beside its forward, half as fast
-  // each, 2-4 both, then alone 4-5, its gather 5-7; the head's update beside the block's forward,
-  // 7-9, its gather 9-10. Forward ends at 11, the head at 14, all backward at 24, reduced at 25.
+  // The embedding's update 0-1 and gather 1-2. The block's update overlaps its forward, both at
+  // half speed, 2-4, then alone 4-5, its gather 5-7. The head's update overlaps the block's
+  // forward, 7-9, its gather 9-10. Forward ends at 11, the head at 14, all backward at 24, reduced
+  // at 25.
   const StepPrediction step = predict_step(units, places, speeds, on_two());
   EXPECT_NEAR(step.step_s, 25, kSameTime);
   EXPECT_NEAR(step.busy(Resource::kGpu), 1 + 3 + 4 + 3 + 10, kSameTime);
@@ -118,7 +120,7 @@ TEST(StepRanks, HideAFastLinkUnderALongStepAndWaitForASlowOne) {
   EXPECT_EQ(none.bottleneck, Resource::kLink);
 }
 
-// A unit that is whole on each GPU is gathered once a step, after its update.
+// A unit that is whole on each GPU is gathered once per step, after its update.
 TEST(StepRanks, GatherOnceWhatStaysWhole) {
   const auto units = sharded_units();
   std::vector<UnitPlacement> places;

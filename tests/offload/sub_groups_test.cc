@@ -76,7 +76,7 @@ TEST(SubGroups, RefuseTiersThatAreNotTheUnits) {
   EXPECT_THAT(message({{.gpu = 1000}, {.cpu = 2529}}), HasSubstr("h.0 do not add up to its 2530"));
 }
 
-// The shares of all elements up to any sub-group are off by less than the largest sub-group a tier.
+// Up to any sub-group, a tier's share of the elements is off by less than the largest sub-group.
 TEST(SubGroups, GiveEachTierItsShareAllAlong) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     std::mt19937_64 random(seed);
@@ -104,7 +104,7 @@ TEST(SubGroups, GiveEachTierItsShareAllAlong) {
   }
 }
 
-// Of a unit whose parameters are frozen.
+// A unit whose parameters are frozen.
 TEST(SubGroups, LeaveOutAUnitOfWhichNothingIsTrained) {
   std::vector<UnitSpec> units = two_units();
   units.insert(units.begin() + 1, {.name = "frozen", .ranges = {}});

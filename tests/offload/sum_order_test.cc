@@ -14,7 +14,7 @@ using Parts = SumOrder::Parts;
 
 std::string added(const std::string& a, const std::string& b) { return "(" + a + "+" + b + ")"; }
 
-// What is added to what, written out: the definition, level by level.
+// The definition of which values are added, written out level by level.
 std::string definition(const Parts& parts) {
   const std::int64_t of_a_lane = parts.micro_batches / (parts.lanes * parts.rounds);
   std::int64_t micro_batch = 0;
@@ -38,7 +38,7 @@ std::string definition(const Parts& parts) {
   return sum;
 }
 
-// The same by one who goes through the micro-batches, and how many sums that held at most.
+// The same, by walking through the micro-batches, with the largest number of sums held at once.
 struct Walked {
   std::vector<std::string> sums;
   int levels = 0;
@@ -89,7 +89,8 @@ TEST(SumOrder, IsItsDefinitionForEveryNumberOfLanesAndRounds) {
   EXPECT_GT(orders, 500);
 }
 
-// By several ranks, each of which goes through its own, and by one that receives their roots.
+// Reduced by several ranks, each of which walks through its own micro-batches, and by one that
+// receives their roots.
 std::string reduced(const Parts& all, int world) {
   Parts parts{.micro_batches = all.micro_batches / world,
               .lanes = all.lanes / world,

@@ -1,5 +1,5 @@
-// Units cut into shards: what each rank has, and that ranks which each update their own end with
-// the state of one that updates everything.
+// Units cut into shards: the part of each rank, and that ranks which each update their own part end
+// with the state of a single rank.
 #include "offload/unit_shards.h"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,8 @@ void train(ElementType moments, const RankPart& part, State& state) {
   }));
 }
 
-// bf16 moments are rounded by bits of an element's place in the unit, not in the shard.
+// bf16 moments are rounded with bits that depend on an element's place in the unit, not in the
+// shard.
 TEST(UnitShards, EndWithTheStateOfOneRank) {
   for (const ElementType moments : {ElementType::kFp32, ElementType::kBf16}) {
     State one(3000);

@@ -35,7 +35,7 @@ PlannerInput input_with(double forward_s) {
   return input;
 }
 
-// Of which `fixed_gpu` bytes are the micro-batch's.
+// `fixed_gpu`: the part of the fixed bytes that belongs to the micro-batch.
 WhatIfOptions twice_the_tokens(std::uint64_t fixed_gpu = 0) {
   return {.twice_micro_batch = [fixed_gpu](PlannerInput input) -> Result<PlannerInput> {
     for (UnitCost& unit : input.units) {
@@ -84,7 +84,7 @@ TEST(WhatIf, NamesMemoryWhereTheDrivesStandInForIt) {
   PlannerInput input = input_with(0.001);
   input.speeds.drives = duplex(10'000);
   input.rules.params = Tier::kCpu;
-  // RAM for half of the state, the GPU's for none.
+  // RAM for half of the state, and no GPU memory for it.
   input.budget = {.gpu = 20'000, .cpu = 16'160 + 10'000 + 20'000, .nvme = 1 << 20};
   const auto what_ifs =
       what_ifs_of(input, {.more_ram_bytes = 1 << 20,
@@ -104,8 +104,8 @@ TEST(WhatIf, NamesOverlapAndTheBatchWhereTheCpuIsTheBottleneck) {
                  .recompute = Tristate::kOn};
   input.step.overlap_update = false;
   input.budget = {.gpu = 1 << 20, .cpu = 1 << 20, .nvme = 0};
-  // 8.04 of AdamW and 16; overlapped, three of the four seconds of forward hide; with twice the
-  // tokens 8.04 and 32.
+  // 8.04 for AdamW and 16; overlapped, three of the four seconds of forward are hidden; with twice
+  // the tokens 8.04 and 32.
   const auto what_ifs = what_ifs_of(input, twice_the_tokens());
   EXPECT_FALSE(find(what_ifs, Change::kTwiceDrives)) << "there are none in use";
   EXPECT_NEAR(find(what_ifs, Change::kOverlapUpdate)->step_s, 24.04 - 3, 0.02);

@@ -1,4 +1,4 @@
-// Beside what DeepSpeed prints for models that are well known: GiB with two digits.
+// Compared with DeepSpeed's output for well-known models: GiB with two digits.
 #include "offload/planner/zero_estimates.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ void expect_printed(const std::vector<ZeroEstimate>& estimates,
   }
 }
 
-// T5-small: 60,506,624 parameters, of which the embedding has 32,128 x 512.
+// T5-small: 60,506,624 parameters, 32,128 x 512 of them in the embedding.
 TEST(ZeroEstimates, AreDeepSpeedsForT5SmallOnOneGpu) {
   expect_printed(zero3_estimates({60'506'624, 32'128 * 512}, {}),
                  {{true, true, true, 1.52, 0.06},
@@ -53,7 +53,7 @@ TEST(ZeroEstimates, CountBytesPerParameterForZero2) {
   EXPECT_FALSE(one[1].offload_optimizer);
   EXPECT_EQ(one[1].cpu_bytes, 6'000'000'000);
   EXPECT_EQ(one[1].gpu_bytes, 20'000'000'000);
-  // Eight GPUs: each process makes the model in host memory.
+  // Eight GPUs: each process creates the model in host memory.
   const auto eight = zero2_estimates(kBillion, {.gpus_per_node = 8});
   EXPECT_EQ(eight[0].cpu_bytes, 48'000'000'000);
   EXPECT_EQ(eight[0].gpu_bytes, 2'000'000'000);

@@ -172,7 +172,8 @@ TEST_F(RecordImageTest, LeavesZerosBehindThePayload) {
     ASSERT_EQ(b, std::byte{0});
 }
 
-// Reference values of the xxHash project: the format must not depend on who computes it.
+// Reference values of the xxHash project: the format must not depend on the machine that computes
+// it.
 TEST(ChunkHash, IsXxh3WithEveryInstructionSet) {
   EXPECT_EQ(hash_sse2("", 0, 0), 0x2D06800538D394C2U);
   const auto bytes = aio::random_bytes(1 << 20, 9);

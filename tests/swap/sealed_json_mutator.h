@@ -1,4 +1,4 @@
-// SealedJsonMutator: sealed JSON as a bad drive or a stranger would leave it.
+// SealedJsonMutator: sealed JSON as a faulty drive or a stranger would leave it.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,7 @@ class SealedJsonMutator {
     for (std::size_t edits = 1 + below(3); edits > 0; --edits) edit(text);
     return text;
   }
-  // Other content under a checksum that fits: what the seal does not find has to be found by
-  // looking.
+  // Other content with a valid checksum: what the seal cannot detect, the parser must.
   std::string sealed(nlohmann::json content) {
     for (std::size_t edits = 1 + below(3); edits > 0; --edits) edit(content);
     return to_sealed_text(content);

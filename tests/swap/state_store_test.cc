@@ -56,7 +56,7 @@ class StateStoreOn : public aio::EveryBackend {
     EXPECT_OK(found.status());
     return found.ok() && found->size() == 1 ? found->front().condition : StoreCondition::kInUse;
   }
-  // Every file below the folder of all paths, and what it holds.
+  // Every file in the folders of all paths, and its content.
   std::map<std::string, std::string> contents() const {
     std::map<std::string, std::string> files;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
@@ -66,7 +66,7 @@ class StateStoreOn : public aio::EveryBackend {
     }
     return files;
   }
-  // The file and place of a byte of a record, found by the layout alone.
+  // Flips a byte of a record in its file, located by the layout alone.
   void flip_on_disk(const StoreLayout& layout, RecordId id, std::uint64_t offset_in_record) {
     const std::uint64_t at = layout.offset_bytes(id) + offset_in_record;
     // Stripes of 32 KiB in the cycle a, b, a (weights 2 and 1, spread evenly).
@@ -123,13 +123,13 @@ TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {
   EXPECT_EQ(second.error().code(), ErrorCode::kBusy);
   EXPECT_THAT(second.error().message(), HasSubstr(std::to_string(::getpid())));
   EXPECT_EQ(scrub_all().error().code(), ErrorCode::kBusy);
-  // And is not disturbed by the attempt.
+  // And the attempt does not disturb it.
   StoreUser user(*store, *executor_);
   user.write_all(1);
   user.expect_all(1);
 }
 
-// One mark is enough: an earlier version that was killed between two of them left a whole store.
+// One mark suffices: an earlier version that was killed between two marks left a whole store.
 TEST_P(StateStoreOn, KeepsWhatAnEarlierVersionClosed) {
   create().reset();
   std::ofstream(folder_.file("b/sluice-test/closed.json")) << "its mark";
@@ -157,10 +157,10 @@ TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
   user.expect_all(1);
 }
 
-// A newer version may say in another way that a store is of use, and what is damaged says nothing.
+// A newer version may mark a store in another way, and a damaged manifest says nothing.
 TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
   create().reset();
-  // Of the second path: the first would be taken by then.
+  // On the second path, since the first would already be taken.
   const std::string manifest = folder_.file("b/sluice-test/store.json");
   const std::string whole = contents()[manifest];
   auto content = nlohmann::json::parse(whole)["content"];
@@ -204,7 +204,7 @@ TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
   EXPECT_THAT(remove_leftovers(*queue_, options_.paths, of_another)->removed, SizeIs(0));
   const auto sweep = remove_leftovers(*queue_, {options_.paths[0]});
   ASSERT_OK(sweep.status());
-  ASSERT_THAT(sweep->removed, SizeIs(2));  // one a path, also where one alone was given
+  ASSERT_THAT(sweep->removed, SizeIs(2));  // one per path, also if only one path was given
   EXPECT_THAT(sweep->kept, SizeIs(2));
   EXPECT_EQ(sweep->removed[0].run, "test");
   EXPECT_THAT(describe(sweep->removed[0]), HasSubstr("left half-written by process"));
@@ -215,7 +215,7 @@ TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
                                                   "sluice-of-somebody-else"));
 }
 
-// As where the second drive, which may have a mark of a whole store, is not mounted.
+// For example if the second drive, which may have a mark of a whole store, is not mounted.
 TEST_P(StateStoreOn, KeepsThePartsOfAStoreWhoseOtherPartIsMissing) {
   create().reset();
   std::filesystem::rename(folder_.file("b"), folder_.file("unmounted"));
@@ -329,7 +329,7 @@ TEST_P(StateStoreOn, ReportsADamagedRecordByNameWhenItIsRead) {
   ASSERT_OK(user.read(1));
 }
 
-// A write that the drive forgot: the old record, whole, is not accepted for the new one.
+// A write that the drive lost: the old record, whole, is not accepted as the new one.
 TEST_P(StateStoreOn, ReportsAStaleAndASwappedRecord) {
   auto store = create();
   StoreUser user(*store, *executor_);
@@ -338,7 +338,7 @@ TEST_P(StateStoreOn, ReportsAStaleAndASwappedRecord) {
   user.write_all(2);
   user.put_on_disk(2, old);
   EXPECT_THAT(user.read(2).error().message(), HasSubstr("a write was lost"));
-  user.put_on_disk(0, user.image_on_disk(4));  // of equal size
+  user.put_on_disk(0, user.image_on_disk(4));  // equal in size
   EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4 lies in its place"));
 }
 

@@ -1,4 +1,4 @@
-// Store directories when power or calls fail.
+// Store directories during power losses and failing calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ class StoreDirectoryOnSimDrive : public testing::Test {
       EXPECT_OK(files.make_directories("/nvme"));
       EXPECT_OK(files.sync_directory("/"));
     }
-    // As a run leaves it that wrote two files and died.
+    // The state after a run that wrote two files and died.
     void leave_a_dead_run() {
       const auto run = take(1);
       EXPECT_OK(run);
@@ -150,7 +150,7 @@ TEST_F(StoreDirectoryOnSimDrive, TakingReportsEveryCallThatFailsAndCanBeRepeated
           auto run = StoreDirectory::take(*queue, "/nvme", "a", impatient(2));
           const std::uint64_t injected = faults.injected();
           if (injected == 0) ASSERT_OK(run);
-          if (run.ok()) {  // as a retried write may be
+          if (run.ok()) {  // possible, since writes are retried
             faults.set_plan({});
             ASSERT_EQ(machine.take(3).error().code(), ErrorCode::kBusy);
             ASSERT_EQ((*read_owner(*machine.queue, (*run)->path()))->pid, 2);
@@ -200,8 +200,8 @@ TEST_F(StoreDirectoryOnSimDrive, RemovalReportsEveryCallThatFailsAndCanBeRepeate
   EXPECT_GT(failed, 40);
 }
 
-// Between the lock's file and the folder the name is free, and a repeated removal meets the files
-// of whoever took it.
+// Between the removal of the lock's file and of the folder the name is free. A repeated removal
+// then finds the files of the run that took it.
 TEST_F(StoreDirectoryOnSimDrive, ARepeatedRemovalSparesTheRunThatTookTheNameMeanwhile) {
   Machine machine;
   FaultBackend faults(machine.drive, {});
@@ -234,7 +234,7 @@ TEST_F(StoreDirectoryOnSimDrive, LookingReportsEveryCallThatFailsAndHoldsNoLockA
         ASSERT_EQ(found->size(), 1U);
         const FoundRun& run = found->front();
         ASSERT_EQ(run.condition == StoreCondition::kUnknown, !run.problem.ok());
-        if (run.problem.ok()) {  // as a retried read may be
+        if (run.problem.ok()) {  // possible, since reads are retried
           ASSERT_EQ(run.condition, StoreCondition::kLeftover);
           ASSERT_EQ(run.owner->pid, 1);
           ASSERT_GT(run.bytes, 10U);

@@ -206,7 +206,7 @@ TEST_F(StoreDirectoryOnFiles, FindsLiveAndDeadRunsAndWhatTheyHold) {
   EXPECT_EQ(found[5].owner->pid, 9);
   EXPECT_EQ(found[6].run, "unowned");
   EXPECT_EQ(found[6].condition, StoreCondition::kUnknown);
-  // Looking has released every lock.
+  // The inspection has released every lock.
   EXPECT_OK(take("dead"));
   EXPECT_OK(take("garbled"));
 }

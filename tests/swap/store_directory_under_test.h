@@ -26,7 +26,7 @@ constexpr PowerLoss kAllPolicies[] = {PowerLoss::kOrdered, PowerLoss::kAny,
                                       PowerLoss::kDropUnsynced, PowerLoss::kKeepAll,
                                       PowerLoss::kTearLast};
 
-// Never waits for a lock, and says the same at any time and place.
+// Never waits for a lock, and has fixed values for time and place.
 inline RunOptions impatient(std::int64_t pid = 7) {
   return {.self = {.pid = pid, .host = "here", .started_utc = "2026-01-02T03:04:05Z"},
           .lock_wait_ms = 0,

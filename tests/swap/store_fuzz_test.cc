@@ -1,6 +1,6 @@
-// Damaged manifests and record headers of a store: no crash, no read beyond the bytes (each
-// text is copied to memory of its own length, so AddressSanitizer sees it), every refusal a
-// sentence, and what is accepted is consistent.
+// Damaged manifests and record headers of a store: no crash, no read beyond the bytes, a sentence
+// for every refusal, and consistent results. Each text is copied to memory of exact size, so
+// AddressSanitizer detects reads beyond it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,8 @@ StoreLayout test_layout() {
   return std::move(layout).value();
 }
 
-// What is accepted is safe to read by: records one behind the other, none too large for a header.
+// An accepted manifest is safe to read by: records follow each other, and none is too large for a
+// header.
 void expect_consistent(const StoreManifest& manifest) {
   const StoreLayout& layout = manifest.layout;
   ASSERT_LT(manifest.member, layout.options().paths.size());
@@ -63,7 +64,7 @@ void expect_consistent(const StoreManifest& manifest) {
   ASSERT_EQ(layout.total_bytes(), end);
 }
 
-// Half of the texts with a checksum that fits.
+// Half of the texts have a valid checksum.
 Counts fuzz_texts(int inputs, std::uint64_t seed, const std::string& whole,
                   const std::function<Status(std::string_view)>& parse) {
   SealedJsonMutator mutator(seed);
@@ -80,7 +81,7 @@ Counts fuzz_texts(int inputs, std::uint64_t seed, const std::string& whole,
   return counts;
 }
 
-// Bytes of a header are changed, half of the times under a checksum of its own that fits.
+// Changes bytes of a header, half of the time with a valid checksum.
 Counts fuzz_headers(int inputs, std::uint64_t seed) {
   constexpr RecordShape kShape = {.store_id = 0xABCD,
                                   .record = 7,
@@ -101,7 +102,7 @@ Counts fuzz_headers(int inputs, std::uint64_t seed) {
   for (int i = 0; i < inputs && !testing::Test::HasFailure(); ++i) {
     std::copy(whole.begin(), whole.end(), image.bytes().begin());
     for (std::uint64_t edits = 1 + random() % 3; edits > 0; --edits) {
-      // Most often where the fields are, in whole words too.
+      // Mostly within the fields, also in whole words.
       const std::size_t at = random() % (random() % 4 == 0 ? kRecordHeaderBytes : 72);
       const std::uint64_t word = random() % 2 == 0 ? random() : ~std::uint64_t{0} >> random() % 64;
       std::memcpy(image.bytes().data() + std::min(at, kRecordHeaderBytes - 8), &word,
@@ -115,7 +116,7 @@ Counts fuzz_headers(int inputs, std::uint64_t seed) {
       ++counts.refused;
       expect_sentence(header.error());
     } else {
-      ++counts.accepted;  // what is changed then is checksums of chunks
+      ++counts.accepted;  // the changes were in checksums of chunks
       EXPECT_TRUE(same_fields);
       EXPECT_TRUE(same || i % 2 == 0);
     }

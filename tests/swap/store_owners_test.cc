@@ -1,4 +1,4 @@
-// Store directories of other machines and processes, and many that want one at once.
+// Store directories of other machines and processes, and many processes that want one at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ RunOptions on_another_machine(std::int64_t pid) {
   return options;
 }
 
-// As on NFS.
+// Like on NFS.
 RunOptions without_shared_locks() {
   RunOptions options = impatient(8);
   options.self.boot_id = "b-2";
@@ -106,7 +106,7 @@ TEST_F(StoreDirectoryOnFiles, OfAnotherMachineIsRefusedHoweverOftenAndLeftAsItWa
   }
 }
 
-// Whoever has a local drive over the network holds locks that its server does not see.
+// A machine that mounts the local drive over the network holds locks that its server does not see.
 TEST_F(StoreDirectoryOnFiles, OfAnotherMachineIsRefusedOnALocalDriveToo) {
   { ASSERT_OK(take("a", on_another_machine(4711))); }
   const auto run = take("a");
@@ -170,8 +170,8 @@ TEST_F(StoreDirectoryOnFiles, WaitsForALockThatIsHeldForAMoment) {
   release.join();
 }
 
-// Everybody takes, removes and looks at one name at once: never two holders, never another error
-// than that it is busy.
+// All threads take, remove and inspect one name at once: never two holders, and never another error
+// than "busy".
 TEST_F(StoreDirectoryOnFiles, HasOneHolderWhileManyTakeAndRemoveIt) {
   constexpr int kTakesEach = 25;
   std::atomic<int> takers{3};
@@ -225,7 +225,7 @@ TEST_F(StoreDirectoryOnFiles, HasOneHolderWhileManyTakeAndRemoveIt) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-// In a process of its own: takes the run, says so, and waits to be killed.
+// In a separate process: takes the run, reports that, and waits to be killed.
 [[noreturn]] void take_and_wait(const std::string& path, int say) {
   const auto backend = make_backend_or_die(BackendKind::kPosix);
   const auto queue = make_queue_or_die(*backend, {});

@@ -1,4 +1,4 @@
-// A small store's records, and a user that writes content it can predict.
+// A small store's records, and a user that writes predictable content.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace sluice::swap {
 
-// Of several sizes: odd ones, one of less than a chunk, two equal ones.
+// Several sizes: odd ones, one of less than a chunk, two equal ones.
 inline std::vector<RecordSpec> test_records() {
   return {{"h.0", 0, 30'000, 300'000},
           {"h.0", 30'000, 1000, 10'001},
@@ -62,7 +62,7 @@ class StoreUser {
     }
   }
 
-  // Behind the store's back, as a drive that errs would do it.
+  // Bypasses the store, like a faulty drive.
   std::vector<std::byte> image_on_disk(RecordId id) {
     const Status done = transfer([&](RecordIo& io) { store_.read(io, id, image(id)); });
     EXPECT_TRUE(done.ok());

@@ -19,7 +19,7 @@ DuplexRates rates(double in, double out, double in_both, double out_both) {
           .out_both_bytes_per_s = out_both};
 }
 
-// A drive of one pipe for both directions.
+// A drive with one pipe for both directions.
 PathSpeed drive(double bytes_per_s, int sharers = 1) {
   return {.rates = rates(bytes_per_s, bytes_per_s, bytes_per_s / 2, bytes_per_s / 2),
           .sharers = sharers};
@@ -28,10 +28,10 @@ PathSpeed drive(double bytes_per_s, int sharers = 1) {
 TEST(PathWeights, ADriveIsWorthWhatItReadsAndWritesBack) {
   EXPECT_DOUBLE_EQ(swap_bytes_per_s(rates(6, 6, 3, 3)), 3);
   EXPECT_DOUBLE_EQ(swap_bytes_per_s(rates(6, 6, 6, 6)), 6);
-  // In the second that six bytes are read one is written, and the other five at 2 a second.
+  // While six bytes are read in a second one is written, and the other five follow at 2 per second.
   EXPECT_DOUBLE_EQ(swap_bytes_per_s(rates(6, 2, 6, 1)), 6 / 3.5);
   EXPECT_DOUBLE_EQ(swap_bytes_per_s(rates(2, 6, 1, 6)), 6 / 3.5);
-  // Not measured at once: by turns.
+  // Not measured simultaneously: the directions alternate.
   EXPECT_DOUBLE_EQ(swap_bytes_per_s(rates(6, 3, 0, 0)), 2);
   EXPECT_EQ(swap_bytes_per_s(rates(6, 0, 3, 0)), 0);
 }
@@ -48,7 +48,7 @@ TEST(PathWeights, TheSlowestForItsWeightHoldsUpTheOthers) {
   EXPECT_DOUBLE_EQ(striped_rates(paths, std::vector{1, 1}).in_bytes_per_s, 4);
   EXPECT_DOUBLE_EQ(striped_rates(paths, std::vector{3, 1}).in_bytes_per_s, 8);
   EXPECT_DOUBLE_EQ(striped_rates(paths, std::vector{3, 1}).out_both_bytes_per_s, 4);
-  // A bus, say, lets both do three quarters of what they could.
+  // Something else, such as a bus, lets both do three quarters of what they could.
   const DuplexRates other =
       with_other_weights(rates(6, 6, 3, 3), paths, std::vector{3, 1}, std::vector{1, 1});
   EXPECT_DOUBLE_EQ(other.in_bytes_per_s, 3);
@@ -75,7 +75,7 @@ TEST(PathWeights, ThatFitStayAndOthersAreLoweredNoFurtherThanNeeded) {
   EXPECT_FALSE(weights_within(one_is_full, std::vector{1, 1}, 10).has_value());
 }
 
-// The rate, of what the wanted shares have, of the best shares that the rooms allow; by bisection.
+// The rate of the best shares that the rooms allow, relative to the wanted shares; by bisection.
 double best_rate(const std::vector<double>& wanted, const std::vector<double>& most) {
   double low = 0;
   double high = 1;

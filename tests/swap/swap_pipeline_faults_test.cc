@@ -1,6 +1,6 @@
-// One pass of a pipeline with every transfer made to fail in turn, once and for good. Afterwards
-// each record is compared with the model: what was not handed to write() is as it was, what was
-// written is as computed, and only a write that failed may leave a record that cannot be read.
+// One pass of a pipeline with each transfer failing in turn, once and permanently. Afterwards each
+// record is compared with the model. Records not passed to write() are unchanged, written ones are
+// as computed, and only a failed write may leave an unreadable record.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class FaultyPass {
                            {"ln_f", 0, 30'000, 30'000}},
                .queue = {.block_bytes = 16 * kKiB, .queue_depth = 8, .max_retries = 2}}) {}
 
-  // False once the plan's fault was not met.
+  // False if the plan's fault did not happen.
   bool run(const FaultPlan& plan, bool persistent, Tally& tally) {
     const std::vector<RecordId> sequence = {0, 1, 2, 3, 4, 4, 0, 3, 2, 1, 0};
     faults_.set_plan(plan);
@@ -160,7 +160,7 @@ TEST(SwapPipelineFaults, AfterAnErrorNothingIsWrittenAnyMore) {
   ASSERT_OK(swap.step(1));
   faults.set_plan(FaultPlan::of(
       {.fault = FaultKind::kEio, .persistent = true, .targets = {FaultTarget::kRead}}));
-  ASSERT_OK(swap.pipeline().next().status());  // its buffer is free, and so 4 or 5 is read
+  ASSERT_OK(swap.pipeline().next().status());  // frees its buffer, so 4 or 5 is read
   Status failed;
   while (failed.ok() && swap.pipeline().expected() > 0) failed = swap.pipeline().next().status();
   ASSERT_FALSE(failed.ok());

@@ -91,7 +91,8 @@ TEST_P(SwapPipelineOn, CancelLeavesEveryRecordWholeAtAnyMoment) {
       ++cancelled;
     }
     swap.stop_pipeline();
-    // Writes that were in flight have finished, so each record is whole, if maybe an older one.
+    // Writes that were in flight have finished, so each record is whole, though it may be an older
+    // one.
     for (const RecordId id : swap.all_records()) {
       ASSERT_TRUE(swap.store().generation(id).has_value());
       EXPECT_LE(*swap.store().generation(id), swap.model_generation(id));
@@ -288,7 +289,7 @@ class SwapPipelineTime : public SwapPipelineOnSim {
                              .queue = {.block_bytes = 16 * kKiB, .queue_depth = 16}});
     return *swap_;
   }
-  // In milliseconds of virtual time.
+  // Returns milliseconds of virtual time.
   double pass(double compute_ms = 0) {
     const std::int64_t begin_ns = loop_.now_ns();
     swap_->pipeline().expect(swap_->all_records());
@@ -350,7 +351,7 @@ TEST_F(SwapPipelineTime, BurstsNeverMixDirectionsAndSaveTurnarounds) {
   make_swap(/*half_duplex=*/true, {.buffers = 8, .order = Order::kBursts});
   const double bursts_ms = pass();
   EXPECT_FALSE(watched_->both_directions_at_once());
-  constexpr double kTurns = 2.0 * kRecords / 4;  // of 0.5 ms each
+  constexpr double kTurns = 2.0 * kRecords / 4;  // 0.5 ms each
   EXPECT_LE(bursts_ms, 2 * kRecords + kTurns * 0.5 + 10);
   EXPECT_GE(mixed_ms, bursts_ms);
 }
@@ -435,7 +436,7 @@ TEST_F(SwapPipelineOnSim, FindsADamagedRecordAndDoesNotWriteIt) {
     EXPECT_EQ(worked.error().code(), ErrorCode::kCorrupt);
     EXPECT_THAT(worked.error().message(), HasSubstr("record h.1[0..20000)"));
   }
-  ASSERT_OK(swap.step(0));  // the others go on
+  ASSERT_OK(swap.step(0));  // the others continue
   ASSERT_OK(swap.pipeline().drain());
   EXPECT_EQ(swap.store().generation(2), generation);
   EXPECT_EQ(swap.user().image_on_disk(2), bytes);

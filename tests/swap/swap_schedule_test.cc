@@ -1,5 +1,5 @@
-// Random users of a schedule, against the rules that it promises. No IO: transfers end when the
-// test says so, in any order.
+// Random users of a schedule, checked against its promises. No IO: transfers end when the test says
+// so, in any order.
 #include "swap/swap_schedule.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ class RandomUser {
     }
     EXPECT_TRUE(waiting == 0 || !in_flight_.empty()) << "idle while there is work";
   }
-  // Every loan comes back, and then whatever was expected is given out.
+  // Returns every loan; then every expected record is lent.
   void finish() {
     while (!testing::Test::HasFailure()) {
       while (!loans_.empty()) put_back(0, true);
@@ -121,7 +121,8 @@ TEST(SwapSchedule, NeverBreaksItsRulesNorDeadlocksWhateverTheOrderOfEvents) {
   }
 }
 
-// With reads and writes to do, turns change after the quota, not before and not much later.
+// With both reads and writes pending, the direction changes after the quota, not before and not
+// much later.
 TEST(SwapSchedule, ChangesTheDirectionWhenABurstHadItsRecords) {
   SwapSchedule schedule({.buffers = 6, .records = 100, .burst_records = 2});
   std::vector<RecordId> all(100);
@@ -143,7 +144,7 @@ TEST(SwapSchedule, ChangesTheDirectionWhenABurstHadItsRecords) {
     while (schedule.due_state() == State::kReady) schedule.write(schedule.give_due().buffer);
   }
   ASSERT_GT(bursts.size(), 20U);
-  EXPECT_EQ(bursts.front(), 6);  // nothing else to do
+  EXPECT_EQ(bursts.front(), 6);  // no other work
   for (std::size_t i = 1; i + 2 < bursts.size(); ++i) {
     EXPECT_GE(bursts[i], 2) << "burst " << i;
     EXPECT_LE(bursts[i], 6) << "burst " << i;
@@ -156,7 +157,7 @@ TEST(SwapSchedule, HandsABufferOnAfterItsWriteAndReadsOthersMeanwhile) {
   schedule.expect(sequence);
   const auto first = schedule.start_next();
   ASSERT_TRUE(first && first->record == 0 && !first->is_write);
-  const auto ahead = schedule.start_next();  // past the second use of 0
+  const auto ahead = schedule.start_next();  // beyond the second use of 0
   ASSERT_TRUE(ahead && ahead->record == 1);
   schedule.ended(first->buffer);
   EXPECT_FALSE(schedule.give_due().forwarded);

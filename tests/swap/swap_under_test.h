@@ -1,4 +1,4 @@
-// A store with a pipeline over it, and a byte-for-byte model of what its records must hold.
+// A store with a pipeline over it, and a byte-for-byte model of its records.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ struct SwapUnderTestOptions {
   std::vector<RecordSpec> records = test_records();
   aio::IoQueue::Options queue{.block_bytes = 64 * kKiB, .queue_depth = 16};
   bool two_queues = true;
-  int spare_buffers = 0;  // of the pool, beyond the pipeline's
+  int spare_buffers = 0;  // in the pool, in addition to the pipeline's
   int threads = 1;
 };
 
@@ -100,7 +100,7 @@ class SwapUnderTest {
     return all;
   }
 
-  // The loan is of this record and holds what the model says, in its generation.
+  // The loan is for this record and has the model's content and generation.
   void expect_as_modelled(const SwapPipeline::Loan& loan, RecordId record) {
     ASSERT_EQ(loan.record(), record);
     const auto payload = loan.image().payload();
@@ -110,8 +110,8 @@ class SwapUnderTest {
       ASSERT_EQ(*loan.check_generation(), generation_[record]);
     }
   }
-  // What a kernel would do. The change depends on old content, place and version, so one that is
-  // lost, doubled, or made to other bytes shows.
+  // Changes bytes like a kernel would. The change depends on old content, place and version, so a
+  // change that is lost, doubled, or applied to other bytes shows.
   Status change(SwapPipeline::Loan& loan) {
     const std::uint64_t chunk_bytes = loan.image().shape().chunk_bytes;
     const std::uint64_t version = loan.next_generation();
@@ -120,7 +120,7 @@ class SwapUnderTest {
       aio::change_bytes(data, first, version);
     });
   }
-  // As if the change of `record` had been written.
+  // Changes the model as if the change of `record` had been written.
   void change_model(RecordId record) {
     const std::uint64_t version = ++generation_[record];
     aio::change_bytes(content_[record], 0, version);
@@ -142,14 +142,14 @@ class SwapUnderTest {
     return pipeline_->drain();
   }
 
-  // Past the pipeline: what is on the disk is whole and as modelled.
+  // Reads past the pipeline: the record on the disk is whole and equals the model.
   void expect_on_disk(RecordId id) {
     ASSERT_EQ(store_->generation(id), generation_[id]) << store_->name(id);
     ASSERT_OK(user_->read(id));
     const auto payload = user_->image(id).subspan(kRecordHeaderBytes, content_[id].size());
     ASSERT_TRUE(aio::same_bytes(payload, content_[id])) << store_->name(id);
   }
-  // The same of an older generation.
+  // The same for an older generation.
   void expect_on_disk_as_of(RecordId id, std::uint64_t generation) {
     std::vector<std::byte> content = StoreUser::content(*store_, id, 1);
     for (std::uint64_t version = 2; version <= generation; ++version)

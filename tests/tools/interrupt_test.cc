@@ -11,11 +11,11 @@
 namespace sluice::tools {
 namespace {
 
-constexpr int kWentOn = 7;  // an exit code that nothing else has
+constexpr int kWentOn = 7;  // a unique exit code
 
 void send(int number) { kill(getpid(), number); }
 
-// Until the signal thread has taken what was sent.
+// Waits until the signal thread has handled the signal.
 void wait_for(const Interrupt& interrupt) {
   while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
@@ -32,7 +32,7 @@ sigset_t signals_pending() {
   return waiting;
 }
 
-// Each statement runs in a process of its own.
+// Each statement runs in its own process.
 TEST(InterruptDeathTest, TheFirstSignalIsAFlagAndTheSecondOneEndsTheProcess) {
   for (const int first : {SIGINT, SIGTERM}) {
     EXPECT_EXIT(
@@ -65,7 +65,7 @@ TEST(InterruptDeathTest, ALostConnectionMaySendSeveralSignals) {
       testing::ExitedWithCode(kWentOn), "");
 }
 
-// Slurm's --signal comes minutes before its SIGTERM, and the save may take longer than that.
+// Slurm's --signal comes minutes before its SIGTERM, and the save may take longer.
 TEST(InterruptDeathTest, ASchedulersWarningAsksForASaveAndIsNotTheFirstOfTwo) {
   for (const int warning : {SIGUSR1, SIGUSR2}) {
     EXPECT_EXIT(
@@ -74,7 +74,7 @@ TEST(InterruptDeathTest, ASchedulersWarningAsksForASaveAndIsNotTheFirstOfTwo) {
           const Interrupt interrupt;
           send(warning);
           wait_for(interrupt);
-          if (warning == SIGUSR1) std::this_thread::sleep_for(kSameStop);  // once is enough
+          if (warning == SIGUSR1) std::this_thread::sleep_for(kSameStop);  // once suffices
           send(SIGTERM);
           send(warning);
           for (sigset_t waiting = signals_pending(); !sigisemptyset(&waiting);)
@@ -95,7 +95,7 @@ TEST(InterruptDeathTest, ASchedulersWarningAsksForASaveAndIsNotTheFirstOfTwo) {
   }
 }
 
-// Who ends a job signals the process, its group and its parent, which passes the signal on.
+// A tool that ends a job signals the process, its group and its parent, which passes the signal on.
 TEST(InterruptDeathTest, ASignalThatComesTwiceIsOneStop) {
   for (const int first : {SIGINT, SIGTERM}) {
     EXPECT_EXIT(
@@ -136,7 +136,7 @@ TEST(InterruptDeathTest, StopsWithoutASignalAsByOne) {
       testing::KilledBySignal(SIGTERM), "");
 }
 
-// The thread's standard error is a full pipe that nobody reads.
+// The thread's standard error is a full pipe without a reader.
 TEST(InterruptDeathTest, EndsTheProcessThoughItsNoticeCannotBeWritten) {
   EXPECT_EXIT(
       {

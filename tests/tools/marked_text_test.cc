@@ -28,7 +28,7 @@ TEST(MarkedText, EscapesWhatWouldChangeATerminalAndNothingElse) {
 TEST(MarkedText, ShowsWhatIsNotUtf8ByteByByte) {
   EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");
   EXPECT_EQ(printable("\xc0\x9b"), "\\xc0\\x9b");   // an overlong control character
-  EXPECT_EQ(printable("\xed\xa0\x80"), "\\ud800");  // half of a pair
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\ud800");  // half of a surrogate pair
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
   EXPECT_EQ(printable("\xe2\x82z"), "\\xe2\\x82z");
 }

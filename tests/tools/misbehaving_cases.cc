@@ -1,4 +1,4 @@
-// A test program whose cases do what tests/run_cases.py has to tell apart; run_cases_test.py runs
+// A test program whose cases do what tests/run_cases.py has to distinguish; run_cases_test.py runs
 // it.
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kBeginNs = 5 * ShareLog::kSecondNs;
 
-// Asked ten times a second for so many seconds, at an even pace.
+// Calls ten times a second for this many seconds, with steady progress.
 std::vector<std::string> lines_in(std::int64_t seconds) {
   ShareLog log("reading");
   std::vector<std::string> lines;
@@ -25,7 +25,7 @@ std::vector<std::string> lines_in(std::int64_t seconds) {
 
 TEST(ShareLog, SaysNothingOfWhatIsQuick) {
   EXPECT_TRUE(lines_in(1).empty());
-  EXPECT_TRUE(lines_in(10).empty());  // it ends where the first would be due
+  EXPECT_TRUE(lines_in(10).empty());  // ends when the first line would be due
 }
 
 TEST(ShareLog, SaysHowFarAndHowLongFewTimes) {

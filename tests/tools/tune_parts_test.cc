@@ -1,4 +1,4 @@
-// What `sluice tune` is made of beside the search: dimensions, fractions, merged files, messages.
+// The parts of `sluice tune` other than the search: dimensions, fractions, merged files, messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -123,7 +123,7 @@ TEST(TuneSpace, VariesOnlyWhatHasAnEffect) {
 
 TEST(TuneSpace, CutsAStepOfSeveralMicroBatchesIntoWaves) {
   PlanFacts facts = kAllTiers;
-  facts.wave_micro_batches = 3;  // the plan's
+  facts.wave_micro_batches = 3;  // the plan's value
   EXPECT_THAT(labels(named(space(facts), "wave_micro_batches")), ElementsAre("1", "2", "3", "4"));
   EXPECT_THAT(names(space(facts)), testing::Contains("wave_micro_batches"));
   EXPECT_THAT(names(space(facts, {.keep = {"placement.wave_micro_batches"}})),
@@ -172,7 +172,7 @@ TEST(TuneSpace, RefusesAKeyThatIsBothVariedAndKept) {
   EXPECT_THAT(refused.error().message(), HasSubstr("both name aio.block_size"));
 }
 
-// "auto" leaves it to the plan, and is no wish.
+// "auto" leaves it to the planner, and does not count as a setting.
 TEST(TuneSpace, VariesWhatTheConfigurationLeavesOpen) {
   config::Sources with = sources();
   with.overrides = {"placement.optimizer_fractions=auto"};
@@ -255,7 +255,7 @@ TEST(MergedConfig, IsTheUsersFileWithTheChangesInIt) {
   EXPECT_EQ(json["gradient_accumulation_steps"], 2);
   EXPECT_EQ(json["train_micro_batch_size_per_gpu"], 6);
   EXPECT_EQ(json["aio"], (nlohmann::ordered_json{{"queue_depth", 16}}));
-  EXPECT_FALSE(json.contains("run"));  // nothing that the user did not say
+  EXPECT_FALSE(json.contains("run"));  // only what the user set
   EXPECT_EQ(json.begin().key(), "train_batch_size");
 }
 

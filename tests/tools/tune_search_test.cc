@@ -25,20 +25,20 @@ std::vector<Dimension> grid(const std::vector<int>& sizes, const Point& start,
   return dimensions;
 }
 
-// A machine that is a function. Time passes with trials alone.
+// A machine that is a function. Only trials take time.
 class FakeSubject : public TuneSubject {
  public:
   using Cost = std::function<double(const Point&)>;
   explicit FakeSubject(Cost cost) : cost_(std::move(cost)) {}
 
-  Cost predicted;                                    // none: not known
-  std::function<std::string(const Point&)> refuses;  // by the plan
-  std::function<std::string(const Point&)> fails;    // when it runs
+  Cost predicted;                                    // none: unknown
+  std::function<std::string(const Point&)> refuses;  // refused by the plan
+  std::function<std::string(const Point&)> fails;    // fails when it runs
   std::function<std::string(const Point&)> run_id;
   std::function<double(const Point&)> drift;  // factor of the n-th measurement of a point
   double seconds = 1e9;
   double trial_s = 1;
-  double error = 0;  // of the step
+  double error = 0;  // error of the step time
   int interrupted_after = 1 << 30;
   std::vector<Point> measured;
 
@@ -74,7 +74,7 @@ TuneResult search(const std::vector<Dimension>& dimensions, FakeSubject& subject
 
 const Point& best_of(const TuneResult& result) { return result.rows.at(result.best.value()).point; }
 
-// A valley with its lowest point anywhere.
+// A valley with its lowest point at `lowest`.
 FakeSubject::Cost valley(const Point& lowest) {
   return [lowest](const Point& point) {
     double cost = 1;
@@ -101,14 +101,15 @@ TEST(TuneSearch, FindsTheLowestPointOfASeparableCostInAFewTrials) {
     const TuneResult result = search(dimensions, subject);
     EXPECT_EQ(best_of(result), lowest);
     EXPECT_EQ(result.end, TuneEnd::kNothingFaster);
-    // Of 2520 points: each is walked to once, and its neighbours are looked at once more.
+    // There are 2520 points. The search walks to each at most once, and tries its neighbours once
+    // more.
     most = std::max(most, subject.measured.size());
   }
   EXPECT_LE(most, 40U);
 }
 
 TEST(TuneSearch, FindsTheLowestPointWhereTwoDimensionsLeanOnEachOther) {
-  // A larger first choice wants a smaller second one, as a micro-batch wants recomputing.
+  // A larger first choice needs a smaller second one, like a micro-batch and recomputing.
   const auto cost = [](const Point& point) {
     const double x = point[0];
     const double y = point[1];
@@ -144,7 +145,8 @@ TEST(TuneSearch, MeasuresNothingTwiceButStartAndBestAtTheEndByTurns) {
 }
 
 TEST(TuneSearch, DoesNotComeBackToWhatWasFarFromTheBest) {
-  // The second dimension improves, so there is a second pass; the first has a bad and a close one.
+  // The second dimension improves, so there is a second pass. The first dimension has a bad choice
+  // and a close one.
   FakeSubject subject([](const Point& point) {
     return std::vector<double>{1, 1.5}[static_cast<std::size_t>(point[0])] *
            std::vector<double>{1, 1.05}[static_cast<std::size_t>(point[1])] *
@@ -264,7 +266,7 @@ TEST(TuneSearch, StopsWhenTheTimeIsUsedAndKeepsSomeForTheEnd) {
     const auto dimensions = grid({7, 7}, {0, 0});
     const TuneResult result = search(dimensions, subject);
     EXPECT_EQ(result.end, TuneEnd::kTimeUsed) << seconds;
-    EXPECT_GT(subject.seconds, -1) << seconds;  // at most the trial that had begun
+    EXPECT_GT(subject.seconds, -1) << seconds;  // at most the trial in progress
     if (seconds > 10) {
       EXPECT_EQ(result.confirmation.value().best_step_s.size(), 2U);
     }

@@ -30,13 +30,13 @@ TEST(Utf8Stream, GivesEachCharacterWithItsLastByte) {
   EXPECT_EQ(pieces("\xE2\x82"), (Pieces{"", "", "\uFFFD"}));
 }
 
-// Expected: what Python's bytes.decode(errors="replace") makes of them.
+// Expected values: the results of Python's bytes.decode(errors="replace").
 TEST(Utf8Stream, ReplacesWhatIsNoUtf8) {
   EXPECT_EQ(whole("\xFF\xFE"), "\uFFFD\uFFFD");
   EXPECT_EQ(whole("a\x80z"), "a\uFFFDz");
   EXPECT_EQ(whole("\xC0\x80"), "\uFFFD\uFFFD");                      // overlong
   EXPECT_EQ(whole("\xE2\x82z"), "\uFFFDz");                          // cut short
-  EXPECT_EQ(whole("\xE2\xE2\x82\xAC"), "\uFFFD€");                   // and begun anew
+  EXPECT_EQ(whole("\xE2\xE2\x82\xAC"), "\uFFFD€");                   // followed by a new character
   EXPECT_EQ(whole("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");            // a surrogate
   EXPECT_EQ(whole("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD");  // above U+10FFFF
   EXPECT_EQ(whole("\xF0\x9F\xA6"), "\uFFFD");

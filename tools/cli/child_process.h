@@ -1,12 +1,12 @@
-// ChildProcess: a program that is asked line by line, and answers each line with one line.
+// ChildProcess: a child program that reads one line per request and answers it with one line.
 //
-// The child has one end of a socket as its standard input, and answers there; its standard output
-// and error are this program's standard error, or a file. The destructor closes the socket,
-// whereupon a child that reads its input ends, and waits for it.
+// The child reads from one end of a socket as its standard input and writes its answers there. Its
+// standard output and error are redirected to this program's standard error, or to a file. The
+// destructor closes the socket, which ends a child that reads its input, and waits for the child.
 //
 // Threads: one.
-// Errors:  kNotFound where the program cannot be started; kIo where it ended instead of answering,
-//          and how: what it printed itself is where its standard error goes.
+// Errors:  kNotFound if the program cannot be started; kIo if it ended instead of answering. The
+//          message says how it ended; what the child printed is where its standard error goes.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ namespace sluice::tools {
 class ChildProcess {
  public:
   struct Options {
-    int output = 2;          // a descriptor: what the child's output and error become
-    bool own_group = false;  // a terminal's Ctrl-C does not reach it
+    int output = 2;          // descriptor that becomes the child's standard output and error
+    bool own_group = false;  // keeps a terminal's Ctrl-C from reaching the child
   };
   // words[0]: the program's path.
   static Result<ChildProcess> start(const std::vector<std::string>& words, const Options& options);
@@ -32,26 +32,28 @@ class ChildProcess {
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) = delete;
 
-  // Without line ends. An answer has at most 64 MiB.
+  // Lines and answers have no line ends. An answer has at most 64 MiB.
   Result<std::string> ask(const std::string& line);
-  // `go_on` is called ten times a second while there is no answer; if it returns false: kCancelled.
+  // Calls `go_on` ten times a second while waiting for the answer; returns kCancelled once it
+  // returns false.
   Result<std::string> ask(const std::string& line, const std::function<bool()>& go_on);
 
-  // SIGTERM, and SIGKILL if that has not ended it within this time. Nothing can be asked
-  // afterwards.
+  // Sends SIGTERM, then SIGKILL if the child has not ended after `patience_s`. ask() must not be
+  // called afterwards.
   void stop(double patience_s);
 
-  // Whether it has not ended yet; does not wait.
+  // Whether the child is still running; does not wait.
   bool runs();
-  // Closes the socket: a child that reads its input sees its end. Nothing can be asked afterwards.
+  // Closes the socket, so that the child reads the end of its input. ask() must not be called
+  // afterwards.
   void end_input();
-  // Likewise, and lets it go on by itself.
+  // Closes the socket and detaches from the child, which keeps running.
   void leave();
 
   int process() const { return process_; }  // -1: it has ended
-  // "by signal 9 (Killed)", "with exit code 1", where it ended by itself; else empty.
+  // "by signal 9 (Killed)" or "with exit code 1" if the child ended by itself; otherwise empty.
   const std::string& ending() const { return ending_; }
-  int ended_by_signal() const { return ended_by_signal_; }  // 0: by none
+  int ended_by_signal() const { return ended_by_signal_; }  // 0: none
 
  private:
   ChildProcess(std::string program, int socket, int process)
@@ -65,7 +67,7 @@ class ChildProcess {
   int process_ = -1;
   std::string ending_;
   int ended_by_signal_ = 0;
-  std::string read_;  // after the last answer
+  std::string read_;  // received after the last answer
 };
 
 }  // namespace sluice::tools

@@ -18,7 +18,8 @@ std::vector<std::string> split(std::string_view text, char at) {
   return parts;
 }
 
-// By the names of its validators, or as CLI::IsMember writes them: "TEXT:{uint16,uint32}".
+// The kind of value, from validators' names or the form that CLI::IsMember writes:
+// "TEXT:{uint16,uint32}".
 void read_validators(CLI::Option& option, OptionModel& model) {
   for (int i = 0;; ++i) {
     const CLI::Validator* validator = nullptr;

@@ -1,5 +1,5 @@
-// CommandModel: the commands and options of a program as plain data, read from CLI11's own model of
-// them: what shells complete and manual pages say is what the program takes.
+// CommandModel: the commands and options of a program as plain data, read from CLI11's own model,
+// so that shell completion and manual pages match what the program accepts.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,15 +11,15 @@ namespace sluice::tools {
 
 enum class ValueKind : std::uint8_t {
   kNone,    // a flag
-  kInline,  // a flag that may have one behind "=": --resume=NAME
+  kInline,  // a flag with an optional value: --resume=NAME
   kChoice,  // one of OptionModel::choices
   kKey,     // KEY=VALUE of a configuration
-  kNumber,  // or something else that cannot be completed
-  kFile,    // a file or a folder, or a text
+  kNumber,  // or another value without completion
+  kFile,    // a file, a folder or a text
 };
 
 struct OptionModel {
-  std::vector<std::string> names;  // "-o", "--out"; of a positional its name: "CONFIG"
+  std::vector<std::string> names;  // "-o", "--out"; for a positional its name: "CONFIG"
   bool is_positional = false;
   bool repeats = false;
   ValueKind value = ValueKind::kFile;
@@ -37,10 +37,10 @@ struct CommandModel {
   std::vector<CommandModel> commands;
 };
 
-// Without what is hidden.
+// Leaves out hidden commands and options.
 CommandModel model_of(CLI::App& app);
 
-// The keys of a configuration, and what those with choices take.
+// A configuration key and the choices it accepts, if it has any.
 struct KeyChoices {
   std::string path;
   std::vector<std::string> choices;
@@ -49,7 +49,7 @@ std::vector<KeyChoices> configuration_keys();
 
 // For `sluice completion`; `shell` is bash, zsh or fish.
 std::string completion_script(const CommandModel& program, const std::string& shell);
-// For `sluice man`: a page of man(7), of the program or of one of its commands.
+// For `sluice man`: a man(7) page of the program, or of `command` if it is not null.
 std::string manual_page(const CommandModel& program, const CommandModel* command,
                         const std::string& version);
 

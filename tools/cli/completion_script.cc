@@ -15,10 +15,10 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text;
 }
 
-// As one word of a shell.
+// Quoted as one word of a shell.
 std::string quoted(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
 
-// The first clause, on one line.
+// The text's first clause, on one line.
 std::string short_text(const std::string& text) {
   constexpr std::size_t kMost = 72;
   std::string line = text.substr(0, text.find_first_of(";\n"));
@@ -45,7 +45,7 @@ std::vector<std::string> all_names(const std::vector<OptionModel>& options) {
 
 // ---- bash
 
-// What completes the value of an option, or a positional.
+// The shell code that completes the value of an option or a positional.
 std::string bash_action(const OptionModel& option) {
   switch (option.value) {
     case ValueKind::kChoice:
@@ -236,7 +236,7 @@ std::string zsh_script(const CommandModel& program) {
   for (const CommandModel& command : program.commands)
     text += "      " + command.name + ")\n      _arguments" + zsh_specs(command) + "\n      ;;\n";
   text += "      esac\n      ;;\n  esac\n}\n\n";
-  // Found in $fpath the file is the function's body; read by a shell it makes the function known.
+  // In a file of $fpath this is the function's body; sourced by a shell it registers the function.
   return text +
          "if [[ $funcstack[1] == _sluice ]]; then\n  _sluice \"$@\"\nelse\n"
          "  compdef _sluice sluice\nfi\n";

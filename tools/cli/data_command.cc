@@ -43,13 +43,13 @@ struct DataOptions {
   bool json = false;
 };
 
-// What is looked at: files, and the rows that are made of them, if any.
+// The opened files, and the rows that are made of them, if any.
 struct Opened {
   std::optional<engine::RunSamples> run;
-  std::unique_ptr<const data::TokenCorpus> alone;  // stays where it is: `windows` refers to it
-  std::unique_ptr<data::SampleSource> windows;     // of `alone`
+  std::unique_ptr<const data::TokenCorpus> alone;  // not moved: `windows` refers to it
+  std::unique_ptr<data::SampleSource> windows;     // refers to `alone`
   std::uint64_t row_tokens = 0;
-  std::int64_t vocab = 0;  // of the run's model; 0: there is none
+  std::int64_t vocab = 0;  // vocabulary of the run's model; 0: there is none
 
   const data::TokenCorpus& corpus() const { return run ? run->training_corpus() : *alone; }
   const data::SampleSource* rows() const { return run ? run->training() : windows.get(); }
@@ -60,7 +60,7 @@ bool is_only_file(const std::vector<std::string>& files, const std::string& file
   return files.size() == 1 && std::filesystem::equivalent(files.front(), file, ignored);
 }
 
-// The rows of a run; of a file that is not its training data, as if it were.
+// The rows of a run; a file that is not the run's training data is treated as if it were.
 Result<Opened> open_run(const DataOptions& options) {
   ConfigOptions asked = options.config;
   if (options.sequence_tokens > 0)
@@ -178,7 +178,7 @@ RowsReport rows_of(const Opened& opened) {
   return report;
 }
 
-// Bytes, and the tokens beyond them by what they are called.
+// Shows bytes as text, and tokens beyond them by their names.
 class VisibleBytes final : public TextTokens {
  public:
   Result<std::vector<std::int64_t>> encode(const std::string& text) override {

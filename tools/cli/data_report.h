@@ -18,22 +18,22 @@ namespace sluice::tools {
 
 struct FileReport {
   std::string path;
-  std::string type;  // of a token
+  std::string type;  // the token type
   bool has_documents = false;
-  std::uint64_t vocab_size = 0;  // 0: not said
+  std::uint64_t vocab_size = 0;  // 0: unknown
   data::TokenCensus census;
   data::TokenRecord record;
   engine::TokenizerFiles tokenizer;
 };
 
-// Of an epoch.
+// The rows of one epoch.
 struct RowsReport {
   std::uint64_t row_tokens = 0;
   std::uint64_t rows = 0;
-  std::uint64_t documents = 0;  // that rows were chosen from; 0: windows of a text
+  std::uint64_t documents = 0;  // documents that rows were chosen from; 0: windows of a text
   std::uint64_t predictions = 0;
   std::uint64_t targets = 0;
-  std::string outcome;  // SampleSource's
+  std::string outcome;  // SampleSource's outcome
   std::uint64_t validation_rows = 0;
   std::uint64_t padding() const { return rows * row_tokens - predictions; }
 };
@@ -45,7 +45,7 @@ struct DataReport {
 };
 
 std::string data_text(const DataReport& report, Marks marks);
-// Text that is no UTF-8 has U+FFFD in it; every character beyond ASCII is escaped.
+// Invalid UTF-8 becomes U+FFFD; every character beyond ASCII is escaped.
 std::string data_json(const DataReport& report);
 
 }  // namespace sluice::tools

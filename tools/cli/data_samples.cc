@@ -37,7 +37,7 @@ Result<SamplePart> part_of(const data::TokenCorpus& corpus, const data::SamplePl
   return part;
 }
 
-// So many of `all`, each once.
+// Chooses samples among `all`, each at most once.
 std::vector<std::uint64_t> chosen_of(std::uint64_t all, std::uint64_t first,
                                      const SampleChoice& choice) {
   std::vector<std::uint64_t> chosen;
@@ -71,7 +71,7 @@ Result<DataSample> row_of(const data::TokenCorpus& corpus, const data::SampleSou
   return sample;
 }
 
-// Documents, or pieces of a text, all of the first file.
+// Documents, or pieces of a text, of the first file.
 Result<std::vector<DataSample>> without_rows(const data::TokenCorpus& corpus,
                                              const SampleChoice& choice) {
   const data::TokenFile& file = corpus.files().front();
@@ -84,7 +84,7 @@ Result<std::vector<DataSample>> without_rows(const data::TokenCorpus& corpus,
                         .first_token = documents->begin(number),
                         .tokens = documents->end(number) - documents->begin(number)});
   } else {
-    // Pieces that do not overlap, from the position on or from the file's beginning.
+    // Pieces do not overlap. They begin at the position, or at the file's beginning.
     const std::uint64_t begin = choice.at.value_or(0);
     const std::uint64_t length = std::min(choice.piece_tokens, file.token_count() - begin);
     const std::uint64_t pieces = (file.token_count() - begin) / length;
@@ -99,7 +99,7 @@ Result<std::vector<DataSample>> without_rows(const data::TokenCorpus& corpus,
   return samples;
 }
 
-// Joined with the last segment where both are targets, or neither is.
+// Merges with the last segment if both are targets or neither is.
 void append(const std::string& text, bool marked, std::vector<TextSegment>& segments) {
   if (text.empty()) return;
   if (segments.empty() || segments.back().marked != marked)

@@ -16,7 +16,7 @@ struct DiffOptions {
 };
 
 Result<std::vector<engine::StepMetrics>> metrics_of(const std::string& path) {
-  std::error_code ignored;  // what cannot be looked at cannot be opened either, and that says why
+  std::error_code ignored;  // if this fails, opening it fails too and says why
   const bool folder = std::filesystem::is_directory(path, ignored);
   return engine::read_metrics(folder ? path + "/metrics.jsonl" : path);
 }
@@ -47,7 +47,7 @@ Result<int> run(const DiffOptions& options) {
   const engine::RunDifference& difference = *compared.difference;
   std::cout << "step " << difference.step << " is the first that differs\n";
   for (const std::string& metric : difference.metrics) std::cout << "  " << metric << "\n";
-  // Backward goes from the last unit to the first: that is where they diverged.
+  // Backward runs from the last unit to the first, so the runs diverged in the last one listed.
   if (!difference.gradients.empty())
     std::cout << "  first in backward: unit " << difference.gradients.back() << "\n";
   print_units("gradients", difference.gradients);

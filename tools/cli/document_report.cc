@@ -14,7 +14,7 @@ using engine::DocumentLoss;
 using Documents = engine::EvaluationRun::Documents;
 using Json = nlohmann::ordered_json;
 
-constexpr int kDigits = 9;  // as eval's own line
+constexpr int kDigits = 9;  // as in eval's own line
 
 std::string loss_and_perplexity(double loss) {
   return "loss " + significant(loss, kDigits) + " (perplexity " +
@@ -34,7 +34,7 @@ Json json_of(const Documents& evaluated, const DocumentLoss& one) {
           {"perplexity", std::exp(one.mean())}};
 }
 
-// Of CSV: in quotes, with those in it doubled.
+// A CSV field: in quotes, with quotes in it doubled.
 std::string quoted(const std::string& text) {
   std::string made = "\"";
   for (const char letter : text) made += letter == '"' ? "\"\"" : std::string(1, letter);

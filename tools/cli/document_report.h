@@ -9,13 +9,13 @@
 
 namespace sluice::tools {
 
-// A row for each document that has a target, and what they amount to. Of one document or more.
+// One row per document that has a target, and a summary. Needs at least one document.
 std::string document_table(const engine::EvaluationRun::Documents& evaluated);
 // One object: "loss", "perplexity" and "tokens" as without --by-document, the means over documents,
-// the best and the worst, and "documents". A number that is not finite is null.
+// the best and worst document, and "documents". A number that is not finite is null.
 std::string document_json(const std::string& weights,
                           const engine::EvaluationRun::Documents& evaluated);
-// file,document,targets,loss,perplexity
+// Columns: file,document,targets,loss,perplexity
 std::string document_csv(const engine::EvaluationRun::Documents& evaluated);
 
 }  // namespace sluice::tools

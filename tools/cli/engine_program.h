@@ -1,12 +1,12 @@
-// sluice-engine, the program beside `sluice` that has all commands.
+// sluice-engine: the program next to `sluice` that has all commands.
 #pragma once
 
 #include "aio/result.h"
 
 namespace sluice::tools {
 
-// Becomes sluice-engine with the words of this command line: it keeps the process's number, its
-// streams, its working folder and its environment. Returns only what went wrong.
+// Replaces this process by sluice-engine with the same arguments; process ID, streams, working
+// folder and environment are kept. Returns only on failure.
 Error become_engine(char** argv);
 
 }  // namespace sluice::tools

@@ -27,7 +27,7 @@ namespace sluice::tools {
 namespace {
 
 constexpr std::int64_t kAllBatches = 1'000'000'000;
-constexpr int kLossDigits = 9;  // an fp32 number's
+constexpr int kLossDigits = 9;  // digits that identify an fp32 number
 
 struct EvalOptions {
   ConfigOptions config;
@@ -45,7 +45,7 @@ std::string json_list(const std::vector<std::string>& items) {
   return nlohmann::json(items).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Before a plan is made for weights that do not exist.
+// Called before a plan is made, since the weights may not exist.
 Status check_weights(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -74,7 +74,7 @@ void print(const EvalOptions& options, const engine::LossSum& loss) {
             << perplexity << ") over " << tokens << " tokens\n";
 }
 
-// Before weights are read.
+// Called before weights are read.
 Status check_has_documents(const config::Config& config) {
   const auto& paths = config.data.validation.empty() ? config.data.train : config.data.validation;
   for (const std::string& path : paths) {
@@ -96,7 +96,7 @@ Status check_data(const config::Config& config, const EvalOptions& options,
   return options.by_document ? check_has_documents(config) : Status();
 }
 
-// The mean loss, once it is shown.
+// Shows and returns the mean loss.
 Result<double> evaluate(const EvalOptions& options, engine::EvaluationRun& run) {
   TerminalLine line;
   const auto progress = show_share(line, "evaluating");
@@ -114,13 +114,13 @@ Result<double> evaluate(const EvalOptions& options, engine::EvaluationRun& run) 
   return engine::summary_of(evaluated.losses).mean;
 }
 
-// What is evaluated: weights, alone or beneath adapters of a folder of PEFT's or of a checkpoint.
+// What is evaluated: weights, alone or with adapters from a PEFT folder or a checkpoint.
 struct Evaluated {
   std::string weights;
-  engine::LoraRecipe recipe;  // none: weights are whole, whatever the run of CONFIG trained
-  std::string peft;           // or
+  engine::LoraRecipe recipe;  // unset: full weights, whatever CONFIG's run trained
+  std::string peft;           // a PEFT folder, or
   std::optional<CheckpointArgument> checkpoint;
-  std::optional<engine::CheckpointManifest> manifest;  // of that
+  std::optional<engine::CheckpointManifest> manifest;  // the checkpoint's manifest
 };
 
 Result<Evaluated> evaluated_checkpoint(aio::IoQueue& queue, const EvalOptions& options) {
@@ -152,7 +152,7 @@ Result<Evaluated> evaluated_checkpoint(aio::IoQueue& queue, const EvalOptions& o
                "them with --weights");
 }
 
-// What kind of adapter it is, the adapter itself says.
+// The adapter's own files say which kind it is.
 Result<Evaluated> evaluated(const EvalOptions& options, aio::IoWatchdog& watchdog) {
   if (options.adapter.empty() && options.weights.empty())
     return Error(ErrorCode::kInvalidArgument,
@@ -192,20 +192,20 @@ void add_overrides(const Evaluated& wanted, const EvalOptions& options, ConfigOp
     add(std::string("recipe.lora.rank_stabilised=") +
         (wanted.recipe.rank_stabilised ? "true" : "false"));
     add("recipe.lora.dropout=" + nlohmann::json(wanted.recipe.dropout).dump());
-    // A folder of PEFT's does not say beside what kind of numbers it was trained.
+    // A PEFT folder does not record the number format of the base that it was trained with.
     if (wanted.checkpoint) add("recipe.lora.base_bits=" + std::to_string(wanted.recipe.base_bits));
     add("recipe.lora.targets=" + json_list(wanted.recipe.targets));
     add("recipe.lora.adapter=" + wanted.peft);
   }
   if (!options.data.empty()) add("data.validation=" + json_list(options.data));
-  // Data named here is evaluated in full.
+  // Data named on the command line is evaluated in full.
   const bool all = !options.data.empty() || options.by_document;
   const std::int64_t batches = options.batches == 0 && all ? kAllBatches : options.batches;
   if (batches > 0) add("run.eval_batches=" + std::to_string(batches));
   if (options.by_document) add("data.long_documents=split");
 }
 
-// Before a plan is made.
+// Called before a plan is made.
 Status check(const Evaluated& wanted, const EvalOptions& options, const config::Config& config,
              aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_data(config, options, watchdog));

@@ -24,7 +24,7 @@ namespace {
 struct GenerateOptions {
   std::string from;
   std::string checkpoint;
-  ConfigOptions config;  // the run's, with overrides
+  ConfigOptions config;  // the run's configuration, with overrides
   std::string prompt;
   bool chat = false;
   std::string system;
@@ -37,7 +37,7 @@ struct GenerateOptions {
   bool ignore_eos = false;
 };
 
-// The run's file, or what the checkpoint says where it has been moved out of its run.
+// The run's configuration file, or the one in the checkpoint if that was moved out of its run.
 Result<config::Config> resolve_run(aio::IoQueue& queue, const GenerateOptions& options,
                                    const CheckpointArgument& from) {
   config::Sources sources;
@@ -57,12 +57,12 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const GenerateOptions& o
   }
   SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
-  // The store on NVMe is named after it.
+  // The store on NVMe is named after run.dir.
   resolved.config.run.dir = from.run_directory.empty() ? from.path : from.run_directory;
   return std::move(resolved.config);
 }
 
-// Before a plan is made for adapters beside another base.
+// Called before a plan is made: refuses adapters that belong to another base.
 Status check_base(aio::IoQueue& queue, const CheckpointArgument& from,
                   const config::Config& config) {
   if (config.lora.rank == 0) return {};
@@ -134,7 +134,7 @@ Status write(const std::string& text) {
   return Error(ErrorCode::kIo, "standard output cannot be written");
 }
 
-// The exit code.
+// Returns the exit code.
 Result<int> continue_text(const GenerateOptions& options, engine::GenerationRun& model,
                           Language& language, std::vector<std::int64_t> tokens) {
   const Interrupt interrupt;

@@ -23,8 +23,8 @@ struct LsOptions {
 
 struct Row {
   engine::CheckpointEntry entry;
-  std::string state;    // "complete", "intact", "not finished"; else there is a problem
-  std::string problem;  // in a sentence
+  std::string state;    // "complete", "intact", "not finished"; otherwise see `problem`
+  std::string problem;  // one sentence
 };
 
 Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, bool verify) {
@@ -43,7 +43,7 @@ Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, b
   return Row{entry, "damaged", report.damaged.front().problem};
 }
 
-// A run that has saved nothing yet still has its configuration.
+// A run without checkpoints still has its configuration.
 Status check_is_run(aio::FileSystem& files, const std::string& directory) {
   for (const char* const name : {"/checkpoints", "/config.json"}) {
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(directory + name));
@@ -54,7 +54,7 @@ Status check_is_run(aio::FileSystem& files, const std::string& directory) {
                                          "neither checkpoints nor config.json");
 }
 
-// Problems are sentences, so they go below.
+// Problems are sentences, so they are printed below the table.
 std::string table_of(const std::vector<Row>& rows) {
   const auto loss = [](const std::optional<double>& value) {
     return value ? engine::decimals(*value, 4) : "-";

@@ -23,7 +23,7 @@ using sluice::ErrorCode;
 
 constexpr double kWatchdogS = 30;
 
-// For what ends a command before its work begins: what the user can change is 2, everything else 1.
+// For errors before a command's work begins: 2 if the user can fix them, otherwise 1.
 int exit_code_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -42,7 +42,7 @@ int exit_code_of(ErrorCode code) {
 
 using AddCommand = sluice::tools::Command (*)(CLI::App&);
 
-// Those that need no LibTorch.
+// The commands that need no LibTorch.
 const std::map<std::string, AddCommand, std::less<>> kOfFiles = {
     {"data", sluice::tools::add_data_command},     {"diff", sluice::tools::add_diff_command},
     {"export", sluice::tools::add_export_command}, {"import", sluice::tools::add_import_command},
@@ -52,8 +52,8 @@ const std::map<std::string, AddCommand, std::less<>> kOfFiles = {
 };
 
 #ifdef SLUICE_STARTS_ENGINE
-// The first word behind --io-watchdog is the command; for --help and what is misspelt all of them
-// are wanted.
+// The first word after --io-watchdog is the command. For --help and for misspelt commands all
+// commands are needed.
 bool needs_engine(int argc, const char* const* argv) {
   int at = 1;
   while (at < argc && std::string_view(argv[at]).starts_with("--io-watchdog"))
@@ -132,7 +132,8 @@ int main(int argc, char** argv) {
 #endif
   const int code = guarded_run(argc, argv);
 #ifdef SLUICE_HAS_ENGINE
-  // LibTorch takes a tenth of a second to forget its operators one by one.
+  // LibTorch needs a tenth of a second to unregister its operators one by one, so exit without
+  // destructors.
   std::cout.flush();
   std::fflush(nullptr);
   std::_Exit(code);

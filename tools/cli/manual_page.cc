@@ -7,7 +7,7 @@
 namespace sluice::tools {
 namespace {
 
-// As text of man(7): nothing in it is a request, and a hyphen can be copied as one.
+// Escapes text for man(7): nothing in it is a request, and hyphens can be copied.
 std::string plain(const std::string& text) {
   std::string safe;
   for (const char letter : text) {
@@ -22,7 +22,7 @@ std::string plain(const std::string& text) {
   return safe;
 }
 
-// In lines of its own, each of which begins anew.
+// Escapes text in lines of its own, each of which is safe at the beginning of a line.
 std::string lines_of(const std::string& text) {
   std::string safe;
   std::istringstream stream(text);
@@ -67,7 +67,7 @@ std::string options_of(const std::vector<OptionModel>& options) {
   return text;
 }
 
-// Lines that begin with spaces are commands; the others say something.
+// Lines that begin with spaces are commands; the others are notes.
 std::string footer_of(const std::string& footer) {
   std::string examples;
   std::string notes;

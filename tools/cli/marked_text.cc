@@ -20,7 +20,7 @@ struct Range {
   std::uint32_t first;
   std::uint32_t last;
 };
-// In ascending order: controls, the brackets, what reorders or hides text.
+// In ascending order: control characters, the brackets, characters that reorder or hide text.
 constexpr std::array<Range, 14> kEscaped = {{
     {0x00, 0x08},
     {0x0b, 0x1f},
@@ -43,7 +43,7 @@ struct Character {
   std::size_t bytes = 1;
 };
 
-// The one that `text` begins with; nothing: it is not UTF-8.
+// The first character of `text`; nullopt: it is not UTF-8.
 std::optional<Character> first_character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   constexpr unsigned kAscii = 0x80;
@@ -116,7 +116,7 @@ std::string marked_lines(std::span<const TextSegment> segments, Marks marks) {
     const bool in_colour = segment.marked && marks == Marks::kColour;
     if (in_brackets) begin_line();
     if (in_brackets) made += kOpen;
-    bool painted = false;  // line by line, as pagers show them
+    bool painted = false;  // set anew on each line, as pagers show them
     for (const char letter : printable(segment.text)) {
       fresh = letter == '\n' ? true : (begin_line(), false);
       if (painted != (in_colour && !fresh)) made += painted ? kPlain : kGreen;

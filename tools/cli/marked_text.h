@@ -1,7 +1,7 @@
-// Text out of token files for a terminal or a pipe, with what is trained on marked.
+// Text from token files for a terminal or a pipe, with the trained parts marked.
 //
-// The text is anybody's: characters that would move a terminal's cursor, change its colours, hide
-// text or reverse it are shown as \x1b, \u202e or \U000e0001. Line feeds and tabs stay. What is not
+// The text is untrusted: characters that would move a terminal's cursor, change its colours, hide
+// text or reverse it are shown as \x1b, \u202e or \U000e0001. Line feeds and tabs stay. Invalid
 // UTF-8 is shown byte by byte.
 //
 // Threads: any. Errors: none.
@@ -24,8 +24,8 @@ enum class Marks : bool {
   kBrackets,  // ⟦marked⟧; these brackets themselves are shown as \u27e6 and \u27e7
   kColour,
 };
-// Each line begins with "  ", so that none can be taken for a heading, and ends with a line feed.
-// Empty text is one empty line.
+// Each line begins with "  ", so that none can be mistaken for a heading, and ends with a line
+// feed. Empty text is one empty line.
 std::string marked_lines(std::span<const TextSegment> segments, Marks marks);
 
 }  // namespace sluice::tools

@@ -22,15 +22,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kProgram = "sluice-log";
-constexpr std::chrono::seconds kPatience(30);  // for what is to be sent to a server
+constexpr std::chrono::seconds kPatience(30);  // for sending data to a server
 constexpr std::chrono::milliseconds kLookEvery(20);
 
-// Beside this program, else on PATH; empty: there is none.
+// Next to this program, else on PATH; empty: not found.
 std::string find_program() {
   std::vector<fs::path> folders;
   std::error_code ignored;
   folders.push_back(fs::read_symlink("/proc/self/exe", ignored).parent_path());
-  const char* const path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nobody sets it
+  const char* const path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): never set here
   std::istringstream list(path == nullptr ? "" : path);
   for (std::string folder; std::getline(list, folder, ':');)
     if (!folder.empty()) folders.emplace_back(folder);
@@ -50,7 +50,7 @@ std::vector<std::string> words_of(const config::Config& config, const std::strin
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) words.push_back(std::string(option) + "=" + value);
   };
-  // DeepSpeed's folders.
+  // The folders that DeepSpeed uses.
   const auto folder = [&](const config::Monitors::Files& files, const char* own) {
     const fs::path base =
         files.output_path.empty() ? fs::path(run_dir) / own : fs::path(files.output_path);
@@ -68,7 +68,7 @@ std::vector<std::string> words_of(const config::Config& config, const std::strin
   return words;
 }
 
-// The last line of what it has printed.
+// The last line of sluice-log's output.
 std::string last_line(int file) {
   std::array<char, 4096> text{};
   const off_t size = ::lseek(file, 0, SEEK_END);

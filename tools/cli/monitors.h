@@ -1,6 +1,6 @@
-// Monitors: sluice-log beside a run, where its configuration asks for DeepSpeed's monitors
-// (tensorboard, csv_monitor, wandb). It reads the run's files, so it costs the run nothing but a
-// process, and whatever becomes of it is a warning at most.
+// Monitors: runs sluice-log next to a run whose configuration enables DeepSpeed's monitors:
+// tensorboard, csv_monitor or wandb. sluice-log reads the run's files, so it costs the run nothing
+// but a process. Its failure is at most a warning.
 //
 // Threads: one.
 #pragma once
@@ -16,22 +16,22 @@ namespace sluice::tools {
 
 class Monitors {
  public:
-  // Starts it if any is enabled. `run_dir`: of the run, whose files are there.
+  // Starts sluice-log if any monitor is enabled. `run_dir`: the run's folder.
   Monitors(const config::Config& config, const std::string& run_dir);
-  ~Monitors();  // it ends by itself, once it has written what is there
+  ~Monitors();  // sluice-log ends by itself once it has written everything
   Monitors(const Monitors&) = delete;
   Monitors& operator=(const Monitors&) = delete;
 
-  // After a step: says so if it has ended.
+  // Called after each step: warns if sluice-log has ended.
   void look();
-  // After the run's last event: gives it some time to write what is there.
+  // Called after the run's last event: gives sluice-log some time to write the rest.
   void finish(const Interrupt& interrupt);
 
  private:
   void report_end();
 
   std::unique_ptr<ChildProcess> child_;
-  int said_ = -1;  // a file in memory: what it prints
+  int said_ = -1;  // an in-memory file with sluice-log's output
 };
 
 }  // namespace sluice::tools

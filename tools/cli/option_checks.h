@@ -1,4 +1,4 @@
-// Checks of the values of options, each failing with one sentence: "--steps: -5 is less than 1".
+// Checks of option values. Each fails with one sentence: "--steps: -5 is less than 1".
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,13 +9,13 @@
 
 namespace sluice::tools {
 
-// Of whole numbers.
+// For whole numbers.
 inline CLI::Validator at_least(std::int64_t least) {
   return {[least](std::string& text) -> std::string {
             std::int64_t value = 0;
             if (!CLI::detail::lexical_cast(text, value))
               return "\"" + text + "\" is not a whole number";
-            // What CLI11 makes of larger ones.
+            // CLI11 turns larger numbers into this one.
             if (value == std::numeric_limits<std::int64_t>::max()) return text + " is too large";
             return value < least ? text + " is less than " + std::to_string(least) : "";
           },
@@ -37,7 +37,7 @@ inline CLI::Validator above_zero() {
           ""};
 }
 
-// Likewise; both ends count.
+// For numbers with a fraction; both ends are allowed.
 inline CLI::Validator between(double least, double most) {
   return {[least, most](std::string& text) -> std::string {
             double value = 0;

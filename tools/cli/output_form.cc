@@ -22,15 +22,15 @@
 namespace sluice::tools {
 namespace {
 
-constexpr std::string_view kErrorPrefix = "sluice: ";  // as main() prints errors
-// Errors, other ranks' warnings, and LibTorch's warnings and errors.
+constexpr std::string_view kErrorPrefix = "sluice: ";  // main() prints errors with it
+// Prefixes of errors, of other ranks' warnings, and of LibTorch's warnings and errors.
 constexpr std::string_view kOfWhatIsWrong[] = {kErrorPrefix, "rank ", "[W", "[E"};
 constexpr std::string_view kWarningEvent = R"({"event":"warning")";
 constexpr std::size_t kMostOfALine = std::size_t{1} << 20;
 
 std::mutex write_mutex;
 
-// Whole, or as much of it as somebody reads.
+// Writes all of `text`, or as much as the reader accepts.
 void write_out(std::string_view text) {
   const std::lock_guard lock(write_mutex);
   while (!text.empty()) {
@@ -60,7 +60,7 @@ const char* name_of(log::Level level) {
 
 }  // namespace
 
-// A stream's buffer: takes its text line by line.
+// A stream buffer that passes its text on line by line.
 class OutputForm::Lines final : public std::streambuf {
  public:
   using Take = std::function<void(const std::string& line, std::streambuf& before)>;
@@ -144,7 +144,7 @@ void OutputForm::step(std::string_view metrics_line) const {
 }
 
 void OutputForm::event(std::string_view event_line) const {
-  // Warnings have come by the log.
+  // Warnings already arrive through the log.
   if (kind_ == Kind::kJsonLines && !event_line.starts_with(kWarningEvent)) write_out(event_line);
 }
 

@@ -1,16 +1,17 @@
-// OutputForm: what a long command shows, and how.
+// OutputForm: what a long-running command shows, and in which form.
 //
-//   kPlain      text: results on standard output, everything else on standard error
-//   kQuiet      warnings and errors; once work_is_done() the results so far, and what is said then
-//   kJsonLines  JSON objects on standard output, one a line, and nothing else:
+// - kPlain      text: results on standard output, everything else on standard error
+// - kQuiet      warnings and errors; after work_is_done() the results so far and all later output
+// - kJsonLines  only JSON objects on standard output, one per line:
 //               {"event":"step", and the line's keys of metrics.jsonl}
 //               {"event":"begin"|"checkpoint"|"end", and the event's keys of events.jsonl}
 //               {"event":"info"|"warning"|"error"|"text","unix_s":...,"text":...}, where "text" is
 //               a line of what would be shown otherwise
 //
-// Whoever writes to std::cout, std::cerr or the log while this exists is subject to it.
+// While an OutputForm exists, everything written to std::cout, std::cerr or the log goes through
+// it.
 //
-// Threads: any, but for making and destroying it. A line is written at once.
+// Threads: any, except for construction and destruction. A line is written at once.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +35,10 @@ class OutputForm {
 
   Kind kind() const { return kind_; }
   bool shows_progress() const { return kind_ == Kind::kPlain; }
-  // What follows is the summary.
+  // All output from here on is the summary.
   void work_is_done();
 
-  // Lines of a run's files, with their ends; shown as JSON lines alone.
+  // Lines of the run's files, including line ends; shown only as JSON lines.
   void step(std::string_view metrics_line) const;
   void event(std::string_view event_line) const;
 
@@ -46,7 +47,7 @@ class OutputForm {
 
   const Kind kind_;
   std::string kept_;            // for work_is_done()
-  std::unique_ptr<Lines> out_;  // in place of std::cout's buffer, and of std::cerr's
+  std::unique_ptr<Lines> out_;  // replace the buffers of std::cout and std::cerr
   std::unique_ptr<Lines> err_;
 };
 

@@ -34,11 +34,11 @@ constexpr int kDoesNotFit = 2;
 struct PlanOptions {
   ConfigOptions config;
   engine::DescribedMachine machine;
-  std::string gpu;  // a name of the table
+  std::string gpu;  // a name from the table of GPUs
   std::optional<double> ram_gib;
   std::optional<double> data_tokens;
   bool lists_gpus = false;
-  engine::ClusterShape cluster;  // one GPU of one host, unless several are named
+  engine::ClusterShape cluster;  // one GPU on one host unless set
 
   offload::RankGroup ranks() const {
     const auto of_host = static_cast<int>(cluster.gpus_per_node);
@@ -68,7 +68,7 @@ Result<std::vector<engine::StepMetrics>> simulate(const config::Config& config,
   return steps;
 }
 
-// The table of a run that ends.
+// The closing table for a run that ends.
 std::string closing(const std::vector<engine::StepMetrics>& steps) {
   if (steps.empty()) return "";
   engine::RunTotals totals;
@@ -76,7 +76,8 @@ std::string closing(const std::vector<engine::StepMetrics>& steps) {
   return "\nsimulated, in virtual time\n\n" + totals.closing_table();
 }
 
-// As training has them. What is described is not this machine's.
+// The same warnings as in training. A described machine's budgets are not compared with this
+// machine.
 std::vector<std::string> budget_warnings(const config::Config& config, const engine::RunPlan& plan,
                                          const engine::DescribedMachine& machine) {
   config::Budget budget = config.budget;
@@ -85,7 +86,7 @@ std::vector<std::string> budget_warnings(const config::Config& config, const eng
   return engine::budget_warnings(budget, plan.facts);
 }
 
-// Before anything is measured.
+// Called before anything is measured.
 Status check_ranks(const config::Config& config, const PlanOptions& options) {
   const auto refused = [](const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, why);
@@ -111,7 +112,7 @@ Status check_ranks(const config::Config& config, const PlanOptions& options) {
   return {};
 }
 
-// The GPUs that --gpu knows, with what their data sheets say.
+// Prints the GPUs that --gpu accepts, with the values of their data sheets.
 int list_gpus() {
   std::vector<engine::TextRow> rows = {
       {"--gpu", "", "memory", "TFLOP/s", "of it", "memory, GB/s", "bus, GB/s"}};
@@ -124,19 +125,19 @@ int list_gpus() {
   return 0;
 }
 
-// What --gpu and --ram say in the words of the other options.
+// Translates --gpu and --ram into the other options.
 Status complete_machine(PlanOptions& options) {
   engine::DescribedMachine& machine = options.machine;
   if (!options.gpu.empty()) {
     SLUICE_ASSIGN_OR_RETURN(machine.gpu, engine::find_gpu_sheet(options.gpu));
     machine.is_elsewhere = true;
   }
-  constexpr double kForTheRun = 0.875;  // the rest is for the system and others
+  constexpr double kForTheRun = 0.875;  // the rest is for the system and other processes
   if (options.ram_gib) machine.cpu_gib = kForTheRun * *options.ram_gib;
   return {};
 }
 
-// Steps of the run's epochs over data that is not here.
+// Sets the steps of the run's epochs over data that is not on this machine.
 Status set_steps(const PlanOptions& options, config::Resolved& resolved) {
   if (!options.data_tokens) return {};
   config::Config& config = resolved.config;
@@ -155,7 +156,7 @@ Status set_steps(const PlanOptions& options, config::Resolved& resolved) {
   return {};
 }
 
-// What is planned where no run file says so.
+// Describes what is planned if there is no run file.
 std::string invented_text(const config::Config& config) {
   const std::string training = config.lora.rank > 0 ? "adapters for" : "a full training of";
   const std::string model = config.model.path.empty() ? "model.preset " + config.model.preset
@@ -165,7 +166,7 @@ std::string invented_text(const config::Config& config) {
          std::to_string(config.data.sequence_tokens) + " tokens a step";
 }
 
-// As far as a plan assumes what is not said of them.
+// Whether the plan assumes values for drives that were not given.
 bool has_described_drives(const engine::DescribedMachine& machine) {
   return machine.describes_gpu() || machine.describes_drives();
 }

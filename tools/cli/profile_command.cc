@@ -66,12 +66,12 @@ class Profiling {
  public:
   Profiling(const ProfileOptions& options, config::Config config, aio::IoWatchdog& watchdog)
       : options_(options), config_(std::move(config)), watchdog_(watchdog) {
-    config_.flops_profiler.enabled = false;  // this is one
+    config_.flops_profiler.enabled = false;  // this command is a profiler itself
   }
 
   Result<int> run() {
     SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config_));
-    // Before the run has its memory, which the plan would find taken.
+    // Plan before the run allocates its memory, which the plan would count as used.
     SLUICE_ASSIGN_OR_RETURN(const engine::RunPlan plan,
                             plan_here(config_, {.machine = {}, .with_what_ifs = true}));
     if (!plan.placement.fits) {
@@ -79,7 +79,7 @@ class Profiling {
       return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config_, plan));
     }
     report_.plan = &plan;
-    // From here on there is something to end well; planning ends at once.
+    // From here on an interrupt has to end the work in order; planning simply ends.
     const Interrupt& interrupt = interrupt_.emplace(kInterruptNotice);
     SLUICE_ASSIGN_OR_RETURN(const SyntheticTokens tokens, use_synthetic_tokens(config_));
     const auto made =
@@ -170,7 +170,7 @@ class Profiling {
       return {};
     }
     if (!options_.trace.empty()) return std::move(events).error();
-    log::warning(events.error().message());  // the rest is worth showing
+    log::warning(events.error().message());  // the rest is still worth showing
     return {};
   }
 
@@ -199,7 +199,7 @@ Result<int> run(const ProfileOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_files(options));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, resolve(options.config));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
-  // Its recorder says on standard error that there is no GPU; nobody has asked.
+  // Without a GPU, its recorder would print a useless note on standard error.
   if (!engine::uses_cuda(resolved.config))
     setenv("KINETO_LOG_LEVEL", "99", 0);  // NOLINT(concurrency-mt-unsafe): at the start
   return Profiling(options, std::move(resolved.config), watchdog).run();

@@ -20,8 +20,8 @@ using Json = nlohmann::ordered_json;
 using Traffic = engine::TrainingRun::Traffic;
 
 constexpr std::size_t kShown = 24;     // kernels or operators
-constexpr std::size_t kOfPhase = 5;    // likewise, of each phase
-constexpr double kWorthSaying = 1.01;  // of what would help: tokens/s to those of the plan
+constexpr std::size_t kOfPhase = 5;    // the same, for each phase
+constexpr double kWorthSaying = 1.01;  // least gain in tokens/s over the plan that is worth showing
 
 struct Flow {
   const char* name;

@@ -1,4 +1,4 @@
-// What `sluice profile` found out about a configuration's steps: tables for people, one JSON object
+// The results of `sluice profile` for a configuration's steps: tables for people, one JSON object
 // for programs.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace sluice::tools {
 
 struct ProfileReport {
-  engine::FlopsProfile profile;  // of the measured steps, in the mean
+  engine::FlopsProfile profile;  // mean of the measured steps
   const engine::RunPlan* plan = nullptr;
   std::string device;  // "NVIDIA H100" or "Intel ..., 2 threads"
   std::uint64_t tokens_per_step = 0;
@@ -23,17 +23,17 @@ struct ProfileReport {
   engine::TrainingRun::Traffic moved;  // over `moved_steps`
   int moved_steps = 0;
   std::optional<GpuProfile> kernels;
-  std::vector<GpuProfile::Kernel> operators;  // of the CPU, by their own time
-  std::vector<PhaseTimes> by_phase;           // of both
+  std::vector<GpuProfile::Kernel> operators;  // on the CPU, by self time
+  std::vector<PhaseTimes> by_phase;           // kernels and operators
   int recorded_steps = 0;
-  double recorded_s = 0;  // in all: recording takes time as well
+  double recorded_s = 0;  // in total; includes the cost of recording
   bool interrupted = false;
 
-  // `units`: each unit in a row, instead of their kinds.
+  // `units`: one row per unit instead of per kind of unit.
   std::string text(bool units) const;
   std::string json() const;
 
-  // What takes most of a step of those that compute does or waits for.
+  // The largest part of a step: something that compute does or waits for.
   struct Holder {
     std::string what;  // "compute", "waiting for updates"
     double seconds = 0;

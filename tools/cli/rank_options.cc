@@ -16,7 +16,7 @@
 namespace sluice::tools {
 namespace {
 
-// Of this machine, before ranks are started for them.
+// Checks this machine's GPUs before ranks are started for them.
 Status check_gpus(int wanted) {
   if (!engine::has_cuda_code()) return engine::no_cuda();
   const int there = engine::gpu_count();
@@ -101,7 +101,7 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
 
 void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment) {
   if (!options.are_wanted() || is_started_rank()) return;
-  // srun sets them for each task that it starts.
+  // srun sets these for each task that it starts.
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"})
     if (environment.contains(name)) return;
   for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
@@ -114,7 +114,7 @@ Result<std::optional<int>> start_ranks(const RankOptions& options, const engine:
                                        int saved_code) {
   if (is_started_rank()) return std::optional<int>();
   const int ranks = std::max(options.ranks, options.gpus);
-  // A launcher of one task leaves it to that one.
+  // A launcher of a single task leaves starting the ranks to that task.
   if (launch.context.world > 1) {
     if (options.are_wanted() && ranks != launch.context.world)
       return refused_by_launcher(options, launch);

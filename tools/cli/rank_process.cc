@@ -34,8 +34,8 @@ int exit_code_of_status(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// What a rank that has ended did not say itself. In one piece: the other ranks write to the same
-// terminal.
+// Reports the end of a rank that could not report it itself. One write, since the other ranks write
+// to the same terminal.
 void report_end(const Child& child, int status, int saved_code) {
   if (!child.host.empty() && exit_code_of_status(status) == saved_code) return;
   if (!child.host.empty()) {
@@ -50,14 +50,14 @@ void report_end(const Child& child, int status, int saved_code) {
   }
 }
 
-// Who is left after one has failed knows of it within seconds, unless it still waits for all to
-// come; then it is asked to end, and at last made to.
+// After one rank fails, the others notice it within seconds, unless they still wait for all ranks
+// to connect. Such ranks are asked to end, and finally killed.
 class Grace {
  public:
   void begin() {
     if (!due_at_) due_at_ = Clock::now() + std::chrono::seconds(5);
   }
-  // The signal that is due now, or 0.
+  // Returns the signal that is due now, or 0.
   int due() {
     if (!due_at_ || Clock::now() < *due_at_) return 0;
     due_at_ = Clock::now() + std::chrono::minutes(1);
@@ -81,7 +81,7 @@ int start(std::vector<std::string> words, Variables variables, const HandedDown&
     posix_spawn_file_actions_adddup2(&actions, handed.input, STDIN_FILENO);
   else
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // The same number: what closed it there does not any more.
+  // Duplicating a descriptor onto itself clears close-on-exec in the child.
   for (const int descriptor : {handed.lifeline, handed.listener})
     if (descriptor >= 0) posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);
   posix_spawnattr_t attributes;
@@ -135,7 +135,7 @@ Error not_started(const std::string& what, int failed, std::vector<Child> starte
 }
 
 Status check_memory(int ranks) {
-  constexpr std::uint64_t kOfARank = 256 * kMiB;  // LibTorch and a little
+  constexpr std::uint64_t kOfARank = 256 * kMiB;  // LibTorch and some overhead
   const std::uint64_t available = aio::available_ram_bytes();
   if (available == 0 || static_cast<std::uint64_t>(ranks) * kOfARank <= available) return {};
   const std::uint64_t fit = available / kOfARank;

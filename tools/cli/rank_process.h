@@ -1,4 +1,4 @@
-// A process that `sluice train` starts for the ranks of a run, and waiting for all of them.
+// Starts the processes of `sluice train` for the ranks of a run, and waits for them.
 //
 // Threads: one.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace sluice::tools {
 
-// The variables of this process, with others in place of those of the same names.
+// This process's environment; set() replaces variables of the same name.
 class Variables {
  public:
   Variables() {
@@ -29,35 +29,35 @@ class Variables {
   std::vector<std::string> all_;
 };
 
-// The descriptors that a rank is given: -1 for none.
+// The descriptors that a rank inherits; -1: none.
 struct HandedDown {
   int lifeline = -1;
   int listener = -1;
-  int input = -1;  // standard input; -1: nothing comes from there
+  int input = -1;  // standard input; -1: empty
 };
 
-// In a process group of its own: a terminal's Ctrl-C reaches this process alone.
-// `words` name a program of PATH, or by its path. Zero, or an error's number.
+// Starts a program in a process group of its own, so that a terminal's Ctrl-C reaches only this
+// process. `words[0]` is looked up in PATH unless it is a path. Returns 0 or an errno value.
 int start(std::vector<std::string> words, Variables variables, const HandedDown& handed,
           pid_t& process);
 
-// A process that is waited for: a rank, or another host's.
+// A started process: a rank, or the process that starts another host's ranks.
 struct Child {
   pid_t process = 0;  // 0: it has ended
-  std::string host;   // empty: a rank of this one
-  int rank = 0;       // of this host
+  std::string host;   // empty: a rank of this host
+  int rank = 0;       // on this host
 };
 
-// Ends with all of them. The first code that is not 0 counts, and the first one's before others.
-// `saved_code`: theirs where a signal has ended a run that is saved, which is no failure. The first
-// signal that this process gets is passed on to the first one as it is: a scheduler's warning must
-// not count as a stop.
+// Returns once all of them have ended: the first child's exit code if that is not 0, else 1 if
+// another child failed. `saved_code`: the exit code of a run that a signal ended and that was
+// saved, which is no failure. The first signal that this process gets is passed on unchanged to the
+// first child, since a scheduler's warning must not count as a stop.
 int wait_for_all(std::vector<Child> children, int saved_code);
 
-// On a failure none of them stays.
+// Ends the processes that were already started, and returns the error.
 Error not_started(const std::string& what, int failed, std::vector<Child> started);
 
-// kOutOfMemory, before ranks are started whose bare processes do not fit into this machine.
+// kOutOfMemory if the bare processes of that many ranks do not fit into this machine's memory.
 Status check_memory(int ranks);
 
 }  // namespace sluice::tools

@@ -30,7 +30,7 @@ struct ReportCommandOptions {
   bool force = false;
 };
 
-// Those that are there; of a run whose folder cannot be searched, a notice.
+// Adds the run's checkpoints; adds a notice if its folder cannot be searched.
 void add_checkpoints(aio::IoQueue& queue, report::RunRecord& record) {
   const std::string path = record.path + "/checkpoints";
   const auto kind = queue.backend().files().kind_of(path);
@@ -51,7 +51,7 @@ void add_checkpoints(aio::IoQueue& queue, report::RunRecord& record) {
   }
 }
 
-// Runs of one name are told apart by their paths.
+// Adds the paths to runs with the same name.
 void name_apart(std::vector<report::RunRecord>& runs) {
   std::vector<std::string> names;
   names.reserve(runs.size());

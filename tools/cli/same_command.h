@@ -1,5 +1,4 @@
-// same_command: the given command line, with some options left out: for messages that say what to
-// type next.
+// same_command: this command line without some options, for messages that say what to type next.
 #pragma once
 
 #include <set>
@@ -11,8 +10,8 @@ class App;
 
 namespace sluice::tools {
 
-// "sluice train run.json --out runs/a", with the options of `sluice` itself, quoted for a shell;
-// `without` names options, "--resume".
+// "sluice train run.json --out runs/a", including the options of `sluice` itself, quoted for a
+// shell. `without`: names of options to leave out, such as "--resume".
 std::string same_command(const CLI::App& command, const std::set<std::string>& without);
 
 }  // namespace sluice::tools

@@ -50,15 +50,15 @@ Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry
   return false;
 }
 
-// Whether `path` is a run's directory: it holds checkpoints.
+// Whether `path` is a run's directory: it has a checkpoints folder.
 Result<bool> is_run_folder(aio::IoQueue& queue, const std::string& path) {
-  // Whatever it is: anything but a folder of checkpoints is an error of scrub_run().
+  // Any kind of path counts here: scrub_run() refuses what is not a folder of checkpoints.
   SLUICE_ASSIGN_OR_RETURN(const auto kind, queue.backend().files().kind_of(folder_of(path)));
   return kind != aio::PathKind::kNothing;
 }
 
-// Reads every byte of every checkpoint in it and prints what is damaged or cannot be checked.
-// Returns whether everything is sound.
+// Reads every byte of the run's checkpoints and prints those that are damaged or cannot be checked.
+// Returns whether all are sound.
 Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
   const engine::CheckpointFolder folder(queue, folder_of(directory));
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
@@ -118,7 +118,7 @@ Status clean(aio::IoQueue& queue, const std::vector<std::string>& paths) {
   return {};
 }
 
-// Whether everything is sound.
+// Returns whether the checkpoint is sound.
 Result<bool> scrub_one(aio::IoQueue& queue, const ScrubOptions& options) {
   const int threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
   SLUICE_ASSIGN_OR_RETURN(const auto executor, aio::make_executor(threads));
@@ -143,8 +143,7 @@ Result<bool> scrub_one(aio::IoQueue& queue, const ScrubOptions& options) {
   return false;
 }
 
-// Answers what was asked about the stores of NVMe paths; returns whether everything checked is
-// sound.
+// Handles the options about stores on NVMe paths. Returns whether everything checked is sound.
 Result<bool> look_at_stores(aio::IoQueue& queue, const ScrubOptions& options) {
   if (options.remove) {
     SLUICE_ASSIGN_OR_RETURN(const auto removed,
@@ -161,7 +160,7 @@ Result<bool> look_at_stores(aio::IoQueue& queue, const ScrubOptions& options) {
 Result<int> run(const ScrubOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   aio::IoQueue& queue = *files.queue;
-  // Runs' directories first; the rest are NVMe paths.
+  // Run directories first; all other paths are NVMe paths.
   ScrubOptions of_stores = options;
   of_stores.paths.clear();
   std::vector<std::string> runs;

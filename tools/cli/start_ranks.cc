@@ -33,9 +33,9 @@
 namespace sluice::tools {
 namespace {
 
-constexpr const char* kListener = "SLUICE_LISTENER";  // the first rank's: a descriptor
-constexpr const char* kStarter = "SLUICE_STARTER";    // a rank's: it ends with what holds this pipe
-constexpr const char* kHostRanks = "SLUICE_HOST_RANKS";  // of run_hosts(), for another host
+constexpr const char* kListener = "SLUICE_LISTENER";  // a descriptor, for the first rank
+constexpr const char* kStarter = "SLUICE_STARTER";    // for each rank: a pipe whose close ends it
+constexpr const char* kHostRanks = "SLUICE_HOST_RANKS";  // from run_hosts(), for another host
 
 Error system_error(const char* what) {
   return Error(ErrorCode::kIo, std::string(what) + ": " + std::strerror(errno));
@@ -46,10 +46,10 @@ std::string new_job() {
   return std::to_string(random()) + std::to_string(random());
 }
 
-// What this process starts has one end of it, and sees the other close when this process ends: at
-// once, and whenever it looks. The kernel's parent-death signal would be lost to a rank that has
-// not asked for it yet, and comes more than once from a process with several threads, where the
-// second SIGTERM is one to stop immediately.
+// A pipe that ties children to this process: a child has one end and sees the other close when this
+// process ends, even if it looks only later. The kernel's parent-death signal has two drawbacks. It
+// is lost if the parent ends before the rank asks for it. It also arrives more than once from a
+// process with several threads, and a second SIGTERM means an immediate stop.
 struct Lifeline {
   int held = -1;
   int handed = -1;
@@ -70,7 +70,7 @@ struct Lifeline {
   }
 };
 
-// A free port of this machine, which nothing else gets before the first rank listens there.
+// A free port of this machine, reserved until the first rank listens there.
 struct Listener {
   int socket = -1;
   int port = 0;
@@ -97,8 +97,8 @@ struct Listener {
   }
 };
 
-// A pipe with a line in it, for a process that is started elsewhere: what is in its command line or
-// its environment, others there can read.
+// A pipe that holds one line, for a process on another host. Other users there can read command
+// lines and environments, but not this.
 struct InputLine {
   int reads = -1;
 
@@ -112,7 +112,7 @@ struct InputLine {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe");
     reads = ends[0];
-    const std::string text = line + "\n";  // fits into a pipe
+    const std::string text = line + "\n";  // fits into a pipe's buffer
     const bool is_written =
         write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
     close(ends[1]);
@@ -136,14 +136,14 @@ Variables environment_of(const HostRanks& ranks, int local, const HandedDown& ha
   set("MASTER_PORT", ranks.master_port);
   set("SLUICE_JOB", ranks.job);
   set("SLUICE_SECRET", ranks.secret);
-  // Of a launcher that has started this process: the port is no store's of its.
+  // In case a launcher has started this process: the port does not belong to that launcher's store.
   set("TORCHELASTIC_USE_AGENT_STORE", std::string("False"));
   set(kStarter, handed.lifeline);
   if (handed.listener >= 0) set(kListener, handed.listener);
   return variables;
 }
 
-// `handed`: the listener is the first one's.
+// `handed`: its listener goes to the first rank.
 Status start_local(std::vector<std::string> words, const HostRanks& ranks, HandedDown handed,
                    std::vector<Child>& children) {
   SLUICE_RETURN_IF_ERROR(check_memory(ranks.count));
@@ -159,7 +159,7 @@ Status start_local(std::vector<std::string> words, const HostRanks& ranks, Hande
   return {};
 }
 
-// A name without its domain.
+// A host name without its domain.
 std::string_view short_name(std::string_view host) { return host.substr(0, host.find('.')); }
 
 bool is_this_host(std::string_view host) {
@@ -175,7 +175,7 @@ std::string text_of(const HostRanks& ranks) {
          ranks.master_address + " " + ranks.job;
 }
 
-// What the shell of another host is given.
+// The command line for another host's shell.
 Result<std::string> remote_line(const std::vector<std::string>& words, const HostRanks& ranks) {
   std::error_code error;
   const std::string folder = std::filesystem::current_path(error).string();
@@ -186,7 +186,7 @@ Result<std::string> remote_line(const std::vector<std::string>& words, const Hos
   for (char** it = environ; *it != nullptr; ++it) {
     const std::string_view variable(*it);
     const auto begins = [&](std::string_view name) { return variable.starts_with(name); };
-    if (begins("NCCL_HOSTID=")) continue;  // of this one
+    if (begins("NCCL_HOSTID=")) continue;  // belongs to this host
     if (begins("NCCL_") || begins("OMP_") || begins("PATH=") || begins("LD_LIBRARY_PATH="))
       line += " " + shell_word(std::string(variable));
   }
@@ -214,7 +214,7 @@ Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
   return {};
 }
 
-// The secret of the run, as InputLine sends it; reads nothing beyond it.
+// Reads the run's secret, as InputLine sends it, and not one byte more.
 Result<std::string> line_of_input() {
   constexpr std::size_t kMostBytes = 256;
   std::string line;
@@ -231,7 +231,7 @@ Result<std::string> line_of_input() {
                "it on, as ssh does (docker exec -i, kubectl exec -i)");
 }
 
-// In a variable; -1: it is not set.
+// The descriptor in an environment variable; -1: not set.
 int descriptor_of(const char* variable) {
   const char* const named = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): at the start
   const std::string_view text(named == nullptr ? "" : named);

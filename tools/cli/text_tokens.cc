@@ -20,8 +20,7 @@ class ByteTokens final : public TextTokens {
     for (const char letter : text) tokens.push_back(static_cast<unsigned char>(letter));
     return tokens;
   }
-  // Nothing is shown for tokens that are not bytes (the end of a text, or padding of the
-  // vocabulary).
+  // Tokens that are not bytes (the end of a text, or padding of the vocabulary) produce no text.
   Result<std::string> decode(std::int64_t token) override {
     if (token > 0xFF) return stream_.finish();
     return stream_.push(static_cast<unsigned char>(token));
@@ -69,7 +68,7 @@ class ToolTokens final : public TextTokens {
     std::string line;
     try {
       line = request.dump();
-    } catch (const json::exception&) {  // only the user's text can be other than UTF-8
+    } catch (const json::exception&) {  // only the user's text can be invalid UTF-8
       return Error(ErrorCode::kInvalidArgument, "the prompt is not UTF-8");
     }
     SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));

@@ -1,6 +1,8 @@
-// TextTokens: a tokenizer as generation needs it: the prompt's tokens, and text as tokens come.
+// TextTokens: a tokenizer for generation: encodes the prompt and decodes tokens as they are
+// generated.
 //
-// Bytes are their own tokens. A tokenizer.json is used through tools/tokens, a child process.
+// For a byte tokenizer, bytes are tokens. A tokenizer.json is used through tools/tokens, a child
+// process.
 //
 // Threads: one.
 // Errors:  as sentences that say what is missing, or which text or token is at fault.
@@ -15,7 +17,7 @@
 
 namespace sluice::tools {
 
-// What a user says to a model that was trained to chat.
+// The prompt for a model that was trained to chat.
 struct ChatPrompt {
   std::string system;  // empty: the template's own, if it has one
   std::string user;
@@ -25,30 +27,30 @@ class TextTokens {
  public:
   virtual ~TextTokens() = default;
 
-  // The text's tokens, behind those that the tokenizer puts before every text; those of decode()
-  // continue them.
+  // The text's tokens, after those that the tokenizer puts before every text. decode() continues
+  // from the last one.
   virtual Result<std::vector<std::int64_t>> encode(const std::string& text) = 0;
-  // Likewise of a conversation, up to where the assistant begins. Refused but by tool_tokens() with
-  // `chat`.
+  // The tokens of a conversation up to where the assistant's turn begins. Only tool_tokens() with
+  // `chat` supports this.
   virtual Result<std::vector<std::int64_t>> encode_chat(const ChatPrompt& prompt);
-  // The text that a token completes; may be empty.
+  // The text that this token completes; may be empty.
   virtual Result<std::string> decode(std::int64_t token) = 0;
-  // What the tokens so far leave incomplete.
+  // Returns the text of an incomplete sequence at the end.
   virtual Result<std::string> finish() = 0;
-  // The next token continues nothing.
+  // Resets the decoder: the next token begins a new text.
   virtual Status restart() = 0;
 };
 
 std::unique_ptr<TextTokens> byte_tokens();
-// Where tools/tokens is: `named`; where that is empty, in the source tree in which this program was
-// built (build/bin/sluice -> tools/tokens), or where it was installed (bin/sluice ->
+// The path of tools/tokens: `named` if it is not empty; otherwise in the source tree in which this
+// program was built (build/bin/sluice -> tools/tokens), or in the installation (bin/sluice ->
 // share/sluice/tools/tokens).
 Result<std::string> find_tokens_tool(const std::string& named);
 struct ToolTokensOptions {
   std::string tool;  // the path of tools/tokens
-  std::string json;  // of tokenizer.json
+  std::string json;  // the path of tokenizer.json
   bool chat = false;
-  std::string chat_template;  // with `chat`; empty: that of tokenizer.json's folder
+  std::string chat_template;  // with `chat`; empty: the one in tokenizer.json's folder
 };
 Result<std::unique_ptr<TextTokens>> tool_tokens(const ToolTokensOptions& options);
 

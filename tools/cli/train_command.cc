@@ -35,10 +35,10 @@ struct TrainOptions : TrainRequest {
   RankOptions ranks;
   int signal_exit_code = kSavedExitCode;
   OutputOptions output;
-  std::unique_ptr<OutputForm> form;  // until all is said
+  std::unique_ptr<OutputForm> form;  // exists until all output is written
 };
 
-// What was typed, with a different --resume; an option in `more` replaces the same one.
+// The typed command with a different --resume; an option in `more` replaces the same option.
 std::string resume_command(const CLI::App& command, const std::string& resume,
                            const std::string& more) {
   const std::string other = more.substr(0, more.find(' '));
@@ -46,15 +46,15 @@ std::string resume_command(const CLI::App& command, const std::string& resume,
          (resume.empty() ? "" : "=" + shell_word(resume)) + (more.empty() ? "" : " " + more);
 }
 
-// The command that begins again where this one did, once the folder is the run's.
+// The command that starts again from where this one started, once the folder belongs to the run.
 std::string begin_again(const CLI::App& command, RunFolder::Entry entry, const ResumePoint& from) {
   if (entry == RunFolder::Entry::kResume)
     return resume_command(command, from.checkpoint ? from.checkpoint->path : "", "");
   return same_command(command, {"--overwrite"}) + " --overwrite";
 }
 
-// Of the first rank, or the only one. `reason` is what to tell the others; empty where they have
-// come to the end with this one. `interrupt` is made once there is something to finish.
+// For the first rank, or the only one. `reason` is sent to the other ranks; empty if they reached
+// the end too. `interrupt` is created once there is something to finish.
 Result<int> run(const TrainOptions& options, const CLI::App& app,
                 const engine::RankContext& context, engine::Communicator* link,
                 aio::IoWatchdog& watchdog, std::optional<Interrupt>& made, std::string& reason) {
@@ -107,7 +107,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
     reason.clear();
   } else {
     reason = ended.error().message();
-    // Before the run goes, which would tell the others that all is done.
+    // Before the run is destroyed, which would signal the others that all is done.
     if (link != nullptr) link->abort(reason);
   }
   return at_work(ended);
@@ -117,7 +117,7 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   engine::Environment environment = engine::own_environment();
   prefer_asked_ranks(options.ranks, environment);
   SLUICE_ASSIGN_OR_RETURN(engine::Launch launch, engine::read_launch(environment));
-  if (options.ranks.are_wanted()) launch.tasks_beside = 0;  // it is asked for
+  if (options.ranks.are_wanted()) launch.tasks_beside = 0;  // the user asked for it
   SLUICE_ASSIGN_OR_RETURN(const auto ended,
                           start_ranks(options.ranks, launch, options.signal_exit_code));
   if (ended) return *ended;
@@ -125,7 +125,7 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   see_own_gpu(launch.context);
   const int listener = begin_as_rank();
   auto met = engine::meet_ranks(launch, listener);
-  // The first rank has refused to begin, and says why.
+  // The first rank has refused to begin, and prints the reason itself.
   const bool is_cancelled = !met.ok() && met.error().code() == ErrorCode::kCancelled;
   if (is_cancelled && launch.context.rank > 0) return kExitFailed;
   SLUICE_ASSIGN_OR_RETURN(const auto link, std::move(met));
@@ -136,11 +136,11 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   };
   try {
     std::string reason = "the first rank has ended";
-    std::optional<Interrupt> interrupt;  // until the last rank has ended
+    std::optional<Interrupt> interrupt;  // lives until the last rank has ended
     auto done = run(options, app, launch.context, link.get(), watchdog, interrupt, reason);
     if (!done.ok()) return failed(std::move(done).error());
     if (link && !reason.empty()) link->abort(reason);
-    // What the first rank could not write is no failure of the others.
+    // A file that the first rank could not write is no failure of the other ranks.
     if (link && reason.empty()) end_together(*link, *done == kExitNotSaved ? 0 : *done);
     return done;
   } catch (const std::exception& error) {

@@ -27,7 +27,7 @@ namespace {
 
 using nlohmann::json;
 
-// What a terminal shows of the ranks that follow: warnings and errors, with their number.
+// Limits what a terminal shows of the other ranks to warnings and errors, with their rank.
 class QuietRank {
  public:
   explicit QuietRank(int rank) : stream_(std::cerr.rdbuf(nowhere_.rdbuf())) {
@@ -48,8 +48,8 @@ class QuietRank {
   std::streambuf* const stream_;
 };
 
-// Whether this rank sees the run's folder by the same path: checkpoints are of files that each rank
-// writes there. The first rank has put a file there.
+// Whether this rank sees the run's folder at the same path, since each rank writes files of a
+// checkpoint there. The first rank has put a mark file there.
 Status see_folder(engine::Communicator& link, const std::string& path, const std::string& content) {
   std::ifstream file(path, std::ios::binary);
   const std::string found{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -97,8 +97,8 @@ Result<HandedOut> receive(engine::Communicator& link) {
   return handed;
 }
 
-// At one terminal: another rank's own failure is said by that one and by the first; that a rank is
-// gone, by the first and by the second, in case it is the first that has gone.
+// With several ranks at one terminal, a rank's own failure is printed by that rank and by the first
+// one. A lost rank is reported by the first and the second rank, in case the first is the lost one.
 bool is_said_by_others(const Error& error, const Status& known, int rank) {
   if (!is_started_rank()) return false;
   if (error.code() == ErrorCode::kCancelled) return true;
@@ -137,11 +137,11 @@ void see_own_gpu(const engine::RankContext& context) {
     for (int number = 0; number <= context.device; ++number)
       if (!std::getline(names, own, ',')) own.clear();
   }
-  setenv(kVisible, own.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): likewise
+  setenv(kVisible, own.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): at the start
 }
 
 int end_together(engine::Communicator& link, int code) {
-  // A rank that is gone by now has left its part of the run complete.
+  // A rank that is gone by now had already completed its part of the run.
   const auto codes = link.all_gather_text(std::to_string(code));
   return codes.ok() ? engine::whole_number(codes->front(), 255).value_or(code) : code;
 }
@@ -176,7 +176,7 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
     done = error_of(error);
   }
   if (done.ok()) return end_together(link, 0);
-  // The first rank refused to begin, or another one, and it is the first that says why.
+  // The first rank or another one refused to begin; the first one prints the reason.
   if (!has_begun && done.error().code() == ErrorCode::kCancelled) return 1;
   const Status known = link.health();
   link.abort(done.error().message());

@@ -1,6 +1,6 @@
-// `sluice train` on several ranks: how they meet, and what all but the first do. The first rank has
-// the run's folder, reads the configuration, reports and saves; the others get their configuration
-// from it and follow.
+// `sluice train` on several ranks: how they meet, and the work of all ranks but the first. The
+// first rank owns the run's folder, reads the configuration, reports and saves. The others get
+// their configuration from it and follow.
 #pragma once
 
 #include <memory>
@@ -14,21 +14,22 @@
 
 namespace sluice::tools {
 
-// Of each of several ranks, before it does anything with a GPU: from now on this process sees one
-// alone, that of its local rank; none, where there are fewer.
+// Called by each rank before it uses a GPU: this process then sees only the GPU of its local rank,
+// or none if there are fewer GPUs than ranks.
 void see_own_gpu(const engine::RankContext& context);
 
-// Of the first rank, once it knows what will be trained: hands it to the others.
-// kInvalidArgument where one does not see the folder.
+// The first rank sends the located run to the others. kInvalidArgument if a rank does not see the
+// run's folder.
 Status hand_out(engine::Communicator& link, const LocatedRun& run);
 
-// Of all ranks, once each has let go of all that it had: none ends before. Launchers kill the
-// others when one ends with a code that is not 0. Returns the first one's `code`.
+// Called by all ranks after they have freed their resources, so that no rank exits before the
+// others. Launchers kill the other ranks when one exits with a code that is not 0. Returns the
+// first rank's `code`.
 int end_together(engine::Communicator& link, int code);
 
-// All that another rank does, until the first one ends; its code is the first one's where a signal
-// has ended that one. Signals that a terminal or a launcher sends to all ranks are the first one's
-// to answer.
+// Everything that a rank other than the first does, until the first one ends. If a signal ended the
+// first rank, returns its code. Only the first rank handles signals that a terminal or a launcher
+// sends to all ranks.
 Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
                               aio::IoWatchdog& watchdog);
 

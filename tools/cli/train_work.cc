@@ -20,7 +20,7 @@ Result<TrainSession::End> train(const TrainWork& work) {
   return end;
 }
 
-// Whether a plain --resume continues after the last step that was taken.
+// Whether a plain --resume continues after the last step taken.
 bool is_saved(const StartedRun& started) {
   const auto newest = started.located->folder.newest();
   return newest.ok() && *newest && (*newest)->step == started.run->trainer().state().global_step;

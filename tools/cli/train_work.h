@@ -1,5 +1,5 @@
-// The work of `sluice train`, once all possible refusals are behind it: the steps, what is written
-// after the last of them, and what is said about a run that broke off.
+// The work of `sluice train` after all checks have passed: the steps, the files written after the
+// last step, and the messages about a run that broke off.
 #pragma once
 
 #include <string>
@@ -19,12 +19,12 @@ struct TrainWork {
   RunEvents& events;
   Monitors& monitors;
   OutputForm& form;
-  std::string again;  // the command that begins again where the run began
+  std::string again;  // the command that starts the run again from the same point
   int signal_exit_code = kSavedExitCode;
 };
 
-// Returns the exit code. Errors, including those thrown, say on which drives the run's state was
-// and where it can continue.
+// Returns the exit code. Errors, including exceptions, name the drives of the run's state and say
+// where the run can continue.
 Result<int> train_and_finish(const TrainWork& work);
 
 }  // namespace sluice::tools

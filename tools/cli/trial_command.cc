@@ -32,7 +32,7 @@
 namespace sluice::tools {
 namespace {
 
-// Steps are measured on random tokens: how many an epoch of the real ones has does not matter.
+// Steps are measured on random tokens, so the length of a real epoch does not matter.
 Result<config::Config> config_of(const std::string& text) {
   SLUICE_ASSIGN_OR_RETURN(
       const config::Resolved resolved,
@@ -80,7 +80,7 @@ PlanFacts facts_of(const engine::RunPlan& plan) {
   return facts;
 }
 
-// Everything that determines how a run behaves, in a few letters.
+// Identifies the behaviour of a run in a short text.
 std::string run_id_of(const config::Config& config, const engine::MemoryPlan& plan) {
   std::ostringstream text;
   text << config.batch.micro << ' ' << config.batch.accumulation << ' '
@@ -124,8 +124,8 @@ Result<TrialPlan> make_plan(const PlanRequest& request) {
   return answer;
 }
 
-// The median's standard error, of numbers that are spread as usual. Where a step takes long there
-// is only one number, and such steps are much alike.
+// The standard error of the median, assuming normally distributed values. If steps are long there
+// is only one value, and such steps vary little.
 double median_error(const std::vector<double>& values) {
   constexpr double kOfOne = 0.02;
   constexpr double kOfQuartiles = 0.93;
@@ -188,7 +188,7 @@ std::string answer_to(const std::string& line, const Interrupt& interrupt) {
   }
 }
 
-// Ends with the search, and is what the kernel kills where the host's memory runs out.
+// Makes this process end with its parent, and lets the kernel kill it first when memory runs out.
 void belong_to_the_parent() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::ofstream("/proc/self/oom_score_adj") << 1000;
@@ -216,7 +216,7 @@ Result<int> run() {
 
 Command add_trial_command(CLI::App& sluice) {
   sluice.add_subcommand("trial", "What `sluice tune` runs: answers its questions, line by line")
-      ->group("");  // not shown
+      ->group("");  // hidden
   return [](aio::IoWatchdog& /*watchdog*/) { return run(); };
 }
 

@@ -24,8 +24,8 @@
 namespace sluice::tools {
 namespace {
 
-// Removes it from the NVMe paths of `config`, as every run does when it begins: what a killed run
-// left there, and nothing else (swap/store_inventory.h). What cannot be removed causes a warning.
+// Removes what a killed run left on the NVMe paths of `config`, and nothing else, as every run does
+// when it begins (swap/store_inventory.h). A failure is only a warning.
 void remove_leftovers(const config::Config& config, aio::IoWatchdog& watchdog) {
   std::set<std::string> named;
   for (const auto& of_tier : {config.param_nvme_paths(), config.optimizer_nvme_paths()})
@@ -39,9 +39,9 @@ void remove_leftovers(const config::Config& config, aio::IoWatchdog& watchdog) {
     log::warning("a trial's files could not be removed: " + removed.error().message());
 }
 
-// For a child to finish its step and to remove what it has on the drives.
+// Time for a child to finish its step and to remove its files on the drives.
 constexpr double kPatienceS = 10;
-// A trial that takes this much longer than the longest that ended is stuck.
+// A trial that takes this much longer than the longest completed one is stuck.
 constexpr double kStuckRatio = 3;
 constexpr double kStuckExtraS = 60;
 constexpr double kHalfAsSlowAgain = 1.5;
@@ -51,7 +51,7 @@ std::int64_t size_of(int descriptor) {
   return fstat(descriptor, &status) == 0 ? static_cast<std::int64_t>(status.st_size) : 0;
 }
 
-// The last non-empty line of what was written after `begin`.
+// The last non-empty line written after `begin`.
 std::string last_line(int descriptor, std::int64_t begin) {
   std::array<char, 4096> end{};
   const std::int64_t size = size_of(descriptor);
@@ -83,7 +83,7 @@ double TrialRunner::seconds_since(std::int64_t begin_ns) const {
 
 double TrialRunner::seconds_left() { return options_.budget_s - seconds_since(begin_ns_); }
 
-// A folder of the trials' own: a run of the user's that is in progress has another one.
+// Gives trials a folder of their own: a run of the user's may be in progress in the other one.
 Result<config::Config> TrialRunner::config_with(const std::vector<KeyValue>& keys) const {
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved,
                           config::resolve(with_changes(sources_, keys)));
@@ -120,7 +120,7 @@ Result<TrialPlan> TrialRunner::ask_plan(const config::Config& config) {
   planner_->stop(kPatienceS);
   planner_.reset();
   if (interrupt_.requested()) return line.error();
-  // One configuration that cannot be planned does not end a search.
+  // One configuration that cannot be planned does not end the search.
   return unplanned(lost);
 }
 
@@ -136,8 +136,8 @@ Result<TrialPlan> TrialRunner::plan(const Point& point) {
   if (!said.refusal.empty()) {
     made.forecast.refusal = said.refusal;
   } else {
-    // The drives' speeds are known for the user's settings, and take seconds to measure for others:
-    // trials say more about those.
+    // The drives' speeds are cached for the user's settings, and take seconds to measure for
+    // others. Trials measure those better.
     std::string drives;
     std::vector<KeyValue> planned;
     for (KeyValue& one : said.keys) {
@@ -208,7 +208,8 @@ double TrialRunner::trial_limit_s() const {
   return longest_trial_s_ > 0 ? kStuckRatio * longest_trial_s_ + kStuckExtraS : options_.budget_s;
 }
 
-// What is slower by half need not be known exactly; long steps differ little from each other.
+// A configuration that is half as slow again need not be measured exactly, and long steps vary
+// little.
 double TrialRunner::measured_limit_s(double best_step_s) const {
   constexpr double kLongEnoughS = 30;
   const double long_s = std::max(kLongEnoughS, kHalfAsSlowAgain * best_step_s);
@@ -227,7 +228,7 @@ Result<Trial> TrialRunner::measure(const Point& point, double best_step_s) {
   const std::int64_t begin_ns = clock_.now_ns();
   SLUICE_ASSIGN_OR_RETURN(const auto child, start());
   auto trial = ask_trial(*child, request);
-  // Also where it answered: what it has on the drives is removed as it ends.
+  // Also after an answer: the child removes its files on the drives when it ends.
   child->stop(kPatienceS);
   remove_leftovers(config, *options_.watchdog);
   if (!trial.ok()) return trial;
@@ -258,7 +259,7 @@ Result<Trial> TrialRunner::ask_trial(ChildProcess& child, const MeasureRequest& 
 
 std::string TrialRunner::how_it_was_lost(const ChildProcess& child, const Error& error,
                                          std::int64_t log_begin) const {
-  if (child.ending().empty()) return error.message();  // it lives, but its answer is of no use
+  if (child.ending().empty()) return error.message();  // still running, but its answer is invalid
   const std::string said = last_line(options_.log, log_begin);
   std::string text = "it ended " + child.ending();
   if (child.ended_by_signal() == SIGKILL)

@@ -1,11 +1,12 @@
-// TrialRunner: plans and measures points of a search, each trial in a process of its own: one that
-// runs out of memory, crashes or hangs is a result, and the GPU is empty again before the next.
+// TrialRunner: plans and measures the points of a search. Each trial runs in a process of its own.
+// Running out of memory, a crash or a hang is a result, and the GPU is empty again before the next
+// trial.
 //
-// Plans are made in a child as well, so that this process never holds part of the GPU. What a
-// killed trial left on the drives is removed.
+// Plans are made in a child as well, so that this process never holds part of the GPU. Files that a
+// killed trial left on the drives are removed.
 //
 // Threads: one.
-// Errors:  kCancelled when interrupted; those of starting a child.
+// Errors:  kCancelled when interrupted; errors of starting a child.
 #pragma once
 
 #include <cstdint>
@@ -29,35 +30,35 @@ namespace sluice::tools {
 class TrialRunner final : public TuneSubject {
  public:
   struct Options {
-    std::vector<std::string> program;     // of the child, with its arguments
-    int log = 2;                          // a descriptor of a file: what the children say
-    aio::IoWatchdog* watchdog = nullptr;  // of what this process does itself
+    std::vector<std::string> program;     // the child's command line
+    int log = 2;                          // descriptor of a file for the children's output
+    aio::IoWatchdog* watchdog = nullptr;  // for this process's own work
     int warmup = 1;
     int steps = 1;
-    double trial_s = 0;   // limit of a trial; 0: by what the others took
-    double budget_s = 0;  // of everything, from the constructor on
-    // At most ten times a second, while a child works.
+    double trial_s = 0;   // limit of a trial; 0: derived from earlier trials
+    double budget_s = 0;  // for everything since construction
+    // Called at most ten times a second while a child works.
     std::function<void(std::string_view what, double trial_s)> on_wait;
   };
   // Both must outlive it.
   TrialRunner(const config::Sources& sources, const Interrupt& interrupt, Options options);
 
-  // Of the configuration as it is.
+  // Plans the unchanged configuration.
   Result<TrialPlan> plan_start();
-  // Before anything below; must outlive it.
+  // Must be called before the functions below; `dimensions` must outlive the runner.
   void set_dimensions(const std::vector<Dimension>& dimensions) { dimensions_ = &dimensions; }
 
   Result<std::vector<Forecast>> forecast(const std::vector<Point>& points) override;
   Result<Trial> measure(const Point& point, double best_step_s) override;
   double seconds_left() override;
 
-  // What the point sets in the configuration.
+  // The keys that the point sets in the configuration.
   Result<std::vector<KeyValue>> keys(const Point& point);
 
  private:
   struct Saying {
     std::vector<KeyValue> keys;
-    std::string refusal;  // why it cannot be set
+    std::string refusal;  // why it cannot be set; empty: it can
   };
 
   Result<Saying> saying(const Point& point);
@@ -79,9 +80,9 @@ class TrialRunner final : public TuneSubject {
   const std::int64_t begin_ns_;
   const std::vector<Dimension>* dimensions_ = nullptr;
   std::map<Point, TrialPlan> plans_;
-  std::map<std::string, TrialPlan> planned_;  // by configuration: several points may have one
-  std::unique_ptr<ChildProcess> planner_;     // while plans are made
-  double longest_trial_s_ = 0;                // of those that ran to their end
+  std::map<std::string, TrialPlan> planned_;  // by configuration: several points may share one
+  std::unique_ptr<ChildProcess> planner_;     // the child that makes plans
+  double longest_trial_s_ = 0;                // completed trials only
 };
 
 }  // namespace sluice::tools

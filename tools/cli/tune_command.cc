@@ -44,7 +44,7 @@ struct TuneOptions {
   VaryOptions vary;
   std::string out;
   std::string log;
-  std::vector<std::string> program;  // of the trials; empty: this one
+  std::vector<std::string> program;  // runs the trials; empty: this program
   double budget_minutes = 15;
   double trial_seconds = 0;
   int trials = 60;
@@ -56,7 +56,7 @@ struct TuneOptions {
 
 class LogFile {
  public:
-  // Empty: in memory, for the last words of a trial that fails.
+  // An empty path opens a log in memory, which provides the last line of a failed trial.
   static Result<LogFile> open(const std::string& path) {
     const int descriptor =
         path.empty() ? memfd_create("trials", MFD_CLOEXEC)
@@ -77,7 +77,7 @@ class LogFile {
   int descriptor_;
 };
 
-// Before minutes are spent. A log is only ever added to.
+// Called before minutes are spent. A log is only appended to.
 Status check_out(const TuneOptions& options) {
   if (!options.out.empty() && options.out == options.log)
     return Error(ErrorCode::kInvalidArgument, "--out and --log name one file: " + options.out);
@@ -141,7 +141,7 @@ class Tuning {
   }
 
   Status find_space() {
-    // Mistakes of the user first: a plan takes seconds.
+    // Report the user's mistakes first, since a plan takes seconds.
     SLUICE_RETURN_IF_ERROR(tune_space(resolved_, {}, options_.vary).status());
     SLUICE_ASSIGN_OR_RETURN(const TrialPlan start, runner_.plan_start());
     SLUICE_ASSIGN_OR_RETURN(space_, tune_space(resolved_, start.facts, options_.vary));
@@ -196,7 +196,7 @@ class Tuning {
   double best_step_s_ = 0;
 };
 
-// Ranks would each search for themselves, and write over each other's results.
+// Several ranks would each search and overwrite each other's results.
 Status check_alone() {
   SLUICE_ASSIGN_OR_RETURN(const engine::Launch launch,
                           engine::read_launch(engine::own_environment()));
@@ -213,7 +213,7 @@ Result<int> run(const TuneOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(check_out(options));
   SLUICE_ASSIGN_OR_RETURN(const config::Sources sources, sources_of(options.config));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
-  // Reported once, not as the failure of every trial.
+  // Report it once here rather than as the failure of every trial.
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(resolved.config, files));
   warn_of_data(resolved.config);
@@ -270,7 +270,7 @@ Command add_tune_command(CLI::App& sluice) {
   add_search_options(*command, *options);
   command->add_option("--trial-program", options->program)
       ->allow_extra_args(false)
-      ->group("");  // for tests: a word of it
+      ->group("");  // for tests: one word of the trials' program
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 

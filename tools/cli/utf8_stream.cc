@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kBroken = "\xEF\xBF\xBD";
 
-// Bytes in a character that begins with this one; 0: none does.
+// The length of a character with this first byte; 0: no character begins with it.
 std::size_t length_of(unsigned char first) {
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first <= 0xDF) return 2;
@@ -16,7 +16,7 @@ std::size_t length_of(unsigned char first) {
   return 0;
 }
 
-// The second byte excludes overlong forms, surrogates, and what lies above U+10FFFF.
+// The second byte excludes overlong forms, surrogates, and values above U+10FFFF.
 bool may_follow(const std::string& begun, unsigned char byte) {
   if (byte < 0x80 || byte > 0xBF) return false;
   if (begun.size() > 1) return true;

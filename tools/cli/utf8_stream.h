@@ -1,5 +1,6 @@
-// Utf8Stream: bytes as they come, as text that never ends within a character. What is not UTF-8 is
-// shown as U+FFFD, one for each part that no character can begin with (as Python and browsers do).
+// Utf8Stream: turns bytes that arrive one by one into text that never ends within a character.
+// Invalid UTF-8 becomes U+FFFD, one for each part that cannot begin a character (as in Python and
+// browsers).
 #pragma once
 
 #include <string>
@@ -8,9 +9,9 @@ namespace sluice::tools {
 
 class Utf8Stream {
  public:
-  // The text that is complete now.
+  // Returns the text that this byte completes.
   std::string push(unsigned char byte);
-  // What is left: a character that was not completed.
+  // Returns the rest: a character that was not completed.
   std::string finish();
 
  private:

@@ -74,7 +74,7 @@ std::vector<std::unique_ptr<watch::RunFollower>> followers(const WatchOptions& o
   for (const std::string& path : options.runs) names.push_back(report::run_name(path));
   std::vector<std::unique_ptr<watch::RunFollower>> runs;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    // Runs of one name are told apart by their paths.
+    // Adds the paths to runs with the same name.
     const bool is_alone = std::count(names.begin(), names.end(), names[i]) == 1;
     runs.push_back(std::make_unique<watch::RunFollower>(
         watch::RunFollower::Options{.path = options.runs[i],
@@ -96,7 +96,7 @@ bool all_over(const watch::Sight& sight) {
                      [](const auto& run) { return watch::is_over(run.view.phase); });
 }
 
-// A line a run every so often, where there is something new; ends with the last run.
+// Prints a line per run at intervals, if there is news; ends when all runs have ended.
 int print_lines(const watch::RunWatcher& watcher, double every_s, const Interrupt& interrupt) {
   std::vector<std::string> said(watcher.sight()->runs.size());
   const SteadyClock clock;
@@ -105,14 +105,14 @@ int print_lines(const watch::RunWatcher& watcher, double every_s, const Interrup
     for (std::size_t i = 0; i < said.size(); ++i) {
       const watch::RunView& view = sight->runs[i].view;
       const std::string line = watch::plain_line(view);
-      // What is left falls by itself.
+      // The remaining time changes by itself, so it is not compared.
       const std::string state =
           std::to_string(static_cast<int>(view.phase)) + " " + std::to_string(view.lines);
       if (state == said[i]) continue;
       said[i] = state;
       std::cout << line << "\n";
     }
-    if (!std::cout.flush()) return 0;  // who read it has gone
+    if (!std::cout.flush()) return 0;  // the reader has gone
     if (all_over(*sight)) return exit_code(*sight);
     const auto deadline_ns = clock.now_ns() + static_cast<std::int64_t>(every_s * 1e9);
     while (clock.now_ns() < deadline_ns) {
@@ -150,7 +150,7 @@ class Viewer {
   }
 
  private:
-  // Whether to go on.
+  // Returns whether to continue.
   bool take(const watch::KeyPress& press) {
     using watch::Key;
     const auto panel = static_cast<int>(options_.panel);
@@ -199,7 +199,7 @@ class Viewer {
     return true;
   }
 
-  // Of the events: from the newest, which is above, to older ones.
+  // Scrolls the events, from the newest at the top to older ones.
   void scroll(int lines) {
     const auto& run = sight_->runs[static_cast<std::size_t>(options_.run)];
     const int most = static_cast<int>(run.view.facts.happenings.size()) - 1;
@@ -212,7 +212,7 @@ class Viewer {
   watch::ScreenOptions options_;
 };
 
-// 128 random bits.
+// A token of 128 random bits.
 Result<std::string> new_token() {
   std::array<unsigned char, 16> bits{};
   if (::getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size()))
@@ -239,7 +239,7 @@ Status check_token(const std::string& token) {
 
 Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
   std::string token = options.token;
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets it
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): never set here
   const char* const exported = std::getenv("SLUICE_WATCH_TOKEN");
   if (token.empty() && exported != nullptr) token = exported;
   SLUICE_RETURN_IF_ERROR(check_token(token));
@@ -272,7 +272,7 @@ Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
     server->sweep();
     std::this_thread::sleep_for(milliseconds(200));
   }
-  server.reset();  // before what it answers with
+  server.reset();  // before the objects it answers with
   return 0;
 }
 
@@ -288,7 +288,7 @@ Result<int> run(const WatchOptions& options) {
       followers(options),
       milliseconds(static_cast<std::int64_t>(std::min(every_s, kScreenEveryS) * 1e3)));
   if (on_screen) {
-    // Whatever a terminal cannot do, lines it can show.
+    // If the terminal is not capable enough, print lines.
     auto terminal = watch::Terminal::open(options.no_colour.empty());
     if (terminal.ok()) {
       Viewer(watcher, **terminal, unicode).run(interrupt);
@@ -335,7 +335,7 @@ Command add_watch_command(CLI::App& sluice) {
                    "What visitors have to show; without it one is made up where it is needed. "
                    "Better in the environment, as SLUICE_WATCH_TOKEN: others can see command lines")
       ->needs(web);
-  // https://no-color.org: whatever it is, unless it is empty.
+  // https://no-color.org: any value counts unless it is empty.
   command->add_option("--no-color", options->no_colour)->envname("NO_COLOR")->group("");
   return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };
 }

@@ -21,7 +21,7 @@ bool is_copy(std::string_view name) {
 
 double seconds_of(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// The time that at least one of `spans` covers.
+// The time covered by at least one of `spans`.
 double covered_seconds(std::vector<std::pair<std::int64_t, std::int64_t>> spans) {
   std::sort(spans.begin(), spans.end());
   std::int64_t covered = 0;
@@ -55,7 +55,7 @@ std::string short_kernel_name(const std::string& demangled) {
   for (const std::string_view part :
        {"(anonymous namespace)::", "at::native::", "sluice::engine::", "sluice::offload::"})
     remove_all(name, part);
-  // The arguments come after the last template argument.
+  // The argument list follows the last template argument.
   int depth = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
     if (name[i] == '<') ++depth;
@@ -131,7 +131,7 @@ std::vector<GpuProfile::Kernel> self_times(std::span<const GpuEvent> calls) {
     return std::pair(a.begin_ns, b.end_ns) < std::pair(b.begin_ns, a.end_ns);
   });
   std::map<std::string, GpuProfile::Kernel> times;
-  std::vector<const GpuEvent*> open;  // that are being called, outermost first
+  std::vector<const GpuEvent*> open;  // calls in progress, outermost first
   for (const GpuEvent& call : sorted) {
     while (!open.empty() && open.back()->end_ns <= call.begin_ns) open.pop_back();
     const double seconds = seconds_of(call.end_ns - call.begin_ns);

@@ -17,12 +17,12 @@ Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
   using Activity = profiler::ActivityType;
   Recording recording(
       options.by_phase ? std::set{Activity::CPU, Activity::CUDA} : std::set{Activity::CUDA},
-      {at::RecordScope::CUSTOM_CLASS});  // those of PhaseRanges, not operators
+      {at::RecordScope::CUSTOM_CLASS});  // the scope of PhaseRanges; records no operators
   work();
   torch::cuda::synchronize();
   const std::unique_ptr<profiler::ProfilerResult> recorded = recording.end();
   std::vector<GpuEvent> events;
-  std::map<std::uint64_t, engine::PassPhase> phases;  // by the correlation of their ranges
+  std::map<std::uint64_t, engine::PassPhase> phases;  // by the correlation ID of their ranges
   for (const profiler::KinetoEvent& event : recorded->events())
     if (const auto phase = phase_of_range(event.name()); phase && event.correlationId() != 0)
       phases.emplace(event.correlationId(), *phase);

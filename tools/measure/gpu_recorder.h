@@ -1,4 +1,4 @@
-// Records what the GPU does, by LibTorch's profiler (Kineto, over CUPTI).
+// Records GPU activity with LibTorch's profiler (Kineto, over CUPTI).
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 namespace sluice::tools {
 
 // Runs `work`, waits for the GPU, and returns all kernels, copies and fills of the process since
-// then, whichever thread asked for them. Recording slows the host down by a few microseconds per
-// kernel. What `work` throws, this throws.
-// Errors: kInternal where the driver gives no events (a driver without profiling), kIo.
+// the start, from any thread. Recording slows the host down by a few microseconds per kernel.
+// Exceptions of `work` are passed on.
+// Errors: kInternal if the driver delivers no events (a driver without profiling), kIo.
 struct GpuRecording {
-  // Where a trace with the host's calls goes, for chrome://tracing or Perfetto; empty: none.
+  // Path of a trace that includes host calls, for chrome://tracing or Perfetto; empty: none.
   std::string trace_file;
-  bool by_phase = false;  // events have the phase, of those that PhaseRanges (phase_ranges.h) opens
+  bool by_phase = false;  // events get their phase from the ranges of PhaseRanges
 };
 Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
                                          const GpuRecording& options);

@@ -11,7 +11,7 @@
 namespace sluice::tools {
 namespace {
 
-// What was called while a range was open is of its phase.
+// A call made while a range was open belongs to that range's phase.
 void give_phases(std::vector<GpuEvent> ranges, std::vector<GpuEvent>& calls) {
   const auto begins_before = [](std::int64_t at_ns, const GpuEvent& it) {
     return at_ns < it.begin_ns;
@@ -34,7 +34,7 @@ Result<std::vector<GpuEvent>> record_operators(const std::function<void()>& work
   work();
   const std::unique_ptr<profiler::ProfilerResult> recorded = recording.end();
   std::vector<GpuEvent> events;
-  std::vector<GpuEvent> ranges;  // one after another
+  std::vector<GpuEvent> ranges;  // not nested
   for (const profiler::KinetoEvent& event : recorded->events()) {
     if (event.deviceType() != c10::DeviceType::CPU) continue;
     GpuEvent call{.name = event.name(),

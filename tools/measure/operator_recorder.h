@@ -1,4 +1,4 @@
-// Records what LibTorch's operators take on the CPU, by its profiler (Kineto).
+// Records the CPU time of LibTorch's operators with its profiler (Kineto).
 #pragma once
 
 #include <functional>
@@ -10,10 +10,9 @@
 
 namespace sluice::tools {
 
-// Runs `work`, and returns what its thread called of LibTorch's operators, with the phase where
-// PhaseRanges (phase_ranges.h) opens some. Recording costs about a
-// microsecond a call. `trace_file`: where a trace goes, for Perfetto; empty: none. What `work`
-// throws, this throws.
+// Runs `work` and returns the LibTorch operators that its thread called, with their phase where
+// PhaseRanges (phase_ranges.h) are open. Recording costs about a microsecond per call.
+// `trace_file`: path of a trace for Perfetto; empty: none. Exceptions of `work` are passed on.
 // Errors: kIo.
 Result<std::vector<GpuEvent>> record_operators(const std::function<void()>& work,
                                                const std::string& trace_file);

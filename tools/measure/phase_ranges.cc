@@ -10,7 +10,7 @@
 namespace sluice::tools {
 namespace {
 
-// They outlive every range that has one of them.
+// Range names, which must outlive all ranges.
 const std::array<std::string, engine::kPassPhases>& names() {
   static const auto all = [] {
     std::array<std::string, engine::kPassPhases> made;
@@ -23,7 +23,8 @@ const std::array<std::string, engine::kPassPhases>& names() {
 
 }  // namespace
 
-// Not as a user's scope: of those kernels only get a copy on the GPU's lane, and no correlation.
+// Not the scope of user ranges: kernels within those get a copy on the GPU's lane, but no
+// correlation ID.
 PhaseRanges::PhaseRanges(engine::Trainer& trainer) : trainer_(trainer) {
   trainer.phases_heard_by(
       [open = std::make_shared<std::optional<at::RecordFunction>>()](const engine::PassSpan* span) {

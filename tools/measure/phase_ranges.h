@@ -1,13 +1,13 @@
-// PhaseRanges: the phases of a step as ranges in what LibTorch's profiler records, so that kernels
-// and operators can be told apart by the phase that asked for them.
+// PhaseRanges: marks the phases of a step as ranges in recordings of LibTorch's profiler, so that
+// kernels and operators can be assigned to the phase that launched them.
 //
 //   const PhaseRanges ranges(run.trainer());
 //   record_gpu(steps, {.by_phase = true});
 //
-// While it is there, the trainer's thread opens a range for each phase: one callback, and with a
-// profiler that is on about a microsecond.
+// While the object exists, the trainer's thread opens a range for each phase. This costs one
+// callback and, while a profiler is on, about a microsecond.
 //
-// Threads: the one that trains.
+// Threads: the training thread.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ class PhaseRanges {
   engine::Trainer& trainer_;
 };
 
-// Of a recorded range's name; nothing: it is none of these.
+// The phase of a recorded range's name; nullopt if the range is not a phase.
 std::optional<engine::PassPhase> phase_of_range(std::string_view name);
 
 }  // namespace sluice::tools

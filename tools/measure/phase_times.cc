@@ -1,4 +1,4 @@
-// What tools/measure/gpu_profile.h has by phase.
+// The parts of tools/measure/gpu_profile.h that group by phase.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 using engine::PassPhase;
 
-// What no pass computed is of one kind, the last.
+// Events that belong to no pass form one group, the last.
 constexpr std::size_t kGroups = engine::kPassPhases + 1;
 
 std::size_t group_of(const GpuEvent& event) {
@@ -42,7 +42,7 @@ std::vector<PhaseTimes> kernels_by_phase(std::span<const GpuEvent> events) {
   return by_phase(events, [](const auto& group) { return profile_of(group, 1).kernels; });
 }
 
-// No phase begins or ends inside an operator, so each is of one phase with all that it calls.
+// No phase begins or ends inside an operator, so an operator and its callees have the same phase.
 std::vector<PhaseTimes> operators_by_phase(std::span<const GpuEvent> calls) {
   return by_phase(calls, [](const auto& group) { return self_times(group); });
 }

@@ -7,8 +7,8 @@
 
 namespace sluice::tools {
 
-// Between the values next to it, as Python's statistics and bench/compare_stats.py have it; there
-// is at least one value.
+// Interpolates between neighbouring values like Python's statistics and bench/compare_stats.py.
+// `values` must not be empty.
 inline double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   const double place = share * static_cast<double>(values.size() - 1);

@@ -1,5 +1,5 @@
-// Recording: LibTorch's profiler, on until it is ended, however the work ends; and a file of
-// what it has recorded.
+// Recording: keeps LibTorch's profiler on until end() or destruction. save_trace() writes what was
+// recorded to a file.
 #pragma once
 
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -15,7 +15,7 @@ namespace sluice::tools {
 
 class Recording {
  public:
-  // `scopes`: of ranges on the host; empty: all.
+  // `scopes`: kinds of host ranges to record; empty: all.
   explicit Recording(const std::set<torch::autograd::profiler::ActivityType>& activities,
                      const std::unordered_set<at::RecordScope>& scopes = {}) {
     namespace profiler = torch::autograd::profiler;
@@ -38,7 +38,7 @@ class Recording {
   bool running_ = true;
 };
 
-// As a trace; an empty path: none. Errors: kIo.
+// Writes a trace; an empty path writes none. Errors: kIo.
 Status save_trace(torch::autograd::profiler::ProfilerResult& recorded, const std::string& path);
 
 }  // namespace sluice::tools

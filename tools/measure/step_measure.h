@@ -1,8 +1,8 @@
 // Measures the steps of a training run that is ready.
 //
-// Warm-up, including all of its updates and writes, ends before the first byte is counted. One more
-// step then fills the overlap of an update with the next forward again, so that every measured step
-// costs what a step costs in the long run; its bytes count, its time does not.
+// All updates and writes of the warm-up end before the first byte is counted. One more step then
+// restores the overlap of an update with the next forward, so that every measured step costs what a
+// step costs in the long run. That step's bytes count, its time does not.
 #pragma once
 
 #include <cstdint>
@@ -28,32 +28,32 @@ struct MeasuredStep {
   engine::StepTimes times;
 };
 
-// What the process takes of the machine.
+// Memory use of this process and of the machine.
 struct MemoryUse {
   std::uint64_t resident_bytes = 0;
   std::uint64_t peak_resident_bytes = 0;
-  std::uint64_t pinned_bytes = 0;     // as the kernel counts them
-  std::uint64_t available_bytes = 0;  // of the machine, to anyone
-  std::uint64_t gpu_used_bytes = 0;   // of the device, by anyone; 0 without one
+  std::uint64_t pinned_bytes = 0;     // as counted by the kernel
+  std::uint64_t available_bytes = 0;  // on the machine, for any process
+  std::uint64_t gpu_used_bytes = 0;   // on the device, by all processes; 0 without a device
 };
-// On a GPU (`cuda`), makes its context first.
+// On a GPU (`cuda`), creates the context first.
 MemoryUse memory_use(bool cuda);
 
 struct StepMeasurement {
   std::vector<double> warmup_seconds;
   std::vector<MeasuredStep> steps;
   bool interrupted = false;
-  // Over `moved_steps` steps, all of their updates and writes included.
+  // Over `moved_steps` steps, including all of their updates and writes.
   engine::TrainingRun::Traffic moved;
   int moved_steps = 0;
-  double drain_seconds = 0;  // what was left to do after the last step
+  double drain_seconds = 0;  // time of the work left after the last step
   MemoryUse memory;          // after the last step
   std::uint64_t gpu_peak_bytes = 0;
   std::uint64_t gpu_pinned_bytes = 0;
 };
 
 using OnStep = std::function<void(std::string_view phase, int done, int total, double seconds)>;
-// Throws as Trainer does.
+// Throws like Trainer.
 StepMeasurement measure_steps(engine::TrainingRun& run, const StepPlan& plan,
                               const Interrupt& interrupt, const OnStep& on_step);
 

@@ -7,7 +7,7 @@
 namespace sluice::tools {
 namespace {
 
-// As much as a file of a few MB holds: random tokens do not become less random by recurring.
+// The number of tokens in a file of a few MB: repeated random tokens are still random.
 constexpr std::uint64_t kMostTokens = std::uint64_t{8} << 20;
 
 }  // namespace

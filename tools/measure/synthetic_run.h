@@ -1,4 +1,4 @@
-// A configuration whose steps are to be measured: on random tokens, nothing saved or evaluated.
+// Prepares a configuration for measuring its steps: random tokens, no saves, no evaluations.
 #pragma once
 
 #include "aio/result.h"
@@ -7,8 +7,8 @@
 
 namespace sluice::tools {
 
-// Makes the tokens, in the folder for temporary files, and changes `config` to train on them and
-// from random weights. They must exist until the run has opened them.
+// Writes random tokens to the folder for temporary files, and changes `config` to train on them
+// from random weights. The returned object must exist until the run has opened the file.
 Result<SyntheticTokens> use_synthetic_tokens(config::Config& config);
 
 }  // namespace sluice::tools

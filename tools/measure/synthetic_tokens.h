@@ -1,7 +1,7 @@
 // SyntheticTokens: a token file of random numbers, so that a step can be measured without a corpus.
 //
-// The same tokens for the same seed and vocabulary. The file lies in the folder for temporary files
-// and is removed with this object; whoever has it open by then may continue reading.
+// The same seed and vocabulary give the same tokens. The file is in the folder for temporary files
+// and is removed with this object; a process that has it open may continue reading.
 #pragma once
 
 #include <cstdint>

@@ -28,13 +28,13 @@ bool is_event(const Json& json) {
   return name == "begin" || name == "checkpoint" || name == "warning" || name == "end";
 }
 
-// path -> value, of the keys that a `begin` has.
+// The keys of a `begin`: path -> value.
 std::map<std::string, std::string> keys_of(const Json& begin) {
   std::map<std::string, std::string> keys;
   const auto list = begin.find("config");
   if (list == begin.end() || !list->is_array()) return keys;
   for (const Json& key : *list) {
-    // A key that was overruled is there twice.
+    // An overruled key appears twice.
     if (!key.is_object() || key.value("outcome", Json()) == "ignored") continue;
     const auto path = key.find("path");
     const auto value = key.find("value");
@@ -99,7 +99,7 @@ class Reader {
   }
 
  private:
-  // `json` begins another life: the one before keeps what the page shows of it.
+  // `json` begins another life: reduces the previous `begin` to what the page shows of it.
   void follow(Json& json) {
     if (!last_begin_) return;
     Json& before = events_[*last_begin_];

@@ -1,10 +1,10 @@
-// EventsFile: a run's events.jsonl as the page shows it: known events of a bounded number and size,
-// each as JSON. Of several lives of the run only the last one's `begin` keeps its configuration and
-// tiers; what changed from one life to the next is said in `changes`.
+// EventsFile: a run's events.jsonl as the report page shows it: known events of a bounded number
+// and size, each as JSON. If the run has several lives, only the last `begin` keeps its
+// configuration and tiers; `changes` lists what changed from one life to the next.
 //
-// Memory: kMostOfAKind of each kind, of at most kMostEventBytes each (a `begin`: kMostBeginBytes),
-//         and the last kMostLatest.
-// Errors: only where the file cannot be read.
+// Memory: kMostOfAKind events of each kind, of at most kMostEventBytes each (a `begin`:
+//         kMostBeginBytes), and the last kMostLatest events.
+// Errors: only if the file cannot be read.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct EventsFile {
   static constexpr std::size_t kMostLatest = 100;
 
   std::vector<std::string> events;  // JSON objects, in the order of the file
-  std::vector<std::string> latest;  // the last ones of the file, those left out above among them
+  std::vector<std::string> latest;  // the last events, including those that `events` leaves out
   std::int64_t left_out = 0;        // beyond kMostOfAKind
   std::int64_t bad_lines = 0;
   bool has_torn_end = false;

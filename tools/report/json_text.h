@@ -1,6 +1,6 @@
-// JSON that may stand inside a <script> element: a string never has the characters that could end
-// it, begin a comment in it, or end a line of a script (<, >, &, U+2028, U+2029); what is no UTF-8
-// is replaced; what is not finite is null.
+// JSON that is safe inside a <script> element. Strings never contain the characters that could end
+// the element, begin a comment in it, or end a line of a script (<, >, &, U+2028, U+2029). Invalid
+// UTF-8 is replaced; numbers that are not finite become null.
 //
 // Threads: pure functions.
 #pragma once
@@ -12,11 +12,10 @@
 namespace sluice::report {
 
 void append_string(std::string& out, std::string_view text);
-// `digits`: significant ones.
+// `digits`: significant digits.
 void append_number(std::string& out, double value, int digits);
 
-// The same for a whole document that some JSON library wrote: those characters occur in its strings
-// alone.
+// Escapes a whole document written by any JSON library: these characters occur only in its strings.
 std::string script_safe(std::string_view json);
 
 // For text and for attributes in double quotes.

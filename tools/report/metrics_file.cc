@@ -15,7 +15,7 @@ namespace sluice::report {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-constexpr std::int64_t kMostStep = std::int64_t{1} << 53;  // what a page's numbers hold
+constexpr std::int64_t kMostStep = std::int64_t{1} << 53;  // the largest exact integer in a page
 
 struct Line {
   std::vector<double> values = std::vector<double>(metric_columns().size(), kUnknown);
@@ -24,7 +24,7 @@ struct Line {
   bool has_null_loss = false;
 };
 
-// A line's numbers, without building a document: a run has a hundred thousand of them.
+// Reads a line's numbers without building a document: a run has a hundred thousand lines.
 class LineReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit LineReader(Line& line) : line_(line) {}
@@ -91,7 +91,7 @@ std::optional<Line> parse(std::string_view text) {
   return line;
 }
 
-// What lines of schema 1 do not say follows from what they say.
+// Computes values that lines of schema 1 lack from those that they have.
 void complete(Line& line, double& trained_s, double& tokens) {
   static const std::size_t kStepMs = metric_column("step_ms");
   static const std::size_t kTokensPerS = metric_column("tokens_per_s");
@@ -170,7 +170,7 @@ void MetricsReader::take(const TextLine& text) {
   if (last_) add_gap(file_, *last_, *line->step);
   last_ = std::max(last_.value_or(0), *line->step);
   complete(*line, trained_s_, tokens_);
-  // The norm of a gradient that overflowed is none.
+  // A gradient that overflowed has no norm.
   if (line->skipped) line->values[metric_column("grad_norm")] = kUnknown;
   const auto& buckets = file_.series.buckets();
   if (!buckets.empty() && *line->step / file_.series.width() < buckets.back().index) ++rewrites_;

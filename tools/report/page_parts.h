@@ -1,4 +1,4 @@
-// The files that the page is made of, compiled in (cmake/EmbedFiles.cmake). Constant data.
+// The source files of the page, compiled in (cmake/EmbedFiles.cmake). Constant data.
 #pragma once
 
 #include <span>

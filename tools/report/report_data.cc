@@ -18,7 +18,7 @@ constexpr std::size_t kMostBuckets = 1200;
 constexpr std::size_t kMostBucketsOfAll = 2000;
 constexpr std::size_t kLeastBuckets = 60;
 constexpr int kDigits = 6;
-constexpr int kCounterDigits = 14;  // of what grows over the whole run
+constexpr int kCounterDigits = 14;  // for values that grow over the whole run
 constexpr int kAllDigits = 17;
 
 // Writes one member after another: "key": value.
@@ -86,7 +86,7 @@ void append_column(std::string& out, Buckets buckets, std::size_t column, int di
   }
   const bool counts_up = digits == kCounterDigits;
   append_list(members.key("v"), buckets, cells([=](const Cell& cell) {
-                // Of a counter what it was at the point's last step.
+                // A counter's value at a point is the one at the point's last step.
                 return counts_up ? cell.most : cell.mean();
               }));
   const bool spreads = std::any_of(buckets.begin(), buckets.end(), [&](const Bucket& it) {
@@ -113,7 +113,7 @@ void append_columns(std::string& out, Buckets buckets) {
   }
 }
 
-// The points from the `from`th on.
+// The points from index `from` on.
 void append_series(std::string& out, const StepSeries& series, std::size_t from = 0) {
   const Buckets buckets = Buckets(series.buckets()).subspan(from);
   const auto steps = [&](std::int64_t Bucket::*member) {
@@ -151,7 +151,7 @@ void append_trace(std::string& out, const TraceFile& trace) {
               });
 }
 
-// What changes with every step, but for the series.
+// Values that change with every step, without the series.
 void append_counts(Members& members, const RunRecord& run) {
   append_list(members.key("notices"), run.notices, append_string);
   members.number("lines", run.metrics.lines);
@@ -168,7 +168,7 @@ void append_events(std::string& out, std::span<const std::string> events) {
               [](std::string& to, const std::string& event) { to += script_safe(event); });
 }
 
-// What hardly ever changes.
+// Values that hardly ever change.
 void append_facts(Members& members, const RunRecord& run) {
   members.text("name", run.name);
   members.text("path", run.path);

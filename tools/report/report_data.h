@@ -1,4 +1,4 @@
-// The data of a report as JSON, which the page has embedded and shows: `sluice-report`, schema 1.
+// The data of a report as JSON, embedded in the page: `sluice-report`, schema 1.
 //
 //   {"format": "sluice-report", "schema": 1, "made_unix_s", "made_by",
 //    "drive_tbw": null, or TB,
@@ -13,9 +13,9 @@
 //              "events": [...], "config": [[key, value], ...],
 //              "checkpoints": [{"step", "bytes", "state"}]}]}
 //
-// "first" and "lines" are there only where points are of several steps; a column that is the same
-// number at all points has "all" instead of "v"; "lo" and "hi" are there where they differ from
-// "v"; "trace" only of a run that has one.
+// "first" and "lines" are present only if points cover several steps. A column with equal numbers
+// at all points has "all" instead of "v". The members "lo" and "hi" are present where they differ
+// from "v". A run without a trace has no "trace".
 //
 // Threads: pure functions.
 #pragma once
@@ -31,20 +31,21 @@ namespace sluice::report {
 struct ReportOptions {
   double made_unix_s = 0;
   std::string made_by;              // "sluice 0.1.0 (commit ...)"
-  std::optional<double> drive_tbw;  // TB that the drives are rated for, all together
+  std::optional<double> drive_tbw;  // rated endurance of all drives together, in TB written
 };
 
-// So that a page of so many runs stays below 2 MB.
+// The number of buckets per run that keeps a page of `runs` runs below 2 MB.
 std::size_t buckets_for(std::size_t runs);
 
-// script_safe().
+// The result is script_safe().
 std::string report_json(const std::vector<RunRecord>& runs, const ReportOptions& options);
 
-// What a page lacks that has an earlier state of the run: "keep_points" and "keep_events" say how
-// many of those it has still hold, and "series" and "events" have what follows them. Name, path,
-// trace, configuration and checkpoints only `with_facts`. script_safe().
+// What a page with an earlier state of the run lacks. "keep_points" and "keep_events" say how many
+// of the page's points and events are still valid. The members "series" and "events" have
+// what follows them. Name, path, trace, configuration and checkpoints are included only
+// `with_facts`. The result is script_safe().
 struct Increment {
-  std::size_t points = 0;  // at most as many as there are, like the next
+  std::size_t points = 0;  // at most the current number, also for `events`
   std::size_t events = 0;
   bool with_facts = true;
 };

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kLicence = "uplot/LICENSE";
 constexpr std::string_view kLiveScript = "page/live.js";
 
-// All parts whose names end so, in their order.
+// All parts whose names end with `ending`, in order.
 std::string parts(std::string_view ending) {
   std::string text;
   for (const PagePart& part : page_parts())
@@ -21,7 +21,7 @@ std::string parts(std::string_view ending) {
   return text;
 }
 
-// 64 hexadecimal digits as base64, in which policies have digests.
+// 64 hexadecimal digits as base64, the form of digests in policies.
 std::string base64_of(const std::string& hex) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -40,7 +40,7 @@ std::string base64_of(const std::string& hex) {
   return text;
 }
 
-// uPlot, its licence before it, and the page's own scripts in a scope of theirs.
+// uPlot preceded by its licence, and the page's own scripts in their own scope.
 std::string script(bool live) {
   std::string own;
   std::string library;

@@ -1,8 +1,7 @@
-// The page: one HTML file that asks nobody for anything, and may not: its Content-Security-Policy
-// allows the one script that it was made with, and no connection.
+// The page: one HTML file that makes no requests. Its Content-Security-Policy forbids connections,
+// and allows only the script that it was made with.
 //
-// A live page, which a server hands out (tools/watch), asks that server, and nobody else, for what
-// is new.
+// A live page is handed out by a server (tools/watch) and requests updates from that server only.
 //
 // Threads: pure functions.
 #pragma once
@@ -11,12 +10,12 @@
 
 namespace sluice::report {
 
-// `json`: of report_json(). `title` may be anything.
+// `json`: from report_json(). `title`: any text.
 std::string report_page(const std::string& title, const std::string& json);
 
 struct LivePage {
   std::string html;
-  std::string policy;  // the Content-Security-Policy that it has, for the reply's header
+  std::string policy;  // the page's Content-Security-Policy, for the reply's header
 };
 LivePage live_page(const std::string& title, const std::string& json);
 

@@ -134,7 +134,7 @@ Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   if (!is_folder && !exists(path)) return Error(ErrorCode::kNotFound, "there is no " + path);
-  // A file is what the user names, wherever a link of that name leads.
+  // The user names a file, so a link may lead anywhere.
   const std::filesystem::path named = std::filesystem::canonical(path, ignored);
   const std::string metrics_path =
       is_folder ? path + "/metrics.jsonl" : (ignored ? path : named.string());

@@ -1,9 +1,8 @@
-// StepSeries: numbers by step, thinned so that however many steps come, a bounded number of buckets
-// is kept. Of each bucket it keeps mean, least and most, so no peak is lost; a run of fewer steps
-// than buckets is kept as it is.
+// StepSeries: numbers by step, thinned to a bounded number of buckets. Each bucket keeps mean,
+// least and most, so no peak is lost; a run with fewer steps than buckets is kept unchanged.
 //
-// A bucket has `width` consecutive steps, of which some may be missing; the width is 1 until there
-// are too many buckets, and doubles each time. Steps may come in any order, and twice.
+// A bucket has `width` consecutive steps, of which some may be missing. The width starts at 1 and
+// doubles whenever there are too many buckets. Steps may be added in any order and repeatedly.
 //
 // Memory:  most_buckets * columns * 32 bytes, at most.
 // Threads: one.
@@ -23,14 +22,14 @@ class StepSeries {
     double sum = 0;
     double least = std::numeric_limits<double>::infinity();
     double most = -std::numeric_limits<double>::infinity();
-    std::int64_t count = 0;  // 0: nothing is known
+    std::int64_t count = 0;  // 0: unknown
 
     void add(double value);
     void add(const Cell& other);
     double mean() const { return sum / static_cast<double>(count); }
   };
   struct Bucket {
-    std::int64_t index = 0;  // of the step, over the width
+    std::int64_t index = 0;  // the step divided by the width
     std::int64_t first_step = 0;
     std::int64_t last_step = 0;
     std::int64_t lines = 0;
@@ -41,7 +40,7 @@ class StepSeries {
   StepSeries(std::size_t columns, std::size_t most_buckets)
       : columns_(columns), most_buckets_(most_buckets) {}
 
-  // `step` >= 0. As many values as columns; what is not finite is not known.
+  // `step` >= 0. One value per column; a value that is not finite is unknown.
   void add(std::int64_t step, std::span<const double> values);
 
   std::int64_t width() const { return width_; }

@@ -18,7 +18,7 @@ constexpr std::array kTracks = {"compute",   "H2D",        "D2H", "AdamW",
                                 "NVMe read", "NVMe write", "link"};
 
 struct Spans {
-  std::vector<std::pair<double, double>> of_time;  // begin and end in microseconds
+  std::vector<std::pair<double, double>> of_time;  // begin and end of each span in microseconds
   double bytes = 0;
 };
 
@@ -27,7 +27,7 @@ double number_in(const Json& json, const char* name) {
   return found != json.end() && found->is_number() ? found->get<double>() : std::nan("");
 }
 
-// The time that they cover.
+// The time that the spans cover.
 double covered_us(std::vector<std::pair<double, double>>& spans) {
   std::sort(spans.begin(), spans.end());
   double covered = 0;
@@ -74,7 +74,7 @@ class Reader {
     end_us_ = window[1];
   }
 
-  // What extends beyond the steps is cut off there, its bytes in proportion.
+  // Spans that extend beyond the steps are cut, and their bytes reduced in proportion.
   void take_span(const Json& event) {
     const auto track = event.find("cat");
     if (number_in(event, "pid") != 1 || track == event.end() || !track->is_string()) return;

@@ -1,8 +1,8 @@
-// TraceFile: how busy each resource was during the steps of a run's trace.json, as far as it can be
-// read. Spans that overlap count once; of several ranks, the first one's.
+// TraceFile: how busy each resource was during the steps of a run's trace.json, as far as the file
+// can be read. Overlapping spans count once. With several ranks, only the first one's spans count.
 //
-// Memory: 16 bytes a span, of kMostSpans at most.
-// Errors: only where the file cannot be read.
+// Memory: 16 bytes per span, at most kMostSpans.
+// Errors: only if the file cannot be read.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@ struct TraceFile {
   static constexpr std::size_t kMostSpans = std::size_t{1} << 21;
 
   struct Track {
-    std::string name;  // as traces have it: "compute", "NVMe read"
+    std::string name;  // as in traces: "compute", "NVMe read"
     double busy_s = 0;
     double bytes = 0;
   };
-  double window_s = 0;  // of the steps; 0: the file holds no trace of any
+  double window_s = 0;  // time covered by the steps; 0: the trace has no steps
   std::vector<Track> tracks;
 };
 
-// As engine/observe/trace_log.h writes it: an event a line.
+// Reads the format that engine/observe/trace_log.h writes: one event per line.
 Result<TraceFile> read_trace_file(const std::string& path);
 
 }  // namespace sluice::report

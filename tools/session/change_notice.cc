@@ -20,16 +20,16 @@ void report_epochs(const config::Resolved& resolved, std::ostream& says) {
       says << report.value << " steps: " << report.reason << "\n";
 }
 
-// Whether this key gets a line of its own.
+// Whether a change of this key gets a line of its own.
 bool has_line(const std::string& path) {
-  // Where initial weights come from means nothing to a resumed run.
+  // The origin of the initial weights does not matter to a resumed run.
   return config::decides_results(path) && !path.starts_with("model.init") &&
          !config::concerns_schedule(path) && path != config::kDecayedKey;
 }
 
 void report_differences(const config::Config& was, const config::Config& now,
                         const config::RunPosition& position, std::ostream& says) {
-  // A checkpoint has absolute paths.
+  // Checkpoints have absolute paths.
   std::error_code error;
   const auto here = config::stored_config(now, std::filesystem::current_path(error).string());
   if (!here.ok()) {
@@ -59,7 +59,7 @@ Status report_changes(const config::Resolved& resolved, const ResumePoint& from,
     const auto& was = *from.configuration;
     if (was.ok())
       report_differences(*was, resolved.config, position, says);
-    else  // an older program's, with something that is refused today
+    else  // an older program's, with a value that is refused today
       log::warning("what has changed since the checkpoint is not known: " + was.error().message());
   }
   SLUICE_RETURN_IF_ERROR(config::check_steps_left(resolved.config, position));

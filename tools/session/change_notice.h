@@ -1,5 +1,5 @@
-// What `sluice train` says before the first step about how long the run is and where its schedule
-// ends and, for a resumed run, about what has changed since the checkpoint.
+// What `sluice train` says before the first step: the length of the run, the end of its schedule
+// and, for a resumed run, what has changed since the checkpoint.
 #pragma once
 
 #include <iosfwd>
@@ -10,9 +10,9 @@
 
 namespace sluice::tools {
 
-// To `says`: a line for each key that affects results and has changed, and one for all
-// those of the schedule; nothing where the checkpoint was imported. kInvalidArgument where what is
-// left of the schedule would move no weight.
+// Writes to `says` a line for each changed key that affects results, and one line for all keys of
+// the schedule. No such line if the checkpoint was imported. kInvalidArgument if the rest of the
+// schedule would change no weight.
 Status report_changes(const config::Resolved& resolved, const ResumePoint& from,
                       std::ostream& says);
 

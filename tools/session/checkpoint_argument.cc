@@ -25,7 +25,7 @@ Result<bool> is_checkpoint(aio::FileSystem& files, const std::string& directory)
   return files.exists(directory + "/" + std::string(engine::kManifestName));
 }
 
-// The newest, if it is complete; otherwise an error that says what to type for an older one.
+// The newest checkpoint if it is complete; otherwise an error that says how to name an older one.
 Result<std::optional<engine::CheckpointEntry>> newest_of(
     const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());
@@ -36,7 +36,7 @@ Result<std::optional<engine::CheckpointEntry>> newest_of(
                                                      : "; there is no older one that is complete");
 }
 
-// Where a folder without checkpoints is of another kind.
+// An error if a folder without checkpoints is not a run's.
 Status check_is_run(aio::FileSystem& files, const std::string& folder) {
   const auto names = files.list(folder);
   if (!names.ok()) return {};

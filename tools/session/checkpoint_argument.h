@@ -1,4 +1,4 @@
-// What a command line's DIR means: a run's directory, or the folder of one checkpoint.
+// Interprets a command line's DIR: a run's directory, or the folder of one checkpoint.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace sluice::tools {
 
 struct CheckpointArgument {
   std::string path;           // the checkpoint's folder
-  std::string run_directory;  // empty: the folder does not lie in one
+  std::string run_directory;  // empty: the folder is not in one
 };
 
-// `name`: --checkpoint, "step-000000012" or "12"; empty takes the newest, and an older one is not
-// taken instead because the newest cannot be read. Looks at manifests and file sizes, not at
-// content. Errors say what there is instead.
+// `name`: --checkpoint, "step-000000012" or "12"; empty takes the newest. If the newest cannot be
+// read, the function fails rather than take an older one. Checks manifests and file sizes, not
+// contents. Errors list the checkpoints that exist.
 Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
                                            const std::string& name);
 

@@ -63,7 +63,8 @@ Result<std::string> run_directory_of(const ConfigOptions& options) {
   return std::string();
 }
 
-// The model in model.path. What is wrong otherwise is said by whoever resolves the sources.
+// Answers questions about the model in model.path. Other mistakes are reported when the sources are
+// resolved.
 Status answer_model(config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;
@@ -87,7 +88,7 @@ Status answer_model(config::Sources& sources) {
   return {};
 }
 
-// The recipe of the adapters in recipe.lora.adapter.
+// Answers questions about the recipe of the adapters in recipe.lora.adapter.
 Status answer_adapter(config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;
@@ -97,7 +98,7 @@ Status answer_adapter(config::Sources& sources) {
   const auto read = config::read_source(resolved->config.lora.adapter + "/" +
                                         std::string(engine::kPeftConfigName));
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
-    // A run that is resumed has no need of it; one that begins is refused later.
+    // A resumed run does not need it; a new run is refused later.
     if (resolved->config.lora.rank > 0) return {};
     return engine::no_adapter(resolved->config.lora.adapter).with_context(kKey);
   }
@@ -112,7 +113,7 @@ Status answer_adapter(config::Sources& sources) {
     return std::find(known.begin(), known.end(), target) != known.end();
   });
   if (!are_plain) targets.clear();
-  // A pattern, or longer names. What cannot be read is said when the adapter is opened.
+  // A pattern, or longer names. Read errors are reported when the adapter is opened.
   if (targets.empty() && family != nullptr) {
     aio::IoWatchdog watchdog{aio::IoWatchdog::Options{}};
     SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
@@ -123,7 +124,7 @@ Status answer_adapter(config::Sources& sources) {
   return {};
 }
 
-// Letters and digits.
+// Keeps letters and digits.
 std::string plain_name(std::string_view text) {
   std::string name;
   for (const char c : text)
@@ -132,7 +133,7 @@ std::string plain_name(std::string_view text) {
   return name;
 }
 
-// The preset that a model's name begins with: "Qwen3-8B-Instruct"; empty: there is none.
+// The preset that a model's name begins with, as for "Qwen3-8B-Instruct"; empty: none.
 std::string preset_of(const std::string& model) {
   std::filesystem::path path = model;
   if (!path.has_filename()) path = path.parent_path();
@@ -150,8 +151,8 @@ bool has_file_ending(const std::filesystem::path& path) {
   return ending.size() > 1 && std::isalpha(static_cast<unsigned char>(ending[1])) != 0;
 }
 
-// The preset that somebody means who names no file: by its name, or by a published model's, as
-// OWNER/NAME. Empty: a file was meant, whose path has a mistake perhaps.
+// The preset that the user means by a preset's name or a published model's OWNER/NAME. Empty if
+// `name` looks like a file, whose path may be wrong.
 std::string preset_meant_by(const std::string& name) {
   const std::filesystem::path path = name;
   if (has_file_ending(path)) return "";
@@ -164,7 +165,7 @@ std::string preset_meant_by(const std::string& name) {
   return is_owner ? preset : "";
 }
 
-// A plan needs the shape of a model and not its folder: that of the preset of its name does.
+// A plan needs only the shape of a model, not its folder, so a preset of the same name suffices.
 void take_preset_for_absent_model(config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;

@@ -1,4 +1,4 @@
-// The options through which every command that runs a configuration is given one.
+// The configuration options shared by every command that runs a configuration.
 #pragma once
 
 #include <cstdint>
@@ -18,44 +18,45 @@ namespace sluice::tools {
 
 struct ConfigOptions {
   std::string file;
-  std::string text;  // of a run file, in place of one: from a script
+  std::string text;  // text of a run file, instead of `file`: from a script
   std::string deepspeed;
   std::vector<std::string> overrides;
-  std::int64_t world_size = 1;               // ranks of the launch
-  bool needs_shape_only = false;             // of the model: its folder need not be here
-  const CLI::Option* io_watchdog = nullptr;  // the program's, which is the key run.io_watchdog
+  std::int64_t world_size = 1;               // number of ranks of the launch
+  bool needs_shape_only = false;             // the model's folder need not be on this machine
+  const CLI::Option* io_watchdog = nullptr;  // the program's option for the key run.io_watchdog
 };
 
 // CONFIG, --deepspeed and --set; `options` must outlive the parsing.
 void add_config_options(CLI::App& command, ConfigOptions& options);
-// In place of a run file that is not there: a small run of the model that CONFIG names, by a
-// preset, by its folder or as OWNER/NAME; else unchanged, and false. With a drive only where one is
-// described, since it would be no folder of this machine. For plans.
+// If CONFIG is not an existing run file but names a model (a preset, a folder or OWNER/NAME),
+// replaces it by a small run of that model, for plans. Otherwise leaves `options` unchanged and
+// returns false. The run has a drive only `with_drive`, for described machines: on this machine its
+// path would name no folder.
 bool take_model_as_config(ConfigOptions& options, bool with_drive);
-// Without CONFIG, for commands that know where the run's is.
+// Without CONFIG, for commands that find the run's configuration themselves.
 void add_override_options(CLI::App& command, ConfigOptions& options);
 
-// Everything that overrides keys: --set in its order, then --io-watchdog.
+// Every override of a key: --set in its order, then --io-watchdog.
 std::vector<std::string> overrides_of(const ConfigOptions& options);
 
-// The run's directory whose config.json a file is; empty: it belongs to none. A run leaves a lock,
-// metrics or checkpoints beside it. An error where that cannot be looked up.
+// The run's directory if the file is a run's config.json; empty if it is not. A run's directory
+// also has a lock, metrics or checkpoints. An error if the directory cannot be searched.
 Result<std::string> run_directory_of(const ConfigOptions& options);
 
-// What resolving looks at in the training data, where run.epochs makes the length of the run depend
-// on it. Anything else that the configuration leaves to the machine is always looked up.
+// Whether resolving reads the training data when run.epochs makes the length of the run depend on
+// it. Everything else that the configuration leaves to the machine is always looked up.
 enum class LookAtData : std::uint8_t {
   kNo,         // the number of steps changes nothing
-  kIfItOpens,  // else it stays open
-  kYes,        // an error where it cannot be opened
+  kIfItOpens,  // if the data cannot be opened, the length stays open
+  kYes,        // an error if the data cannot be opened
 };
 
-// Looks up what resolving these sources asks for (config::Questions), as far as `data` allows.
+// Answers what resolving these sources asks for (config::Questions), as far as `data` allows.
 Status answer_questions(LookAtData data, config::Sources& sources);
 
-// With their answers.
+// The sources, with these questions answered.
 Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data = LookAtData::kNo);
-// Without a configuration a machine can still be measured; only units need a model.
+// A machine can be measured without a configuration; only units need a model.
 Result<config::Resolved> resolve_for_probe(const ConfigOptions& options);
 Result<config::Resolved> resolve(const ConfigOptions& options, LookAtData data = LookAtData::kNo);
 

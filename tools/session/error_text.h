@@ -1,4 +1,4 @@
-// error_of: turns what is thrown, where errors are no longer values, into one.
+// error_of: converts an exception into an Error, at the boundary of code that throws.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -11,7 +11,7 @@
 
 namespace sluice::tools {
 
-// Its message is a sentence, without LibTorch's backtrace; kOutOfMemory where memory ran out.
+// The message is one sentence without LibTorch's backtrace; kOutOfMemory if memory ran out.
 inline Error error_of(const std::exception& thrown) {
   const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
   if (dynamic_cast<const engine::TrainError*>(&thrown) != nullptr)

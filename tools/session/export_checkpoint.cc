@@ -12,7 +12,7 @@
 namespace sluice::tools {
 namespace {
 
-// The base of adapters: as it is named, or where the run has it.
+// The base of adapters: the requested one, or the one that the run records.
 Result<std::string> base_of(const ExportRequest& request, const engine::CheckpointState& state) {
   if (!state.run.adapters) {
     if (request.base.empty()) return std::string();
@@ -47,8 +47,8 @@ Status check_base_name(aio::IoQueue& queue, const ExportRequest& request,
                    ": the run did not begin with a model, or it is not known that it did");
 }
 
-// The run's token files, as its checkpoint has them. A configuration of another version, which can
-// no longer be read, costs the tokenizer but not the weights.
+// The run's token files, from its checkpoint. If the configuration is of another version and cannot
+// be read, the tokenizer is lost but not the weights.
 std::vector<std::string> token_files(const engine::CheckpointState& state) {
   const auto config = config::resolve_stored(state.configuration);
   return config.ok() ? config->data.train : std::vector<std::string>();

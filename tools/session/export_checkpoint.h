@@ -1,5 +1,5 @@
-// A checkpoint as a Hugging Face folder, as `sluice export` and sluice.save() have it: which base
-// and which tokenizer go with it.
+// Exports a checkpoint as a Hugging Face folder, for `sluice export` and sluice.save(); finds the
+// base and the tokenizer that go with it.
 //
 // Threads: one. Errors: those of engine/exchange/export_model.h.
 #pragma once
@@ -17,10 +17,10 @@ namespace sluice::tools {
 
 struct ExportRequest {
   std::string from;        // a run's directory, or the folder of one checkpoint
-  std::string to;          // not there yet, or empty
-  std::string checkpoint;  // of a run's directory; empty: the newest
-  // Nothing: that of the model that the run began with, where it is known, else fp32. Of adapters
-  // by themselves fp32, as PEFT has them.
+  std::string to;          // absent, or an empty folder
+  std::string checkpoint;  // in a run's directory; empty: the newest.
+  // Default: the type of the model that the run began with if it is known, else fp32. For adapters
+  // alone the default is fp32, like PEFT's.
   std::optional<engine::DType> dtype = {};
   std::uint64_t max_shard_bytes = 0;
   std::string tokenizer;  // a tokenizer.json, or "bytes"; empty: the run's
@@ -32,15 +32,15 @@ struct ExportRequest {
 
 struct ExportedCheckpoint {
   engine::Exported files;
-  std::string path;  // of the checkpoint
-  std::string base;  // of merged adapters
+  std::string path;  // the checkpoint's folder
+  std::string base;  // the base that adapters were merged into
   bool is_adapter = false;
   engine::DType dtype = engine::DType::kF32;
   engine::TokenizerFiles tokenizer;
 };
 Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRequest& request);
 
-// Warnings about a tokenizer that is not known.
+// Warns about an unknown tokenizer.
 void warn_of_exported(const engine::TokenizerFiles& tokenizer);
 
 }  // namespace sluice::tools

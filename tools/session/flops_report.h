@@ -1,4 +1,4 @@
-// The profile of a run's steps as numbers, and what flops_profiler asks for of them.
+// The FLOPs profile of a run's steps, and the output that flops_profiler asks for.
 #pragma once
 
 #include <iosfwd>
@@ -11,11 +11,11 @@
 
 namespace sluice::tools {
 
-// All but the step and its times. `limit_flops_per_s`: 0 where it is unknown.
+// Everything but the step and its times. `limit_flops_per_s`: 0 if unknown.
 engine::FlopsProfile flops_profile_of(engine::TrainingRun& run, int ranks,
                                       engine::PassTotals passes, double limit_flops_per_s);
 
-// To its output_file, or to `results`.
+// Writes the profile to flops_profiler's output_file, or to `results`.
 Status write_flops_profile(const config::FlopsProfiler& wanted, const engine::FlopsProfile& profile,
                            aio::IoQueue& queue, std::ostream& results);
 

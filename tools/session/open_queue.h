@@ -1,5 +1,5 @@
-// The queue of a command that reads and writes files, and computes nothing. Whatever hangs in it is
-// reported while it hangs.
+// The I/O queue of a command that only reads and writes files. The watchdog reports operations that
+// hang.
 #pragma once
 
 #include <memory>

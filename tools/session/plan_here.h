@@ -1,5 +1,5 @@
-// A run's plan on this machine, or on one that is described, with what is measured for it shown on
-// a terminal and kept in the user's cache.
+// Plans a run on this machine or on a described one. Measurements are shown on a terminal and
+// cached for the user.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct PlanHereOptions {
   bool refresh = false;
   bool with_what_ifs = false;
   bool with_growth = false;
-  // One of a series of processes, such as the trials of sluice tune: what was measured while the
-  // machine was busy serves all of them.
+  // One of a series of processes, such as the trials of sluice tune: values measured while the
+  // machine was busy are used by all of them.
   bool of_a_series = false;
   offload::RankGroup ranks = {};
   std::optional<engine::MeasuredLink> link = {};  // PlanRunOptions::link
@@ -26,14 +26,14 @@ struct PlanHereOptions {
 Result<engine::RunPlan> plan_here(const config::Config& config,
                                   const PlanHereOptions& options = {});
 
-// Likewise, of what the ranks of a run measure of their link.
+// The options with which the ranks of a run measure their link.
 engine::LinkProbeOptions link_probe_here();
 
-// A warning where `sluice train` would refuse the configuration's data: a plan needs none.
+// Warns if `sluice train` would refuse the configuration's data; a plan needs no data.
 void warn_of_data(const config::Config& config);
 
-// After a run whose steps took longer or shorter than planned: says so, and has what the plan was
-// made of measured again next time.
+// Called after a run whose steps took longer or shorter than planned: says so, and discards the
+// cached measurements that the plan used, so that the next plan measures again.
 void judge_plan(const config::Config& config, const engine::ProbeReport& machine);
 
 }  // namespace sluice::tools

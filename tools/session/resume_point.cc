@@ -23,7 +23,7 @@ bool is_own(const RunFolder& folder, const CheckpointEntry& checkpoint) {
   return engine::parent_folder(checkpoint.path) == folder.checkpoints().path();
 }
 
-// What --resume calls it.
+// The checkpoint's name for --resume.
 std::string name_of(const RunFolder& folder, const CheckpointEntry& checkpoint) {
   return is_own(folder, checkpoint) ? checkpoint.name : checkpoint.path;
 }
@@ -33,7 +33,7 @@ std::string list_of(const std::vector<CheckpointEntry>& entries) {
   return entries.front().name + " to " + entries.back().name;
 }
 
-// A run's later checkpoints, and all those that another run's would continue among.
+// The run's later checkpoints; or all of the run's, if `checkpoint` belongs to another run.
 Result<std::vector<CheckpointEntry>> in_the_way_of(const RunFolder& folder,
                                                    const CheckpointEntry& checkpoint) {
   return folder.checkpoints().later_than(is_own(folder, checkpoint) ? checkpoint.step : -1);
@@ -66,7 +66,7 @@ Status read_manifest(const RunFolder& folder, ResumePoint& point) {
   return {};
 }
 
-// Except those that will be moved.
+// Checkpoints that will be moved are left out.
 Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
   SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
   for (const CheckpointEntry& entry : all) {
@@ -82,7 +82,7 @@ Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
 
 Error with_older_one(Error error, const RunFolder& folder, const CheckpointEntry& checkpoint,
                      const ResumeCommand& command) {
-  // What cannot be read today is not lost.
+  // A checkpoint with other errors may become readable again, so no older one is proposed.
   if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kNewerVersion) return error;
   const CheckpointFolder siblings(folder.queue(), engine::parent_folder(checkpoint.path));
   const auto before = siblings.before(checkpoint.step);
@@ -110,7 +110,7 @@ Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run
     return refusal(folder, point, command);
   if (point.checkpoint) SLUICE_RETURN_IF_ERROR(read_manifest(folder, point));
   SLUICE_RETURN_IF_ERROR(warn_of_damaged(folder, point));
-  // Whether they can be read should be known now, not when the run is set up.
+  // Read the metrics now, so that an error is found before the run is set up.
   const auto metrics = engine::read_metrics(folder.file("metrics.jsonl"));
   if (!metrics.ok() && metrics.error().code() != ErrorCode::kNotFound) return metrics.error();
   return point;

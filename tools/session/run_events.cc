@@ -26,7 +26,7 @@ Json tiers_json(const std::vector<TierUse>& tiers) {
   return json;
 }
 
-// Defaults are left out: config.json has them.
+// Defaults are left out, since config.json has them.
 Json config_json(const config::Resolved& resolved) {
   Json json = Json::array();
   for (const config::KeyReport& key : resolved.reports) {
@@ -80,7 +80,7 @@ void RunEvents::Heard::hear(std::string_view warning) {
     early.emplace_back(warning);
 }
 
-// `object`: whose members the event has.
+// `object`: a JSON object; its members become the event's.
 void RunEvents::note(std::string_view kind, std::int64_t step, const std::string& object) {
   heard_->log.note(kind, step, std::string_view(object).substr(1, object.size() - 2));
 }
@@ -121,7 +121,7 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
 
 void RunEvents::after_step(std::int64_t step) {
   heard_->step = step;
-  static_cast<void>(heard_->log.flush());  // it waits for the next one
+  static_cast<void>(heard_->log.flush());  // on failure it waits for the next flush
 }
 
 void RunEvents::checkpoint(const engine::SavedCheckpoint& saved) {

@@ -1,5 +1,5 @@
-// RunEvents: what a run notes in DIR/events.jsonl (engine/observe/event_log.h). From its
-// construction on it hears the process's warnings; those before its beginning follow that.
+// RunEvents: the entries of DIR/events.jsonl (engine/observe/event_log.h). It receives the
+// process's warnings from its construction on; warnings before begin() are written right after it.
 //
 // Threads: warnings from any; the rest from one.
 #pragma once
@@ -32,22 +32,22 @@ class RunEvents {
   RunEvents& operator=(const RunEvents&) = delete;
 
   struct Begin {
-    std::int64_t step = 0;              // the last one done
-    std::int64_t steps = 0;             // of the whole run; 0: it is not known
-    std::uint64_t tokens_per_step = 0;  // likewise
+    std::int64_t step = 0;              // the last completed step
+    std::int64_t steps = 0;             // the whole run's; 0: unknown
+    std::uint64_t tokens_per_step = 0;  // 0: unknown
     std::string family;
     std::uint64_t parameters = 0;
     std::uint64_t trained_parameters = 0;
-    std::optional<engine::Flops> flops_per_token;  // nothing: unknown
+    std::optional<engine::Flops> flops_per_token;  // nullopt: unknown
     const config::Resolved& resolved;
     const std::vector<TierUse>& tiers;
-    const PlannedStep* planned = nullptr;  // null: the planner was not asked
+    const PlannedStep* planned = nullptr;  // null: the planner was not used
     int ranks = 1;
   };
-  // A life of the run begins in `path`. What cannot be written is a warning.
+  // Begins a life of the run in `path`. A failure to write is a warning.
   void begin(const std::string& path, const Begin& begin);
 
-  // Before begin(): gets each event's line, too.
+  // Call before begin(): the listener also gets each event's line.
   void set_listener(std::function<void(std::string_view line)> listener) {
     heard_->log.set_listener(std::move(listener));
   }
@@ -59,14 +59,14 @@ class RunEvents {
   std::int64_t lost_events() const { return heard_->log.lost_events(); }
 
  private:
-  // What a thread that is just logging may still be in when this is gone.
+  // Shared with threads that may still be logging when this object is destroyed.
   struct Heard {
     engine::EventLog log;
-    std::atomic<std::int64_t> step = 0;  // the last one done
+    std::atomic<std::int64_t> step = 0;  // the last completed step
 
     std::mutex mutex;
     bool has_begun = false;          // guarded by mutex
-    std::vector<std::string> early;  // guarded by mutex: warnings before that
+    std::vector<std::string> early;  // guarded by mutex: warnings before begin()
 
     void hear(std::string_view warning);
   };

@@ -14,7 +14,7 @@
 namespace sluice::tools {
 namespace {
 
-// That a run may begin there, or continue.
+// Checks that a run may begin or continue in the directory.
 Status check_entry(aio::IoQueue& queue, const std::string& directory, RunFolder::Entry entry) {
   SLUICE_RETURN_IF_ERROR(engine::check_run_directory(queue, directory));
   if (entry != RunFolder::Entry::kNew) return {};
@@ -27,7 +27,7 @@ Status check_entry(aio::IoQueue& queue, const std::string& directory, RunFolder:
                    "that is there, or --overwrite to replace it");
 }
 
-// What cannot be read may be worth more than the user who gave --overwrite knew.
+// Unreadable checkpoints may be more valuable than the user of --overwrite assumed.
 Status check_replaceable(aio::FileSystem& files, const engine::CheckpointFolder& checkpoints) {
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints.list());
   for (const engine::CheckpointEntry& entry : list) {
@@ -69,7 +69,7 @@ Result<RunFolder> RunFolder::open(const std::string& directory, Entry entry,
   }
   if (!lock.ok()) return std::move(lock).error();
   folder.lock_ = *std::move(lock);
-  SLUICE_RETURN_IF_ERROR(check_entry(folder.queue(), directory, entry));  // it was not locked then
+  SLUICE_RETURN_IF_ERROR(check_entry(folder.queue(), directory, entry));  // again, now locked
   auto checkpoints = folder.checkpoints();
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, checkpoints.clean_leftovers());
   for (const std::string& name : leftovers)
@@ -101,7 +101,7 @@ engine::CheckpointFolder RunFolder::checkpoints() const {
   return {queue(), engine::RunCheckpoints::folder_of(directory_)};
 }
 
-// Checkpoints first: without them what is left cannot be taken for a run to resume.
+// Checkpoints first: without them the remaining files cannot be mistaken for a run to resume.
 Status RunFolder::clear() const {
   aio::FileSystem& files = files_.backend->files();
   SLUICE_ASSIGN_OR_RETURN(const auto list, checkpoints().list());
@@ -127,7 +127,7 @@ Result<std::optional<engine::CheckpointEntry>> RunFolder::find_entry(
     return std::optional(std::move(entry));
   }
   const auto clean = path.has_filename() ? path : path.parent_path();
-  std::error_code ignored;  // folders that cannot be compared are not known to be one
+  std::error_code ignored;  // folders that cannot be compared count as different
   const bool is_own = std::filesystem::equivalent(clean.parent_path(), own.path(), ignored);
   const engine::CheckpointFolder others(queue(), clean.parent_path().string());
   SLUICE_ASSIGN_OR_RETURN(auto entry,

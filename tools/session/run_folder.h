@@ -1,16 +1,16 @@
 // RunFolder: the directory of a run, while one process trains in it.
 //
-//   DIR/sluice-run.json which of these files are the run's: engine/checkpoint/run_directory.h
-//   DIR/config.json     resolved, as engine/config/stored_config.h has it: the run is where it lies
-//   DIR/tokenizer/      of the run's tokens, where it is known: engine/exchange/kept_tokenizer.h
-//   DIR/base_model.json the model that the run began with, if any: engine/exchange/base_model.h
-//   DIR/metrics.jsonl   a line a step; with run.log_part_mib also .1, .2: older parts of it
-//   DIR/metrics-cut.jsonl   lines of steps that were run again
-//   DIR/events.jsonl    what happened between steps: engine/observe/METRICS.md documents both
-//   DIR/trace.json      with --trace
-//   DIR/checkpoints/    engine/checkpoint/FORMAT.md
-//   DIR/lock            held by who trains
-//   DIR/sluice-ranks    while several ranks begin: whether all of them see this folder
+// - DIR/sluice-run.json which of these files are the run's: engine/checkpoint/run_directory.h
+// - DIR/config.json     resolved, without run.dir: engine/config/stored_config.h
+// - DIR/tokenizer/      the tokenizer of the run's data, if known: engine/exchange/kept_tokenizer.h
+// - DIR/base_model.json the model that the run began with, if any: engine/exchange/base_model.h
+// - DIR/metrics.jsonl   one line per step; with run.log_part_mib also older parts: .1, .2
+// - DIR/metrics-cut.jsonl   lines of steps that were run again
+// - DIR/events.jsonl    events between steps: engine/observe/METRICS.md documents both
+// - DIR/trace.json      with --trace
+// - DIR/checkpoints/    engine/checkpoint/FORMAT.md
+// - DIR/lock            held by the training process
+// - DIR/sluice-ranks    while several ranks begin: shows whether all of them see this folder
 #pragma once
 
 #include <cstdint>
@@ -29,35 +29,36 @@ namespace sluice::tools {
 class RunFolder {
  public:
   enum class Entry : std::uint8_t {
-    kNew,        // results are not overwritten by accident: it must be empty
-    kOverwrite,  // what a run has put there is to be removed, by clear()
-    kResume,     // it stays
+    kNew,        // must be empty: results are not overwritten by accident
+    kOverwrite,  // clear() removes what an earlier run left
+    kResume,     // the contents stay
   };
-  // Makes the folder, locks it, and removes what saves that were cut short left. kBusy: another
-  // process trains there. A folder that holds other things than a run is refused, and so is one
-  // where a run's file is a link; kOverwrite also where a checkpoint cannot be read.
+  // Creates and locks the folder, and removes the remains of interrupted saves. kBusy: another
+  // process trains there. Refuses a folder that holds other things than a run, or where one of the
+  // run's files is a link; kOverwrite also refuses a checkpoint that cannot be read.
   static Result<RunFolder> open(const std::string& directory, Entry entry,
                                 aio::IoWatchdog& watchdog);
 
   std::string file(const std::string& name) const { return directory_ + "/" + name; }
   const std::string& path() const { return directory_; }
 
-  // kNotFound where the path no longer leads to the folder: it was moved, or its drive unmounted.
-  // What is written there now goes to another folder.
+  // kNotFound if the path no longer leads to the folder: it was moved, or its drive unmounted.
+  // Files written by this path would then go to another folder.
   Status check_there() const;
   engine::CheckpointFolder checkpoints() const;
-  // The newest complete checkpoint of the run, if it has any. An error where the newest cannot be
-  // read, or where the folder is no longer there: then it is unknown.
+  // The newest complete checkpoint of the run, if any. An error if the newest cannot be read, or if
+  // the folder has disappeared.
   Result<std::optional<engine::CheckpointEntry>> newest() const;
-  // What --resume names: "newest", a checkpoint of this run ("step-000000012" or "12"), or the
-  // folder of any checkpoint; complete or not. Nothing: newest, and there is none yet.
+  // The checkpoint that --resume names: "newest", a checkpoint of this run ("step-000000012" or
+  // "12"), or any checkpoint's folder. It may be incomplete. nullopt for "newest" if there is none
+  // yet.
   Result<std::optional<engine::CheckpointEntry>> find_entry(const std::string& name) const;
 
-  // Removes what the previous run has put there, and says so. Right before the first step of a new
-  // run: until then the new run may be refused.
+  // Removes what the previous run left, and says so. Called right before the first step of a new
+  // run, which may be refused until then.
   Status clear() const;
 
-  // A file with a content that there is nowhere else, for other processes to find by this path.
+  // A file with unique content, which other processes look for by this path.
   struct Mark {
     std::string path;
     std::string content;

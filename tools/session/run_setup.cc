@@ -34,8 +34,8 @@
 namespace sluice::tools {
 namespace {
 
-// Saves in the background need a copy: it counts where it is asked for, or where there is room for
-// it.
+// Saves in the background need a copy of the state. It is planned if requested, or if there is room
+// for it.
 void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
                           const engine::MachineFacts& facts, PlannedRun& planned) {
   engine::MemoryPlan& plan = planned.memory;
@@ -63,7 +63,7 @@ std::string folder_of(const std::string& file) {
   return folder.empty() ? "." : folder;
 }
 
-// Of a drive that the plan has measured, if the run's folder is there.
+// The write speed of the folder's drive, if the folder exists and the plan has measured that drive.
 std::optional<double> save_speed(const std::string& folder, const engine::ProbeReport& machine) {
   const std::string device = engine::device_number_of(folder);
   for (const engine::ProbedPath& drive : machine.paths)
@@ -73,14 +73,14 @@ std::optional<double> save_speed(const std::string& folder, const engine::ProbeR
   return {};
 }
 
-// When the run saves, reported before its memory is taken.
+// When the run saves; reported before its memory is taken.
 engine::SavePlan saves_of(const config::Config& config,
                           const std::optional<engine::CheckpointEntry>& from, const RunFiles& files,
                           const PlannedRun& plan, std::ostream& says) {
   if (config.run.dir.empty()) return {};
   const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
   constexpr std::uint64_t kMetricsBytesAStep = 800;
-  constexpr std::uint64_t kHashBytes = 64;  // of a unit
+  constexpr std::uint64_t kHashBytes = 64;  // per unit
   const std::int64_t first_step = from ? from->step + 1 : 1;
   const auto steps =
       static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.steps - first_step + 1, 0));
@@ -115,7 +115,7 @@ engine::SavePlan saves_of(const config::Config& config,
   return saves;
 }
 
-// Whether a run is worth the seconds of a probe: if something is left to the plan, or a GPU
+// Whether a run is worth the seconds of a probe: if something is left to the planner, or if a GPU
 // computes.
 bool is_planned(const config::Config& config) {
   return engine::uses_cuda(config) ||
@@ -124,7 +124,7 @@ bool is_planned(const config::Config& config) {
           !config.placement.optimizer_fractions);
 }
 
-// Of the first rank, or the only one.
+// For the first rank, or the only one.
 Result<engine::RunPlan> fitting_plan(const config::Config& config,
                                      const std::optional<engine::MeasuredLink>& link,
                                      const SetUpOptions& options) {
@@ -150,7 +150,7 @@ Result<PlannedRun> literal_memory(const config::Config& config, const engine::Mo
   return PlannedRun{.memory = std::move(memory)};
 }
 
-// The first rank's plan, of which the others take the places.
+// The first rank's plan, whose placement the other ranks adopt.
 Result<PlannedRun> planned_memory(const config::Config& config, const engine::ModelLayout& model,
                                   const offload::RankPart& ranks, const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(
@@ -173,7 +173,7 @@ Result<PlannedRun> planned_memory(const config::Config& config, const engine::Mo
   return literal_memory(config, model, of_rank);
 }
 
-// " (44.0M in adapters)"; empty: all are trained.
+// " (44.0M in adapters)"; empty: all parameters are trained.
 std::string trained_share(const engine::ModelLayout& model) {
   if (!model.has_frozen()) return {};
   return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
@@ -201,7 +201,7 @@ void note_ranks(const config::Config& config, const offload::RankPart& ranks, in
 
 Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose purpose,
                                 const SetUpOptions& options = {}) {
-  config::Config config = given;  // of this rank, as the facts
+  config::Config config = given;  // this rank's, like `facts`
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
   const engine::ModelShape shape = config.model.shape();
@@ -228,7 +228,7 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
                                 .on_gpu = on_gpu,
                                 .gpu_room_bytes = engine::gpu_room(config.budget, facts),
                                 .ranks = ranks}));
-  // Ranks save in the foreground: they gather for it what a copy would be of.
+  // With several ranks saves run in the foreground, since the state has to be gathered first.
   if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
   *options.says << shape.family << " model of "
                 << engine::compact(static_cast<double>(model.parameter_elements())) << " parameters"
@@ -300,7 +300,7 @@ Result<std::unique_ptr<engine::TrainingRun>> give_state(
     return run->resume(*checkpoint, shown("reading the checkpoint"));
   };
   const Status own = set();
-  // Who is interrupted does not wait for the others.
+  // An interrupted rank does not wait for the others.
   if (!own.ok() && own.error().code() == ErrorCode::kCancelled) return own.error();
   SLUICE_RETURN_IF_ERROR(run->begin_together(own));
   line.clear();

@@ -1,8 +1,8 @@
-// From a configuration to a run that is ready: plan, preflight (printed), memory, weights.
+// Sets up a run from its configuration: plan, preflight (printed), memory, weights.
 //
-// Ownership: each stage returns a value, which keeps nothing of what it was given but the link.
-// Threads: one.
-// Errors:  values. kCancelled: it was told to stop, or another rank has failed.
+// Ownership: each stage returns a value that keeps none of its arguments except the link.
+// Threads:   one.
+// Errors:    values. kCancelled: it was asked to stop, or another rank has failed.
 #pragma once
 
 #include <cstdint>
@@ -27,46 +27,46 @@
 
 namespace sluice::tools {
 
-// What the planner predicted, and what that was made of.
+// The planner's prediction, and the measurements it is based on.
 struct PlannedStep {
   double step_s = 0;
   engine::ProbeReport machine;
   std::string prediction;  // engine::prediction_json()
-  std::string what_if;     // engine::what_if_json(), where it was asked for
+  std::string what_if;     // engine::what_if_json(), if requested
 };
 
-// What a run finds and leaves in its folder besides what the configuration says.
+// Facts about the run's folder that the configuration does not have.
 struct RunFiles {
-  std::int64_t complete_checkpoints = 0;  // there already
-  std::string weights;                    // the file of its final weights; empty: none
+  std::int64_t complete_checkpoints = 0;  // already in the folder
+  std::string weights;                    // file for the final weights; empty: none
   engine::DType weight_dtype = engine::DType::kF32;
 };
 
 struct SetUpOptions {
   RunFiles files = {};
-  bool with_what_ifs = false;            // takes as long as some plans more
+  bool with_what_ifs = false;            // takes as long as several more plans
   bool of_a_series = false;              // plan_here.h
-  std::function<bool()> stop = {};       // whether to end it early, with kCancelled
-  std::ostream* says = &std::cerr;       // what it is about to do, and the preflight table
-  engine::Communicator* link = nullptr;  // between several ranks; null: there is one
+  std::function<bool()> stop = {};       // whether to end early, with kCancelled
+  std::ostream* says = &std::cerr;       // gets progress messages and the preflight table
+  engine::Communicator* link = nullptr;  // null: there is only one rank
 };
 
-// What a run will take and when it saves: known, and said, before it takes anything.
+// The resources a run will take and when it saves; computed and printed before it takes any.
 struct PlannedRun {
   engine::MemoryPlan memory;
   TierRooms rooms = {};
-  std::optional<PlannedStep> step = {};  // nothing: the planner was not asked
-  engine::SavePlan saves = {};           // of a run that trains
+  std::optional<PlannedStep> step = {};  // nullopt: the planner was not used
+  engine::SavePlan saves = {};           // for a run that trains
 };
 
-// A run that has its memory and files, and no state yet.
+// A run that has its memory and files, but no state yet.
 struct MadeRun {
   std::unique_ptr<engine::TrainingRun> run;
   std::int64_t took_ns = 0;
 };
 
-// A run's set-up in three stages. `from`: the checkpoint that it continues from; none: it begins.
-// An error of the last one is of the state, so where there is a checkpoint, of that.
+// Set up a run in three stages. `from`: the checkpoint to continue from; nullopt: a new run. An
+// error of give_state() is about the state, and so about that checkpoint if there is one.
 Result<PlannedRun> plan_training(const config::Config& config,
                                  const std::optional<engine::CheckpointEntry>& from,
                                  const SetUpOptions& options = {});
@@ -76,16 +76,17 @@ Result<std::unique_ptr<engine::TrainingRun>> give_state(
     MadeRun made, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options = {});
 
-// All three.
+// All three stages.
 Result<std::unique_ptr<engine::TrainingRun>> set_up_run(
     const config::Config& config, const std::optional<engine::CheckpointEntry>& from,
     const SetUpOptions& options = {});
 
-// These, too, print the preflight table and progress, on standard error.
-// `checkpoint`: the folder of the one whose weights are used; empty: what the configuration names.
+// These, too, print the preflight table and progress on standard error.
+// `checkpoint`: the folder of the checkpoint whose weights are used; empty: the weights that the
+// configuration names.
 Result<std::unique_ptr<engine::EvaluationRun>> set_up_evaluation(const config::Config& config,
                                                                  const std::string& checkpoint);
-// `checkpoint`: the folder of the one whose weights are used.
+// `checkpoint`: the folder of the checkpoint whose weights are used.
 Result<std::unique_ptr<engine::GenerationRun>> set_up_generation(const config::Config& config,
                                                                  const std::string& checkpoint);
 

@@ -16,7 +16,7 @@ namespace {
 
 using engine::TokenizerFiles;
 
-// Differences are reported in any case.
+// Returns the error unless `any` allows it; a difference is always reported.
 Status allowed(Status checked, bool any) {
   if (checked.ok()) return checked;
   if (checked.error().code() != ErrorCode::kInvalidArgument) return checked;
@@ -30,7 +30,7 @@ Status allowed(Status checked, bool any) {
                    kAnyTokenizer);
 }
 
-// With `any` the first one's.
+// With `any` and different tokenizers, the first one.
 Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::string>& files,
                                     bool any) {
   auto common = engine::common_tokenizer(queue, files);
@@ -39,8 +39,8 @@ Result<TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const std::vector<std::
   return engine::tokenizer_of_tokens(queue, files.front());
 }
 
-// A model's tokenizer and that of the data that it continues with, as one. A model that learns to
-// end texts with another token ends them with either; what begins them is the model's to say.
+// Merges a model's tokenizer with that of the data it continues with. A model that learns to end
+// texts with another token ends them with either; the token that begins a text is the model's.
 TokenizerFiles joined(const TokenizerFiles& of_model, const TokenizerFiles& of_data) {
   TokenizerFiles both = engine::fuller_of(of_model, of_data);
   both.special = of_model.special.empty() ? of_data.special : of_model.special;
@@ -53,7 +53,7 @@ struct Model {
   const TokenizerFiles& tokenizer;
   std::string name;
 };
-// The one to keep; the data's where they differ and that is allowed.
+// Returns the tokenizer to keep; the data's if they differ and `any` allows it.
 Result<TokenizerFiles> compared(aio::IoQueue& queue, const Model& model, const TokenizerFiles& data,
                                 bool any) {
   const Status same =
@@ -162,7 +162,7 @@ Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokeniz
   auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
   if (chosen.name.empty()) return of_run;
   SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, chosen.name));
-  if (!of_run.ok()) {  // the named one stands in for it
+  if (!of_run.ok()) {  // the named tokenizer replaces it
     log::warning(of_run.error().message());
     return named;
   }

@@ -1,7 +1,7 @@
-// Which tokenizers the data and the model of a command use, compared before anything is computed,
-// and kept with the run.
+// Compares the tokenizers of a command's data and model before anything is computed, and stores the
+// tokenizer with the run.
 //
-// Errors: kInvalidArgument where they differ, naming the flag that continues anyway.
+// Errors: kInvalidArgument if they differ, naming the flag that continues anyway.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,33 @@ namespace sluice::tools {
 inline constexpr const char* kAnyTokenizer = "--any-tokenizer";
 void add_any_tokenizer(CLI::App& command, bool& any);
 
-// That of data.train and data.validation, compared with one another; and check_first_data(), except
-// where run.resume says that the run may not begin. Reports on standard error what the user should
-// know about it.
+// Compares the tokenizers of data.train and data.validation. Also calls check_first_data(), unless
+// run.resume is set, since the run may then not begin at step 0. Returns the tokenizer to keep.
+// Reports on standard error what the user should know about it.
 Result<engine::TokenizerFiles> check_training_data(aio::IoQueue& queue,
                                                    const config::Config& config, bool any);
-// For a run that begins at step 0: weights (model.init_from) and adapters (recipe.lora.adapter) are
-// compared with the model, and the weights' tokenizer with the data's; returns the one to keep.
+// For a run that begins at step 0: compares weights (model.init_from) and adapters
+// (recipe.lora.adapter) with the model, and the weights' tokenizer with the data's. Returns the one
+// to keep.
 Result<engine::TokenizerFiles> check_first_data(aio::IoQueue& queue, const config::Config& config,
                                                 const engine::TokenizerFiles& data, bool any);
 // The same for data that weights (model.init_from) are evaluated on.
 Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, bool any);
-// A warning where check_training_data() would refuse, for commands that need no data.
+// Warns where check_training_data() would refuse, for commands that need no data.
 void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog);
 
 struct ResumedTokenizer {
-  std::string checkpoint;          // the folder that the run continues from
-  engine::TokenizerFiles of_data;  // check_training_data()'s
+  std::string checkpoint;          // the folder of the checkpoint to continue from
+  engine::TokenizerFiles of_data;  // the result of check_training_data()
   bool any = false;
 };
-// Compares it with that of the run that wrote the checkpoint; returns the one to keep.
+// Compares the data's tokenizer with that of the run that wrote the checkpoint. Returns the one to
+// keep.
 Result<engine::TokenizerFiles> check_resumed_data(aio::IoQueue& queue,
                                                   const ResumedTokenizer& resumed);
 
-// Into the run's directory, if it is not the one already there. `first_step`: of those to come.
+// Stores the tokenizer in the run's directory, unless it is already there. `first_step`: the first
+// step that uses it.
 Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
                           engine::TokenizerFiles tokenizer, std::int64_t first_step);
 
@@ -55,8 +58,8 @@ struct ChosenTokenizer {
   std::string run_directory;  // empty: there is none
   std::vector<std::string> token_files;
 };
-// Of a trained model. The tokens that end a text are the run's where it has some; a file that is
-// not the run's tokenizer causes a warning.
+// The tokenizer for a trained model. If the run has tokens that end a text, these are used. Warns
+// about a file that is not the run's tokenizer.
 Result<engine::TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen);
 
 }  // namespace sluice::tools

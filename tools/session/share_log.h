@@ -1,5 +1,4 @@
-// ShareLog: lines of a log that say how far something long has come: none in the first seconds,
-// then few.
+// ShareLog: log lines about the progress of a long operation: none in the first seconds, then few.
 //
 // Threads: one at a time. Errors: none.
 #pragma once
@@ -19,7 +18,7 @@ class ShareLog {
 
   explicit ShareLog(std::string what) : what_(std::move(what)) {}
 
-  // "reading the weights: 42% after 20 s, 28 s left"; nothing where none is due.
+  // "reading the weights: 42% after 20 s, 28 s left"; nullopt if no line is due.
   std::optional<std::string> line_at(std::int64_t now_ns, std::uint64_t done, std::uint64_t total) {
     if (!begin_ns_) {
       begin_ns_ = now_ns;

@@ -1,4 +1,4 @@
-// Progress of something that takes a while: a line on a terminal, else now and then one in the log.
+// Progress of a long operation: a line on a terminal, otherwise an occasional line in the log.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace sluice::tools {
 
-// A void(std::uint64_t done, std::uint64_t total) that shows "what: 42%", now and then. The line
-// must outlive it, and so must `has_begun`, which becomes true.
+// Returns a void(std::uint64_t done, std::uint64_t total) that shows "what: 42%" now and then.
+// `line` and `has_begun` must outlive it; it sets `has_begun` to true.
 inline auto show_share(TerminalLine& line, const std::string& what, bool* has_begun = nullptr) {
   return [&line, what, has_begun, log = std::make_shared<ShareLog>(what)](std::uint64_t done,
                                                                           std::uint64_t total) {

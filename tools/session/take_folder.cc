@@ -15,7 +15,7 @@
 namespace sluice::tools {
 namespace {
 
-// config.json, written beside the one that it replaces.
+// config.json, written next to the file that it replaces.
 class StagedConfig {
  public:
   explicit StagedConfig(const RunFolder& folder) : folder_(folder) {}
@@ -42,7 +42,7 @@ class StagedConfig {
   const RunFolder& folder_;
 };
 
-// Of a run that begins here; one that goes on has it.
+// For a run that begins here; a resumed run already has its base.
 Status keep_base(const LocatedRun& located) {
   const auto& [wanted, folder, from] = located;
   if (from.checkpoint && from.own) return {};

@@ -1,10 +1,10 @@
-// take_folder: the run's folder becomes that of a new life of the run, once nothing can be refused
-// any longer: what the new life replaces or leaves behind is moved away or, with --overwrite,
+// take_folder: prepares the run's folder for a new life of the run, once nothing can be refused any
+// longer. What the new life replaces or does not continue is moved away or, with --overwrite,
 // removed.
 //
-// What takes room on the disk is written before checkpoints and metrics are moved: a full disk
-// refuses the run and leaves them as they were. With --overwrite only config.json is, since what is
-// removed makes room for the rest.
+// Files that need disk space are written before checkpoints and metrics are moved, so that a full
+// disk refuses the run and leaves them unchanged. With --overwrite this holds for config.json only,
+// since removing the old run makes room for the rest.
 #pragma once
 
 #include <iosfwd>
@@ -17,8 +17,8 @@ namespace sluice::tools {
 
 struct LocatedRun;
 
-// Also puts config.json and the tokenizer there, and tells `says` what was set aside. The log
-// continues after the last step done.
+// Also writes config.json and the tokenizer, and writes to `says` what was set aside. The returned
+// log continues after the last completed step.
 Result<std::unique_ptr<engine::MetricsLog>> take_folder(const LocatedRun& located,
                                                         std::ostream& says);
 

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEnding = ".safetensors";
 
-// A run's checkpoints beside the run file, of a run other than this one.
+// Whether the run file is next to the checkpoints of another run.
 bool lies_in_another_run(const std::string& config_file, const std::string& directory) {
   std::error_code error;
   const fs::path folder = fs::absolute(config_file, error).parent_path();
@@ -72,8 +72,8 @@ Status check_flops_profile(const config::Config& config, std::int64_t done) {
 
 void warn_of_rate(const config::Config& config, std::int64_t done) {
   constexpr double kMostUsualRate = 1;
-  constexpr std::int64_t kStepsSeen = 1024;  // of a schedule, evenly spread
-  // A range test is made to go too high.
+  constexpr std::int64_t kStepsSeen = 1024;  // steps of the schedule to check, evenly spread
+  // A range test increases the rate beyond what works on purpose.
   if (config.schedule.type == config::ScheduleType::kRangeTest) return;
   const std::int64_t stride = std::max<std::int64_t>((config.run.steps - done) / kStepsSeen, 1);
   double most = 0;
@@ -105,7 +105,7 @@ Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t d
 
 namespace {
 
-// A line about what is trained; empty: the model itself.
+// A line about what is trained; empty if it is the whole model.
 std::string adapters_text(const config::Config& config, const ResumePoint& from) {
   const config::Lora& lora = config.lora;
   if (lora.rank == 0) return {};
@@ -122,7 +122,7 @@ std::string adapters_text(const config::Config& config, const ResumePoint& from)
 
 std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file) {
-  const bool has_adapters = config.lora.rank > 0;  // then no checkpoint has the weights
+  const bool has_adapters = config.lora.rank > 0;  // then no checkpoint has the model's weights
   if (from.checkpoint && !has_adapters && from.stored.run.imported())
     return "weights: from " + from.checkpoint->path +
            ", which was imported; their optimizer state begins at zero\n";

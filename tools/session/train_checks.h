@@ -1,5 +1,5 @@
-// What `sluice train` checks and reports before its work begins: that what it will write can be
-// written, that data and weights exist, and where the weights come from.
+// What `sluice train` checks and reports before its work begins: outputs are writable, data and
+// weights exist, and where the weights come from.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ Status check_weights_output(const WantedWeights& wanted, const config::Config& c
 // The file or folder that model.init_from names.
 Status check_init_from(const config::Config& config);
 
-// Whether the steps to come, done + 1 to `steps`, have all those of the trace.
+// kInvalidArgument unless the remaining steps, done + 1 to `steps`, include all traced steps.
 Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t done,
                           std::int64_t steps);
 
-// Whether the profile of flops_profiler can be written where it goes; a warning where the steps to
-// come, after `done`, do not have its step.
+// Checks that flops_profiler's output can be written; warns if the steps after `done` do not
+// include its step.
 Status check_flops_profile(const config::Config& config, std::int64_t done);
 
-// A warning where the learning rate of the steps to come is beyond what any model learns with.
+// Warns if the learning rate of the remaining steps is too high for any model to learn.
 void warn_of_rate(const config::Config& config, std::int64_t done);
 
-// One line: at random with their seed, from a file, or from a checkpoint. `config_file`: the run
-// file that was named; where it lies in another run's folder, a second line says how to begin with
-// that run's weights.
+// One line: random weights with their seed, or the file or checkpoint that they come from.
+// `config_file`: the named run file. If it is in another run's folder, a second line says how to
+// begin with that run's weights.
 std::string weights_text(const config::Config& config, const ResumePoint& from,
                          const std::string& config_file);
 

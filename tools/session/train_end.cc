@@ -27,8 +27,8 @@ void write_trace(const StartedRun& started, const AfterTraining& after,
   }
 }
 
-// For a run that broke off in a step: which drives its state was on, and where it can continue.
-// `repeats`: continuing from there leads to the same failure.
+// For a run that failed in a step: the drives of its state, and where it can continue. `repeats`:
+// continuing from there would fail in the same way.
 std::string after_a_failure(const RunFolder& folder, const config::Config& config, bool repeats) {
   std::set<std::string> drives;
   for (const auto& paths : {config.param_nvme_paths(), config.optimizer_nvme_paths()})

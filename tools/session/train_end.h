@@ -1,4 +1,4 @@
-// What is done and said once a run's last step is done, or one has failed.
+// What happens after a run's last step, or after a step has failed.
 //
 // Threads: one. Errors: values.
 #pragma once
@@ -13,21 +13,21 @@
 
 namespace sluice::tools {
 
-// What is wanted after the last step, whether all of them were taken: trace and weights, as the
-// request has it. One file that cannot be written does not cost another: `missing` gets a sentence
-// for each.
+// Writes the files requested for the end of a run, trace and weights, even if not all steps were
+// taken. Each file that cannot be written adds a sentence to `missing`; the others are still
+// written.
 struct AfterTraining {
   std::ostream& notes;
-  std::ostream& results;  // the files
+  std::ostream& results;  // gets the files' names
 };
 void write_last_files(const StartedRun& started, const AfterTraining& after,
                       std::vector<std::string>& missing);
 
-// Calls what takes steps; an error, also one that is thrown, says on which drives the run's state
-// was and where it can continue. Waits for checkpoints that are being written, then.
+// Calls `steps`. An error or exception names the drives of the run's state and says where the run
+// can continue; it is returned after pending checkpoints have been written.
 Status say_where_it_continues(const StartedRun& started, const std::function<Status()>& steps);
 
-// Of a run whose steps changed nothing.
+// For a run whose steps changed nothing.
 inline constexpr const char* kNothingApplied =
     "no step was applied, so the weights are those that the run began with: every gradient "
     "overflowed. Lower the loss scale (fp16.initial_scale_power, fp16.loss_scale) or train in bf16";

@@ -18,7 +18,7 @@
 namespace sluice::tools {
 namespace {
 
-constexpr int kCalmSteps = 10;  // without a line that waits
+constexpr int kCalmSteps = 10;  // steps without a waiting line
 
 using engine::StepMetrics;
 using engine::TrainingRun;
@@ -31,7 +31,7 @@ void count_traffic(const TrainingRun::Traffic& before, const TrainingRun::Traffi
   metrics.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
 }
 
-// Lines of schema 1 do not say; steps were as large as they are now, then.
+// Lines of schema 1 lack the number of tokens; their steps had the same size as today's.
 std::uint64_t tokens_before(const engine::MetricsLog& log, TrainingRun& run) {
   if (log.last_kept() && log.last_kept()->tokens_seen) return *log.last_kept()->tokens_seen;
   return static_cast<std::uint64_t>(run.trainer().state().global_step) * run.tokens_per_step();
@@ -52,7 +52,7 @@ std::string describe(const engine::SavedCheckpoint& saved) {
   return text + ")";
 }
 
-// After "because"; of several ranks the error says which one, and where.
+// The text after "because"; with several ranks the error names the rank and the host.
 std::string why_not_saved(const engine::SavedCheckpoint& saved, bool has_other_ranks) {
   const Error& error = saved.status.error();
   if (saved.directory_lost) return "the run's folder was not where it was";
@@ -115,7 +115,7 @@ Status TrainSession::save_last() {
 Result<TrainSession::End> TrainSession::finish(bool interrupted) {
   if (parts_.checkpoints != nullptr) parts_.checkpoints->wait();
   SLUICE_RETURN_IF_ERROR(report_saves());
-  const Status flushed = parts_.log->flush();  // a removed checkpoint may have made room
+  const Status flushed = parts_.log->flush();  // a removed checkpoint may have freed space
   if (flushed.ok()) calm_steps_ = kCalmSteps;
   report_metrics(flushed);
   parts_.run->trainer().drain();
@@ -185,7 +185,7 @@ void TrainSession::compare_with_limit(double flops_per_s) {
   totals_.compare_with_limit(flops_per_s * parts_.ranks);
 }
 
-// After the step that flops_profiler.profile_step names. A profile that cannot be written costs no
+// Writes the profile after step flops_profiler.profile_step. A failure to write it does not end
 // training.
 void TrainSession::report_flops(std::int64_t step, const engine::StepOutcome& outcome,
                                 std::int64_t took_ns) {
@@ -205,15 +205,15 @@ void TrainSession::report_flops(std::int64_t step, const engine::StepOutcome& ou
   if (!written.ok()) log::warning("the FLOPs profile is missing: " + written.error().message());
 }
 
-// With an adapting scale, a run that continues for a few steps may find all of them too large.
+// With a dynamic loss scale, a short resumed run may find that all of its steps overflow.
 bool TrainSession::applied_nothing() const {
   const bool adapts = parts_.run->config().fp16.static_loss_scale == 0;
   return taken_steps_ > 0 && skipped_steps_ == taken_steps_ &&
          (!adapts || parts_.run->trainer().state().applied_step == 0);
 }
 
-// Once when lines begin to wait, and once when they no longer do: a full disk accepts a line now
-// and then, where a failed save has left some room.
+// Warns once when lines begin to wait, and once when they no longer do: a full disk accepts a line
+// occasionally, when a failed save has freed some space.
 void TrainSession::report_metrics(const Status& written) {
   if (parts_.log->lost_lines() > 0) {
     log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
@@ -253,8 +253,8 @@ std::vector<std::string> TrainSession::missing() const {
   return sentences;
 }
 
-// Where no plan has said how long a step takes, the faster of the first two does: the first one
-// warms up too.
+// If no plan gives the step time, the faster of the first two steps does, since the first one
+// includes warm-up.
 void TrainSession::compare_with_grace() {
   if (parts_.checkpoints == nullptr || stop_.step_s) return;
   const double step_s = last_.step_ms / 1e3;
@@ -305,8 +305,7 @@ Status TrainSession::report_saves() {
   return {};
 }
 
-// A disk that accepts nothing more, or a folder that is gone, costs the checkpoint; any other
-// failure ends the run.
+// A full disk or a missing folder costs the checkpoint; any other failure ends the run.
 Status TrainSession::report_failure(const engine::SavedCheckpoint& saved) {
   Error error = saved.status.error();
   const std::string name = "the checkpoint of step " + std::to_string(saved.step);

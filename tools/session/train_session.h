@@ -1,9 +1,9 @@
-// TrainSession: the steps of a run, and what the user sees and keeps of them: progress, metrics,
-// evaluations, checkpoints. All at once, as `sluice train` has them, or one by one:
+// TrainSession: takes the steps of a run, with progress, metrics, evaluations and checkpoints.
+// Either all at once, as `sluice train` does, or one by one:
 //
 //   session.begin(); while (session.has_steps()) session.take_step(); session.finish(false);
 //
-// Threads: one. Errors: a step's are thrown (TrainError), all others are values.
+// Threads: one. Errors: a step throws TrainError; all other errors are values.
 #pragma once
 
 #include <cstdint>
@@ -26,59 +26,59 @@ namespace sluice::tools {
 
 class TrainSession {
  public:
-  using Stop = std::function<bool()>;  // whether the run is to end after the step
+  using Stop = std::function<bool()>;  // whether the run ends after this step
 
-  // All must outlive it. `checkpoints`: null where none are wanted.
+  // All must outlive the session. `checkpoints`: null for a run without checkpoints.
   struct Parts {
     engine::TrainingRun* run = nullptr;
     engine::MetricsLog* log = nullptr;
     engine::RunCheckpoints* checkpoints = nullptr;
     RunEvents* events = nullptr;
-    std::ostream* says = nullptr;     // what was evaluated and saved
+    std::ostream* says = nullptr;     // messages about evaluations and saves
     std::ostream* results = nullptr;  // the profile that flops_profiler asks for
     bool shows_progress = true;       // as lines on standard error
-    Stop stop;                        // asked once a step
+    Stop stop;                        // called once per step
     std::function<void(const engine::StepMetrics&)> after_step = {};
     int ranks = 1;
   };
-  // `steps`: of the whole run, those before a resumed one included.
+  // `steps`: of the whole run, including those before a resume.
   TrainSession(const Parts& parts, const engine::SavePlan& saves, std::int64_t steps);
 
   enum class End : std::uint8_t {
     kCompleted,
-    kInterrupted,  // after a step, which is saved if checkpoints are wanted, or before the first
+    kInterrupted,  // after a step, which is saved if the run has checkpoints, or before the first
   };
-  // From the step after the run's position. A disk that is full, or has become read-only, and a
-  // folder that is no longer there cost a checkpoint, and training continues; metrics that cannot
-  // be written wait. See missing(). Every other error ends it.
+  // Runs from the step after the run's position. If the disk is full or read-only, or the folder
+  // has disappeared, a checkpoint is lost and training continues; metrics that cannot be written
+  // wait. missing() lists the losses. Every other error ends training.
   Result<End> train();
 
   // The parts of train().
   void begin();
   bool has_steps() const;
-  // With its evaluation, and its checkpoint if one is due; returns whether it was told to stop.
+  // Takes a step, with its evaluation and its checkpoint if one is due. Returns whether the run has
+  // to stop.
   Result<bool> take_step();
-  // Waits for what is still being written. `interrupted`: before has_steps() is false.
+  // Waits for pending writes. `interrupted`: has_steps() is still true.
   Result<End> finish(bool interrupted);
-  // Where checkpoints are wanted: of the last step, unless it has one.
+  // Saves the last step unless it is already saved, if the run has checkpoints.
   Status save_last();
 
-  // Of the last step taken.
+  // Metrics of the last step taken.
   const engine::StepMetrics& last() const { return last_; }
 
-  // Sentences: what the run should have left on the disk but could not.
+  // Sentences about files that the run should have written but could not.
   std::vector<std::string> missing() const;
-  // Whether steps were taken, and none of them changed the weights.
+  // Whether steps were taken and none of them changed the weights.
   bool applied_nothing() const;
-  // After a failure: waits until a checkpoint that is being written is complete, which is then
-  // reported.
+  // After a failure: waits until a pending checkpoint is complete, and reports it.
   void finish_saves();
-  // Before train(): what the plan predicts for a step.
+  // Call before train(): the step time that the plan predicts.
   void compare_with_plan(double step_s) { totals_.compare_with_plan(step_s); }
-  // Likewise: what large products reach on a rank's GPU, as measured.
+  // Call before train(): the measured speed of large products on a rank's GPU.
   void compare_with_limit(double flops_per_s);
   bool far_from_plan() const { return totals_.far_from_plan(); }
-  // Where the time went.
+  // Prints where the time went.
   void print_totals(std::ostream& out);
 
  private:
@@ -101,19 +101,19 @@ class TrainSession {
   engine::RunTotals totals_;
   engine::RunCheckpoints::Scores scores_;
   engine::StepMetrics last_;
-  std::int64_t saved_step_ = 0;    // or being saved
-  const double flops_of_token_;    // of forward and backward
-  double limit_flops_per_s_ = 0;   // of a rank; 0: unknown
-  std::uint64_t tokens_seen_ = 0;  // of the whole run
+  std::int64_t saved_step_ = 0;    // saved, or being saved
+  const double flops_of_token_;    // forward and backward
+  double limit_flops_per_s_ = 0;   // per rank; 0: unknown
+  std::uint64_t tokens_seen_ = 0;  // over the whole run
   std::int64_t taken_steps_ = 0;   // by this process
   std::int64_t skipped_steps_ = 0;
   engine::SaveClock save_clock_;
   engine::StopNeeds stop_;
   std::optional<double> first_step_s_;
   int failed_saves_ = 0;
-  std::string why_not_saved_;  // of the last save that failed
-  bool metrics_wait_ = false;  // as far as reported to the user
-  int calm_steps_ = 0;         // since a line had to wait
+  std::string why_not_saved_;  // the last failed save
+  bool metrics_wait_ = false;  // as last reported to the user
+  int calm_steps_ = 0;         // since a line last had to wait
 };
 
 }  // namespace sluice::tools

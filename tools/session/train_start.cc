@@ -26,7 +26,7 @@ namespace {
 
 using engine::TrainingRun;
 
-// --out DIR and the like are other names for keys.
+// Options such as --out DIR are other names for keys.
 void add_overrides(const TrainRequest& options, ConfigOptions& config) {
   const auto add = [&](const std::string& key, const std::string& value) {
     config.overrides.push_back(key + "=" + value);
@@ -45,8 +45,8 @@ RunFolder::Entry entry_of(const TrainRequest& options, const config::Config& con
   return options.overwrite ? RunFolder::Entry::kOverwrite : RunFolder::Entry::kNew;
 }
 
-// run.resume says in a file, or through --set, what --resume says; what CLI11 refuses beside one
-// must be refused beside the other.
+// run.resume in a file or through --set has the meaning of --resume. Options that CLI11 refuses
+// with --resume must therefore be refused with run.resume.
 Status check_beside_resume(const TrainRequest& options, const config::Config& config) {
   if (config.run.resume.empty()) return {};
   const auto refused = [&](const std::string& option, const std::string& why) {
@@ -59,15 +59,15 @@ Status check_beside_resume(const TrainRequest& options, const config::Config& co
   return {};
 }
 
-// Before the run's folder is opened, which may clear it.
+// Called before the run's folder is opened, which may clear it.
 Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool any,
                                               aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   return check_training_data(*files.queue, config, any);
 }
 
-// What the run has had so far, where the configuration does not say otherwise: the number of
-// threads and the order of additions, which may change last bits, and the keys of kept_keys.h.
+// Keeps what the run has used so far unless the configuration sets it: the number of threads, the
+// order of additions and the keys of kept_keys.h. The first two may change last bits.
 void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std::ostream& says) {
   std::int64_t& threads = resolved.config.run.cpu_threads;
   if (threads == 0) threads = point.stored.run.cpu_threads;
@@ -84,9 +84,8 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std:
     if (!said.empty()) says << said << "\n";
 }
 
-// What is wanted, adjusted for where it continues. The request for that is removed from the
-// configuration, which is kept with the run: starting another run from it does not mean resuming
-// this one.
+// Adjusts the wanted run to where it continues. The configuration is stored with the run, so
+// run.resume is removed: starting another run from it does not mean resuming this one.
 Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const ResumePoint& from,
                            std::ostream& says) {
   config::Config& config = wanted.resolved.config;
@@ -97,12 +96,12 @@ Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const Resu
     if (wanted.entry != RunFolder::Entry::kResume) return wanted;
     says << "there is no checkpoint in " << folder.file("checkpoints")
          << " yet: starting at step 0\n";
-    SLUICE_RETURN_IF_ERROR(check_init_from(config));  // it begins after all
+    SLUICE_RETURN_IF_ERROR(check_init_from(config));  // the run begins at step 0 after all
     SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer, check_first_data(folder.queue(), config,
                                                                wanted.tokenizer, any_tokenizer));
     return wanted;
   }
-  // Checkpoints of adapters do not have it.
+  // Checkpoints of adapters do not contain the model's weights.
   if (config.lora.rank > 0) {
     SLUICE_RETURN_IF_ERROR(check_init_from(config));
     SLUICE_RETURN_IF_ERROR(engine::check_base(folder.queue(), from.stored.run, config.model.shape(),
@@ -116,7 +115,7 @@ Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const Resu
   return wanted;
 }
 
-// Says what the run is about to do; an error where that would have no effect.
+// Reports what the run is about to do; an error if it would have no effect.
 Status check_steps(const LocatedRun& located, std::ostream& says) {
   const auto& [wanted, folder, from] = located;
   const config::Config& config = wanted.resolved.config;
@@ -152,8 +151,8 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
        .check_directory = [&folder] { return folder.check_there(); }});
 }
 
-// Those that the run's own saves will replace: those that it continues after, or that exist before
-// it begins. What is set aside stays.
+// The number of checkpoints that the run's own saves will replace: those up to its first step.
+// Checkpoints that are set aside stay.
 Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoint& from) {
   if (!from.own) return std::int64_t{0};
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.checkpoints().list());
@@ -162,7 +161,7 @@ Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoin
   });
 }
 
-// The run with its state. Where the checkpoint cannot be read, the error names an older one.
+// The run with its state. If the checkpoint cannot be read, the error names an older one.
 Result<std::unique_ptr<TrainingRun>> set_up(const LocatedRun& located, const PlannedRun& planned,
                                             const SetUpOptions& options,
                                             const ResumeCommand& command) {

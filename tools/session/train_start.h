@@ -1,19 +1,19 @@
-// From what a command line or a script asks for to a run whose next call is its first step, as
-// values, each made of the one before:
+// From a request to a run whose next call is its first step, as a chain of values, each made from
+// the previous one:
 //
-//   TrainRequest   what is asked for
-//   WantedRun      check_training(): nothing of it is refused but for what is in the run's folder
-//   LocatedRun     locate_training(): its folder, where it continues, its final configuration
-//   StartedRun     begin_training(): its plan (run_setup.h), memory, state; the folder is its own
+// - TrainRequest   what is asked for
+// - WantedRun      check_training(): valid, except for conflicts with the run's folder
+// - LocatedRun     locate_training(): its folder, where it continues, its final configuration
+// - StartedRun     begin_training(): its plan (run_setup.h), memory, state; it owns the folder
 //
-// A command takes Ctrl-C once it has the second, and the first of several ranks hands the third
-// to the others.
+// `sluice train` handles Ctrl-C once it has the second, and the first of several ranks sends the
+// third to the others.
 //
-// Ownership: a value owns all that it says, and what it was made of. What TrainSurroundings refers
-//            to must outlive the run.
-// Threads: one.
-// Errors:  the user's mistakes and those of drives and files, as one sentence. kCancelled: it was
-//          told to stop before its first step, and nothing was changed.
+// Ownership: each value owns its contents, including the value it was made from. The objects that
+//            TrainSurroundings refers to must outlive the run.
+// Threads:   one.
+// Errors:    the user's mistakes and errors of drives and files, as one sentence. kCancelled: it
+//            was asked to stop before its first step, and nothing was changed.
 #pragma once
 
 #include <functional>
@@ -42,9 +42,9 @@
 namespace sluice::tools {
 
 struct TrainRequest {
-  ConfigOptions config;  // what follows has other names for some keys, which win
+  ConfigOptions config;  // the members below are other names for some keys, and win
   std::string out;
-  std::string steps;  // as they are given: the keys' own checks apply
+  std::string steps;  // unparsed: the keys' own checks apply
   std::string epochs;
   std::string log_every;
   bool overwrite = false;
@@ -56,7 +56,7 @@ struct TrainRequest {
   bool force = false;
   std::string init_from;
   bool any_tokenizer = false;
-  int gpus = 0;  // that were asked for; 0: nothing was said
+  int gpus = 0;  // as requested; 0: not given
 };
 
 struct WantedRun {
@@ -76,14 +76,14 @@ struct TrainSurroundings {
   aio::IoWatchdog& watchdog;
   TrainSession::Stop stop;
   ResumeCommand command;              // for messages that say how to continue
-  std::ostream& says;                 // what the run is about to do, and has done
-  std::ostream& results = std::cout;  // what was asked for: the profile of a step
-  RunEvents& events;                  // from before check_training() on, whose warnings it hears
+  std::ostream& says;                 // for progress messages
+  std::ostream& results = std::cout;  // for requested results: the profile of a step
+  RunEvents& events;                  // receives the warnings of check_training()
   bool shows_progress = true;
   std::function<void(const engine::StepMetrics&)> after_step = {};
 };
 
-// Nothing of it changes any more.
+// Final: nothing in it changes any more.
 struct LocatedRun {
   WantedRun wanted;  // with what it keeps of the run that it continues
   RunFolder folder;

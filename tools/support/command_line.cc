@@ -11,8 +11,8 @@
 namespace sluice::tools {
 namespace {
 
-// CLI11 takes "-1" for an option: "--runs -1" becomes "--runs=-1", so that the complaint is about
-// the number.
+// CLI11 takes "-1" for an option. "--runs -1" becomes "--runs=-1", so that the error is about the
+// number.
 std::vector<std::string> joined_negatives(int argc, const char* const* argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
@@ -28,7 +28,7 @@ std::vector<std::string> joined_negatives(int argc, const char* const* argv) {
   return words;
 }
 
-// The subcommand that the words have led to so far, or the program itself.
+// The subcommand selected so far, or the program itself.
 const CLI::App& innermost(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? app : innermost(*chosen.back());
@@ -53,7 +53,7 @@ std::string did_you_mean(std::string_view word, const std::string& choices,
   return nearest.empty() ? "" : ": did you mean " + prefix + nearest + "?";
 }
 
-// Before CLI11 sees them: it would call an unknown command an unexpected argument.
+// Called before CLI11 parses: it would call an unknown command an unexpected argument.
 Status check_command(const CLI::App& app, const std::vector<std::string>& words) {
   std::string names;
   for (const CLI::App* command : app.get_subcommands([](auto*) { return true; })) {
@@ -70,7 +70,7 @@ Status check_command(const CLI::App& app, const std::vector<std::string>& words)
   return mistake(app, "there is no command \"" + words[0] + "\"" + did_you_mean(words[0], names));
 }
 
-// "--json=maybe" would pass for "--json". --resume=NAME has a value of its own.
+// CLI11 would accept "--json=maybe" as "--json". --resume=NAME does have a value.
 void let_flags_take_no_value(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
     if (option->get_expected_max() == 0 && option->get_fnames().empty())
@@ -79,7 +79,7 @@ void let_flags_take_no_value(CLI::App& app) {
     let_flags_take_no_value(*command);
 }
 
-// "--out=": CLI11 would take the next word for the value.
+// For "--out=" CLI11 would take the next word as the value.
 Status check_inline_values(const CLI::App& app, const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     if (word == "--") break;
@@ -89,7 +89,7 @@ Status check_inline_values(const CLI::App& app, const std::vector<std::string>& 
   return {};
 }
 
-// An empty value would read as "not given".
+// An empty value would count as "not given".
 Status check_values(const CLI::App& app) {
   for (const CLI::App* part : {&app, &innermost(app)}) {
     for (const CLI::Option* option : part->get_options()) {

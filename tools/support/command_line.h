@@ -1,5 +1,5 @@
-// What the command lines of all programs have in common: one sentence for each mistake, and the
-// command as text for their results.
+// Shared by the command lines of all programs: one sentence for each mistake, and the command as
+// text for results.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ class App;
 
 namespace sluice::tools {
 
-// Adds --version, and parses; the app's name is the program's. False: help or version was asked for
-// and printed. kInvalidArgument: one sentence.
+// Adds --version and parses; the app's name is the program's name. False: help or the version was
+// requested and printed. kInvalidArgument: one sentence.
 Result<bool> parse_words(CLI::App& app, int argc, const char* const* argv);
 
-// In a form that could be typed again.
+// The command line as it could be typed again.
 std::string command_text(std::string_view program, int argc, const char* const* argv);
 
 }  // namespace sluice::tools

@@ -12,11 +12,11 @@
 namespace sluice::tools {
 namespace {
 
-// Signals belong to the process, and so does the thread that listens to them.
+// Signals are per process, and so is the thread that listens to them.
 std::mutex listener_mutex;
 const Interrupt* listener = nullptr;  // guarded by listener_mutex
 
-// They ask for a save, and never end a process that saves already.
+// These ask for a save, and never end a process that is saving already.
 constexpr std::array kWarnings = {SIGHUP, SIGUSR1, SIGUSR2};
 
 bool is_ignored(int number) {
@@ -24,7 +24,7 @@ bool is_ignored(int number) {
   return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// What would have happened had the signal not been taken.
+// Applies the signal's default action.
 void end_by(int number) {
   if (is_ignored(number)) return;
   sigset_t set{};
@@ -34,15 +34,15 @@ void end_by(int number) {
   kill(getpid(), number);
 }
 
-// On a thread of its own: standard error may be a file on the very drive that does not answer, or a
-// pipe that no one empties, and the second signal must still be taken.
+// Writes on a thread of its own, since the second signal must still be handled. Standard error may
+// be a file on the very drive that does not answer, or a pipe that no process reads.
 void say(const char* text) {
   if (text == nullptr) return;
   try {
     std::thread([text] {
       static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
     }).detach();
-  } catch (const std::system_error&) {  // no thread available: then it goes unsaid
+  } catch (const std::system_error&) {  // no thread available: the text is not printed
   }
 }
 
@@ -74,8 +74,8 @@ void SignalThread::listen() {
   for (;;) {
     siginfo_t info{};
     const int number = sigwaitinfo(&taken_, &info);
-    if (number < 0) continue;  // EINTR: by a debugger, say
-    if (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) return;  // the destructor's
+    if (number < 0) continue;  // EINTR, for example from a debugger
+    if (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) return;  // from the destructor
     const std::lock_guard lock(listener_mutex);
     if (listener != nullptr)
       listener->on_signal(number);

@@ -1,5 +1,5 @@
-// What a command is going to write, checked before its work begins: minutes or days later would be
-// too late to learn that a folder is missing.
+// Checks a command's output file before its work begins: minutes or days later would be too late to
+// report a missing folder.
 //
 // Threads: any.
 // Errors:  kInvalidArgument, kNotFound, kPermission, kReadOnly, kAlreadyExists; all name the
@@ -14,12 +14,13 @@ namespace sluice::tools {
 
 struct OutputFile {
   std::string option;       // "--save-weights", for messages
-  std::string path;         // empty: nothing is written
-  bool replaces = false;    // an existing file may be replaced: --force
-  std::string made_folder;  // the command makes this one itself
+  std::string path;         // empty: no output
+  bool replaces = false;    // --force: may replace an existing file
+  std::string made_folder;  // a folder that the command creates itself
 };
 
-// Whether `file` can be written: its folder exists and is writable, and no other file is lost.
+// Whether `file` can be written: its folder exists and is writable, and no other file is
+// overwritten.
 Status check_output_file(const OutputFile& file);
 
 }  // namespace sluice::tools

@@ -1,4 +1,4 @@
-// ProgressLine: how far a long transfer has come, on a terminal (aio/terminal_line.h).
+// ProgressLine: the progress of a long transfer, on a terminal (aio/terminal_line.h).
 //
 //   write, run 2 of 3  [=========>          ]  47%  3.12 GB/s  0:07 left
 #pragma once
@@ -12,14 +12,14 @@ namespace sluice::tools {
 class ProgressLine {
  public:
   struct State {
-    double fraction = 0;      // of what `what` names
-    double gb_per_s = 0;      // now; 0 shows none
-    double seconds_left = 0;  // of the whole program, as far as known
+    double fraction = 0;      // share done of `what`
+    double gb_per_s = 0;      // current speed; 0: not shown
+    double seconds_left = 0;  // estimate for the whole program
   };
 
   // At most ten updates a second reach the terminal.
   void update(std::string_view what, const State& state);
-  // Clears the line; call it before printing anything else.
+  // Clears the line; call it before printing other text.
   void clear() { line_.clear(); }
 
  private:

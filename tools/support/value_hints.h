@@ -1,5 +1,5 @@
-// Validators of CLI11 that pass everything, and say by their names what an option's values are: for
-// what is made of the program's own model (tools/cli/command_model.h).
+// CLI11 validators that accept everything. Their names describe an option's values, for output
+// generated from the program's own model (tools/cli/command_model.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@ inline CLI::Validator value_hint(const std::string& name) {
   CLI::Validator validator([](std::string& /*text*/) { return std::string(); }, "");
   return validator.name(name);
 }
-// `list`, "fp32|bf16|fp16", says what there is.
+// `list`: the choices, "fp32|bf16|fp16".
 inline CLI::Validator choices(const std::string& list) {
   return value_hint(std::string(kChoicesHint) + list);
 }

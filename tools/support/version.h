@@ -1,4 +1,4 @@
-// The version that every program shows, and benchmarks write into their results.
+// The version that every program shows and that benchmarks write into their results.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@ namespace sluice::tools {
 
 inline constexpr std::string_view kVersion = SLUICE_VERSION;
 
-// What --version prints: version and commit of the sources, and what they were built with.
+// The output of --version: version and commit of the sources, and the versions of LibTorch and
+// CUDA.
 std::string version_text(std::string_view program);
 
 }  // namespace sluice::tools

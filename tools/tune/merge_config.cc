@@ -20,7 +20,7 @@ void put(Json& root, std::string_view path, Json value) {
   (*at)[std::string(path)] = std::move(value);
 }
 
-// As resolve() takes it: JSON, else a string.
+// Interprets text like resolve(): JSON, else a string.
 Json value_of(const std::string& text) {
   Json value = json_or_discarded<Json>(text);
   return value.is_discarded() ? Json(text) : value;

@@ -1,4 +1,4 @@
-// The user's run file with what a search found: the best.json of `sluice tune`.
+// The user's run file merged with the result of a search: the best.json of `sluice tune`.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace sluice::tools {
 
-// As `sources`, with `changes` as the last overrides.
+// `sources` with `changes` as the last overrides.
 config::Sources with_changes(const config::Sources& sources, const std::vector<KeyValue>& changes);
 
-// A run file that resolves to the same configuration as `sources` with `changes`: the user's own,
-// its keys in their order, with overrides and changes in it. Where it cannot be expressed that way
-// (a DeepSpeed file was laid over it), the resolved configuration as a whole. Comments do not
-// survive: JSON has none. Errors: those of resolve().
+// A run file that resolves to the same configuration as `sources` with `changes`. It is the user's
+// run file, with its keys in their order, and with overrides and changes merged in. If that is
+// impossible, because a DeepSpeed file was laid over it, it is the whole resolved configuration.
+// Comments do not survive: JSON has none. Errors: those of resolve().
 Result<std::string> merged_config(const config::Sources& sources,
                                   const std::vector<KeyValue>& changes);
 

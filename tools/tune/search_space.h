@@ -1,4 +1,5 @@
-// What a search may vary: dimensions, the choices of each, and points that take one of each.
+// The space of a search: dimensions, their choices, and points that take one choice of each
+// dimension.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +14,29 @@ struct KeyValue {
   std::string json;
 };
 
-// Shifts optimizer state from what the plan chose for the rest of a point: that depends on the
-// rest, so it is worked out point by point (shifted_fractions.h).
+// Shifts optimizer state away from the plan's placement. The plan depends on the rest of the point,
+// so the shift is computed for each point (shifted_fractions.h).
 enum class Shift : std::uint8_t {
   kNone,
-  kToGpu,  // from RAM, or from the drives where RAM has none
+  kToGpu,  // from RAM, or from the drives if RAM has none
   kToCpu,  // from the drives
 };
 
 struct Choice {
   std::string label;
-  std::vector<KeyValue> keys;  // empty: as the user's configuration has it
-  double shift = 0;            // share of the state, of a dimension that shifts
+  std::vector<KeyValue> keys;  // empty: as in the user's configuration
+  double shift = 0;            // share of the state; only in a dimension that shifts
 };
 
 struct Dimension {
   std::string name;
   std::vector<Choice> choices;
-  int start = 0;        // the choice that the configuration, or its plan, made
-  bool ordered = true;  // neighbours are next to each other; else all choices are neighbours
+  int start = 0;        // the choice that the configuration or its plan made
+  bool ordered = true;  // neighbours are adjacent choices; else all choices are neighbours
   Shift shifts = Shift::kNone;
 };
 
-using Point = std::vector<int>;  // a choice of each dimension
+using Point = std::vector<int>;  // one choice per dimension
 
 inline Point start_of(const std::vector<Dimension>& dimensions) {
   Point point;
@@ -43,7 +44,8 @@ inline Point start_of(const std::vector<Dimension>& dimensions) {
   return point;
 }
 
-// "micro-batch 4 x 2, recompute off": where the point differs from the start; empty: nowhere.
+// Describes how the point differs from the start: "micro-batch 4 x 2, recompute off"; empty for the
+// start.
 std::string describe(const std::vector<Dimension>& dimensions, const Point& point);
 
 }  // namespace sluice::tools

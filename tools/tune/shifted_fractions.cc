@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kNothing = 1e-9;
 
-// From `below` to `tier`, or back. What is left of a tier is never below zero.
+// Moves a share from `below` to `tier`, or back. No share falls below zero.
 bool move(double& tier, double& below, double share) {
   const double moved = std::clamp(share, -tier, below);
   tier += moved;

@@ -1,4 +1,4 @@
-// A different division of the optimizer's state among tiers, near the one that the plan chose.
+// Divides the optimizer state among tiers differently, close to the division that the plan chose.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,12 @@
 
 namespace sluice::tools {
 
-// `share` of all state more on the tier (less, where it is negative), from or to the next tier
-// below that has or may have some: RAM, else the drives. Nothing where no state can move so.
+// Moves `share` of all state to the tier, or away from it if negative. The other tier is the next
+// lower one that has or may have state: RAM, else the drives. nullopt if no state can move.
 std::optional<config::TierFractions> shifted(const config::TierFractions& from, Shift shifts,
                                              double share, bool has_drives);
 
-// As placement.optimizer_fractions has them: shares that add up to 1.
+// In the form of placement.optimizer_fractions: shares that add up to 1.
 KeyValue fractions_key(const config::TierFractions& fractions);
 
 }  // namespace sluice::tools

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// Whatever is wrong with a line, no part of it is used.
+// If any part of a line is invalid, none of it is used.
 template <typename Read>
 auto parsed(const std::string& line, const Read& read) -> Result<decltype(read(json()))> {
   try {

@@ -1,4 +1,4 @@
-// What `sluice tune` and the child that runs a trial say to each other: a line of JSON each way.
+// The messages between `sluice tune` and the child that runs a trial: one line of JSON each way.
 //
 //   {"plan": CONFIG}                                        -> a TrialPlan
 //   {"measure": CONFIG, "warmup": 2, "steps": 5, "seconds": 0} -> a Trial
@@ -23,7 +23,7 @@ struct MeasureRequest {
   std::string config;
   int warmup = 1;
   int steps = 1;
-  double seconds = 0;  // of measured steps, at most, and at least one; 0: no limit
+  double seconds = 0;  // limit on the measured steps, of which there is at least one; 0: no limit
 };
 
 using TrialRequest = std::variant<PlanRequest, MeasureRequest>;
@@ -33,12 +33,12 @@ struct TrialPlan {
   PlanFacts facts;
 };
 
-// Without line ends. Parsing: kInvalidArgument.
+// Messages have no line ends. Parse functions return kInvalidArgument.
 std::string to_line(const TrialRequest& request);
 std::string to_line(const TrialPlan& plan);
 std::string to_line(const Trial& trial);
 Result<TrialRequest> parse_request(const std::string& line);
 Result<TrialPlan> parse_plan(const std::string& line);
-Result<Trial> parse_trial(const std::string& line);  // all but took_s
+Result<Trial> parse_trial(const std::string& line);  // sets everything but took_s
 
 }  // namespace sluice::tools

@@ -28,7 +28,7 @@ constexpr std::string_view kThreads = "aio.intra_op_parallelism";
 
 struct Tunable {
   std::string_view key;
-  bool is_wish = false;  // stays, where the configuration gives it
+  bool is_wish = false;  // not varied if the configuration sets it
 };
 
 constexpr std::array<Tunable, 13> kTunables = {{{kMicro},
@@ -90,7 +90,7 @@ std::string short_number(std::string_view key, std::int64_t value) {
   return key == kBlock ? format_bytes(static_cast<std::uint64_t>(value)) : std::to_string(value);
 }
 
-// `value`: what it is now; that choice sets nothing, so that "0: the plan's" stays what it is.
+// `value`: the current one. Its choice sets no key, so that "0: the plan's" stays in effect.
 Dimension numbers(std::string_view key, std::int64_t value, std::vector<std::int64_t> values) {
   if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
   std::sort(values.begin(), values.end());
@@ -147,7 +147,7 @@ class Space {
     if (dimension.choices.size() > 1) space_.dimensions.push_back(std::move(dimension));
   }
 
-  // Only called for what has an effect: what it notes as kept would have been varied.
+  // Call only for keys with an effect: it records kept keys as ones that would be varied.
   bool may_vary(std::string_view key) {
     if (contains(options_.keep, key)) return false;
     if (contains(options_.vary, key) || contains(options_.vary, "all")) return true;
@@ -178,7 +178,7 @@ class Space {
     add(std::move(dimension));
   }
 
-  // All of a step's micro-batches, a half of them, ..., one.
+  // All of a step's micro-batches in one wave, half of them, ..., one.
   void waves() {
     std::vector<std::int64_t> values;
     for (std::int64_t wave = config_.batch.accumulation; wave > 1; wave = (wave + 1) / 2)

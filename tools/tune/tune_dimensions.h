@@ -1,9 +1,9 @@
-// The dimensions of a configuration that are worth a search: what may be varied, and around what.
+// The dimensions of a configuration that are worth a search, each with its choices.
 //
-// Varied unless it is kept: the split of the train batch, and what DeepSpeed's files always say
-// because they must (sub_group_size, aio). What a user says in the `placement` section is
-// deliberate and stays, unless it is named. Devices, budgets and whatever changes results are never
-// varied; nor is what has no effect here: keys of the drives where nothing is on them, and so on.
+// Varied by default: the split of the train batch, and keys that DeepSpeed's files always have
+// because they must (sub_group_size, aio). Keys in the user's `placement` section are deliberate
+// and stay fixed, unless --vary names them. Never varied: devices, budgets, whatever changes
+// results, and keys without effect here, such as keys of the drives if nothing is stored on them.
 //
 // Threads: pure functions.
 #pragma once
@@ -18,18 +18,18 @@
 
 namespace sluice::tools {
 
-// What the plan made of the user's configuration.
+// Facts from the plan of the user's configuration.
 struct PlanFacts {
   bool cuda = false;
   bool state_on_nvme = false;
   bool params_on_nvme = false;
-  double gpu_fraction = 0;  // of optimizer state
+  double gpu_fraction = 0;  // share of the optimizer state
   double cpu_fraction = 0;
   double nvme_fraction = 0;
   std::int64_t largest_unit_elements = 0;
   std::int64_t units = 0;
   std::int64_t prefetch_units = 0;
-  std::int64_t wave_micro_batches = 0;  // 0: not told
+  std::int64_t wave_micro_batches = 0;  // 0: unknown
   std::int64_t swap_buffers = 0;
   std::int64_t record_elements = 0;
 
@@ -37,20 +37,20 @@ struct PlanFacts {
 };
 
 struct VaryOptions {
-  std::vector<std::string> vary;  // keys, though the configuration gives them; "all"
-  std::vector<std::string> keep;  // keys that stay as they are
+  std::vector<std::string> vary;  // keys to vary though the configuration sets them; "all"
+  std::vector<std::string> keep;  // keys to keep unchanged
 };
 
 struct TuneSpace {
   std::vector<Dimension> dimensions;
-  std::vector<std::string> kept;  // keys that would be varied, but the configuration gives them
+  std::vector<std::string> kept;  // keys that would be varied, but the configuration sets them
 };
 
-// kInvalidArgument: a key in `options` that is not one of those that can be varied.
+// kInvalidArgument if `options` names a key that cannot be varied.
 Result<TuneSpace> tune_space(const config::Resolved& resolved, const PlanFacts& facts,
                              const VaryOptions& options);
 
-// For help: every key that can be varied.
+// All keys that can be varied, for help texts.
 std::vector<std::string> tunable_keys();
 
 }  // namespace sluice::tools

@@ -51,7 +51,7 @@ std::string_view word_of(TuneEnd end) {
   return "interrupted";
 }
 
-// A refusal may have a table below it, which is not part of a row.
+// A refusal may contain a table after its first line, which does not fit into a row.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string name_of(const TuneReport& report, const TuneRow& row) {
@@ -105,7 +105,7 @@ Json json_of_row(const TuneReport& report, std::size_t number) {
   return json;
 }
 
-// The lines of `left`, all padded to the longest, with a word after each.
+// The lines of `left`, padded to equal width, each followed by a word.
 std::string beside(const std::string& left, const std::vector<std::string>& words) {
   std::vector<std::string> lines;
   std::size_t width = 0;
@@ -140,7 +140,7 @@ std::string outcome_of(const TuneRow& row) {
 std::string table_of(const TuneReport& report) {
   std::vector<engine::TextRow> rows = {
       {"trial", "predicted", "step", "tokens/s", "GPU", "host", "took"}};
-  // Only numbers are right-aligned: the words come after them.
+  // Only numbers are right-aligned: the words follow them.
   std::vector<std::string> words = {"changed: verdict"};
   for (std::size_t i = 0; i < report.result.rows.size(); ++i) {
     const TuneRow& row = report.result.rows[i];

@@ -1,4 +1,4 @@
-// What a search found, for people and for programs.
+// The result of a search, for people and for programs.
 #pragma once
 
 #include <string>
@@ -11,20 +11,21 @@ namespace sluice::tools {
 struct TuneReport {
   const std::vector<Dimension>& dimensions;
   const TuneResult& result;
-  const std::vector<KeyValue>& best_keys;  // changed keys of the best
-  std::vector<std::string> kept;           // keys that the configuration gives, and that stayed
+  const std::vector<KeyValue>& best_keys;  // the keys that the best point changes
+  std::vector<std::string> kept;           // kept as the configuration sets them
 };
 
-// The table of all trials, aligned, and below it the conclusion. Rows that the plan ruled out
-// because they do not fit or would be slower are included.
+// The aligned table of all trials, and the conclusion below it. Includes points that the plan ruled
+// out because they do not fit or would be slower.
 std::string table_of(const TuneReport& report);
-// One JSON object with everything.
+// One JSON object with all results.
 std::string json_of(const TuneReport& report);
 
-// Whether the best is to be used instead of the start: measured again in turns, it was faster.
+// Whether to use the best point instead of the start: it was faster when both were measured again
+// alternately.
 bool is_worth_it(const TuneResult& result);
 
-// "step 812 ms, 10088 tokens/s", or why not.
+// "step 812 ms, 10088 tokens/s", or why there is no measurement.
 std::string outcome_of(const TuneRow& row);
 
 }  // namespace sluice::tools

@@ -57,7 +57,7 @@ Status TuneSearch::search() {
   return confirm();
 }
 
-// Whether it found something faster.
+// Returns whether it found something faster.
 Result<bool> TuneSearch::pass() {
   std::vector<Point> all;
   for (std::size_t i = 0; i < dimensions_.size(); ++i)
@@ -103,8 +103,8 @@ Result<bool> TuneSearch::walk(std::size_t dimension) {
   return found;
 }
 
-// As long as it gets faster; past choices that change nothing; and, as long as nothing has run at
-// all, past those that do not run either.
+// Continues while choices get faster. It passes choices that are the same run, and, as long as no
+// trial has run, choices that do not run either.
 Result<bool> TuneSearch::walk_towards(std::size_t dimension, int direction) {
   bool found = false;
   const int end = static_cast<int>(dimensions_[dimension].choices.size());
@@ -191,7 +191,7 @@ bool TuneSearch::is_faster(const Trial& trial) const {
   return best.step_s - trial.step_s > std::max(options_.least_gain * best.step_s, noise);
 }
 
-// The first pass looks at everything; after it, what was far from the best stays out.
+// The first pass tries every choice; later passes skip those that were far from the best.
 bool TuneSearch::is_hopeless(std::size_t dimension, int choice) const {
   const auto known = ratios_.find({dimension, choice});
   return passes_ > 0 && known != ratios_.end() && known->second > kHopelessRatio;
@@ -204,7 +204,7 @@ void TuneSearch::remember(const Point& point, const Trial& trial) {
     if (point[i] != best[i]) ratios_[{i, point[i]}] = trial.step_s / best_step_s();
 }
 
-// In turns, so that what drifts (a drive's cache, a clock) affects both alike.
+// Measures alternately, so that drift (a drive's cache, a clock) affects both alike.
 Status TuneSearch::confirm() {
   if (!result_.best || *result_.best == 0 || options_.confirmations == 0) return {};
   const bool start_runs =
@@ -238,7 +238,7 @@ Status TuneSearch::look_ahead(const std::vector<Point>& points) {
   return {};
 }
 
-// What the confirmation will need is reserved for it.
+// Reserves the time that the confirmation will need.
 bool TuneSearch::may_go_on() {
   const auto stop = [&](TuneEnd end) {
     result_.end = end;

@@ -15,7 +15,7 @@ constexpr char32_t kBlankBraille = 0x2800;
 constexpr std::array<std::array<char32_t, 2>, 4> kDots = {
     {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}}};
 
-// Between neighbours that are known.
+// Interpolates between known neighbours.
 void fill_gaps(std::vector<double>& values) {
   std::optional<std::size_t> before;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -77,8 +77,8 @@ ChartPicture draw_chart(const std::vector<std::vector<double>>& curves,
 
   const int down = options.rows * (options.unicode ? 4 : 1);
   const double span = scaled(most) - scaled(least);
-  const auto height = [&](double value) {  // from above
-    // Halves, so that the span of the largest numbers is finite, too.
+  const auto height = [&](double value) {  // from the top
+    // Halved, so that the span of the largest numbers is finite.
     const double part = span > 0 && std::isfinite(span)
                             ? (scaled(value) - scaled(least)) / span
                             : (value / 2 - least / 2) / std::max(most / 2 - least / 2, 1e-300);
@@ -105,7 +105,7 @@ ChartPicture draw_chart(const std::vector<std::vector<double>>& curves,
         continue;
       }
       const int y = height(curves[c][x]);
-      // From the last point to this one, so that the curve has no holes.
+      // Draws from the last point to this one, so that the curve has no gaps.
       const int from = before ? std::clamp(*before, y - down, y + down) : y;
       for (int at = std::min(from, y) + (from < y ? 1 : 0);
            at <= std::max(from, y) - (from > y ? 1 : 0); ++at)

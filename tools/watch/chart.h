@@ -1,7 +1,7 @@
-// Chart: numbers over steps as characters: dots of Braille (2 x 4 a character), or '*' and 'o'
-// where a terminal has ASCII alone.
+// Chart: draws numbers over steps as characters: Braille dots (2 x 4 per character), or '*' and 'o'
+// on ASCII terminals.
 //
-// Neither FTXUI nor notcurses, which have charts, is in Debian 12, so these few lines draw them.
+// Debian 12 has neither FTXUI nor notcurses, which draw charts, so this file does.
 //
 // Threads: pure functions.
 #pragma once
@@ -20,19 +20,19 @@ struct StepRange {
   std::int64_t last = 0;
 };
 
-// `count` numbers of a column, at equal distances over the range: means where several steps fall on
-// one, lines between neighbours where none does. NaN: nothing is known there.
+// `count` values of a column at equal distances over the range: the mean if several steps fall on
+// one value, interpolated linearly if none does. NaN: unknown.
 std::vector<double> sampled(const report::StepSeries& series, std::size_t column,
                             const StepRange& range, std::size_t count);
 
 struct ChartCell {
   char32_t character = U' ';
-  int curve = -1;  // whose it is; -1: nobody's
+  int curve = -1;  // index of the curve that drew it; -1: none
 };
 
 struct ChartPicture {
-  std::vector<std::vector<ChartCell>> rows;  // from above
-  std::optional<double> least;               // at the lower edge; nothing: there is nothing to draw
+  std::vector<std::vector<ChartCell>> rows;  // top to bottom
+  std::optional<double> least;               // value of the lower edge; nullopt: nothing to draw
   std::optional<double> most;
 };
 
@@ -40,16 +40,16 @@ struct ChartOptions {
   int rows = 1;
   int columns = 1;
   bool unicode = true;
-  bool log = false;        // what is not above 0 is left out
-  bool from_zero = false;  // the lower edge
+  bool log = false;        // leaves out values that are not above 0
+  bool from_zero = false;  // the lower edge is 0
 };
 
-// Samples to be given to it: as many as `columns`, and twice with Unicode.
+// The number of samples that draw_chart() needs: `columns`, or twice as many with Unicode.
 inline std::size_t chart_samples(const ChartOptions& options) {
   return static_cast<std::size_t>(options.columns) * (options.unicode ? 2 : 1);
 }
 
-// Later curves lie over earlier ones.
+// Later curves are drawn over earlier ones.
 ChartPicture draw_chart(const std::vector<std::vector<double>>& curves,
                         const ChartOptions& options);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Runs = std::span<const RunFollower* const>;
 
-// UTF-8, whatever the locale; backslash and quotation mark are escaped.
+// UTF-8 in any locale, with backslash and quotation mark escaped.
 std::string label_text(std::string_view text) {
   std::string safe;
   for (const char c : without_controls(text)) {
@@ -40,7 +40,7 @@ class Text {
  public:
   explicit Text(Runs runs) : runs_(runs) {}
 
-  // Of each run any number of samples; a family without one is left out.
+  // Each run has any number of samples; a family without samples is left out.
   void family(const std::string& name, const char* type, const std::string& help,
               const std::function<std::vector<Sample>(const RunFollower&)>& samples) {
     std::string lines;
@@ -82,7 +82,7 @@ double sum_of(const RunFollower& run, std::size_t column) {
   return sum;
 }
 
-// A line's keys. Bytes of a step are counted over the run; everything else is the last line's.
+// Adds a line's keys. Bytes per step are summed over the run; other values are the last line's.
 void add_keys(Text& text) {
   for (const engine::MetricKey& key : engine::metric_keys()) {
     const std::size_t column = report::metric_column(key.name);
@@ -129,7 +129,7 @@ void add_keys(Text& text) {
         value = run.view().val_loss;
       else if (run.view().last)
         value = run.view().last->value(key.name);
-      // The last step's loss that was not finite is NaN, and not the one before it.
+      // If the last step's loss is not finite, report NaN rather than the previous loss.
       if (!value && key.name == "loss" && run.view().last) value = std::nan("");
       return value ? std::vector<Sample>{{.more_labels = {}, .value = *value * factor}}
                    : std::vector<Sample>{};

@@ -1,6 +1,6 @@
-// The metrics of runs as Prometheus scrapes them: text format 0.0.4, each family with HELP and
-// TYPE, in base units (seconds, bytes). What a line of metrics.jsonl has is named after its key and
-// explained by engine/observe/metric_keys.cc, so that a key that comes is here, too.
+// The metrics of runs in Prometheus's text format 0.0.4: each family with HELP and TYPE, in base
+// units (seconds, bytes). Values of metrics.jsonl are named after their keys and explained by
+// engine/observe/metric_keys.cc, so that new keys appear here automatically.
 //
 // Threads: pure functions.
 #pragma once

@@ -50,7 +50,7 @@ class FileFollower::OpenFile {
 FileFollower::FileFollower(std::string path, Sink sink)
     : path_(std::move(path)), sink_(std::move(sink)), lines_(sink_.line) {}
 
-// Whether `file` is the one that was read last, with what was read of it.
+// Whether `file` is the one that was read last, with the same content so far.
 bool FileFollower::continues(const OpenFile& file) const {
   if (!identity_ || file.identity() != *identity_ || file.size_bytes() < offset_bytes_)
     return false;
@@ -76,7 +76,7 @@ Status FileFollower::read_rest(const OpenFile& file) {
   }
 }
 
-// The whole of it, after those before it.
+// Reads the whole part, after the parts before it.
 Status FileFollower::read_part(const std::string& part) {
   const OpenFile file(part);
   if (part == path_ && file.is_missing()) return {};
@@ -103,7 +103,7 @@ Status FileFollower::poll() {
     const OpenFile moved(path_ + ".1");
     if (moved.status().ok() && continues(moved)) {
       SLUICE_RETURN_IF_ERROR(read_rest(moved));
-      if (file.is_missing()) return {};  // it is about to be begun
+      if (file.is_missing()) return {};  // the next part is about to be created
       lines_.finish();
       offset_bytes_ = 0;
       before_.clear();

@@ -1,14 +1,15 @@
-// FileFollower: a file of lines that another program adds to, line by line as they are completed.
+// FileFollower: follows a file of lines that another program appends to, and delivers each line
+// when it is complete.
 //
-// What may happen to it meanwhile: it is not there yet; its last line is half-written; it is
-// renamed to FILE.1 and begun anew (what was there before to FILE.2, and so on); it is cut,
-// overwritten or replaced: then restart() is called, and everything comes again.
+// The file may be missing at first, and its last line may be half-written. It may be renamed to
+// FILE.1 and begun anew (the previous FILE.1 becomes FILE.2, and so on). If it is cut, overwritten
+// or replaced, restart() is called and all lines are delivered again.
 //
-// The file is opened for reading, briefly, at each poll, and nothing else.
+// Each poll opens the file briefly for reading and does nothing else to it.
 //
 // Memory:  one line, at most report::kMostLineBytes, and a block.
 // Threads: one.
-// Errors:  name the file. What was read before stays, and the next poll tries again.
+// Errors:  name the file. Lines read before an error stay, and the next poll tries again.
 #pragma once
 
 #include <sys/types.h>
@@ -26,14 +27,14 @@ namespace sluice::watch {
 class FileFollower {
  public:
   struct Sink {
-    std::function<void()> restart;  // what was read so far does not hold any longer
+    std::function<void()> restart;  // everything read so far is invalid
     std::function<void(const report::TextLine&)> line;
   };
   FileFollower(std::string path, Sink sink);
 
   Status poll();
 
-  // Of the last poll: whether a line is there whose end is missing.
+  // Whether the last poll found a line that is not complete.
   bool has_torn_end() const { return lines_.has_begun(); }
   std::int64_t too_long_lines() const { return lines_.too_long(); }  // since the last restart
 
@@ -53,10 +54,10 @@ class FileFollower {
   std::string path_;
   Sink sink_;
   report::LineSplitter lines_;
-  std::optional<Identity> identity_;  // of the file that was read last
-  std::int64_t offset_bytes_ = 0;     // of what comes next in it
-  std::string before_;                // the last bytes before that
-  bool has_read_ = false;             // anything, since the last restart
+  std::optional<Identity> identity_;  // the file that was read last
+  std::int64_t offset_bytes_ = 0;     // position of the next unread byte
+  std::string before_;                // the last bytes before that position
+  bool has_read_ = false;             // whether anything was read since the last restart
 };
 
 }  // namespace sluice::watch

@@ -8,7 +8,7 @@ namespace {
 
 constexpr char32_t kReplaced = U'?';
 
-// Takes the first character off; what is no UTF-8 is kReplaced, byte by byte.
+// Removes and returns the first character; invalid UTF-8 becomes kReplaced, byte by byte.
 char32_t take_character(std::string_view& text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -38,7 +38,7 @@ char32_t take_character(std::string_view& text) {
   return code;
 }
 
-// 1 or 2; what would take none, or is not printed in this locale, is replaced.
+// 1 or 2. Characters of width zero, or unprintable in this locale, are replaced.
 int width_of(char32_t& character) {
   if (character >= 0x20 && character < 0x7f) return 1;
   const int width = ::wcwidth(static_cast<wchar_t>(character));

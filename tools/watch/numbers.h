@@ -1,4 +1,4 @@
-// Numbers as people read them on a terminal; "-" for what is not known or not finite.
+// Numbers formatted for people; "-" for unknown values and values that are not finite.
 //
 // Threads: pure functions.
 #pragma once

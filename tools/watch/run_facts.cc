@@ -141,7 +141,7 @@ RunFacts facts_of(const report::RunRecord& record) {
     return event;
   };
   for (const std::string& line : record.events.events) take(line);
-  // Counts are of what was kept; what is last is of the whole file.
+  // The counts cover only the events that were kept; the last values cover the whole file.
   const RunFacts counted = facts;
   for (const std::string& line : record.events.latest) {
     const Json event = take(line);
@@ -151,7 +151,7 @@ RunFacts facts_of(const report::RunRecord& record) {
   facts.warnings = counted.warnings;
   facts.checkpoints = counted.checkpoints;
   facts.failed_checkpoints = counted.failed_checkpoints;
-  // A module's begin leaves them out where nobody has said how many there will be.
+  // A module's begin leaves out the number of steps if the caller did not give it.
   if (facts.begins == 0 && configured(record, "run.steps") > 0)
     facts.total_steps = configured(record, "run.steps");
   facts.eval_every = configured(record, "run.eval_every");

@@ -23,7 +23,7 @@ double seconds_of(const struct timespec& time) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// "1.2.3" as numbers; what is anything else gives fewer.
+// Parses "1.2.3"; anything invalid gives fewer numbers.
 std::vector<std::int64_t> numbers_of(std::string_view text) {
   std::vector<std::int64_t> numbers;
   constexpr std::size_t kMost = 8;
@@ -91,7 +91,7 @@ void RunFollower::read_facts() {
                                                  "metrics-cut.jsonl"};
   for (std::size_t i = 0; i < kNames.size(); ++i) is_new[i] = changed(kNames[i], stamps_[i]);
   if (std::none_of(is_new.begin(), is_new.end(), [](bool it) { return it; })) return;
-  // Read anew as a whole: what is wrong with one file stays said while another changes.
+  // Read all files again, so that notices about one file stay while another changes.
   report::RunRecord now{.name = record_.name, .path = record_.path, .metrics = record_.metrics};
   const std::vector<std::string> notices_before = std::exchange(file_notices_, {});
   std::error_code ignored;
@@ -100,7 +100,7 @@ void RunFollower::read_facts() {
   if (stamps_[1] != Stamp{}) report::read_config(folder + kNames[1], now);
   if (has_trace) report::read_trace(folder + kNames[2], now);
   if (stamps_[3] != Stamp{}) report::read_cut(folder + kNames[3], now);
-  // A last line that is being written is none yet.
+  // A last line that is still being written does not count.
   if (now.events.has_torn_end) stamps_[0].size = -1;
   file_notices_.insert(file_notices_.end(), now.notices.begin(), now.notices.end());
   if (!begins_with(now.events.events, record_.events.events)) ++events_epoch_;
@@ -168,7 +168,7 @@ RunSigns RunFollower::signs() const {
   return signs;
 }
 
-// What was measured, over the last steps of this life.
+// Computes the measured values over the last steps of this life.
 void RunFollower::show() {
   RunView view{.name = record_.name, .path = record_.path, .facts = facts_};
   RunSigns seen = signs();
@@ -209,7 +209,7 @@ void RunFollower::show() {
     if (view.nvme_write_bytes)
       view.written_a_day = *view.nvme_write_bytes / *view.step_ms * 1e3 * 86400;
   }
-  // From line to line, so with evaluations and checkpoints.
+  // From line to line, and so including evaluations and checkpoints.
   if (lines.size() > 1) {
     const auto newest = lines.front()->value("unix_s");
     const auto oldest = lines.back()->value("unix_s");
@@ -274,7 +274,7 @@ std::string RunFollower::increment(const std::string& cursor) const {
   if (had.size() == 8) {
     const auto& buckets = record_.metrics.series.buckets();
     const auto points = static_cast<std::size_t>(had[3]);
-    // The last point may have grown since.
+    // The page's last point may have grown since.
     if (had[0] == series_epoch_ && had[1] == record_.metrics.series.width() && points > 0 &&
         points <= buckets.size() && buckets[points - 1].index + 1 == had[2])
       from.points = points - 1;

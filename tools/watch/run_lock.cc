@@ -12,7 +12,7 @@
 namespace sluice::watch {
 namespace {
 
-// Whose locks may be held on another machine, or by a server of its own.
+// File systems whose locks may be held on another machine or by a server process.
 bool is_shared(const std::string& path) {
   constexpr std::uint32_t kFuse = 0x65735546, kLustre = 0x0BD00BD0, kCifs = 0xFF534D42,
                           kSmb2 = 0xFE534D42, kGpfs = 0x47504653, kBeeGfs = 0x19830326;

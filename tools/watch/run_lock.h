@@ -1,7 +1,7 @@
-// Whether somebody trains in a run's folder, without taking part: taking the lock to see whether it
-// is free could refuse a run that begins at that moment. The kernel lists the locks of this machine
-// (/proc/locks); of a network's or a user's file system, and in another container, it does not know
-// them.
+// Whether a process trains in a run's folder, without touching the lock: taking it to see whether
+// it is free could refuse a run that begins at that moment. The kernel lists the locks of this
+// machine in /proc/locks, but not those of network or user-space file systems, and not in another
+// container.
 //
 // Threads: any. Errors: kUnknown.
 #pragma once
@@ -14,7 +14,7 @@ namespace sluice::watch {
 
 enum class RunLock : std::uint8_t { kUnknown, kFree, kHeld };
 
-// `folder`: the run's. Where there is no lock file, nobody trains there (kFree).
+// `folder`: the run's. kFree if there is no lock file.
 RunLock run_lock(const std::string& folder);
 
 // Whether `locks`, the text of /proc/locks, has a flock() of this inode.

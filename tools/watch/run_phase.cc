@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kLeastGraceS = 5;
 constexpr double kSilentS = 600;
-constexpr double kRestartS = 30;  // after an end a run still frees its memory, or saves weights
+constexpr double kRestartS = 30;  // after its end a run still frees memory or saves weights
 
 bool is_multiple(std::int64_t step, std::int64_t every) {
   return every > 0 && step > 0 && step % every == 0;
@@ -40,7 +40,7 @@ RunPhase phase_of(const RunSigns& signs, double now_unix_s) {
         signs.lock == RunLock::kHeld && now_unix_s - signs.end_unix_s > kRestartS;
     return is_another ? RunPhase::kStarting : *signs.end;
   }
-  // A clock that was set back has files of the future.
+  // If the clock was set back, files have times in the future.
   const double quiet_s = std::max(now_unix_s - signs.newest_unix_s, signs.unchanged_s);
   // A run takes its lock before it writes anything.
   if (signs.lock == RunLock::kFree && !signs.has_begun && signs.last_step == 0)

@@ -1,6 +1,6 @@
-// RunPhase: what a run is doing, concluded from what it wrote down and when. A run says when it
-// begins, when a step and a checkpoint are done, and when it ends; what it is at in between follows
-// from its configuration and the time that has passed.
+// RunPhase: what a run is doing, inferred from what it wrote and when. A run records when it
+// begins, when a step or a checkpoint is done, and when it ends. Its state in between follows from
+// its configuration and the time that has passed.
 //
 // Threads: pure functions.
 #pragma once
@@ -17,31 +17,31 @@ enum class RunPhase : std::uint8_t {
   kStarting,
   kTraining,
   kEvaluating,
-  kSaving,  // while training goes on, or at the end
-  kSilent,  // nothing new for long, and whether it still runs is not known
+  kSaving,  // while training continues, or at the end
+  kSilent,  // nothing new for a long time; whether it still runs is unknown
   kCompleted,
   kInterrupted,
   kFailed,
-  kCrashed,  // it began, did not end, and nobody trains there
-  kStopped,  // as before, of a run that did not say when it began
+  kCrashed,  // it began, recorded no end, and no process holds the lock
+  kStopped,  // like kCrashed, for a run that did not record its begin
 };
 
 struct RunSigns {
-  bool is_there = false;  // any of its files
+  bool is_there = false;  // at least one of its files exists
   RunLock lock = RunLock::kUnknown;
-  std::optional<RunPhase> end;  // how the last life ended, where it said so
+  std::optional<RunPhase> end;  // how the last life ended, if it recorded that
   double end_unix_s = 0;
   bool has_begun = false;  // in this life
   std::int64_t begin_step = 0;
-  double newest_unix_s = 0;  // when anything was written last
-  double unchanged_s = 0;    // for how long nothing was seen to be written, whatever the time is
+  double newest_unix_s = 0;  // time of the last write
+  double unchanged_s = 0;    // how long no write was seen, independent of the wall clock
   std::int64_t last_step = 0;
-  double last_step_unix_s = 0;  // 0: not known
-  double interval_s = 0;        // between steps; 0: not known
+  double last_step_unix_s = 0;  // 0: unknown
+  double interval_s = 0;        // between steps; 0: unknown
   std::int64_t total_steps = 0;
   std::int64_t eval_every = 0;
   std::int64_t checkpoint_every = 0;
-  // Of the last step that has a checkpoint, or an attempt at one; nothing: it cannot be known.
+  // The last step with a checkpoint or an attempt at one; nullopt: unknown.
   std::optional<std::int64_t> last_saved;
 };
 

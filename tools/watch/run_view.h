@@ -1,5 +1,5 @@
-// RunView: a run at a moment, as numbers and sentences to be shown. Plain data; what is not known
-// is missing. Texts are as the run's files have them: whoever shows them sees to what they hold.
+// RunView: the state of a run at one moment, as numbers and sentences. Plain data; unknown values
+// are missing. Texts are unescaped, as in the run's files: code that shows them has to escape them.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct TierView {
   std::string name;  // "gpu", "cpu", "nvme"
   std::optional<double> planned_bytes;
   std::optional<double> budget_bytes;
-  std::optional<double> used_bytes;  // the most so far of a GPU, what is resident of hosts
+  std::optional<double> used_bytes;  // GPU: peak so far; host: resident now
 };
 
 struct Happening {
@@ -28,7 +28,7 @@ struct Happening {
   std::string text;
 };
 
-// What a life of a run said about itself when it began, and what happened since the run began.
+// What the run's last life recorded at its begin, and what happened since the run began.
 struct RunFacts {
   std::optional<std::int64_t> total_steps;
   std::optional<std::int64_t> ranks;
@@ -51,20 +51,20 @@ struct RunFacts {
   std::int64_t warnings = 0;
   std::optional<std::int64_t> last_checkpoint;
   double last_checkpoint_unix_s = 0;
-  std::optional<std::int64_t> last_attempt;  // saved or not
-  std::int64_t eval_every = 0;               // of the configuration
+  std::optional<std::int64_t> last_attempt;  // the last attempt, saved or not
+  std::int64_t eval_every = 0;               // from the configuration
   std::int64_t checkpoint_every = 0;
-  std::vector<Happening> happenings;  // the last ones, in the order of the file
+  std::vector<Happening> happenings;  // the last ones, in file order
 };
 
-// Of a run's events and configuration.
+// Derives the facts from a run's events and configuration.
 RunFacts facts_of(const report::RunRecord& record);
 
-// A line of the metrics.
+// One line of the metrics.
 struct StepLine {
   std::int64_t step = 0;
   bool skipped = false;
-  std::vector<double> values;  // by report::metric_columns(); not finite: not known
+  std::vector<double> values;  // by report::metric_columns(); not finite: unknown
 
   std::optional<double> value(std::string_view column) const;
 };
@@ -75,7 +75,7 @@ struct RunView {
   RunPhase phase = RunPhase::kWaiting;
   RunFacts facts;
   std::optional<StepLine> last;
-  std::optional<double> val_loss;  // the last one, and the least
+  std::optional<double> val_loss;  // the last one; below, the least
   std::optional<double> least_val_loss;
   std::optional<double> left_s;
   double since_last_s = 0;  // since the last line
@@ -84,11 +84,11 @@ struct RunView {
   std::int64_t not_finite = 0;
 
   // Means of the last steps.
-  std::int64_t mean_of = 0;  // steps
+  std::int64_t mean_of = 0;  // number of steps
   std::optional<double> tokens_per_s;
   std::optional<double> step_ms;
-  std::array<double, 4> parts{};          // of the step's time, in shares: kPartNames
-  std::optional<double> nvme_read_bytes;  // a step
+  std::array<double, 4> parts{};          // shares of the step's time, by kPartNames
+  std::optional<double> nvme_read_bytes;  // per step
   std::optional<double> nvme_write_bytes;
   std::optional<double> h2d_bytes;
   std::optional<double> d2h_bytes;
@@ -98,7 +98,7 @@ struct RunView {
 
   double written_bytes = 0;  // to the drives, over the whole run
   double read_bytes = 0;
-  std::optional<double> written_a_day;  // at the speed of the last steps
+  std::optional<double> written_a_day;  // at the current speed
   std::vector<TierView> tiers;
   std::vector<std::string> notices;
 };

@@ -30,7 +30,7 @@ RunWatcher::~RunWatcher() {
   if (has_ended)
     thread_.join();
   else
-    thread_.detach();  // it waits for a file, and has what it needs
+    thread_.detach();  // it is blocked in a file operation, and shares ownership of its data
 }
 
 void RunWatcher::look(Shared& shared) {

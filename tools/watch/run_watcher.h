@@ -1,7 +1,7 @@
-// RunWatcher: followers of several runs, and a thread that has them look every so often. A file
-// system that does not answer stops that thread, and nobody who asks for what was seen last. Making
-// and destroying a watcher wait for it, at most kPatience: then nothing was seen yet, or the thread
-// is left alone with what it needs.
+// RunWatcher: followers of several runs, and a thread that polls them periodically. A file system
+// that does not answer blocks only that thread; readers still get the last sight. Construction and
+// destruction wait for the thread for at most kPatience. After that, construction returns without a
+// sight, and destruction detaches the thread, which keeps the data it needs.
 //
 // Threads: any may call.
 #pragma once
@@ -18,9 +18,9 @@
 
 namespace sluice::watch {
 
-// What followers saw at one moment; it does not change any more.
+// What the followers saw at one moment; immutable.
 struct Sight {
-  std::uint64_t number = 0;  // rises with each; 0: nobody has looked yet
+  std::uint64_t number = 0;  // increases with each sight; 0: nothing seen yet
   struct Run {
     RunView view;
     report::StepSeries series;
@@ -35,11 +35,11 @@ class RunWatcher {
   RunWatcher(const RunWatcher&) = delete;
   RunWatcher& operator=(const RunWatcher&) = delete;
 
-  // All runs, also before anything was seen of them.
+  // All runs, even before the first poll.
   std::shared_ptr<const Sight> sight() const;
 
-  // Calls visit(number of the sight, followers) while none of them looks. False: one of them has
-  // been looking for kPatience, since a file does not answer.
+  // Calls visit(number of the sight, followers) while no poll is running. False: a poll has been
+  // running for kPatience because a file does not answer.
   template <typename Visit>
   bool with_runs(const Visit& visit) const {
     const std::unique_lock lock(shared_->runs_mutex, kPatience);
@@ -50,15 +50,15 @@ class RunWatcher {
  private:
   static constexpr std::chrono::seconds kPatience{2};
 
-  // The thread's, too.
+  // Shared with the thread.
   struct Shared {
     std::timed_mutex runs_mutex;
-    std::vector<std::unique_ptr<RunFollower>> runs;  // guarded by runs_mutex, like the next
+    std::vector<std::unique_ptr<RunFollower>> runs;  // guarded by runs_mutex, like `number`
     std::uint64_t number = 0;
 
     std::mutex mutex;
     std::condition_variable changed;
-    std::shared_ptr<const Sight> sight;  // guarded by mutex, like the rest
+    std::shared_ptr<const Sight> sight;  // guarded by mutex, like the members below
     bool stops = false;
     bool has_ended = false;
   };

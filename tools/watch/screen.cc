@@ -13,8 +13,8 @@
 namespace sluice::watch {
 namespace {
 
-constexpr int kGutter = 9;  // of a chart's labels
-constexpr int kLabel = 12;  // of lines and bars
+constexpr int kGutter = 9;  // for a chart's labels
+constexpr int kLabel = 12;  // width of labels of lines and bars
 constexpr std::array<const char*, kPanels> kPanelNames = {"overview", "learning", "speed",
                                                           "memory and drives", "events"};
 
@@ -75,7 +75,7 @@ class Painter {
     const auto& buckets = series.buckets();
     if (buckets.empty()) return;
     range_ = {.first = buckets.front().first_step, .last = buckets.back().last_step};
-    // While steps come, with some room for them: a curve that does not move is not sent again.
+    // Reserve some room while steps arrive: a curve that does not move is not sent again.
     if (!is_over(view.phase)) {
       const auto span = static_cast<std::uint64_t>(range_.last - range_.first);
       const auto unit =
@@ -188,7 +188,7 @@ class Painter {
     }
   }
 
-  // In one column or two, by the area's width.
+  // In one or two columns, depending on the area's width.
   void charts(const Area& area, const std::vector<const Spec*>& specs) {
     const int count = static_cast<int>(specs.size());
     const int across = area.columns >= 70 && count > 1 ? 2 : 1;
@@ -256,7 +256,7 @@ class Painter {
     (this->*right)({area.row, half, area.rows, area.columns - half});
   }
 
-  // A line of a column: a quiet label, and a text. Returns whether there was room.
+  // Draws a quiet label and a text as one line of a column. Returns whether there was room.
   bool line(const Area& area, int& used, std::string_view label, std::string_view text,
             Style style = Style::kPlain) {
     if (used >= area.rows) return false;
@@ -401,7 +401,7 @@ class Painter {
     return used;
   }
 
-  // The newest first.
+  // Newest first.
   void events(const Area& area, int scroll) {
     int used = 0;
     for (const std::string& notice : view_.notices)

@@ -18,11 +18,11 @@ inline constexpr int kPanels = 5;
 struct ScreenOptions {
   Panel panel = Panel::kOverview;
   int zoom = 0;      // the last 1 / 2^zoom of the steps
-  bool log = false;  // of losses
+  bool log = false;  // log scale for losses
   bool help = false;
   bool paused = false;
   bool unicode = true;
-  int scroll = 0;  // of the events, from the newest
+  int scroll = 0;  // how far the events are scrolled, from the newest
   int run = 0;
   int runs = 1;
 };

@@ -1,4 +1,4 @@
-// A RunView in words, for the screen and for where there is none.
+// A RunView in words, for the screen and for output without a screen.
 //
 // Threads: pure functions.
 #pragma once
@@ -9,15 +9,15 @@
 
 namespace sluice::watch {
 
-// Why a run is what it is, where that is not clear by itself; else empty. As the run has it.
+// Why a run is in its phase, if that is not obvious; else empty. Unescaped, as in the run's files.
 std::string phase_sentence(const RunView& view);
 
 std::string steps_text(const RunView& view);  // "120/2000 (6%)"
 
-// What takes most of a step, and what was planned to: "compute 91%, plan NVMe read".
+// The largest part of a step, measured and planned: "compute 91%, plan NVMe read".
 std::string holds_the_step(const RunView& view);
 
-// How busy GPUs are, as far as that is known: "92%, throttled 25%, 640 W"; else empty.
+// How busy the GPUs are, if known: "92%, throttled 25%, 640 W"; else empty.
 std::string gpu_text(const RunView& view);
 
 // "demo: training, step 120 of 2000, loss 3.214, ...", without a line feed. printable().

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-// Last: it has macros of common names.
+// Included last, since it defines macros with common names.
 #define NCURSES_NOMACROS 1
 #define NCURSES_WIDECHAR 1
 #include <curses.h>
@@ -25,7 +25,7 @@
 namespace sluice::watch {
 namespace {
 
-// What a signal's handler may use: written before it is installed.
+// Used by signal handlers, so it is written before they are installed.
 struct Restore {
   termios modes{};
   std::array<char, 128> text{};
@@ -48,7 +48,7 @@ void keep_for_restoring() {
     std::array<char, 8> wanted{};
     std::strncpy(wanted.data(), name, wanted.size() - 1);
     const char* const text = ::tigetstr(wanted.data());
-    // -1: the terminal has another kind of capability by that name.
+    // -1: the terminal's capability of that name has another type.
     if (text == nullptr || reinterpret_cast<std::intptr_t>(text) == -1)  // NOLINT(*-cast)
       continue;
     const std::string_view whole(text);

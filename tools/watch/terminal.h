@@ -1,11 +1,12 @@
-// Terminal: the terminal of standard output, drawn on by ncurses, which sends only what has
-// changed. It is as it was when the object ends, and when a signal that ends the process comes:
-// those that are taken elsewhere (tools/support/interrupt.h) leave the end to the object's owner.
+// Terminal: draws on the terminal of standard output with ncurses, which sends only what has
+// changed. The terminal is restored when the object is destroyed, and when a signal ends the
+// process. For signals that are handled elsewhere (tools/support/interrupt.h) the object's owner
+// does this.
 //
-// One at a time.
+// There is at most one Terminal at a time.
 //
 // Threads: one.
-// Errors:  kUnsupported: the terminal cannot move its cursor, or is not known (TERM).
+// Errors:  kUnsupported: the terminal cannot move its cursor, or is unknown (TERM).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace sluice::watch {
 enum class Key : std::uint8_t { kUp, kDown, kTab, kBackTab, kResized };
 
 struct KeyPress {
-  char character = 0;  // of what is a character
+  char character = 0;  // if the key is a character
   std::optional<Key> key;
 };
 
@@ -34,7 +35,7 @@ class Terminal {
   int rows() const;
   int columns() const;
   void show(const Frame& frame);
-  // Waits for so long at most.
+  // Waits for at most `timeout_ms`.
   std::optional<KeyPress> read_key(int timeout_ms);
 
  private:
@@ -43,10 +44,10 @@ class Terminal {
   bool with_colours_ = false;
 };
 
-// Whether standard output is a terminal, and standard input one, too.
+// Whether both standard output and standard input are terminals.
 bool has_terminal();
-// Whether the locale's characters are Unicode's. Sets the process's LC_CTYPE by its environment, as
-// wide characters need.
+// Whether the locale uses Unicode. Sets the process's LC_CTYPE from its environment, which wide
+// characters require.
 bool use_locale();
 
 }  // namespace sluice::watch

@@ -29,7 +29,7 @@ WebReply refusal(int status, const std::string& sentence) {
   return {.status = status, .body = sentence + "\n", .headers = {}};
 }
 
-// The value of a cookie; empty: there is none.
+// The value of a cookie; empty: not set.
 std::string_view cookie_of(std::string_view all, std::string_view name) {
   while (!all.empty()) {
     std::string_view one = all.substr(0, all.find(';'));
@@ -66,7 +66,7 @@ std::string json_number(double value) {
 
 WebPages::WebPages(const RunWatcher& watcher, Options options)
     : watcher_(watcher), options_(std::move(options)) {
-  // Without a point: the page asks for them, and stays the same as long as the server runs.
+  // The page has no points yet: it requests them. It stays the same while the server runs.
   std::vector<report::RunRecord> empty;
   std::vector<std::string> names;
   for (const Sight::Run& run : watcher_.sight()->runs) {
@@ -179,7 +179,7 @@ WebReply WebPages::reply(const WebRequest& request) {
   }
   if (request.path == "/") {
     if (options_.token.empty() || request.token.empty()) return page();
-    // Out of the address, which others may see over one's shoulder or in a history.
+    // Removes the token from the address, where others may see it on the screen or in the history.
     WebReply moved = refusal(303, "see /");
     moved.headers = {{"Location", "/"},
                      {"Set-Cookie", options_.cookie_name + "=" + options_.token +

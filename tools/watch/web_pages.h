@@ -1,15 +1,15 @@
-// WebPages: what `sluice watch --web` answers, whoever asks: the page, what it lacks, and the
-// metrics for Prometheus. Nothing is read for a request but what the followers of the runs hold.
+// WebPages: the answers of `sluice watch --web`: the page, its updates, and metrics for Prometheus.
+// Requests read no files, only the data of the runs' followers.
 //
-//   /          the report's page, which asks for the rest
-//   /data?at=  what is new since the cursors that the page has (tools/report/page/live.js)
+//   /          the report's page, which requests the rest
+//   /data?at=  what is new since the page's cursors (tools/report/page/live.js)
 //   /metrics   tools/watch/exposition.h
 //
-// Without a token only those are answered who name this machine by a name that no other machine
-// can have given it (a page from elsewhere could otherwise read it by a name of its own that leads
-// here). With one, it is compared in constant time.
+// Without a token, only requests are answered whose Host names this machine by a name that no other
+// machine can have given it. Otherwise a page from elsewhere could read the data through a name of
+// its own that resolves to this machine. A token is compared in constant time.
 //
-// Memory:  a few answers, until there is something new.
+// Memory:  a few answers, which are kept until there is something new.
 // Threads: one at a time.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace sluice::watch {
 struct WebRequest {
   std::string method;
   std::string path;  // decoded, without the query
-  std::string at;    // of the query, like the next
+  std::string at;    // from the query, like `token`
   std::string token;
   std::string host;  // headers
   std::string authorization;
@@ -48,10 +48,10 @@ class WebPages {
  public:
   struct Options {
     std::string made_by;
-    std::string token;               // empty: none is needed
-    std::vector<std::string> hosts;  // without a token: how the machine may be named
+    std::string token;               // empty: none is required
+    std::vector<std::string> hosts;  // accepted names of this machine, if there is no token
     std::string cookie_name = "sluice";
-    int every_ms = 2000;  // how often a page asks
+    int every_ms = 2000;  // how often a page requests updates
     std::function<double()> now_unix_s;
   };
   WebPages(const RunWatcher& watcher, Options options);
@@ -70,7 +70,7 @@ class WebPages {
   std::string html_;
   std::string policy_;
   std::string title_;
-  std::uint64_t answered_ = 0;                     // the sight that the answers below are of
+  std::uint64_t answered_ = 0;                     // number of the sight of the answers below
   std::map<std::string, std::string> increments_;  // by run and cursor
   std::string metrics_text_;
 };

@@ -1,8 +1,8 @@
 // WebServer: WebPages over HTTP, by libmicrohttpd on one thread of its own.
 //
-// Bounds: kMostConnections at a time, others wait; a request's head has to fit into
-// kMostHeadBytes, and come within kHeadS; who asks for nothing for kIdleS is let go. An answer may
-// take its time, as long as some of it is taken every kIdleS.
+// Bounds: kMostConnections at a time, others wait. A request's head must fit into kMostHeadBytes
+//         and arrive within kHeadS. A connection without a request for kIdleS is closed. A reply
+//         may take long, as long as the client takes some of it every kIdleS.
 //
 // Threads: one at a time; sweep() every second or so.
 // Errors:  name the address.
@@ -24,14 +24,14 @@ struct MHD_Connection;
 namespace sluice::watch {
 
 struct WebAddress {
-  std::string host = "127.0.0.1";  // as it was given, without brackets
-  std::uint16_t port = 0;          // 0: any that is free
+  std::string host = "127.0.0.1";  // as given, without brackets
+  std::uint16_t port = 0;          // 0: any free port
 
   bool is_loopback() const;
   std::string text() const;  // "127.0.0.1:8080", "[::1]:8080"
 };
 
-// "127.0.0.1:8080", "[::1]:8080", "localhost:8080", "0.0.0.0:8080". A sentence where it is none.
+// Parses "127.0.0.1:8080", "[::1]:8080", "localhost:8080", "0.0.0.0:8080". The error is a sentence.
 Result<WebAddress> parse_address(const std::string& text);
 
 class WebServer {
@@ -41,7 +41,7 @@ class WebServer {
   static constexpr std::chrono::seconds kHeadS{10};
   static constexpr std::chrono::seconds kIdleS{60};
 
-  // The socket first: WebPages are told of its port.
+  // Opens the socket first, since WebPages need its port.
   static Result<std::unique_ptr<WebServer>> listen(const WebAddress& address);
   ~WebServer();
   WebServer(const WebServer&) = delete;
@@ -50,7 +50,7 @@ class WebServer {
   const WebAddress& address() const { return address_; }
   // `pages` must outlive the server.
   Status serve(WebPages& pages);
-  // Lets those go that are too slow.
+  // Closes connections that are too slow.
   void sweep();
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 namespace p = block_parameter;
 
-// Order in Saved.
+// The order in Saved.
 enum SavedTensor : std::size_t {
   kMean1,
   kRstd1,
@@ -30,7 +30,7 @@ enum SavedTensor : std::size_t {
   kFc
 };
 
-// Everything of a forward pass but the last product and what is cheap to compute again.
+// The results of a forward pass, except the last product and what is cheap to recompute.
 struct Kept {
   Normed norm1;  // without its output
   at::Tensor qkv;
@@ -63,7 +63,8 @@ Normed norm2(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& m
   return layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias], variant.epsilon);
 }
 
-// `attend`: from packed queries, keys and values to Attended. `keep`: what only backward needs.
+// `attend`: from packed queries, keys and values to Attended. `keep`: also keeps what only backward
+// needs.
 template <typename Attend>
 Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input,
          const Attend& attend, const Dropout& dropout, bool keep) {
@@ -82,7 +83,7 @@ Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input
   return kept;
 }
 
-// Frees what comes before the activation, unless it was saved.
+// Frees the activation's input, unless it was saved.
 at::Tensor last_product(const UnitViews& w, const Gpt2Variant& variant, Kept& kept) {
   const at::Tensor activation = activate(kept.fc, variant.activation);
   kept.fc.reset();
@@ -95,7 +96,7 @@ auto attend_with(const AttentionOptions& options) {
   };
 }
 
-// Where a block's backward puts the products that are its matrices' gradients.
+// The gradients of a block's matrices, to which backward writes or adds products.
 class WeightGradients {
  public:
   WeightGradients(const UnitViews& views, bool overwrite) : views_(views), overwrite_(overwrite) {}
@@ -106,7 +107,7 @@ class WeightGradients {
     else
       accumulate_weight_gradient(views_[parameter], left, right);
   }
-  // Of the vectors: to be added to.
+  // The vectors' gradients, which are added to.
   const at::Tensor& operator[](int parameter) const { return views_[parameter]; }
 
  private:
@@ -118,7 +119,7 @@ class WeightGradients {
 at::Tensor feed_forward_backward(const UnitViews& w, const Gpt2Variant& variant, Saved& saved,
                                  const at::Tensor& middle, const at::Tensor& grad_output,
                                  const Dropout& dropout, const WeightGradients& g) {
-  at::Tensor gradient;  // of the feed-forward's middle, before and behind the activation
+  at::Tensor gradient;  // of the feed-forward's middle, before and after the activation
   {
     const at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
     at::Tensor activation = saved.take(kFc);

@@ -1,10 +1,10 @@
-// Gpt2Block: one transformer block of GPT-2, pre-norm: attention and feed-forward, each
-// added to the residual stream behind dropout.
+// Gpt2Block: one transformer block of GPT-2, pre-norm: attention and feed-forward, each added to
+// the residual stream after dropout.
 //
-// Saved, per token: 5 hidden + ffn numbers of the activations' dtype (packed queries, keys and
-// values; attention's output; the residual stream between the branches; the feed-forward before
-// its activation), fp32 statistics of two norms, and one fp32 per head. Norms' outputs and the
-// activation are cheaper to compute again than to keep.
+// Saved, per token: 5 hidden + ffn numbers of the activations' dtype, fp32 statistics of two norms,
+// and one fp32 per head. The numbers are packed queries, keys and values; attention's output; the
+// residual stream between the branches; and the feed-forward before its activation. Norms' outputs
+// and the activation are cheaper to recompute than to keep.
 #pragma once
 
 #include "engine/model/gpt2/gpt2_shape.h"

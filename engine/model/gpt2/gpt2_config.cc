@@ -15,14 +15,15 @@ namespace {
 
 using Json = HuggingFaceConfig::Json;
 
-// The vocabulary's end in GPT-2, which transformers assumes where a file does not say.
+// GPT-2's end-of-text token, which transformers assumes if a file does not name one.
 constexpr std::int64_t kGpt2EndOfText = 50256;
 
 struct ActivationName {
   const char* name;
   Activation activation;
 };
-// transformers has several names for what differs in rounding alone. The first of each is written.
+// transformers has several names for functions that differ only in rounding. The first of each is
+// written.
 constexpr std::array<ActivationName, 10> kActivationNames = {{
     {"gelu_new", Activation::kGeluTanh},
     {"gelu_pytorch_tanh", Activation::kGeluTanh},
@@ -51,7 +52,7 @@ Activation activation_in(HuggingFaceConfig& config) {
   return Activation::kGeluTanh;
 }
 
-// transformers has no default for null where it wants a value.
+// Like transformers, which has no default for null in place of a value.
 void refuse_null(HuggingFaceConfig& config, const char* key, const std::string& wanted) {
   if (config.json().contains(key) && !config.has(key)) config.refuse(key, Json(), wanted);
 }
@@ -61,7 +62,7 @@ bool flag(HuggingFaceConfig& config, const char* key, bool default_value) {
   return config.flag(key, default_value);
 }
 
-// By GPT-2's name, or by that of all of transformers' models.
+// Under GPT-2's name, or under the one common to transformers' models.
 std::int64_t count(HuggingFaceConfig& config, const char* key, const char* common_key,
                    std::int64_t default_value) {
   const std::int64_t value = config.count(key, default_value);
@@ -82,7 +83,7 @@ double probability(HuggingFaceConfig& config, const char* key, double default_va
   return default_value;
 }
 
-// A token outside of the vocabulary is none: small models have GPT-2's default, and no such token.
+// Ignores tokens outside the vocabulary: small models keep GPT-2's default, but have no such token.
 Result<SpecialTokens> special_tokens(const Json& config, std::int64_t vocab) {
   SLUICE_ASSIGN_OR_RETURN(SpecialTokens tokens, parse_special_tokens(config.dump()));
   if (!config.contains("bos_token_id")) tokens.begin = kGpt2EndOfText;
@@ -97,7 +98,8 @@ void check_class(HuggingFaceConfig& config) {
     config.refuse("quantization_config", config.json()["quantization_config"],
                   "weights of 16 bits or more (none)");
   config.expect("add_cross_attention", {false});
-  // Where attention is computed in fp32: here always, so either is the same but for rounding.
+  // Whether attention is computed in fp32. It always is here, so both values are equal up to
+  // rounding.
   flag(config, "reorder_and_upcast_attn", false);
 }
 
@@ -118,7 +120,7 @@ constexpr const char* kDifferentDropouts =
     "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is resid_pdrop's, "
     "for all three";
 
-// What a file does not say is as transformers' class has it.
+// Missing keys have the defaults of transformers' class.
 HuggingFaceModel parse(HuggingFaceConfig& config) {
   constexpr std::int64_t kLayers = 12;
   constexpr std::int64_t kHidden = 768;

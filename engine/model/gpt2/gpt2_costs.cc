@@ -13,7 +13,7 @@ constexpr std::int64_t kFp32Bytes = 4;
 
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
-// Products of two numbers per token, in a block's matrices.
+// Multiply-adds per token in a block's matrices.
 double weight_products(const ModelShape& shape) {
   const auto hidden = static_cast<double>(shape.hidden);
   return hidden * (4 * hidden + 2 * static_cast<double>(shape.ffn()));
@@ -29,8 +29,8 @@ OutputCosts output_costs(const ModelShape& shape, std::int64_t padded_vocab) {
       .hidden = shape.hidden, .vocab = shape.vocab, .columns = padded ? padded_vocab : shape.vocab};
 }
 
-// In attention's backward, beside input and gradient of the output: the residual stream's gradient,
-// attention's input and output with statistics, their gradients.
+// Memory of attention's backward, in addition to the input and the output's gradient: the residual
+// stream's gradient, attention's input and output with statistics, and their gradients.
 std::uint64_t attention_bytes(const ModelShape& shape, const PassShape& pass,
                               const PeakOptions& options) {
   const std::int64_t kept =
@@ -44,7 +44,8 @@ Flops block_flops(const ModelShape& shape, std::int64_t tokens) {
   const double weights = 2 * weight_products(shape);
   const double scores = 2 * attention_costs(shape).score_products(tokens);
   const double last = 2 * static_cast<double>(shape.ffn() * shape.hidden);
-  // Attention is two products forward; backward makes the scores again and four products more.
+  // Attention is two products in forward. Backward computes the scores again, and four more
+  // products.
   return {.forward = weights + 2 * scores,
           .backward = 2 * weights + 5 * scores,
           .recompute = weights - last + 2 * scores};
@@ -54,8 +55,9 @@ Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes) {
   const auto hidden = static_cast<double>(shape.hidden);
   const auto ffn = static_cast<double>(shape.ffn());
   const auto width = static_cast<double>(number_bytes);
-  // Two norms read and write a row, two residuals read two and write one; the activation. Backward
-  // reads gradient and input, adds to the stream's, and sums for biases.
+  // Two norms each read and write a row, two residuals each read two rows and write one, and the
+  // activation reads and writes. Backward reads gradient and input, adds to the stream's gradient,
+  // and sums for biases.
   return {.forward = width * (10 * hidden + 2 * ffn), .backward = width * (17 * hidden + 4 * ffn)};
 }
 
@@ -75,8 +77,8 @@ std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass) 
 
 std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
                                const PeakOptions& options) {
-  // In the feed-forward's backward all that was saved is there, its gradient and what dropout made
-  // of the output's.
+  // During the feed-forward's backward all saved tensors are still in memory, with its gradient and
+  // what dropout made of the output's gradient.
   const std::uint64_t feed_forward =
       bytes(pass.rows() * (shape.ffn() + (shape.dropout > 0 ? shape.hidden : 0)) *
             pass.number_bytes) +

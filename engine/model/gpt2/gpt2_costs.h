@@ -1,4 +1,4 @@
-// What the passes of a GPT-2 cost, from its shape alone. Without LibTorch.
+// The costs of a GPT-2's passes, from its shape alone. Without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace sluice::engine {
 
-// Per token, in sequences of `tokens`.
+// Operations per token, in sequences of `tokens`.
 Flops block_flops(const ModelShape& shape, std::int64_t tokens);
-// The kernels between a block's products: norms, residuals with dropout, the activation, sums for
-// biases.
+// Traffic of the kernels between a block's products: norms, residuals with dropout, the activation,
+// sums for biases.
 Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes);
-// `forward` is the loss alone; training computes forward and backward at once.
+// `forward` is the loss alone; training computes forward and backward together.
 Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
 
-// A unit's input or output, kept between forward and backward in any case.
+// A unit's input or output, which is always kept between forward and backward.
 std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass);
-// What a block's Saved holds of one micro-batch.
+// The bytes in a block's Saved for one micro-batch.
 std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass);
 
 // UnitKind::peak_bytes(). `plain_attention`: on the CPU with dropout.

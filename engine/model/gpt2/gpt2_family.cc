@@ -24,7 +24,7 @@ NamedShape preset(std::string_view name, std::int64_t layers, std::int64_t hidde
 }
 
 // The matrices of attn and mlp are stored as [in, out] (Hugging Face's Conv1D), so that y = x W +
-// b. Files may carry the causal mask beside the parameters.
+// b. Files may contain the causal mask in addition to the parameters.
 bool is_mask(std::string_view name) {
   return name.starts_with("h.") &&
          (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
@@ -61,7 +61,7 @@ class Gpt2Family final : public ModelFamily {
                                            .head = kHead,
                                            .is_tied = true,
                                            .token_embedding = "wte.weight"};
-    // transformers takes names without the prefix for those of a model without a head.
+    // transformers treats names without the prefix as those of a model without a head.
     static const ParameterNames of_untied = {.prefix = "transformer.",
                                              .prefixes_exports = true,
                                              .is_buffer = &is_mask,

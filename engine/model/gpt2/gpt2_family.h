@@ -1,4 +1,4 @@
-// GPT-2 as a family: presets, sizes, parameters and config.json. Its units' code: gpt2_units.h.
+// The GPT-2 family: presets, sizes, parameters and config.json. Its units' code: gpt2_units.h.
 #pragma once
 
 #include "engine/model/model_family.h"

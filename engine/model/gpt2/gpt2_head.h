@@ -1,6 +1,6 @@
 // Gpt2Head: a GPT-2's final norm, the output projection and the cross-entropy, in chunks of rows,
-// so that the logits of a micro-batch never stand whole in memory. Contracts of dtypes, devices and
-// bits: model_unit.h.
+// so that a micro-batch's logits are never in memory as a whole. For dtypes, devices and bits see
+// model_unit.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +22,8 @@ class Gpt2Head final : public HeadUnit {
 
   std::int64_t chunk_rows(at::Device device) const;
 
-  // An output projection that is borrowed is the token embedding, [padded_vocab, C], whose rows
-  // from the vocabulary on are zero and take no part.
+  // A borrowed output projection is the token embedding, [padded_vocab, C], whose rows past the
+  // vocabulary are zero and do not take part.
   Loss loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
                          const at::Tensor& targets, double grad_scale,
                          const UnitViews& gradients) const override;

@@ -17,7 +17,7 @@ ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, 
   return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
 }
 
-// Of a block: nothing else adds to its gradient.
+// A matrix of a block: only one product is added to its gradient per micro-batch.
 ParameterSpec product_matrix(std::string name, std::int64_t rows, std::int64_t columns,
                              float std = kStd) {
   ParameterSpec spec = matrix(std::move(name), rows, columns, std);
@@ -39,15 +39,15 @@ class EmbeddingKind final : public UnitKind {
       : UnitKind("embedding", UnitRole::kEmbedding), hidden_(shape.hidden) {}
 
   Flops flops(std::int64_t /*tokens*/) const override { return {}; }
-  // Forward reads a token's and a position's row and writes their sum; backward reads the gradient
-  // and adds it to fp32 rows of both.
+  // Forward reads the rows of a token and a position and writes their sum; backward reads the
+  // gradient and adds it to an fp32 row of each.
   Traffic traffic(std::int64_t number_bytes) const override {
     constexpr double kFp32Bytes = 4;
     const auto hidden = static_cast<double>(hidden_);
     const auto width = static_cast<double>(number_bytes);
     return {.forward = hidden * 3 * width, .backward = hidden * (2 * width + 4 * kFp32Bytes)};
   }
-  // Its output, and rows of both embeddings or what dropout makes of their sum.
+  // The output, and the rows of both embeddings, or what dropout makes of their sum.
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
     return static_cast<std::uint64_t>(3 * pass.rows() * hidden_ * pass.number_bytes);
   }
@@ -110,9 +110,9 @@ Gpt2HeadParameters gpt2_head_parameters(const ModelShape& shape) {
 UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab) {
   UnitLayout layout{.name = "embedding"};
   layout.add(matrix("wpe.weight", shape.context_tokens, shape.hidden));
-  // Last, so that the rows that pad it lie behind the flat order.
+  // Last, so that its padding rows come after the flat order.
   layout.add(matrix("wte.weight", shape.vocab, shape.hidden));
-  // A lookup needs no padding, a product does.
+  // A lookup needs no padding, but a product does.
   if (gpt2_variant(shape).tied && padded_vocab != 0) layout.pad_last(padded_vocab);
   return layout;
 }

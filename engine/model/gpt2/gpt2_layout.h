@@ -36,18 +36,18 @@ enum : int {
 };
 }
 struct Gpt2HeadParameters {
-  int output = 0;  // behind the norm where it is borrowed
+  int output = 0;  // follows the norm if it is borrowed
   int norm_weight = 0;
   int norm_bias = 0;
 };
 Gpt2HeadParameters gpt2_head_parameters(const ModelShape& shape);
 
-// `padded_vocab`: rows of the token embedding in its slot, where it is the output projection as
-// well; 0: as many as the vocabulary. The shape must be valid.
+// `padded_vocab`: rows of the token embedding in its slot if it is also the output projection; 0:
+// as many as the vocabulary. The shape must be valid.
 UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab = 0);
 UnitLayout gpt2_block_layout(const ModelShape& shape, std::int64_t layer);
 UnitLayout gpt2_head_layout(const ModelShape& shape);
-// The whole model, with its costs. An output projection of its own is not padded.
+// The whole model, with its costs. A separate output projection is not padded.
 ModelLayout gpt2_layout(const ModelOptions& options);
 
 }  // namespace sluice::engine

@@ -7,7 +7,7 @@
 namespace sluice::engine {
 namespace {
 
-// The names, which are those of the keys behind "model.".
+// The names are those of the keys after "model.".
 constexpr const char* kActivation = "activation";
 constexpr const char* kNormEpsilon = "norm_epsilon";
 constexpr const char* kTiedHead = "tied_head";

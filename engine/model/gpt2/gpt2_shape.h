@@ -1,4 +1,4 @@
-// What GPT-2s differ in beside their sizes: ModelShape::numbers by name. Those of OpenAI have the
+// How GPT-2s differ besides their sizes: ModelShape::numbers by name. OpenAI's models have the
 // defaults. Without LibTorch.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace sluice::engine {
 
-// Of Activation, in its order: the choices of model.activation.
+// The choices of model.activation, in the order of Activation.
 inline constexpr std::string_view kGpt2Activations = "gelu_new|gelu|relu|silu";
 
 inline constexpr double kGpt2Epsilon = 1e-5;
@@ -26,18 +26,18 @@ struct Gpt2Variant {
   Activation activation = Activation::kGeluTanh;
   double epsilon = kGpt2Epsilon;  // of all norms
   bool tied = true;               // the output projection is the token embedding
-  bool scales_attention = true;   // scores by 1 / sqrt(head_dim)
-  bool scales_by_layer = false;   // and by 1 / (layer + 1)
+  bool scales_attention = true;   // divides scores by sqrt(head_dim)
+  bool scales_by_layer = false;   // and by layer + 1
 
-  // Of the scores in block `layer`; nothing: 1 / sqrt(head_dim), as everywhere else.
+  // The factor of the scores in block `layer`; nothing: 1 / sqrt(head_dim), as elsewhere.
   std::optional<double> attention_scale(std::int64_t head_dim, std::int64_t layer) const;
 };
 
 std::span<const ShapeNumber> gpt2_numbers();
 
-// Of a shape whose numbers are valid; one that is missing has its default.
+// The variant of a shape whose numbers are valid; missing ones have their defaults.
 Gpt2Variant gpt2_variant(const ModelShape& shape);
-// The numbers that say it: all of them.
+// All numbers of a variant.
 std::map<std::string, double> numbers_of(const Gpt2Variant& variant);
 
 }  // namespace sluice::engine

@@ -1,5 +1,5 @@
-// The functions of activation.h, of one number in fp32, each with its derivative. Like ATen's they
-// keep what is no number, and ReLU has the derivative 0 at 0.
+// The functions of activation.h for one number in fp32, each with its derivative. Like ATen's, they
+// propagate NaN, and ReLU has the derivative 0 at 0.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ struct GeluTanh {
     return share * __fmaf_rn(x * (1.0F - share), slope_of_twice_u, 1.0F);
   }
   static __device__ float value(float x) { return x * share(x); }
-  // x becomes the function of it, and the gradient by that the one by x.
+  // Replaces x by the function's value, and the gradient by that with respect to x.
   static __device__ void backward(float& x, float& gradient) {
     const float of_x = share(x);
     gradient *= slope(x, of_x);
@@ -33,7 +33,7 @@ struct GeluTanh {
   }
 };
 
-// x times the normal distribution's share below x, (1 + erf(x / sqrt(2))) / 2.
+// x times the normal distribution's CDF, (1 + erf(x / sqrt(2))) / 2.
 struct GeluErf {
   static constexpr float kRootHalf = 0.70710678118654752F;
   static constexpr float kRootOneOverTwoPi = 0.39894228040143268F;
@@ -65,7 +65,7 @@ struct Silu {
   }
 };
 
-// Calls with one of the functions.
+// Calls `visit` with one of the functions.
 template <typename Visit>
 cudaError_t with_activation(Activation activation, Visit visit) {
   switch (activation) {

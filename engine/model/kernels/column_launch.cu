@@ -5,14 +5,14 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kSlabPacks = 32;  // columns of a block, side by side in memory
+constexpr int kSlabPacks = 32;  // columns of a block, adjacent in memory
 constexpr int kRowLanes = 8;
 constexpr int kRowsPerBlock = 64;
 constexpr int kSlabColumns = kSlabPacks * kPack;
-constexpr int kFewestBlocks = 4;  // of a multiprocessor: bounds the registers
+constexpr int kFewestBlocks = 4;  // per multiprocessor: bounds the registers
 
-// Each op loads a pack of a row, then writes what it makes of it and leaves in `value` what is
-// summed. Op::kRows of them are loaded before the first is written.
+// Each op loads a pack of a row, writes its result, and leaves in `value` the numbers to be summed.
+// Op::kRows packs are loaded before the first is written.
 
 template <typename Scalar>
 struct MaskedSum {

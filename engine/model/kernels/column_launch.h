@@ -1,6 +1,7 @@
-// Passes over 16-bit rows on CUDA that also sum each column, for gradients of biases: in blocks of
-// rows, in fp32, in an order that the shape alone decides; launch_add_partials() then adds the
-// blocks' sums to a gradient. Pointers, a dtype, a stream. Columns are a multiple of 8.
+// Passes over 16-bit rows on CUDA that also sum each column, for gradients of biases. Sums are in
+// fp32, over blocks of rows, in an order that depends only on the shape. launch_add_partials() then
+// adds the blocks' sums to a gradient. Arguments are pointers, a dtype and a stream. Columns are a
+// multiple of 8.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +21,7 @@ struct ColumnShape {
 // `partials` of each pass: fp32 [column_partial_rows(rows), columns].
 std::int64_t column_partial_rows(std::int64_t rows);
 
-// The sums of `from` behind the mask; what they are of goes to `to` unless that is null.
+// The sums of `from` after the mask. The masked numbers are written to `to` unless that is null.
 struct MaskedSumLaunch {
   const void* from = nullptr;
   void* to = nullptr;
@@ -30,8 +31,8 @@ struct MaskedSumLaunch {
 cudaError_t launch_masked_sum(const MaskedSumLaunch& launch, const ColumnShape& shape,
                               cudaStream_t stream);
 
-// The function of `input`, in its place; the gradient of its output becomes that of its input, in
-// its place, and is summed.
+// Replaces `input` by the function's output, and the gradient of the output by that of the input,
+// which is summed.
 struct ActivationBackwardLaunch {
   void* input = nullptr;
   void* gradient = nullptr;
@@ -41,25 +42,26 @@ struct ActivationBackwardLaunch {
 cudaError_t launch_activation_backward(const ActivationBackwardLaunch& launch,
                                        const ColumnShape& shape, cudaStream_t stream);
 
-// Three matrices side by side, the second as wide as the third, and their sums.
+// Three matrices, concatenated, with their sums; the second is as wide as the third.
 struct GatherLaunch {
   const void* first = nullptr;
   const void* second = nullptr;
   const void* third = nullptr;
-  std::int64_t first_columns = 0;  // a multiple of 8, as are the others'
+  std::int64_t first_columns = 0;  // a multiple of 8, like the others'
   void* to = nullptr;              // [rows, columns]
   float* partials = nullptr;
 };
 cudaError_t launch_gather(const GatherLaunch& launch, const ColumnShape& shape,
                           cudaStream_t stream);
 
-// Adds the sums of partials' rows to one gradient, or side by side to two of columns / 2.
+// Adds the sums of partials' rows to one gradient, or one half each to two gradients of columns /
+// 2.
 struct AddPartialsLaunch {
   const float* partials = nullptr;  // [rows, columns]
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   float* gradient = nullptr;
-  float* second_gradient = nullptr;  // null: there is one
+  float* second_gradient = nullptr;  // null: there is only one
 };
 cudaError_t launch_add_partials(const AddPartialsLaunch& launch, cudaStream_t stream);
 

@@ -21,7 +21,7 @@ __device__ Softmax joined(Softmax a, Softmax b) {
   return {largest, a.sum * expf(a.largest - largest) + b.sum * expf(b.largest - largest)};
 }
 
-// Joined over the block in a fixed order, for every thread.
+// Joined over the block in a fixed order, with the result in every thread.
 template <int kThreads>
 __device__ Softmax joined_over_block(Softmax mine) {
   __shared__ Softmax of_warp[kThreads / kWarp];
@@ -45,12 +45,12 @@ struct FinishedRow {
   float grad_scale;     // 0: ignored
 };
 
-// Joins what the block's threads saw of its row, and writes the row's loss. When a thread returns,
-// the target's logit has been read and may be overwritten.
+// Joins the partial results of the block's threads for its row, and writes the row's loss. When a
+// thread returns, the target's logit has been read and may be overwritten.
 template <int kThreads, typename Scalar>
 __device__ FinishedRow finished_row(const Scalar* row, Softmax seen, bool saw_nan,
                                     const CrossEntropyLaunch& launch) {
-  if (saw_nan) seen.sum = NAN;  // a maximum loses it
+  if (saw_nan) seen.sum = NAN;  // a maximum would drop it
   const Softmax all = joined_over_block<kThreads>(seen);
   const std::int64_t target = launch.targets[blockIdx.x];
   const bool known = target >= 0 && target < launch.vocab;
@@ -91,8 +91,8 @@ __global__ void cross_entropy_kernel(Scalar* logits, CrossEntropyLaunch launch) 
   }
 }
 
-// Eight numbers at a time. Few rows at a time, too, so that the second pass finds its row in the
-// cache.
+// Processes eight numbers at a time. It also processes few rows at a time, so that the second pass
+// finds its row in the cache.
 template <typename Scalar>
 __global__ void __launch_bounds__(kPackedThreads)
     packed_cross_entropy_kernel(Scalar* logits, CrossEntropyLaunch launch) {

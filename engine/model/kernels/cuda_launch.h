@@ -1,4 +1,5 @@
-// The model's own CUDA kernels, without LibTorch's headers: pointers, a dtype, a stream.
+// The model's own CUDA kernels, without LibTorch's headers: arguments are pointers, a dtype and a
+// stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +10,8 @@ namespace sluice::engine {
 
 enum class CudaDtype : std::uint8_t { kFloat, kBfloat16, kHalf };
 
-// A dropout mask over a whole tensor, as dropout.h draws it. A threshold of 0 keeps everything and
-// scales nothing.
+// A dropout mask over a whole tensor, as in dropout.h. A threshold of 0 keeps all elements and does
+// not scale them.
 struct MaskLaunch {
   std::uint64_t seed = 0;
   std::uint32_t threshold = 0;
@@ -36,7 +37,7 @@ struct CrossEntropyLaunch {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t vocab = 0;
-  std::int64_t ignored = -1;  // a target that has no loss and no gradient
+  std::int64_t ignored = -1;  // a target without loss and gradient
   CudaDtype dtype = CudaDtype::kFloat;
   float grad_scale = 1;
   bool gradient = true;

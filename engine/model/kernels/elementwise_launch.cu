@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) add_residual_kernel(AddResidualLaunc
   store(static_cast<Scalar*>(launch.sum), pack, x);
 }
 
-// The packs of a thread: of both halves of a row, and of their product.
+// A thread's packs: of both halves of a row, and of their product.
 struct GatedPacks {
   std::int64_t gate;
   std::int64_t up;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) silu_gated_kernel(SiluGatedLaunch la
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     const float silu = gate[i] * logistic(gate[i]);
-    gate[i] = silu * up[i];  // rounded as the backward pass's product is
+    gate[i] = silu * up[i];  // rounded like the backward pass's product
   }
   store(static_cast<Scalar*>(launch.product), at.product, gate);
 }
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   store(gradients, at.product, gradient);
 }
 
-// Blocks of the whole, 0 where there is nothing to do.
+// The number of blocks for all elements; 0 if there are none.
 unsigned blocks_of(std::int64_t elements) {
   return static_cast<unsigned>((elements / kPack + kThreads - 1) / kThreads);
 }

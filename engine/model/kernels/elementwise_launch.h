@@ -1,5 +1,5 @@
-// Passes over 16-bit numbers on CUDA, element by element: pointers, a dtype, a stream. Elements,
-// and columns, are a multiple of 8.
+// Elementwise passes over 16-bit numbers on CUDA; arguments are pointers, a dtype and a stream.
+// Elements, and columns, are a multiple of 8.
 #pragma once
 
 #include <cuda_runtime_api.h>

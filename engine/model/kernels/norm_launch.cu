@@ -8,21 +8,21 @@ constexpr int kWarp = 32;
 constexpr int kMostForwardThreads = 512;
 constexpr int kMostTeams = 4;
 constexpr int kMostWarps = 16;
-// Backward's blocks of up to kNarrowThreads that a multiprocessor has room for: as many as
+// The number of backward blocks of up to kNarrowThreads that fit on a multiprocessor: as many as
 // registers allow without spilling.
 constexpr int kNarrowThreads = 256;
 constexpr int kNarrowBlocks = 3;
 constexpr int kWideThreads = 512;
-// A block's share of rows in backward: enough blocks to fill a GPU, few enough partial sums.
+// The rows per block in backward: enough blocks to fill a GPU, and few partial sums.
 constexpr std::int64_t kRowsPerPartial = 8;
 constexpr std::int64_t kMostPartials = 384;
 
-// The column pack of this thread at a step.
+// The column pack of this thread in one step.
 __device__ std::int64_t pack_at(int step) {
   return threadIdx.x + step * static_cast<std::int64_t>(blockDim.x);
 }
 
-// The same bits in every lane: each step adds the same two numbers in both partners.
+// The same bits in every lane: in each step both partners add the same two numbers.
 __device__ float warp_sum(float value) {
 #pragma unroll
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -31,8 +31,8 @@ __device__ float warp_sum(float value) {
   return value;
 }
 
-// Forward: a team of threads has a row, and a block several teams. The sum over the caller's team,
-// whose part of `shared` is not written again before the next barrier.
+// Forward: a team of threads processes a row, and a block has several teams. Returns the sum over
+// the caller's team, whose part of `shared` is not written again before the next barrier.
 __device__ float team_sum(float value, float (&shared)[kMostTeams][kMostWarps]) {
   value = warp_sum(value);
   const int warps = static_cast<int>(blockDim.x) / kWarp;
@@ -44,7 +44,7 @@ __device__ float team_sum(float value, float (&shared)[kMostTeams][kMostWarps]) 
   return sum;
 }
 
-// A thread's part of a row, in 16 bits to save registers: they limit how much is loaded at a time.
+// A thread's part of a row, in 16 bits to save registers, which limit how much is loaded at a time.
 template <typename Scalar, int kSteps>
 struct RowPart {
   Pack<Scalar> packs[kSteps];
@@ -74,7 +74,7 @@ struct RowPart {
     }
   }
 
-  // Of visit(x) over the thread's numbers.
+  // The sum of visit(x) over the thread's numbers.
   template <typename Visit>
   __device__ float sum_of(std::int64_t end, Visit visit) const {
     float sum = 0;
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kMostForwardThreads)
   }
 }
 
-// What a thread holds of one row, loaded one row ahead: the loads run while the block waits for its
+// A thread's part of one row, loaded one row ahead: the loads run while the block waits for its
 // sums.
 template <typename Scalar, int kSteps, bool kCentred>
 struct RowPacks {
@@ -168,8 +168,8 @@ struct RowPacks {
   }
 };
 
-// A thread's columns: their sums over the block's rows. Weights are read again for each row, from
-// the cache: registers are what limits the blocks at a time.
+// A thread's columns, summed over the block's rows. Weights are read from the cache again for each
+// row, because registers limit how many blocks run at a time.
 template <typename Scalar, int kSteps, bool kCentred>
 struct ColumnSums {
   static constexpr int kBiasSteps = kCentred ? kSteps : 1;
@@ -263,7 +263,7 @@ __device__ void write_grad_input(const NormBackwardLaunch& launch, std::int64_t 
 template <typename Scalar, int kSteps, int kThreads, bool kCentred>
 __global__ void __launch_bounds__(kThreads, kThreads == kNarrowThreads ? kNarrowBlocks : 1)
     norm_backward_kernel(NormBackwardLaunch launch) {
-  __shared__ float2 shared[2][kMostWarps];  // in turn, so that one barrier a row is enough
+  __shared__ float2 shared[2][kMostWarps];  // alternating, so that one barrier per row is enough
   const std::int64_t packs = launch.columns / kPack;
   ColumnSums<Scalar, kSteps, kCentred> columns = {};
   RowPacks<Scalar, kSteps, kCentred> now;
@@ -296,8 +296,8 @@ unsigned threads_of(std::int64_t columns, int steps) {
   return static_cast<unsigned>(rounded_up((packs + steps - 1) / steps, kWarp));
 }
 
-// Forward: few threads a row with many packs each, so that much is on its way at a time and few
-// wait for each other. Calls with the packs of a thread.
+// Forward: few threads per row with many packs each, so that many loads are in flight and few
+// threads wait for each other. Calls `visit` with the packs per thread.
 template <typename Visit>
 void with_forward_steps(std::int64_t columns, Visit visit) {
   const std::int64_t packs = columns / kPack;
@@ -305,8 +305,8 @@ void with_forward_steps(std::int64_t columns, Visit visit) {
   return visit(std::integral_constant<int, 4>());
 }
 
-// Backward: each thread keeps sums of its columns, so few columns a thread. Calls with the packs of
-// a thread and the most threads.
+// Backward: each thread keeps sums of its columns, so it has few of them. Calls `visit` with the
+// packs per thread and the maximum number of threads.
 template <typename Visit>
 void with_backward_steps(std::int64_t columns, Visit visit) {
   const std::int64_t packs = columns / kPack;
@@ -318,7 +318,7 @@ void with_backward_steps(std::int64_t columns, Visit visit) {
   return visit(std::integral_constant<int, 4>(), Wide());
 }
 
-// Calls with whether the norm is a LayerNorm.
+// Calls `visit` with whether the norm is a LayerNorm.
 template <typename Visit>
 void with_centred(const float* mean, Visit visit) {
   if (mean != nullptr) return visit(std::true_type());

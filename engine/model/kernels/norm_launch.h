@@ -1,6 +1,6 @@
-// LayerNorm and RMSNorm of 16-bit rows on CUDA: forward behind a residual addition, and backward
-// with the residual's gradient, each in one pass over memory. Pointers, a dtype, a stream.
-// Statistics and sums in fp32, in an order that the shape alone decides.
+// LayerNorm and RMSNorm of 16-bit rows on CUDA: forward after a residual addition, and backward
+// with the residual's gradient, each in one pass over memory. Arguments are pointers, a dtype and a
+// stream. Statistics and sums are in fp32, in an order that depends only on the shape.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,15 +11,15 @@
 
 namespace sluice::engine {
 
-// Columns are a multiple of 8, up to this.
+// Columns are a multiple of 8, at most this.
 constexpr std::int64_t kWidestNorm = 16384;
 
 struct NormForwardLaunch {
   const void* input = nullptr;     // [rows, columns]
-  const void* residual = nullptr;  // null: none is added
-  MaskLaunch mask;                 // of the input, before the residual is added
+  const void* residual = nullptr;  // null: none
+  MaskLaunch mask;                 // on the input
   void* sum = nullptr;             // input + residual; may be the input; unused without a residual
-  void* output = nullptr;          // of the norm of the sum
+  void* output = nullptr;          // the normed sum
   float* mean = nullptr;           // [rows]; null: an RMSNorm, which has no bias
   float* rstd = nullptr;
   const void* weight = nullptr;  // [columns]
@@ -33,13 +33,13 @@ cudaError_t launch_norm_forward(const NormForwardLaunch& launch, cudaStream_t st
 
 struct NormBackwardLaunch {
   const void* grad_output = nullptr;  // [rows, columns]
-  const void* input = nullptr;        // the norm's
-  const void* residual = nullptr;     // added to grad_input; null: nothing is
+  const void* input = nullptr;        // the norm's input
+  const void* residual = nullptr;     // added to grad_input; null: none
   void* grad_input = nullptr;         // may be grad_output
-  const float* mean = nullptr;        // null: an RMSNorm's
+  const float* mean = nullptr;        // null: an RMSNorm
   const float* rstd = nullptr;
   const void* weight = nullptr;
-  // [norm_partial_rows(rows), 2, columns]: of weight, of bias; of weight alone for an RMSNorm
+  // [norm_partial_rows(rows), 2, columns]: weight, bias; the weight alone for an RMSNorm.
   float* partials = nullptr;
   std::int64_t rows = 0;
   std::int64_t columns = 0;

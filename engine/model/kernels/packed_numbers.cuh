@@ -1,5 +1,5 @@
-// Eight 16-bit numbers as one 16-byte load or store, computed with in fp32. Pointers are aligned to
-// 16 bytes.
+// Eight 16-bit numbers as one 16-byte load or store; the arithmetic is in fp32. Pointers are
+// aligned to 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -70,7 +70,7 @@ __device__ void store(Scalar* to, std::int64_t pack, const Floats& from) {
   reinterpret_cast<Pack<Scalar>*>(to)[pack] = narrow<Scalar>(from);
 }
 
-// dropout.h's mask over a tensor's eight elements from 8 * pack on.
+// Applies dropout.h's mask to a tensor's eight elements from 8 * pack on.
 __device__ inline void apply_mask(const MaskLaunch& mask, std::int64_t pack, Floats& values) {
   if (mask.threshold == 0) return;
 #pragma unroll
@@ -84,7 +84,7 @@ __device__ inline void apply_mask(const MaskLaunch& mask, std::int64_t pack, Flo
   }
 }
 
-// Calls with a null pointer of a 16-bit dtype's type.
+// Calls `visit` with a null pointer of a 16-bit dtype's type.
 template <typename Visit>
 void with_packed_type(CudaDtype dtype, Visit visit) {
   if (dtype == CudaDtype::kHalf) return visit(static_cast<__half*>(nullptr));

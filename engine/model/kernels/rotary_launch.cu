@@ -4,7 +4,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kPairPack = 2 * kPack;  // numbers of a thread: a pack of each half of a head
+constexpr int kPairPack = 2 * kPack;  // numbers per thread: a pack of each half of a head
 constexpr int kWarp = 32;
 constexpr int kThreads = 128;
 constexpr int kMostThreads = 256;
@@ -12,10 +12,10 @@ constexpr int kMostHeadDim = 2 * kMostRotaryPairs;
 constexpr std::int64_t kMostPartials = 512;
 constexpr std::int64_t kRowsPerPartial = 4;
 
-// A block has threadIdx.x for the pairs of a head and threadIdx.y for heads; all threads make the
-// same number of rounds, so that sums over a head's threads meet.
+// A block uses threadIdx.x for the pairs of a head and threadIdx.y for heads. All threads make the
+// same number of rounds, because the sums over a head's threads need them all.
 
-// The turns of a thread's pairs at one position.
+// The rotations of a thread's pairs at one position.
 struct ThreadTurns {
   Floats cosine;
   Floats sine;
@@ -23,7 +23,7 @@ struct ThreadTurns {
   __device__ ThreadTurns(const RotaryTurns& turns, std::int64_t row) {
     const std::int64_t position =
         turns.positions != nullptr ? turns.positions[row] : turns.first + row % turns.tokens;
-    // blockDim.x threads have the pairs of a head.
+    // blockDim.x threads cover the pairs of a head.
     const float* const frequencies =
         turns.of_rows != nullptr ? turns.of_rows + row * blockDim.x * kPack : turns.frequencies;
 #pragma unroll
@@ -56,7 +56,7 @@ struct ThreadTurns {
   }
 };
 
-// Over the threads of a head, a power of two of them: the same bits in each.
+// The sum over a head's threads, a power of two of them: the same bits in each.
 __device__ float head_sum(float value) {
   for (unsigned distance = blockDim.x / 2; distance > 0; distance /= 2)
     value += __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(distance));
@@ -69,14 +69,14 @@ __device__ float product_sum(const Floats& a, const Floats& b, float sum) {
   return sum;
 }
 
-// Of a head whose numbers the thread has a part of.
+// For a head of which the thread has a part of the numbers.
 __device__ float head_rstd(const Floats& low, const Floats& high, const RotaryShape& shape,
                            float epsilon) {
   const float squares = head_sum(product_sum(high, high, product_sum(low, low, 0.0F)));
   return 1.0F / sqrtf(squares / static_cast<float>(shape.head_dim) + epsilon);
 }
 
-// Where a thread's packs of a head begin in a row's packs.
+// The index of a thread's low pack of a head among a row's packs.
 __device__ std::int64_t low_pack(const RotaryShape& shape, std::int64_t head) {
   return head * (shape.head_dim / kPack) + threadIdx.x;
 }
@@ -149,13 +149,13 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// A thread's columns of both weights: their sums over the block's rows and the thread's heads.
+// A thread's columns of both weights, summed over the block's rows and the thread's heads.
 struct WeightSums {
-  Floats low[2];  // of queries, of keys
+  Floats low[2];  // queries, keys
   Floats high[2];
 };
 
-// The sums over threadIdx.y, in its order.
+// The sums over threadIdx.y, in ascending order.
 __device__ void write_partials(const WeightSums& sums, const RotaryShape& shape, float* partials) {
   __shared__ float of_head[kMostThreads * kPairPack];
   const auto dim = static_cast<unsigned>(shape.head_dim);
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kMostThreads)
       for (int i = 0; i < kPack; ++i) {
         x_low[i] *= rstd;  // normed
         x_high[i] *= rstd;
-        // To the one or the other by values: an index would put the sums into local memory.
+        // Both sums get a value: an index would put the sums into local memory.
         sums.low[0][i] = __fmaf_rn(low[i], of_query ? x_low[i] : 0.0F, sums.low[0][i]);
         sums.high[0][i] = __fmaf_rn(high[i], of_query ? x_high[i] : 0.0F, sums.high[0][i]);
         sums.low[1][i] = __fmaf_rn(low[i], of_key ? x_low[i] : 0.0F, sums.low[1][i]);

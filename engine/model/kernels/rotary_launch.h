@@ -1,7 +1,7 @@
-// Rotary positions of 16-bit rows on CUDA (engine/model/ops/rotary.h), with a norm of each head
-// before the turn or without: pointers, a dtype, a stream. A row has the queries of all heads, then
-// their keys, and more that is not looked at. Sums in fp32, in an order that the shape alone
-// decides.
+// Rotary positions of 16-bit rows on CUDA (engine/model/ops/rotary.h), with or without a norm of
+// each head before the rotation. Arguments are pointers, a dtype and a stream. A row has the
+// queries of all heads, then their keys, and more that is not read. Sums are in fp32, in an order
+// that depends only on the shape.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ struct RotaryShape {
   std::int64_t rows = 0;
   std::int64_t heads = 0;     // of queries
   std::int64_t kv_heads = 0;  // of keys
-  std::int64_t head_dim = 0;  // a multiple of 16; a power of two where there is a norm
+  std::int64_t head_dim = 0;  // a multiple of 16; a power of two with a norm
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
 
@@ -31,7 +31,7 @@ struct RotaryTurns {
   const float* of_rows = nullptr;  // [rows, head_dim / 2], instead of `frequencies`
 };
 
-// Of one head, [head_dim]; null: there is no norm.
+// The weights of one head, [head_dim]; null: there is no norm.
 struct RotaryNorms {
   const void* query = nullptr;
   const void* key = nullptr;
@@ -51,12 +51,12 @@ cudaError_t launch_rotary(const RotaryLaunch& launch, cudaStream_t stream);
 
 struct RotaryBackwardLaunch {
   void* gradient = nullptr;    // [rows, columns], in place
-  const void* from = nullptr;  // what forward had, for norms; [rows, columns]
+  const void* from = nullptr;  // forward's input, for norms; [rows, columns]
   std::int64_t columns = 0;
   RotaryShape shape;
   RotaryTurns turns;
   RotaryNorms norms;
-  // Of norms: [rotary_partial_rows(rows), 2, head_dim]: of the queries' weight, of the keys'.
+  // For norms: [rotary_partial_rows(rows), 2, head_dim]: the queries' weight, the keys' weight.
   float* partials = nullptr;
 };
 cudaError_t launch_rotary_backward(const RotaryBackwardLaunch& launch, cudaStream_t stream);

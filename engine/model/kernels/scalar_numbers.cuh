@@ -1,4 +1,4 @@
-// Single numbers of the activations' dtypes, computed with in fp32.
+// Single numbers of the activations' dtypes; the arithmetic is in fp32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,7 +28,7 @@ __device__ inline __half narrow<__half>(float value) {
   return __float2half_rn(value);
 }
 
-// Calls with a null pointer of the dtype's type.
+// Calls `visit` with a null pointer of the dtype's type.
 template <typename Visit>
 void with_type(CudaDtype dtype, Visit visit) {
   switch (dtype) {

@@ -20,7 +20,7 @@
 namespace sluice::engine {
 namespace {
 
-// Order in Saved.
+// The order in Saved.
 enum SavedTensor : std::size_t {
   kRstd1,
   kQkv,
@@ -35,7 +35,7 @@ enum SavedTensor : std::size_t {
 
 }  // namespace
 
-// One call of the block, with what it was given.
+// One call of the block, with its arguments.
 class LlamaBlock::Pass {
  public:
   // `first`: the position of the input's first token.
@@ -61,7 +61,7 @@ class LlamaBlock::Pass {
         of_rows_(block.frequencies_of(context.documents, input.device())),
         overwrites_(context.overwrites) {}
 
-  // Everything of a forward pass but the last product and what is cheap to compute again.
+  // The results of a forward pass, except the last product and what is cheap to recompute.
   struct Kept {
     at::Tensor rstd1;
     at::Tensor qkv;
@@ -83,7 +83,8 @@ class LlamaBlock::Pass {
     }
   };
 
-  // `attend`: from packed queries, keys and values to Attended. `keep`: what only backward needs.
+  // `attend`: from packed queries, keys and values to Attended. `keep`: also keeps what only
+  // backward needs.
   template <typename Attend>
   Kept run(const Attend& attend, bool keep) const {
     Kept kept;
@@ -102,7 +103,7 @@ class LlamaBlock::Pass {
     return kept;
   }
 
-  // Turns them; in place, unless norms of heads come before.
+  // Rotates queries and keys; in place, unless norms of heads come first.
   HeadViews turned(at::Tensor& qkv) const {
     const HeadShape& heads = options_.heads;
     if (!shape_.head_norms) {
@@ -117,7 +118,7 @@ class LlamaBlock::Pass {
   }
 
   Attended attend(at::Tensor& qkv) const { return attention(turned(qkv), options_); }
-  // Behind the positions in the cache, which has those of the input when this returns.
+  // Attends to the positions in the cache, and appends those of the input to it.
   Attended attend_cached(at::Tensor& qkv, KvCache& cache, std::int64_t layer) const {
     const HeadViews heads = turned(qkv);
     cache.put(layer, heads.key, heads.value);
@@ -131,7 +132,7 @@ class LlamaBlock::Pass {
                                  options_.scale)};
   }
 
-  // Frees what comes before the gate, unless it was saved.
+  // Frees the gate's input, unless it was saved.
   at::Tensor output(Kept& kept) const {
     const at::Tensor product = silu_gated(kept.gate_and_up);
     kept.gate_and_up.reset();
@@ -145,7 +146,7 @@ class LlamaBlock::Pass {
     {
       const ProductsPass::Backward down(down_, grad_output);
       at::Tensor product = down.input_gradient();
-      silu_gated_backward(gate_and_up, product);  // now its gradient, and the product
+      silu_gated_backward(gate_and_up, product);  // now the gradient, and the product
       down.put(g, product, overwrites_);
     }
     const ProductsPass::Backward gated(gated_, gate_and_up);
@@ -165,7 +166,7 @@ class LlamaBlock::Pass {
       const ProductsPass::Backward projection(projection_, grad_middle);
       projection.put(g, attended.output, overwrites_);
       gradient = projection.input_gradient();
-      // Without norms of heads they were turned when they were saved.
+      // Without norms of heads they were saved after the rotation.
       const HeadViews heads = shape_.head_norms ? turned(qkv) : HeadViews(qkv, options_.heads);
       gradient = attention_backward(gradient, heads, attended, options_, {});
     }
@@ -181,7 +182,7 @@ class LlamaBlock::Pass {
   }
 
  private:
-  // Where all texts here have the same frequencies.
+  // The length that sets the frequencies, if all documents here share it.
   std::int64_t counted_tokens() const {
     if (place_.documents == nullptr) return place_.first + input_.size(1);
     return place_.documents->padded_tokens;

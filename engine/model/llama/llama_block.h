@@ -1,12 +1,12 @@
 // LlamaBlock: one transformer block of a Llama, pre-norm: attention with rotary positions and
 // shared keys, and a gated feed-forward, each added to the residual stream.
 //
-// Saved, per token: queries, keys and values (turned by their positions; where heads have norms,
-// from before these), attention's output, the residual stream between the branches and the
-// feed-forward before its gate, in the activations' dtype; in fp32 a statistic of two norms, and
-// one number per head. Norms' outputs, the gate and, behind norms of heads, the turn are cheaper to
-// compute again than to keep. Where adapters are trained, parameters end with theirs, and only they
-// have gradients; the others' are undefined.
+// Saved, per token, in the activations' dtype: queries, keys and values, attention's output, the
+// residual stream between the branches, and the feed-forward before its gate. Queries and keys are
+// saved after the rotation, or before the norms of heads if there are any. Saved in fp32: a
+// statistic of each of two norms, and one number per head. Norms' outputs, the gate and, with norms
+// of heads, the rotation are cheaper to recompute than to keep. If adapters are trained, the
+// parameters end with theirs, and only these have gradients; the other gradients are undefined.
 #pragma once
 
 #include "engine/model/llama/llama_layout.h"
@@ -34,9 +34,9 @@ class LlamaBlock final : public ModelUnit {
  private:
   class Pass;
 
-  // Of texts of so many tokens.
+  // The frequencies for documents of this many tokens.
   RotaryFrequencies frequencies_at(std::int64_t tokens) const;
-  // Where they depend on the length of a text, each token's, of its document; else undefined.
+  // Each token's frequencies, if they depend on the length of its document; else undefined.
   at::Tensor frequencies_of(const Documents* documents, at::Device device) const;
 
   LlamaShape shape_;
@@ -46,7 +46,7 @@ class LlamaBlock final : public ModelUnit {
   HeadShape heads_;
   std::int64_t layer_;
   std::int64_t window_;            // 0: none
-  RotaryFrequencies frequencies_;  // of sequences within the model's context
+  RotaryFrequencies frequencies_;  // for sequences within the model's context
 };
 
 }  // namespace sluice::engine

@@ -23,11 +23,11 @@ constexpr std::int64_t kDefaultWindow = 4096;
 constexpr const char* kFull = "full_attention";
 constexpr const char* kSliding = "sliding_attention";
 
-// What transformers' classes differ in: names, and what a file that does not say has.
+// How transformers' classes differ: names, and the defaults of missing keys.
 struct Class {
   const char* model_type;
   const char* name;    // before "ForCausalLM"
-  const char* models;  // in sentences
+  const char* models;  // in messages
   Architecture architecture;
   std::int64_t vocab;
   std::int64_t ffn;
@@ -64,10 +64,10 @@ using Numbers = std::map<std::string, double>;
 constexpr const char* kRopeParameters = "rope_parameters";
 constexpr const char* kRopeScaling = "rope_scaling";
 
-// The object that says how positions are turned: transformers 5's, or that of earlier versions,
-// which it prefers where both are there. One for all layers.
+// The object with the rotary positions, for all layers: transformers 5's, or the one of earlier
+// versions, which transformers prefers if both exist.
 Json rope_object(HuggingFaceConfig& config) {
-  // As in Python, an empty object is none.
+  // An empty object counts as missing, as in Python.
   const bool has_older = config.has(kRopeScaling) && config.json()[kRopeScaling] != Json::object();
   const char* const key = has_older ? kRopeScaling : kRopeParameters;
   if (!config.has(key)) return Json::object();
@@ -95,7 +95,7 @@ struct RopeKey {
   const char* in_file;
   const char* number;
 };
-// What each scaling reads beside its type and the base.
+// The keys that each scaling reads, besides the type and the base.
 std::vector<RopeKey> keys_of(RopeScaling scaling) {
   constexpr RopeKey kFactor = {"factor", "rope_factor"};
   constexpr RopeKey kOriginal = {"original_max_position_embeddings", "rope_original_context"};
@@ -133,8 +133,8 @@ RopeScaling scaling_of(HuggingFaceConfig& config, const Json& rope) {
   return RopeScaling::kNone;
 }
 
-// A key that the scaling does not read would change nothing in transformers, unless it is of
-// another kind of positions.
+// transformers ignores a key that the scaling does not read, unless it belongs to another kind of
+// positions.
 void refuse_other_positions(HuggingFaceConfig& config, const Json& rope) {
   for (const char* const key : {"mrope_section", "long_factor", "short_factor"})
     if (rope.contains(key)) config.refuse(key, rope[key], "one angle for each position");
@@ -155,7 +155,7 @@ double rope_theta(HuggingFaceConfig& config, const Json& rope) {
   return theta;
 }
 
-// What transformers cannot do without.
+// Checks the keys that transformers requires.
 void check_scaling_keys(HuggingFaceConfig& rope, RopeScaling scaling) {
   std::vector<const char*> needed;
   if (scaling != RopeScaling::kNone) needed.push_back("factor");
@@ -182,12 +182,12 @@ void parse_rope(HuggingFaceConfig& config, std::int64_t context, Numbers& number
   for (const RopeKey& key : keys_of(scaling))
     if (own.has(key.in_file)) numbers[key.number] = own.number(key.in_file, 0, 0, kMost);
   if (scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn) {
-    // Beside the object it comes before the one inside.
+    // A key outside the object takes precedence over the one inside.
     const std::int64_t original = config.count("original_max_position_embeddings", 0);
     if (original != 0) numbers["rope_original_context"] = static_cast<double>(original);
   }
   if (scaling == RopeScaling::kYarn) {
-    // null is false there, and not what is missing.
+    // null means false there, not missing.
     const bool is_null = rope.contains("truncate") && rope["truncate"].is_null();
     numbers["rope_truncate"] = !is_null && own.flag("truncate", true) ? 1 : 0;
     if (own.has("attention_factor") && rope["attention_factor"] == 0)
@@ -197,7 +197,7 @@ void parse_rope(HuggingFaceConfig& config, std::int64_t context, Numbers& number
       if (numbers.contains(number) && numbers[number] == 0) numbers[number] = default_value;
   }
   check_scaling_keys(own, scaling);
-  // null stands for what the contexts say.
+  // null stands for the ratio of the contexts.
   if (scaling == RopeScaling::kYarn && !own.has("factor"))
     numbers["rope_factor"] = static_cast<double>(context) / numbers["rope_original_context"];
   if (!own.status().ok()) config.fail(own.status().error());
@@ -209,7 +209,7 @@ Json rope_text(const LlamaShape& shape, const Numbers& numbers) {
                {"rope_theta", rope.theta}};
   for (const RopeKey& key : keys_of(rope.scaling)) {
     const double value = numbers.at(key.number);
-    const bool is_unset = value == 0;  // yarn's factors: by the others
+    const bool is_unset = value == 0;  // yarn's factors: derived from the others
     if (is_unset) continue;
     if (std::string_view(key.number) == "rope_original_context")
       json[key.in_file] = static_cast<std::int64_t>(value);
@@ -222,8 +222,8 @@ Json rope_text(const LlamaShape& shape, const Numbers& numbers) {
 
 // ---- windows -----------------------------------------------------------------------------------
 
-// The order of layers with a window as numbers: some without, then so many with and so many without
-// in turn.
+// The order of layers with a window as numbers: some without one first, then a fixed number with
+// and a fixed number without in turn.
 void parse_layer_types(HuggingFaceConfig& config, const Json& types, LlamaWindow& window) {
   std::vector<bool> sliding;
   for (const Json& type : types) {
@@ -283,7 +283,7 @@ void write_window(const LlamaShape& shape, std::int64_t context_tokens, Json& js
   if (shape.architecture == Architecture::kLlama) return;
   const LlamaWindow& window = shape.window;
   json["sliding_window"] = window.tokens == 0 ? Json() : Json(window.tokens);
-  // transformers' Ministral makes a mask of a window whether or not a layer uses one.
+  // transformers' Ministral builds a window mask even if no layer uses one.
   if (shape.architecture == Architecture::kMinistral && window.tokens == 0)
     json["sliding_window"] = context_tokens;
   if (shape.architecture == Architecture::kMistral) return;
@@ -336,8 +336,8 @@ void check_class(HuggingFaceConfig& config, const Class& of) {
   config.expect("is_causal", {true});
 }
 
-// Of a Mistral that says which of its layers have a window transformers makes a Ministral
-// (AutoConfig, since 5.0): its own Mistral has the same one everywhere.
+// transformers (AutoConfig, since 5.0) makes a Ministral of a Mistral that names the layers with a
+// window, because its Mistral has the same window in all layers.
 const Class& computed_class(const Json& json, const Class& said) {
   const bool by_layer = said.architecture == Architecture::kMistral && json.contains("layer_types");
   return by_layer ? class_of(Architecture::kMinistral) : said;
@@ -358,7 +358,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
 
   Numbers& numbers = shape.numbers;
   numbers["architecture"] = static_cast<double>(of.architecture);
-  // null is a missing one but for what the class makes of it: as many as heads.
+  // null counts as missing, except that the class takes it as the number of heads.
   const bool is_null = config.json().contains("num_key_value_heads") &&
                        config.json()["num_key_value_heads"].is_null();
   const std::int64_t kv_heads =
@@ -392,7 +392,8 @@ std::string llama_config_text(const HuggingFaceModel& model) {
   const LlamaShape shape = llama_shape(of);
   const Class& its = class_of(shape.architecture);
   const Json rope = rope_text(shape, of.numbers);
-  // Beyond these the scaling begins; to the others they only say what the model was made for.
+  // Dynamic scaling begins past max_position_embeddings; otherwise the key only records the
+  // context.
   const bool grows = shape.rope.scaling == RopeScaling::kDynamic;
   const std::int64_t max_positions = grows ? shape.rope.original_context : of.context_tokens;
   Json json = {{"architectures", {std::string(its.name) + "ForCausalLM"}},

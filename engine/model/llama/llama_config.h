@@ -1,10 +1,9 @@
 // The config.json of a Hugging Face folder that holds a Llama, a Mistral, a Ministral, a Qwen2 or a
 // Qwen3, to and from text.
 //
-// What is parsed is a model that Sluice computes as transformers does. Anything else - another
-// activation, a rope_type that is not known, layers in an order of their own - is refused with what
-// is different. Keys that are missing have the defaults of transformers' class; keys that it does
-// not read are not looked at.
+// Parses only models that Sluice computes as transformers does. Anything else (another activation,
+// an unknown rope_type, layers in another order) is refused, with the difference in the message.
+// Missing keys have the defaults of transformers' class; keys that it does not read are ignored.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@
 
 namespace sluice::engine {
 
-// As transformers 5 reads it, and 4: rotary positions stand there under both their names.
+// The text for transformers 5 and 4: it has rotary positions under both of their names.
 std::string llama_config_text(const HuggingFaceModel& model);
 
 // Errors: ModelFamily::read_config().

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kFp32Bytes = 4;
 
-// Whether kernels of our own take rows of so many numbers (fused_kernels.h); ATen's operators make
-// copies.
+// Whether our own kernels compute rows of `columns` numbers (fused_kernels.h). ATen's operators
+// make copies.
 bool is_fused(const PassShape& pass, const PeakOptions& options, std::int64_t columns) {
   constexpr std::int64_t kPack = 8;
   return !options.cpu && pass.number_bytes < kFp32Bytes && columns % kPack == 0;
@@ -35,7 +35,7 @@ class EmbeddingKind final : public UnitKind {
             .backward = is_trained_ ? hidden * (width + 2 * kFp32Bytes) : 0};
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
-    // Its output; or its gradient, and that in fp32.
+    // The output; or its gradient, also in fp32.
     return bytes(pass.rows() * hidden_ * (pass.number_bytes + kFp32Bytes));
   }
 
@@ -44,8 +44,8 @@ class EmbeddingKind final : public UnitKind {
   bool is_trained_;
 };
 
-// Numbers of the adapters of one block, on the products' side of what goes in and of what comes
-// out; and the widest input and output that have one.
+// Numbers of one block's adapters, on the side of the products' inputs and on that of their
+// outputs; and the widest input and output with an adapter.
 struct AdapterNumbers {
   double in = 0;
   double out = 0;
@@ -87,16 +87,18 @@ class BlockKind final : public UnitKind {
     const double weights = 2 * products;
     const double scores = 2 * attention_.score_products(tokens);
     const double added = 2 * (adapters_.in + adapters_.out);
-    // Of the weights that are trained, the gradient; of adapters also A's product, made again.
+    // The gradients of the trained weights; for adapters also A's product, which is recomputed.
     const double gradients = rank_ > 0 ? 2 * added + 2 * adapters_.in : weights;
-    // Attention is two products forward; backward makes the scores again and four products more.
+    // Attention is two products in forward. Backward computes the scores again, and four more
+    // products.
     return {.forward = weights + added + 2 * scores,
             .backward = weights + gradients + 5 * scores,
             .recompute = weights + added - 2 * hidden * ffn + 2 * scores};
   }
 
   // Norms, residuals, rotary positions, the gate, and norms of heads. Backward reads gradient and
-  // input, and adds to the stream's; the gate is made again with its gradient.
+  // input, and adds to the stream's gradient. It computes the gate again together with its
+  // gradient.
   Traffic traffic(std::int64_t number_bytes) const override {
     const auto hidden = static_cast<double>(shape_.hidden);
     const auto ffn = static_cast<double>(shape_.ffn);
@@ -107,8 +109,8 @@ class BlockKind final : public UnitKind {
             .backward = width * (8 * hidden + heads + 6 * ffn)};
   }
 
-  // Queries, keys and values; attention's output; the residual stream between the branches; the
-  // feed-forward before its gate. In fp32 two norms' statistics and a sum of each head.
+  // Queries, keys and values; attention's output; the residual stream between the branches; and the
+  // feed-forward before its gate. Also fp32 statistics of two norms and a sum for each head.
   std::uint64_t saved_bytes(const PassShape& pass) const override {
     constexpr std::int64_t kStatistics = 2;
     const std::int64_t numbers =
@@ -133,7 +135,7 @@ class BlockKind final : public UnitKind {
     return bytes(pass.rows() * of_token * pass.number_bytes);
   }
 
-  // The gradient of one product's output by itself, two products with A or B, and what dropout
+  // The separate gradient of one product's output, two products with A or B, and what dropout
   // leaves of an input, or of its gradient.
   std::uint64_t adapter_bytes(const PassShape& pass) const {
     if (rank_ == 0) return 0;
@@ -141,8 +143,9 @@ class BlockKind final : public UnitKind {
     return numbers_bytes(pass, adapters_.widest_out + 2 * rank_ + dropped);
   }
 
-  // In the feed-forward's backward, beside what was saved: its product and gradient in one (where
-  // no kernel does it at once, what that is made of); then the norm's output, or its gradient.
+  // The feed-forward's backward, in addition to saved tensors: its product and gradient in one
+  // (without a fused kernel, also their intermediates), and then the norm's output, or its
+  // gradient.
   std::uint64_t feed_forward_bytes(const PassShape& pass, const PeakOptions& options) const {
     constexpr std::int64_t kCopies = 6;
     const std::int64_t ffn = shape_.ffn * (is_fused(pass, options, shape_.ffn) ? 1 : kCopies);
@@ -156,14 +159,14 @@ class BlockKind final : public UnitKind {
                          std::max({norm_bytes(pass, options), bias, copies(2 * shape_.ffn)})});
   }
 
-  // In attention's backward, and when its gradient is turned back.
+  // Attention's backward, and the rotation of its gradient.
   std::uint64_t attention_bytes(const PassShape& pass, const PeakOptions& options) const {
     return std::max(kernel_bytes(pass, options), turn_bytes(pass, options));
   }
 
-  // The residual stream's gradient; queries, keys and values, those turned where that is done
-  // again, the output with statistics; gradients of output, of queries, keys and values, and these
-  // side by side.
+  // The residual stream's gradient; queries, keys and values, and their rotated copies if the
+  // rotation is repeated; and the output with statistics. Also the gradients of output, queries,
+  // keys and values, the last three also packed.
   std::uint64_t kernel_bytes(const PassShape& pass, const PeakOptions& options) const {
     const std::int64_t turned = shape_.head_norms ? shape_.query_width() + shape_.key_width() : 0;
     return numbers_bytes(
@@ -172,10 +175,11 @@ class BlockKind final : public UnitKind {
            attention_.backward_bytes(pass, options);
   }
 
-  // The residual stream's gradient, what was saved, the gradient; by ATen's operators fp32 copies.
+  // The residual stream's gradient, saved tensors and the gradient; with ATen's operators also fp32
+  // copies.
   std::uint64_t turn_bytes(const PassShape& pass, const PeakOptions& options) const {
     const std::int64_t copies = shape_.head_norms ? 6 : 3;
-    constexpr std::int64_t kPairs = 2;  // a thread of the kernel has a pack of each half
+    constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
     const bool fused = is_fused(pass, options, shape_.head_dim / kPairs);
     const std::int64_t wide = fused ? 0 : copies * (shape_.query_width() + shape_.key_width());
     return numbers_bytes(pass, shape_.hidden + 2 * shape_.qkv_width()) +
@@ -183,7 +187,7 @@ class BlockKind final : public UnitKind {
            (shape_.qkv_bias ? bias_sum_bytes(pass, shape_.qkv_width(), options.cpu) : 0);
   }
 
-  // A norm by ATen's operators: fp32 copies.
+  // The fp32 copies of a norm by ATen's operators.
   std::uint64_t norm_bytes(const PassShape& pass, const PeakOptions& options) const {
     constexpr std::int64_t kCopies = 5;
     return is_fused(pass, options, shape_.hidden)
@@ -209,7 +213,7 @@ class HeadKind final : public UnitKind {
 
   Flops flops(std::int64_t /*tokens*/) const override {
     Flops flops = costs_.flops();
-    if (!is_trained_) flops.backward /= 2;  // the input's gradient, and not the weight's
+    if (!is_trained_) flops.backward /= 2;  // the input's gradient, without the weight's
     return flops;
   }
   Traffic traffic(std::int64_t number_bytes) const override {
@@ -217,7 +221,7 @@ class HeadKind final : public UnitKind {
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     constexpr std::int64_t kStatistics = 1;
-    constexpr std::int64_t kCopies = 5;  // a norm by ATen's operators: fp32 copies
+    constexpr std::int64_t kCopies = 5;  // fp32 copies of a norm by ATen's operators
     const std::int64_t wide = is_fused(pass, options, costs_.hidden) ? 0 : kCopies * costs_.hidden;
     return costs_.peak_bytes(pass, options, kStatistics) + bytes(pass.rows() * wide * kFp32Bytes);
   }

@@ -1,4 +1,4 @@
-// What the passes of a Llama's units cost, from its shape alone. Without LibTorch.
+// The costs of the passes of a Llama's units, from its shape alone. Without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace sluice::engine {
 
-// With adapters no other parameter has a gradient.
+// With adapters, no other parameter has a gradient.
 std::shared_ptr<const UnitKind> llama_embedding_kind(const LlamaShape& shape,
                                                      const LoraRecipe& lora);
 std::shared_ptr<const UnitKind> llama_block_kind(const LlamaShape& shape, const LoraRecipe& lora,

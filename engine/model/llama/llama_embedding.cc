@@ -25,7 +25,7 @@ at::Tensor LlamaEmbedding::backward(const PassContext& /*context*/, const UnitVi
                                     const at::Tensor& grad_output,
                                     const UnitViews& gradients) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  if (!gradients[0].defined()) return {};  // it is not trained
+  if (!gradients[0].defined()) return {};  // not trained
   accumulate_rows(gradients[0], input.flatten(), grad_output.flatten(0, 1));
   return {};
 }

@@ -46,7 +46,7 @@ NamedShape preset(std::string_view name, LlamaArchitecture architecture, const S
 constexpr double kTied = 1;
 constexpr double kLlamaEpsilon = 1e-5;
 
-// Llama 3.1 and later: their config.json's rope_scaling.
+// The rope_scaling in the config.json of Llama 3.1 and later.
 Numbers llama3(double factor) {
   return {{"norm_epsilon", kLlamaEpsilon},
           {"rope_theta", 500000},
@@ -88,8 +88,8 @@ std::vector<NamedShape> make_presets() {
   };
 }
 
-// Older files carry what can be computed.
-// Of each block, or of the model.
+// Older files contain this buffer, which can be computed. It belongs to each block, or to the
+// model.
 bool is_rotary_buffer(std::string_view name) {
   return name == "rotary_emb.inv_freq" || name.ends_with(".rotary_emb.inv_freq");
 }

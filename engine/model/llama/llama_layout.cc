@@ -20,7 +20,7 @@ ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns) 
       .name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = kStd};
 }
 
-// Of a block: nothing else adds to its gradient.
+// A matrix of a block: only one product is added to its gradient per micro-batch.
 ParameterSpec product_matrix(std::string name, std::int64_t rows, std::int64_t columns) {
   ParameterSpec spec = matrix(std::move(name), rows, columns);
   spec.gradient_is_product = true;
@@ -35,7 +35,8 @@ ParameterSpec vector(std::string name, std::int64_t elements, float value) {
           .initial_value = value};
 }
 
-// PEFT's: A as torch's Linear starts, B zero, so that training begins with the model as it is.
+// Initialised as in PEFT: A like torch's Linear, B zero, so that training starts from the unchanged
+// model.
 ParameterSpec adapter_matrix(std::string name, std::int64_t rows, std::int64_t columns,
                              bool is_first) {
   ParameterSpec spec = product_matrix(std::move(name), rows, columns);
@@ -47,7 +48,7 @@ ParameterSpec adapter_matrix(std::string name, std::int64_t rows, std::int64_t c
 constexpr float kGain = 1;
 constexpr float kBias = 0;
 
-// One behind the other, and where they are: `place` is the first one's.
+// Appends parameters and records their positions: `place` is the first one's.
 class Parameters {
  public:
   explicit Parameters(std::string prefix) : prefix_(std::move(prefix)) { layout_.name = prefix_; }
@@ -147,7 +148,7 @@ bool is_target(const LoraRecipe& lora, std::size_t target) {
          lora.targets.end();
 }
 
-// Its part of its products.
+// The entry for the target's adapter.
 int& adapter_of(LlamaBlockParameters& places, std::size_t target) {
   if (target < 3) return places.qkv.adapters[target];
   if (target == 3) return places.projection.adapters[0];
@@ -178,7 +179,7 @@ LlamaHeadParameters llama_head_parameters(const LlamaShape& shape) {
 UnitLayout llama_embedding_layout(const LlamaShape& shape, std::int64_t padded_vocab) {
   UnitLayout layout{.name = "embedding"};
   layout.add(matrix("embed_tokens.weight", shape.vocab, shape.hidden));
-  // A lookup needs no padding, a product does.
+  // A lookup needs no padding, but a product does.
   if (shape.tied && padded_vocab != 0) layout.pad_last(padded_vocab);
   return layout;
 }
@@ -210,7 +211,7 @@ UnitLayout llama_head_layout(const LlamaShape& shape) {
 
 namespace {
 
-// What was to be trained stays as it is, and adapters are trained instead.
+// Freezes all parameters and adds adapters to be trained instead.
 void freeze(const LlamaShape& shape, const LoraRecipe& lora,
             std::vector<ModelLayout::Unit>& units) {
   for (ModelLayout::Unit& unit : units) {

@@ -13,9 +13,9 @@
 namespace sluice::engine {
 namespace {
 
-// `count` parameters of `views` from `first` on, joined along their first dimension: a view, where
-// each begins at the end of the one before (UnitLayout leaves gaps behind those of odd sizes) and
-// the other dimensions are the same; otherwise nothing. The layout alone decides.
+// `count` parameters of `views` from `first` on, joined along their first dimension. Returns a view
+// if each begins at the end of the one before, and the other dimensions are equal; else nothing.
+// UnitLayout leaves gaps after odd sizes. The layout alone decides.
 std::optional<at::Tensor> joined_rows(const UnitViews& views, int first, int count) {
   const at::Tensor& begin = views[first];
   std::vector<std::int64_t> shape = begin.sizes().vec();
@@ -41,7 +41,7 @@ std::int64_t ProductsPass::first_column(int part) const {
   return column;
 }
 
-// One product, where weights and biases lie joined.
+// Computes one product if weights and biases are contiguous.
 at::Tensor ProductsPass::base_output(const at::Tensor& input) const {
   const bool has_bias = places_.bias != kNoParameter;
   const auto weight = joined_rows(w_, places_.weight, places_.parts);

@@ -1,6 +1,6 @@
-// The products of a Llama's block with its matrices [out, in], with what lies beside them: biases,
-// adapters, and other matrices that are given the same input. Gradients go to whatever is trained:
-// the views of what is not are undefined.
+// The products of a Llama block with its matrices [out, in], including biases, adapters, and other
+// matrices with the same input. Only trained parameters get gradients: the gradient views of others
+// are undefined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,10 +13,10 @@
 
 namespace sluice::engine {
 
-// Products of one input, their outputs side by side.
+// Products of one input; their outputs are concatenated.
 class ProductsPass {
  public:
-  // What the adapters of a unit have in common: LoraRecipe::scale(), and the pass's dropout.
+  // Shared by the adapters of a unit: LoraRecipe::scale(), and the pass's dropout.
   struct Adapters {
     double scale = 0;
     Dropout dropout = {};
@@ -27,18 +27,18 @@ class ProductsPass {
 
   at::Tensor output(const at::Tensor& input) const;
 
-  // Of one backward pass, whose output's gradient it is; that has to stay as it is until put().
+  // One backward pass. `grad_output` must stay unchanged until put().
   class Backward {
    public:
     Backward(const ProductsPass& products, const at::Tensor& grad_output);
 
     at::Tensor input_gradient() const;
-    // The gradients of all that is trained; `input` is forward's. `overwrite`: of products that a
-    // first pass writes (PassContext::overwrites); biases are added to.
+    // Computes the gradients of all trained parameters; `input` is forward's. `overwrite`: writes
+    // the products of a first pass (PassContext::overwrites). Biases are always added to.
     void put(const UnitViews& gradients, const at::Tensor& input, bool overwrite) const;
 
    private:
-    // The gradient of one part's output: where it is, and contiguous.
+    // The gradient of one part's output: in place, and contiguous.
     at::Tensor columns(int part) const;
     at::Tensor of_part(int part) const;
     void put_weight(const at::Tensor& gradient, const at::Tensor& grad_output,
@@ -47,7 +47,7 @@ class ProductsPass {
 
     const ProductsPass& products_;
     const at::Tensor& grad_output_;
-    std::vector<at::Tensor> inner_;  // by part: adapter_inner_gradient(), where it has an adapter
+    std::vector<at::Tensor> inner_;  // by part: adapter_inner_gradient(), if it has an adapter
   };
 
  private:

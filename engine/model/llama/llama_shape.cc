@@ -9,7 +9,7 @@ namespace {
 constexpr double kMostCount = 1 << 24;
 constexpr double kMostFactor = 1e9;
 
-// The names, which are those of the keys behind "model.".
+// The names are those of the keys after "model.".
 constexpr const char* kArchitecture = "architecture";
 constexpr const char* kKvHeads = "kv_heads";
 constexpr const char* kHeadDim = "head_dim";
@@ -34,7 +34,7 @@ constexpr const char* kBetaFast = "rope_beta_fast";
 constexpr const char* kBetaSlow = "rope_beta_slow";
 constexpr const char* kTruncate = "rope_truncate";
 
-// Of layers, heads, tokens.
+// A count: of layers, heads or tokens.
 ShapeNumber count(std::string_view key, double default_value, std::string_view meaning) {
   return {.key = key,
           .default_value = default_value,
@@ -236,7 +236,7 @@ Status check_llama(const ModelShape& shape) {
 }
 
 void settle_llama(ModelShape& shape) {
-  // Nothing is checked yet: what is no count stays what it is.
+  // Not checked yet: values that are not counts stay unchanged.
   const auto settle = [&shape](const char* name, std::int64_t value) {
     double& number = shape.numbers[name];
     if (number == 0) number = static_cast<double>(value);
@@ -246,7 +246,7 @@ void settle_llama(ModelShape& shape) {
   const double scaling = shape.numbers[kScaling];
   if (scaling == static_cast<double>(RopeScaling::kNone) ||
       scaling == static_cast<double>(RopeScaling::kLinear))
-    shape.numbers[kOriginalContext] = 0;  // which they do not read
+    shape.numbers[kOriginalContext] = 0;  // these scalings do not read it
   else
     settle(kOriginalContext, shape.context_tokens);
 }

@@ -1,5 +1,5 @@
-// What the numbers of a Llama mean: ModelShape::numbers by name, with what they leave to others
-// ("as many as heads") settled. Without LibTorch.
+// The meaning of a Llama's numbers: ModelShape::numbers by name, with derived defaults ("as many as
+// heads") resolved. Without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace sluice::engine {
 
 inline constexpr std::string_view kLlamaFamily = "llama";
 
-// Whose code in transformers it is: that decides which biases and norms there can be. In the order
-// of the choices of model.architecture.
+// The class in transformers, which decides which biases and norms a model can have. In the order of
+// the choices of model.architecture.
 enum class LlamaArchitecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMinistral };
 inline constexpr std::string_view kLlamaArchitectures = "llama|mistral|qwen2|qwen3|ministral";
 
-// How positions beyond those of the first training are mapped, by transformers' names. In the order
-// of the choices of model.rope_scaling.
+// How positions beyond the original training context are mapped, by transformers' names. In the
+// order of the choices of model.rope_scaling.
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3 };
 inline constexpr std::string_view kRopeScalings = "none|linear|dynamic|yarn|llama3";
 
@@ -27,10 +27,10 @@ struct Rope {
   double theta = 0;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;
-  std::int64_t original_context = 0;  // that of the first training
+  std::int64_t original_context = 0;  // the original training context
   double low_frequency_factor = 1;    // llama3
   double high_frequency_factor = 4;
-  double attention_factor = 0;  // yarn; 0: by factor and the two below
+  double attention_factor = 0;  // yarn; 0: from factor and the two below
   double mscale = 0;
   double mscale_all_dim = 0;
   double beta_fast = 32;
@@ -38,8 +38,8 @@ struct Rope {
   bool truncate = true;
 };
 
-// Which blocks have a window: `windowed` of them, then `full` ones without, again and again from
-// block `first` on; windowed 0: all from there.
+// The blocks that have a window: from block `first` on, `windowed` of them alternate with `full`
+// blocks without one. windowed 0: all blocks from `first` on.
 struct LlamaWindow {
   std::int64_t tokens = 0;  // 0: no block has one
   std::int64_t first = 0;
@@ -64,10 +64,10 @@ struct LlamaShape {
   double epsilon = 0;
   LlamaArchitecture architecture = LlamaArchitecture::kLlama;
   bool tied = false;         // the output projection is the token embedding
-  bool qkv_bias = false;     // of queries, keys and values
-  bool output_bias = false;  // of attention's projection
+  bool qkv_bias = false;     // queries, keys and values
+  bool output_bias = false;  // attention's projection
   bool mlp_bias = false;
-  bool head_norms = false;  // of queries and keys
+  bool head_norms = false;  // queries and keys
   Rope rope;
   LlamaWindow window;
 
@@ -78,13 +78,13 @@ struct LlamaShape {
 
 std::span<const ShapeNumber> llama_numbers();
 
-// Of a shape with all numbers of the family.
+// The shape must have all numbers of the family.
 LlamaShape llama_shape(const ModelShape& shape);
 
 // ModelFamily::check().
 Status check_llama(const ModelShape& shape);
 
-// ModelFamily::settle(): what a number leaves to others becomes a number.
+// See ModelFamily::settle(): resolves derived defaults to numbers.
 void settle_llama(ModelShape& shape);
 
 }  // namespace sluice::engine

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
-// theta ^ (2 i / head_dim), the last rounding alone being fp32's.
+// theta ^ (2 i / head_dim); only the last rounding is to fp32.
 float power(float base, std::int64_t pair, std::int64_t head_dim) {
   const float exponent = static_cast<float>(2 * pair) / static_cast<float>(head_dim);
   return static_cast<float>(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
@@ -48,7 +48,7 @@ float llama3_frequency(const Rope& rope, float frequency) {
   return (1.0F - smooth) * frequency / factor + smooth * frequency;
 }
 
-// The dimension that turns so often in the first training's context.
+// The dimension that makes this many turns in the original training context.
 double turning_dimension(const Rope& rope, double turns, std::int64_t head_dim) {
   return static_cast<double>(head_dim) *
          std::log(static_cast<double>(rope.original_context) / (turns * kTwoPi)) /
@@ -73,7 +73,7 @@ std::vector<float> yarn(const Rope& rope, std::int64_t head_dim) {
     const float ramp = std::clamp(
         (static_cast<float>(pair) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0F,
         1.0F);
-    const float kept = 1.0F - ramp;  // the share of the frequency as it was
+    const float kept = 1.0F - ramp;  // share of the unscaled frequency
     frequencies.push_back(1.0F / (static_cast<float>(rope.factor) * turned) * (1.0F - kept) +
                           1.0F / turned * kept);
   }

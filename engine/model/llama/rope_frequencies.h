@@ -2,10 +2,12 @@
 // scaling, as transformers' modeling_rope_utils computes them (in fp32 where it does). Without
 // LibTorch.
 //
-// Sources: Su et al., "RoFormer", 2021; linear: Chen et al., "Extending Context Window of Large
-// Language Models via Position Interpolation", 2023; yarn: Peng et al., "YaRN", 2023, sections 3.2
-// to 3.4; dynamic: the same paper's section 3.1 at the length of the sequence; llama3: Llama 3.1's
-// reference code.
+// - Source: Su et al., "RoFormer", 2021.
+// - linear: Chen et al., "Extending Context Window of Large Language Models via Position
+//   Interpolation", 2023.
+// - yarn: Peng et al., "YaRN", 2023, sections 3.2 to 3.4.
+// - dynamic: the same paper's section 3.1, at the length of the sequence.
+// - llama3: Llama 3.1's reference code.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +17,11 @@
 
 namespace sluice::engine {
 
-// `tokens`: of the longest sequence so far, which matters to kDynamic beyond the original context.
+// `tokens`: the length of the longest sequence so far. It matters only to kDynamic, past the
+// original context.
 RotaryFrequencies rope_frequencies(const Rope& rope, std::int64_t head_dim, std::int64_t tokens);
 
-// Whether they depend on `tokens` at all.
+// Whether the frequencies depend on `tokens`.
 inline bool grows_with_sequence(const Rope& rope) { return rope.scaling == RopeScaling::kDynamic; }
 
 }  // namespace sluice::engine

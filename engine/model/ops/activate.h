@@ -1,4 +1,4 @@
-// The function between a feed-forward layer's products, on every number by itself.
+// The elementwise function between a feed-forward layer's products.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,8 +9,8 @@ namespace sluice::engine {
 
 at::Tensor activate(const at::Tensor& input, Activation activation);
 
-// In place: the function's input becomes its output, and its output's gradient its input's, whose
-// sum over all rows is added to bias_gradient (fp32; may be undefined).
+// In place: the function's input becomes its output, and the output's gradient becomes the input's.
+// The sum of the latter over all rows is added to bias_gradient (fp32; may be undefined).
 void activate_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
                        const at::Tensor& bias_gradient);
 

@@ -10,13 +10,13 @@ namespace {
 
 at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
 
-// What A is given.
+// The input of A.
 at::Tensor dropped_rows(const at::Tensor& input, const Dropout& dropout) {
   const at::Tensor rows = as_rows(input);
   return dropout.active() ? with_dropout(rows.contiguous(), dropout) : rows;
 }
 
-// A view, also of columns.
+// A view, even of columns.
 at::Tensor view_as_rows(const at::Tensor& tensor) { return tensor.flatten(0, -2); }
 
 // scale * left @ right, rounded once.

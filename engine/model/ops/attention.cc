@@ -37,7 +37,7 @@ at::Tensor packed_like(const at::Tensor& query, const HeadShape& shape) {
 at::Tensor gather(const HeadGradients& heads, const HeadShape& shape,
                   const at::Tensor& bias_gradient) {
   at::Tensor gathered = packed_like(heads.query, shape);
-  // No copies: the kernels write what merge_heads() wants.
+  // No copies: the kernels write in the layout that merge_heads() needs.
   const at::Tensor query = merge_heads(heads.query);
   const at::Tensor key = merge_heads(heads.key);
   const at::Tensor value = merge_heads(heads.value);
@@ -65,7 +65,7 @@ at::Tensor plain_backward(const at::Tensor& grad_heads, const HeadViews& heads,
   return gradient;
 }
 
-// To be added to the scores; none where attention is causal and no more.
+// The mask to add to the scores; nothing if attention is only causal.
 std::optional<at::Tensor> mask_of(const AttentionReach& reach, std::int64_t tokens,
                                   const at::TensorOptions& numbers) {
   if (!reach.is_short(tokens)) return std::nullopt;
@@ -74,7 +74,8 @@ std::optional<at::Tensor> mask_of(const AttentionReach& reach, std::int64_t toke
       .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
 }
 
-// What the kernel for the CPU takes: a key for every query, and a mask to add unless it is causal.
+// The inputs of the CPU kernel: a key for every query, and an additive mask unless attention is
+// only causal.
 struct FlashCpu {
   FlashCpu(const HeadViews& heads, std::optional<at::Tensor> added)
       : key(repeat_heads(heads.key, heads.query.size(1))),
@@ -89,7 +90,7 @@ struct FlashCpu {
   std::optional<at::Tensor> mask;
 };
 
-// Some sequences, and some heads of keys with their queries.
+// Some sequences, and some key heads with their queries.
 struct HeadPiece {
   std::int64_t first_sequence = 0;
   std::int64_t sequences = 0;
@@ -110,7 +111,7 @@ struct HeadPiece {
     return {of_queries(heads.query).to(at::kFloat), of_keys(heads.key).to(at::kFloat),
             of_keys(heads.value).to(at::kFloat)};
   }
-  // Masks are every sequence's, or one for all; see mask_of_pieces().
+  // There is one mask per sequence, or one for all; see mask_of_pieces().
   std::optional<at::Tensor> fp32_mask(const std::optional<at::Tensor>& mask) const {
     if (!mask || mask->size(0) == 1) return mask;
     return of_sequences(*mask).to(at::kFloat);
@@ -132,8 +133,8 @@ void for_each_fp32_piece(const HeadViews& heads, std::int64_t positions, const V
                       .groups = groups});
 }
 
-// Those of every sequence in the queries' type, of which a piece is widened at a time; one for all
-// in fp32.
+// Masks of each sequence stay in the queries' type and are widened by piece; a single mask for all
+// is fp32.
 std::optional<at::Tensor> mask_of_pieces(const AttentionReach& reach, const at::Tensor& query) {
   auto mask = mask_of(reach, query.size(2), query.options());
   if (mask && mask->size(0) == 1) mask = mask->to(at::kFloat);

@@ -1,10 +1,10 @@
 // Causal self-attention of packed queries, keys and values.
 //
-// ATen's fused kernels where they serve: on the CPU without dropout, in fp32 where it multiplies
-// 16-bit numbers slowly (products.h); on CUDA from Ampere on in 16-bit dtypes (cuda_attention.h),
-// where dropout is the kernel's own, from the same seed.
-// Otherwise plain products and softmax in fp32, a bounded number of heads at a time, with the masks
-// of dropout.h. Which of them, the shapes and options alone decide.
+// Uses ATen's fused kernels where possible. On the CPU that is without dropout, in fp32 if it
+// multiplies 16-bit numbers slowly (products.h). On CUDA it is from Ampere on in 16-bit dtypes
+// (cuda_attention.h), with the kernel's own dropout from the same seed.
+// Otherwise it uses plain products and softmax in fp32, a bounded number of heads at a time, with
+// the masks of dropout.h. The choice depends only on shapes and options.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ struct AttentionOptions {
 
 struct Attended {
   at::Tensor output;  // [B, T, width of the queries]
-  // For backward; undefined where the plain form was taken.
+  // For backward; undefined after plain attention.
   at::Tensor logsumexp;
   at::Tensor philox_seed;
   at::Tensor philox_offset;
@@ -35,14 +35,14 @@ struct Attended {
 
 Attended attention(const HeadViews& heads, const AttentionOptions& options);
 
-// The gradients of queries, keys and values side by side, as HeadViews finds them: [B, T,
+// Returns the packed gradients of queries, keys and values, in the order of HeadViews: [B, T,
 // HeadShape::width()]. Their sums over all positions are added to bias_gradient (fp32; may be
 // undefined).
 at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& heads,
                               const Attended& attended, const AttentionOptions& options,
                               const at::Tensor& bias_gradient);
 
-// Of positions that see all keys, of which there may be more: [B, positions, width of the
+// Attention without a mask; there may be more keys than positions: [B, positions, width of the
 // queries].
 at::Tensor attend_all(const HeadViews& heads, std::optional<double> scale);
 

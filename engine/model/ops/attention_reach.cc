@@ -7,7 +7,7 @@ namespace sluice::engine {
 
 at::Tensor hidden_keys(const AttentionReach& reach, std::int64_t tokens, at::Device device) {
   const at::Tensor at = at::arange(tokens, at::TensorOptions().dtype(at::kLong).device(device));
-  // How far back a key lies; negative: ahead.
+  // The distance back to a key; negative: ahead.
   const at::Tensor distance = (at.unsqueeze(1) - at.unsqueeze(0)).unsqueeze(0);
   at::Tensor hidden = distance < 0;
   if (reach.window != 0) hidden.logical_or_(distance >= reach.window);

@@ -18,7 +18,7 @@ at::Tensor drop_and_accumulate(const at::Tensor& rows, const Dropout& dropout,
   at::Tensor dropped = with_dropout(rows, dropout);
   const at::Tensor matrix = dropped.reshape({-1, rows.size(-1)});
   if (rows.is_cuda() && rows.scalar_type() == gradient.scalar_type()) {
-    // at::sum would take more memory there than all of the rows have.
+    // Here at::sum would take more memory than all of the rows.
     gradient.addmv_(matrix.t(), at::ones({matrix.size(0)}, matrix.options()));
   } else {
     gradient.add_(at::sum(matrix, {0}, false, gradient.scalar_type()));

@@ -1,5 +1,5 @@
-// Gradients of biases: sums over all rows, which are all dimensions but the last. A gradient may be
-// undefined: then there is no bias.
+// Gradients of biases: sums over all rows, which are all dimensions but the last. If there is no
+// bias, its gradient is undefined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@ namespace sluice::engine {
 // gradient (fp32) += the sum of rows.
 void accumulate_bias_gradient(const at::Tensor& gradient, const at::Tensor& rows);
 
-// with_dropout(rows), the sum of which is added to the gradient (fp32).
+// Returns with_dropout(rows), and adds its sum to the gradient (fp32).
 at::Tensor drop_and_accumulate(const at::Tensor& rows, const Dropout& dropout,
                                const at::Tensor& gradient);
 

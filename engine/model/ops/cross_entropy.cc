@@ -7,7 +7,7 @@
 namespace sluice::engine {
 namespace {
 
-// Whether any is ignored.
+// Returns whether any target is ignored.
 bool check_targets(const at::Tensor& targets, std::int64_t vocab) {
   const auto* const id = targets.const_data_ptr<std::int64_t>();
   bool ignored = false;

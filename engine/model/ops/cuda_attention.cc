@@ -16,7 +16,7 @@
 namespace sluice::engine {
 namespace {
 
-// Flash attention of every architecture serves these, backward too.
+// FlashAttention supports these on every architecture, backward too.
 constexpr std::int64_t kLargestHead = 128;
 constexpr std::int64_t kHeadMultiple = 8;
 
@@ -24,7 +24,7 @@ constexpr int kAmpere = 8;
 constexpr int kHopper = 9;
 constexpr std::int64_t kFewestCudnnTokens = 512;
 
-// The device's default generator, from which both kernels draw, set for one call.
+// Sets the seed of the device's default generator, from which both kernels draw, for one call.
 class SeededGenerator {
  public:
   SeededGenerator(at::Device device, std::uint64_t seed)
@@ -48,7 +48,7 @@ class SeededGenerator {
   std::uint64_t offset_before_ = 0;
 };
 
-// ATen has no argument for it. Only around kernels that know a deterministic form.
+// ATen has no argument for this. Use it only around kernels that have a deterministic form.
 class DeterministicScope {
  public:
   explicit DeterministicScope(bool on)
@@ -71,14 +71,14 @@ class DeterministicScope {
   bool fill_before_;
 };
 
-// By shape and options alone, so that forward, recompute and backward agree.
+// Depends only on shape and options, so that forward, recompute and backward agree.
 bool takes_cudnn(const at::Tensor& query, const AttentionOptions& options) {
   return !(options.dropout.active() && options.deterministic) &&
          !options.reach.is_short(query.size(2)) && query.size(2) >= kFewestCudnnTokens &&
          cuda_major(query.device()) >= kHopper && at::Context::hasCuDNN();
 }
 
-// Of either kernel's results.
+// Works for the results of either kernel.
 template <typename Result>
 Attended attended_of(const Result& result) {
   return {.output = merge_heads(std::get<0>(result)),
@@ -87,8 +87,8 @@ Attended attended_of(const Result& result) {
           .philox_offset = std::get<7>(result)};
 }
 
-// FlashAttention with a window or documents. It wants [B, T, heads, head_dim], or all tokens of the
-// micro-batch in one row and where its documents begin.
+// FlashAttention with a window or documents. It needs [B, T, heads, head_dim], or all tokens of the
+// micro-batch in one row with the offsets of its documents.
 class ReachingFlash {
  public:
   ReachingFlash(const at::Tensor& query, const AttentionOptions& options)

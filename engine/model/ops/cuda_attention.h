@@ -1,8 +1,8 @@
-// ATen's fused causal attention on CUDA in 16-bit dtypes: FlashAttention, and cuDNN's where that is
-// faster: from Hopper on, in sequences that fill it. A deterministic backward is always
-// FlashAttention's, of whose sums cuDNN's forward leaves the same kind; as the two draw other masks
-// of dropout from one seed, with dropout a deterministic forward is FlashAttention's, too. So is
-// whatever has a window or documents: its form of variable length takes both.
+// ATen's fused causal attention on CUDA in 16-bit dtypes: FlashAttention, or cuDNN's where that is
+// faster, from Hopper on, in sequences that fill it. FlashAttention always computes a deterministic
+// backward; cuDNN's forward saves the same kind of sums for it. The two draw different dropout
+// masks from one seed, so with dropout FlashAttention also computes a deterministic forward. It
+// also computes attention with a window or documents, by its variable-length form.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace sluice::engine {
 
-// From Ampere on, for heads of a multiple of 8 numbers up to 128.
+// From Ampere on, for heads of up to 128 numbers, in multiples of 8.
 bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim);
 
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options);

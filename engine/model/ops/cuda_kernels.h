@@ -1,5 +1,5 @@
-// What the model needs of CUDA beyond ATen, on the current stream. Without CUDA in the build each
-// of these throws, naming what is missing.
+// CUDA operations that the model needs beyond ATen, on the current stream. In a build without CUDA
+// each throws, naming what is missing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,14 +15,14 @@ struct DropoutMask {
   double scale = 1;
 };
 
-// Both contiguous and of one dtype and length; may be the same tensor.
+// Both must be contiguous and of one dtype and length; they may be the same tensor.
 void cuda_dropout(const at::Tensor& from, at::Tensor& to, const DropoutMask& mask);
 
-// A target that takes no part, as in torch's cross_entropy.
+// A target that is ignored, as in torch's cross_entropy.
 inline constexpr std::int64_t kIgnoredTarget = -100;
 
-// Replaces each row of logits [rows, columns] by the gradient of grad_scale times its loss
-// (columns from `vocab` on: 0) unless `gradient` is false, and writes its loss to losses (fp32
+// Replaces each row of logits [rows, columns] by the gradient of grad_scale times its loss, unless
+// `gradient` is false. Columns from `vocab` on become 0. Writes the row's loss to losses (fp32
 // [rows]): NaN for a target outside the vocabulary, 0 for kIgnoredTarget, whose gradient is 0.
 struct CrossEntropyOptions {
   std::int64_t vocab = 0;
@@ -32,7 +32,7 @@ struct CrossEntropyOptions {
 void cuda_cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                         const CrossEntropyOptions& options);
 
-// Of the device's compute capability: 8 from Ampere on, 9 from Hopper on.
+// The major number of the device's compute capability: 8 from Ampere on, 9 from Hopper on.
 int cuda_major(at::Device device);
 
 }  // namespace sluice::engine

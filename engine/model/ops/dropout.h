@@ -1,9 +1,9 @@
-// Dropout whose mask is a function of a seed and an element's position: nothing is stored, and
-// backward draws it again. The same mask on CPU and CUDA.
+// Dropout whose mask is a function of a seed and an element's position. No mask is stored; backward
+// draws it again. The mask is the same on CPU and CUDA.
 //
 // Two neighbours share one counter_bits(seed, position / 2): the even one has its low half, the odd
-// one its high half. An element stays where its 32 bits are at least probability * 2^32; what stays
-// is multiplied by 1 / (1 - probability) in fp32 (float64 for float64).
+// one its high half. An element is kept if its 32 bits are at least probability * 2^32. Kept
+// elements are multiplied by 1 / (1 - probability) in fp32 (float64 for float64).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,22 +30,22 @@ struct Dropout {
   bool active() const { return probability > 0; }
 };
 
-// With probability 0 unless the pass is training.
+// Has probability 0 unless the pass is training.
 Dropout dropout_at(const PassContext& context, DropoutSite site, double probability);
-// Of one of several at the same site, each with a mask of its own.
+// One of several dropouts at the same site, each with its own mask.
 Dropout numbered(const Dropout& dropout, int number);
 
-// Of a tensor whose first element has the given even position.
+// The mask of a tensor whose first element has the given even position.
 DropoutMask dropout_mask(const Dropout& dropout, std::uint64_t first_position = 0);
 
-// In place on a contiguous tensor whose first element has the given even position. Does nothing
-// when not active.
+// In place on a contiguous tensor whose first element has the given even position. Does nothing if
+// dropout is not active.
 void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position = 0);
 
-// `tensor` itself when not active, a new one otherwise.
+// Returns `tensor` itself if dropout is not active, else a new one.
 at::Tensor with_dropout(const at::Tensor& tensor, const Dropout& dropout);
 
-// `branch` becomes its own dropout plus `residual`.
+// Replaces `branch` by its own dropout plus `residual`.
 void add_residual(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout);
 
 }  // namespace sluice::engine

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kColumnsPerTask = 64;
 
-// Each task owns columns, not rows: a token that occurs twice is no race.
+// Each task owns columns, not rows, so that a repeated token is no race.
 template <typename Row, typename Sum>
 void add_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows) {
   const std::int64_t columns = rows.size(1);
@@ -31,7 +31,7 @@ void add_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tenso
 
 void accumulate_rows(const at::Tensor& gradient, const at::Tensor& ids, const at::Tensor& rows) {
   if (gradient.is_cuda()) {
-    // Sorts, so the order of the additions is fixed.
+    // This sorts, so the order of the additions is fixed.
     at::Tensor sum = gradient;
     at::index_put_(sum, {ids}, rows.to(gradient.scalar_type()), /*accumulate=*/true);
     return;

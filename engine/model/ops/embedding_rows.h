@@ -1,4 +1,4 @@
-// Gradients of embeddings: rows of a table, added to.
+// Gradients of embeddings: adds rows to a table.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -50,7 +50,7 @@ void add_partials(const at::Tensor& partials, const at::Tensor& gradient) {
                                      c10::cuda::getCurrentCUDAStream()));
 }
 
-// A null `residual`: the norm of `sum` as it is.
+// Null `residual`: the norm of `sum` alone.
 FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const Dropout& dropout,
                        const NormParameters& parameters) {
   const c10::cuda::CUDAGuard guard(sum.device());

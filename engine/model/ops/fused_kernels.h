@@ -1,7 +1,7 @@
-// The fused kernels of norm_launch.h, column_launch.h, elementwise_launch.h and rotary_launch.h on
-// tensors, on the current stream. They serve 16-bit tensors on CUDA, which cuda_fuses() tells;
-// everything else has ATen's operators. Each throws in a build without CUDA, where cuda_fuses() is
-// always false.
+// The fused kernels of norm_launch.h, column_launch.h, elementwise_launch.h and rotary_launch.h for
+// tensors, on the current stream. They serve the 16-bit CUDA tensors for which cuda_fuses() is
+// true; other tensors use ATen's operators. In a build without CUDA each throws, and cuda_fuses()
+// is always false.
 //
 // Gradients of parameters are fp32 and are added to; those of biases may be undefined. The same
 // inputs give the same bits.
@@ -15,11 +15,11 @@
 
 namespace sluice::engine {
 
-// Contiguous bf16 or fp16 on CUDA, in rows (the last dimension) of a multiple of 8 numbers that are
-// not too wide, aligned to 16 bytes.
+// True for contiguous bf16 or fp16 tensors on CUDA, aligned to 16 bytes. The rows (the last
+// dimension) must be a multiple of 8 numbers and not too wide.
 bool cuda_fuses(const at::Tensor& rows);
 
-// LayerNorm, or RMSNorm where there is no bias: that has no mean.
+// LayerNorm, or RMSNorm without a mean if there is no bias.
 struct FusedNorm {
   at::Tensor output;
   at::Tensor mean;  // fp32, a column
@@ -31,13 +31,13 @@ struct NormParameters {
   double epsilon;
 };
 FusedNorm fused_norm(const at::Tensor& input, const NormParameters& parameters);
-// `sum` becomes its own dropout plus `residual`, of which the norm is returned.
+// Replaces `sum` by its own dropout plus `residual`, and returns the norm of the result.
 FusedNorm fused_add_and_norm(at::Tensor& sum, const at::Tensor& residual, const Dropout& dropout,
                              const NormParameters& parameters);
 
 struct FusedNormBackward {
   const at::Tensor& input;
-  const at::Tensor& mean;  // undefined: an RMSNorm's, whose gradients have no bias
+  const at::Tensor& mean;  // undefined for an RMSNorm, whose gradients have no bias
   const at::Tensor& rstd;
   const at::Tensor& weight;
   const at::Tensor& residual;  // added to the result; may be undefined
@@ -46,40 +46,41 @@ struct FusedNormGradients {
   const at::Tensor& weight;
   const at::Tensor& bias;
 };
-// `gradient` of the norm's output becomes that of its input, plus the residual.
+// Replaces the gradient of the norm's output by that of its input, plus the residual.
 void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
                          const FusedNormGradients& gradients);
 
-// activate.h
+// See activate.h.
 at::Tensor fused_activation(const at::Tensor& input, Activation activation);
 void fused_activation_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
                                const at::Tensor& bias_gradient);
 
-// Whether each half of the rows, side by side, is fit for a kernel on its own.
+// Whether each half of the rows suits a kernel on its own.
 bool cuda_fuses_halves(const at::Tensor& rows);
-// gated_mlp.h
+// See gated_mlp.h.
 at::Tensor fused_silu_gated(const at::Tensor& gate_and_up);
 void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 
-// rotary.h. `packed`: rows of queries, keys and what is left alone; with norms of heads fewer
-// shapes fit.
+// See rotary.h. `packed`: rows of queries, keys, and values that are not touched. Fewer shapes fit
+// with norms of heads.
 bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads);
 bool cuda_rotates_normed(const at::Tensor& packed, const HeadShape& heads);
-// `to` may be `from`, without norms; these may be null.
+// Without norms, `norms` is null, and `to` may be `from`.
 void fused_rotate(const at::Tensor& from, at::Tensor& to, const HeadNorms* norms,
                   const Rotary& rotary);
-// In place. `from`: what forward was given; null, as are the two others, without norms.
+// In place. `from`: forward's input. Without norms it is null, like `norms` and `gradients`.
 void fused_rotate_backward(at::Tensor& gradient, const at::Tensor* from, const HeadNorms* norms,
                            const HeadNormWeights* gradients, const Rotary& rotary);
 
-// `sum` becomes its own dropout plus `residual`.
+// Replaces `sum` by its own dropout plus `residual`.
 void fused_add_residual(at::Tensor& sum, const at::Tensor& residual, const Dropout& dropout);
 
-// Dropout of rows, whose columns are added to bias_gradient: `rows` itself when not active.
+// Applies dropout to the rows and adds their columns to bias_gradient; returns `rows` itself if
+// dropout is not active.
 at::Tensor fused_dropout_and_sum(const at::Tensor& rows, const Dropout& dropout,
                                  const at::Tensor& bias_gradient);
 
-// Three contiguous tensors side by side in `gathered`, the second as wide as the third, whose
+// Three contiguous tensors, concatenated in `gathered`; the second is as wide as the third. Their
 // columns are added to bias_gradient.
 struct ThreeParts {
   const at::Tensor& first;

@@ -1,6 +1,6 @@
-// The heads of attention inside packed rows: each position's queries of all heads, then its keys,
-// then its values. With fewer heads of keys and values than of queries, neighbouring query heads
-// share one (grouped queries: Ainslie et al., "GQA", 2023).
+// Views of attention's heads in packed rows: each position's queries of all heads, then its keys,
+// then its values. If there are fewer heads of keys and values than of queries, neighbouring query
+// heads share one (grouped queries: Ainslie et al., "GQA", 2023).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,16 +11,16 @@ namespace sluice::engine {
 
 struct HeadShape {
   std::int64_t heads = 1;     // of queries
-  std::int64_t kv_heads = 1;  // of keys, and of values; divides heads
+  std::int64_t kv_heads = 1;  // of keys and of values; divides heads
   std::int64_t head_dim = 1;
 
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t key_width() const { return kv_heads * head_dim; }
   std::int64_t width() const { return query_width() + 2 * key_width(); }  // of a packed row
-  std::int64_t groups() const { return heads / kv_heads; }                // queries of a key
+  std::int64_t groups() const { return heads / kv_heads; }                // queries per key
 };
 
-// Where every query has a key of its own.
+// The shape in which every query head has its own key head.
 inline HeadShape equal_heads(std::int64_t heads, std::int64_t hidden) {
   return {.heads = heads, .kv_heads = heads, .head_dim = hidden / heads};
 }
@@ -28,20 +28,21 @@ inline HeadShape equal_heads(std::int64_t heads, std::int64_t hidden) {
 // Each as [B, its heads, T, head_dim].
 struct HeadViews {
   HeadViews(at::Tensor of_queries, at::Tensor of_keys, at::Tensor of_values);
-  // Inside a packed [B, T, shape.width()].
+  // Views of a packed [B, T, shape.width()].
   HeadViews(const at::Tensor& packed, const HeadShape& shape);
   at::Tensor query;
   at::Tensor key;
   at::Tensor value;
 };
 
-// [B, T, C] as [B, heads, T, head_dim], and back; no copy where the memory allows.
+// [B, T, C] as [B, heads, T, head_dim], and back, without a copy if the memory layout allows.
 at::Tensor split_heads(const at::Tensor& merged, std::int64_t heads);
 at::Tensor merge_heads(const at::Tensor& split);
 
-// Keys or values once for each query head, [B, heads, T, head_dim]: a copy, unless each has one.
+// Keys or values repeated for each query head, [B, heads, T, head_dim]: a copy, unless there are
+// equally many.
 at::Tensor repeat_heads(const at::Tensor& of_keys, std::int64_t heads);
-// The way back for gradients: the sums over the query heads of each key.
+// The inverse for gradients: sums over the query heads of each key.
 at::Tensor sum_groups(const at::Tensor& of_queries, std::int64_t kv_heads);
 
 }  // namespace sluice::engine

@@ -8,8 +8,8 @@
 namespace sluice::engine {
 namespace {
 
-// ATen's CPU kernel keeps statistics in 16 bits unless the parameters are fp32; its CUDA kernel
-// wants parameters and input of one dtype and has fp32 statistics anyway.
+// ATen's CPU kernel keeps statistics in 16 bits unless the parameters are fp32. Its CUDA kernel
+// needs parameters and input of one dtype, and always has fp32 statistics.
 at::Tensor as_kernel_wants(const at::Tensor& parameter) {
   return parameter.is_cpu() && c10::isReducedFloatingType(parameter.scalar_type())
              ? parameter.to(at::kFloat)

@@ -15,7 +15,7 @@ struct Normed {
 Normed layer_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                   double epsilon);
 
-// `branch` becomes the residual stream, its own dropout plus `residual`, whose norm is returned.
+// Replaces `branch` by the residual stream, its own dropout plus `residual`, and returns its norm.
 Normed add_and_norm(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout,
                     const at::Tensor& weight, const at::Tensor& bias, double epsilon);
 
@@ -23,8 +23,8 @@ struct NormGradients {
   const at::Tensor& weight;  // fp32, added to
   const at::Tensor& bias;
 };
-// Returns the input's gradient plus `residual`, which may be undefined. The result may have the
-// memory of grad_output, which is the caller's no more.
+// Returns the input's gradient plus `residual`, which may be undefined. The result may reuse the
+// memory of grad_output, which the caller must not use afterwards.
 at::Tensor layer_norm_backward(at::Tensor grad_output, const at::Tensor& input,
                                const Normed& normed, const at::Tensor& weight,
                                const at::Tensor& bias, const NormGradients& gradients,

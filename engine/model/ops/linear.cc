@@ -39,8 +39,8 @@ void put_product(const at::Tensor& gradient, const at::Tensor& left, const at::T
   } else if (multiplies_in_fp32(left)) {
     add_transposed_product_in_fp32(gradient, left, right, /*overwrites=*/!adds);
   } else {
-    // The CPU has no such product. In 16 bits it is several times as fast as in fp32 here, and its
-    // sums are fp32's until they are rounded, as autograd's are.
+    // The CPU has no such product. A 16-bit product is several times as fast as fp32 here. Its sums
+    // are fp32 until they are rounded, as in autograd.
     const at::Tensor product = at::mm(left.t(), right);
     if (adds)
       sum.add_(product);

@@ -10,7 +10,8 @@ namespace sluice::engine {
 
 enum class WeightOrder : std::uint8_t { kInOut, kOutIn };
 
-// input @ weight + bias, with the weight turned to [in, out]; `bias` may be undefined.
+// input @ weight + bias, with the weight transposed to [in, out] if needed; `bias` may be
+// undefined.
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                   WeightOrder order = WeightOrder::kInOut);
 
@@ -18,14 +19,14 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
 at::Tensor linear_input_gradient(const at::Tensor& grad_output, const at::Tensor& weight,
                                  WeightOrder order = WeightOrder::kInOut);
 
-// gradient (fp32) += left^T @ right, for left [..., n] and right [..., m] of one dtype: input and
-// gradient of the output for a weight [in, out], the other way round for [out, in]. The
-// product of 16-bit numbers is rounded to 16 bits on a CPU with fast products of them
-// (products.h), and nowhere else.
+// gradient (fp32) += left^T @ right, for left [..., n] and right [..., m] of one dtype. For a
+// weight [in, out] these are the input and the output's gradient; for [out, in] they are swapped.
+// The product of 16-bit numbers is rounded to 16 bits only on a CPU with fast 16-bit products
+// (products.h).
 void accumulate_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
                                 const at::Tensor& right);
 
-// The same, and without what was in `gradient` before: that is not read.
+// The same, but overwrites `gradient` without reading it.
 void write_weight_gradient(const at::Tensor& gradient, const at::Tensor& left,
                            const at::Tensor& right);
 

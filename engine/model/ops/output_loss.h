@@ -1,5 +1,5 @@
-// The output projection and the cross-entropy behind it, in chunks of rows, so that the logits of a
-// micro-batch never stand whole in memory.
+// The output projection and the cross-entropy, in chunks of rows, so that a micro-batch's logits
+// are never in memory as a whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,18 +9,17 @@
 namespace sluice::engine {
 
 struct OutputLossOptions {
-  std::int64_t vocab = 0;       // rows of `output` from here on are zero and take no part
-  std::int64_t chunk_rows = 1;  // of logits at once
+  std::int64_t vocab = 0;       // later rows of `output` are zero and take no part
+  std::int64_t chunk_rows = 1;  // rows of logits at once
   double grad_scale = 1;        // gradients are those of grad_scale times the sum
 };
 
 struct OutputLoss {
   at::Tensor sum;        // of all rows' losses, nats; float64 scalar on their device
-  at::Tensor grad_rows;  // as rows
+  at::Tensor grad_rows;  // shaped as `rows`
 };
-// rows [N, C], output [>= vocab, C] and output_gradient (fp32, added to; undefined: not wanted) as
-// output; targets [N],
-// where kIgnoredTarget (cross_entropy.h) is no loss.
+// rows [N, C], output [>= vocab, C], targets [N]. output_gradient has output's shape (fp32, added
+// to; undefined: not wanted). A target of kIgnoredTarget (cross_entropy.h) has no loss.
 OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& output,
                                     const at::Tensor& targets, const OutputLossOptions& options,
                                     const at::Tensor& output_gradient);
@@ -28,7 +27,7 @@ OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& ou
 at::Tensor output_loss(const at::Tensor& rows, const at::Tensor& output, const at::Tensor& targets,
                        const OutputLossOptions& options);
 
-// Each row's: [N], fp32 (float64 for float64), 0 where the target is ignored.
+// Each row's loss: [N], fp32 (float64 for float64), 0 for ignored targets.
 at::Tensor output_losses(const at::Tensor& rows, const at::Tensor& output,
                          const at::Tensor& targets, const OutputLossOptions& options);
 

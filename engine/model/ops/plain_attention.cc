@@ -33,7 +33,7 @@ class Plain {
   at::Tensor flat(const at::Tensor& heads) const {
     return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)}).contiguous();
   }
-  // An empty one for results.
+  // An uninitialized tensor for results.
   at::Tensor like_flat() const { return at::empty_like(query_); }
   std::int64_t count() const { return query_.size(0); }
   std::int64_t length() const { return length_; }
@@ -75,7 +75,7 @@ class Plain {
                                      -std::numeric_limits<double>::infinity());
     return at::_softmax(scores, -1, false);
   }
-  // One for all sequences, or each head its sequence's.
+  // The mask of each head's sequence, or one for all sequences.
   at::Tensor hidden_from(std::int64_t first, std::int64_t count) const {
     if (hidden_.size(0) == 1) return hidden_;
     const at::Tensor head = at::arange(first, first + count, hidden_.options().dtype(at::kLong));

@@ -1,6 +1,6 @@
-// Causal attention by plain products and a softmax in fp32 (float64 for float64), a bounded number
-// of heads at a time, so that the probabilities never stand whole in memory. Backward computes them
-// again. Same arithmetic and masks on CPU and CUDA.
+// Causal attention by plain products and a softmax in fp32 (float64 for float64). It computes a
+// bounded number of heads at a time, so that the probabilities are never in memory as a whole.
+// Backward recomputes them. The arithmetic and masks are the same on CPU and CUDA.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ struct PlainAttentionOptions {
   std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
 };
 
-// [B, T, width of the queries].
+// Returns [B, T, width of the queries].
 at::Tensor plain_attention(const HeadViews& heads, const PlainAttentionOptions& options);
 // Writes the gradients of queries, keys and values.
 void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,

@@ -18,8 +18,7 @@
 namespace sluice::engine {
 namespace {
 
-// Whether oneDNN has products of the type, by LibTorch's own question, which knows what
-// ONEDNN_MAX_CPU_ISA allows.
+// Whether oneDNN multiplies the type, by LibTorch's own query, which respects ONEDNN_MAX_CPU_ISA.
 bool onednn_multiplies(const char* question) {
   if (!at::globalContext().hasMKLDNN()) return false;
   const auto found = c10::Dispatcher::singleton().findSchema({question, ""});
@@ -40,7 +39,7 @@ bool is_x86() {
 #endif
 }
 
-// Whether oneDNN's variable forbids the processor's instructions for bf16, and no more.
+// Whether oneDNN's variable forbids just the processor's bf16 instructions.
 bool is_held_below_bf16() {
   for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     const char* const value = std::getenv(name);
@@ -52,15 +51,16 @@ bool is_held_below_bf16() {
   return false;
 }
 
-// With AVX-512 and without instructions for bf16, oneDNN says that it multiplies them, four times
-// slower than fp32.
+// With AVX-512 but no bf16 instructions, oneDNN claims to multiply bf16, but is four times slower
+// than fp32.
 bool has_fast_bf16() {
   return onednn_multiplies("mkldnn::_is_mkldnn_bf16_supported") &&
          (!is_x86() ||
           (!is_held_below_bf16() && (processor_has("avx512_bf16") || processor_has("amx_bf16"))));
 }
 
-// Hands out the products of pieces: where they belong, and fp32 sums, to which `addend` was added.
+// Passes each piece of the product to `finish`: its destination, and fp32 sums that include
+// `addend`.
 template <typename Finish>
 void multiply_pieces(const at::Tensor& left, const at::Tensor& right, const at::Tensor& addend,
                      const ProductScales& scales, const Finish& finish) {
@@ -78,7 +78,7 @@ void multiply_pieces(const at::Tensor& left, const at::Tensor& right, const at::
         at::Tensor added = addend.narrow(-1, column, wide);
         if (added.dim() == 2) added = added.narrow(0, row, high);
         sum = added.to(at::kFloat);
-        // In place where that is a copy, and not one row for all.
+        // In place if that is a copy, and not one row for all.
         if (added.dim() == 2 && added.scalar_type() != at::kFloat)
           sum.addmm_(of_left, of_right, scales.beta, scales.alpha);
         else
@@ -104,8 +104,8 @@ at::Tensor empty_product(const at::Tensor& left, const at::Tensor& right) {
   return at::empty({left.size(0), right.size(1)}, left.options());
 }
 
-// One row with a matrix that is stored column by column: LibTorch's dot products read the 16-bit
-// numbers once, with fp32 sums, and are as fast as memory.
+// One row with a matrix stored by columns: LibTorch's dot products read the 16-bit numbers once,
+// with fp32 sums, and run at memory speed.
 bool is_row_of_dots(const at::Tensor& left, const at::Tensor& right) {
   return left.size(0) == 1 && right.stride(0) == 1;
 }

@@ -16,7 +16,7 @@ at::ScalarType statistics_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// The kernel adds one up whether it is wanted or not.
+// The kernel always sums a gradient, wanted or not.
 at::Tensor unwanted_gradient(const at::Tensor& weight) {
   return at::zeros_like(weight, weight.options().dtype(at::kFloat));
 }

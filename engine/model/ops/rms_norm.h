@@ -1,5 +1,5 @@
 // RMSNorm over the last dimension (Zhang and Sennrich, "Root Mean Square Layer Normalization",
-// 2019): the input over its root mean square, times the weight, as Hugging Face's Llama has it.
+// 2019): the input divided by its root mean square, times the weight, as in Hugging Face's Llama.
 // Statistics in fp32 (float64 for float64).
 #pragma once
 
@@ -13,13 +13,13 @@ struct RmsNormed {
 };
 RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon);
 
-// `branch` becomes the residual stream, itself plus `residual`, whose norm is returned.
+// Replaces `branch` by the residual stream, branch + residual, and returns its norm.
 RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const at::Tensor& weight,
                            double epsilon);
 
-// Returns the input's gradient plus `residual`, which may be undefined. The weight's is added to
-// weight_gradient (fp32), unless that is undefined. The result may have the memory of
-// grad_output, which is the caller's no more.
+// Returns the input's gradient plus `residual`, which may be undefined. The weight's gradient is
+// added to weight_gradient (fp32), unless that is undefined. The result may reuse the memory of
+// grad_output, which the caller must not use afterwards.
 at::Tensor rms_norm_backward(at::Tensor grad_output, const at::Tensor& input,
                              const at::Tensor& rstd, const at::Tensor& weight,
                              const at::Tensor& weight_gradient, const at::Tensor& residual);

@@ -20,7 +20,7 @@ at::ScalarType wide_of(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Of the tokens' pairs: [B or 1, T, 1, head_dim / 2].
+// The rotations of the tokens' pairs: [B or 1, T, 1, head_dim / 2].
 struct Turns {
   at::Tensor cosine;
   at::Tensor sine;
@@ -84,7 +84,7 @@ void turn_packed(at::Tensor& packed, const Rotary& rotary, Way way) {
   turn(both_of(packed, rotary.heads), turns_of(packed, rotary), way);
 }
 
-// Of one part's heads, whose norm's output had this gradient, in place.
+// In place, for one part's heads: `gradient` is that of the norm's output.
 void norm_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
                    const at::Tensor& weight_gradient, double epsilon) {
   const at::Tensor rstd = rms_norm(input, weight, epsilon).rstd;
@@ -126,7 +126,7 @@ void norm_and_rotate_backward(at::Tensor& gradient, const at::Tensor& packed,
   if (cuda_rotates_normed(packed, heads) && cuda_rotates_normed(gradient, heads)) {
     if (gradients.query.defined())
       return fused_rotate_backward(gradient, &packed, &norms, &gradients, rotary);
-    // The kernel adds them up whether they are wanted or not.
+    // The kernel always sums the weights' gradients, wanted or not.
     const auto fp32 = packed.options().dtype(at::kFloat);
     const at::Tensor query = at::zeros({heads.head_dim}, fp32);
     const at::Tensor key = at::zeros({heads.head_dim}, fp32);

@@ -1,4 +1,4 @@
-// Why a plan does not fit, and what would make it fit.
+// Why a plan does not fit, and which changes would make it fit.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -27,7 +27,7 @@ bool fits_without(const config::Config& config, NvmeStripes stripes, std::size_t
   return swap::weights_within(stripes.room_bytes, stripes.weights, needed_bytes).has_value();
 }
 
-// The paths that are too small for what their weights give them.
+// Text for paths that are too small for the share of their weights.
 std::string more_at_full_paths(const config::Config& config, const NvmeStripes& stripes,
                                std::uint64_t needed_bytes) {
   const double all = std::accumulate(stripes.weights.begin(), stripes.weights.end(), 0.0);
@@ -48,7 +48,7 @@ std::string more_at_full_paths(const config::Config& config, const NvmeStripes& 
          "or add a path on another drive to budget.nvme_paths)";
 }
 
-// Paths of one store each. The plan does not say how much each one is short of.
+// Text for paths with one store each. The plan does not have each path's shortage.
 std::string more_at_any_path(const NvmeStripes& stripes) {
   std::string rooms;
   for (std::size_t i = 0; i < stripes.paths.size(); ++i)
@@ -65,17 +65,16 @@ std::string more_on_drives(const config::Config& config, const NvmeStripes& stri
   if (config.budget.nvme_paths.empty()) return more_at_any_path(stripes);
   if (roomier_weights(stripes, needed_bytes)) {
     if (config.placement.nvme_weights) return "placement.nvme_weights \"auto\"";
-    // The plan chooses them itself once budget.nvme_gib allows the bytes; otherwise it has tried
-    // already.
+    // The plan chooses these weights once budget.nvme_gib permits the bytes; otherwise it has
+    // already tried them.
     if (config.budget.nvme_gib) return "";
   }
   return more_at_full_paths(config, stripes, needed_bytes);
 }
 
-// For a plan that does not fit, and would with this many more bytes on its NVMe paths: how the
-// sentence "it would with ..." continues. budget.nvme_gib is named only where it is what limits the
-// room: otherwise setting it would hide that drives are full until the run begins. Where no path is
-// named, that is what is missing.
+// For a plan that would fit with this many more bytes on its NVMe paths: the end of the sentence
+// "it would with ...". The text has budget.nvme_gib only if that limits the room; otherwise setting
+// it would hide full drives until the run begins. If no path is named, the advice is to add one.
 std::string more_nvme_text(const config::Config& config, const RunPlan& plan,
                            std::uint64_t more_bytes) {
   const std::uint64_t needed_bytes = plan.ranks.of_host(plan.input.budget.nvme + more_bytes);
@@ -95,7 +94,7 @@ bool is_activations(const MemoryLine& line) {
   return line.use == MemoryUse::kActivations || line.use == MemoryUse::kUnitInputs;
 }
 
-// The part of the tier that lacks most.
+// The largest line of the tier with the largest shortage.
 MemoryLine largest_part(const RunPlan& plan) {
   const offload::TierBytes& missing = plan.placement.missing;
   const std::vector<MemoryLine>* lines = &plan.memory.nvme;
@@ -108,18 +107,18 @@ MemoryLine largest_part(const RunPlan& plan) {
   return largest;
 }
 
-// Advice that comes earlier is nearer.
+// Advice with a lower rank comes first.
 struct Advice {
   int rank = 0;
   std::string text;
 };
 
 constexpr int kBudgetRank = 0;   // costs nothing: the machine has it
-constexpr int kLargestRank = 1;  // makes the largest part smaller
+constexpr int kLargestRank = 1;  // reduces the largest part
 constexpr int kOtherRank = 2;
-constexpr int kMachineRank = 3;  // takes another machine
+constexpr int kMachineRank = 3;  // requires another machine
 
-// `before` and `behind` are what the machine needs, around so many GiB.
+// `before` and `behind`: the text before and after the number of GiB that the machine needs.
 Advice budget_advice(const char* key, const char* before, const char* behind, std::uint64_t bytes,
                      std::uint64_t available) {
   if (available == 0 || bytes <= available)
@@ -128,7 +127,7 @@ Advice budget_advice(const char* key, const char* before, const char* behind, st
                             " (there are " + format_bytes(available) + ")"};
 }
 
-// Whether a control group leaves less than the machine has, and this machine's RAM is planned with.
+// Whether a control group leaves less than the machine has, in a plan for this machine's RAM.
 bool is_in_small_group(const RunPlan& plan) {
   const MachineFacts& facts = plan.facts;
   if (!facts.cgroup_limit_bytes || host_free(facts) != facts.cgroup_bytes) return false;

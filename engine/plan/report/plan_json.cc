@@ -105,7 +105,7 @@ Json growth_json(const RunPlan& plan) {
   return json;
 }
 
-// What a simulation knows: times and traffic.
+// The results of a simulation: times and traffic.
 Json metrics_json(const StepMetrics& step) {
   return {{"step", step.step},
           {"step_ms", step.step_ms},

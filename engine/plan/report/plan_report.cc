@@ -20,7 +20,7 @@ void add_tier(std::vector<TextRow>& rows, const std::string& name,
     if (line.bytes > 0) rows.push_back({"  " + line.what, format_bytes(line.bytes)});
 }
 
-// How much of what is on NVMe lies on each of several paths.
+// The bytes on each of several NVMe paths.
 std::string nvme_path_table(const RunPlan& plan) {
   const std::vector<NvmePathShare> shares = nvme_path_shares(plan);
   if (shares.size() < 2) return "";
@@ -123,7 +123,7 @@ std::string ranks_name(const offload::RankGroup& ranks) {
   return std::to_string(ranks.world) + " on " + std::to_string(ranks.hosts()) + " hosts";
 }
 
-// Each rank with as many tokens a step, on fewer of them.
+// Runs with fewer ranks; each rank has the same tokens per step.
 std::string growth_table(const RunPlan& plan) {
   if (plan.growth.empty()) return "";
   std::vector<TextRow> rows = {
@@ -177,7 +177,7 @@ std::string adapters_text(const config::Config& config, const RunPlan& plan) {
 
 std::string gb_per_s(double bytes_per_s) { return decimals(1e-9 * bytes_per_s, 1) + " GB/s"; }
 
-// Who shares what, and what they exchange by; empty: there is one rank.
+// Which resources ranks share, and the links between them; empty: there is one rank.
 std::string ranks_text(const RunPlan& plan) {
   const offload::RankGroup& ranks = plan.ranks;
   if (ranks.is_alone()) return "";
@@ -198,7 +198,7 @@ std::string ranks_text(const RunPlan& plan) {
          (when.estimated ? "as described or assumed" : "measured") + ")\n";
 }
 
-// What the ranks' communication costs.
+// The cost of communication between ranks.
 std::string link_text(const RunPlan& plan) {
   if (plan.ranks.is_alone()) return "";
   const StepPrediction& step = plan.placement.prediction;
@@ -286,7 +286,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   if (!what_if.empty()) text += "\n" + what_if;
   const std::string growth = growth_table(plan);
   if (!growth.empty()) text += "\n" + growth;
-  // It estimates training all parameters.
+  // DeepSpeed's estimator assumes that all parameters are trained.
   if (plan.trains_adapters) return text;
   return text + "\n" + zero_table(plan, cluster);
 }

@@ -1,4 +1,4 @@
-// A RunPlan for people and for programs to read.
+// A RunPlan as text for people and as JSON for programs.
 //
 // Threads: pure functions.
 #pragma once
@@ -18,30 +18,30 @@ struct ClusterShape {  // for DeepSpeed's estimates
   std::uint64_t nodes = 1;
 };
 
-// What lies where, the predicted step and its resources, what would relieve it, what the drives
-// write, and what DeepSpeed's own estimators say: aligned text.
+// Aligned text: the placement, the predicted step and its resources, improvements, the bytes
+// written to drives, and the results of DeepSpeed's own estimators.
 std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster);
-// Likewise, and the steps of a simulation, if there was one.
+// The same as JSON, and the steps of a simulation if there was one.
 std::string plan_json(const config::Config& config, const RunPlan& plan,
                       const ClusterShape& cluster, const std::vector<StepMetrics>& simulated = {});
 
-// The predicted step, one JSON object on a line: what plan_json() has as "prediction".
+// The predicted step, one JSON object on a line: the "prediction" of plan_json().
 std::string prediction_json(const RunPlan& plan);
 
-// What would make the step faster, one JSON array on a line: what plan_json() has as "what_if"; and
-// as aligned text, empty where nothing is known.
+// Changes that would make the step faster. what_if_json(): one JSON array on a line, the "what_if"
+// of plan_json(). The other: aligned text, empty if there are none.
 std::string what_if_json(const RunPlan& plan);
 std::string what_if_table(const RunPlan& plan);
 
 // One or two lines for the log, before the first step.
 std::string plan_summary(const RunPlan& plan);
 
-// What the run takes of each tier, part by part, next to the budgets.
+// The memory of each part of the run on each tier, next to the budgets.
 std::string memory_table(const RunPlan& plan);
 
-// Why nothing fits, what takes most of what is missing, and the nearest settings with which it
-// would: what makes the largest part smaller comes first, and more memory than the machine has is
+// Why nothing fits, what needs most of the missing memory, and the nearest settings with which it
+// would fit. Settings that reduce the largest part come first. More memory than the machine has is
 // never suggested as a setting.
 std::string does_not_fit(const config::Config& config, const RunPlan& plan);
 

@@ -1,4 +1,4 @@
-// The wording of a plan, for its text and its JSON alike.
+// The wording of a plan, shared by its text and its JSON.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ inline constexpr double kSecondsOfADay = 86400;
 inline std::string milliseconds_text(double seconds) { return decimals(1e3 * seconds, 1) + " ms"; }
 inline std::string percent_text(double share) { return decimals(100 * share, 0) + "%"; }
 
-// Rounded up, so that what is asked for is enough.
+// Rounded up, so that the suggested amount suffices.
 inline std::string gib_up_text(std::uint64_t bytes) {
   return decimals(std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10, 1);
 }
@@ -64,20 +64,20 @@ inline const char* change_name(offload::WhatIf::Change change) {
   return "?";
 }
 
-// " of each of 16 ranks"; empty: there is one.
+// " of each of 16 ranks"; empty: there is one rank.
 inline std::string of_each_rank_text(const RunPlan& plan) {
   return plan.ranks.is_alone() ? "" : " of each of " + std::to_string(plan.ranks.world) + " ranks";
 }
 
 struct NvmePathShare {
   std::string path;
-  std::optional<double> share;  // of stripes; nothing: the paths are not striped
+  std::optional<double> share;  // in the stripes; nullopt: paths are not striped
   std::uint64_t bytes = 0;      // of all ranks of a host
   std::optional<std::uint64_t> room_bytes;
   offload::DuplexRates rates;  // alone; 0: not measured
 };
 
-// Of each path that a store lies on, in order.
+// For each path of a store, in order.
 inline std::vector<NvmePathShare> nvme_path_shares(const RunPlan& plan) {
   const NvmeStripes& stripes = plan.stripes;
   const double all = std::accumulate(stripes.weights.begin(), stripes.weights.end(), 0.0);

@@ -13,13 +13,13 @@ namespace {
 constexpr double kGb = 1e9;
 constexpr const char* kFolder = "simulated";
 
-// One pipe for both directions, or one for each, whichever is nearer to the rates with both at
-// once.
+// Uses one pipe for both directions, or one for each, whichever is closer to the measured rates of
+// simultaneous reads and writes.
 aio::SimDrive::Options drive_options(const offload::DuplexRates& rates) {
   const double in = rates.in_bytes_per_s;
   const double out = rates.out_bytes_per_s;
   const double both = rates.in_both_bytes_per_s + rates.out_both_bytes_per_s;
-  const double one_pipe = 4 / (1 / in + 1 / out);  // taking turns
+  const double one_pipe = 4 / (1 / in + 1 / out);  // reads and writes take turns
   return {.read_gb_per_s = in / kGb,
           .write_gb_per_s = out / kGb,
           .half_duplex = both > 0 && both < (one_pipe / 2 + in + out) / 2,
@@ -27,7 +27,7 @@ aio::SimDrive::Options drive_options(const offload::DuplexRates& rates) {
           .keep_data = false};
 }
 
-// As a computed image would be; its content does not matter.
+// Seals the record like a computed one; its content does not matter.
 void seal(swap::RecordImage& image, std::uint64_t generation) {
   image.begin_seal(generation);
   image.finish_seal();
@@ -88,7 +88,7 @@ Status SimulatedDrives::make_state(const Options& options) {
   return {};
 }
 
-// One that reads, and behind it one that writes.
+// A line for reads, followed by one for writes.
 Status SimulatedDrives::make_lines(const std::vector<swap::RecordSpec>& records, const char* run,
                                    Transfer first, std::unique_ptr<swap::StateStore>& store,
                                    std::unique_ptr<aio::PinnedPool>& pool) {

@@ -1,12 +1,12 @@
 // SimulatedDrives: the NVMe traffic of training steps on a drive in virtual time. The traffic is
 // the run's own: a StateStore and a SwapPipeline read and write the records of the optimizer's
-// state through IoQueues with the run's block size and queue depth; behind them is a SimDrive with
-// the measured rates, which keeps no data. Units' parameters are whole records of a second store,
-// their inputs are some records each of a third.
+// state through IoQueues with the run's block size and queue depth. Their backend is a SimDrive
+// with the measured rates, which stores no data. Each unit's parameters are one record of a second
+// store; its inputs are several records of a third.
 //
-// Memory:  the pipeline's buffers, as the run would have; and one each to read and to write
-//          parameters, and inputs.
-// Threads: that of the loop.
+// Memory:  the pipeline's buffers, as in the run; and one buffer each for reading and for writing
+//          parameters, and the same for inputs.
+// Threads: the loop's.
 // Errors:  those of the store and the pipeline.
 #pragma once
 
@@ -36,38 +36,38 @@ class SimulatedDrives {
     std::uint64_t state_chunk_bytes = 1 << 20;
     swap::SwapPipeline::Options swap;
     std::vector<swap::RecordSpec> params;  // by unit; may be empty
-    std::vector<swap::RecordSpec> inputs;  // of units whose inputs are spilled, in their order
-    int inputs_of_unit = 0;                // records
-    std::vector<int> spilled;              // by unit: which of those it is
+    std::vector<swap::RecordSpec> inputs;  // of units whose inputs are spilled, in unit order
+    int inputs_of_unit = 0;                // records per unit
+    std::vector<int> spilled;              // by unit: its index among the spilled units
   };
-  // Every record has been written once, by then.
+  // Returns after every record was written once.
   static Result<std::unique_ptr<SimulatedDrives>> create(aio::VirtualLoop& loop,
                                                          const Options& options);
   ~SimulatedDrives();
   SimulatedDrives(const SimulatedDrives&) = delete;
   SimulatedDrives& operator=(const SimulatedDrives&) = delete;
 
-  // All records of state are expected once more, as in backward.
+  // Expects all records of state again, as at the start of backward.
   void announce();
-  // The next one, once it has been read.
+  // The next record, once it has been read.
   Result<swap::SwapPipeline::Loan> next() { return pipeline_->next(); }
-  // As if it had been computed.
+  // Writes the record back, without computing it.
   void write(swap::SwapPipeline::Loan loan);
-  // Until every write has ended.
+  // Waits for all writes.
   Status drain();
 
-  // Each one at a time.
+  // At most one transfer of each kind may be in progress.
   enum class Transfer : std::uint8_t { kReadParams, kWriteParams, kReadInputs, kWriteInputs };
   static constexpr std::size_t kTransfers = 4;
   void transfer(Transfer what, int unit, std::function<void()> done);
-  const Status& status() const { return status_; }  // the first transfer that failed
+  const Status& status() const { return status_; }  // of the first failed transfer
 
   bool busy() const { return drive_->ops_in_flight() > 0; }
   std::uint64_t bytes_read() const { return bytes_read_ + swap_stats().bytes_read; }
   std::uint64_t bytes_written() const { return bytes_written_ + swap_stats().bytes_written; }
 
  private:
-  // Records one after another.
+  // Transfers records one after another.
   struct Line {
     SimulatedDrives* owner = nullptr;
     swap::StateStore* store = nullptr;
@@ -92,7 +92,7 @@ class SimulatedDrives {
   }
   static void on_record_done(swap::RecordIo& io, void* context) noexcept;
 
-  // In the order of their dependencies.
+  // Ordered by dependency.
   std::unique_ptr<aio::SimDrive> drive_;
   std::unique_ptr<aio::IoQueue> reads_;
   std::unique_ptr<aio::IoQueue> writes_;

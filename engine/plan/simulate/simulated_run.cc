@@ -30,7 +30,7 @@ constexpr std::array<TraceTrack, offload::kResources> kTracks = {
 constexpr ResourceRates::Mask kDrives = 1U << static_cast<unsigned>(Resource::kDriveRead) |
                                         1U << static_cast<unsigned>(Resource::kDriveWrite);
 
-// As a run's trace has them; nullptr: the task is no phase of a unit.
+// The phase in a run's trace; nullptr: the task is not a phase of a unit.
 const char* phase_of(offload::StepTask kind) {
   using Kind = offload::StepTask;
   switch (kind) {
@@ -132,7 +132,7 @@ class Simulation {
     return options;
   }
 
-  // Of units whose inputs are spilled, a record for each micro-batch of a wave.
+  // Adds a record for each micro-batch of a wave, for units whose inputs are spilled.
   void add_inputs(SimulatedDrives::Options& options) const {
     options.inputs_of_unit = static_cast<int>(plan_.input.step.waves.of_a_wave);
     int spilled = 0;
@@ -159,12 +159,12 @@ class Simulation {
     return origin_ns_ + static_cast<std::int64_t>(std::ceil(time_s * 1e9));
   }
 
-  // The schedule up to the loop's time.
+  // Advances the schedule to the loop's time.
   void catch_up() {
     schedule().advance_to(now_s(), drives_ != nullptr && drives_->busy() ? kDrives : 0);
   }
 
-  // After something has begun or ended: what follows from it, and when to look again.
+  // After an event: starts what follows from it, and schedules the next look.
   void go_on() {
     begin_transfers();
     note_steps();
@@ -172,7 +172,7 @@ class Simulation {
     const double next_s = schedule().next_end_s();
     if (!std::isfinite(next_s)) return;
     loop_.schedule_at(ns_of(next_s), [this, turn] {
-      if (turn != turn_) return;  // something else has happened in the meantime
+      if (turn != turn_) return;  // another event has happened in the meantime
       catch_up();
       go_on();
     });
@@ -187,8 +187,8 @@ class Simulation {
 
   // ---- drives
 
-  // Like the run: all of a step's state is announced when backward begins, and read as buffers
-  // allow; parameters and inputs one after another.
+  // All of a step's state is announced when backward begins, and read as buffers permit, as in the
+  // run. Parameters and inputs are transferred one after another.
   void begin_transfers() {
     const TaskId state = schedule().begun_outside(Stream::kStateReads);
     if (state != offload::kNoTask && announced_ < graph_.records().size() &&
@@ -214,7 +214,7 @@ class Simulation {
     });
   }
 
-  // One record, as NvmeState handles it, with virtual time in place of AdamW.
+  // Updates one record as NvmeState does, with virtual time instead of AdamW.
   Status update(const StepGraph::RecordTasks& tasks) {
     SLUICE_RETURN_IF_ERROR(
         run_until([&] { return schedule().waits_only_for(tasks.computed, tasks.read); }));
@@ -227,7 +227,7 @@ class Simulation {
     return drives_->status();
   }
 
-  // ---- what comes out
+  // ---- results
 
   struct Ended {
     std::uint64_t bytes_read = 0;
@@ -283,8 +283,8 @@ class Simulation {
     metrics.loss = std::numeric_limits<double>::quiet_NaN();
     metrics.step_ms = 1e3 * (end_s - begin_s);
     metrics.tokens_per_s = static_cast<double>(plan_.tokens_per_step) / (end_s - begin_s);
-    // It lasts until the head is done; what it waited for updates, before its units or before all
-    // of them, is no part of it in a run's metrics either.
+    // Forward lasts until the head is done. The time for which it waited for updates is not part of
+    // it, as in a run's metrics.
     metrics.forward_ms = 1e3 * std::max(0.0, forward_s - exposed_s);
     metrics.backward_ms = 1e3 * (end_s - begin_s - forward_s);
     metrics.update_ms = 1e3 * (schedule().times(marks.gates.back()).end_s - begin_s);
@@ -310,7 +310,7 @@ class Simulation {
   std::unique_ptr<SimulatedDrives> drives_;
   std::int64_t origin_ns_ = 0;
   std::uint64_t turn_ = 0;
-  std::size_t announced_ = 0;  // records, of all steps
+  std::size_t announced_ = 0;  // records, over all steps
   std::array<TaskId, SimulatedDrives::kTransfers> begun_ = {offload::kNoTask, offload::kNoTask,
                                                             offload::kNoTask, offload::kNoTask};
   std::vector<Ended> ended_;  // by step

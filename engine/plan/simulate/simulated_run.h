@@ -1,15 +1,15 @@
-// A planned run in virtual time: some steps of the run's schedule, with the traffic of its drives
-// on a simulated drive (simulated_drives.h) and a GPU, a bus and a CPU as the step model has them
-// (StepGraph, FluidSchedule). The output is what a real run shows: metrics of each step, and a
-// trace with the names of a real one.
+// Simulates a planned run in virtual time: some steps of the run's schedule. The drives' traffic
+// goes to a simulated drive (simulated_drives.h); GPU, bus and CPU follow the step model
+// (StepGraph, FluidSchedule). The output is that of a real run: metrics of each step, and a trace
+// with a real trace's names.
 //
-// How it differs from predict_step(): reads and writes of state follow the pipeline's own
-// decisions, block by block, with the drive's latency and turns, rather than flowing like a fluid.
+// The difference to predict_step(): reads and writes of state follow the pipeline's own decisions,
+// block by block, with the drive's latency and alternation, instead of flowing like a fluid.
 //
-// Memory:  the run's swap buffers; no state. The seconds of a step with NVMe are simulated in about
-//          as many milliseconds for each GB that is moved.
+// Memory:  the run's swap buffers; no state. A step with NVMe that takes N seconds is simulated in
+//          about N milliseconds for each GB that is moved.
 // Threads: one.
-// Errors:  kInvalidArgument where a resource that the plan needs has no speed.
+// Errors:  kInvalidArgument if a resource that the plan needs has no speed.
 #pragma once
 
 #include <vector>
@@ -23,11 +23,11 @@
 namespace sluice::engine {
 
 struct SimulationOptions {
-  int steps = 3;              // after one that is not reported: the first begins with idle drives
+  int steps = 3;              // after one that is not reported, since it starts with idle drives
   TraceLog* trace = nullptr;  // started; its names are the plan's, which must outlive it
 };
 
-// As many as steps; their loss is NaN.
+// The metrics of each step; their loss is NaN.
 Result<std::vector<StepMetrics>> simulate_run(const config::Config& config, const RunPlan& plan,
                                               const SimulationOptions& options);
 

@@ -30,8 +30,8 @@ TEST(FetchLimits, FollowTheKeys) {
       {"two blocks and a half ahead", {0, 250, kMuch, 0}, 2, 4, 0},
       {"no bucket", {0, 0, kMuch, 0}, 1, 3, 1},
       {"a bucket below a block", {0, kBlock - 1, kMuch, 0}, 1, 3, 1},
-      // The last block is used again when head and embedding have been, the one before after two
-      // blocks more.
+      // The last block is used again after head and embedding, the block before it two blocks
+      // later.
       {"reuse just not of the last block", {0, kBlock, kMuch, 509}, 1, 3, 0},
       {"reuse of four blocks", {0, kBlock, kMuch, 510 + 6 * kBlock}, 1, 4, 0},
       {"reuse just not of a fifth", {0, kBlock, kMuch, 510 + 8 * kBlock - 1}, 1, 4, 0},
@@ -55,8 +55,8 @@ TEST(FetchLimits, FollowTheKeys) {
   }
 }
 
-// Whatever is asked for: a successor can be copied while a block computes, and what is fetched
-// ahead fits beside it.
+// For any request a successor can be copied while a block computes, and blocks that are fetched
+// ahead fit in addition.
 TEST(FetchLimits, LeaveRoomForABlockAndItsSuccessor) {
   for (const int blocks : {1, 2, 3, 48}) {
     for (const std::int64_t bucket : {std::int64_t{0}, std::int64_t{350}, kMuch}) {

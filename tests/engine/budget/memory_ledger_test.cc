@@ -1,4 +1,4 @@
-// The ledger counts what the parts of a run take, whatever the placement.
+// The ledger counts what the parts of a run take, for any placement.
 #include "engine/budget/memory_ledger.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
   std::vector<UnitPlacement> some_places() {
     std::vector<UnitPlacement> places = random_.of(model_, spec_.on_gpu);
     if (spec_.ranks.world == 1) return places;
-    // Of the rank's shards.
+    // For the rank's shards.
     for (int unit = 0; unit < model_.units(); ++unit) {
       UnitPlacement& place = places[static_cast<std::size_t>(unit)];
       const std::uint64_t elements = spec_.shard(unit).elements;
@@ -65,7 +65,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
     return places;
   }
 
-  // What each part says that it takes when it is made with these options.
+  // The bytes that each part reports when it is created with these options.
   void expect_parts(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
     const auto params = offload::ParamOffloader::memory_plan(plan.params.options);
     ASSERT_TRUE(params.ok()) << params.error().message();
@@ -115,7 +115,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
                   spill.units.size() * unit_bytes);
   }
 
-  // Where several ranks gather what is trained, and what comes of a base in 8 bits.
+  // For several ranks that gather trained parameters, and for a base in 8 bits.
   void expect_slots_of_the_host(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
     const offload::ElementType type = plan.types.compute();
     std::uint64_t slots = 0;
@@ -147,7 +147,7 @@ TEST_P(MemoryLedgerTest, CountsWhatEachPartTakes) {
   }
 }
 
-// What a planner chose is what the run does, and settling it again changes nothing.
+// The run does what the planner chose, and settling it again changes nothing.
 TEST_P(MemoryLedgerTest, SettlesPlacesForGood) {
   SCOPED_TRACE("seed " + std::to_string(seed_));
   for (int round = 0; round < 20 && !HasFailure(); ++round) {
@@ -181,7 +181,7 @@ const std::vector<std::string> kUntied = {"model.preset=qwen2.5-7b"};
 const std::vector<std::string> kInt8 = {"recipe.lora.base_bits=8"};
 const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
 
-// What a vocabulary of 152,064 rows takes when the host updates all of it.
+// The memory for a vocabulary of 152,064 rows that the host updates completely.
 TEST(GpuPlan, NoStageIsSizedByAVocabularyAndItsEndsTakeTurns) {
   const ModelLayout model = configured_layout(planned_config(kUntied), /*on_gpu=*/true);
   const int head = model.head();

@@ -1,4 +1,4 @@
-// What plans say of parameters: raised keys, read-ahead, slots that fit.
+// What plans say about parameters: raised keys, read-ahead, slots that fit.
 #include "engine/budget/param_plan.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(ParamPlan, RaisesWhatIsTooSmallForTheModelAndSaysSo) {
                                                "zero_optimization.offload_param.buffer_count=1",
                                                "zero_optimization.offload_param.max_in_cpu=20",
                                                "zero_optimization.stage3_prefetch_bucket_size=5"}));
-  // A block of width 32: 12 x 32^2 and 13 vectors of 32, with gaps to 128 behind them.
+  // A block of width 32: 12 x 32^2 and 13 vectors of 32, each padded to a multiple of 128.
   EXPECT_THAT(
       plan.notes,
       ElementsAre(HasSubstr("offload_param.buffer_size 10"),
@@ -100,7 +100,7 @@ TEST(ParamPlan, RaisesTheBuffersOfStateOnNvme) {
   EXPECT_THAT(plan_of(on_nvme).notes, Contains(HasSubstr("offload_optimizer.buffer_count 1")));
 }
 
-// Units take turns; what the head adds up for the embedding's parameter is there beside them.
+// Units take turns; the head's sum for the embedding's parameter has memory of its own.
 TEST(GradientAccumulators, AreSharedButForSumsOfWhatIsBorrowed) {
   const ModelLayout model =
       configured_layout(SmallConfig({"run.device=cpu"}).config(), /*on_gpu=*/false);

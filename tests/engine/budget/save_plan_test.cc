@@ -1,4 +1,4 @@
-// When a run saves, and what its start says where the checkpoints do not fit.
+// When a run saves, and its warning at the start if the checkpoints do not fit.
 #include "engine/budget/save_plan.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ TEST_F(SavePlanTest, SaysWhatDoesNotFitAndWhatWould) {
             "anyway");
   needs_.free_bytes = 150 * kGiB;  // not even two fit
   EXPECT_THAT(warning(), Not(HasSubstr("run.keep_last=")));
-  needs_.free_bytes = 30 * kGiB;  // less than the others take
+  needs_.free_bytes = 30 * kGiB;  // less than the others need
   EXPECT_THAT(warning(), HasSubstr("its other saves fail once the disk is full"));
 }
 
@@ -84,7 +84,7 @@ TEST_F(SavePlanTest, NeedsNoRoomForCheckpointsThatWillBeReplaced) {
   expect_room_for(1);
   needs_.complete_checkpoints = 1;
   expect_room_for(2);
-  needs_.complete_checkpoints = 9;  // more than are kept: they go after the next one
+  needs_.complete_checkpoints = 9;  // more than are kept: removed after the next save
   expect_room_for(1);
 }
 
@@ -112,12 +112,12 @@ TEST_F(SavePlanTest, KeepsAllByTimeWhereThereIsRoomForAWeekOrForAllThatAreKnown)
   run_.checkpoint_every_steps = 4;
   expect_room_for(7 * 24 * 2 + 250);
   run_.checkpoint_every_steps = 0;
-  needs_.step_s = 3.6;  // an hour in all: two by time, and one at the end
+  needs_.step_s = 3.6;  // an hour in total: two by time, and one at the end
   EXPECT_EQ(plan().every_minutes, 30);
   expect_room_for(3);
 }
 
-// Whatever is not known, there is no more than one a step.
+// Even if some values are unknown, there is at most one per step.
 TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanThereAreStepsLeft) {
   run_.keep_last_checkpoints = 0;
   run_.steps = 10;
@@ -177,7 +177,7 @@ TEST(SaveClock, CountsFromTheEndOfTheLastSaveWhateverItWasFor) {
   EXPECT_TRUE(clock.is_due(99, 30 * kMinuteNs));
   EXPECT_TRUE(clock.is_due(100, kMinuteNs));  // by steps
   clock.save_began();
-  // By time not while one goes on, however long it takes; by steps it is waited for.
+  // No save by time while one is running, however long it takes; a save by steps waits for it.
   EXPECT_FALSE(clock.is_due(101, 300 * kMinuteNs));
   EXPECT_TRUE(clock.is_due(200, 300 * kMinuteNs));
   clock.save_ended(300 * kMinuteNs);

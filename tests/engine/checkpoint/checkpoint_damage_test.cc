@@ -1,5 +1,5 @@
-// A checkpoint whose bytes are not the ones that were written - one bit, one chunk, a file - is
-// found out by loading it and by verifying it, and neither changes anything.
+// A checkpoint with damaged bytes - one bit, one chunk, a file - is detected by loading and by
+// verifying it, and neither changes anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ constexpr std::uint64_t kSlowness = sweep_stride(23);
 constexpr const char* kPath = "/run/checkpoints/step-000000012";
 constexpr std::uint64_t kChunkBytes = 4096;
 
-// A model so small that every bit can be tried: two shards, chunks to spare.
+// A model so small that every bit can be tried: two shards, several chunks.
 std::vector<TensorSpec> small_parameters() {
   return {{"wte.weight", DType::kF32, {40, 33}},
           {"h.0.bias", DType::kF32, {700}},
@@ -47,7 +47,7 @@ class DamagedCheckpoint : public testing::Test {
     if (path == kPath) manifest_ = *read_checkpoint_manifest(*queue_, kPath);
   }
 
-  // All of it, through a fresh reader.
+  // Loads everything through a new reader.
   Status load() {
     SLUICE_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::open(*queue_, kPath, {}));
     const auto parameters = small_parameters();
@@ -74,10 +74,10 @@ class DamagedCheckpoint : public testing::Test {
     ASSERT_OK(queue_->read(file, bit / 8, {&byte, 1}));
     byte ^= static_cast<std::byte>(1U << (bit % 8));
     ASSERT_OK(queue_->write(file, bit / 8, {&byte, 1}));
-    ASSERT_OK(file.finish());  // the padding that writing brought
+    ASSERT_OK(file.finish());  // removes the padding
   }
 
-  // Both say that this file is not as it was, and loading says it first.
+  // Both report that this file has changed; loading reports it first.
   void expect_found(const std::string& name, std::optional<std::uint64_t> byte = std::nullopt) {
     const auto report = verify_checkpoint(*queue_, kPath, {});
     ASSERT_OK(report);
@@ -91,7 +91,7 @@ class DamagedCheckpoint : public testing::Test {
       EXPECT_LE(damage.end_bytes, damage.begin_bytes + kChunkBytes);
     }
     const Status loaded = load();
-    if (name == kWeightIndexName) {  // for other programs: no load needs it
+    if (name == kWeightIndexName) {  // for other programs: loading does not need it
       ASSERT_OK(loaded);
       return;
     }
@@ -202,7 +202,7 @@ TEST_F(DamagedCheckpoint, IsFoundByTwoChunksThatChangedPlaces) {
   EXPECT_OK(load());
 }
 
-// Where bytes alone would not tell, their place does.
+// If the bytes are equal, their place differs.
 TEST_F(DamagedCheckpoint, IsFoundByThePlaceOfEqualChunks) {
   const std::vector<std::byte> zeros(kChunkBytes);
   const std::uint64_t here = checkpoint_hash(zeros, {.file = 1, .offset_bytes = 4096});
@@ -272,7 +272,7 @@ TEST_F(DamagedCheckpoint, ListsEveryDamagedRangeAtOnce) {
   EXPECT_EQ(report->damaged[3].file, "exp_avg_sq-00002-of-00002.safetensors");
 }
 
-// Sound files of a manifest that was made up: its words are held against the files.
+// Valid files with a made-up manifest: it is compared with the files.
 TEST_F(DamagedCheckpoint, IsFoundByAManifestThatSpeaksOfAnotherModel) {
   CheckpointManifest manifest = manifest_;
   manifest.elements += 1;

@@ -1,6 +1,6 @@
-// Saving, replacing, pruning and loading with the power lost, and with a failure injected, at every
-// one of their operations. Whatever remains, the newest checkpoint that counts is the old one or
-// the new one with exactly its bits, everything that counts is whole, and the next save works.
+// Saves, replaces, prunes and loads with a power loss, and with an injected failure, at each of
+// their operations. In every case the newest valid checkpoint is the old one or the new one with
+// exactly its bits, all valid checkpoints are whole, and the next save works.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,12 +33,12 @@ Status save_step(aio::IoQueue& queue, const Save& save) {
   return save_checkpoint(queue, CheckpointFolder(queue, kFolder).path_of(save.step), save);
 }
 
-// One thing that a run does with its checkpoints, what is there before, and what must count after.
+// An operation on checkpoints, the state before it, and the valid state after it.
 struct Scenario {
   const char* name;
   std::vector<Save> before;
   std::function<Status(aio::IoQueue&)> act;
-  std::uint64_t old_version;  // of the newest one before; 0: there is none
+  std::uint64_t old_version;  // version of the newest one before; 0: none
   std::uint64_t new_version;  // after
 };
 
@@ -73,7 +73,7 @@ std::vector<Scenario> scenarios() {
   };
 }
 
-// How many positions the quick suites pass over: those of several writers are many.
+// Strides between positions in the quick suites: those of several writers have many.
 std::array<std::uint64_t, 5> strides() { return {1, 1, 1, 1, 5}; }
 
 struct Machine {
@@ -87,7 +87,7 @@ struct Machine {
   aio::SimDrive drive{loop, {}};
 };
 
-// The version that counts on a machine that works again; 0: none.
+// The newest valid version on a machine that works again; 0: none.
 std::uint64_t newest_version(aio::IoQueue& queue) {
   const auto newest = CheckpointFolder(queue, kFolder).newest();
   EXPECT_OK(newest);
@@ -101,7 +101,7 @@ void expect_all_whole(aio::IoQueue& queue) {
   const auto entries = CheckpointFolder(queue, kFolder).list();
   ASSERT_OK(entries);
   for (const CheckpointEntry& entry : *entries) {
-    // Whatever is not whole is known as what was cut short here, and needs nobody to judge it.
+    // Everything incomplete is recognised as an interrupted save, without a user's help.
     ASSERT_NE(entry.complete(), entry.leftover) << entry.status.error().message();
     if (!entry.complete()) continue;
     const auto report = verify_checkpoint(queue, entry.path, {});
@@ -110,7 +110,7 @@ void expect_all_whole(aio::IoQueue& queue) {
   }
 }
 
-// The next start of the program. Returns the version it found.
+// The next start of the program. Returns the version that it found.
 std::uint64_t start_again(aio::IoBackend& backend, const Scenario& scenario, const Status& told) {
   const auto queue = make_queue(backend);
   const std::uint64_t found = newest_version(*queue);
@@ -138,7 +138,7 @@ std::uint64_t start_again(aio::IoBackend& backend, const Scenario& scenario, con
 class QuietLog {
  public:
   QuietLog() {
-    log::set_sink([](log::Level, std::string_view) {});  // retries are warned about
+    log::set_sink([](log::Level, std::string_view) {});  // retries cause warnings
   }
   ~QuietLog() { log::set_sink({}); }
   QuietLog(const QuietLog&) = delete;
@@ -185,8 +185,7 @@ void lose_power_at_every_operation(const Scenario& scenario, std::uint64_t seeds
   EXPECT_TRUE(losses > found_new || scenario.old_version == scenario.new_version);
 }
 
-// `run` is given a plan, and says whether it harmed anything; it is called until nothing is left to
-// harm.
+// Calls `run` with one plan after another until it reports that a plan had nothing to harm.
 void fail_at_every_operation(const char* name, std::uint64_t stride,
                              const std::function<bool(const FaultPlan&)>& run) {
   const QuietLog quiet;
@@ -243,7 +242,7 @@ void fail_load(std::uint64_t stride, int writers) {
     Machine machine(saved);
     FaultBackend faults(machine.drive, plan);
     const auto queue = make_queue(faults);
-    // What it hands out is compared, whether or not a later range fails.
+    // Ranges that it returns are compared, whether or not a later range fails.
     const auto version = load_checkpoint(*queue, "/run/checkpoints/step-000000006");
     ++(version.ok() ? done : failed);
     if (!version.ok()) {
@@ -259,7 +258,7 @@ void fail_load(std::uint64_t stride, int writers) {
   EXPECT_GT(done, 0);
 }
 
-// A replacement that a kill left whole is settled before the next checkpoint is begun.
+// A replacement that a kill left whole is completed before the next checkpoint begins.
 TEST(CheckpointFaults, SettlesAReplacementThatWasCutOff) {
   const Scenario over = scenarios()[2];
   Machine machine(over);

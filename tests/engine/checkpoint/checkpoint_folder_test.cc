@@ -1,4 +1,4 @@
-// Which checkpoints a run has, which one is the newest, and which ones go.
+// Which checkpoints a run has, which one is the newest, and which ones are removed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class CheckpointList : public testing::Test {
   void put(const std::string& path, const std::string& text) {
     ASSERT_OK(aio::write_small_file(*queue_, path, text));
   }
-  // As a program of a later version writes it: the checksum is right.
+  // Like a file of a later program version: the checksum is right.
   void set_version(std::int64_t step, int version) {
     const std::string path = folder_.path_of(step) + "/checkpoint.json";
     auto content =
@@ -102,7 +102,7 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   EXPECT_EQ(folder_.later_than(4)->size(), 2U);
 }
 
-// An older checkpoint is not what "the newest" means because that cannot be read.
+// If the newest checkpoint cannot be read, an older one does not become "the newest".
 TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   for (const std::int64_t step : {1, 2}) save(step);
   const std::string manifest = folder_.path_of(2) + "/checkpoint.json";
@@ -131,7 +131,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("exp_avg-00001-of-00004.safetensors"));
 }
 
-// rsync writes under temporary names, and may have come to no file's end yet.
+// rsync writes under temporary names, and may not have completed any file yet.
 TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
   save(1);
   for (const std::string& name : {folder_.path_of(2), folder_.path_of(3) + ".new"}) {
@@ -168,7 +168,7 @@ TEST_F(CheckpointList, IsPrunedToTheNewestCompleteOnes) {
   EXPECT_EQ(folder_.prune(0).error().code(), ErrorCode::kInvalidArgument);
 }
 
-// As a removal leaves it that could delete nothing.
+// The state after a removal that could delete nothing.
 TEST_F(CheckpointList, IsPrunedOfWhatARemovalThatFailedHasLeft) {
   for (const std::int64_t step : {1, 2, 3, 4}) save(step);
   const std::string manifest = folder_.path_of(2) + "/checkpoint.json";
@@ -189,7 +189,7 @@ TEST_F(CheckpointList, IsPrunedOfNothingLaterAndOfNothingThatCannotBeRead) {
 
 TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
   save(1);
-  for (const std::int64_t step : {2, 3}) {  // as a removal leaves it that was cut short
+  for (const std::int64_t step : {2, 3}) {  // the state after an interrupted removal
     save(step);
     const std::string manifest = folder_.path_of(step) + "/checkpoint.json";
     ASSERT_OK(drive_.files().rename(manifest, manifest + ".removed"));
@@ -212,7 +212,7 @@ TEST_F(CheckpointList, IsCleanedOfLeftoversAndOfNothingElse) {
   EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
 }
 
-// Whatever is asked for: a folder that is being copied, a damaged one, one of a newer version.
+// For any request: a folder that is being copied, a damaged one, one of a newer version.
 TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
   for (const std::int64_t step : {1, 2, 3, 4}) save(step);
   ASSERT_OK(drive_.files().remove(folder_.path_of(1) + "/checkpoint.json"));  // not copied yet
@@ -238,7 +238,7 @@ TEST_F(CheckpointList, KeepsWhatCannotBeReadWhateverIsRemoved) {
   EXPECT_EQ(content(), before);
 }
 
-// A run that has come this far has to save: what lies in the way gets another name.
+// A run that has come this far has to save: entries in the way get another name.
 TEST_F(CheckpointList, SetsAsideWhatIsInTheWayOfASave) {
   save(1);
   set_version(1, 99);
@@ -264,7 +264,7 @@ TEST_F(CheckpointList, SetsLaterOnesAsideInAFolderOfTheirOwn) {
     for (const std::int64_t step : {1, 2, 3}) {
       if (life == 1 || step > 1) save(step);
     }
-    set_version(3, 99);  // whatever it is
+    set_version(3, 99);  // also an unreadable one
     const auto aside = folder_.set_aside(*folder_.later_than(1), 1);
     ASSERT_OK(aside);
     EXPECT_EQ(*aside,
@@ -299,7 +299,7 @@ TEST_F(CheckpointList, LosesOneThatIsRemovedTwice) {
   EXPECT_THAT(names(), IsEmpty());
 }
 
-// What a killed save left is in nobody's way.
+// The remains of a killed save hinder nothing.
 TEST_F(CheckpointList, TakesASaveWhereOneWasCutOff) {
   save(1);
   ASSERT_OK(drive_.files().rename(folder_.path_of(1), folder_.path_of(1) + ".new"));
@@ -312,7 +312,7 @@ TEST_F(CheckpointList, TakesASaveWhereOneWasCutOff) {
   EXPECT_EQ(drive_.files().list(folder_.path_of(1))->size(), 3 * 4 + 2U);
 }
 
-// As where the drive that a link leads to is not mounted, or does not answer.
+// For example if a link leads to a drive that is not mounted or does not answer.
 TEST(CheckpointSearch, ThatFailsIsNotAnEmptyFolder) {
   const aio::TemporaryFolder temporary;
   const auto backend = aio::make_backend_or_die(aio::BackendKind::kPosix);

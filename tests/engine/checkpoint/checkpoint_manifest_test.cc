@@ -1,5 +1,4 @@
-// checkpoint.json: what is written is read, and nothing else is; damaged and hostile texts give a
-// sentence.
+// checkpoint.json: exactly what is written is accepted; damaged and hostile texts give a sentence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -104,7 +103,7 @@ TEST(CheckpointManifest, NamesWhatItsReadersMustKnow) {
   ASSERT_FALSE(newer.ok());
   EXPECT_EQ(newer.error().code(), ErrorCode::kNewerVersion);
   EXPECT_THAT(newer.error().message(), HasSubstr("it needs \"experts\""));
-  // Without what it has, it is not what a program writes.
+  // A manifest must list every feature that it uses.
   for (const std::size_t left_out : {0U, 1U}) {
     content = content_of(manifest);
     content["features"].erase(left_out);
@@ -112,7 +111,7 @@ TEST(CheckpointManifest, NamesWhatItsReadersMustKnow) {
   }
 }
 
-// Versions 1 to 8 had keys where they were needed alone.
+// Versions 1 to 8 had these keys only where they were needed.
 TEST(CheckpointManifest, OfEarlierVersionsIsRead) {
   const auto earlier = [](nlohmann::json content, int version) {
     content["version"] = version;
@@ -143,7 +142,7 @@ TEST(CheckpointManifest, OfEarlierVersionsIsRead) {
   EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(first) + " ").ok());
 }
 
-// As programs wrote them when these versions were the newest; only the configuration's text was
+// Real files of programs for which these versions were the newest; only the configuration's text is
 // left out.
 TEST(CheckpointManifest, WrittenByEarlierProgramsIsRead) {
   const auto read = [](int version) {
@@ -190,7 +189,7 @@ TEST(CheckpointManifest, KeepsTheFamilyAndItsNumbers) {
   manifest.state.run.family = "other";
   manifest.state.run.family_numbers = {{"theta", 0.1}};
   EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
-  // Of another family, or the same with another number, it is another run's.
+  // A shape of another family, or with another number, belongs to another run.
   const StoredRun stored = manifest.state.run;
   StoredRun now = stored;
   EXPECT_THAT(run_differences(stored, now), testing::IsEmpty());
@@ -210,7 +209,7 @@ TEST(CheckpointManifest, KeepsTheOrderOfSums) {
   const auto laneless = parse_checkpoint_manifest(swap::to_sealed_text(content));
   ASSERT_FALSE(laneless.ok());
   EXPECT_THAT(laneless.error().message(), HasSubstr("in 0 lanes and 3 rounds"));
-  // A run continues from one of another order: only its last bits may differ from that one's.
+  // A run may continue from a checkpoint of another order: only its last bits may differ.
   EXPECT_THAT(run_differences(test_manifest().state.run, manifest.state.run), testing::IsEmpty());
 }
 
@@ -254,7 +253,7 @@ TEST(CheckpointManifest, KeepsAdapters) {
   }
 }
 
-// Each with a right checksum: what the seal does not find has to be found by looking.
+// Each has a valid checksum: what the seal cannot detect, the parser must.
 TEST(CheckpointManifest, RefusesWhatCannotBe) {
   const auto refusal = [](const std::function<void(nlohmann::json&)>& change,
                           ErrorCode code = ErrorCode::kCorrupt) {
@@ -363,8 +362,8 @@ void expect_sentence(const Error& error) {
   EXPECT_EQ(error.message().find('\n'), std::string::npos) << error.message();
 }
 
-// Through the file, as a load sees it. Half with a checksum that fits, so that the content is
-// looked at.
+// Goes through the file, like a load. Half of the texts get a valid checksum, so that their content
+// is parsed.
 void fuzz(int inputs, std::uint64_t seed) {
   std::cout << "seed " << seed << "\n";
   swap::SealedJsonMutator mutator(seed);
@@ -382,10 +381,10 @@ void fuzz(int inputs, std::uint64_t seed) {
     ASSERT_OK(aio::write_small_file(*queue, "/run/step/checkpoint.json", text));
     const auto manifest = read_checkpoint_manifest(*queue, "/run/step");
     if (manifest.ok()) {
-      ++unchanged;  // or says something else that could be
+      ++unchanged;  // or has other valid content
       if (swap::parse_sealed_text(text)->at("version") == 9) {
         EXPECT_EQ(to_text(*manifest), text);
-      } else {  // as an earlier version said it
+      } else {  // in the form of an earlier version
         EXPECT_EQ(*parse_checkpoint_manifest(to_text(*manifest)), *manifest);
       }
       EXPECT_TRUE(sealed || text == whole);

@@ -1,6 +1,6 @@
-// A checkpoint that several writers have written at once: it comes back bit for bit, whatever its
-// readers ask for and in whatever order; a part that is missing, damaged or of another checkpoint
-// is found out before any of it is used; and it counts only when every part is there.
+// A checkpoint that several writers write at once. It is restored bit for bit, whatever its readers
+// request and in any order. A part that is missing, damaged or of another checkpoint is detected
+// before it is used. The checkpoint counts only when every part is there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ class CheckpointParts : public testing::Test {
   void replace(const std::string& name, const std::string& text) {
     ASSERT_OK(aio::write_small_file(*queue_, path_in(name), text));
   }
-  // Loading and verifying both name it.
+  // Loading and verifying both name the file.
   void expect_found(const std::string& name, const std::string& problem) {
     const auto loaded = load_checkpoint(*queue_, kPath);
     ASSERT_FALSE(loaded.ok());
@@ -146,7 +146,7 @@ TEST_F(CheckpointParts, AreSafetensorsFilesThatSayWhatTheyHold) {
   EXPECT_EQ(elements, stored.elements);
 }
 
-// What others have is not looked at, not even whether it is there.
+// The parts of other ranks are not examined, not even for existence.
 TEST_F(CheckpointParts, AreReadOnlyWhereTheyAreAskedFor) {
   save(kWriters);
   const auto pieces = pieces_of_writers(parameters_, kWriters);
@@ -232,7 +232,7 @@ TEST_F(CheckpointParts, AreFoundDamagedWhereABitFlips) {
 }
 
 TEST_F(CheckpointParts, CountOnlyWhenAllOfThemAreThere) {
-  save(1, kPath, 8);  // the one before
+  save(1, kPath, 8);  // the previous one
   const auto pieces = pieces_of_writers(parameters_, 2);
   CheckpointWriter::Options options = small_chunks();
   options.replace = true;
@@ -244,7 +244,7 @@ TEST_F(CheckpointParts, CountOnlyWhenAllOfThemAreThere) {
     ASSERT_OK(part);
     EXPECT_THAT((*part)->finish().error().message(), HasSubstr("of its "));
     ASSERT_OK(append_pieces(**part, parameters_, pieces[1], {}));
-    EXPECT_OK((*part)->append("one", {}));  // nothing
+    EXPECT_OK((*part)->append("one", {}));  // appends nothing
     ASSERT_OK((*part)->finish());
     EXPECT_THAT((*writer)->commit(test_state(1, 12)).error().message(), HasSubstr("of its "));
     ASSERT_OK(append_pieces(**writer, parameters_, pieces[0], {}));
@@ -255,7 +255,7 @@ TEST_F(CheckpointParts, CountOnlyWhenAllOfThemAreThere) {
     EXPECT_FALSE((*writer)->add_part(1, std::span(checksums).subspan(1)).ok());
     ASSERT_OK((*writer)->add_part(1, checksums));
     EXPECT_FALSE((*writer)->add_part(1, checksums).ok()) << "once";
-    // It was written where this host does not see it.
+    // Simulates a part written where this host does not see it.
     const std::size_t shard = two->first_shards[1];
     ASSERT_OK(
         drive_.files().remove(std::string(kPath) + ".new/" +
@@ -288,7 +288,7 @@ TEST_F(CheckpointParts, NeedTheFolderThatTheFirstWriterMakes) {
   EXPECT_THAT(part.error().message(), HasSubstr("need the same folder"));
 }
 
-// A kill of every rank in the middle, and the next save.
+// Every rank is killed in the middle; then comes the next save.
 TEST_F(CheckpointParts, ThatWereCutShortAreRemovedByTheNextSave) {
   save(1, kPath, 8);
   const std::string begun = std::string(kPath) + ".new";
@@ -339,7 +339,7 @@ TEST_F(CheckpointParts, HaveBf16Moments) {
     EXPECT_TRUE(same_bits(of_field, std::span(values).subspan(500, 1500)));
 }
 
-// Each with a right checksum.
+// Each has a valid checksum.
 TEST_F(CheckpointParts, AreWhatAReaderMustKnow) {
   save(kWriters);
   const std::string text = text_of(path_in(std::string(kManifestName)));

@@ -1,5 +1,5 @@
-// What was appended comes back bit for bit, in any order and from any drive; and what else a save
-// and a load promise when nothing goes wrong but their use.
+// What was appended is restored bit for bit, in any order and from any drive; and other promises of
+// saving and loading without faults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -102,7 +102,7 @@ TEST_F(Checkpoint, IsReadInAnyOrder) {
   }
 }
 
-// In files of two bytes a moment, which other programs read; any range of them comes back as fp32.
+// Files have two bytes per moment, which other programs can read; any range is restored as fp32.
 TEST_F(Checkpoint, KeepsBf16MomentsInHalfTheBytes) {
   const auto moments_of = [](State state) {
     for (const std::size_t f : {1, 2})
@@ -293,7 +293,7 @@ TEST_F(Checkpoint, RefusesOptionsThatMakeNoSense) {
     EXPECT_EQ(writer.error().code(), ErrorCode::kInvalidArgument);
   }
   EXPECT_FALSE(CheckpointWriter::begin(*queue_, kPath, {}, {}).ok());
-  EXPECT_EQ(drive_.operations(), 1U);  // SetUp's folder
+  EXPECT_EQ(drive_.operations(), 1U);  // from SetUp's folder
 }
 
 TEST_F(Checkpoint, TellsARangeThatIsNotThere) {
@@ -307,7 +307,7 @@ TEST_F(Checkpoint, TellsARangeThatIsNotThere) {
   EXPECT_OK((*reader)->read_master("ln_f.bias", 7, {}));
 }
 
-// At every size of drive on which it does not fit, nothing is left and an older one stays.
+// On every size of drive that is too small, nothing is left and the older checkpoint stays.
 TEST(CheckpointSpace, IsTakenBeforeAnythingIsWritten) {
   const std::uint64_t needed = [] {
     aio::VirtualLoop loop;

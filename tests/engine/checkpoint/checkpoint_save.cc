@@ -1,6 +1,6 @@
-// checkpoint_save FOLDER MAX_SHARD_BYTES: saves a small model whose values are known, so that a
-// test in another language can look at it. Element e of parameter p in family f is (7 e + 13 p +
-// 101 f) mod 251 - 125, a quarter of it.
+// checkpoint_save FOLDER MAX_SHARD_BYTES: saves a small model with known values for a test in
+// another language. Element e of parameter p in family f is ((7 e + 13 p + 101 f) mod 251 - 125) /
+// 4.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// What the tests of checkpoints share: a small model of odd sizes in several shards, state whose
-// every bit depends on where it belongs, and saving and loading of it.
+// Shared by tests of checkpoints: a small model with odd sizes in several shards, state whose every
+// bit depends on its place, and functions that save and load it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace sluice::engine {
 
 inline constexpr const char* kFolder = "/run/checkpoints";
 
-// Sizes around chunks and pages, one number, none, and one tensor larger than a shard.
+// Sizes around chunks and pages, one number, no numbers, and a tensor larger than a shard.
 inline std::vector<TensorSpec> test_parameters() {
   return {{"wpe.weight", DType::kF32, {33, 17}}, {"wte.weight", DType::kF32, {101, 97}},
           {"h.0.weight", DType::kF32, {64, 64}}, {"none", DType::kF32, {0, 5}},
@@ -37,7 +37,7 @@ inline std::uint64_t elements_of(const TensorSpec& parameter) {
   return elements;
 }
 
-// Any pattern of bits, NaNs too: state comes back as it went.
+// Any bit pattern, including NaNs: state must be restored unchanged.
 inline float state_at(std::uint64_t version, std::size_t family, std::size_t parameter,
                       std::uint64_t element) {
   aio::SplitMix mix(version * 1000 + family, parameter * 1'000'003 + element);
@@ -46,7 +46,7 @@ inline float state_at(std::uint64_t version, std::size_t family, std::size_t par
 
 using State = std::array<std::vector<float>, offload::kStateFields.size()>;
 
-// Of a parameter's whole state, some elements.
+// Some elements of a parameter's whole state.
 inline offload::ConstStateSlice slice_of(const State& state, std::uint64_t first,
                                          std::uint64_t count) {
   return {first,
@@ -67,7 +67,7 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-// Of this version of the state, which it names in samples_drawn.
+// The state of this version, which it stores in samples_drawn.
 inline CheckpointState test_state(std::uint64_t version, std::int64_t step) {
   return {.position = {.global_step = step,
                        .applied_step = step - step / 3,
@@ -98,11 +98,11 @@ struct Save {
   std::uint64_t version = 1;
   std::int64_t step = 12;
   bool replace = false;
-  std::uint64_t range = 1500;  // elements at a time
+  std::uint64_t range = 1500;  // elements per append
   int writers = 1;             // above 1: each writes a part
 };
 
-// Of any that is a CheckpointWriter or a PartWriter: the values of these pieces.
+// Appends the values of these pieces. Writer: CheckpointWriter or PartWriter.
 template <typename Writer>
 Status append_pieces(Writer& writer, const std::vector<TensorSpec>& parameters,
                      const StatePieces& pieces, const Save& save) {
@@ -125,7 +125,7 @@ inline Status append_all(CheckpointWriter& writer, const std::vector<TensorSpec>
   return append_pieces(writer, parameters, all, save);
 }
 
-// As ranks have them: two units, each in as many equal pieces as there are writers.
+// Like the pieces of ranks: two units, each in as many equal pieces as there are writers.
 inline std::vector<StatePieces> pieces_of_writers(const std::vector<TensorSpec>& parameters,
                                                   int writers) {
   std::vector<StatePieces> pieces(static_cast<std::size_t>(writers));
@@ -135,7 +135,7 @@ inline std::vector<StatePieces> pieces_of_writers(const std::vector<TensorSpec>&
     std::uint64_t unit = 0;
     for (std::size_t p = begin; p < end; ++p) unit += elements_of(parameters[p]);
     const std::uint64_t shard = unit / pieces.size() + 1;
-    std::uint64_t done = 0;  // of the unit
+    std::uint64_t done = 0;  // elements of the unit
     for (std::size_t p = begin; p < end; ++p) {
       const std::uint64_t elements = elements_of(parameters[p]);
       for (std::uint64_t first = 0; first < elements;) {
@@ -150,7 +150,7 @@ inline std::vector<StatePieces> pieces_of_writers(const std::vector<TensorSpec>&
   return pieces;
 }
 
-// What the ranks of a run do at the same time, here by turns.
+// What the ranks of a run do concurrently, here one after another.
 inline Status save_parts(aio::IoQueue& queue, const std::string& folder, const Save& save,
                          const CheckpointWriter::Options& options) {
   const auto parameters = test_parameters();
@@ -188,7 +188,7 @@ inline Status save_checkpoint(aio::IoQueue& queue, const std::string& folder, co
   return writer->commit(test_state(save.version, save.step));
 }
 
-// Reads all of it; the version, once every bit was compared with what that version has.
+// Reads everything, compares every bit with the version's values, and returns the version.
 inline Result<std::uint64_t> load_checkpoint(aio::IoQueue& queue, const std::string& folder,
                                              std::uint64_t range = 2000) {
   SLUICE_ASSIGN_OR_RETURN(const auto reader,

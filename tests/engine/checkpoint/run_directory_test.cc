@@ -1,4 +1,4 @@
-// Which folders a run takes for its own, and what is removed from them.
+// Which folders a run accepts as its own, and what is removed from them.
 #include "engine/checkpoint/run_directory.h"
 
 #include <gmock/gmock.h>
@@ -59,12 +59,12 @@ class RunDirectory : public testing::Test {
 };
 
 TEST_F(RunDirectory, IsAnEmptyFolderOrOneThatARunWrote) {
-  ASSERT_OK(check());  // it is not there
+  ASSERT_OK(check());  // the folder does not exist
   for (const Files& files : std::vector<Files>{
            {},
            {{"lock", ""}, {"sluice-ranks", "7"}, {"sluice-ranks.new", ""}},
            {{".nfs0001", ""}, {"lost+found/x", ""}, {"slurm-12.out", "begun"}},
-           // Of older versions, whole and cut short.
+           // Folders of older versions, whole and interrupted.
            {{"lock", ""}, {"config.json", kRunConfig}, {"metrics.jsonl.2", ""}, {"notes.txt", ""}},
            {{"lock", ""}, {"config.json.new", "{"}, {"tokenizer/tokenizer.json", "{}"}}}) {
     begin_anew();
@@ -93,7 +93,7 @@ TEST_F(RunDirectory, IsNoFolderOfAnythingElse) {
            {{"config.json", kModelConfig}, {"lock", ""}},
            {{"config.json", "not JSON"}, {"lock", ""}},
            {{"config.json", std::string(100'000, '[')}, {"lock", ""}},
-           {{"config.json", kRunConfig}},  // somebody wrote it, and no run
+           {{"config.json", kRunConfig}},  // written by a user, not by a run
            {{"tokenizer.json", "{}"}, {"trace.json", "{}"}},
            {{"lock", ""}, {"tokenizer.json", "{}"}, {"trace.json", "{}"}},
            {{"train.bin", ""}, {"train.bin.json", "{}"}},
@@ -106,7 +106,7 @@ TEST_F(RunDirectory, IsNoFolderOfAnythingElse) {
     EXPECT_EQ(checked.error().code(), ErrorCode::kAlreadyExists);
     EXPECT_THAT(checked.error().message(), HasSubstr(path_ + " is not a run's folder"));
   }
-  // Nor where a model was saved into a run's.
+  // Nor is a folder into which a model was saved inside a run's folder.
   begin_anew();
   ASSERT_OK(mark_run_directory(*queue_, path_));
   put({{"config.json", kModelConfig}});
@@ -146,7 +146,7 @@ TEST_F(RunDirectory, LosesOnlyWhatItsMarkNames) {
   ASSERT_OK(remove_run_files(*queue_, path_));
   EXPECT_THAT(names(), ElementsAre("lock", "metrics.jsonl.bak", "notes.txt", "sluice-run.json",
                                    "tokenizer.json"));
-  // One that names more than a run has.
+  // A mark that names more than a run has.
   begin_anew();
   put({{"sluice-run.json",
         R"({"format": "sluice-run", "files": ["../thesis", "notes.txt", "trace.json", 7]})"},
@@ -157,14 +157,14 @@ TEST_F(RunDirectory, LosesOnlyWhatItsMarkNames) {
   ASSERT_OK(remove_run_files(*queue_, path_));
   EXPECT_THAT(names(), ElementsAre("config.json", "notes.txt", "sluice-run.json"));
   EXPECT_TRUE(fs::exists(folder_.file("thesis")));
-  // An older version's, whose tokenizer lay there.
+  // A folder of an older version, with the tokenizer directly in it.
   begin_anew();
   put({{"lock", ""}, {"config.json", kRunConfig}, {"tokenizer.json", "old"}});
   ASSERT_OK(remove_run_files(*queue_, path_));
   EXPECT_THAT(names(), ElementsAre("before-step-1-tokenizer.json", "lock", "sluice-run.json"));
   put({{"notes.txt", "mine"}});
-  EXPECT_OK(check());  // were it to end here
-  // One that went on, and so has a mark.
+  EXPECT_OK(check());  // if the run ended here
+  // A run of that version that continued, and so has a mark.
   begin_anew();
   put({{"lock", ""}, {"config.json", kRunConfig}, {"tokenizer.json", "old"}});
   ASSERT_OK(mark_run_directory(*queue_, path_));
@@ -176,7 +176,7 @@ TEST_F(RunDirectory, LosesOnlyWhatItsMarkNames) {
   EXPECT_THAT(names(), ElementsAre("before-step-1-tokenizer.json", "lock", "sluice-run.json"));
 }
 
-// Of a checkpoint that was moved to another drive, and linked to.
+// A checkpoint that was moved to another drive and replaced by a link.
 TEST_F(RunDirectory, KeepsCheckpointsThatLinksLeadTo) {
   for (const std::int64_t step : {1, 2, 3}) save(step);
   const CheckpointFolder checkpoints(*queue_, file("checkpoints"));
@@ -190,7 +190,7 @@ TEST_F(RunDirectory, KeepsCheckpointsThatLinksLeadTo) {
   EXPECT_TRUE(fs::exists(moved + "/checkpoint.json"));
   EXPECT_THAT(remove_checkpoint(*queue_, checkpoints.path_of(1)).error().message(),
               AllOf(HasSubstr("is a link"), HasSubstr("it is kept")));
-  // What a save that was cut short left, elsewhere.
+  // The remains of an interrupted save, elsewhere.
   const std::string cut = folder_.file("cut");
   fs::create_directories(cut);
   std::ofstream(cut + "/master-00001-of-00001.safetensors") << "theirs";

@@ -32,7 +32,7 @@ class Suite {
   }
 
  private:
-  // The members of the group, from the places alone.
+  // The members of the group, derived from the places alone.
   bool enter(ProcessGroup group) {
     group_ = group;
     members_.clear();
@@ -67,7 +67,7 @@ class Suite {
     good(comm_.barrier(group_), "barrier");
   }
 
-  // What member r gives as its value number i.
+  // Value number i that member r contributes.
   float value(std::size_t r, std::size_t i) const {
     std::uint64_t bits = (static_cast<std::uint64_t>(members_[r]) * 1'000'003 + i) * 64 + round_;
     bits = (bits ^ (bits >> 31U)) * 0x9e3779b97f4a7c15U;
@@ -130,7 +130,7 @@ class Suite {
     check_strided_all_to_all(elements, expected);
   }
 
-  // The same pieces, of which each is followed by something else.
+  // The same pieces, each followed by other data.
   void check_strided_all_to_all(std::size_t elements, const Floats& expected) {
     const std::size_t gap = 3;
     Floats mine;

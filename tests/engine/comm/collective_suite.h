@@ -1,9 +1,9 @@
-// What every transport has to do: each collective, on each group, against sums and copies that the
-// suite works out by itself from what all ranks are known to give.
+// Requirements on every transport: runs each collective on each group, and compares the results
+// with sums and copies that the suite computes itself from the known contributions of all ranks.
 //
-// Every rank calls check_collectives() with the same options; it returns what was wrong, in words,
-// and nothing when all was right. No GoogleTest here: ranks are threads, processes, or started by
-// mpirun.
+// Every rank calls check_collectives() with the same options. It returns the errors as text, and
+// nothing if all was right. GoogleTest is not used here, since ranks may be threads, processes, or
+// started by mpirun.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace sluice::engine {
 
-// Where the arrays are that collectives move. The default: host memory, and no stream.
+// The memory of arrays in collectives. By default host memory, and no stream.
 class SuiteMemory {
  public:
   virtual ~SuiteMemory() = default;
@@ -27,7 +27,7 @@ class SuiteMemory {
   virtual std::span<std::byte> take(std::size_t size_bytes);
   virtual void reset() { taken_.clear(); }
   virtual void write(std::span<std::byte> to, std::span<const std::byte> from);
-  // After everything on the stream.
+  // Reads after all work on the stream.
   virtual void read(std::span<std::byte> to, std::span<const std::byte> from);
 
  private:
@@ -35,7 +35,7 @@ class SuiteMemory {
 };
 
 struct SuiteOptions {
-  std::vector<RankPlace> places;  // of all ranks
+  std::vector<RankPlace> places;  // one for each rank
   SuiteMemory* memory = nullptr;
   std::uint64_t large_piece_bytes = 0;  // one more size, on the world
   bool device = false;                  // no all_to_all in place
@@ -43,7 +43,7 @@ struct SuiteOptions {
 
 std::vector<std::string> check_collectives(Communicator& comm, const SuiteOptions& options);
 
-// Hosts "a", "b", ... with so many ranks each, ranks by host: {2, 1} is a, a, b.
+// Hosts "a", "b", ... with these numbers of ranks, ranks by host: {2, 1} is a, a, b.
 std::vector<RankPlace> places_of(std::span<const int> ranks_of_hosts);
 
 }  // namespace sluice::engine

@@ -1,12 +1,12 @@
-// comm_check: the collectives on real GPUs, by NCCL; needs two or more of them, and libnccl.so.2.
+// comm_check: the collectives on real GPUs with NCCL; needs two or more GPUs and libnccl.so.2.
 //
 //   comm_check [--ranks N] [--library PATH] [--no-kill]
 //
-// Checks every collective on every group against the suite's oracle, measures all_gather and
-// all_to_all at 32 and 256 MiB (the gathered whole; GB/s that reach a GPU from the others, median
-// of 5 runs of 10), and at last lets one rank be killed in the middle: all others have to name it
-// within 5 s. Started by itself it starts N ranks (2) on this host; started by a launcher it is one
-// rank, and kills none. Ends with 0 if all was right.
+// Checks every collective on every group against the suite's oracle, and measures all_gather and
+// all_to_all at 32 and 256 MiB. Sizes are of the gathered whole; results are GB/s that reach a GPU
+// from the others, the median of 5 runs of 10. Finally one rank is killed in the middle, and all
+// others must name it within 5 s. Without a launcher it starts N ranks (2) on this host; with one
+// it is one rank, and kills none. Exits with 0 if all checks passed.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ void check_cuda(cudaError_t result, const char* what) {
   std::exit(1);
 }
 
-// One allocation, dealt out from its beginning.
+// One allocation, handed out from its beginning.
 class GpuMemory final : public SuiteMemory {
  public:
   explicit GpuMemory(Communicator& comm) : comm_(comm) {

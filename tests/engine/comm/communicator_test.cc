@@ -1,5 +1,5 @@
-// The rules that every communicator keeps, on a stand-in for one rank of several, and what the
-// single process does.
+// The rules for every communicator, tested on a stand-in for one rank of several, and the behaviour
+// of a single process.
 #include "engine/comm/communicator.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Rank 1 of 3 in the world, 0 of 1 on its node: counts what gets past the checks.
+// Rank 1 of 3 in the world, 0 of 1 on its node: counts calls that pass the checks.
 class RankOneOfThree final : public Communicator {
  public:
   int rank(ProcessGroup group) const override { return group == ProcessGroup::kWorld ? 1 : 0; }
@@ -157,7 +157,7 @@ TEST(SingleProcess, GathersSmallValuesAndEndsWithTheFirstReason) {
 TEST(SingleProcess, TouchesNoDeviceMemory) {
   const auto comm = make_single_process_communicator();
   int stream = 0;
-  // Addresses that nobody may follow.
+  // Addresses that must not be dereferenced.
   auto* const device = reinterpret_cast<std::byte*>(0x1000);  // NOLINT(performance-no-int-to-ptr)
   const std::span<std::byte> there(device, 64);
   const std::span<std::byte> elsewhere(device + 64, 64);

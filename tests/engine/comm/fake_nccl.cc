@@ -1,9 +1,9 @@
-// NCCL's functions for ranks that are threads of one process, and whose device memory is host
-// memory: enough to see what the communicator does with them. Like NCCL they only enqueue: each
-// communicator has a thread that does one thing after another, and a stream is done when all of its
-// things are. Nothing completes before all ranks have come, so that "in progress" is seen as well.
+// NCCL's functions for ranks that are threads of one process, with host memory as device memory:
+// enough to test how the communicator uses them. Like NCCL they only enqueue: each communicator has
+// a thread that executes one operation after another, and a stream is done when all of its
+// operations are. Nothing completes before all ranks have called, so "in progress" is tested too.
 //
-// What tests do to it: fake_nccl_*() at the end.
+// Tests control it with fake_nccl_*() at the end.
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
@@ -32,7 +32,7 @@ struct UniqueId {
   char internal[128];
 };
 
-// As nccl.h of 2.18 has it.
+// Like nccl.h of 2.18.
 struct Config {
   std::size_t size;
   unsigned int magic;
@@ -42,7 +42,7 @@ struct Config {
 
 using Message = std::vector<char>;
 
-// One lock for all: this is about order, not speed.
+// One lock for everything: this is about order, not speed.
 std::mutex mutex;
 std::condition_variable changed;
 
@@ -59,8 +59,8 @@ struct SplitCall {
 };
 
 std::map<std::string, std::shared_ptr<World>> worlds;
-std::map<std::pair<World*, int>, std::vector<SplitCall>> splits;  // (of what, the how manieth)
-std::map<void*, int> under_way;                                   // things on a stream
+std::map<std::pair<World*, int>, std::vector<SplitCall>> splits;  // (parent, number of the call)
+std::map<void*, int> under_way;                                   // operations on a stream
 int next_id = 1;
 int hanging_rank = kNone;
 int failing_rank = kNone;
@@ -79,7 +79,7 @@ struct FakeComm {
   std::deque<std::pair<void*, std::function<void()>>> queue;
   std::thread worker;
 
-  // With the lock held, which waiting lets go of.
+  // Called with the lock held, which waiting releases.
   Message take(std::unique_lock<std::mutex>& lock, int from) {
     auto& box = world->mail[{from, rank}];
     changed.wait(lock, [&] { return aborted || !box.empty(); });
@@ -181,7 +181,7 @@ int end(FakeComm* comm, bool abort) {
   return kSuccess;
 }
 
-// The pieces of all ranks, one behind the other.
+// The pieces of all ranks, concatenated.
 Message gather(FakeComm* comm, const void* from, std::size_t size) {
   for (int peer = 0; peer < comm->world->size; ++peer) comm->put(peer, from, size);
   Message all;
@@ -300,14 +300,13 @@ int ncclBroadcast(const void* from, void* to, std::size_t count, int type, int r
   });
 }
 
-// --- what tests do -------------------------------------------------------------------------------
+// --- controls for tests --------------------------------------------------------------------------
 
 int fake_nccl_stream_done(void* stream) {
   const std::scoped_lock lock(mutex);
   return under_way[stream] == 0 ? 1 : 0;
 }
-// The rank of the world that does nothing of what is enqueued on it, or that reports an error; -1:
-// none.
+// The rank of the world that ignores everything enqueued on it, or that reports an error; -1: none.
 void fake_nccl_set(int hangs, int fails) {
   const std::scoped_lock lock(mutex);
   hanging_rank = hangs;

@@ -1,5 +1,5 @@
-// FaultyCommunicator: another one, of which one call fails as if its transport had: the others are
-// told, and this rank's calls return that error from there on.
+// FaultyCommunicator: wraps a communicator and lets one call fail like a failed transport. The
+// other ranks are notified, and all later calls of this rank return the error.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace sluice::engine {
 
 struct CallFault {
-  std::uint64_t nth = 0;  // of the calls, from 1; 0: none
-  // It fails once it is done: what it has brought is there, and the other ranks go on.
+  std::uint64_t nth = 0;  // number of the failing call, from 1; 0: none
+  // Fails after the call is done: its results arrived, and the other ranks continue.
   bool after = false;
 };
 
@@ -21,7 +21,7 @@ class FaultyCommunicator final : public Communicator {
   // `inner` must outlive it.
   FaultyCommunicator(Communicator& inner, const CallFault& fault) : inner_(inner), fault_(fault) {}
 
-  // Names of the collectives in the order of the calls.
+  // Names of the collectives in call order.
   const std::vector<std::string>& calls() const { return calls_; }
 
   int rank(ProcessGroup group) const override { return inner_.rank(group); }

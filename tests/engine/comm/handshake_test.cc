@@ -1,4 +1,4 @@
-// Who may join a run: proofs of the run's secret, step by step.
+// Which ranks may join a run: proofs of the run's secret, step by step.
 #include "engine/comm/handshake.h"
 
 #include <gmock/gmock.h>
@@ -21,14 +21,14 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 using testing::Not;
 
-// A door and one that knocks there, step by step.
+// A door and a rank that knocks there, step by step.
 class HandshakeTest : public testing::Test {
  protected:
   static Door::Options options(const RunKey& key, const char* purpose = "meeting") {
     return {.key = key, .purpose = purpose, .refusal = "another run"};
   }
 
-  // What the one that knocks comes to, and what the door lets in.
+  // Runs both and returns the knocker's state.
   Knock::State meet(Door& door, Knock& knock) {
     socket_ = connected(port_of(listener_));
     Knock::State state = knock.begin(socket_);
@@ -45,14 +45,14 @@ class HandshakeTest : public testing::Test {
     return state;
   }
 
-  // Until it has made something of what it was sent.
+  // Advances until the knocker has an answer.
   Knock::State answered(Knock& knock) const {
     Knock::State state = Knock::State::kWaiting;
     for (const Deadline until = soon(); state == Knock::State::kWaiting && time_now() < until;)
       state = knock.look(socket_);
     return state;
   }
-  // How many have not proved anything, once they are so many.
+  // How many connections have not proved anything, once there are `wanted` of them.
   static std::size_t strangers_at(Door& door, std::size_t wanted) {
     std::vector<pollfd> entries;
     for (const Deadline until = soon(); time_now() < until;) {
@@ -76,7 +76,7 @@ TEST_F(HandshakeTest, LetsInWhoProvesTheSecretWithWhatItSaysOfItself) {
   EXPECT_EQ(meet(door, knock), Knock::State::kWelcome);
   ASSERT_TRUE(guest_);
   EXPECT_EQ(guest_->payload, "rank 7");
-  // What follows is not the handshake's.
+  // Data after the handshake does not belong to it.
   std::string sent = "raw";
   ASSERT_TRUE(send_all(guest_->socket, std::as_bytes(std::span(sent)), soon()).ok());
   std::string came(3, ' ');
@@ -126,7 +126,7 @@ TEST_F(HandshakeTest, SendsNeitherSecretNorJobAndAProofServesOnce) {
     EXPECT_THAT(each.payload, Not(HasSubstr("secret of")));
     EXPECT_THAT(each.payload, Not(HasSubstr("job's")));
   }
-  // The same once more, to a door whose number is another.
+  // Replays the same messages to a door with another number.
   Door door(listener_, options(key));
   const FileDescriptor thief = connected(port_of(listener_));
   ASSERT_TRUE(send_frame(thief, first, soon()).ok());

@@ -1,5 +1,5 @@
-// How ranks meet among strangers: what those cost a run who may not join it, connections that say
-// nothing or something else, and ports that another program has.
+// How ranks meet among strangers: what connections cost that may not join, that send nothing or
+// something else, and ports that another program uses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -59,7 +59,7 @@ TEST(Meeting, AStrangerWhoKnowsTheJobNeitherJoinsNorEndsTheRun) {
   };
   start(0);
   start(1);
-  // As rank 1, and as one of another number of ranks, while rank 0 waits for rank 2.
+  // Connects as rank 1, and as one of another number of ranks, while rank 0 waits for rank 2.
   for (const int world : {3, 5}) {
     TcpOptions stranger = options[1];
     stranger.secret = "";
@@ -84,7 +84,7 @@ TEST(Meeting, NamesTheHostOfOneThatHasAnotherSecret) {
                                                                      "SLUICE_SECRET")));
 }
 
-// Rank 0 in a process that may have few descriptors, with more connections than it can have.
+// Rank 0 is in a process with a limit on descriptors, and gets more connections than it can have.
 void expect_ranks_meet_among_strangers(int strangers, std::uint64_t more_descriptors) {
   auto options = with_secret(options_of(places_of(std::array{2})));
   const pid_t first = ::fork();
@@ -102,13 +102,13 @@ void expect_ranks_meet_among_strangers(int strangers, std::uint64_t more_descrip
       ::getrusage(RUSAGE_SELF, &use);
       const bool is_idle = cpu_seconds(use) < 0.5;
       code = !(*comm)->barrier().ok() ? 2 : is_idle ? 0 : 3;
-      comm->reset();  // says that it leaves: the other rank's barrier may not be over yet
+      comm->reset();  // announces that it leaves: the other rank's barrier may not be over yet
     }
     ::_exit(code);
   }
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < strangers; ++i) silent.push_back(connected(options[0].master_port));
-  std::this_thread::sleep_for(seconds(1));  // in which it has nothing to do
+  std::this_thread::sleep_for(seconds(1));  // during which it has nothing to do
   options[1].listening_socket = -1;
   {
     const auto comm = make_tcp_communicator(options[1]);
@@ -150,7 +150,7 @@ TEST(Meeting, NeedsDescriptorsForAllRanksAndSaysSoBefore) {
       testing::ExitedWithCode(0), "");
 }
 
-// Rank 2 has come and never connects for data; before it fails, it keeps strangers there.
+// Rank 2 has arrived and never connects for data; before it fails, it keeps strangers there.
 TEST(Meeting, StrangersAtThePortForDataDoNotHideAFailure) {
   auto options = with_secret(options_of(places_of(std::array{3})));
   std::vector<std::thread> threads;
@@ -212,7 +212,7 @@ TEST(Meeting, SaysThatAnotherProgramHasAPortForData) {
   first.join();
 }
 
-// What another rank says where something else has rank 0's port.
+// The error of another rank if something else uses rank 0's port.
 std::string said_of(const std::function<void(const FileDescriptor& socket)>& server,
                     milliseconds answer_timeout = seconds(10)) {
   const FileDescriptor listener = listening();
@@ -238,7 +238,7 @@ TEST(Meeting, SaysSoonThatAnotherProgramHasThePort) {
   const auto says = [](const std::string& text) {
     return [text](const FileDescriptor& socket) {
       EXPECT_TRUE(send_all(socket, std::as_bytes(std::span(text)), soon()).ok());
-      std::array<std::byte, 48> knock{};  // all of it: else the close is a reset
+      std::array<std::byte, 48> knock{};  // all of it: otherwise the close is a reset
       static_cast<void>(receive_all(socket, knock, soon()));
     };
   };
@@ -246,7 +246,7 @@ TEST(Meeting, SaysSoonThatAnotherProgramHasThePort) {
     EXPECT_THAT(said_of(says(text)), AllOf(HasSubstr("is not rank 0 of this run"),
                                            HasSubstr("choose another MASTER_PORT")));
   }
-  // It waits for more.
+  // The server waits for more.
   EXPECT_THAT(said_of(
                   [](const FileDescriptor& socket) {
                     std::array<std::byte, 4096> all{};
@@ -261,7 +261,7 @@ TEST(Meeting, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
   const std::string said = said_of([&](const FileDescriptor& socket) {
     const Frame frame = failure_frame(0, Error(ErrorCode::kIo, evil.substr(0, 3500)));
     EXPECT_TRUE(send_frame(socket, frame, soon()).ok());
-    std::array<std::byte, 48> knock{};  // all of it: else the close is a reset
+    std::array<std::byte, 48> knock{};  // all of it: otherwise the close is a reset
     static_cast<void>(receive_all(socket, knock, soon()));
   });
   EXPECT_THAT(said, HasSubstr("\\x1b[2J\\x1b]0;owned\\x07\\x0asluice: all is well"));
@@ -294,7 +294,7 @@ TEST(Meeting, RefusesAnAddressToListenAtThatThisHostHasNot) {
         listener.error().message(),
         AllOf(HasSubstr("SLUICE_LISTEN"), HasSubstr("this host has no address " + elsewhere)));
   }
-  // Ranks of one host that meet at its loopback listen there alone.
+  // Ranks of one host that meet at its loopback address listen only there.
   options[0].context.local_world = options[0].context.world;
   const auto listener = listen_for(options[0], "127.0.0.1", 0);
   ASSERT_TRUE(listener.ok()) << listener.error().message();
@@ -303,7 +303,7 @@ TEST(Meeting, RefusesAnAddressToListenAtThatThisHostHasNot) {
 }
 
 TEST(ListenAt, TakesTheAddressThatLeadsToOthersAndAllWhereNoneDoes) {
-  // The address of this machine that a packet to the documentation's network would leave by.
+  // The address of this machine that a packet to the documentation network would use.
   const FileDescriptor probe(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in far{};
   far.sin_family = AF_INET;
@@ -318,8 +318,8 @@ TEST(ListenAt, TakesTheAddressThatLeadsToOthersAndAllWhereNoneDoes) {
     ASSERT_TRUE(here.ok()) << here.error().message();
     EXPECT_EQ(local_address(*here), own);
   }
-  // A name that is loopback here, others know as something else; so they do an address that this
-  // machine has not.
+  // A name that is loopback here names something else on other hosts, as does an address that this
+  // machine does not have.
   for (const char* elsewhere : {"localhost", "192.0.2.1", ""}) {
     const auto anywhere = listen_at(elsewhere, 0, Reach::kAllHosts);
     ASSERT_TRUE(anywhere.ok()) << anywhere.error().message();

@@ -1,4 +1,4 @@
-// One rank of those that mpi_test.cc starts by mpirun: mpi_ranks PLUGIN suite|abort|hang|differ.
+// One of the ranks that mpi_test.cc starts with mpirun: mpi_ranks PLUGIN suite|abort|hang|differ.
 #include <cstdio>
 #include <cstdlib>
 #include <span>

@@ -1,4 +1,4 @@
-// The collectives over MPI: mpirun starts the ranks, mpi_ranks.cc, where MPI is installed.
+// The collectives over MPI: mpirun starts the ranks (mpi_ranks.cc) if MPI is installed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

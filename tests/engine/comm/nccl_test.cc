@@ -1,5 +1,5 @@
-// What the communicator does with NCCL, on a stand-in for it (fake_nccl.cc): ranks are threads, and
-// find each other over TCP.
+// How the communicator uses NCCL, on a stand-in for it (fake_nccl.cc): ranks are threads that meet
+// over TCP.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ NcclOptions nccl_options() {
           .max_send_bytes = 1000};
 }
 
-// A stream is an address of this rank's own.
+// A stream is an address that belongs to this rank.
 class StreamMemory final : public SuiteMemory {
  public:
   explicit StreamMemory(Communicator& comm) : comm_(comm) {}
@@ -96,7 +96,7 @@ TEST_F(Nccl, DoesEveryCollectiveAsTheOracleSays) {
     for (const auto& of_rank : complaints) EXPECT_THAT(of_rank, testing::IsEmpty());
     EXPECT_EQ(fake<int()>("fake_nccl_aborts")(), 0);
   }
-  // An all-to-all of more goes in pieces.
+  // A larger all-to-all is sent in pieces.
   EXPECT_EQ(fake<std::size_t()>("fake_nccl_largest_send")(), 1000U);
 }
 
@@ -115,7 +115,7 @@ TEST_F(Nccl, LeavesHostMemoryToTheOtherTransport) {
   });
 }
 
-// What each rank's finish() says, of an all-gather that cannot end.
+// The status of each rank's finish() for an all-gather that cannot end.
 std::vector<Status> stuck_gather(
     const NcclOptions& options, const std::vector<RankPlace>& places,
     const std::function<void(int, Communicator&)>& meanwhile,

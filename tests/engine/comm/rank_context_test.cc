@@ -346,7 +346,8 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
       parse_hostfile("# two hosts\n\n worker-1   slots=4 # eight soon\r\n\tworker-2 slots=2");
   ASSERT_TRUE(hosts.ok()) << hosts.error().message();
   EXPECT_THAT(*hosts, ElementsAre(HostSlots{"worker-1", 4}, HostSlots{"worker-2", 2}));
-  // What else DeepSpeed's reader takes: users, Open MPI's max_slots, indents; a byte order mark.
+  // Other input that DeepSpeed's reader accepts: users, Open MPI's max_slots, indents; a byte order
+  // mark.
   const auto others = parse_hostfile(
       "\xEF\xBB\xBF"
       "amd@10.1.0.10 slots=2 max_slots=2\r\n   # indented\n\t\nnode-b slots=02");

@@ -1,4 +1,4 @@
-// Ranks that find each other over TCP, on this machine, as threads of a test.
+// Ranks on this machine that meet over TCP, as threads of a test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,13 +13,13 @@
 
 namespace sluice::engine {
 
-// The options of each rank of a run; rank 0 gets a socket that listens. Time-outs are 20 s.
+// The options of each rank of a run; rank 0 gets a listening socket. Time-outs are 20 s.
 std::vector<TcpOptions> options_of(const std::vector<RankPlace>& places);
 
 using RankBody = std::function<void(int rank, Communicator& comm)>;
 using OwningRankBody = std::function<void(int rank, std::unique_ptr<Communicator> comm)>;
 
-// Each rank in a thread; the status of each rendezvous.
+// Runs each rank in a thread. Returns the status of each rendezvous.
 std::vector<Status> in_threads(const std::vector<TcpOptions>& options, const OwningRankBody& body);
 std::vector<Status> in_threads(const std::vector<TcpOptions>& options, const RankBody& body);
 

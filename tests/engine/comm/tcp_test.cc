@@ -1,5 +1,5 @@
-// The collectives over TCP, with ranks as threads and as processes, and what becomes of a run in
-// which a rank dies, hangs, never comes, or calls something else.
+// The collectives over TCP, with ranks as threads and as processes, and what happens if a rank
+// dies, hangs, never arrives, or calls something else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -53,7 +53,7 @@ TEST(Tcp, MovesMoreThanItsScratchHolds) {
   for (const auto& of_rank : complaints) EXPECT_THAT(of_rank, testing::IsEmpty());
 }
 
-// The nodes' ranks need not be neighbours.
+// A node's ranks need not be consecutive.
 TEST(Tcp, GroupsRanksThatAreDealtOverHostsInTurn) {
   const SuiteOptions suite{.places = {{"a", 0}, {"b", 0}, {"a", 1}, {"b", 1}}};
   std::vector<std::vector<std::string>> complaints(4);
@@ -101,7 +101,7 @@ TEST(Tcp, NamesARankThatDoesNotCallWhatOthersDo) {
   std::vector<Status> ends(3);
   in_threads(options, [&](int rank, Communicator& comm) {
     ASSERT_TRUE(comm.barrier().ok());
-    if (rank == 1) {  // busy with something else, for ever
+    if (rank == 1) {  // busy with something else forever
       while (comm.health().ok()) std::this_thread::sleep_for(milliseconds(5));
       ends[1] = comm.health();
       return;
@@ -116,7 +116,8 @@ TEST(Tcp, NamesARankThatDoesNotCallWhatOthersDo) {
   }
 }
 
-// Of five, one never comes, and one later than the rest: it waits as they do, and is not named.
+// One of five ranks never arrives, and one arrives late: it waits like the others, and is not
+// named.
 TEST(Tcp, NamesTheRankThatNeverReachesABarrier) {
   constexpr int kMissing = 1;
   constexpr int kLate = 2;
@@ -165,7 +166,7 @@ TEST(Tcp, RefusesCollectivesOfDifferentKindsAndSizes) {
               ? comm.broadcast(std::span(mine), 0)
               : comm.all_gather(std::span(mine).first(size), std::span(all).first(2 * size));
     });
-    // One rank sees it first, and the other is told.
+    // One rank detects it first, and the other is notified.
     for (const Status& end : ends) {
       EXPECT_THAT(message_of(end), HasSubstr(other_kind ? "broadcast" : "all_gather of 16 bytes"));
       EXPECT_THAT(message_of(end), HasSubstr("all_gather of 24 bytes"));
@@ -187,7 +188,7 @@ TEST(Tcp, RefusesAStreamAndSizesBeforeAnythingIsSent) {
   });
 }
 
-// Ranks as processes. Each ends with what `body` returns, which reaches the parent as text.
+// Ranks as processes. Each ends with the result of `body`, which reaches the parent as text.
 class Processes {
  public:
   using Body = std::function<std::string(Communicator& comm, const std::function<void()>& ready)>;
@@ -229,7 +230,7 @@ class Processes {
       EXPECT_EQ(::read(pipe.get(), word.data(), word.size()), 6);
     }
   }
-  // What a rank said at its end.
+  // A rank's output at its end.
   std::string last_words(int rank) {
     std::string words;
     std::array<char, 4096> chunk{};
@@ -344,7 +345,7 @@ TEST(Rendezvous, DropsStrangersAndTurnsAwayOtherRuns) {
       options, [](int, Communicator& comm) { EXPECT_EQ(message_of(comm.barrier()), ""); });
   EXPECT_EQ(message_of(statuses[0]), "");
   EXPECT_EQ(message_of(statuses[1]), "");
-  // It came to rank 0 of the other run, unless that had all it waited for by then.
+  // It reached rank 0 of the other run, unless that already had all of its ranks.
   EXPECT_THAT(message_of(statuses[2]),
               testing::AnyOf(HasSubstr("belongs to another run"), HasSubstr("rank 0")));
 }
@@ -359,7 +360,7 @@ TEST(TcpProcesses, DoEveryCollectiveAsTheOracleSays) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(processes.last_words(rank), "right");
 }
 
-// Gathers without end, until that fails.
+// Gathers forever, until a call fails.
 std::string gather_for_ever(Communicator& comm, const std::function<void()>& ready) {
   std::vector<std::byte> mine(3U << 20);
   std::vector<std::byte> all(4 * mine.size());

@@ -1,4 +1,4 @@
-// Sockets of tests that wait no longer than 20 s for what has to come.
+// Sockets for tests that wait at most 20 s for data.
 #pragma once
 
 #include <gtest/gtest.h>

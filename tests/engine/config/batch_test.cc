@@ -15,7 +15,7 @@ std::array<std::int64_t, 3> sizes(std::int64_t train, std::int64_t micro,
   return {train, micro, accumulation};
 }
 
-// With two ranks each: train = micro x accumulation x 2.
+// With two ranks: train = micro x accumulation x 2.
 std::array<std::int64_t, 3> completed(const std::string& text) {
   return sizes_of(accepted(resolve_run(text, {}, 2)));
 }

@@ -1,5 +1,5 @@
-// What weight decay applies to: by default, in a file for DeepSpeed, and in a run that goes on; and
-// where the weights of such a run came from, and its lanes.
+// What weight decay applies to: by default, in a DeepSpeed file, and in a resumed run; and the
+// origin of the weights of a resumed run, and its lanes.
 #include <array>
 
 #include "engine/config/kept_keys.h"
@@ -36,7 +36,7 @@ TEST(DecayedParameters, StayWhatTheyWereInARunFromBeforeTheKey) {
   Resolved now = accepted(resolve_run(kRun));
   EXPECT_THAT(keep_decayed_parameters(kRun, now), HasSubstr("still applies to all parameters"));
   EXPECT_EQ(decayed(now), DecayedParameters::kAll);
-  // And once that is stored.
+  // And after it was stored.
   Resolved again = accepted(resolve_run(kRun));
   EXPECT_NE(keep_decayed_parameters(to_json(now.config), again), "");
   EXPECT_EQ(decayed(again), DecayedParameters::kAll);
@@ -76,7 +76,8 @@ TEST(Lanes, StayWhatTheyWereUnlessTheyAreGivenOrDoNotDivideTheStep) {
   EXPECT_EQ(kept(plain, {.lanes = 4, .rounds = std::int64_t{1} << 62}), (Both{1, 1}));
 }
 
-// What a run had on any number of ranks stays on one; several ranks keep what they can share.
+// The lanes of a run on any number of ranks stay on one rank; several ranks keep as many as they
+// can share.
 TEST(Lanes, StayOnAnotherNumberOfRanksThatCanShareThem) {
   const std::string run = R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 1})";
   const auto kept = [&](std::int64_t world, const KeptLanes& had, std::string& said) {
@@ -106,7 +107,7 @@ std::string of_llama(const std::string& model, const std::string& recipe = "") {
   return R"({"train_batch_size": 8, "model": {"preset": "qwen3-8b")" + model + "}" + recipe + "}";
 }
 
-// A path of a later source than the run's own file is where the model lies now.
+// A path from a later source than the run's own file is the model's current location.
 TEST(Origin, OfWeightsIsTheModelsPathUnlessItIsSaidBesideOrAfter) {
   const std::string kept = R"({"train_batch_size": 8, "model": {"path": "a", "init_from": "b",
       "family": "llama", "layers": 2, "hidden": 64, "heads": 4, "context": 32, "vocab": 99}})";
@@ -146,7 +147,7 @@ TEST(Origin, OfResumedAdaptersStaysAndTheirBaseMayMove) {
   EXPECT_EQ(now.config.model.init_from, "/moved/a");
 }
 
-// Of an older program, say, with what is refused today.
+// For example of an older program, with a value that is refused today.
 TEST(DecayedParameters, AreKnownThoughTheStoredConfigurationNoLongerResolves) {
   const std::string refused = R"({"train_batch_size": 8, "amp": {"enabled": true})";
   ASSERT_FALSE(resolve_run(refused + "}").ok());
@@ -192,7 +193,7 @@ TEST(NonFiniteStep, IsDeepSpeedsSwitchWhereThatIsOn) {
   EXPECT_THAT(refusal(wrong), HasSubstr("bf16.check_grad_overflow must be true or false"));
 }
 
-// The switch is bf16's: a run in fp32 has nothing of it, whatever it says.
+// The switch belongs to bf16, so it has no effect on a run in fp32.
 TEST(NonFiniteStep, IsDeepSpeedsSwitchInBf16Alone) {
   const auto both = [](const std::string& run, const std::string& bf16) {
     return accepted(resolve_both(R"({"train_batch_size": 8, "run": {)" + run + "}}",
@@ -206,7 +207,7 @@ TEST(NonFiniteStep, IsDeepSpeedsSwitchInBf16Alone) {
   const std::string skip = R"("non_finite_step": "skip")";
   EXPECT_EQ(fate(both(skip, R"("enabled": false, "check_grad_overflow": false)")),
             NonFiniteStep::kSkip);
-  // The later source wins, and off says stop.
+  // The later source wins, and "off" means stop.
   const Resolved off = both(skip, R"("enabled": true, "check_grad_overflow": false)");
   EXPECT_EQ(fate(off), NonFiniteStep::kStop);
   EXPECT_EQ(format_autos(off), "");
@@ -223,7 +224,7 @@ TEST(NonFiniteStep, IsDeepSpeedsSwitchInBf16Alone) {
   EXPECT_THAT(refusal(resolve_run(R"({"train_batch_size": 8, "run": {"non_finite_step": "stop"},
                                       "bf16": {"enabled": true, "check_grad_overflow": true}})")),
               HasSubstr("disagree"));
-  // What is kept of a run means the same, and follows a later word.
+  // The stored form means the same, and a later source overrides it.
   const std::string kept = to_json(both(skip, R"("enabled": true)").config);
   EXPECT_EQ(to_json(accepted(resolve_run(kept)).config), kept);
   EXPECT_EQ(fate(accepted(resolve_run(kept, {"run.non_finite_step=stop"}))), NonFiniteStep::kStop);

@@ -1,4 +1,4 @@
-// DeepSpeed files with the shapes that real ones have, read unchanged: every key accounted for.
+// DeepSpeed files as they occur in practice, read unchanged: every key is accounted for.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The paths at which the file says something: an ignored section counts as one.
+// The paths of all values in the file: an ignored section counts as one.
 void leaves(const Json& object, const std::string& prefix, std::set<std::string>& paths) {
   for (const auto& [word, value] : object.items()) {
     const std::string path = prefix.empty() ? word : prefix + "." + word;
@@ -123,7 +123,7 @@ const std::vector<File> kFiles = {
       "compression_training"}},
 };
 
-// Two of them ask for Apex AMP, which is refused unless a later source takes it back.
+// Two files ask for Apex AMP, which is refused unless a later source disables it.
 Sources sources_of_file(const std::string& name) {
   const auto source = read_source(data_file(name));
   EXPECT_TRUE(source.ok());
@@ -147,7 +147,7 @@ TEST(DeepSpeedFiles, AmpIsRefusedWithWhatToSetInstead) {
   }
 }
 
-// DeepSpeed's compression has an `enabled` in a section of each technique, and none of its own.
+// DeepSpeed's compression has `enabled` in the sections of techniques, but not at its own level.
 TEST(DeepSpeedFiles, WhatIsEnabledInsideASectionIsRefused) {
   const auto compression = [](const std::string& weights, const std::string& more = "") {
     return R"({"train_batch_size": 8, "compression_training": {)" + more + R"("weight_quantization":
@@ -164,7 +164,7 @@ TEST(DeepSpeedFiles, WhatIsEnabledInsideASectionIsRefused) {
   EXPECT_THAT(refusal(resolve_deepspeed(compression("true", reduction))),
               testing::AllOf(testing::HasSubstr("2 settings"),
                              testing::HasSubstr("compression_training.layer_reduction")));
-  // Each is taken back by itself, or all by the section.
+  // Each technique can be disabled separately, or all by the section.
   const auto taken_back = [&](const std::string& override_text) {
     return resolve_both(compression("true"), "{}", {override_text});
   };
@@ -249,7 +249,7 @@ TEST(DeepSpeedFiles, Zero2Fp16) {
   EXPECT_EQ(config.fp16.static_loss_scale, 0);
   EXPECT_EQ(config.fp16.loss_scale_window_steps, 1000);
   EXPECT_EQ(config.fp16.hysteresis, 2);
-  EXPECT_EQ(config.optimizer.learning_rate, 5e-5);  // "auto", likewise as the trainer's
+  EXPECT_EQ(config.optimizer.learning_rate, 5e-5);  // "auto", also the trainer's value
   EXPECT_TRUE(config.optimizer.adam_w_mode);
   EXPECT_EQ(config.gradient_clipping_norm, 1.0);  // "auto"
   EXPECT_EQ(config.batch.micro, 1);
@@ -279,7 +279,7 @@ TEST(DeepSpeedFiles, Zero3CpuOffload) {
   EXPECT_EQ(config.fp16.initial_scale_power, 16);
   EXPECT_EQ(config.zero.offload_optimizer.device, OffloadDevice::kCpu);
   EXPECT_EQ(config.zero.offload_param.device, OffloadDevice::kCpu);
-  // Of 768 hidden, the default model's.
+  // For 768 hidden, the default model's width.
   EXPECT_EQ(config.zero.reduce_bucket_elements, 768 * 768);
   EXPECT_EQ(config.zero.prefetch_bucket_elements, 9 * 768 * 768 / 10);
   EXPECT_EQ(config.zero.param_persistence_threshold_elements, 10 * 768);

@@ -1,5 +1,5 @@
-// Mutated configurations: whatever the input, resolving ends with a configuration whose canonical
-// form resolves to itself, or with a sentence.
+// Mutated configurations: every input ends with a configuration whose canonical form resolves to
+// itself, or with a sentence.
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
@@ -17,7 +17,7 @@ class Mutator {
     for (const char* name : {"stage2_fp16_auto.json", "stage3_foreign_sections.json",
                              "stage3_cpu_auto.json", "stage3_nvme_full.json"}) {
       std::string text = read_source(data_file(name))->text;
-      // Which is refused: little that is mutated around it would get far.
+      // Apex AMP is refused, so mutations around it would rarely get far.
       constexpr std::string_view kAmp = R"("amp": { "enabled": true)";
       if (const auto at = text.find(kAmp); at != std::string::npos)
         text.replace(at, kAmp.size(), R"("amp": { "enabled": false)");
@@ -50,7 +50,7 @@ class Mutator {
   std::size_t below(std::size_t limit) { return random_() % limit; }
 
  private:
-  // Values and pieces of syntax that are likelier to get far than random bytes.
+  // Values and pieces of syntax that get further than random bytes.
   static constexpr std::string_view kWords[] = {"true",
                                                 "\"auto\"",
                                                 "null",
@@ -106,14 +106,14 @@ class Mutator {
     }
   }
 
-  // A key less, in the files that have one on a line.
+  // Deletes a key, in files with one key per line.
   static void delete_a_line(std::string& text, std::size_t from) {
     const std::size_t start = text.find('\n', from);
     const std::size_t end = text.find('\n', std::min(start, text.size() - 1) + 1);
     if (end != std::string::npos) text.erase(start, end - start);
   }
 
-  // What stands behind a colon becomes something else, so that the text often stays JSON.
+  // Replaces what follows a colon, so that the text often stays JSON.
   void replace_a_value(std::string& text, std::size_t from) {
     const std::size_t colon = text.find(": ", from);
     if (colon == std::string::npos) return;
@@ -135,7 +135,7 @@ void expect_a_sentence(const std::string& message) {
   }
 }
 
-// The form that keeps "auto" says what it says again, and the same numbers.
+// The form that keeps "auto" resolves to the same text and the same numbers.
 void expect_the_same_when_kept(const Resolved& resolved) {
   const std::string kept = to_json(resolved);
   const auto again = resolve_run(kept, {}, resolved.config.world_size);
@@ -170,7 +170,7 @@ void resolve_mutated(int inputs, std::uint64_t seed) {
     for (std::size_t n = mutate.below(6) / 4; n > 0; --n) {
       sources.overrides.push_back(mutate.override_text());
     }
-    // Mostly one: files that give all batch sizes give them for that.
+    // Mostly one, since files with all batch sizes have them for one rank.
     sources.world_size = static_cast<std::int64_t>(mutate.below(2) == 0 ? 1 : 1 + mutate.below(3));
     const auto result = resolve(sources);
     SCOPED_TRACE("input " + std::to_string(i));
@@ -182,7 +182,7 @@ void resolve_mutated(int inputs, std::uint64_t seed) {
     }
     if (testing::Test::HasFailure()) return;
   }
-  // Both ways have to be taken often, or the mutations are too wild or too tame to find anything.
+  // Both outcomes must be frequent, or the mutations are too wild or too tame to find anything.
   EXPECT_GT(accepted_count, inputs / 10);
   EXPECT_LT(accepted_count, inputs * 9 / 10);
 }

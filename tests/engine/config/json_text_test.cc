@@ -1,4 +1,4 @@
-// What a configuration's text may look like: JSON as people write it, with errors that help.
+// The syntax of configurations: JSON as people write it, with helpful errors.
 #include "tests/engine/config/resolving.h"
 
 namespace sluice::config {
@@ -61,7 +61,7 @@ TEST(ConfigText, WhatADeepSpeedFileMayNotHaveIsNamedWithItsPlace) {
   EXPECT_THAT(of("{\"optimizer\": {\"params\": {\"betas\": [,]}}}"), StartsWith("ds.json:1:"));
   EXPECT_THAT(of("{\"steps_per_print\": \"4, // no end"), StartsWith("ds.json:1:"));
   EXPECT_THAT(of("# nothing else"), HasSubstr("the file is empty"));
-  // What DeepSpeed's parser reads and this one does not.
+  // Accepted by DeepSpeed's parser, but not by this one.
   EXPECT_THAT(of("{\"optimizer\": {\n\"type\": AdamW, \"params\": {}}}"),
               AllOf(StartsWith("ds.json:2:"), HasSubstr("need double quotes: \"AdamW\"")));
   EXPECT_THAT(of("{zero_optimization: {offload_param: {device: nvme}}}"),
@@ -74,7 +74,7 @@ TEST(ConfigText, WhatADeepSpeedFileMayNotHaveIsNamedWithItsPlace) {
   EXPECT_THAT(of("{\"optimizer\": {\"params\": {\"betas\": [0.5 0.75]}}}"),
               HasSubstr("a comma between them"));
   EXPECT_THAT(of("{\"train_batch_size\": 8"), testing::Not(HasSubstr("comma")));
-  // As DeepSpeed: it raises.
+  // DeepSpeed raises an error, too.
   EXPECT_THAT(of("{train_batch_size: 8, /* again */ \"train_batch_size\": 8}"), HasSubstr("twice"));
 }
 

@@ -1,5 +1,4 @@
-// The key table against itself, and every key of it with a value that is right and ones that are
-// wrong.
+// The consistency of the key table, and every key with valid and invalid values.
 #include "engine/config/key_table.h"
 
 #include <cmath>
@@ -47,19 +46,19 @@ bool is_batch_size(const Key& key) {
          key.path == "gradient_accumulation_steps";
 }
 
-// A run file in which the key may stand: what it needs beside it.
+// A run file in which the key is valid, with the other keys that it needs.
 Json surroundings(const Key& key) {
   Json root = Json::object();
   if (!is_batch_size(key)) put(root, "train_batch_size", 24);
   if (key.path == "gradient_accumulation_steps") put(root, "train_micro_batch_size_per_gpu", 1);
   if (key.path == "run.lanes" || key.path == "run.rounds")
-    put(root, "gradient_accumulation_steps", 24);  // what any small number divides
+    put(root, "gradient_accumulation_steps", 24);  // any small number divides it
   if (!key.applies_to.empty()) put(root, "scheduler.type", split_choices(key.applies_to).front());
   if (key.applies_to == "OneCycle" || key.path == "scheduler.type") {
     put(root, "scheduler.params.cycle_min_lr", 0.25);
     put(root, "scheduler.params.cycle_max_lr", 0.5);
   }
-  // What a schedule with these values can be run to its end with.
+  // A schedule with these values must be able to run to its end.
   if (key.path == "scheduler.params.total_num_steps")
     put(root, "scheduler.params.warmup_num_steps", 1);
   if (key.path == "scheduler.type") put(root, "scheduler.params.min_lr_rate", 0.5);
@@ -77,7 +76,7 @@ Json surroundings(const Key& key) {
   if (key.path == "model.family") put(root, "model.preset", "custom");
   if (key.path == "model.preset" || key.path == "model.path" || key.path == "model.family") {
     for (const char* name : {"layers", "hidden", "heads", "context", "vocab"}) {
-      put(root, std::string("model.") + name, 64);  // what any preset's heads share
+      put(root, std::string("model.") + name, 64);  // a divisor of any preset's heads
     }
     if (key.path == "model.family") put(root, "model.heads", 2);
   }
@@ -94,7 +93,7 @@ Json surroundings(const Key& key) {
   return root;
 }
 
-// Values that are right and are not the default.
+// Valid values that are not the default.
 std::vector<Json> right_values(const Key& key) {
   const Json standard = Json::parse(key.default_json);
   if (!key.choices.empty()) {
@@ -169,7 +168,7 @@ TEST(KeyTable, EveryHonouredKeyTakesItsValuesAndGivesThemBack) {
       const Json canonical = Json::parse(to_json(resolved.config));
       std::string pointer = "/" + std::string(key->path);
       std::replace(pointer.begin(), pointer.end(), '.', '/');
-      // Left out where it is the preset's, so that older programs read the file.
+      // Left out if it equals the preset's, so that older programs can read the file.
       if (key->path == "model.family" && value == "gpt2") {
         EXPECT_FALSE(canonical.contains(Json::json_pointer(pointer)));
         continue;
@@ -199,7 +198,7 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
     Json root = {{"train_batch_size", 1}};
     put(root, "model.preset", "qwen3-8b");
     put(root, "model." + key, value);
-    // Kept only where a scaling reads it.
+    // Stored only if a scaling reads it.
     if (key == "rope_original_context") put(root, "model.rope_scaling", "yarn");
     const auto resolved = accepted(resolve_run(root.dump()));
     EXPECT_EQ(report_on(resolved, "model." + key).outcome, Outcome::kHonoured);
@@ -221,8 +220,8 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
   EXPECT_THAT(refused("mlp_bias", true), HasSubstr("mlp_bias is of the architecture llama alone"));
 }
 
-// A file says them where they are not what every GPT-2 had before they were keys, so that older
-// programs read the others.
+// A file stores them only if they differ from the fixed values of earlier versions, so that older
+// programs can read the other files.
 TEST(KeyTable, Gpt2NumbersAreTakenAndGivenBackWhereTheyAreNotTheDefault) {
   const auto resolved = [](const std::string& key, const Json& value) {
     Json root = {{"train_batch_size", 1}};

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The values come from DeepSpeed's own code: make_lr_goldens.py.
+// The values were computed by DeepSpeed's own code: make_lr_goldens.py.
 Json goldens() {
   std::ifstream file(data_file("lr_schedules.json"));
   return Json::parse(file);
@@ -21,7 +21,7 @@ Json goldens() {
 Schedule schedule_of(const Json& golden, double optimizer_lr) {
   Json run = {{"train_batch_size", 1}, {"optimizer", {{"params", {{"lr", optimizer_lr}}}}}};
   run["scheduler"] = {{"type", golden["type"]}, {"params", golden["params"]}};
-  // DeepSpeed lets a decay end before its warm-up, and a momentum grow beyond 1; here such a run
+  // DeepSpeed lets a decay end before its warm-up, and a momentum grow beyond 1. Here such a run
   // has to end before that.
   run["run"] = {{"steps", golden["params"].value("total_num_steps", 10)}};
   return accepted(resolve_run(run.dump())).config.schedule;

@@ -1,5 +1,5 @@
-// Parameter groups: whose learning rate and weight decay are which, and what is refused; and
-// clipping by value.
+// Parameter groups: which learning rate and weight decay apply to which parameters, which groups
+// are refused; and clipping by value.
 #include "engine/config/parameter_groups.h"
 
 #include <map>
@@ -25,7 +25,7 @@ std::string run_file(const std::string& groups, const std::string& more = "") {
 
 constexpr const char* kLlama = R"(, "family": "llama")";
 
-// By name.
+// By parameter name.
 std::map<std::string, ParameterSetting> settings_of(const Config& config) {
   const engine::ModelShape shape = config.model.shape();
   const engine::ModelLayout layout = engine::model_layout({.shape = shape});
@@ -124,13 +124,13 @@ TEST(ParameterGroups, APatternWithoutParametersIsRefusedWithTheNearestNames) {
   EXPECT_THAT(refused(R"([{"match": "lm_head.*", "lr": 1}])"),
               HasSubstr("lm_head.weight is tied to wte.weight"));
   EXPECT_THAT(refused(R"([{"match": "*q_proj*", "lr": 1}])"), HasSubstr("nearest"));
-  // Others' parameters are none of its own.
+  // Parameters that an earlier group matched do not count for this one.
   EXPECT_THAT(refused(R"([{"match": "*.bias", "lr": 1}, {"match": "ln_f.bias", "lr": 2}])"),
               AllOf(HasSubstr("optimizer.groups[1].match \"ln_f.bias\" is left nothing"),
                     HasSubstr("Put it before them")));
 }
 
-// They may be those of a module from Python, whose names no family has.
+// They may belong to a Python module, whose names no family has.
 TEST(ParameterGroups, AreLeftToThePlanWhereNoModelIsNamed) {
   const auto file = [](const std::string& more) {
     return R"({"train_batch_size": 8, "optimizer": {"groups": [)"
@@ -181,7 +181,7 @@ TEST(ParameterGroups, AreStoredAndWhatChangedInThemIsSaid) {
   EXPECT_EQ(changed_keys(was, now).front().path, "optimizer.groups");
 }
 
-// Where a schedule names its rates, a group's is a share of them.
+// If a schedule gives rates, a group's rate is a share of them.
 TEST(ParameterGroups, NeedALearningRateThatASchedulesRatesAreScaledBy) {
   const char* const group = R"([{"match": "*.bias", "lr": 0.1}])";
   const auto with = [&](std::vector<std::string> overrides) {

@@ -179,7 +179,7 @@ TEST(ResolveConfig, ARunHasOneSixteenBitType) {
   EXPECT_THAT(refusal(resolve_run(run_with(fp16 + "," + bf16))), HasSubstr("one 16-bit type"));
   EXPECT_EQ(accepted(resolve_run(run_with(fp16))).config.precision, Precision::kFp16);
   EXPECT_EQ(accepted(resolve_run(run_with(bf16))).config.precision, Precision::kBf16);
-  // A later source that asks for the other one overrules the first.
+  // A later source that asks for the other type overrides the first.
   const auto resolved = accepted(resolve_both(run_with(bf16), "{" + fp16 + "}"));
   EXPECT_EQ(resolved.config.precision, Precision::kFp16);
   EXPECT_FALSE(resolved.config.bf16.enabled);
@@ -206,13 +206,13 @@ TEST(ResolveConfig, AutoPrecisionIsBf16WhereTheGpuHasItAndElseFp16) {
   EXPECT_EQ(with(R"("fp16": {"enabled": true}, )" + bf16, GpuKind::kWithBf16).config.precision,
             Precision::kFp16);
 
-  // What the machine has is asked for where it matters alone, and a configuration is there anyway.
+  // The machine's GPU is asked for only if it matters; a configuration results either way.
   EXPECT_TRUE(with(both, {}).questions.gpu);
   EXPECT_EQ(with(both, {}).config.precision, Precision::kBf16);
   EXPECT_FALSE(with(both, GpuKind::kNone).questions.gpu);
   EXPECT_FALSE(with(both + R"(, "run": {"device": "cpu"})", {}).questions.gpu);
   EXPECT_FALSE(with(R"("bf16": {"enabled": true}, )" + fp16, {}).questions.gpu);
-  // Kept as it came out: a run goes on in the type it began in.
+  // Stored as resolved: a run continues in the type in which it began.
   EXPECT_THAT(to_json(with(both, GpuKind::kWithoutBf16)), HasSubstr(R"("enabled": true)"));
 }
 
@@ -225,7 +225,7 @@ TEST(ResolveConfig, AdamIsAdamWUnlessItsModeIsOff) {
   EXPECT_TRUE(optimizer("Adam", "").adam_w_mode);
   EXPECT_FALSE(optimizer("adam", R"("adam_w_mode": false)").adam_w_mode);
   EXPECT_TRUE(optimizer("AdamW", R"("adam_w_mode": false)").adam_w_mode);
-  // PyTorch's AdamW decays by default, DeepSpeed's does not.
+  // PyTorch's AdamW decays by default; DeepSpeed's does not.
   EXPECT_EQ(optimizer("AdamW", R"("torch_adam": true)").weight_decay, 0.01);
   EXPECT_EQ(optimizer("AdamW", R"("torch_adam": true, "weight_decay": 0)").weight_decay, 0);
   EXPECT_EQ(optimizer("Adam", R"("torch_adam": true, "adam_w_mode": false)").weight_decay, 0);
@@ -283,12 +283,12 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
               testing::ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
                                    "down_proj"));
   EXPECT_EQ(usual.config.lora.recipe().scale(), 2);
-  // In the model's order, and each once.
+  // In the model's order, each once.
   const Config some = accepted(resolve_run(file(R"("rank": 4, "alpha": 6, "rank_stabilised": true,
                                    "targets": ["v_proj", "q_proj", "v_proj"])")))
                           .config;
   EXPECT_THAT(some.lora.targets, testing::ElementsAre("q_proj", "v_proj"));
-  // By PEFT's words.
+  // With PEFT's key names.
   EXPECT_EQ(to_json(accepted(resolve_run(file(R"("r": 4, "lora_alpha": 6, "use_rslora": true,
                                    "lora_dropout": 0, "target_modules": ["v_proj", "q_proj"])")))
                         .config),
@@ -300,7 +300,7 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
               HasSubstr("names query, which can have no adapter: there are q_proj, k_proj"));
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))),
               HasSubstr("models of the family gpt2 are trained whole"));
-  // Without a rank nothing else is said of adapters, and a run's own file says nothing.
+  // Without a rank other adapter keys are refused, and a run's own file has none of them.
   for (const char* const asked : {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)",
                                   R"("targets": "all-linear")", R"("rank_stabilised": true)"})
     EXPECT_THAT(refusal(resolve_run(file(asked))),
@@ -338,7 +338,7 @@ TEST(ResolveConfig, AdaptersThatGoOnAreWhatTheyWere) {
   const Resolved changed = resolved(R"(, "rank": 3, "dropout": 0)");
   EXPECT_EQ(changed.config.lora.alpha, 5);
   EXPECT_EQ(changed.config.lora.dropout, 0);
-  // A run's own file has all of it, and asks for nothing.
+  // A run's own file is complete, so it asks no questions.
   const Resolved again = accepted(resolve_run(to_json(as_it_was.config)));
   EXPECT_FALSE(again.questions.adapter);
   EXPECT_EQ(to_json(again.config), to_json(as_it_was.config));

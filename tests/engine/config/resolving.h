@@ -1,4 +1,4 @@
-// What the tests of configurations share: resolving text, and looking up what became of a key.
+// Shared by tests of configurations: resolving text, and looking up the report on a key.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -39,13 +39,13 @@ inline Result<Resolved> resolve_both(std::string run, std::string deepspeed,
                   .overrides = std::move(overrides)});
 }
 
-// The configuration of what has to resolve; its error fails the test.
+// The configuration of a result that must succeed; an error fails the test.
 inline Resolved accepted(Result<Resolved> result) {
   EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message());
   return result.ok() ? std::move(*result) : Resolved{};
 }
 
-// The sentence of what must not resolve.
+// The error sentence of a result that must fail.
 inline std::string refusal(const Result<Resolved>& result) {
   EXPECT_FALSE(result.ok()) << "it resolved";
   if (result.ok()) return {};

@@ -1,5 +1,5 @@
-// How long a run is, and what its schedule makes of it: steps, epochs and "auto" together, and what
-// becomes of them when a run is made longer.
+// The length of a run and its schedule: steps, epochs and "auto" together, and the effect of making
+// a run longer.
 #include "engine/config/lr_schedule.h"
 #include "engine/config/schedule_outlook.h"
 #include "tests/engine/config/resolving.h"
@@ -39,7 +39,7 @@ TEST(RunLength, EpochsReachTheScheduleOnceTheDataIsKnown) {
   EXPECT_GT(learning_rate(config.schedule, 1495), 0);
   EXPECT_EQ(report_on(resolved, "run.steps").reason,
             "run.epochs 2.0 x 5982 sequences / train_batch_size 8");
-  // Half an epoch of little text is not all warm-up.
+  // A short run of half an epoch does not consist of warm-up only.
   EXPECT_EQ(resolved_with(kAutoDecay, {"run.epochs=0.5"}, 160).config.schedule.warmup.steps, 1);
 }
 
@@ -102,7 +102,7 @@ TEST(RunLength, AKeptConfigurationIsTheSameRunAgainAndFollowsANewLength) {
     // And the learning rate that it took from the optimizer.
     const Config other = resolved_with(kept, {"optimizer.params.lr=0.125"}, 400).config;
     EXPECT_EQ(other.schedule.warmup.max_lr, 0.125);
-    // A checkpoint has the numbers, whatever the data is by then.
+    // A checkpoint has the numbers, even if the data has changed since.
     const Config stored = accepted(resolve_run(to_json(first.config))).config;
     EXPECT_EQ(stored.run.steps, first.config.run.steps);
     EXPECT_EQ(stored.schedule.warmup.total_steps, first.config.schedule.warmup.total_steps);
@@ -123,16 +123,16 @@ TEST(RunLength, RefusesToGoOnWhereTheScheduleIsOver) {
                     HasSubstr("--set scheduler.params.total_num_steps=auto")));
   EXPECT_THAT(check_steps_left(now, {.global_step = 102, .applied_step = 102}).error().message(),
               HasSubstr("all 298 steps that are left"));
-  // Before that there is something to learn, and the setting mends it.
+  // Before that there is still something to learn, and the setting fixes the schedule.
   EXPECT_TRUE(check_steps_left(now, {.global_step = 99, .applied_step = 99}).ok());
   const Config mended =
       resolved_with(frozen, {"run.steps=400", "scheduler.params.total_num_steps=auto"}).config;
   EXPECT_TRUE(check_steps_left(mended, {.global_step = 100, .applied_step = 100}).ok());
-  // Who asks for nothing gets it.
+  // A user who asks for a rate of 0 gets it.
   const Config zero =
       resolved_with(frozen, {"run.steps=400", "scheduler.params.warmup_max_lr=0"}).config;
   EXPECT_TRUE(check_steps_left(zero, {.global_step = 100, .applied_step = 100}).ok());
-  // A cosine with a floor goes on there; a cycle that ends at 0 does not.
+  // A cosine with a floor continues there; a cycle that ends at 0 does not.
   const auto after_100 = [](const std::string& scheduler) {
     const Config config = resolved_with(R"({"train_batch_size": 8, "run": {"steps": 400},
                                             "scheduler": {)" +
@@ -175,7 +175,7 @@ TEST(RunLength, RefusesEpochsThatNeverLeaveTheFirstRateOfTheWarmUp) {
   EXPECT_TRUE(checked(linear + R"(, "warmup_max_lr": 0})", 2).ok());
   EXPECT_TRUE(checked(linear + "}", 3).ok());
   EXPECT_TRUE(checked(linear + "}", 4, {.global_step = 3, .applied_step = 3}).ok());
-  // Who counts out a step to try one is told, and gets it.
+  // A user who asks for a single step to try one gets a warning, and the step.
   const Config counted = resolved_with(text(cosine), {"run.steps=1"}).config;
   EXPECT_TRUE(check_steps_left(counted, {}).ok());
   EXPECT_THAT(end_of_schedule(counted, {}), HasSubstr("gets to exactly 0"));
@@ -196,14 +196,14 @@ TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
                     HasSubstr("exactly 0"), HasSubstr("=auto")));
   EXPECT_THAT(said(R"("warmup_num_steps": 1000)", "500"),
               AllOf(HasSubstr("within the warm-up"), HasSubstr("warmup_num_steps is 1000")));
-  // DeepSpeed's first two updates are at the warm-up's first rate.
+  // DeepSpeed's first two updates use the warm-up's first rate.
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "2"),
               HasSubstr("The learning rate gets to exactly 0"));
   EXPECT_THAT(said(R"("warmup_num_steps": 10)", "500"), IsEmpty());
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "500"), IsEmpty());
 }
 
-// As DeepSpeed and transformers: a trial of a script is shorter than its warm-up.
+// Like DeepSpeed and transformers: a trial run of a script is shorter than its warm-up.
 TEST(RunLength, WarnsOfADecayThatEndsBeforeTheWarmUp) {
   const auto of = [](const std::string& type, const std::string& params) {
     return resolved_with(R"({"train_batch_size": 8, "optimizer": {"params": {"lr": 0.5}},
@@ -239,17 +239,17 @@ TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
                     HasSubstr("scheduler.params.warmup_num_steps was 10 and is 40")));
   EXPECT_THAT(change_of_schedule(was, was, {.global_step = 50, .applied_step = 50}), IsEmpty());
   EXPECT_THAT(change_of_schedule(was, now, {.global_step = 400, .applied_step = 400}), IsEmpty());
-  // A longer run at a constant rate is none of it.
+  // A longer run at a constant rate is no change.
   const char* const constant = R"({"train_batch_size": 8})";
   EXPECT_THAT(change_of_schedule(resolved_with(constant, {"run.steps=100"}).config,
                                  resolved_with(constant, {"run.steps=400"}).config, end),
               IsEmpty());
-  // Skipped steps do not move a schedule.
+  // Skipped steps do not advance a schedule.
   EXPECT_THAT(change_of_schedule(was, now, {.global_step = 60, .applied_step = 50}),
               HasSubstr("of step 61 was to be 0.28"));
 }
 
-// However many steps are left.
+// For any number of remaining steps.
 TEST(RunLength, NamesTheFirstStepWithAnotherRate) {
   const auto decaying = [](const std::string& steps, const std::string& end) {
     const std::string params = R"("warmup_max_lr": 0.1, "warmup_num_steps": 3333,
@@ -305,7 +305,7 @@ TEST(RunLength, ASchedulesBadNumbersAreRefusedWithTheirKey) {
               HasSubstr("lr_range_test_min_lr is 0"));
   EXPECT_THAT(refused("LRRangeTest", R"("lr_range_test_step_size": 0)"),
               HasSubstr("lr_range_test_step_size must be at least 1"));
-  // A try of three steps of a long schedule is no mistake.
+  // A trial of three steps of a long schedule is no mistake.
   accepted(resolve_run(R"({"train_batch_size": 8, "run": {"steps": 3},
                            "scheduler": {"type": "WarmupDecayLR",
                                          "params": {"warmup_num_steps": 500}}})"));

@@ -1,4 +1,4 @@
-// Configurations as runs keep them, and what changed in one.
+// Configurations as runs store them, and changes between two of them.
 #include "engine/config/stored_config.h"
 
 #include "engine/config/changes.h"
@@ -29,7 +29,7 @@ TEST(ChangedKeys, NamesWhatDiffersAndWhetherItDecidesResults) {
                   testing::MatchesRegex("aio.queue_depth was .* and is 4")));
 }
 
-// A run may be moved, with what lies in its folder; where ".." leads is the links' business.
+// A run may be moved together with its folder; ".." depends on links.
 TEST(StoredConfig, KeepsPathsThatMeanTheSameFromAnyFolder) {
   Resolved resolved = accepted(resolve_run(run_with(
       R"("data": {"train": ["runs/a/data/train.bin", "./x//b.bin", "runs/ab/c.bin", "/d.bin"],
@@ -48,7 +48,7 @@ TEST(StoredConfig, KeepsPathsThatMeanTheSameFromAnyFolder) {
   EXPECT_EQ(of_checkpoint->data.train[0], "/home/me/runs/a/data/train.bin");
 }
 
-// They kept run.dir, and paths as they were given.
+// Earlier versions stored run.dir, and paths as they were given.
 TEST(StoredConfig, OfAnEarlierVersionHasPathsFromWhereTheRunWasBegun) {
   const auto train_of = [](const std::string& dir, const std::string& folder) {
     const Source kept{.name = "config.json",
@@ -61,13 +61,13 @@ TEST(StoredConfig, OfAnEarlierVersionHasPathsFromWhereTheRunWasBegun) {
   EXPECT_EQ(train_of("runs/a", "/home/me/runs/a"), "/home/me/data/train.bin");
   EXPECT_EQ(train_of("./runs/a/", "/home/me/runs//a/."), "/home/me/data/train.bin");
   EXPECT_EQ(train_of("", "/home/me/runs/a"), "/home/me/runs/a/data/train.bin");
-  // DIR named from within the folder that it lies in, and from within itself.
+  // DIR named from within its parent folder, and from within itself.
   const std::filesystem::path here = std::filesystem::current_path();
   const std::string name = here.filename().string();
   const std::string above = (here.parent_path() / "data/train.bin").string();
   EXPECT_EQ(train_of(name, "."), above);
   EXPECT_EQ(train_of(name + "/a", "a"), above);
-  // Moved, or begun anywhere: from the working folder, as they were read then.
+  // Moved, or begun anywhere: relative to the working folder, as earlier versions read them.
   EXPECT_EQ(train_of("runs/a", "/else/where"), "data/train.bin");
   EXPECT_EQ(train_of("/home/me/runs/a", "/home/me/runs/a"), "data/train.bin");
 }

@@ -1,5 +1,5 @@
-// The schedules of transformers' get_scheduler(): their values, what follows from the run, and what
-// is said where they end before it does.
+// The schedules of transformers' get_scheduler(): their values, what follows from the run, and the
+// messages if they end before it does.
 #include <cmath>
 #include <cstdint>
 #include <fstream>
@@ -32,7 +32,7 @@ Schedule schedule(const std::string& type, const std::string& params) {
   return resolved(type, params).config.schedule;
 }
 
-// The values come from transformers' own code: make_transformers_lr_goldens.py.
+// The values were computed by transformers' own code: make_transformers_lr_goldens.py.
 TEST(TransformersSchedules, HaveTheValuesOfTransformersToTheLastBit) {
   std::ifstream file(data_file("transformers_lr_schedules.json"));
   const Json all = Json::parse(file);
@@ -55,7 +55,7 @@ TEST(TransformersSchedules, HaveTheValuesOfTransformersToTheLastBit) {
   }
 }
 
-// By hand: 100 steps at 0.5 with a warm-up of 10.
+// Computed by hand: 100 steps at 0.5 with a warm-up of 10.
 TEST(TransformersSchedules, AreWhatTheirNamesSay) {
   const std::string warmup = R"("num_warmup_steps": 10)";
   for (const char* type : {"linear", "cosine", "constant_with_warmup", "inverse_sqrt", "polynomial",
@@ -78,7 +78,7 @@ TEST(TransformersSchedules, AreWhatTheirNamesSay) {
   const Schedule wsd =
       schedule("warmup_stable_decay",
                warmup + R"(, "num_decay_steps": 40, "decay_type": "linear", "min_lr_ratio": 0.5)");
-  EXPECT_EQ(learning_rate(wsd, 0), 0.25);  // its warm-up begins at the floor, too
+  EXPECT_EQ(learning_rate(wsd, 0), 0.25);  // its warm-up also begins at the floor
   EXPECT_EQ(learning_rate(wsd, 59), 0.5);
   EXPECT_EQ(learning_rate(wsd, 80), 0.375);
   const Schedule root =
@@ -112,7 +112,7 @@ TEST(TransformersSchedules, WarmUpByAShareOfAllSteps) {
       schedule("WarmupCosineLR", R"("warmup_ratio": 0.2, "total_num_steps": 60)").warmup.steps, 12);
   EXPECT_EQ(schedule("linear", "").warmup.steps, 0);
   EXPECT_EQ(schedule("WarmupLR", "").warmup.steps, 1000);
-  // As a trainer's arguments have both.
+  // A trainer's arguments have both.
   EXPECT_EQ(schedule("linear", R"("warmup_steps": 0, "warmup_ratio": 0.1)").warmup.steps, 10);
   EXPECT_EQ(schedule("linear", R"("warmup_steps": 0.1)").warmup.steps, 10);
   EXPECT_EQ(schedule("linear", R"("warmup_steps": 1)").warmup.steps, 1);
@@ -144,7 +144,7 @@ TEST(TransformersSchedules, FollowTheLengthOfTheRun) {
   EXPECT_EQ(parts(made), (std::vector<std::int64_t>{10, 80, 10}));
   const Resolved longer = accepted(resolve_run(to_json(made), {"run.steps=400"}));
   EXPECT_EQ(parts(longer), (std::vector<std::int64_t>{40, 320, 40}));
-  // What a checkpoint has are numbers, and no change of the share is said because of that.
+  // A checkpoint stores numbers, which does not count as a change of the share.
   const Config stored = accepted(resolve_run(to_json(made.config))).config;
   EXPECT_EQ(stored.schedule.warmup.steps, 10);
   EXPECT_TRUE(changed_keys(stored, made.config).empty());
@@ -154,7 +154,7 @@ TEST(TransformersSchedules, FollowTheLengthOfTheRun) {
   EXPECT_EQ(parts(accepted(resolve({.run_file = Source{"run.json", to_json(open)},
                                     .answers = {.samples_per_epoch = 800}}))),
             (std::vector<std::int64_t>{20, 160, 20}));
-  // Too short for what is asked: the warm-up comes first.
+  // If the run is too short, the warm-up comes first.
   EXPECT_EQ(parts(resolved("warmup_stable_decay", R"("warmup_steps": 200)")),
             (std::vector<std::int64_t>{200, 0, 0}));
 }
@@ -188,7 +188,7 @@ TEST(TransformersSchedules, AreRefusedWhereTheyContradictThemselves) {
   EXPECT_THAT(refused("WarmupLR", R"("warmup_type": "cosine")"), HasSubstr("has log and linear"));
   EXPECT_THAT(refused("cosin", ""), HasSubstr("did you mean \"cosine\"?"));
   EXPECT_THAT(refused("linear", R"("num_warmup_step": 3)"), HasSubstr("num_warmup_steps"));
-  // Of two sources the later one decides.
+  // If two sources differ, the later one decides.
   const Resolved later =
       resolved("cosine_with_min_lr", R"("min_lr": 0.1)", {"scheduler.params.min_lr_rate=0.5"});
   EXPECT_EQ(learning_rate(later.config.schedule, 100), 0.25);
@@ -229,7 +229,7 @@ TEST(TransformersSchedules, AreNotContinuedWhereTheyAreOver) {
   EXPECT_TRUE(left("polynomial", "", 60).ok());
 }
 
-// A parameter group's own rate is scaled as the optimizer's is.
+// A parameter group's own rate is scaled like the optimizer's.
 TEST(TransformersSchedules, ScaleARateOfItsOwnAsDeepSpeedsSchedulesDo) {
   const Schedule linear = schedule("linear", "");
   EXPECT_EQ(learning_rate(linear, 50, 0.125), 0.0625);

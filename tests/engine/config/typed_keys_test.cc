@@ -1,4 +1,4 @@
-// What people type into configurations, and what DeepSpeed makes of the same: never silent.
+// What users type into configurations, and how DeepSpeed treats the same: never silent.
 #include "engine/config/key_table.h"
 #include "engine/config/report.h"
 #include "tests/engine/config/resolving.h"
@@ -28,14 +28,14 @@ TEST(TypedKeys, AFamilyNeedsNoPreset) {
   EXPECT_EQ(llama.config.model.preset, "custom");
   EXPECT_EQ(report_on(llama, "model.preset").reason, "model.family");
   EXPECT_EQ(llama.config.model.numbers.at("kv_heads").value_or(0), 4);
-  // The run's own file means the same, and so does the preset by its name.
+  // The run's own file means the same, as does the preset's name.
   EXPECT_EQ(to_json(accepted(resolve_run(to_json(llama.config))).config), to_json(llama.config));
   EXPECT_EQ(
       to_json(accepted(resolve_run(of_stage_3(
                            R"("model": {"preset": "custom", "family": "llama", )" + sizes + "}")))
                   .config),
       to_json(llama.config));
-  // The default preset is of this family, and still completes it.
+  // The default preset belongs to this family, and still completes it.
   EXPECT_EQ(accepted(resolve_run(of_stage_3(R"("model": {"family": "gpt2"})"))).config.model.hidden,
             768);
   EXPECT_THAT(refusal(resolve_run(of_stage_3(R"("model": {"family": "llama", "layers": 2})"))),
@@ -55,7 +55,7 @@ TEST(TypedKeys, MisspelledOnesAreRefusedWithTheNearestKnown) {
        {Typo{R"({"zero_optimisation": {"stage": 3}})", "did you mean zero_optimization?"},
         Typo{R"({"optimizer": {"params": {"learning_rate": 1}}})", "optimizer.params.lr"},
         Typo{R"({"foo": 1})", "foo is not a key that Sluice or DeepSpeed knows"},
-        // DeepSpeed refuses it as well: its sections take no key that they do not know.
+        // DeepSpeed also refuses it: its sections accept no unknown keys.
         Typo{R"({"zero_optimization": {"aio": {"queue_depth": 32}}})", "aio is at the top level"}})
     for (const auto& resolved : {resolve_deepspeed(typo.text), resolve_run(typo.text)})
       EXPECT_THAT(refusal(resolved), HasSubstr(typo.hint));
@@ -68,18 +68,18 @@ TEST(TypedKeys, CommentsAreNoKeys) {
   EXPECT_EQ(unused_keys(resolved), "");
 }
 
-// DeepSpeed's WarmupCosineLR has no min_lr (it ends in a TypeError), and its pipeline is another.
+// DeepSpeed's WarmupCosineLR has no min_lr (it raises a TypeError), and its pipeline differs.
 TEST(TypedKeys, WhatHasNoEffectIsNamed) {
   EXPECT_EQ(unused_keys(both_ways(of_stage_3(R"("pipeline": {"stages": 2}, "scheduler":
                 {"type": "WarmupCosineLR", "params": {"total_num_steps": 100, "min_lr": 1e-5,
                  "warmup_num_steps": 10}})"))),
             "no effect here: pipeline, scheduler.params.min_lr (sluice config says why)");
-  // Nothing was asked for, or another source decides.
+  // Nothing was requested, or another source decides.
   EXPECT_EQ(unused_keys(both_ways(of_stage_3(
                 R"("autotuning": {"enabled": false}, "prescale_gradients": false, "pipeline": {},
                    "sparse_attention": null, "communication_data_type": "auto")"))),
             "");
-  // Nor are defaults, and what is done anyway.
+  // Nor are defaults, and settings that are in effect anyway.
   EXPECT_EQ(unused_keys(both_ways(of_stage_3(
                 R"("communication_data_type": "fp32", "gradient_predivide_factor": 1.0,
                    "data_types": {"grad_accum_dtype": null}, "fp32_allreduce": true)"))),
@@ -89,7 +89,7 @@ TEST(TypedKeys, WhatHasNoEffectIsNamed) {
           of_stage_3(R"("communication_data_type": "fp16", "gradient_predivide_factor": 2)"))),
       "no effect here: communication_data_type, gradient_predivide_factor (sluice config says "
       "why)");
-  // Their values stay out of logs.
+  // Their values must not appear in logs.
   EXPECT_THAT(unused_keys(both_ways(of_stage_3(R"("comet": {"enabled": true, "api_key": "x9z"})"))),
               AllOf(HasSubstr("comet"), Not(HasSubstr("x9z"))));
   EXPECT_EQ(unused_keys(accepted(resolve_both(of_stage_3(R"("gradient_clipping": 1)"),
@@ -139,7 +139,7 @@ TEST(TypedKeys, KeysAndSectionsGivenTwiceAreRefusedAsDeepSpeedDoes) {
       EXPECT_THAT(refusal(resolved), HasSubstr("is given twice"));
 }
 
-// Of DeepSpeed 0.19's sources: runtime/config.py, zero/config.py, zero/offload_config.py,
+// From DeepSpeed 0.19's sources: runtime/config.py, zero/config.py, zero/offload_config.py,
 // precision_config.py, swap_tensor/constants.py, activation_checkpointing/config.py,
 // profiling/config.py, monitor/config.py, lr_schedules.py, ops/adam/*.py.
 constexpr const char* kOfDeepSpeed[] = {

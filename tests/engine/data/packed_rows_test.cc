@@ -35,7 +35,7 @@ std::vector<std::uint64_t> firsts(std::span<const Piece> row) {
 }
 
 TEST(PackedRows, PutsEachPieceWhereTheLeastRoomIsLeft) {
-  // Of 10 predictions: 5, 2, 2 and 1 of room; 7 and 3; 6 and 4.
+  // Rows have room for 10 predictions: pieces of 5, 2, 2 and 1; of 7 and 3; of 6 and 4.
   const PackedRows rows(pieces_of({3, 8, 4, 7, 5, 6, 3}), {.sequence_tokens = 10, .seed = {}});
   ASSERT_EQ(rows.count(), 3U);
   EXPECT_EQ(firsts(rows.at(0)), (std::vector<std::uint64_t>{0, 27, 33}));
@@ -86,7 +86,7 @@ TEST(PackedRows, TheSeedGivesEachEpochAnOrderOfItsOwn) {
             PackedRows(random_pieces(499, 60), {.sequence_tokens = 64, .seed = 3}).order_id());
 }
 
-// As many rows as the longest pieces need alone, where nothing fits beside them.
+// Pieces as long as a row need a row each, since nothing else fits into it.
 TEST(PackedRows, PiecesThatFillARowHaveItForThemselves) {
   const PackedRows rows(pieces_of({11, 11, 2, 11}), {.sequence_tokens = 10, .seed = {}});
   EXPECT_EQ(rows.count(), 4U);

@@ -41,7 +41,7 @@ TEST(Permutation, StaysBelowLargeSizesAndRepeatsNothing) {
         seen.insert(value);
       }
     }
-    EXPECT_EQ(seen.size(), 30000U - 1U) << size;  // index 0 was asked twice
+    EXPECT_EQ(seen.size(), 30000U - 1U) << size;  // index 0 was queried twice
   }
 }
 
@@ -62,8 +62,8 @@ TEST(LongPermutation, VisitsEveryNumberOnceAtPowersOfTwoAndAround) {
   }
 }
 
-// The order is part of what a checkpoint's position means. These were computed by an independent
-// rendering of the definition in Python; a change that alters them breaks every running training.
+// The order defines what a checkpoint's position means. The values were computed by an independent
+// implementation in Python; a change that alters them breaks every training in progress.
 TEST(Permutation, KeepsItsOrderForEver) {
   EXPECT_THAT(order(10, 1, 0), testing::ElementsAre(5, 6, 7, 0, 9, 4, 2, 1, 3, 8));
   const Permutation large(1000000007, 42, 3);
@@ -80,8 +80,8 @@ TEST(Permutation, DiffersFromSeedToSeedAndFromStreamToStream) {
   EXPECT_EQ(orders.size(), 900U);
 }
 
-// All 120 orders of five, over 12,000 keys: chi-square with 119 degrees of freedom lies below 190
-// in all but 4 of 100,000 cases. The keys are fixed, so the test cannot fail by bad luck.
+// All 120 orders of five, over 12,000 keys: chi-square with 119 degrees of freedom is below 190 in
+// all but 4 of 100,000 cases. The keys are fixed, so the test cannot fail by bad luck.
 TEST(Permutation, ReachesEveryOrderOfFiveAboutEquallyOften) {
   std::map<std::vector<std::uint64_t>, int> count;
   constexpr int kKeys = 12000;
@@ -90,16 +90,16 @@ TEST(Permutation, ReachesEveryOrderOfFiveAboutEquallyOften) {
   double chi_square = 0;
   for (const auto& [unused, times] : count) chi_square += (times - 100.0) * (times - 100.0) / 100.0;
   EXPECT_LT(chi_square, 190);
-  EXPECT_GT(chi_square, 65);  // nor more even than chance
+  EXPECT_GT(chi_square, 65);  // and not more even than chance
 }
 
-// Where each of 1,000 numbers goes, over 4,000 keys, in ten by ten boxes.
+// Counts where each of 1,000 numbers goes, over 4,000 keys, in ten by ten boxes.
 TEST(Permutation, SendsEachTenthToEachTenthAboutEquallyOften) {
   std::vector<std::uint64_t> boxes(100, 0);
   constexpr std::uint64_t kKeys = 4000;
   for (std::uint64_t seed = 0; seed < kKeys; ++seed) {
     const Permutation permutation(1000, seed, 0);
-    for (std::uint64_t i = 0; i < 1000; i += 37) {  // few of each, so that they are independent
+    for (std::uint64_t i = 0; i < 1000; i += 37) {  // few per tenth, so that they are independent
       ++boxes[i / 100 * 10 + permutation.at(i) / 100];
     }
   }

@@ -1,5 +1,5 @@
-// Prints what TokenFile reads from the file it is given, for the test of tools/prepare: type,
-// vocabulary, note, then every token.
+// Prints what TokenFile reads from the given file, for the test of tools/prepare: type, vocabulary,
+// note, then every token.
 #include <cstdio>
 #include <vector>
 

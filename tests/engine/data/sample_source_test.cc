@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kNone = kIgnoredSample;
 
-// Documents of the lengths, whose tokens count up from 100; `trained`: by token.
+// Documents of the given lengths, whose tokens count up from 100; `trained`: by token.
 class SampleSourceTest : public testing::Test {
  protected:
   std::string path() const { return folder_.file("chat.bin"); }
@@ -80,7 +80,7 @@ class SampleSourceTest : public testing::Test {
 };
 
 TEST_F(SampleSourceTest, ARowHasDocumentsWithTheirMasksPositionsAndRoomThatIsLeft) {
-  // The first token of a document is nobody's target, so its bit changes nothing.
+  // The first token of a document is never a target, so its bit has no effect.
   write({4, 3}, {true, false, true, true, false, true, false});
   const TokenCorpus all = corpus();
   const auto source = document_source(all, std::vector<DocumentRange>{{0, 0, 2}},
@@ -128,7 +128,7 @@ TEST_F(SampleSourceTest, DocumentsThatAreLongerAreCutLeftOutOrSplit) {
 TEST_F(SampleSourceTest, WhatHasNothingToTrainOnIsLeftOutAndRefusedWhereItIsAll) {
   std::vector<bool> trained(9, false);
   trained[7] = true;
-  write({4, 3, 2}, trained);  // of the last one the first token alone
+  write({4, 3, 2}, trained);  // only the first token of the last document
   const TokenCorpus all = corpus();
   const auto source = document_source(all, std::vector<DocumentRange>{{0, 0, 3}},
                                       {.sequence_tokens = 4, .shuffle_seed = {}});
@@ -215,7 +215,7 @@ TEST_F(SampleSourceTest, NumbersOfDocumentsThatCannotBeAreRefused) {
   }
 }
 
-// Rows are read at any place of the mask, across the pieces in which it is read.
+// Masks are read from any position of a row, across the pieces in which they are read.
 TEST_F(SampleSourceTest, TheMaskIsReadFromAnyBit) {
   std::vector<bool> trained(100000);
   for (std::size_t i = 0; i < trained.size(); ++i) trained[i] = (i * i) % 7 < 3;

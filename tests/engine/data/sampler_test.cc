@@ -42,7 +42,7 @@ TEST(ShuffledSampler, DrawsEveryWindowOncePerEpochWithinItsRange) {
         ASSERT_TRUE(starts[sample.file].insert(sample.first_token).second) << "drawn twice";
       }
       for (const auto& [file, in_file] : starts) {
-        // All at a distance of `length`, and no more than 2T - 2 tokens left over.
+        // All are `length` apart, with at most 2T - 2 tokens left over.
         EXPECT_EQ(*in_file.rbegin() - *in_file.begin(), (in_file.size() - 1) * length);
         EXPECT_GT((in_file.size() + 2) * length, kTwoRanges[file].token_count());
       }
@@ -90,7 +90,8 @@ TEST(ShuffledSampler, ResumedIsTheSameAsStraightThrough) {
   }
 }
 
-// From an independent rendering of the definition in Python: what a checkpoint's position means.
+// From an independent implementation in Python: the order defines what a checkpoint's position
+// means.
 TEST(ShuffledSampler, KeepsItsSamplesForEver) {
   const ShuffledSampler sampler = shuffled(kTwoRanges, 16);
   EXPECT_EQ(sampler.samples_per_epoch(), 75U);

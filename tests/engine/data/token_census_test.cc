@@ -47,7 +47,7 @@ TEST_F(TokenCensusTest, ATokenThatEndsTextsPartsItIntoDocuments) {
   EXPECT_THAT(census(8).lengths, ElementsAre(10));
 }
 
-// Longer than what is read at once, with documents that lie across.
+// Longer than one read, with documents that cross its end.
 TEST_F(TokenCensusTest, TargetsAreWhatTheMaskSaysButForTheFirstOfADocument) {
   constexpr std::uint64_t kTokens = 200'001;
   std::vector<std::uint64_t> starts;

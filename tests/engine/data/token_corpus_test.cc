@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 class TokenCorpusTest : public testing::Test {
  protected:
-  // Files "0", "1", ... of as many tokens; token i of file f is 1000 f + i.
+  // Files "0", "1", ... with these numbers of tokens; token i of file f is 1000 f + i.
   TokenCorpus corpus_of(const std::vector<std::size_t>& counts) {
     std::vector<std::string> paths;
     for (std::size_t file = 0; file < counts.size(); ++file) {
@@ -62,7 +62,8 @@ TEST_F(TokenCorpusTest, GivesTheLastPartOfEachFileToValidation) {
   const TokenCorpus corpus = corpus_of({1000, 200, 30});
   const auto split = corpus.split({.validation_fraction = 0.1, .sequence_tokens = 16});
   ASSERT_OK(split);
-  // 200 * 0.1 = 20; the third gives one window rather than 3 tokens and cannot keep one itself.
+  // 200 * 0.1 = 20. The third file would give one window rather than 3 tokens, but could not keep
+  // one.
   EXPECT_EQ(text_of(split->train), "0:0-900 1:0-180 2:0-30 ");
   EXPECT_EQ(text_of(split->validation), "0:900-1000 1:180-200 ");
 }
@@ -105,9 +106,10 @@ TEST_F(TokenCorpusTest, TellsTextsOfTheSameLengthApart) {
   EXPECT_NE(*corpus.fingerprint(), *before);
 }
 
-// fingerprint() looks at samples, as checkpoints of earlier versions need; token_hash() at all.
+// fingerprint() reads samples, as checkpoints of earlier versions require; token_hash() reads
+// everything.
 TEST_F(TokenCorpusTest, HashesEveryToken) {
-  constexpr std::size_t kTokens = 700'003;  // more than one read, and no whole words
+  constexpr std::size_t kTokens = 700'003;  // more than one read, and not a whole number of words
   std::vector<std::uint16_t> tokens(kTokens);
   for (std::size_t i = 0; i < kTokens; ++i) tokens[i] = static_cast<std::uint16_t>(i * 7);
   const std::vector<std::string> paths = {folder_.file("all.bin")};

@@ -1,4 +1,4 @@
-// What the tests of token files share: writing them.
+// Shared by tests of token files: writes them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ std::vector<std::byte> bytes_of(const std::vector<Token>& tokens) {
   return {bytes.begin(), bytes.end()};
 }
 
-// As llm.c's dev/data/data_common.py writes it: 256 int32, then the tokens.
+// In the format of llm.c's dev/data/data_common.py: 256 int32, then the tokens.
 template <typename Token>
 std::vector<std::byte> llmc_file(std::int32_t magic, std::int32_t version,
                                  const std::vector<Token>& tokens) {

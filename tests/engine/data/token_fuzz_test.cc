@@ -1,5 +1,5 @@
-// Damaged token files, in process: no crash, no read beyond the bytes (the buffers are as long as
-// what they hold, so AddressSanitizer sees it), and every refusal a sentence.
+// Damaged token files, in process: no crash, no read beyond the bytes (buffers have the exact size,
+// so AddressSanitizer detects it), and a sentence for every refusal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class Mutator {
           flip(bytes, bytes.size());
           break;
         case 1:
-          flip(bytes, 16);  // where a header says what it is
+          flip(bytes, 16);  // in the fields of a header
           break;
         case 2:
           bytes.resize(below(bytes.size() + 1));
@@ -92,7 +92,7 @@ const std::vector<Bytes>& file_seeds() {
   return kSeeds;
 }
 
-// Parses `bytes` from a buffer of its own, and holds what comes out against the file's size.
+// Parses `bytes` from a buffer of exact size, and checks the result against the file's size.
 bool parse(const Bytes& bytes) {
   const std::size_t head_bytes = std::min<std::size_t>(bytes.size(), kTokenHeaderBytes);
   const std::unique_ptr<std::byte[]> head(new std::byte[head_bytes]);
@@ -122,7 +122,7 @@ void damage_headers(std::uint64_t inputs, std::uint64_t seed) {
     mutator.mutate(bytes);
     accepted += parse(bytes) ? 1U : 0U;
   }
-  // Both ways must have been taken, or the mutations teach nothing.
+  // Both outcomes must occur, or the mutations show nothing.
   EXPECT_GT(accepted, inputs / 20);
   EXPECT_LT(accepted, inputs - inputs / 20);
 }
@@ -152,7 +152,7 @@ void damage_sidecars(std::uint64_t inputs, std::uint64_t seed) {
   EXPECT_GT(refused, inputs / 2);
 }
 
-// Through the file system, with sidecars of every kind beside them.
+// Goes through the file system, with sidecar files of every kind.
 void damage_files(std::uint64_t inputs, std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   Mutator mutator(seed);
@@ -200,8 +200,8 @@ TEST(TokenFuzz, EveryBitOfAHeaderFlipped) {
   for (std::size_t bit = 0; bit < 8 * kTokenHeaderBytes; ++bit) {
     Bytes bytes = good;
     bytes[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
-    // Without its magic it is a raw file, but for bit 1, which makes the magic of llm.c's
-    // questions; a wrong version or count is refused; the rest of a header is not used.
+    // Without its magic it is a raw file, except for bit 1, which makes the magic of llm.c's
+    // questions. A wrong version or count is refused; the rest of a header is unused.
     EXPECT_EQ(parse(bytes), (bit < 32 && bit != 1) || bit >= 96) << "bit " << bit;
   }
 }

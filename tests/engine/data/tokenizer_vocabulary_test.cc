@@ -19,7 +19,7 @@ std::string sha256(const std::string& text, std::size_t piece = 1000) {
   return hash.finish();
 }
 
-// NIST's examples for FIPS 180-4, and what hashlib says.
+// NIST's examples for FIPS 180-4, and values from hashlib.
 TEST(Sha256, GivesTheStandardsDigests) {
   EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -84,7 +84,7 @@ TEST(TokenizerVocabulary, IsTheSameTokenizersWithMoreAddedTokens) {
   EXPECT_EQ(difference(padded, ended), "2 <pad> <end>");
   EXPECT_EQ(difference(padded, three), "2 <pad> ab");
   EXPECT_EQ(difference(two, turned), "0 a b");
-  // Its texts are cut in another way, though no number means two things.
+  // Its texts are split differently, though no number has two meanings.
   EXPECT_EQ(difference(two, three), "2  ab");
   EXPECT_EQ(difference(three, two), "2 ab ");
 }

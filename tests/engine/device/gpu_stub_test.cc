@@ -1,5 +1,5 @@
 // A build without CUDA code computes on the CPU on every machine: it plans nothing for a GPU, and
-// says why where a configuration asks for one.
+// explains why if a configuration asks for one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Adapters from strangers: each ends with a sentence that names the file and what is wrong in it,
-// or is what PEFT would make of it.
+// Adapters from strangers: each ends with a sentence that names the file and the problem, or is
+// read like PEFT would read it.
 #include "engine/exchange/adapter_weights.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ ModelShape shape() {
                    .family = "llama"});
 }
 
-// As PEFT 0.21 writes it.
+// The configuration that PEFT 0.21 writes.
 json peft_config() {
   return json::parse(R"({
     "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null,
@@ -61,7 +61,7 @@ std::vector<TensorSpec> peft_tensors() {
   return tensors;
 }
 
-// Of values 0, 1, 2, ... through the whole file, as far as the type has them.
+// Contains the values 0, 1, 2, ... through the whole file, as far as the type represents them.
 std::string file_of(const std::vector<TensorSpec>& tensors) {
   const auto places = lay_out(tensors);
   if (!places.ok()) return {};
@@ -87,13 +87,13 @@ void expect_a_sentence(const std::string& message) {
 
 class Adapters : public FolderUnderTest {
  protected:
-  // "accepted", or why not.
+  // "accepted", or the reason for the refusal.
   std::string open(const std::string& config, const std::string& weights) const {
     put("a/adapter_config.json", config);
     put("a/adapter_model.safetensors", weights);
     const auto opened = AdapterWeights::open(queue(), path("a"), shape());
     if (opened.ok()) return "accepted";
-    // It says which of the two.
+    // The message names one of the two files.
     EXPECT_THAT(opened.error().message(), testing::StartsWith(path("a/adapter_")));
     return opened.error().message();
   }
@@ -102,7 +102,7 @@ class Adapters : public FolderUnderTest {
     config.update(keys);
     return open(config.dump(2), file_of(peft_tensors()));
   }
-  // The text of one value replaced, so that it need not be JSON.
+  // Replaces the text of one value, so that it need not be JSON.
   std::string with_text(const std::string& key, const std::string& value) const {
     std::string text = json{{key, "HERE"}, {"peft_type", "LORA"}}.dump(2);
     text.replace(text.find("\"HERE\""), 6, value);
@@ -114,7 +114,7 @@ class Adapters : public FolderUnderTest {
   void expect_consistent() const;
 };
 
-// What was accepted can be read, and says the same when it is written again.
+// An accepted adapter can be read, and is equal after it is written again.
 void Adapters::expect_consistent() const {
   auto opened = AdapterWeights::open(queue(), path("a"), shape());
   ASSERT_TRUE(opened.ok()) << opened.error().message();
@@ -198,7 +198,7 @@ TEST_F(Adapters, AreAcceptedWhereAKeySaysNothingOfWhatTheyCompute) {
   for (const json& keys :
        std::vector<json>{{{"target_modules", "all-linear"}},
                          {{"target_modules", ".*\\.(q|down)_proj"}},
-                         {{"target_modules", "(((((a*)*)*)*)*)*b"}},  // not tried
+                         {{"target_modules", "(((((a*)*)*)*)*)*b"}},  // refused unmatched
                          {{"target_modules", nullptr}},
                          {{"target_modules", {"self_attn.q_proj", "mlp.down_proj"}}},
                          {{"target_modules",
@@ -290,7 +290,7 @@ TEST_F(Adapters, AreRefusedByTheNameOfTheTensorThatIsAnother) {
   EXPECT_EQ(of_tensors(halves), "accepted");
   expect_consistent();
   std::string whole = file_of(tensors);
-  whole[whole.size() - 2] = '\xff';  // the last number's: a NaN of any type
+  whole[whole.size() - 2] = '\xff';  // in the last number: a NaN of any type
   whole[whole.size() - 1] = '\x7f';
   EXPECT_THAT(open(peft_config().dump(), whole),
               HasSubstr("element 23 of " + tensors.back().name + " is not finite"));
@@ -308,7 +308,7 @@ TEST_F(Adapters, AreNotTakenForTheModelTheyBelongTo) {
   EXPECT_TRUE(check_is_no_adapter(queue().backend().files(), path("a")).ok());
 }
 
-// One mistake at a time, or a few, of all kinds.
+// Makes one mistake at a time, or a few, of all kinds.
 class Mutator {
  public:
   explicit Mutator(std::uint64_t seed) : random_(seed) {}
@@ -399,7 +399,7 @@ class Mutator {
 
   void edit(std::string& text) {
     if (text.empty()) return;
-    // Where the header of the weights lies, most of the time.
+    // Usually within the header of the weights.
     const std::size_t at =
         below(below(4) == 0 ? text.size() : std::min<std::size_t>(text.size(), 1500));
     switch (below(5)) {
@@ -438,7 +438,7 @@ class AdapterFuzz : public Adapters {
       }
       ++accepted;
       expect_consistent();
-      // Whatever PEFT does otherwise was refused.
+      // Everything that PEFT treats differently was refused.
       const json kept = json::parse(config);
       for (const char* const key :
            {"use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform",

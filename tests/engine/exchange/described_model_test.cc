@@ -46,7 +46,7 @@ TEST_F(DescribedModel, IsNotLookedForWhereNothingSaysIt) {
   EXPECT_EQ(check("bare/model.safetensors"), "accepted");
   put("other/config.json", json{{"colour", "red"}});
   EXPECT_EQ(check("other/model.safetensors"), "accepted");
-  EXPECT_THAT(check("other"), HasSubstr("model_type"));  // named as a model's folder
+  EXPECT_THAT(check("other"), HasSubstr("model_type"));  // refused as a model's folder
 }
 
 TEST_F(DescribedModel, IsToBeDownloadedWhereItsFolderIsNotThereAlone) {
@@ -59,7 +59,7 @@ TEST_F(DescribedModel, IsToBeDownloadedWhereItsFolderIsNotThereAlone) {
                 path("bare/Qwen3-8B") + ", or name the folder that has it");
   EXPECT_EQ(absent_model(path("bare/model.safetensors")), "");
   EXPECT_EQ(absent_model(path("bare/model.safetensors.index.json")), "");
-  EXPECT_EQ(absent_model(path(std::string(300, 'x'))), "");  // who can say?
+  EXPECT_EQ(absent_model(path(std::string(300, 'x'))), "");  // cannot be looked up
 }
 
 TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt) {
@@ -135,8 +135,8 @@ TEST_F(DescribedModel, IsOneWhereItsNumbersAreTheConfigurations) {
   EXPECT_THAT(of_run.error().message(), HasSubstr("model.tied_head is true there"));
 }
 
-// Of a model that there has always been nothing more is stored, so that its checkpoints stay what
-// they were; and of others what sets them apart.
+// Models that always existed store nothing new, so that their checkpoints stay unchanged; others
+// store what distinguishes them.
 TEST(StoredShape, HasWhatSetsAGpt2Apart) {
   StoredRun run;
   store_shape(complete(kShape), run);
@@ -148,13 +148,13 @@ TEST(StoredShape, HasWhatSetsAGpt2Apart) {
   store_shape(complete(other), run);
   EXPECT_EQ(run.family_numbers, other.numbers);
   EXPECT_EQ(stored_shape(run)->numbers, complete(other).numbers);
-  run.family_numbers["activation"] = 9;  // of a later program
+  run.family_numbers["activation"] = 9;  // from a later program
   const auto later = stored_shape(run);
   ASSERT_FALSE(later.ok());
   EXPECT_THAT(later.error().message(), HasSubstr("activation is 9"));
 }
 
-// 40,000 rows are more than is read of a head before a command's work.
+// 40,000 rows are more than the part of a head that is read before a command's work.
 TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
   const ModelShape shape{
       .layers = 1, .hidden = 32, .heads = 4, .context_tokens = 8, .vocab = 40'000};
@@ -177,10 +177,10 @@ TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
   EXPECT_THAT(refused.error().message(), HasSubstr("token 39999 is the first that differs"));
 }
 
-// Which values a base has, and not only which shape.
+// The base's values matter, not only its shape.
 class BaseOfAdapters : public FolderUnderTest {
  protected:
-  // Element i of parameter p is a function of both, except for one.
+  // Element i of parameter p is a function of both, except for one element.
   void write(std::size_t changed, std::uint64_t element) const {
     const auto specs = parameter_specs(kShape, DType::kF32);
     SafetensorsWriter::Options options;
@@ -245,7 +245,8 @@ TEST_F(BaseOfAdapters, IsKnownByASampleOfEveryParameter) {
       EXPECT_THAT(check(stored), HasSubstr("beside other weights than those of X: ADVICE")) << p;
     }
   }
-  // Between the ranges there is what only all of them show, and an older checkpoint has no sample.
+  // A change between the sampled ranges is in the fingerprint of all values only. An older
+  // checkpoint has no sample, so any base is accepted.
   std::size_t large = 0;
   while (values_of(large).size() < 3000) ++large;
   write(large, 300);

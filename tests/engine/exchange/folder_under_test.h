@@ -1,4 +1,4 @@
-// What the tests of models and tokenizers in folders share.
+// Shared by tests of models and tokenizers in folders.
 #pragma once
 
 #include <filesystem>

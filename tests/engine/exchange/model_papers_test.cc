@@ -1,4 +1,4 @@
-// What an export says of a model: its base, how it generates, and its card.
+// What an export stores about a model: its base, how it generates, and its card.
 #include <gmock/gmock.h>
 
 #include "engine/exchange/base_model.h"
@@ -71,7 +71,7 @@ TEST_F(BaseModels, OfAHubsCacheHaveTheHubsName) {
 TEST_F(BaseModels, AreNotKnownOfWeightsAlone) {
   put("alone/model.safetensors", std::string("x"));
   EXPECT_EQ(of("alone/model.safetensors"), BaseModel());
-  put("run/config.json", json{{"model", {{"layers", 2}}}});  // a run's
+  put("run/config.json", json{{"model", {{"layers", 2}}}});  // a run's folder
   EXPECT_EQ(of("run"), BaseModel());
 }
 

@@ -47,7 +47,7 @@ TEST(Gpt2Names, AreHuggingFacesWithConv1dsShapes) {
   const auto parameters = parameter_specs(*preset_shape("gpt2-small"), DType::kF32);
   std::uint64_t elements = 0;
   for (const TensorInfo& tensor : file_with(parameters)) elements += tensor.elements;
-  EXPECT_EQ(elements, 124'439'808U);  // what GPT-2 small has, its head tied
+  EXPECT_EQ(elements, 124'439'808U);  // the size of GPT-2 small with a tied head
   EXPECT_EQ(parameters.size(), 148U);
   const auto has = [&](const char* name, std::vector<std::uint64_t> shape) {
     return std::find(parameters.begin(), parameters.end(),
@@ -101,7 +101,7 @@ TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {
   std::erase_if(file, [](const TensorInfo& it) { return it.name == "h.0.attn.c_attn.bias"; });
   EXPECT_THAT(refusal(file), HasSubstr("has no tensor \"h.0.attn.c_attn.bias\""));
   file = tiny_file("");
-  tensor(file, "h.0.attn.c_attn.weight").shape = {24, 8};  // as nn.Linear has it
+  tensor(file, "h.0.attn.c_attn.weight").shape = {24, 8};  // in nn.Linear's layout
   EXPECT_THAT(refusal(file), HasSubstr("shape [24, 8], and the model wants [8, 24]"));
   file = tiny_file("");
   file.push_back({{"h.2.ln_1.weight", DType::kF32, {8}}});

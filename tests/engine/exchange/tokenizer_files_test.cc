@@ -26,7 +26,7 @@ json tokenizer_json(const std::string& first) {
           {"added_tokens", {{{"id", 2}, {"content", "<end>"}}, {{"id", 3}, {"content", "<pad>"}}}}};
 }
 
-// The same one with another added token.
+// The same tokenizer with another added token.
 json larger_tokenizer_json(const std::string& first) {
   json tokenizer = tokenizer_json(first);
   tokenizer["added_tokens"].push_back({{"id", 4}, {"content", "<more>"}});
@@ -46,7 +46,7 @@ class WorkingDirectory {
 
 class Tokenizers : public FolderUnderTest {
  protected:
-  // Into "run".
+  // Keeps the tokenizer in "run".
   TokenizerFiles keep(const TokenizerFiles& tokenizer, std::int64_t first_step = 1) const {
     std::filesystem::create_directories(path("run"));
     return take(
@@ -99,7 +99,7 @@ TEST_F(Tokenizers, AreKeptInTheRunsFolderAndTakenOutOfItAlone) {
   EXPECT_EQ(get("run/tokenizer/generation_config.json").at("temperature"), 0.5);
   EXPECT_EQ(get("run/tokenizer/tokenizer_config.json").at("eos_token"), "<end>");
 
-  TokenizerFiles more = kept();  // where it lies itself
+  TokenizerFiles more = kept();  // from its own place
   more.special.ends.push_back(1);
   keep(more);
   EXPECT_THAT(kept().special.ends, ElementsAre(2, 1));
@@ -107,7 +107,7 @@ TEST_F(Tokenizers, AreKeptInTheRunsFolderAndTakenOutOfItAlone) {
   EXPECT_EQ(get("run/tokenizer/generation_config.json").at("temperature"), 0.5);
 
   put("run/tokenizer/mine.txt", std::string("a note"));
-  put("run/tokenizer.new/vocab.json", std::string("{}"));  // of one that was cut short
+  put("run/tokenizer.new/vocab.json", std::string("{}"));  // left by an interrupted write
   ASSERT_TRUE(remove_kept_tokenizer(queue().backend().files(), path("run")).ok());
   EXPECT_TRUE(there("run/tokenizer/mine.txt"));
   EXPECT_FALSE(there("run/tokenizer/tokenizer.json"));
@@ -120,7 +120,7 @@ TEST_F(Tokenizers, AreSetAsideForOthersAndNeverOverwritten) {
   put("theirs/merges.txt", std::string("a b"));
   const std::string first = keep(in("theirs")).fingerprint;
   put("run/tokenizer/mine.txt", std::string("a note"));
-  put("run/tokenizer.new/vocab.json", std::string("{}"));  // of one that was cut short
+  put("run/tokenizer.new/vocab.json", std::string("{}"));  // left by an interrupted write
   put_sidecar("data.bin", {{"kind", "bytes"}, {"end_of_text", 256}});
   EXPECT_EQ(keep(of("data.bin"), 5).kind, Kind::kBytes);
   EXPECT_EQ(get("run/tokenizer/generation_config.json"),
@@ -133,7 +133,7 @@ TEST_F(Tokenizers, AreSetAsideForOthersAndNeverOverwritten) {
   keep(in("theirs"), 5);
   EXPECT_EQ(in("run/tokenizer-before-step-5-2").kind, Kind::kBytes);
 
-  // The program ended when the one before had left its place and the new one was not there yet.
+  // The program ended after the previous one was moved away, before the new one was in place.
   std::filesystem::rename(path("run/tokenizer"), path("run/tokenizer.new"));
   EXPECT_EQ(kept().fingerprint, first);
   EXPECT_EQ(keep(in("theirs"), 6).path, path("run/tokenizer/tokenizer.json"));
@@ -224,14 +224,14 @@ TEST_F(Tokenizers, OfTokenFilesAreKnownByFingerprintOrByTheFileBeside) {
   EXPECT_EQ(alone.special, (SpecialTokens{.begin = 2, .ends = {2}}));
   EXPECT_THAT(alone.note, HasSubstr("data/tokenizer.json"));
 
-  put_sidecar("data/train.bin", {{"kind", "bpe"}});  // an older one
+  put_sidecar("data/train.bin", {{"kind", "bpe"}});  // an older sidecar
   put("data/tokenizer.json", tokenizer_json("a"));
   EXPECT_EQ(of("data/train.bin").kind, Kind::kFile);
   EXPECT_EQ(of("data/train.bin").fingerprint, in("data").fingerprint);
   put_sidecar("data/train.bin", {{"kind", "bpe"}, {"sha256", std::string(64, '0')}});
   EXPECT_THAT(of("data/train.bin").note, HasSubstr("it was changed"));
   EXPECT_EQ(of("none.bin").kind, Kind::kUnknown);
-  // What ends a conversation does not begin one.
+  // A token that ends a conversation does not begin one.
   put("chat.bin.json", json{{"format", "sluice-tokens"},
                             {"version", 2},
                             {"dtype", "uint16"},

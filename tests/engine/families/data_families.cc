@@ -31,7 +31,7 @@ class DataFamily : public ModelFamily {
                                                             {"data_heads", "num_data_heads"}};
     return keys;
   }
-  // A number that the file leaves out stays out.
+  // A number that the file leaves out stays unset.
   Result<HuggingFaceModel> read_config(std::string_view text) const override {
     const Json json = Json::parse(text, nullptr, false);
     const auto size = [&](const char* key) { return json.value(key, std::int64_t{0}); };
@@ -57,7 +57,7 @@ class DataFamily : public ModelFamily {
 class Ante final : public DataFamily {
  public:
   Ante() : DataFamily("ante") {}
-  // Says nothing of its numbers.
+  // The presets leave out the family's numbers.
   std::span<const NamedShape> presets() const override {
     static const std::vector<NamedShape> shapes = {{.name = "ante-small",
                                                     .shape = {.layers = 2,
@@ -105,7 +105,7 @@ class Bellum final : public DataFamily {
     return known;
   }
   UsualNumbers usual() const override { return {.dropout = 0, .ffn_multiplier = 2.5}; }
-  // The heads together may be wider than hidden, or narrower.
+  // The heads together may be wider or narrower than hidden.
   Status check(const ModelShape& shape) const override {
     const auto size = static_cast<std::int64_t>(shape.numbers.at("head_size"));
     if (size % 2 == 0) return {};

@@ -1,6 +1,6 @@
-// Two families that are data alone, with GPT-2's units: "ante" and "bellum" share the number
-// model.data_heads, in other ranges and with other defaults; each has one more of its own, and
-// bellum sizes its heads by that one.
+// Two families defined by data alone, with GPT-2's units. "ante" and "bellum" share the number
+// model.data_heads with different ranges and defaults. Each has one more number, and bellum sizes
+// its heads by that.
 #pragma once
 
 #include "engine/model/model_family.h"
@@ -10,7 +10,7 @@ namespace sluice::engine {
 const ModelFamily& ante_family();
 const ModelFamily& bellum_family();
 
-// Once in a program, before it asks for keys or presets.
+// Called once per program, before keys or presets are used.
 void add_data_families();
 
 }  // namespace sluice::engine

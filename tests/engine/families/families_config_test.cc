@@ -1,4 +1,4 @@
-// Configurations of models of several families: their keys, their defaults, their rules.
+// Configurations of models of several families: keys, defaults, rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST(FamiliesInConfigurations, HaveThePresetsDropoutAndFeedForwardLayerOrTheirOw
   EXPECT_EQ(gpt2.ffn(), 32);
   EXPECT_THAT(report_on(resolved_of(kAnte), "model.dropout").reason, HasSubstr("model.preset"));
   EXPECT_THAT(report_on(resolved_of(kBellum), "model.dropout").reason, HasSubstr("the family's"));
-  // What is stored says it, whatever a later version's preset has.
+  // The stored form has the value, even if a later version's preset changes.
   EXPECT_THAT(to_json(resolved_of(kAnte).config), HasSubstr(R"("dropout": 0.25)"));
 }
 

@@ -1,4 +1,4 @@
-// Models of several families in checkpoints and folders: their numbers are part of what they are.
+// Models of several families in checkpoints and folders: their numbers are part of their identity.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST_F(DescribedFamily, IsComparedByItsNumbersInARunsFolder) {
   put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"data_heads", 2.0}}}});
   EXPECT_THAT(check("run"),
               HasSubstr("model.data_heads is 2.0 there, and 4.0 in the configuration"));
-  // A run's file names its family only where that is not the preset's.
+  // A run's file names its family only if it differs from the preset's.
   put("run/config.json", json{{"model", {{"preset", "gpt2-small"}, {"layers", 2}}}});
   EXPECT_THAT(check("run"), HasSubstr("a model of the family gpt2"));
   put("run/config.json", json{{"model", {{"preset", "custom"}, {"family", "ante"}}}});
@@ -70,7 +70,7 @@ TEST(StoredFamily, IsCompletedWhereACheckpointLacksANumber) {
   StoredRun run;
   store_shape(ante(), run);
   EXPECT_EQ(run.family_numbers, ante().numbers);
-  run.family_numbers.erase("data_theta");  // as if that had come later
+  run.family_numbers.erase("data_theta");  // as if that number had been added later
   const auto shape = stored_shape(run);
   ASSERT_TRUE(shape.ok()) << shape.error().message();
   EXPECT_EQ(shape->numbers, ante().numbers);

@@ -1,4 +1,4 @@
-// The table of families, in a program that adds two of its own.
+// The table of families, in a program that adds two families.
 #include "engine/families/families.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using Numbers = std::map<std::string, double>;
 
-// Before main(), so before anything asks for keys.
+// Before main(), and so before any use of keys.
 const bool kAdded = [] {
   add_data_families();
   return true;
@@ -100,7 +100,7 @@ TEST(Families, KnowWhoseContextIsNoLimit) {
   EXPECT_TRUE(has_learned_positions(preset_shape("gpt2-small").value()));
 }
 
-// Frequencies that older files hold, of each block or of the model.
+// Frequencies that older files contain, per block or for the model.
 TEST(Families, NeedNoFrequenciesOfALlama) {
   const ModelShape shape = preset_shape("qwen3-0.6b").value();
   const ParameterNames& names = family_of(shape).parameter_names(shape);

@@ -49,7 +49,7 @@ TEST(TokenSampler, DrawsTheSameForASeedAndAnotherForAnother) {
     for (int i = 0; i < 8; ++i) tokens.push_back(sampler.next(logits));
     return tokens;
   };
-  // Pinned: a seed means the same text for ever.
+  // Pinned: a seed must give the same text forever.
   EXPECT_EQ(draws(0), (std::vector<std::int64_t>{88, 43, 2, 97, 10, 32, 17, 77}));
   EXPECT_NE(draws(0), draws(1));
 }

@@ -94,7 +94,7 @@ TEST(Dropout, IsItsOwnBackward) {
   EXPECT_NEAR(forward, backward, 1e-9);
 }
 
-// Autograd on the same mask.
+// Compared with autograd on the same mask.
 TEST(Dropout, OfAnAdaptersInputIsInItsGradients) {
   const auto wide = at::TensorOptions().dtype(at::kDouble);
   const auto variable = [](at::Tensor tensor) { return tensor.requires_grad_(); };

@@ -1,5 +1,5 @@
-// Each fused kernel beside ATen's operators in float64 on the CPU, on the same 16-bit inputs; and
-// its bits from one call to the next. Skips without a GPU.
+// Compares each fused kernel with ATen's operators in float64 on the CPU, on the same 16-bit
+// inputs; and its bits between two calls. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #ifdef SLUICE_HAS_CUDA
@@ -52,7 +52,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
          "Columns" + std::to_string(info.param.columns);
 }
 
-// ||ours - expected|| / ||expected||; the dtype's rounding, or fp32's.
+// |ours - expected|| / ||expected||. Its bound is the rounding of the dtype, or of fp32.
 double error(const at::Tensor& ours, const at::Tensor& expected) {
   const at::Tensor host = ours.cpu().to(at::kDouble);
   return ((host - expected).norm() / expected.norm()).item<double>();
@@ -65,7 +65,7 @@ class FusedKernelsCuda : public testing::TestWithParam<Case> {
     at::manual_seed(11);
   }
 
-  // Random numbers that the dtype can hold.
+  // Random numbers that the dtype represents exactly.
   at::Tensor rows() const { return numbers({GetParam().rows, GetParam().columns}); }
   at::Tensor vector() const { return numbers({GetParam().columns}); }
   static at::Tensor numbers(at::IntArrayRef sizes) { return at::randn(sizes).to(GetParam().dtype); }
@@ -75,7 +75,7 @@ class FusedKernelsCuda : public testing::TestWithParam<Case> {
   double rounding() const { return GetParam().dtype == at::kHalf ? 1e-3 : 5e-3; }
   static constexpr double kSumRounding = 2e-6;
 
-  // Calls twice and compares the bits of everything that it returns; gives the first.
+  // Calls twice, compares the bits of all results, and returns the first ones.
   static std::vector<at::Tensor> twice(const std::function<std::vector<at::Tensor>()>& call) {
     std::vector<at::Tensor> first = call();
     const std::vector<at::Tensor> second = call();
@@ -87,8 +87,8 @@ class FusedKernelsCuda : public testing::TestWithParam<Case> {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    // A row in one warp and in several, with and without idle threads, up to the widest; rows that
-    // do and do not fill a block's share.
+    // A row in one warp and in several, with and without idle threads, up to the widest; numbers of
+    // rows that do and do not fill a block's share.
     for (const std::int64_t columns : {24, 768, 1600, 2568, 4608}) {
       for (const std::int64_t rows : {1, 67, 530}) all.push_back({dtype, rows, columns});
     }
@@ -114,7 +114,7 @@ TEST_P(FusedKernelsCuda, NormBehindAResidualMatchesFloat64) {
   const at::Tensor expected_sum =
       with_dropout(branch.to(at::kDouble), dropout) + residual.to(at::kDouble);
   EXPECT_LT(error(ours[0], expected_sum), rounding());
-  // The norm is of the sum as it was stored.
+  // The norm uses the sum as it was stored.
   const at::Tensor stored = ours[0].cpu().to(at::kDouble);
   const auto [output, mean, rstd] = at::native_layer_norm(
       stored, {stored.size(1)}, weight.to(at::kDouble), bias.to(at::kDouble), kEpsilon);
@@ -189,7 +189,7 @@ TEST_P(FusedKernelsCuda, RmsNormBehindAResidualAndItsGradientMatchFloat64) {
 }
 
 TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
-  // Far into both tails.
+  // Values far into both tails.
   const at::Tensor both =
       (numbers({GetParam().rows, 2 * GetParam().columns}).to(at::kFloat) * 6).to(GetParam().dtype);
   const at::Tensor gradient = rows();
@@ -206,14 +206,14 @@ TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
   silu_gated_backward(gate_and_up, grad);
   EXPECT_LT(error(ours[0], product), rounding());
   EXPECT_LT(error(ours[1], gate_and_up), rounding());
-  EXPECT_TRUE(ours[2].equal(ours[0]));  // the product once more
+  EXPECT_TRUE(ours[2].equal(ours[0]));  // the product again
   EXPECT_TRUE(ours[1].isfinite().all().item<bool>());
 }
 
 constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
                                        Activation::kSilu};
 
-// By ATen, on the CPU in float64: the function of x, and its gradient.
+// Computed by ATen on the CPU in float64: the function of x, and its gradient.
 std::array<at::Tensor, 2> expected_activation(const at::Tensor& x, const at::Tensor& gradient,
                                               Activation activation) {
   at::Tensor value = x.to(at::kDouble);
@@ -224,7 +224,7 @@ std::array<at::Tensor, 2> expected_activation(const at::Tensor& x, const at::Ten
 }
 
 TEST_P(FusedKernelsCuda, ActivationsAndTheirGradientsMatchFloat64) {
-  // Far into both tails.
+  // Values far into both tails.
   const at::Tensor input = (rows().to(at::kFloat) * 4).to(GetParam().dtype);
   const at::Tensor gradient = rows();
   const at::Tensor before = sums(GetParam().columns);
@@ -366,7 +366,7 @@ Documents on_cuda(const Documents& documents) {
           .longest = documents.longest};
 }
 
-// Long enough for every kernel that serves; with and without a fixed order of sums.
+// Long enough for every kernel in use; with and without a fixed order of sums.
 void expect_matches_plain(at::ScalarType dtype, const HeadShape& heads, std::int64_t window,
                           bool packed, std::optional<double> scale = {}) {
   for (const std::int64_t tokens : {96, 640}) {
@@ -407,7 +407,7 @@ TEST_P(CudaAttention, MatchesPlainAttentionInFloat64) {
   expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 0, false);
 }
 
-// Half as steep as by the heads' width, and twice.
+// Half and twice the scale that the heads' width gives.
 TEST_P(CudaAttention, OtherScalesOfScoresMatchPlainAttention) {
   for (const double scale : {0.0625, 0.25}) {
     expect_matches_plain(GetParam(), equal_heads(3, 3 * 64), 0, false, scale);
@@ -431,7 +431,7 @@ TEST_P(CudaAttention, DocumentsMatchPlainAttention) {
     expect_matches_plain(GetParam(), {.heads = 4, .kv_heads = 2, .head_dim = 64}, window, true);
 }
 
-// Turns of heads, with norms and without, beside ATen's operators in float64.
+// Rotations of heads with and without norms, compared with ATen's operators in float64.
 TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
   const std::int64_t tokens = 77;
   for (const std::int64_t head_dim : {16, 64, 80, 128, 256}) {
@@ -447,7 +447,7 @@ TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
       const Documents documents = documents_of(tokens, {20, 21, 60});
       const Documents there = on_cuda(documents);
       const at::Tensor own = at::rand({2 * tokens, head_dim / 2});
-      // Documents, and documents with frequencies of their own.
+      // Documents, and documents with their own frequencies.
       for (const int packed : {0, 1, 2}) {
         const auto pass = [&](const at::Tensor& from, const at::Tensor& grad,
                               const Documents* cut) {
@@ -485,9 +485,9 @@ TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
   }
 }
 
-// Of 0.5 |output|^2, whose gradient is the output: by the values it is exact, as the output is
-// linear in them (another mask in backward would give about half), by queries and keys it is that
-// of central differences along it.
+// The loss is 0.5 |output|^2, whose gradient is the output. With respect to the values it is exact,
+// since the output is linear in them; another mask in backward would give about half. With respect
+// to queries and keys it is compared with central differences along it.
 TEST_P(CudaAttention, BackwardHasForwardsMasksOfDropout) {
   const std::int64_t heads = 3;
   const HeadShape shape = equal_heads(heads, heads * 64);

@@ -24,7 +24,7 @@ TEST(Gpt2Config, HasItsSpecialTokensAndTransformersDefaults) {
       parse_gpt2_config(config_with(R"("bos_token_id": 4, "eos_token_id": [2, 999])"));
   ASSERT_TRUE(said.ok());
   EXPECT_EQ(said->special, (SpecialTokens{.begin = 4, .ends = {2}}));
-  EXPECT_TRUE(parse_gpt2_config(config_with(R"("n_head": 4)"))->special.empty());  // 50256 is none
+  EXPECT_TRUE(parse_gpt2_config(config_with(R"("n_head": 4)"))->special.empty());  // no token 50256
   const auto whole = parse_gpt2_config(R"({"model_type": "gpt2"})");
   ASSERT_TRUE(whole.ok());
   EXPECT_EQ(whole->special, (SpecialTokens{.begin = 50256, .ends = {50256}}));
@@ -34,7 +34,7 @@ TEST(Gpt2Config, HasItsSpecialTokensAndTransformersDefaults) {
   EXPECT_EQ(back.at("pad_token_id"), nullptr);
 }
 
-// transformers takes these for its attribute_map.
+// transformers accepts these names through its attribute_map.
 TEST(Gpt2Config, KnowsSizesByTheirCommonNames) {
   const auto config = parse_gpt2_config(
       config_with(R"("num_attention_heads": 2, "hidden_size": 64, "num_hidden_layers": 3,
@@ -68,7 +68,7 @@ TEST(Gpt2Config, HasItsActivationByEachOfItsNames) {
   }
 }
 
-// A file of today's models is what it always was.
+// A file of a model without variants is written as before.
 TEST(Gpt2Config, WritesWhatSetsAModelApart) {
   const auto written = [](const std::string& more) {
     return json::parse(gpt2_config_text(*parse_gpt2_config(config_with(more.c_str()))));
@@ -117,7 +117,7 @@ TEST(Gpt2Config, RefusesByKeyAndValueWhatItDoesNotCompute) {
       HasSubstr(R"(and Sluice computes GPT-2s with "gelu_new", "gelu", "relu" or "silu")"));
 }
 
-// Another value at any place of a file: a model that is written as it was read, or a sentence.
+// Another value at any place of a file gives a sentence, or a model that is written as it was read.
 TEST(Gpt2Config, MutatedFilesAreReadOrRefusedWithASentence) {
   const std::vector<json> values = {
       nullptr, true,          false,          -1,       0,      1,       2,

@@ -9,7 +9,7 @@
 namespace sluice::engine {
 namespace {
 
-// Elements of the matrices that a token is multiplied by, from the layouts.
+// The number of matrix elements that a token is multiplied by, from the layouts.
 double multiplied(const UnitLayout& layout) {
   double sum = 0;
   for (const ParameterSpec& parameter : layout.parameters) {
@@ -18,7 +18,7 @@ double multiplied(const UnitLayout& layout) {
   return sum;
 }
 
-// A plan does not say whether the processor multiplies 16-bit numbers fast, and holds for both.
+// A plan must hold whether or not the processor multiplies 16-bit numbers fast.
 TEST(AttentionCosts, OfTheCpuAreThoseOfTheDearerWay) {
   for (const std::int64_t kv_heads : {1, 8, 32})
     for (const std::int64_t micro_batch : {1, 8, 64})
@@ -36,7 +36,8 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const std::string_view name = it.name;
     const ModelShape shape = *preset_shape(name);
     const std::int64_t tokens = shape.context_tokens;
-    // A sequence has tokens * (tokens + 1) / 2 pairs; a pair is hidden products twice.
+    // A sequence has tokens * (tokens + 1) / 2 pairs; a pair costs two products of `hidden`
+    // elements.
     const double pairs = 0.5 * static_cast<double>(tokens * (tokens + 1));
     const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
     const double per_token = scores / static_cast<double>(tokens);
@@ -71,7 +72,7 @@ TEST(GptCosts, PaddingOfTheVocabularyCounts) {
 TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
   const ModelShape shape = *preset_shape("gpt2-xl");
   const PeakOptions fixed = {.deterministic = true};
-  // 25 heads: FlashAttention shares 160 multiprocessors out in 7 sums of one unit input in fp32.
+  // 25 heads: FlashAttention divides 160 multiprocessors into 7 sums of one unit input in fp32.
   const PassShape one = {.micro_batch = 1, .tokens = 1024};
   EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * unit_input_bytes(shape, one));
   EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * unit_input_bytes(shape, one));

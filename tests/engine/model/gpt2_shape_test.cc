@@ -25,7 +25,7 @@ std::uint64_t parameter_elements(const ModelShape& shape) {
 }
 
 TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
-  // Of Hugging Face's gpt2, gpt2-medium, gpt2-large and gpt2-xl: sum(p.numel()).
+  // sum(p.numel()) of Hugging Face's gpt2, gpt2-medium, gpt2-large and gpt2-xl.
   EXPECT_EQ(parameter_elements(*preset_shape("gpt2-small")), 124439808U);
   EXPECT_EQ(parameter_elements(*preset_shape("gpt2-medium")), 354823168U);
   EXPECT_EQ(parameter_elements(*preset_shape("gpt2-large")), 774030080U);

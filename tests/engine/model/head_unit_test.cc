@@ -58,7 +58,7 @@ class HeadUnitTest : public testing::Test {
     return {loss.loss_sum, loss.grad_input, flat, wte_gradient};
   }
 
-  // Views of the head's own, and of the token embedding that it borrows.
+  // The head's own views, followed by the token embedding that it borrows.
   static UnitViews with(UnitViews own, const at::Tensor& borrowed) {
     own.append(borrowed);
     return own;
@@ -121,7 +121,8 @@ TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
       head.loss_sum(with(parameters_, wte_), input_, targets_).equal(run(head, wte_).loss_sum));
 }
 
-// What PyTorch has for each row, in chunks that do not divide the rows, with some left out.
+// Compared with PyTorch for each row, in chunks that do not divide the rows, with some rows
+// ignored.
 TEST_F(HeadUnitTest, GivesTheLossOfEachTarget) {
   const Gpt2Head head(kShape, 16);
   targets_[0][3] = targets_[2][18] = kIgnoredTarget;

@@ -30,9 +30,9 @@ TEST(NormalQuantile, InvertsTheNormalDistribution) {
   for (double p = 1e-14; p < 1; p = p < 0.01 ? p * 1.7 : p + 0.003) {
     const double z = normal_quantile(p);
     const double back = 0.5 * std::erfc(-z / std::sqrt(2.0));
-    // A relative error e of z is one of about z^2 e in the tail's probability.
+    // A relative error e of z becomes a relative error of about z^2 e in the tail's probability.
     EXPECT_NEAR(back / p, 1, 2e-7 * (1 + z * z)) << p;
-    // Rounding 1 - p, not the quantile, limits the other side.
+    // On the other side rounding of 1 - p is the limit, not the quantile.
     if (p > 1e-6) {
       EXPECT_NEAR(normal_quantile(1 - p), -z, 1e-6) << p;
     }
@@ -40,7 +40,7 @@ TEST(NormalQuantile, InvertsTheNormalDistribution) {
 }
 
 TEST(CounterRandom, IsSplitMix64) {
-  // The first outputs of java.util.SplittableRandom(1234567), as published with Rosetta Code's
+  // The first outputs of java.util.SplittableRandom(1234567), as published in Rosetta Code's
   // "Pseudo-random numbers/Splitmix64".
   EXPECT_EQ(counter_bits(1234567, 0), 6457827717110365317U);
   EXPECT_EQ(counter_bits(1234567, 1), 3203168211198807973U);

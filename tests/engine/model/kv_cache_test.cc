@@ -14,7 +14,7 @@ namespace {
 const ModelShape kShape{
     .layers = 3, .hidden = 48, .heads = 4, .context_tokens = 24, .vocab = 101, .dropout = 0.1};
 
-// Weights of such a size that attention is not nearly uniform.
+// Makes weights so large that attention is far from uniform.
 void stir(const WholeModel& whole) {
   whole.initialise(3);
   whole.for_each_parameter(
@@ -23,7 +23,7 @@ void stir(const WholeModel& whole) {
       });
 }
 
-// Each block with another scale, and a head of its own.
+// Each block has its own scale, and the head is untied.
 const ModelShape kOther = [] {
   ModelShape shape = kShape;
   shape.numbers = {{"activation", 2},
@@ -38,7 +38,7 @@ at::Tensor tokens(std::int64_t count, at::Device device) {
   return at::arange(count).mul(37).add(11).remainder(kShape.vocab).unsqueeze(0).to(device);
 }
 
-// The logits of the last position, after extending by `input`.
+// The logits of the last position after extending by `input`.
 at::Tensor extend(const WholeModel& whole, const at::Tensor& input, KvCache& cache) {
   const Model& model = whole.model();
   at::Tensor flow = input;
@@ -62,7 +62,7 @@ double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t fi
     const at::Tensor wanted = expected.narrow(1, cache.length() - 1, 1);
     worst = std::max(worst, logits.to(at::kDouble).sub(wanted).abs().max().item<double>());
   };
-  for (int round = 0; round < 2; ++round) {  // the second one begins anew in the same memory
+  for (int round = 0; round < 2; ++round) {  // the second round starts again in the same memory
     cache.clear();
     compare(extend(whole, ids.narrow(1, 0, first), cache));
     while (cache.length() < kShape.context_tokens)

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// Of a small model of the type, changed by `more`.
+// The configuration of a small model of this type, changed by `more`.
 json config_of(const char* model_type, const json& more = {}) {
   json config = {
       {"model_type", model_type},       {"vocab_size", 300},      {"hidden_size", 64},
@@ -143,7 +143,7 @@ TEST(LlamaConfig, KnowsWhichLayersHaveAWindow) {
   EXPECT_EQ(
       windows(config_of("mistral", {{"num_key_value_heads", 4}, {"sliding_window", nullptr}})),
       "----");
-  // As a Ministral.
+  // Like a Ministral.
   const json mixed = {{"num_key_value_heads", 4},
                       {"sliding_window", 8},
                       {"architectures", {"MistralForCausalLM"}},
@@ -168,7 +168,7 @@ TEST(LlamaConfig, WhatIsWrittenIsReadAgain) {
   }
 }
 
-// transformers' Ministral makes a mask of a window, used or not, and fails where there is none.
+// transformers' Ministral always makes a windowed mask, used or not, and fails without a window.
 TEST(LlamaConfig, AMinistralWithoutWindowsIsWrittenWithOneThatNoLayerHas) {
   const json none = {
       {"num_key_value_heads", 4},
@@ -218,7 +218,7 @@ TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_THAT(refusal({{"model_type", "gemma3"}}), HasSubstr("\"model_type\" is \"gemma3\""));
 }
 
-// As transformers, which takes any number, and goes by the model_type.
+// Like transformers, which accepts any number and depends on the model_type.
 TEST(LlamaConfig, TakesOddEpsilonsAndTheFirstLlamasName) {
   for (const double epsilon : {0.0, 1e-15, 4.0})
     EXPECT_EQ(shape_of(config_of("llama", {{"rms_norm_eps", epsilon}})).epsilon, epsilon);
@@ -251,7 +251,7 @@ TEST(LlamaConfig, RefusesNumbersThatAreNone) {
            {{"attention_dropout", 2}}}) {
     EXPECT_NE(refusal(config_of("llama", wrong)), "accepted") << wrong;
   }
-  // Numbers of which no model can be made.
+  // Numbers with which no model can be made.
   for (const json& wrong :
        std::vector<json>{{{"num_key_value_heads", 3}}, {{"head_dim", 7}}, {{"head_dim", 512}}}) {
     const auto model = read(config_of("llama", wrong));
@@ -260,8 +260,8 @@ TEST(LlamaConfig, RefusesNumbersThatAreNone) {
   }
 }
 
-// What another value stands in for, at any place of the file: a model that is valid or not, or a
-// sentence; layouts are made of what is valid and small enough.
+// Replaces a value at any place of the file. The result is a model, valid or not, or a sentence;
+// layouts are made of those that are valid and small enough.
 TEST(LlamaConfig, MutatedFilesAreReadOrRefusedWithASentence) {
   const std::vector<json> values = {nullptr,
                                     true,

@@ -1,4 +1,4 @@
-// What the families' formulas say, beside what the passes take from the allocator.
+// The families' memory formulas, compared with what the passes take from the allocator.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
@@ -27,8 +27,8 @@
 namespace sluice::engine {
 namespace {
 
-// Counts what tensors on the CPU hold. In place from its first use to the program's end, as memory
-// of tensors may live as long.
+// Counts the memory of CPU tensors. Stays installed from its first use to the program's end, since
+// tensors may live as long.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& installed() {
@@ -74,7 +74,7 @@ class CountingAllocator final : public c10::Allocator {
     c10::SetCPUAllocator(this, std::numeric_limits<std::uint8_t>::max());
   }
   static void release(void* first) {
-    if (first == nullptr) return;  // oneDNN gives back what it asked no bytes for
+    if (first == nullptr) return;  // oneDNN frees allocations of zero bytes
     CountingAllocator& self = installed();
     const std::lock_guard lock(self.mutex_);
     const auto block = self.blocks_.find(first);
@@ -139,7 +139,7 @@ PassShape pass_of(const Case& which) {
           .number_bytes = static_cast<std::int64_t>(c10::elementSize(which.dtype))};
 }
 
-// One call each of a block and the head, between reads of an allocator's count.
+// Calls a block and the head once each, between reads of an allocator's count.
 template <typename Now, typename StartPeak, typename Peak>
 void expect_formulas_hold(const Case& which, at::Device device, const PeakOptions& peak_options,
                           Now now, StartPeak start_peak, Peak peak) {
@@ -160,7 +160,7 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
   const ModelUnit& block = model.model().unit(1);
   const UnitKind& block_kind = model.model().layout().kind(1);
   const UnitKind& head_kind = model.model().layout().kind(2);
-  for (const bool measured : {false, true}) {  // libraries take their workspace the first time
+  for (const bool measured : {false, true}) {  // libraries allocate their workspace the first time
     Saved saved;
     const std::uint64_t before = now() - 2 * input.nbytes();
     block.recompute({}, model.parameters(1), input, saved);
@@ -173,7 +173,7 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
     start_peak();
     block.backward({}, model.parameters(1), input, saved, grad, model.gradients(1));
     const auto bound = static_cast<double>(block_kind.peak_bytes(pass, peak_options));
-    // Vectors as long as a bias are not in the formula.
+    // The formula leaves out vectors of a bias's length.
     if (measured) {
       EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
       EXPECT_GT(static_cast<double>(peak() - before), 0.6 * bound);
@@ -215,8 +215,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
 
 TEST_P(ModelMemory, IsWhatTheFormulasSay) {
-  // LibTorch's attention on the CPU takes a buffer of 0.15 MiB for each thread, which the formulas
-  // leave out and which counts in a model as small as this one.
+  // LibTorch's attention on the CPU takes a buffer of 0.15 MiB per thread. The formulas leave it
+  // out, but it matters in a model as small as this one.
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
   CountingAllocator& allocator = CountingAllocator::installed();

@@ -1,4 +1,4 @@
-// The model on CUDA beside the model on the CPU. Skips without a GPU.
+// The model on CUDA, compared with the model on the CPU. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #ifdef SLUICE_HAS_CUDA
@@ -94,7 +94,7 @@ TEST_F(ModelCuda, ATargetOutsideTheVocabularyIsANanLoss) {
   EXPECT_TRUE(losses[1].isnan().item<bool>());
 }
 
-// Relative to a tensor's largest magnitude.
+// Relative to the tensor's largest magnitude.
 double error(const at::Tensor& ours, const at::Tensor& expected) {
   const at::Tensor host = ours.cpu().to(at::kDouble);
   const at::Tensor reference = expected.to(at::kDouble);
@@ -107,7 +107,7 @@ void expect_matches_cpu(at::ScalarType dtype, double dropout, double bound,
   const WholeModel cuda(options_with(dropout, numbers), on_cuda(dtype));
   cpu.initialise(1);
   cuda.copy_parameters_from(cpu);
-  cpu.copy_parameters_from(cuda);  // rounded alike
+  cpu.copy_parameters_from(cuda);  // rounded in the same way
   const Batch batch = batch_of(cpu.model().shape());
   const PassContext context = {.run_seed = 4};
   const at::Tensor expected =
@@ -144,8 +144,8 @@ TEST_F(ModelCuda, OtherGpt2sMatchTheCpuInFp32) {
                              {"scale_attention_by_layer", 1}};
     SCOPED_TRACE(activation);
     expect_matches_cpu(at::kFloat, 0.1, 1e-4, numbers);
-    // However little a number is rounded, beyond ReLU's corner it has another gradient: in 16 bits
-    // the kernels' own tests judge.
+    // Even slight rounding across ReLU's corner changes the gradient, so in 16 bits only the
+    // kernels' own tests check it.
     if (activation == 2) continue;
     expect_matches_cpu(at::kBFloat16, 0, 0.05, numbers);
     expect_matches_cpu(at::kHalf, 0, 0.01, numbers);
@@ -178,7 +178,7 @@ TEST_F(ModelCuda, OverwritingPutsTheSameGradientInProductsWhateverWasThere) {
   }
 }
 
-// One pass' gradients, deterministic.
+// The gradients of one pass, deterministic.
 std::vector<at::Tensor> gradients_of(at::ScalarType dtype, double dropout, bool recompute) {
   const WholeModel model(options_with(dropout), on_cuda(dtype));
   model.initialise(1);

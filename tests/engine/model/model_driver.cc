@@ -1,17 +1,17 @@
-// One forward and backward pass of a model, for model_against_transformers.py: parameters and
-// tokens from files, logits, loss and gradients into files.
+// One forward and backward pass of a model, for model_against_transformers.py: reads parameters and
+// tokens from files, and writes logits, loss and gradients to files.
 //
 //   model_driver layout key=value...   prints "name dimension..." of every parameter, in file order
 //   model_driver run key=value...
 //
-// The model is that of config=FILE, a Hugging Face config.json, or of the keys of a GPT-2; with
-// rank=4 alpha=8 targets=q_proj,v_proj (and rank_stabilised=1) it is frozen beside adapters.
+// The model is the one of config=FILE, a Hugging Face config.json, or of the keys of a GPT-2. With
+// rank=4 alpha=8 targets=q_proj,v_proj (and rank_stabilised=1) it is frozen and has adapters.
 //
-// A file of parameters has every parameter in the order of `layout` (unit by unit, adapters behind
-// the model's own), without gaps, fp32, row by row. tokens: int64, batch * (tokens + 1), each row
-// its sequence and the target of its last position. Output: logits [batch, tokens, vocab], the mean
-// loss, the gradients of all that is trained; fp32, or float64 with dtype=fp64. documents=0,5;0:
-// where the documents of each row begin.
+// A file of parameters has every parameter in the order of `layout` (unit by unit, adapters after
+// the model's own), without gaps, fp32, row by row. A file of tokens has int64,
+// batch * (tokens + 1); each row has its sequence and the target of its last position. Output:
+// logits [batch, tokens, vocab], the mean loss, the gradients of all trained parameters; fp32, or
+// float64 with dtype=fp64. The key documents=0,5;0 says where the documents of each row begin.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -101,7 +101,7 @@ void write_tensor(std::ofstream& file, const at::Tensor& tensor, at::ScalarType 
              static_cast<std::streamsize>(values.nbytes()));
 }
 
-// Empty: none.
+// nullopt: no documents.
 std::optional<Documents> documents_of(const std::string& text, std::int64_t rows,
                                       std::int64_t tokens) {
   if (text.empty()) return std::nullopt;

@@ -1,4 +1,4 @@
-// Gradients against finite differences in float64, and recomputed against saved activations.
+// Gradients compared with finite differences in float64, and recomputed with saved activations.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -47,7 +47,7 @@ Batch batch_of(std::int64_t rows, std::int64_t tokens, std::int64_t vocab) {
           at::randint(vocab, {rows, tokens}, at::kLong)};
 }
 
-// Larger than GPT-2's own, so that every path carries a gradient that can be measured.
+// Larger than GPT-2's own values, so that every path carries a measurable gradient.
 void make_lively(const WholeModel& model) {
   model.initialise(kSeed);
   at::manual_seed(5);
@@ -57,7 +57,7 @@ void make_lively(const WholeModel& model) {
       });
 }
 
-// Of a whole parameter along one random direction: every element takes part.
+// For a whole parameter along one random direction, so that every element takes part.
 void expect_gradients_match_differences(double dropout, bool recompute,
                                         const Numbers& numbers = {}) {
   const WholeModel model(options_with(dropout, numbers), at::TensorOptions().dtype(at::kDouble));
@@ -93,7 +93,7 @@ TEST(ModelGradient, MatchesFiniteDifferencesUnderDropoutFromRecomputedActivation
   expect_gradients_match_differences(0.2, true);
 }
 
-// GPT-2s that are not OpenAI's: each activation with something else.
+// GPT-2 variants that are not OpenAI's: each activation with another difference.
 const Numbers kVariants[] = {
     {{"activation", 1}, {"norm_epsilon", 0.25}},
     {{"activation", 2}, {"tied_head", 0}},
@@ -126,7 +126,7 @@ TEST(ModelGradient, EveryNumberOfAGpt2ChangesItsLoss) {
                                         {{"scale_attention", 0}, {"scale_attention_by_layer", 1}}};
   for (const Numbers& numbers : changes) losses.insert(loss(numbers));
   EXPECT_EQ(losses.size(), 1 + changes.size());
-  // What is said and what is left out.
+  // Explicit defaults and left-out values.
   EXPECT_TRUE(losses.contains(loss({{"activation", 0},
                                     {"norm_epsilon", 1e-5},
                                     {"tied_head", 1},
@@ -165,7 +165,7 @@ TEST_P(ModelPass, RecomputedActivationsGiveTheSameBitsAsSavedOnes) {
   make_lively(saving);
   recomputing.copy_parameters_from(saving);
   const Batch batch = batch_of(3, 9, 31);
-  for (const std::int64_t micro_batch : {0, 1}) {  // the second one adds to the first one's
+  for (const std::int64_t micro_batch : {0, 1}) {  // the second adds to the gradients of the first
     const PassContext context = {.run_seed = kSeed, .micro_batch = micro_batch};
     const at::Tensor saved_loss =
         saving.forward_backward(context, batch.tokens, batch.targets, 0.01, false);
@@ -194,7 +194,7 @@ TEST_P(ModelPass, GradientsAreAddedAndGapsStayZero) {
   for (int unit = 0; unit < model.model().units(); ++unit) {
     const at::Tensor& twice = model.flat_gradient(unit);
     const at::Tensor& single = once[static_cast<std::size_t>(unit)];
-    // wte is added to twice a pass, so its sums round differently.
+    // wte is added to twice per pass, so its sums round differently.
     EXPECT_TRUE(twice.allclose(single * 2, 1e-5, 1e-6)) << unit;
     const UnitLayout& layout = model.model().layout(unit);
     at::Tensor rest = twice.clone();
@@ -207,7 +207,7 @@ TEST_P(ModelPass, GradientsAreAddedAndGapsStayZero) {
   }
 }
 
-// What was in them is not even read; everything else is still added to.
+// Their previous contents are not even read; all other gradients are still added to.
 TEST_P(ModelPass, OverwritingPutsTheSameGradientInProductsWhateverWasThere) {
   const WholeModel model(options_with(GetParam().dropout, GetParam().numbers),
                          at::TensorOptions().dtype(GetParam().dtype));

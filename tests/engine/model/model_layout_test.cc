@@ -32,7 +32,7 @@ UnitLayout layout_of(const std::string& name, std::int64_t elements, bool produc
   return layout;
 }
 
-// Two kinds of blocks in turn, of which one block borrows.
+// Alternates two kinds of blocks; one block borrows.
 ModelLayout mixed(std::vector<BorrowedParameter> borrowed, bool product = false) {
   const auto wide = std::make_shared<MadeUpKind>("wide", UnitRole::kBlock, 7);
   const auto narrow = std::make_shared<MadeUpKind>("narrow", UnitRole::kBlock, 3);
@@ -45,7 +45,7 @@ ModelLayout mixed(std::vector<BorrowedParameter> borrowed, bool product = false)
            {std::make_shared<MadeUpKind>("head", UnitRole::kHead, 5), layout_of("head", 2)}}};
 }
 
-// Adapters beside a tied model: what is trained, what is frozen, and what the frozen part is alone.
+// Adapters on a tied model: what is trained, what is frozen, and the frozen part alone.
 TEST(ModelLayout, KnowsWhatIsTrainedBesideAFrozenModel) {
   const ModelShape shape = *preset_shape("qwen2.5-0.5b");
   const LoraRecipe lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "down_proj"}};
@@ -74,7 +74,8 @@ TEST(ModelLayout, KnowsWhatIsTrainedBesideAFrozenModel) {
     EXPECT_EQ(base.layout(unit).name, whole.layout(unit).name);
   }
   EXPECT_EQ(base.lenders(base.head()), whole.lenders(whole.head()));
-  // Only what is trained has weight gradients: less than half the work of a whole model's backward.
+  // Only trained parameters have weight gradients: less than half the work of a whole model's
+  // backward.
   EXPECT_LT(model.kind(1).flops(1024).backward, 0.7 * whole.kind(1).flops(1024).backward);
   EXPECT_GT(model.kind(1).flops(1024).forward, whole.kind(1).flops(1024).forward);
 }
@@ -144,7 +145,7 @@ TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   EXPECT_EQ(model.kind(4).flops(16).forward, head_flops(shape, 128).forward);
   EXPECT_EQ(model.peak_bytes(pass, {}),
             std::max(block_peak_bytes(shape, pass), head_peak_bytes(shape, pass, 128)));
-  // On the CPU attention with dropout is written out.
+  // On the CPU attention with dropout is computed without a fused kernel.
   ModelShape with_dropout = shape;
   with_dropout.dropout = 0.1;
   EXPECT_EQ(model_layout({.shape = with_dropout}).kind(1).peak_bytes(pass, {.cpu = true}),

@@ -1,5 +1,5 @@
-// Products and attention of 16-bit numbers on the CPU, against fp64. CTest runs the program again
-// with oneDNN held to AVX2, where they are multiplied from fp32 copies.
+// Products and attention of 16-bit numbers on the CPU, compared with fp64. CTest runs the program
+// again with oneDNN limited to AVX2, which multiplies them from fp32 copies.
 #include "engine/model/ops/products.h"
 
 #include <ATen/Context.h>
@@ -35,9 +35,9 @@ class Products : public testing::TestWithParam<at::ScalarType> {
   static at::Tensor numbers(at::IntArrayRef shape) { return at::randn(shape).to(GetParam()); }
   static at::Tensor fp64(const at::Tensor& numbers) { return numbers.to(at::kDouble); }
 
-  // Half of the last place, and what fp32 sums leave.
+  // Half a unit in the last place, plus the error of fp32 sums.
   static double rounding() { return (GetParam() == at::kBFloat16 ? 0x1p-8 : 0x1p-11) * 1.01; }
-  // `terms`: the sum of the absolute values of what each number is the sum of.
+  // `terms`: for each result, the sum of the absolute values of its terms.
   static void expect_rounded_once(const at::Tensor& made, const at::Tensor& exact,
                                   const at::Tensor& terms) {
     EXPECT_EQ(made.scalar_type(), GetParam());
@@ -72,7 +72,7 @@ TEST(ProductsHere, GoThroughFp32WhereOneDnnIsHeldToAvx2) {
   EXPECT_FALSE(multiplies_in_fp32(at::ones({1})));
 }
 
-// Whatever instructions for bf16 the processor has.
+// For any bf16 instructions of the processor.
 TEST(ProductsHere, GoThroughFp32WhereOneDnnIsHeldToAvx512WithoutBf16) {
   const char* const held = std::getenv("ONEDNN_MAX_CPU_ISA");
   if (held == nullptr || std::string_view(held) != "AVX512_CORE")
@@ -149,7 +149,7 @@ TEST_P(Products, OfNothingAreZero) {
   EXPECT_EQ(gradient.abs().max().item<float>(), 0);
 }
 
-// Rows that take several pieces: their sums are the gradient's own.
+// Rows that take several pieces: the pieces add up in the gradient itself.
 TEST_P(Products, OfWeightGradientsAreNotRoundedWhereTheyAreMadeInFp32) {
   const at::Tensor left = numbers({1700, 6});
   const at::Tensor right = numbers({1700, 6000});
@@ -168,7 +168,7 @@ TEST_P(Products, OfWeightGradientsAreNotRoundedWhereTheyAreMadeInFp32) {
   at::Tensor added = at::zeros({6, 6000});
   accumulate_weight_gradient(added, left, right);
   write_weight_gradient(gradient, left, right);
-  EXPECT_TRUE(added.equal(gradient));  // whether a placement overwrites or adds to zeros
+  EXPECT_TRUE(added.equal(gradient));  // whether the gradient is overwritten or added to zeros
 }
 
 HeadViews fp32(const HeadViews& heads) {
@@ -183,7 +183,7 @@ struct AttentionCase {
   const Documents* documents = nullptr;
 };
 
-// What fp32 makes of the same numbers, within the rounding of inputs, outputs and gradients.
+// Compared with fp32 on the same numbers, within the rounding of inputs, outputs and gradients.
 void expect_attention(const AttentionCase& it) {
   const at::Tensor packed =
       at::randn({it.sequences, it.tokens, it.heads.width()}).to(Products::GetParam());
@@ -222,7 +222,7 @@ TEST_P(Products, OfAttentionAreFp32s) {
                     .window = 9});
 }
 
-// More than one piece holds: of sequences, and of heads.
+// More than one piece holds, in sequences and in heads.
 TEST_P(Products, OfAttentionAreTheSameInPieces) {
   if (GetParam() == at::kHalf) GTEST_SKIP() << "pieces are cut alike for both types";
   const HeadShape grouped = {.heads = 4, .kv_heads = 2, .head_dim = 8192};
@@ -233,7 +233,7 @@ TEST_P(Products, OfAttentionAreTheSameInPieces) {
   expect_attention({.heads = many, .sequences = 1, .tokens = 32});
 }
 
-// Each row with a mask of its own, a piece of which is widened at a time.
+// Each row has its own mask, of which one piece at a time is widened.
 TEST_P(Products, OfAttentionHaveTheMasksOfTheirRows) {
   constexpr std::int64_t kRows = 9;
   constexpr std::int64_t kTokens = 32;
@@ -248,7 +248,7 @@ TEST_P(Products, OfAttentionHaveTheMasksOfTheirRows) {
       {.heads = grouped, .sequences = kRows, .tokens = kTokens, .documents = &documents});
 }
 
-// The last position alone, with the keys of all.
+// The last position alone, with the keys of all positions.
 TEST_P(Products, OfOnePositionAreThoseOfAll) {
   const HeadShape shape = {.heads = 6, .kv_heads = 2, .head_dim = 16};
   const HeadViews heads(numbers({2, 33, shape.width()}), shape);
@@ -268,7 +268,7 @@ TEST_P(Products, OfAdaptersAreRoundedOnce) {
   const at::Tensor exact = fp64(output) + 0.125 * at::matmul(inner, fp64(adapter.b.t()));
   const at::Tensor terms = at::matmul(inner.abs(), fp64(adapter.b.t()).abs());
   add_adapter(output, input, adapter);
-  // A's product may differ in its last place, which B's multiplies.
+  // A's product may differ in its last place, which B's product multiplies.
   expect_rounded_once(output, exact, terms * (0x1p20 * 2 * rounding()));
 }
 

@@ -82,7 +82,7 @@ TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
   next.views()[block_parameter::kAttentionWeight].fill_(2);
   EXPECT_ANY_THROW(kept.sum());
   next.release();
-  // Fetched again, into other memory: the kept view is right again.
+  // Fetched again into other memory, so the kept view is valid again.
   at::Tensor other = at::ones_like(memory_).mul_(3);
   slot_.acquire(other.mutable_data_ptr());
   EXPECT_EQ(kept.mean().item<float>(), 3);

@@ -33,7 +33,7 @@ WholeModel::WholeModel(const ModelOptions& options, const at::TensorOptions& ten
     std::vector<const UnitViews*> parameters;
     for (const int lender : model.lenders(unit)) parameters.push_back(&parameters_[index(lender)]);
     parameters_[index(unit)] = with_borrowed(model, unit, parameters_[index(unit)], parameters);
-    UnitViews borrowed;  // straight into the lender's, which one pass can
+    UnitViews borrowed;  // views into the lender's gradient, which works for a single pass
     if (!model.has_frozen())
       for (const BorrowedParameter& it : model.borrowed(unit))
         borrowed.append(own_gradients[index(it.unit)][it.parameter]);

@@ -10,7 +10,7 @@
 namespace sluice::engine {
 namespace {
 
-// Hidden sizes whose matrices end between multiples of the alignment, too.
+// Includes hidden sizes whose matrices end between multiples of the alignment.
 TEST(ZeroedRanges, AreAllOfAUnitButItsProducts) {
   for (const std::int64_t hidden : {24, 64, 1600}) {
     const ModelShape shape{

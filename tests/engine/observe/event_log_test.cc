@@ -83,7 +83,7 @@ TEST_F(EventLogTest, TakesEventsOfAllThreadsWhole) {
 TEST_F(EventLogTest, FailsWhereTheFileCannotBeMade) {
   EventLog log;
   EXPECT_FALSE(log.open(folder_.file("absent/events.jsonl")).ok());
-  log.note("end", 1, {});  // goes nowhere, and hurts nobody
+  log.note("end", 1, {});  // ignored without harm
 }
 
 TEST_F(EventLogTest, BeginsAPartWhereWhatIsWrittenWouldNotFit) {

@@ -1,4 +1,4 @@
-// NVML's functions as far as GpuMonitor uses them. What tests do to it: fake_nvml_*() at the end.
+// The functions of NVML that GpuMonitor uses. Tests control it with fake_nvml_*() at the end.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -25,7 +25,7 @@ void wait_while_hanging() {
 
 }  // namespace
 
-// NVML's names, which are its own.
+// These names are NVML's.
 // NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 

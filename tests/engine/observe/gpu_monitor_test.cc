@@ -34,7 +34,7 @@ class GpuMonitors : public testing::Test {
   static void wait_for(const std::function<bool()>& done) {
     while (!done()) std::this_thread::sleep_for(milliseconds(1));
   }
-  // So that samples after it are of what was set before it.
+  // Makes sure that later samples see what was set before.
   void wait_for_samples() {
     const int before = call<int()>("calls")();
     wait_for([&] { return call<int()>("calls")() >= before + 3; });
@@ -59,7 +59,7 @@ TEST_F(GpuMonitors, HaveTheMeansSinceTheyWereRestarted) {
   wait_for([&] { return monitor.use() != GpuUse(); });
   EXPECT_EQ(monitor.use(),
             (GpuUse{.utilization_percent = 80, .power_watts = 312.5, .throttled_percent = 0}));
-  says(20, 0x4);  // the cap on its power
+  says(20, 0x4);  // the power cap
   wait_for_samples();
   EXPECT_LT(monitor.use().utilization_percent, 80);
   EXPECT_GT(monitor.use().utilization_percent, 20);

@@ -100,7 +100,7 @@ TEST_F(MetricsLogTest, WritesOneObjectAStepWithEveryField) {
   expect_steps(2);
 }
 
-// As versions before this one wrote them.
+// In the format of earlier versions.
 TEST_F(MetricsLogTest, ReadsAndContinuesAFileOfSchema1) {
   write_steps(1, 2);
   std::string older;
@@ -159,13 +159,13 @@ TEST_F(MetricsLogTest, GoesOnBehindALastLineTornAtAnyByte) {
   for (std::size_t length = third; length <= whole.size(); ++length) {
     SCOPED_TRACE(length);
     put(whole.substr(0, length));
-    // Whole it is once its last brace is there, newline or not.
+    // A line is complete once its last brace is there, with or without a newline.
     const bool third_is_whole = length + 1 >= whole.size();
     expect_steps(third_is_whole ? 3 : 2);
     write_steps(third_is_whole ? 4 : 3, 4);
     expect_steps(4);
   }
-  put(whole + std::string(100, '\0'));  // as a file system may leave it after a power loss
+  put(whole + std::string(100, '\0'));  // possible content after a power loss
   write_steps(4, 4);
   expect_steps(4);
 }
@@ -202,7 +202,7 @@ TEST_F(MetricsLogTest, KeepsTheLinesThatItCuts) {
   put(whole + "{\"step\":10,\"lo");  // torn: never acknowledged
   EXPECT_EQ((*MetricsLog::resume(path_, 8))->cut_lines(), 1);
   EXPECT_EQ(file_text("metrics-cut.jsonl"), from_line(8) + from_line(9));
-  put(whole.substr(0, whole.size() - 1));  // whole but for its end
+  put(whole.substr(0, whole.size() - 1));  // complete except for its newline
   EXPECT_EQ((*MetricsLog::resume(path_, 5, folder_.file("other.jsonl")))->cut_lines(), 4);
   EXPECT_EQ(file_text("other.jsonl"), from_line(6));
   EXPECT_EQ((*MetricsLog::resume(path_, 5))->cut_lines(), 0);
@@ -245,7 +245,7 @@ TEST_F(MetricsLogTest, PassesOverKeysItDoesNotKnow) {
   expect_steps(1);
 }
 
-// While it lives no file of this process can grow beyond so many bytes.
+// While it exists, no file of this process can grow beyond this many bytes.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(std::size_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -286,12 +286,13 @@ TEST_F(MetricsLogTest, KeepsInMemoryWhatAFullDiskDoesNotTakeAndWritesItWhenThere
   expect_steps(5);
 }
 
-// Wherever the disk ends in the lines that wait: those before are whole, and those behind wait on.
+// At any position where the disk becomes full, earlier lines are complete, and later ones still
+// wait.
 TEST_F(MetricsLogTest, WritesTheLinesThatFitAndLeavesNoneTorn) {
   write_steps(1, 5);
   const std::string whole = content();
   const std::size_t first_end = whole.find('\n') + 1;
-  constexpr std::size_t kStride = 37;  // not every byte: it takes long enough
+  constexpr std::size_t kStride = 37;  // not every byte, which would take too long
   for (std::size_t room = first_end; room < whole.size(); room += kStride) {
     SCOPED_TRACE(room);
     put(whole.substr(0, first_end));
@@ -324,13 +325,13 @@ TEST_F(MetricsLogTest, CountsTheLinesThatNoLongerFitIntoMemoryAndTriesAgainWhenI
     EXPECT_EQ((*log)->waiting_lines(), 3);
     EXPECT_EQ((*log)->lost_lines(), 2);
   }
-  // The limit is gone before the log is.
+  // The limit ends before the log does.
   const auto all = read_metrics(path_);
   ASSERT_OK(all);
   EXPECT_EQ(all->size(), 3U);
 }
 
-// The child tells each step that append() acknowledged, until it is killed.
+// The child reports each step that append() acknowledged, until it is killed.
 TEST_F(MetricsLogTest, HasEveryAcknowledgedStepAfterAKill) {
   constexpr int kRuns = 10;
   std::int64_t last = 0;
@@ -366,7 +367,7 @@ TEST_F(MetricsLogTest, HasEveryAcknowledgedStepAfterAKill) {
 
 class MetricsPartsTest : public MetricsLogTest {
  protected:
-  static constexpr std::uint64_t kPartBytes = 4096;  // some eight lines
+  static constexpr std::uint64_t kPartBytes = 4096;  // about eight lines
 
   void write_parts(std::int64_t first, std::int64_t last) const {
     const auto log = MetricsLog::resume(path_, first - 1, {}, kPartBytes);
@@ -418,16 +419,16 @@ TEST_F(MetricsPartsTest, AResumeCutsAcrossPartsAndGoesOn) {
   }
 }
 
-// Wherever a crash came: between two renames of parts, or while parts were cut.
+// For any crash: between two renames of parts, or while parts were cut.
 TEST_F(MetricsPartsTest, GoesOnWhereANumberOrTheFileItselfIsMissing) {
   write_parts(1, 40);
   const std::size_t parts = log_parts(path_).size();
   ASSERT_GE(parts, 4U);
-  // Between the renames of part 2 and of part 1.
+  // Between the renames of part 2 and part 1.
   for (int number = static_cast<int>(parts) - 1; number >= 2; --number)
     std::filesystem::rename(part(number), part(number + 1));
   expect_steps(40);
-  // Behind that of the file itself.
+  // After the rename of the file itself.
   std::filesystem::rename(part(1), part(2));
   std::filesystem::rename(path_, part(1));
   expect_steps(40);
@@ -446,7 +447,7 @@ TEST_F(MetricsPartsTest, RefusesWhatIsTornBeforeTheLastPartAndCutsNothing) {
 
 TEST_F(MetricsPartsTest, GrowsOnWhereNoPartCanBeBegun) {
   write_parts(1, 5);
-  // A folder of this name cannot be replaced by a file.
+  // A file cannot replace a folder of this name.
   std::filesystem::create_directory(path_ + ".new");
   std::filesystem::create_directory(path_ + ".new/x");
   write_parts(6, 40);

@@ -33,7 +33,7 @@ TEST(RunDiff, SeesNoDifferenceInTimesBytesAndMemory) {
     metrics.nvme_read_bytes = metrics.nvme_write_bytes = metrics.h2d_bytes = 7;
     metrics.d2h_bytes = metrics.gpu_peak_bytes = metrics.host_pinned_bytes = 7;
     metrics.host_rss_bytes = 7;
-    metrics.val_loss = 3;  // evaluated in one alone
+    metrics.val_loss = 3;  // evaluated in only one run
   }
   const RunComparison compared = compare_runs(a, b);
   EXPECT_FALSE(compared.difference);

@@ -78,7 +78,7 @@ TEST(RunTotals, SayThatNothingIsLearntAtNorm0) {
   EXPECT_FALSE(totals.learns_nothing());
 }
 
-// A simulated step computes nothing.
+// A simulated step computes no gradients.
 TEST(RunTotals, SayNothingOfTheGradientsOfAPlan) {
   StepMetrics step;
   step.loss = std::nan("");
@@ -129,19 +129,19 @@ TEST(RunTotals, CompareTheStepWithThePlan) {
     }
     return totals;
   };
-  // The first step warms up, and one that something interrupts does not count either.
+  // The first step warms up and does not count; nor does an interrupted one.
   const RunTotals good = totals_of(1, {9000, 1000, 1200, 5000, 1100});
   EXPECT_DOUBLE_EQ(good.step_over_plan().value(), 1.2);
   EXPECT_FALSE(good.far_from_plan());
   EXPECT_THAT(good.closing_table(), HasSubstr("1200.0 ms (1.20 of the plan)"));
   const RunTotals slower = totals_of(1, {1, 1500, 1500, 1500});
   EXPECT_TRUE(slower.far_from_plan());
-  // As when other work had the machine while it was measured.
+  // For example if other work used the machine while it was measured.
   const RunTotals busy = totals_of(131.985, {850, 850, 850, 850});
   EXPECT_TRUE(busy.far_from_plan());
   EXPECT_THAT(busy.closing_table(), HasSubstr("131985.0 ms"));
   EXPECT_THAT(busy.closing_table(), HasSubstr("850.0 ms (0.0064 of the plan)"));
-  // Too few steps, or no plan, say nothing.
+  // Too few steps, or no plan, give no result.
   EXPECT_FALSE(totals_of(1, {9000, 9000, 9000}).far_from_plan());
   EXPECT_FALSE(totals_of(0, {1, 1, 1, 1, 1}).step_over_plan().has_value());
   EXPECT_THAT(totals_of(0, {1, 1, 1, 1, 1}).closing_table(), Not(HasSubstr("plan")));

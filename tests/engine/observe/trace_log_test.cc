@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kHour = 3'600'000'000'000;
 
-// A written trace, and the rules without which Perfetto shows it wrong or not at all.
+// A written trace, checked against the rules that Perfetto needs to show it correctly.
 class Written {
  public:
   explicit Written(const TraceLog& log) {
@@ -67,7 +67,7 @@ class Written {
       ASSERT_GE(event.at("dur").get<double>(), 0);
       ASSERT_TRUE(names_.contains(event.at("tid"))) << "a span on a track without a name";
     }
-    // Of two spans of a thread, one is over before the other begins, or inside it.
+    // Two spans of a thread do not overlap, or one contains the other.
     std::map<int, std::vector<std::pair<std::int64_t, std::int64_t>>> threads;
     for (const auto& span : spans()) {
       const auto ns = [&](const char* key) {
@@ -187,7 +187,7 @@ TEST(TraceLog, KeepsWhatOverlapsTheStepsAskedFor) {
   log.begin_step(2, 200);
   EXPECT_TRUE(log.active());
   EXPECT_TRUE(kept(150, 210));
-  EXPECT_FALSE(kept(150, 190));  // told late
+  EXPECT_FALSE(kept(150, 190));  // reported late
   log.begin_step(3, 300);
   EXPECT_TRUE(kept(310, 320));
   log.begin_step(4, 400);
@@ -203,7 +203,7 @@ TEST(TraceLog, SaysWhenTheStepsAskedForBeganAndEnded) {
   log.start({.first_step = 1, .last_step = 1});
   log.begin_step(1, kHour + 2'500);
   log.add({TraceTrack::kNvmeWrite, "x", kHour, kHour + 3'000});
-  EXPECT_FALSE(Written(log).json.at("otherData").contains("window_us"));  // it goes on
+  EXPECT_FALSE(Written(log).json.at("otherData").contains("window_us"));  // still open
   log.end_steps(kHour + 9'000);
   EXPECT_EQ(Written(log).json.at("otherData").at("window_us"), (nlohmann::json{2.5, 9.0}));
 }
@@ -235,7 +235,7 @@ TEST(TraceLog, PutsTransfersThatOverlapSideBySide) {
   log.start({.first_step = 0, .last_step = 0});
   log.begin_step(0, 0);
   log.add({TraceTrack::kNvmeRead, "a", 10, 30});
-  log.add({TraceTrack::kNvmeRead, "b", 15, 20});  // inside a, and not a part of it
+  log.add({TraceTrack::kNvmeRead, "b", 15, 20});  // within a, but not a part of it
   log.add({TraceTrack::kNvmeRead, "c", 20, 40});
   log.add({TraceTrack::kNvmeRead, "d", 35, 50});
   const Written trace(log);

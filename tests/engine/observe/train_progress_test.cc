@@ -41,7 +41,7 @@ TEST(TrainProgress, SaysHowFarItIsAndHowLongItTakes) {
             "step 120/2000  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:08");
   metrics = metrics_of(121);
   metrics.skipped = true;
-  metrics.val_loss = 3.5;  // said by who evaluates
+  metrics.val_loss = 3.5;  // reported by the evaluation itself
   metrics.nvme_read_bytes = 240'000'000;
   metrics.nvme_write_bytes = 200'000'000;
   metrics.h2d_bytes = 100'000'000;
@@ -115,15 +115,15 @@ TEST(TrainProgress, LeavesLinesOnATerminalAndRewritesOneBelowThemCutToItsWidth) 
     TrainProgress progress({.total_steps = 50, .plain_every_steps = 25, .out = out.get()});
     for (int step = 1; step <= 50; ++step) progress.update(metrics_of(step));
   }
-  // Lines that stay are whole; between them, cut to the width, is the one that is rewritten, at
-  // most ten times a second. The terminal makes "\r\n" of "\n".
+  // Lines that stay are complete. The line that is rewritten between them, at most ten times a
+  // second, is cut to the width. The terminal turns "\n" into "\r\n".
   const auto line = [](int step) {
     return "step " + std::to_string(step) + "/50  loss 3.2500  lr 3.00e-04  norm 0.83  12.3k tok/s";
   };
   const std::string rewritten = "\r\033[K" + line(2).substr(0, 39) + "\r\033[K";
   std::string shown;
   while (shown.find("step 50/50") == std::string::npos || shown.back() != '\n') {
-    std::array<char, 4096> text{};  // a terminal may hand it over in parts
+    std::array<char, 4096> text{};  // a terminal may deliver it in parts
     const ssize_t length = read(master, text.data(), text.size());
     ASSERT_GT(length, 0) << shown;
     shown.append(text.data(), static_cast<std::size_t>(length));

@@ -1,4 +1,4 @@
-// What a plan that lacks room on NVMe asks for is what helps, and no more.
+// The advice of a plan that lacks room on NVMe suffices, and does not ask for more than needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr double kRoomPart = 0.95;  // of what is free
+constexpr double kRoomPart = 0.95;  // usable share of the free space
 
 std::string refusal(const config::Config& config, const Rooms& rooms) {
   const RunPlan plan = plan_on(config, rooms);
@@ -41,7 +41,7 @@ TEST(NvmeHint, NamesThePathsThatAreFullAndWhatTheyWouldTake) {
                       HasSubstr("/slow has room for 4.75G of the 7."), HasSubstr("free some space"),
                       HasSubstr("add a path"), Not(HasSubstr("out of budget.nvme_paths")),
                       Not(HasSubstr("budget.nvme_gib"))));
-    // That is enough, and not much more than that.
+    // That suffices, and is not much more than needed.
     const auto with_each = [&](double gib) {
       return plan_on(config, {.fast_gib = gib / kRoomPart, .slow_gib = gib / kRoomPart});
     };
@@ -58,7 +58,7 @@ TEST(NvmeHint, TakesOutAPathThatOnlyHindersTheOthers) {
   EXPECT_TRUE(plan_on(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), rooms).placement.fits);
 }
 
-// It stands above the room that drives have: they are looked at first.
+// A budget is larger than the drives' room, so the drives are checked first.
 TEST(NvmeHint, RaisesABudgetOnlyWithWhatTheDrivesThenLack) {
   const auto budget = [](const std::string& weights) {
     return over_two_paths({"budget.nvme_gib=5", "placement.nvme_weights=" + weights});

@@ -1,4 +1,4 @@
-// What is predicted for GPUs that are only described, beside what was measured and published
+// Predictions for GPUs that are only described, compared with measured and published values
 // (bench/README.md; the READMEs of LLMQ and torchtune).
 #include "engine/plan/gpu_sheets.h"
 
@@ -24,7 +24,7 @@ struct Work {
   double tokens_per_s;  // measured
 };
 
-// Of a step by the plan's own model, in a machine with plenty of bandwidth in RAM.
+// A step predicted by the plan's own model, on a machine with ample RAM bandwidth.
 double predicted(const Work& work, const char* gpu, double ram_gb_per_s) {
   const GpuSheet* const sheet = *find_gpu_sheet(gpu);
   std::vector<std::string> overrides = {"budget.nvme_paths=[]", "train_micro_batch_size_per_gpu=8",
@@ -54,7 +54,7 @@ std::vector<std::string> preset(const char* name, int accumulation = 1) {
           "gradient_accumulation_steps=" + std::to_string(accumulation)};
 }
 
-// An H200 held to 24 GiB, in a machine whose RAM copies 130 GB/s.
+// An H200 limited to 24 GiB, in a machine whose RAM copies 130 GB/s.
 TEST(GpuSheets, PredictAnH200WithinASeventhOfWhatWasMeasured) {
   using List = std::vector<std::string>;
   const List dropout = {"model.dropout=0.1"};
@@ -81,7 +81,7 @@ TEST(GpuSheets, PredictAnH200WithinASeventhOfWhatWasMeasured) {
                 "h200", 130);
 }
 
-// What others publish of the same models and precision on a card that Sluice was not tried on.
+// Published results for the same models and precision, on a GPU on which Sluice was not tried.
 // torchtune recomputes every block.
 TEST(GpuSheets, PredictAnRtx4090WithinAQuarterOfWhatIsPublished) {
   using List = std::vector<std::string>;

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// What the probe would say: a drive of three times the speed, and some of it lost together.
+// Like a probe's report: one drive has three times the speed, and together they lose some of it.
 ProbeReport measured() {
   ProbeReport report;
   const auto rates = [](double bytes_per_s) {
@@ -42,7 +42,7 @@ TEST(NvmeStripes, AreThoseOfTheProbeUnlessTheConfigurationNamesThem) {
   EXPECT_THAT(by_speed.paths, ElementsAre("/fast", "/slow"));
   EXPECT_THAT(by_speed.weights, ElementsAre(3, 1));
   EXPECT_THAT(by_speed.chosen(), ElementsAre(3, 1));
-  // The fast one is full first, with three quarters on it.
+  // The fast one fills up first, with three quarters of the data.
   EXPECT_NEAR(static_cast<double>(by_speed.room()) / kGiB, 95 * 4.0 / 3, 0.01);
   const auto weights = [&](const std::string& given, const ProbeReport& machine) {
     return nvme_stripes(over_two_paths({"placement.nvme_weights=" + given}), machine, &drives)
@@ -83,11 +83,11 @@ TEST(NvmeStripes, AreNoneOfTheTwoPathsThatDeepSpeedsKeysName) {
   EXPECT_THAT(stripes.chosen(), IsEmpty());
   EXPECT_FALSE(may_restripe(config, stripes));
   EXPECT_FALSE(roomier_weights(stripes, 48 * kGiB).has_value());
-  // No store needs room on the other's path.
+  // No store uses the other one's path.
   EXPECT_NEAR(static_cast<double>(stripes.room()) / kGiB, 0.95 * (30 + 20), 1e-6);
 }
 
-// The optimizer state, by far the larger part, lies on the roomy path: 11.6 of 14.5 GiB.
+// The optimizer state, by far the larger part, goes to the path with more room: 11.6 of 14.5 GiB.
 TEST(NvmeStripes, OfPathsThatAreNotStripedNeedNoEqualRoom) {
   const config::Config config =
       planned_config({"budget.nvme_paths=[]", "zero_optimization.offload_optimizer.device=nvme",
@@ -110,7 +110,7 @@ TEST(NvmeStripes, ThatMakeRoomSlowTheDrivesTogetherDown) {
   drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
   ProbeReport machine = measured();
   NvmeStripes stripes = nvme_stripes(over_two_paths(), machine, &drives);
-  EXPECT_FALSE(roomier_weights(stripes, 120 * kGiB).has_value());  // as they are
+  EXPECT_FALSE(roomier_weights(stripes, 120 * kGiB).has_value());  // as they are now
   EXPECT_FALSE(roomier_weights(stripes, 191 * kGiB).has_value());  // more than both have
   EXPECT_THAT(restriped_text(stripes), IsEmpty());
   const auto roomier = roomier_weights(stripes, 190 * kGiB - 1);
@@ -120,14 +120,14 @@ TEST(NvmeStripes, ThatMakeRoomSlowTheDrivesTogetherDown) {
   EXPECT_THAT(stripes.weights, ElementsAre(1, 1));
   EXPECT_EQ(machine.paths[0].weight, 1);
   EXPECT_TRUE(machine.drives_when.estimated);
-  // 4 of 8 GB/s that both could do, and as much less of what was measured.
+  // 4 of 8 GB/s that both could do, and the measured values are reduced by the same factor.
   EXPECT_DOUBLE_EQ(machine.speeds.drives.in_bytes_per_s, 3.5e9);
   EXPECT_DOUBLE_EQ(machine.speeds.drives.out_both_bytes_per_s, 1.75e9);
   EXPECT_THAT(restriped_text(stripes), AllOf(HasSubstr("dealt 1:1"), HasSubstr("instead of 3:1"),
                                              HasSubstr("slower together")));
 }
 
-// Of drives that were not measured nobody knows.
+// Nothing is known of drives that were not measured.
 TEST(NvmeStripes, ThatMakeRoomAreNotCalledSlowerWithoutAMeasurement) {
   MadeUpDrives drives;
   drives.folders["/fast"].free_bytes = drives.folders["/slow"].free_bytes = 100 * kGiB;
@@ -183,7 +183,7 @@ TEST(NvmeStripes, ThatAreNamedStayAndTheRefusalNamesThem) {
   EXPECT_THAT(does_not_fit(config, refused), HasSubstr("placement.nvme_weights \"auto\""));
   const config::Config by_hand = over_two_paths({"placement.nvme_weights=[1,5]"});
   EXPECT_TRUE(plan_on(by_hand, {.fast_gib = 4, .slow_gib = 100}).placement.fits);
-  // No weights are enough: nothing is said of them.
+  // No weights suffice, so the message does not mention any.
   const RunPlan full = plan_on(config, {.fast_gib = 4, .slow_gib = 5});
   ASSERT_FALSE(full.placement.fits);
   EXPECT_THAT(does_not_fit(config, full),

@@ -1,4 +1,4 @@
-// A machine whose speeds are given, so that nothing is measured, and its plans.
+// A machine with given speeds, so that nothing is measured, and its plans.
 #pragma once
 
 #include <stdexcept>
@@ -9,7 +9,7 @@
 
 namespace sluice::engine {
 
-// Everything is described: a card of 24 GB, a good host and a drive.
+// A fully described machine: a GPU of 24 GB, a good host and a drive.
 inline DescribedMachine described(double gpu_gib = 24) {
   return {.gpu_gib = gpu_gib,
           .cpu_gib = 64,

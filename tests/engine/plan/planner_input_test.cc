@@ -1,4 +1,4 @@
-// The planner's input and the memory plan count the same bytes, whatever the placement.
+// The planner's input and the memory plan count the same bytes for any placement.
 #include "engine/plan/planner_input.h"
 
 #include <gmock/gmock.h>
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
     [](const auto& it) { return std::string(it.param.name); });
 
-// ---- whatever the budget --------------------------------------------------------------------
+// ---- for any budget -------------------------------------------------------------------------
 
 struct Fitted {
   RunPlan plan;
@@ -118,8 +118,7 @@ Fitted fitted(const std::vector<std::string>& overrides, double gpu_gib, double 
   return it;
 }
 
-// As many slots as blocks are asked for, some blocks are resident, and there is room for few slots.
-// Moments of 16 bits: what crosses the drives and DRAM in a step, and what the state takes.
+// Moments of 16 bits: the bytes that cross the drives and DRAM in a step, and the state's size.
 TEST(PlannerInput, CountsTheBytesOfMomentsAsTheyAreStored) {
   const auto step_bytes = [](const std::vector<std::string>& overrides) {
     const config::Config config = planned_config(overrides);
@@ -182,7 +181,7 @@ TEST(PlanWithinBudget, CountsWhatTheHostKeepsWhereItComputes) {
   }
 }
 
-// ---- what is said explicitly ----------------------------------------------------------------
+// ---- explicit settings ----------------------------------------------------------------------
 
 void expect_devices(const RunSpec& spec, const std::vector<UnitPlacement>& places) {
   const config::Config& config = spec.config;
@@ -204,7 +203,7 @@ void expect_devices(const RunSpec& spec, const std::vector<UnitPlacement>& place
   }
   const double all = gpu + cpu + nvme;
   const OffloadDevice device = config.zero.offload_optimizer.device;
-  constexpr double kOneSubGroup = 0.03;  // a tier's share is of whole sub-groups
+  constexpr double kOneSubGroup = 0.03;  // a tier's share is a number of whole sub-groups
   if (config.placement.optimizer_fractions) {
     EXPECT_NEAR(gpu / all, config.placement.optimizer_fractions->gpu, kOneSubGroup);
     EXPECT_NEAR(nvme / all, config.placement.optimizer_fractions->nvme, kOneSubGroup);

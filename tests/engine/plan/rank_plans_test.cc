@@ -1,4 +1,4 @@
-// Plans of runs over several ranks: of one of them, from what a host has, and for all.
+// Plans of runs over several ranks: for one rank with its share of a host, and for all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST(RankPlans, CountWhatTheMemoryPlanOfEachRankCounts) {
         ASSERT_TRUE(memory.ok()) << memory.error().message();
         const TierBytes used = used_by(*memory);
         if (rank == 0) most = used;
-        // Sub-groups may end elsewhere in another rank's shards.
+        // Sub-groups may end at other places in another rank's shards.
         EXPECT_LE(used.cpu, most.cpu + kMiB) << rank;
         EXPECT_LE(used.nvme, most.nvme + kMiB) << rank;
       }
@@ -104,8 +104,8 @@ TEST(RankPlans, ShareWhatAHostHas) {
   EXPECT_THAT(text, HasSubstr("link between ranks"));
 }
 
-// Four GPUs and the same host: what does not fit one GPU lies on all, so that less of it waits for
-// drives.
+// Four GPUs and the same host: state that does not fit one GPU is divided among all, so that less
+// of it waits for drives.
 TEST(RankPlans, AreFasterOnMoreGpusOfAHost) {
   const std::vector<std::string> model = shape(40, 5120, 40);
   const RunPlan one = planned(planned_config(model), options_of({}));
@@ -130,8 +130,9 @@ TEST(RankPlans, KeepAllOfAUnitWhereTheStageSaysSo) {
   EXPECT_GT(plan.placement.prediction.link_bytes, 0);
 }
 
-// Of what a host has of the base, and what passes between ranks: at stage 3 a quarter, and each
-// pass gathers it; else all, and no more than the adapters' shards and sums is exchanged.
+// A host's share of the base, and the traffic between ranks. At stage 3 it is a quarter, and each
+// pass gathers it. Otherwise it is the whole base, and only the adapters' shards and sums are
+// exchanged.
 TEST(RankPlans, DivideTheBaseOfAdaptersAtStageThreeAlone) {
   const std::vector<std::string> adapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16",
                                              "zero_optimization.offload_param.device=cpu"};
@@ -144,7 +145,7 @@ TEST(RankPlans, DivideTheBaseOfAdaptersAtStageThreeAlone) {
     return static_cast<double>(plan.memory.host.front().bytes);
   };
   EXPECT_NEAR(host_bytes(shards), host_bytes(whole) / 4, 0.01 * host_bytes(whole));
-  const double blocks_bytes = host_bytes(whole);  // the ends stay on the GPUs
+  const double blocks_bytes = host_bytes(whole);  // embedding and head stay on the GPUs
   EXPECT_LT(whole.placement.prediction.link_bytes, 0.1 * blocks_bytes);
   EXPECT_NEAR(shards.placement.prediction.link_bytes - whole.placement.prediction.link_bytes,
               0.75 * 2 * blocks_bytes, 0.1 * blocks_bytes);
@@ -175,7 +176,7 @@ TEST(RankGrowth, IsLessThanLinearOnASlowNetwork) {
       planned(planned_config({}, 16), options_of({.world = 16, .local_world = 4})).growth.empty());
 }
 
-// A budget of RAM is of the host: what is missing is of a rank, and what is advised of the host.
+// A budget of RAM is per host: what is missing is per rank, but the advice is for the host.
 TEST(RankPlans, AdviseBudgetsOfAHost) {
   PlanRunOptions options = options_of(kFour);
   options.machine.cpu_gib = 8;

@@ -1,4 +1,4 @@
-// Plans of whole runs: budgets that are hard, hints that are enough, machines that are described.
+// Plans of whole runs: hard budgets, sufficient hints, described machines.
 #include "engine/plan/run_plan.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ void expect_within(const RunPlan& plan, const DescribedMachine& machine) {
   EXPECT_LT(plan.placement.prediction.step_s, 1e4);
 }
 
-// What the hint says, done to the file or the machine.
+// Applies the hint to the file or the machine.
 void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
            std::vector<std::string>& overrides) {
   const auto more = [&](std::uint64_t budget) {
@@ -93,7 +93,7 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
   }
 }
 
-// Each hint alone is enough.
+// Each hint alone suffices.
 void expect_hints_to_be_enough(const RunPlan& plan, const DescribedMachine& machine,
                                const std::vector<std::string>& overrides) {
   for (const FitHint& hint : plan.placement.hints) {
@@ -156,7 +156,7 @@ TEST(RunPlan, NamesWhatIsEnoughWhereRamOrDrivesAreShort) {
   EXPECT_FALSE(check({}, little));
 }
 
-// A drive is what most machines can still be given.
+// A drive can be added to most machines.
 TEST(RunPlan, NamesADriveWhereNoFolderWasNamed) {
   const std::vector<std::string> no_folder = {"budget.nvme_paths=[]"};
   int named = 0;
@@ -167,17 +167,17 @@ TEST(RunPlan, NamesADriveWhereNoFolderWasNamed) {
       machine.cpu_gib = cpu_gib;
       machine.nvme_gib.reset();
       const std::vector<std::string> overrides = model.overrides + no_folder;
-      if (check(overrides, machine)) continue;  // each hint is enough
+      if (check(overrides, machine)) continue;  // each hint suffices
       const config::Config config = planned_config(overrides);
       const std::string text = does_not_fit(config, planned(config, {.machine = machine}));
       named += static_cast<int>(text.find("a folder on a local drive with ") != std::string::npos);
     }
   }
-  // XL and 3.3B with 8, 13B with 40; with 8 its gradients alone are more than RAM.
+  // XL and 3.3B with 8, 13B with 40; with 8 its gradients alone exceed RAM.
   EXPECT_EQ(named, 3);
 }
 
-// What was placed by name stays there: no folder helps.
+// State that was placed by name stays there, so no folder helps.
 TEST(RunPlan, NamesNoDriveForStateThatMayNotGoThere) {
   DescribedMachine machine = described(12);
   machine.cpu_gib = 8;
@@ -191,7 +191,7 @@ TEST(RunPlan, NamesNoDriveForStateThatMayNotGoThere) {
 }
 
 TEST(RunPlan, NamesWhatIsEnoughWhereTheFileForbidsIt) {
-  // All activations of XL are kept, on a small card.
+  // All activations of XL are kept, on a small GPU.
   EXPECT_FALSE(check(
       {"placement.recompute=off", "data.sequence_length=1024", "train_micro_batch_size_per_gpu=16"},
       described(12)));
@@ -205,11 +205,11 @@ TEST(RunPlan, NamesWhatIsEnoughWhereTheFileForbidsIt) {
                                                                        .drive_read_gb_per_s = 6}));
 }
 
-// What is kept between passes stays as large; the rest is halved.
+// Memory kept between passes does not change; the rest is halved.
 TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
   const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
                                           "placement.boundaries_to_cpu=on"};
-  // Each is enough; and where half is not, smaller ones are named.
+  // Each suffices; and if half does not, smaller ones are named.
   std::int64_t smallest = 256;
   for (const double gpu_gib : {18, 12, 9, 6}) {
     if (check(large, described(gpu_gib))) continue;
@@ -220,7 +220,7 @@ TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
   EXPECT_LT(smallest, 128);
 }
 
-// It trains the same, so it comes before what does not.
+// It trains the same model, so it comes before changes that do not.
 TEST(RunPlan, NamesSmallerWavesWhereThatIsEnough) {
   const std::vector<std::string> large = {
       "train_micro_batch_size_per_gpu=8", "gradient_accumulation_steps=64",
@@ -231,7 +231,7 @@ TEST(RunPlan, NamesSmallerWavesWhereThatIsEnough) {
               HasSubstr("placement.wave_micro_batches "));
 }
 
-// However the state could be moved: what is large is named, with what makes it smaller in front.
+// However the state is moved, the large part is named, and what makes it smaller comes first.
 TEST(RunPlan, NamesTheRemedyOfWhatIsLargeFirst) {
   const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
                                           "data.sequence_length=1024",
@@ -244,7 +244,7 @@ TEST(RunPlan, NamesTheRemedyOfWhatIsLargeFirst) {
       << text;
 }
 
-// More than the machine has is a machine, and not a setting.
+// More than the machine has needs another machine, not another setting.
 TEST(RunPlan, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
   const std::vector<std::string> devices = {"zero_optimization.offload_param.device=cpu",
                                             "zero_optimization.offload_optimizer.device=cpu"};
@@ -256,7 +256,7 @@ TEST(RunPlan, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
   EXPECT_THAT(text, testing::ContainsRegex("a machine with RAM of [0-9.]+ GiB .there are 12G."));
 }
 
-// With what DeepSpeed's keys allow, 48 blocks would stay on the GPU: as many do as fit.
+// DeepSpeed's keys would allow 48 blocks on the GPU: as many stay as fit.
 TEST(RunPlan, HasAsManySlotsAsFitBesideTheRest) {
   const std::vector<std::string> devices = {"zero_optimization.offload_param.device=cpu",
                                             "zero_optimization.offload_optimizer.device=cpu",
@@ -306,7 +306,7 @@ TEST(RunPlan, AssumesACardOf24GBWhereOnlyItsSpeedIsDescribed) {
   EXPECT_LT(plan.input.budget.gpu, gib(24));
 }
 
-// With the run's own folder, which need not be here.
+// With the run's own folder, which need not exist on this machine.
 TEST(RunPlan, AssumesTheDriveOfADescribedGpuThatIsNotHere) {
   const aio::TemporaryFolder folder;
   DescribedMachine machine = described(8);
@@ -344,8 +344,8 @@ TEST(RunPlan, PlansForADriveThatIsOnlyDescribed) {
   EXPECT_GT(plan.memory.nvme_bytes(), 0);
 }
 
-// A base of 8 billion parameters beside little that is trained: 16 bits of each pass through the
-// GPU, forward and back, and have no state.
+// A base of 8 billion parameters with few trained parameters: in each pass 16 bits per parameter go
+// through the GPU, forward and backward, and have no state.
 TEST(RunPlan, WeighsAFrozenBaseByWhatIsStreamed) {
   const std::vector<std::string> adapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16",
                                              "data.sequence_length=1024"};
@@ -363,7 +363,7 @@ TEST(RunPlan, WeighsAFrozenBaseByWhatIsStreamed) {
   EXPECT_GT(h2d, 1.5 * streamed);  // what is still in a slot is not copied again
   EXPECT_LT(h2d, 2.2 * streamed + 1e9);
   EXPECT_EQ(plan.placement.prediction.nvme_write_bytes, 0);
-  // In less RAM than what the GPU leaves of it takes, it is read from the drive in each pass, and
+  // With less RAM than the base needs outside the GPU, it is read from the drive in each pass, and
   // never written.
   DescribedMachine small = described();
   small.cpu_gib = 5;
@@ -372,13 +372,13 @@ TEST(RunPlan, WeighsAFrozenBaseByWhatIsStreamed) {
   expect_within(from_drive, small);
   EXPECT_GT(from_drive.placement.prediction.nvme_read_bytes, 1e9);
   EXPECT_EQ(from_drive.placement.prediction.nvme_write_bytes, 0);
-  // Trained whole, its state alone is more than both have.
+  // Full training would need more for its state alone than both have.
   DescribedMachine without_drive = described();
   without_drive.nvme_gib = 0;
   EXPECT_FALSE(planned(planned_config({"model.preset=qwen3-8b", "data.sequence_length=1024"}),
                        {.machine = without_drive})
                    .placement.fits);
-  // And what the report says of it.
+  // And the report's text.
   const std::string report = format_plan(config, plan, {});
   EXPECT_THAT(report, HasSubstr("8.19B parameters, and 43.65M in adapters"));
   EXPECT_THAT(report, Not(HasSubstr("DeepSpeed's estimate")));
@@ -410,7 +410,7 @@ std::vector<std::string> on_the_cpu(const aio::TemporaryFolder& folder, double c
                                   "budget.nvme_paths=[\"" + folder.file("nvme") + "\"]"};
 }
 
-// All is described but the units' times.
+// Everything is described except for the units' times.
 RunPlan plan_for_the_cpu(const config::Config& config, const aio::TemporaryFolder& folder) {
   return planned(config, {.cache_path = folder.file("speeds.json"),
                           .machine = {.ram_gb_per_s = 20, .drive_read_gb_per_s = 2}});
@@ -444,13 +444,14 @@ TEST(RunPlanCpu, KeepsStateInRamWhereItFitsAndOnNvmeWhereNot) {
   EXPECT_LE(less.memory.host_bytes(), gib(less_gib));
 }
 
-// The base is in RAM, or on the drive, and nowhere else.
+// The base is in RAM or on the drive, and nowhere else.
 TEST(RunPlanCpu, CountsAFrozenBaseWhereTheHostComputes) {
   const aio::TemporaryFolder folder;
   for (const double cpu_gib : {4.0, 1.2}) {
     std::vector<std::string> overrides = on_the_cpu(folder, cpu_gib);
     std::erase_if(overrides, [](const std::string& it) { return it.starts_with("model."); });
-    // One block and a small head are timed: products of bf16 are slow on many a host. 1 GiB of it.
+    // One block and a small head are timed, since bf16 products are slow on many hosts. 1 GiB of
+    // it.
     for (const char* const more :
          {"model.preset=custom", "model.family=llama", "model.architecture=qwen3",
           "model.layers=120", "model.hidden=512", "model.heads=8", "model.kv_heads=8",
@@ -478,7 +479,7 @@ TEST(RunPlanCpu, NeverAsksForAGpu) {
   EXPECT_EQ(does_not_fit(config, plan).find("GPU"), std::string::npos);
 }
 
-// What DeepSpeed calls "none" is RAM there.
+// DeepSpeed's "none" means RAM there.
 TEST(RunPlanCpu, TakesTheGpusShareIntoRam) {
   const aio::TemporaryFolder folder;
   std::vector<std::string> overrides = on_the_cpu(folder, 4);

@@ -1,4 +1,4 @@
-// Steps in virtual time: against the step model, the arithmetic of a drive, and each other.
+// Steps in virtual time, compared with the step model, the arithmetic of a drive, and each other.
 #include "engine/plan/simulate/simulated_run.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Simulated {
   std::vector<StepMetrics> steps;
 };
 
-// Small models whose state goes to the drive all the same.
+// Small models whose state is nevertheless on the drive.
 Simulated simulate(const std::vector<std::string>& overrides, DescribedMachine machine,
                    TraceLog* trace = nullptr) {
   const config::Config config =
@@ -41,7 +41,7 @@ std::vector<std::string> devices(const std::string& params, const std::string& o
           "zero_optimization.stage3_param_persistence_threshold=0"};
 }
 
-// Without drives nothing is simulated otherwise than it is predicted.
+// Without drives the simulation equals the prediction.
 TEST(SimulatedRun, IsThePredictedStepWhereThereAreNoDrives) {
   for (const char* optimizer : {"cpu", "none", "auto"}) {
     const Simulated simulated = simulate(devices("auto", optimizer), described());
@@ -58,8 +58,8 @@ TEST(SimulatedRun, IsThePredictedStepWhereThereAreNoDrives) {
   }
 }
 
-// Each step reads and writes all of the state once, headers included, and is never faster than the
-// drive; the prediction is near.
+// Each step reads and writes all of the state once, including headers, and is never faster than the
+// drive; the prediction is close.
 TEST(SimulatedRun, MovesAllOfTheStateAtTheSpeedOfTheDrive) {
   for (const char* params : {"cpu", "nvme", "none"}) {
     DescribedMachine slow = described();
@@ -72,7 +72,7 @@ TEST(SimulatedRun, MovesAllOfTheStateAtTheSpeedOfTheDrive) {
       const auto written = static_cast<double>(step.nvme_write_bytes);
       EXPECT_NEAR(read, predicted.nvme_read_bytes, 0.25 * predicted.nvme_read_bytes) << params;
       EXPECT_NEAR(written, predicted.nvme_write_bytes, 0.25 * predicted.nvme_write_bytes);
-      // Both directions share the pipe, by what the machine was described as.
+      // Both directions share the pipe, as the machine was described.
       EXPECT_GE(1.05 * step.step_ms, read / 0.5e6 + written / 0.25e6) << params;
       EXPECT_NEAR(step.step_ms, 1e3 * predicted.step_s, 0.2 * 1e3 * predicted.step_s) << params;
       EXPECT_GT(step.update_exposed_ms, 0.3 * step.step_ms) << params;
@@ -83,7 +83,7 @@ TEST(SimulatedRun, MovesAllOfTheStateAtTheSpeedOfTheDrive) {
   }
 }
 
-// What forward waited for updates is in no other time, whether the update runs beside it or before.
+// The time that forward waited for updates is in no other time, whether the update overlaps or not.
 TEST(SimulatedRun, CountsAnExposedUpdateOnce) {
   DescribedMachine slow = described();
   slow.ram_gb_per_s = 1;  // so is AdamW
@@ -102,7 +102,7 @@ TEST(SimulatedRun, CountsAnExposedUpdateOnce) {
   }
 }
 
-// Inputs of units that go to the drive in each of two waves, and come back: once each way.
+// Unit inputs that are written to the drive and read back in each of two waves: once each way.
 TEST(SimulatedRun, SpillsInputsAtTheSpeedOfTheDrive) {
   DescribedMachine slow = described();
   slow.drive_read_gb_per_s = 0.5;
@@ -124,7 +124,7 @@ TEST(SimulatedRun, SpillsInputsAtTheSpeedOfTheDrive) {
   }
 }
 
-// What predict_step() does not know of.
+// Effects that predict_step() leaves out.
 TEST(SimulatedRun, FeelsTheRunsBlocksAndQueueDepth) {
   DescribedMachine machine = described();
   const Simulated deep = simulate(devices("cpu", "nvme"), machine);
@@ -190,7 +190,7 @@ TEST(SimulatedRun, WritesTheTraceOfARun) {
   double moved_bytes = 0;
   for (const StepMetrics& step : simulated.steps)
     moved_bytes += static_cast<double>(step.nvme_read_bytes);
-  EXPECT_NEAR(read_bytes, moved_bytes, 0.1 * moved_bytes);  // some reach over the ends
+  EXPECT_NEAR(read_bytes, moved_bytes, 0.1 * moved_bytes);  // some extend beyond the ends
 }
 
 TEST(SimulatedRun, EndsInTheTableOfARunWithoutALoss) {

@@ -1,4 +1,4 @@
-// A run whose state lies on two made-up drives with so much room.
+// A run whose state is stored on two simulated drives of given sizes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The preflight check on machines that are made up.
+// The preflight check on simulated machines.
 #include "engine/preflight/preflight.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ class Preflight : public testing::Test {
         preflight(config_, plan_, facts_, drives_, file_system_of_, storage_);
     EXPECT_FALSE(checked.verdict.ok());
     if (checked.verdict.ok()) return "";
-    EXPECT_THAT(checked.table, HasSubstr("host memory"));  // with what it takes
+    EXPECT_THAT(checked.table, HasSubstr("host memory"));  // with the bytes it takes
     EXPECT_EQ(checked.verdict.error().code(), code);
     return checked.verdict.error().message();
   }
@@ -110,8 +110,8 @@ TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise budget.cpu_gib")));
 }
 
-// The remedy is one for what is large, whatever else could go to a drive, and whatever its line of
-// the table says.
+// The remedy is for the largest part, even if other parts could go to a drive, and whatever text
+// its line of the table has.
 TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
   facts_.available_bytes = 8 * kGiB;
   plan_.host = {{"moments and masters", MemoryUse::kState, 2 * kGiB},
@@ -127,7 +127,7 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
               AllOf(HasSubstr("12G of it are optimizer state: put it on NVMe"),
                     Not(HasSubstr("micro_batch"))));
-  // Where the largest alone is not enough, the next as well.
+  // If the largest part alone does not suffice, the next one is named as well.
   plan_.host = {{"moments and masters", MemoryUse::kState, 11 * kGiB},
                 {"weights", MemoryUse::kParameters, 10 * kGiB},
                 {"kept for backward", MemoryUse::kActivations, kGiB}};
@@ -153,7 +153,7 @@ TEST_F(Preflight, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
   config_.budget.cpu_gib = 3.5;
   facts_.available_bytes = 3 * kGiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise")));
-  facts_.available_bytes.reset();  // nobody knows
+  facts_.available_bytes.reset();  // unknown
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), Not(HasSubstr("Raise")));
 }
 
@@ -195,7 +195,7 @@ TEST_F(Preflight, RefusesAFullDriveBeforeAndAfterItsFolderIsMade) {
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("at /a/run"));
 }
 
-// Both stores lie on /b: each of them alone would fit.
+// Both stores are on /b: each alone would fit.
 TEST_F(Preflight, AddsUpWhatLiesOnOnePath) {
   drives_.folders["/b"].free_bytes = 7 * kGiB - kMiB;
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("7G at /b"));
@@ -219,13 +219,13 @@ TEST_F(Preflight, AddsUpWhatLiesOnOneFileSystem) {
   drives_.folders["/a"].free_bytes = drives_.folders["/b"].free_bytes = 8 * kGiB;
   EXPECT_THAT(report().table, HasSubstr("of 8G free for /a/run and /b, O_DIRECT"));
   drives_.folders["/a"].free_bytes = drives_.folders["/b"].free_bytes = 8 * kGiB - kMiB;
-  // Other weights would not help, where all paths share it.
+  // Other weights would not help, since all paths share it.
   EXPECT_THAT(refusal(ErrorCode::kNoSpace),
               AllOf(HasSubstr("needs 8G at /a/run and /b together, on one file system"),
                     HasSubstr("1M are missing"), Not(HasSubstr("nvme_weights"))));
   config_.budget.nvme_paths.push_back("/c");
   EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("give them a smaller share"));
-  // What cannot be found out is not taken for one file system.
+  // If it is unknown, paths do not count as one file system.
   file_system_of_ = [](const std::string&) { return ""; };
   report();
 }
@@ -255,7 +255,7 @@ TEST_F(Preflight, CountsWhatElseLiesOnTheFileSystemOfARunsFolder) {
   EXPECT_EQ(room("/a").other_bytes, 8 * kGiB + kMiB);
 }
 
-// Both plans are of one configuration but for the weights.
+// Both plans are for the same configuration except for the weights.
 TEST(NvmeWeights, DecideHowMuchOfAPlanLiesOnEachPath) {
   const std::vector<std::string> large = {"zero_optimization.offload_optimizer.device=nvme",
                                           "zero_optimization.offload_param.device=nvme",
@@ -276,11 +276,11 @@ TEST(NvmeWeights, DecideHowMuchOfAPlanLiesOnEachPath) {
     EXPECT_LE(paths.at(0).bytes + paths.at(1).bytes, plan->nvme_bytes() + 4 * 4096);
     return static_cast<double>(paths.at(0).bytes) / static_cast<double>(paths.at(1).bytes);
   };
-  constexpr double kStripes = 0.05;  // of the last cycle
+  constexpr double kStripes = 0.05;  // relative to the last cycle
   EXPECT_NEAR(shares({}, {}), 1, kStripes);
   EXPECT_NEAR(shares({}, {.nvme_weights = {3, 1}}), 3, 3 * kStripes);
   EXPECT_NEAR(shares({"placement.nvme_weights=[1,2]"}, {}), 0.5, kStripes);
-  // What the configuration says stands above what was measured.
+  // The configuration overrides the measurement.
   EXPECT_NEAR(shares({"placement.nvme_weights=[1,2]"}, {.nvme_weights = {3, 1}}), 0.5, kStripes);
   EXPECT_NEAR(shares({"placement.nvme_weights=equal"}, {.nvme_weights = {3, 1}}), 1, kStripes);
 }
@@ -314,7 +314,7 @@ TEST_F(Preflight, CountsWhatLiesOnADriveThatIsMemoryAsHostMemory) {
   EXPECT_THAT(checked.table, AllOf(HasSubstr("in memory (overlay on tmpfs)"),
                                    HasSubstr("/b, which is memory (overlay on tmpfs)")));
   EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("/b is not on a drive")));
-  facts_.available_bytes = 11 * kGiB;  // 4 of the run's own and 7 on /b
+  facts_.available_bytes = 11 * kGiB;  // 4 for the run itself and 7 on /b
   EXPECT_THAT(
       refusal(ErrorCode::kOutOfMemory),
       AllOf(HasSubstr("11G of host memory"), HasSubstr("7G of it are NVMe paths that are memory")));
@@ -393,7 +393,7 @@ TEST_F(Preflight, OfSeveralRanksOfAHostDividesMemoryAndAddsUpDrives) {
   const MachineFacts facts = facts_of_rank(facts_, 3);
   EXPECT_EQ(facts.available_bytes, 100 * kGiB / 3);
   EXPECT_EQ(facts.cgroup_bytes, 30 * kGiB);
-  EXPECT_EQ(facts.memlock_bytes, 8 * kGiB);  // a limit of each process
+  EXPECT_EQ(facts.memlock_bytes, 8 * kGiB);  // a limit per process
   const MemoryPlan all = plan_of_host(plan_, 3);
   EXPECT_EQ(all.host_bytes(), plan_.host_bytes());
   EXPECT_EQ(all.nvme_bytes(), 24 * kGiB);

@@ -21,7 +21,7 @@ void expect_near(double rate_bytes_per_s, double expected_gb_per_s) {
   EXPECT_NEAR(1e-9 * rate_bytes_per_s, expected_gb_per_s, kFewPercent * expected_gb_per_s);
 }
 
-// Without data: only time is looked at.
+// Without data: only time matters.
 SimDrive::Options drive(double read_gb_per_s, double write_gb_per_s) {
   return {.read_gb_per_s = read_gb_per_s, .write_gb_per_s = write_gb_per_s, .keep_data = false};
 }
@@ -39,7 +39,7 @@ TEST(DriveProbe, ReportsWhatASimulatedDriveDoes) {
   ASSERT_OK(rates);
   expect_near(rates->in_bytes_per_s, 7.0);
   expect_near(rates->out_bytes_per_s, 5.0);
-  // Both directions take turns at one pipe, block by block.
+  // Both directions alternate on one pipe, block by block.
   const double both = 1 / (1 / 7.0 + 1 / 5.0);
   expect_near(rates->in_both_bytes_per_s, both);
   expect_near(rates->out_both_bytes_per_s, both);
@@ -70,7 +70,7 @@ TEST(DriveProbe, MovesBlocksOfTheRunsSizeAtTheRunsDepth) {
       sim,
       {.folders = {"/nvme"}, .block_bytes = static_cast<std::uint64_t>(kBlock), .queue_depth = 4});
   ASSERT_OK(rates);
-  // Latency bounds what so few blocks in flight can carry.
+  // Latency limits what so few blocks in flight can transfer.
   expect_near(rates->in_bytes_per_s, kDepth * kBlock / (1e6 + kBlock / 7.0));
   expect_near(rates->out_bytes_per_s, kDepth * kBlock / (0.5e6 + kBlock / 7.0));
   EXPECT_EQ(sim.stats().max_in_service, 2 * kDepth);
@@ -102,7 +102,7 @@ TEST(DriveProbe, MeasuresAVerySlowDriveOnTheFewBlocksItHasWritten) {
   EXPECT_LT(loop.now_ns(), 4'000'000'000);
 }
 
-// Looks out for reads of blocks that were never written: drives answer those without touching their
+// Detects reads of blocks that were never written: drives answer those without accessing their
 // medium.
 class WrittenBeforeRead final : public aio::IoBackend {
  public:
@@ -145,7 +145,7 @@ class WrittenBeforeRead final : public aio::IoBackend {
 
 TEST(DriveProbe, ReadsOnlyWhatItHasWritten) {
   VirtualLoop loop;
-  SimDrive sim(loop, drive(1.0, 0.2));  // slower than the file is large: it is not filled
+  SimDrive sim(loop, drive(1.0, 0.2));  // too slow to fill the file
   make_folders(sim);
   WrittenBeforeRead watched(sim);
   ASSERT_OK(probe_drives(watched, {.folders = {"/nvme"}, .queue_depth = 4}));
@@ -185,8 +185,8 @@ TEST(DriveProbe, DealsStripesAsTheRunDoes) {
   const auto fast = static_cast<double>(watched.written_bytes().begin()->second);
   const auto slow = static_cast<double>(watched.written_bytes().rbegin()->second);
   EXPECT_NEAR(fast / slow, 3, 0.05);
-  EXPECT_EQ(watched.highest_write(), 100 * kMiB);  // a quarter of what is free, on the fuller one
-  // No path needs more room than it would by itself.
+  EXPECT_EQ(watched.highest_write(), 100 * kMiB);  // a quarter of the free space on the fuller one
+  // No path needs more room than it would alone.
   options.capacity_bytes = 64 * kMiB;
   SimDrive small(loop, options);
   make_folders(small);

@@ -16,7 +16,7 @@
 namespace sluice::engine {
 namespace {
 
-// LibTorch refuses more than so much of the GPU while this lives.
+// Limits LibTorch to this share of the GPU while the object exists.
 class MostOfTheGpu {
  public:
   explicit MostOfTheGpu(std::uint64_t bytes) {
@@ -45,7 +45,7 @@ class ProbeCuda : public testing::Test {
   }
 };
 
-// Bounds that every GPU from Pascal to those of the next years keeps.
+// Bounds that hold for every GPU from Pascal to those of the next years.
 TEST_F(ProbeCuda, FindsRatesWithinPhysicalBounds) {
   PassSpread spread;
   const auto speeds = probe_gpu({.spread = &spread});
@@ -62,7 +62,7 @@ TEST_F(ProbeCuda, FindsRatesWithinPhysicalBounds) {
   EXPECT_LT(speeds->copy_bytes_per_s, 50e12);
   EXPECT_GT(speeds->matmul_flops_per_s, 1e12);
   EXPECT_LT(speeds->matmul_flops_per_s, 20e15);
-  // A step moves 26 bytes an element, and cannot be faster than memory.
+  // A step moves 26 bytes per element, and cannot be faster than memory.
   const int bytes =
       offload::adamw_bytes_per_param(offload::GradType::kBf16, {offload::ParamForm::kSplit});
   EXPECT_GT(speeds->adamw_elements_per_s * bytes, 0.2 * speeds->copy_bytes_per_s);
@@ -92,7 +92,7 @@ TEST_F(ProbeCuda, MeasuresEveryForm) {
 
 TEST_F(ProbeCuda, StaysWithinItsLimitAndGivesEverythingBack) {
   constexpr std::uint64_t kLimit = 192 * kMiB;
-  constexpr std::uint64_t kWorkspace = 128 * kMiB;  // cuBLAS', beside it
+  constexpr std::uint64_t kWorkspace = 128 * kMiB;  // cuBLAS's own, in addition
   const std::uint64_t before = reserved_bytes();
   const std::uint64_t pinned_before = cuda_pinned_bytes();
   {
@@ -144,7 +144,7 @@ TEST_F(ProbeCuda, TimesUnitsWithinTheMemoryItStates) {
   const auto times = time_units(model, options);
   ASSERT_OK(times);
   EXPECT_LE(reserved_bytes(), before);
-  // Backward does more than forward, and a GPU does a block's operations faster than 20 PFLOP/s.
+  // Backward does more than forward, and a GPU computes a block at less than 20 PFLOP/s.
   EXPECT_GT(times->of("block").backward_s, times->of("block").forward_s);
   EXPECT_LT(times->of("block").recompute_s, 1.2 * times->of("block").forward_s);
   EXPECT_GT(times->of("block").forward_s,

@@ -1,4 +1,4 @@
-// Of a link whose speed is known, and whose time passes only as that says.
+// A link with known speed, whose time passes accordingly.
 #include "engine/probe/link_passes.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ class VirtualClock final : public Clock {
   double now_s = 1;
 };
 
-// The first of four ranks, of which the others say what it says.
+// The first of four ranks; the others report the same as it does.
 class KnownLink final : public Communicator {
  public:
   KnownLink(VirtualClock& clock, const offload::LinkSpeeds& speeds)

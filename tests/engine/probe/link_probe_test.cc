@@ -1,4 +1,4 @@
-// Of ranks that exchange host memory on this machine.
+// Ranks that exchange host memory on this machine.
 #include "engine/probe/link_probe.h"
 
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ std::vector<TcpOptions> two_ranks() {
   return options_of(std::vector<RankPlace>{{.host = "here"}, {.host = "here", .local_rank = 1}});
 }
 
-// Whether all is done on a stream of the NCCL that moves host memory.
+// Whether everything is done on a stream of the fake NCCL that moves host memory.
 Result<bool> is_done(void* stream) {
   static void* const library = ::dlopen(SLUICE_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
   using Done = int(void*);
@@ -65,7 +65,7 @@ TEST(LinkProbe, MeasuresOnAllRanksAndKeepsItWithTheFirst) {
   EXPECT_EQ(kept[0].speeds.gather_bytes_per_s, measured[0].speeds.gather_bytes_per_s);
 }
 
-// As between GPUs: with a stream, over a communicator that is made beside the host's.
+// Like between GPUs: with a stream, over a communicator that is created next to the host's.
 TEST(LinkProbe, TimesWhatGoesByNcclOnAStream) {
   std::array<double, 2> rates{};
   const auto told = in_threads(two_ranks(), [&](int rank, Communicator& host) {

@@ -23,7 +23,7 @@ using testing::UnorderedElementsAre;
 
 constexpr std::int64_t kNow = 1'772'366'400;
 
-// A small model on the CPU, two folders as drives, and little memory, so that it is soon measured.
+// A small model on the CPU, two folders as drives, and little memory, so that the probe is fast.
 class MachineProbeTest : public testing::Test {
  protected:
   MachineProbeTest() {
@@ -68,7 +68,7 @@ class MachineProbeTest : public testing::Test {
 
   const aio::TemporaryFolder folder_;
   std::set<std::string> measured_;  // in the last probe
-  double lost_ = 0;                 // made up, and these cores: however busy this machine is
+  double lost_ = 0;                 // simulated, like the cores, and so independent of load
   double cores_ = 2;
 
  private:
@@ -117,7 +117,7 @@ TEST_F(MachineProbeTest, MeasuresOnceAndThenOnlyWhatIsAnotherSetting) {
   EXPECT_EQ(measured_.size(), 3U);
 }
 
-// As on a machine on which every thread waits for a core nine tenths of the time.
+// Like a machine on which every thread waits for a core nine tenths of the time.
 TEST_F(MachineProbeTest, MeasuresAHostWithTheThreadsOfAllItsRanks) {
   const auto report = probe_machine(
       config({"run.cpu_threads=1"}),
@@ -140,7 +140,7 @@ TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
   EXPECT_THAT(measured_, IsEmpty());
 }
 
-// Two threads that share one core wait half of the time, and a drive's do not.
+// Two threads that share one core wait half of the time; a drive's threads do not.
 TEST_F(MachineProbeTest, IsNotDisturbedByTheRunsOwnThreads) {
   lost_ = 0.5;
   cores_ = 1;
@@ -173,7 +173,7 @@ TEST_F(MachineProbeTest, MeasuresAnewWhatTurnedOutToBeWrongAndNothingElse) {
   EXPECT_THAT(measured_, IsEmpty());
 }
 
-// So that a plan can say what does not fit, instead of the probe that its own work does not.
+// So that a plan can say what does not fit, rather than the probe failing to allocate.
 TEST_F(MachineProbeTest, EstimatesUnitsThatDoNotFitTheBudget) {
   const ProbeReport report = probe({"train_micro_batch_size_per_gpu=65536"});
   EXPECT_TRUE(report.units_when.estimated);
@@ -192,7 +192,7 @@ TEST_F(MachineProbeTest, MeasuresPathsAloneAndTogether) {
   EXPECT_EQ(none.speeds.drives.in_bytes_per_s, 0);
 }
 
-// A part of the time is enough for each of three, but not for what a single one is planned with.
+// A third of the time suffices for each of three drives, but not for planning with a single one.
 TEST_F(MachineProbeTest, DoesNotTakeAShortMeasurementForAFullOne) {
   const auto folder = [&](const char* name) { return "\"" + folder_.file(name) + "\""; };
   const std::string three =
@@ -226,7 +226,7 @@ TEST_F(MachineProbeTest, MeasuresTogetherWithTheWeightsThatTheRunHas) {
   EXPECT_THAT(measured_, IsEmpty());
 }
 
-// Files of before there were weights say nothing of them.
+// Files written before there were weights do not contain any.
 TEST_F(MachineProbeTest, MeasuresTogetherAnewWhatAnOldFileHas) {
   const std::string two =
       "budget.nvme_paths=[\"" + folder_.file("a") + "\", \"" + folder_.file("b") + "\"]";

@@ -92,7 +92,7 @@ TEST(Measurement, ValuesAreTheSpeedsTheyCameFrom) {
   EXPECT_EQ(values_of(times).size(), 6U);
   EXPECT_EQ(from_values(values_of(times), empty)->of("embedding").forward_s, 1);
   EXPECT_EQ(from_values(values_of(times), empty)->of("block").recompute_s, 2);
-  // Of a model with one more kind of unit.
+  // A model with one more kind of unit.
   empty.kinds.push_back({"head", {}});
   EXPECT_FALSE(from_values(values_of(times), empty).has_value());
 }

@@ -66,7 +66,7 @@ TEST(ProbeReport, SaysWhatWasMeasuredWhileTheMachineWasBusy) {
   EXPECT_EQ(json["disturbed_by"][0], report.disturbances[0]);
 }
 
-// As a trial of sluice tune has it from the one before.
+// Like a trial of sluice tune that uses the measurement of an earlier one.
 TEST(ProbeReport, SaysWhatWasMeasuredEarlierWhileTheMachineWasBusy) {
   ProbeReport report = example();
   report.of_a_series = true;

@@ -9,7 +9,7 @@
 namespace sluice::engine {
 namespace {
 
-// Every one of these differs from the first and from all others.
+// All of these differ from each other.
 template <typename Setting>
 void expect_all_different(const std::set<Setting>& subjects, std::size_t count) {
   EXPECT_EQ(subjects.size(), count);
@@ -29,7 +29,7 @@ TEST(ProbeSubjects, OfTheHostDifferByEverySetting) {
        host_subject(machine, 8, {.grad_type = offload::GradType::kFp16}),
        host_subject(machine, 8, {.isa = offload::Isa::kAvx2})},
       8);
-  // The cache has entries that say nothing of the moments.
+  // The cache has entries without the moments.
   EXPECT_EQ(host_subject(machine, 8, options).count("moments"), 0U);
 }
 
@@ -55,7 +55,7 @@ TEST(ProbeSubjects, OfDrivesDifferByEverySetting) {
       12);
   EXPECT_EQ(drive_subject(machine, {.folders = {one[0], one[0]}}, access),
             drive_subject(machine, {.folders = {one[0], one[0]}, .weights = {1, 1}}, access));
-  // The cache has entries that say nothing of the time.
+  // The cache has entries without the time.
   EXPECT_EQ(drive_subject(machine, {.folders = one}, access).count("seconds"), 0U);
   // Two folders on one drive are the same drive.
   std::filesystem::create_directory(folder.file("below"));
@@ -102,7 +102,7 @@ TEST(ProbeSubjects, OfUnitsDifferByEverySettingButTheNumberOfLayers) {
   std::set<MeasuredOf> subjects;
   for (const UnitSubject& subject : all) subjects.insert(unit_subject(subject));
   EXPECT_EQ(subjects.size(), all.size());
-  // A family's numbers, whatever they are called and however small.
+  // A family's numbers count, whatever their names and however small.
   std::vector<UnitSubject> numbers(4, base);
   numbers[0].shape.numbers = {{"epsilon", 1e-12}};
   numbers[1].shape.numbers = {{"epsilon", 2e-12}};
@@ -114,7 +114,7 @@ TEST(ProbeSubjects, OfUnitsDifferByEverySettingButTheNumberOfLayers) {
   UnitSubject deeper = base;
   deeper.shape.layers = 50;
   EXPECT_EQ(unit_subject(deeper), unit_subject(base));
-  // What was kept of other kernels is of something else.
+  // Values measured with other kernels belong to another subject.
   MeasuredOf before = unit_subject(base);
   EXPECT_EQ(before.erase("passes"), 1U);
   EXPECT_NE(before, unit_subject(base));

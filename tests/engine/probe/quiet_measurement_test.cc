@@ -97,7 +97,7 @@ TEST(LostShare, IsWhatThreadsWaitedForACore) {
   using enum MeasuredWork;
   const CpuUse two_threads{.wall_ns = 2 * kSecond, .ran_ns = 2 * kSecond, .waited_ns = 2 * kSecond};
   EXPECT_DOUBLE_EQ(lost(two_threads, kComputes), 0.5);
-  // What runs little, and waits for a core as long, loses nothing that counts.
+  // A thread that runs little, and waits for a core as long, loses nothing that matters.
   const CpuUse waits{.wall_ns = kSecond, .ran_ns = kSecond / 100, .waited_ns = kSecond / 100};
   EXPECT_DOUBLE_EQ(lost(waits, kWaits), 0.01);
   // A kernel that does not count it, or a machine that stood still.
@@ -114,7 +114,7 @@ TEST(LostShare, LeavesOutWhatTheRunsOwnThreadsWaitForEachOther) {
   EXPECT_DOUBLE_EQ(half, 0.5);
   const CpuUse alone{.wall_ns = kSecond, .ran_ns = 16 * kSecond, .waited_ns = 16 * kSecond};
   EXPECT_DOUBLE_EQ(lost_share(before, alone, kComputes, half), 0);
-  // Others have half of the 16.
+  // Other processes use half of the 16 cores.
   const CpuUse shared{.wall_ns = kSecond, .ran_ns = 8 * kSecond, .waited_ns = 24 * kSecond};
   EXPECT_DOUBLE_EQ(lost_share(before, shared, kComputes, half), 0.5);
   const CpuUse one_thread{.wall_ns = kSecond, .ran_ns = kSecond, .waited_ns = 0};
@@ -130,7 +130,7 @@ TEST(QuietMeasurement, SaysThatARunHasMoreThreadsThanCores) {
                                           "this process 16"));
   EXPECT_THAT(crowding(2, 1), HasSubstr("more threads than cores"));
   EXPECT_EQ(crowding(16, 16), "");
-  EXPECT_EQ(crowding(2, 1.5), "");  // a thread for the half one
+  EXPECT_EQ(crowding(2, 1.5), "");  // one thread for half a core
   MadeUpProcess process({0.5});
   QuietMeasurement quiet(
       {.work = MeasuredWork::kComputes, .own_wait = own_wait_share(2, 1), .read = process.read()});

@@ -30,7 +30,7 @@ class SpeedsCacheTest : public testing::Test {
   SpeedsCache cache_at(std::int64_t unix_s, bool refresh = false) {
     return cache({.path = kPath, .refresh = refresh, .unix_s = unix_s});
   }
-  // The next measurement gives the next number.
+  // Each measurement returns the next number.
   double get(SpeedsCache cache, const MeasuredOf& of = kMachine, const std::string& what = "host") {
     const auto found = cache.get<HostSpeeds>(what, of, [&]() -> Result<HostSpeeds> {
       return HostSpeeds{.copy_bytes_per_s = ++measured_, .adamw_elements_per_s = 1};
@@ -54,7 +54,7 @@ class SpeedsCacheTest : public testing::Test {
   std::unique_ptr<aio::IoQueue> queue_ =
       aio::make_queue_or_die(drive_, {.block_bytes = 65536, .queue_depth = 4});
   std::vector<std::string> said_;
-  double measured_ = 0;  // how often
+  double measured_ = 0;  // number of measurements
   bool cached_ = false;
   std::int64_t measured_at_ = 0;
 };
@@ -76,17 +76,17 @@ TEST_F(SpeedsCacheTest, MeasuresAgainWhatIsAnotherThing) {
   other["more"] = "";
   EXPECT_EQ(get(cache_at(kNow), other), 3);
   EXPECT_EQ(get(cache_at(kNow), kMachine, "units"), 4);
-  EXPECT_EQ(get(cache_at(kNow)), 1);  // and keeps each
+  EXPECT_EQ(get(cache_at(kNow)), 1);  // and keeps each entry
 }
 
 TEST_F(SpeedsCacheTest, MeasuresAgainAfterThirtyDaysAndWhatIsOfTheFuture) {
   get(cache_at(kNow));
   EXPECT_EQ(get(cache_at(kNow + 30 * kDay)), 1);
   EXPECT_EQ(get(cache_at(kNow + 30 * kDay + 1)), 2);
-  EXPECT_EQ(get(cache_at(kNow)), 3);  // the clock was wrong then, or is now
+  EXPECT_EQ(get(cache_at(kNow)), 3);  // the clock was wrong then, or is wrong now
 }
 
-// A wrong clock costs what it measured anew, and nothing that others kept.
+// A wrong clock loses its own new measurements, but not those of others.
 TEST_F(SpeedsCacheTest, DropsWhatIsTooOldAndNothingElse) {
   get(cache_at(kNow));
   get(cache_at(kNow + 40 * kDay), kMachine, "units");
@@ -116,7 +116,7 @@ TEST_F(SpeedsCacheTest, LeavesADamagedOrForeignFileOutOfAccountAndSaysSo) {
     const std::string aside = std::string(kPath) + ".unreadable" +
                               (times == 2 ? "" : "-" + std::to_string(int(times) - 1));
     EXPECT_THAT(said_, ElementsAre(HasSubstr(kPath), HasSubstr("is now " + aside)));
-    EXPECT_EQ(get(cache_at(kNow)), times);  // a good one is in its place
+    EXPECT_EQ(get(cache_at(kNow)), times);  // a valid file replaces it
     EXPECT_TRUE(cached_);
     EXPECT_TRUE(*drive_.files().exists(aside));
   }
@@ -193,7 +193,7 @@ TEST_F(SpeedsCacheTest, DoesNotKeepWhatWasDisturbed) {
   EXPECT_FALSE(cached_);
 }
 
-// A search of many processes asks for it, and nobody else gets it.
+// Available to a search of many processes, and to no other use.
 TEST_F(SpeedsCacheTest, KeepsWhatWasDisturbedForASeriesAlone) {
   const auto disturbed = [&](std::int64_t unix_s) {
     const auto found = cache({.path = kPath, .unix_s = unix_s, .disturbed_max_age_s = 60})
@@ -230,7 +230,7 @@ TEST_F(SpeedsCacheTest, StaysSmall) {
   const auto kept = parse_measurements(file());
   ASSERT_OK(kept);
   EXPECT_EQ(kept->size(), SpeedsCache::kMaxMeasurements);
-  EXPECT_EQ(kept->front().of.at("number"), "1");  // the oldest went
+  EXPECT_EQ(kept->front().of.at("number"), "1");  // the oldest was removed
 }
 
 }  // namespace

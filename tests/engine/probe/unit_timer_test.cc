@@ -30,7 +30,7 @@ class PlainKind final : public UnitKind {
   }
 };
 
-// Adds a gain of its own and the last embedding of the vocabulary, which it borrows.
+// Adds a gain of its own, and the vocabulary's last embedding, which it borrows.
 class BorrowingBlock final : public ModelUnit {
  public:
   using ModelUnit::ModelUnit;
@@ -64,7 +64,7 @@ class BorrowingBlock final : public ModelUnit {
   }
 };
 
-// Of a GPT-2, but for its block.
+// A GPT-2 except for its block.
 Model model_whose_block_borrows() {
   const ModelOptions options{
       .shape = {.layers = 1, .hidden = 16, .heads = 2, .context_tokens = 32, .vocab = 61}};
@@ -127,14 +127,13 @@ TEST(UnitTimer, LendsToBlocksToo) {
 }
 
 TEST(UnitTimer, MultipliesOneSequenceWhereAMicroBatchWouldTakeTooLong) {
-  // No patience at all. A block of one sequence takes 10 us at the least on any CPU: 24 M
-  // operations.
+  // No patience at all. A block of one sequence takes at least 10 us on any CPU: 24 M operations.
   const auto made = model_of(128, 0);
   const Model& model = *made;
   const auto times = time_units(
       model,
       {.type = offload::ElementType::kFp32, .micro_batch = 1 << 20, .tokens = 64, .seconds = 0});
-  ASSERT_OK(times);  // a micro-batch of 32 GiB was not made
+  ASSERT_OK(times);  // a micro-batch of 32 GiB was not allocated
   EXPECT_GT(times->of("block").forward_s, 10);
 }
 
@@ -156,7 +155,7 @@ TEST(UnitTimer, KnowsThatLargerModelsAndMicroBatchesTakeMore) {
             unit_timer_bytes(model_of(64)->layout(), large));
   EXPECT_LT(unit_timer_bytes(model_of(64)->layout(), small),
             unit_timer_bytes(model_of(1024)->layout(), small));
-  // Parameters in 16 bits and gradients in 32, of the block, are part of it.
+  // Includes the block's parameters in 16 bits and gradients in 32.
   EXPECT_GT(unit_timer_bytes(model_of(1024)->layout(), small), 12 * kMiB * 6);
 }
 

@@ -18,24 +18,24 @@ const PassShape kPass = {.micro_batch = 2, .tokens = 32, .number_bytes = 2};
 TEST(UnitTimes, AreWhatProductsAttentionAndKernelsTake) {
   const UnitTimes times =
       estimate_units(model_of(), kPass, {.product_flops_per_s = 0.25e9, .kernel_bytes_per_s = 1e9});
-  // By hand: 64 tokens; a token of a block has 12 * 64^2 multiply-adds in its matrices and 33 * 64
-  // in its two products of attention, half of whose scores the mask leaves. Its kernels read or
-  // write 10 rows of 64 and two of 256, 16-bit numbers.
+  // Computed by hand for 64 tokens. A token of a block has 12 * 64^2 multiply-adds in its matrices
+  // and 33 * 64 in its two products of attention; the mask leaves half of the scores. Its kernels
+  // read or write 10 rows of 64 and two of 256, 16-bit numbers.
   const double block_flops = 64.0 * 2 * (12 * 64 * 64 + 33 * 64);
   const double block_bytes = 64.0 * 2 * (10 * 64 + 2 * 256);
   EXPECT_NEAR(times.of("block").forward_s, block_flops / 0.25e9 + block_bytes / 1e9, 1e-12);
-  const double logits_s = 64.0 * 2 * 2 * 100 / 1e9;  // written, and read
+  const double logits_s = 64.0 * 2 * 2 * 100 / 1e9;  // written and read
   const double product_s = 64.0 * 2 * 100 * 64 / 0.25e9;
   EXPECT_NEAR(times.of("head").forward_s, product_s + logits_s, 1e-12);
   EXPECT_NEAR(times.of("head").backward_s, 2 * product_s + logits_s, 1e-12);
   EXPECT_GT(times.of("block").backward_s, 2 * times.of("block").forward_s);
   EXPECT_LT(times.of("block").recompute_s, times.of("block").forward_s);
-  // Two rows in, one out, of 16-bit numbers.
+  // Two rows in, one out, 16-bit numbers.
   EXPECT_NEAR(times.of("embedding").forward_s, 64.0 * 64 * 3 * 2 / 1e9, 1e-15);
   EXPECT_GT(times.of("embedding").backward_s, times.of("embedding").forward_s);
 }
 
-// Heads of 32 in sequences of 480 tokens: a quarter of a half of attention's rate.
+// Heads of 32 in sequences of 480 tokens get a quarter of a half of attention's rate.
 TEST(UnitTimes, GiveShortSequencesAndNarrowHeadsLessOfAttentionsRate) {
   PassShape longer = kPass;
   longer.tokens = 480;

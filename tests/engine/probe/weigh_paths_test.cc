@@ -7,7 +7,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Paths that read and write so many bytes in a second, alone.
+// Paths with these bytes per second for reads and writes, each alone.
 ProbeReport measured(const std::vector<double>& speeds) {
   ProbeReport report;
   for (const double speed : speeds) {

@@ -1,4 +1,4 @@
-// What a step computes, beside DeepSpeed's profiler, and the tables of it.
+// The work of a step, compared with DeepSpeed's profiler, and its tables.
 #include "engine/profile/flops_profile.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ ModelShape gpt2_small() {
   return {.layers = 12, .hidden = 768, .heads = 12, .context_tokens = 1024, .vocab = 50257};
 }
 
-// Grouped queries, and a head of its own.
+// Grouped queries, and an untied head.
 ModelShape small_llama() {
   ModelShape shape{.layers = 8,
                    .hidden = 512,
@@ -39,7 +39,7 @@ double macs(const ModelShape& shape, std::int64_t tokens, double batch) {
 }
 
 // get_model_profile() of DeepSpeed 0.19.8 for transformers' models of these shapes (bench/README.md
-// has the command), whose flops have norms and activations as well, and Llama's rotary angles.
+// has the command). Its flops also include norms and activations, and Llama's rotary angles.
 TEST(StepFlops, AreThoseThatDeepSpeedCounts) {
   struct Counted {
     ModelShape shape;
@@ -57,7 +57,7 @@ TEST(StepFlops, AreThoseThatDeepSpeedCounts) {
   }
 }
 
-// Every product by itself, with as many keys as a query sees.
+// Every product separately, with as many keys as a query sees.
 TEST(StepFlops, CountOfAttentionWhatItsMaskLeaves) {
   const ModelShape shape = gpt2_small();
   constexpr std::int64_t kTokens = 64;
@@ -88,7 +88,8 @@ TEST(PassTotals, AreMeansOverSteps) {
 
 class Tables : public testing::Test {
  protected:
-  // Blocks take a millisecond forward, two to recompute, three backward; the second keeps its own.
+  // Blocks take a millisecond forward, two to recompute, three backward; the second one keeps its
+  // activations.
   Tables() {
     const ModelShape shape{
         .layers = 2, .hidden = 64, .heads = 2, .context_tokens = 32, .vocab = 96};
@@ -123,7 +124,7 @@ class Tables : public testing::Test {
 TEST_F(Tables, SayWhatTheStepComputedAndHowFast) {
   const std::string text = format_flops_profile(profile_, {});
   EXPECT_THAT(text, HasSubstr("FLOPs profile of step 3: 4 micro-batches of 2 x 32 tokens"));
-  // Of the loss a third is forward: as many of its operations are.
+  // A third of the loss is forward, like a third of its operations.
   EXPECT_THAT(text, testing::ContainsRegex("fwd latency +4\\.00 ms"));
   EXPECT_THAT(text, testing::ContainsRegex("bwd latency, with recompute +12\\.00 ms"));
   EXPECT_THAT(text, testing::ContainsRegex("iter latency +25\\.00 ms"));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kNone = data::kIgnoredSample;
 
-// Files of documents of these lengths, everything trained on.
+// Files with documents of these lengths; every token is trained on.
 class DocumentLossesTest : public testing::Test {
  protected:
   data::TokenCorpus corpus(const std::vector<std::vector<std::uint64_t>>& files) const {
@@ -53,9 +53,9 @@ TEST_F(DocumentLossesTest, PiecesOfADocumentAddUpHoweverTheyCome) {
   const std::vector<std::int64_t> none = {kNone, kNone, kNone, kNone};
   DocumentLosses sums;
   sums.add({.file = 1, .first_token = 0, .losses = losses, .targets = some});
-  sums.add({.file = 0, .first_token = 8, .losses = losses, .targets = some});  // of document 1
+  sums.add({.file = 0, .first_token = 8, .losses = losses, .targets = some});  // in document 1
   sums.add({.file = 0, .first_token = 14, .losses = losses, .targets = none});
-  sums.add({.file = 0, .first_token = 4, .losses = losses, .targets = all});  // of document 1
+  sums.add({.file = 0, .first_token = 4, .losses = losses, .targets = all});  // in document 1
   const std::vector<DocumentLoss> documents = sums.of_documents(files);
   ASSERT_EQ(documents.size(), 2U);
   EXPECT_EQ(documents[0].file, 0U);

@@ -42,7 +42,7 @@ std::unique_ptr<EvaluationRun> started(const SmallRun& small, std::uint64_t toge
   return std::move(*run);
 }
 
-// A training run's weights, and the loss that it gives them itself.
+// A training run's weights, and the loss that the run itself computes for them.
 struct Trained {
   explicit Trained(const std::vector<std::string>& overrides) : small(overrides) {
     const auto run = small.start();
@@ -82,7 +82,7 @@ TEST_P(EvaluationIn, GivesTheLossOfTheRunThatMadeTheWeights) {
 INSTANTIATE_TEST_SUITE_P(Precisions, EvaluationIn, testing::Values("fp32", "bf16", "fp16"),
                          [](const auto& precision) { return std::string(precision.param); });
 
-// Of adapters, whose base is read from elsewhere.
+// For adapters, whose base is read from elsewhere.
 TEST_P(EvaluationIn, GivesTheLossOfACheckpointOfAdapters) {
   std::vector<std::string> overrides =
       of_adapters({"run.device=cpu", "data.validation_fraction=0.02"});
@@ -129,7 +129,7 @@ TEST(EvaluationCuda, GivesTheLossOfTheRunThatMadeTheWeights) {
     expect_the_runs_own_loss({"run.device=cuda", on});
 }
 
-// All 399 windows, the last micro-batch a smaller one, in passes of 4 micro-batches or of all.
+// All 399 windows, the last micro-batch smaller, in passes of 4 micro-batches or of all.
 TEST(EvaluationRun, CountsEveryWindowOnceHoweverManyGoTogether) {
   const Trained trained({"model.dropout=0"});
   const auto evaluate = [&](const char* rows, std::uint64_t together) {
@@ -184,7 +184,7 @@ TEST(EvaluationRun, LeavesNothingOnTheDriveAndNoRunsStateIsTouched) {
   training->step();
   const std::string path = small.folder().file("model.safetensors");
   ASSERT_OK(training->save_weights(path, DType::kF32));
-  // Of the same run's directory and paths, while that run goes on.
+  // In the same run's directory and paths, while that run continues.
   overrides.insert(overrides.end(),
                    {"model.init_from=" + path, "run.dir=" + small.folder().file("run"),
                     "budget.nvme_paths=[\"" + small.folder().file("nvme") + "\"]"});

@@ -1,4 +1,4 @@
-// What ZeRO-3's limits make of the copies to the GPU. Skips without a GPU.
+// The effect of ZeRO-3's limits on the copies to the GPU. Skipped without a GPU.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -19,7 +19,7 @@ constexpr int kLayers = 8;
 
 struct Fetched {
   std::uint64_t h2d_bytes = 0;
-  std::uint64_t all_bytes = 0;  // of the model
+  std::uint64_t all_bytes = 0;  // the whole model
   std::uint64_t block_bytes = 0;
   std::vector<float> masters;
   double loss = 0;
@@ -53,7 +53,7 @@ struct Case {
   int found_again;  // blocks, in backward
 };
 
-// Forward copies every unit, and backward the blocks that are not there any more.
+// Forward copies every unit, and backward copies the blocks that are no longer there.
 TEST_F(FetchingCuda, CopiesAgainOnlyWhatTheLimitsDoNotKeep) {
   const std::string live = "zero_optimization.stage3_max_live_parameters=";
   const std::string reuse = "zero_optimization.stage3_max_reuse_distance=";
@@ -77,7 +77,7 @@ TEST_F(FetchingCuda, CopiesAgainOnlyWhatTheLimitsDoNotKeep) {
   }
 }
 
-// A budget is a cap of the allocator's, not only of the plan.
+// A budget limits the allocator, not only the plan.
 TEST_F(FetchingCuda, TakesNoMoreThanItsBudgetWhateverTheGpuHas) {
   struct NoLimit {
     ~NoLimit() { static_cast<void>(limit_cuda_memory(std::uint64_t{1} << 50)); }
@@ -111,7 +111,7 @@ TEST_F(FetchingCuda, GivesUpSlotsThatTheGpuHasNoRoomFor) {
   EXPECT_EQ(least->fetching.block_slots, 2);  // the preflight check refuses it
 }
 
-// 150,016 rows of 256 in fp32 are more than a stage holds; on the GPU they pass through none.
+// 150,016 rows of 256 in fp32 are more than a stage holds; on the GPU they use no stage.
 TEST_F(FetchingCuda, AHeadLargerThanAStageIsSentInPiecesAndInTheSlotOfTheEmbedding) {
   const auto steps = [](const std::string& device) {
     const SmallRun small(
@@ -134,8 +134,8 @@ TEST_F(FetchingCuda, AHeadLargerThanAStageIsSentInPiecesAndInTheSlotOfTheEmbeddi
   EXPECT_EQ(steps("cpu"), on_the_gpu);
 }
 
-// The rows that pad the vocabulary take no part: a vocabulary padded from 61 to 64 learns as on the
-// CPU, which does not pad.
+// The rows that pad the vocabulary have no effect: a vocabulary padded from 61 to 64 learns as on
+// the CPU, which does not pad.
 TEST_F(FetchingCuda, APaddedVocabularyLearnsAsOneThatIsNot) {
   const auto losses = [](const char* device) {
     const SmallRun small({std::string("run.device=") + device, "model.vocab=61"});

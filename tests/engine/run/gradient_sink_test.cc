@@ -1,4 +1,4 @@
-// A gradient sink by itself: what it adds up is what SumOrder says, element by element.
+// A gradient sink in isolation: its sums follow SumOrder, element by element.
 #include "engine/step/gradient_sink.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ Values added(const Values& a, const Values& b) {
   return sum;
 }
 
-// Of gradients by micro-batch: the definition, level by level, in fp32.
+// `gradients`: by micro-batch. Computes the definition, level by level, in fp32.
 Values sum_of(const std::vector<Values>& gradients, const offload::SumOrder::Parts& parts) {
   const auto of_a_lane = gradients.size() / static_cast<std::size_t>(parts.lanes * parts.rounds);
   Values sum;
@@ -91,7 +91,7 @@ class Step {
   }
 
  private:
-  // As a backward does: products of a lane's first micro-batch are written, all else is added.
+  // Like a backward: a lane's first micro-batch writes products, everything else is added.
   void pass(int unit, int wave) {
     ASSERT_OK(sink_->open(unit));
     const std::int64_t end = waves_.first(wave) + waves_.size(wave);
@@ -128,7 +128,7 @@ class Step {
 };
 
 TEST(GradientSink, AddsUpAsTheOrderSaysInAnyWaves) {
-  const SmallRun small({"run.device=cpu"});  // whose head borrows the embedding's
+  const SmallRun small({"run.device=cpu"});  // its head borrows the embedding's parameter
   const ModelLayout model = configured_layout(small.config(), /*on_gpu=*/false);
   for (const auto& [lanes, rounds] : {std::pair{1, 1}, {4, 1}, {3, 2}, {1, 6}, {12, 1}}) {
     for (const std::int64_t of_a_wave : {12, 5, 1}) {
@@ -141,7 +141,7 @@ TEST(GradientSink, AddsUpAsTheOrderSaysInAnyWaves) {
   }
 }
 
-// A tied head uses the frozen embedding, for which no sums exist to be added up.
+// A tied head uses the frozen embedding, which has no sums to add to.
 TEST(GradientSink, AddsUpAdaptersOfATiedHeadsModel) {
   const SmallRun small(of_adapters({"run.device=cpu", "model.tied_head=on"}));
   const ModelLayout model = configured_layout(small.config(), /*on_gpu=*/false);

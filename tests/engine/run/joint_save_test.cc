@@ -1,6 +1,6 @@
-// A checkpoint that all ranks write at once, with a fault at operations of each of them: all are
-// told the same, by the rank that failed; what counts is the old checkpoint or the new one, whole;
-// and the same ranks save again.
+// A checkpoint that all ranks write at once, with faults at operations of each rank. All ranks get
+// the same error from the rank that failed. The valid checkpoint is the old one or the new one,
+// whole, and the same ranks can save again.
 #include "engine/run/joint_save.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ float value_of(std::int64_t version, std::uint64_t element) {
   return static_cast<float>(version) * 1e6F + static_cast<float>(element);
 }
 
-// One rank of a run whose state is of a version.
+// One rank of a run whose state has a version.
 class SavingRank {
  public:
   SavingRank(int rank, Communicator& link, std::string folder)
@@ -64,7 +64,7 @@ class SavingRank {
   }
   bool was_harmed() const { return injected_ > 0; }
 
-  // Whether all ranks were told the same; and whether any was harmed.
+  // Whether all ranks got the same result; and whether any was harmed.
   std::pair<bool, bool> compare(const Status& done) const {
     std::array<std::array<int, 2>, kRanks> all{};
     const std::array<int, 2> mine = {done.ok() ? 1 : 0, was_harmed() ? 1 : 0};
@@ -78,7 +78,7 @@ class SavingRank {
     return {same, harmed};
   }
 
-  // The version that counts, of which all was compared.
+  // The valid version, after comparing all of it.
   std::uint64_t saved_version() {
     const auto queue = aio::make_queue_or_die(*drive_, {});
     const auto newest = CheckpointFolder(*queue, folder_).newest();
@@ -145,7 +145,7 @@ void fail_each_rank(SavingRank& rank, int own) {
       }
       if (own == 0) {
         const auto counts = static_cast<std::int64_t>(rank.saved_version());
-        // With a failure that came after its manifest the new one counts as well.
+        // After a failure that followed its manifest, the new one is valid as well.
         EXPECT_TRUE(counts == version || (!done.ok() && counts == version - 1)) << counts;
       }
       ASSERT_OK(rank.save(++version, {}));

@@ -1,4 +1,4 @@
-// Drives that are made up: how much is free on them, and whether they can be written.
+// Simulated drives: how much space is free on them, and whether they can be written.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Drive {
   bool writable = true;
 };
 
-// Folders on drives; whatever else is called for fails.
+// Folders on drives; all other calls fail.
 class MadeUpDrives final : public aio::FileSystem {
  public:
   std::map<std::string, Drive> folders;

@@ -1,4 +1,4 @@
-// What becomes of a step whose gradients overflow, and of a run whose numbers go wrong.
+// Steps whose gradients overflow, and runs whose numbers become invalid.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,9 +48,8 @@ TEST(Overflow, SkipsAndHalvesUntilTheScaleFitsThenLearns) {
   EXPECT_LT(outcome.loss, first_loss);
 }
 
-// Skipping depends on nothing but the numbers: a run that starts at the scale that fits ends with
-// the weights of one that had to find it, once its step counter and data are where the other's
-// were.
+// Skipping depends only on the numbers. A run that starts at the right scale ends with the weights
+// of a run that had to find it, if both have the same step counter and data position.
 TEST(Overflow, CountsStepsButNotUpdates) {
   const SmallRun small(with(kFp16, "fp16.initial_scale_power=30"));
   const auto run = small.start();
@@ -95,8 +94,8 @@ TEST(Overflow, SkipsUpToTheLimitWithAFixedScaleAndThenEnds) {
   EXPECT_EQ(masters_of(*run), before);
 }
 
-// A corpus with a token here and there, and weights, with which samples that hold the token have a
-// loss that is not finite, and all others have a finite one.
+// A corpus with occasional occurrences of a token, and weights such that samples with the token
+// have a loss that is not finite, and all others a finite one.
 class Trapped {
  public:
   Trapped() : path_(folder_.file("weights.safetensors")) {
@@ -131,11 +130,11 @@ class Trapped {
   }
 
  private:
-  static constexpr std::uint16_t kToken = 63;  // of no corpus
+  static constexpr std::uint16_t kToken = 63;  // not in the corpus otherwise
   static constexpr std::uint64_t kEvery = 500;
 
-  // Dimension 0 is below zero for all tokens but one. The first block's first feature is its
-  // multiple, which GELU makes exactly 0 or huge; times 1e30 that is 0 or infinite.
+  // Dimension 0 is below zero for all tokens but one. The first block's first feature is a multiple
+  // of it, which GELU makes exactly 0 or huge; times 1e30 that is 0 or infinite.
   static void set_trap(const ParameterSpec& parameter, std::uint64_t first,
                        std::vector<float>& values) {
     if (parameter.shape.size() != 2) return;
@@ -158,7 +157,7 @@ const std::vector<std::string> kSkip = {"run.non_finite_step=skip", "run.max_ski
 
 struct TrappedRun {
   std::vector<bool> skipped;
-  std::vector<double> losses;  // of those that were not
+  std::vector<double> losses;  // only steps that were not skipped
   std::vector<float> masters;
 };
 
@@ -211,7 +210,7 @@ TEST(NonFiniteStep, CountsOnBehindACheckpointAndNeverTakesItsBatchAgain) {
   Trapped::set_traps(small);
   TrappedRun straight;
   go_on(*small.start(), kTrappedSteps, straight);
-  // Saved just behind the first step that is skipped.
+  // Saved right after the first skipped step.
   const auto first = std::find(straight.skipped.begin(), straight.skipped.end(), true);
   ASSERT_NE(first, straight.skipped.end());
   const auto stop = static_cast<int>(first - straight.skipped.begin()) + 1;

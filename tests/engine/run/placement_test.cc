@@ -1,5 +1,5 @@
-// The project's central promise: where parameters and optimizer state lie, how they are cut, and
-// when they are updated, changes no bit of the weights.
+// The project's central promise: where parameters and optimizer state are stored, how they are cut,
+// and when they are updated, changes no bit of the weights.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSteps = 20;
 
-// All digits; a loss that overflowed in both runs, as in fp16 on some processors, is the same too.
+// All digits. A loss that overflowed in both runs, as in fp16 on some processors, is equal too.
 std::vector<std::string> texts_of(const std::vector<double>& losses) {
   std::vector<std::string> texts;
   for (const double loss : losses) {
@@ -144,14 +144,14 @@ std::vector<std::string> overrides_of(const std::string& name) {
     all.push_back("fp16.enabled=true");
     all.push_back("fp16.initial_scale_power=12");
   }
-  all.push_back("model.vocab=61");  // padded where there is a GPU
+  all.push_back("model.vocab=61");  // padded if there is a GPU
   return all;
 }
 
 TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
   const std::vector<std::string> base = overrides_of(GetParam());
   const Trained expected = train(base);
-  // Adapters beside a model that knows nothing learn little.
+  // Adapters on an untrained model learn little.
   EXPECT_NE(expected.masters, masters_of(*SmallRun(base).start()));
   if (!SmallRun(base).config().lora.recipe().exists()) {
     EXPECT_LT(expected.losses.back(), expected.losses.front());
@@ -165,7 +165,7 @@ TEST_P(PlacementIn, ChangesNoBitOfTheWeights) {
 
 class WavesIn : public testing::TestWithParam<const char*> {};
 
-// However a step's micro-batches are cut into waves, wherever sums of gradients are meanwhile.
+// For any cut of a step's micro-batches into waves, and any place of the sums of gradients.
 TEST_P(WavesIn, ChangeNoBitOfTheWeights) {
   static const std::vector<Variant> kCuts = {
       {"waves of one", {"placement.wave_micro_batches=1"}},
@@ -204,7 +204,7 @@ TEST_P(WavesIn, ChangeNoBitOfTheWeights) {
   }
 }
 
-// What the test above would not notice if it were left out.
+// Makes sure that the test above would notice a missing setting.
 TEST(ParameterGroupsIn, ASmallRunEachMakeADifference) {
   const Trained with = train(kInGroups);
   for (std::size_t i = 0; i + 1 < kInGroups.size(); ++i) {
@@ -217,7 +217,7 @@ TEST(ParameterGroupsIn, ASmallRunEachMakeADifference) {
 
 class LanesIn : public testing::TestWithParam<const char*> {};
 
-// Lanes and rounds are another order of additions; waves and tiers are not.
+// Lanes and rounds change the order of additions; waves and tiers do not.
 TEST_P(LanesIn, ChangeBitsByThemselvesAlone) {
   static const std::vector<Variant> kOrders = {
       {"lanes", {"run.lanes=4"}},
@@ -240,7 +240,7 @@ TEST_P(LanesIn, ChangeBitsByThemselvesAlone) {
     std::vector<std::string> in_order = base;
     in_order.insert(in_order.end(), order.overrides.begin(), order.overrides.end());
     const Trained expected = train(in_order);
-    // Some 16-bit products of a core's are added up without rounding, in any order.
+    // Some processors add up 16-bit products without rounding, in any order.
     if (GetParam() == std::string_view("fp32")) {
       EXPECT_NE(expected.masters, plain.masters) << order.name;
     }
@@ -252,14 +252,14 @@ TEST_P(LanesIn, ChangeBitsByThemselvesAlone) {
   }
 }
 
-// Nor this of its key: the moments are others, and so is what they lead to.
+// The same for bf16 moments, which differ, as do their results.
 TEST(MomentsIn, ASmallRunMakeADifferenceThatStaysSmall) {
   const Trained wide = train({});
   const Trained narrow = train({"optimizer.params.moments=bf16"});
   EXPECT_NE(wide.masters, narrow.masters);
   EXPECT_EQ(wide.losses[0], narrow.losses[0]);
   EXPECT_NEAR(wide.losses.back(), narrow.losses.back(), 0.02 * wide.losses.back());
-  // The random bits are those of the run's seed, which has no other effect here.
+  // The random bits depend on the run's seed, which has no other effect here.
   const auto with_seed = [](const std::string& seed) {
     return train({"optimizer.params.moments=bf16", "model.dropout=0", "model.init_seed=5",
                   "data.shuffle_seed=6", "run.seed=" + seed});
@@ -270,7 +270,7 @@ TEST(MomentsIn, ASmallRunMakeADifferenceThatStaysSmall) {
   EXPECT_NE(one.masters, two.masters);
 }
 
-// Any answer of a planner: each unit's state cut over the tiers, some units resident, some
+// Any result of a planner: each unit's state divided among the tiers, some units resident, some
 // activations kept, some inputs on the host or on NVMe. Without a GPU its share is in RAM.
 std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool on_gpu,
                                                   aio::SplitMix& random) {
@@ -279,7 +279,7 @@ std::vector<offload::UnitPlacement> random_places(const ModelLayout& model, bool
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = model.layout(unit).elements;
     offload::UnitPlacement place;
-    // All, nothing, or some.
+    // All, none, or some.
     const auto share = [&](std::uint64_t of) {
       const std::uint64_t kind = random.below(3);
       return kind == 0 ? 0 : kind == 1 ? of : random.below(of + 1);

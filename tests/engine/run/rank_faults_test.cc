@@ -1,6 +1,6 @@
 // Training on two ranks with a fault at each of their collectives, in steps, evaluation, saves and
-// resuming: both end by the name of the rank and of what it called, nothing stays behind, and the
-// checkpoint before is whole and is continued from.
+// resuming. Both end with an error that names the rank and its call. Nothing is left behind, and
+// the previous checkpoint is whole and can be resumed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -27,7 +27,7 @@ using std::chrono::steady_clock;
 using testing::HasSubstr;
 
 constexpr int kWorld = 2;
-// Ranks wait 20 s for each other's calls: who has ended by then was told.
+// Ranks wait 20 s for each other's calls, so one that ends earlier was notified.
 constexpr seconds kEndsWithin{10};
 
 class SilentLog {
@@ -44,7 +44,7 @@ std::ptrdiff_t entries(const std::string& folder) {
   return std::distance(std::filesystem::directory_iterator(folder), {});
 }
 
-// What a process has that a run may leave behind.
+// Resources of a process that a run might leak.
 struct Held {
   std::ptrdiff_t descriptors = entries("/proc/self/fd");
   std::ptrdiff_t threads = entries("/proc/self/task");
@@ -56,9 +56,9 @@ void must_be(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.error().message());
 }
 
-// How each rank's part of a run ended, and what it called.
+// How each rank's part of a run ended, and which calls it made.
 struct End {
-  std::string error;  // empty: well
+  std::string error;  // empty: success
   std::vector<std::string> calls;
 };
 
@@ -71,7 +71,8 @@ class FaultyRanks {
                 "zero_optimization.offload_param.device=nvme",
                 "zero_optimization.stage3_param_persistence_threshold=0"}) {}
 
-  // From the newest checkpoint, if there is one, to a step later, saved, with weights and trace.
+  // Runs from the newest checkpoint, if there is one, for one step, and saves, with weights and
+  // trace.
   std::vector<End> run(int victim, const CallFault& fault) {
     std::vector<RankPlace> places;
     for (int rank = 0; rank < kWorld; ++rank)
@@ -87,7 +88,7 @@ class FaultyRanks {
         end.error = error.what();
         link.abort(end.error);
       }
-      // What happens after the last that a run reports shows here alone.
+      // Errors after a run's last report show only here.
       if (end.error.empty() && !link.health().ok()) end.error = link.health().error().message();
       end.calls = faulty.calls();
     });
@@ -97,7 +98,7 @@ class FaultyRanks {
     return ends;
   }
 
-  // Complete, with nothing damaged; -1: there is none.
+  // The step of the newest complete, undamaged checkpoint; -1: there is none.
   std::int64_t newest_step() {
     if (!std::filesystem::exists(checkpoints())) return -1;
     const auto backend = aio::make_backend({}).value();
@@ -152,13 +153,13 @@ class FaultyRanks {
   const SmallRun small_;
 };
 
-// Tries every `stride`-th call of each rank: before or once it is done, in turn.
+// Fails every `stride`-th call of each rank, alternately before and after the call is done.
 void fail_calls(std::uint64_t stride, bool begins_after) {
   const SilentLog silent;
   FaultyRanks ranks;
   for (const End& end : ranks.run(0, {})) ASSERT_EQ(end.error, "");
   ASSERT_EQ(ranks.newest_step(), 1);
-  const std::vector<End> whole = ranks.run(0, {});  // resumed
+  const std::vector<End> whole = ranks.run(0, {});  // a resumed run
   for (const End& end : whole) ASSERT_EQ(end.error, "");
   ASSERT_EQ(ranks.newest_step(), 2);
   ranks.remove_step(2);

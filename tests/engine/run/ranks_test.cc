@@ -1,4 +1,5 @@
-// Several ranks on this machine, as threads: with the same lanes, the same bits as one.
+// Several ranks on this machine, as threads: with the same lanes they give the same bits as one
+// rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ struct Outcome {
   double norm = 0;
   double validation = 0;
   std::vector<float> masters;
-  std::vector<float> saved;  // masters and moments, as a checkpoint has them
+  std::vector<float> saved;  // masters and moments, as in a checkpoint
   std::vector<UnitHashes> hashes;
 
   bool operator==(const Outcome&) const = default;
@@ -28,7 +29,7 @@ struct Outcome {
 constexpr int kMicroBatches = 4;
 constexpr int kSteps = 4;
 
-// Saves it, and reads that.
+// Saves the state and reads it back.
 std::vector<float> saved_state(TrainingRun& run, std::string* path = nullptr) {
   auto checkpoints =
       RunCheckpoints::create(run, *run.drives().saves, {.directory = run.config().run.dir});
@@ -52,7 +53,7 @@ std::vector<float> saved_state(TrainingRun& run, std::string* path = nullptr) {
   return all;
 }
 
-// A step of four micro-batches, by so many ranks; on this thread's rank.
+// A step of four micro-batches, on this thread's rank.
 Outcome train_rank(TrainingRun& run) {
   Outcome outcome;
   for (int i = 0; i < kSteps; ++i) {
@@ -67,7 +68,7 @@ Outcome train_rank(TrainingRun& run) {
   return outcome;
 }
 
-// What a rank begins with, and the first one then does.
+// How a rank begins, and what the first one does afterwards.
 struct RankWork {
   std::function<std::unique_ptr<TrainingRun>(const SmallRun&, const offload::RankPart&,
                                              Communicator*)>
@@ -75,7 +76,7 @@ struct RankWork {
   std::function<void(TrainingRun&)> lead;
 };
 
-// A lane for each of four micro-batches, unless `overrides` have others.
+// A lane for each of four micro-batches, unless `overrides` set other lanes.
 std::vector<std::string> on_ranks(int world, std::vector<std::string> overrides,
                                   int micro_batches = kMicroBatches) {
   overrides.insert(overrides.begin(), "run.lanes=" + std::to_string(kMicroBatches));
@@ -106,7 +107,7 @@ void work_on(int world, const SmallRun& small, const RankWork& work) {
   for (const Status& status : met) EXPECT_TRUE(status.ok()) << message_of(status);
 }
 
-// What they saved, as runs of other numbers of ranks take it up and save it again.
+// Resumes their checkpoint with other numbers of ranks, and saves again.
 void expect_resumed(const std::string& path, int begun, const std::vector<std::string>& overrides,
                     const std::vector<float>& expected) {
   const auto begin = [&](const SmallRun& small, const offload::RankPart& part, Communicator* link) {

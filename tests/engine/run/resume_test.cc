@@ -1,4 +1,4 @@
-// Stopping and going on changes no bit, wherever the state lay before and lies after.
+// Stopping and resuming changes no bit, wherever the state was stored before and is stored after.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +26,8 @@ const std::vector<std::string> kOnNvme = {"zero_optimization.offload_optimizer.d
 struct Case {
   const char* name;
   std::vector<std::string> both;    // before and after
-  std::vector<std::string> before;  // where it was written
-  std::vector<std::string> after;   // where it goes on
+  std::vector<std::string> before;  // only before the stop
+  std::vector<std::string> after;   // only after the resume
   bool background = false;
 
   // NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's name
@@ -36,7 +36,7 @@ struct Case {
 
 const std::vector<std::string> kBf16 = {"bf16.enabled=true"};
 const std::vector<std::string> kFp32 = {"bf16.enabled=false"};
-// A scale that is too high at first: both halves have skipped steps.
+// A scale that is too high at first, so that both halves skip steps.
 const std::vector<std::string> kFp16 = {"bf16.enabled=false", "fp16.enabled=true",
                                         "fp16.initial_scale_power=32", "fp16.loss_scale_window=3",
                                         "fp16.hysteresis=1"};
@@ -72,7 +72,7 @@ TEST_P(Resume, HasTheBitsOfARunThatNeverStopped) {
     const auto run = first.start();
     for (int i = 0; i < kStop; ++i) stopped.losses.push_back(run->step().loss);
     path = save(*run, test.background);
-    run->step();  // what is saved is a moment, not what comes after
+    run->step();  // the checkpoint must not contain later changes
   }
   const SmallRun second(with(test.after));
   const auto run = second.make();
@@ -173,7 +173,7 @@ TEST(ResumeRefuses, AdaptersOfAnotherRecipeOrBase) {
     EXPECT_EQ(resumed.error().code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(resumed.error().message(), HasSubstr(other.named));
   }
-  // And a whole model's is none for adapters.
+  // And a whole model's checkpoint is none for adapters.
   const SmallRun whole(kLlama);
   const auto whole_run = whole.start();
   const std::string of_model = save(*whole_run, false);
@@ -195,8 +195,8 @@ TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
   EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
 }
 
-// One token that no sample of the older fingerprint has; which is all that a checkpoint of an
-// earlier version can be compared with.
+// One token that is in no sample of the older fingerprint, which is all that checkpoints of earlier
+// versions can be compared with.
 TEST(ResumeRefuses, OneTokenThatHasChanged) {
   const SmallRun small;
   const auto run = small.start();
@@ -236,7 +236,7 @@ TEST(ResumeWarns, OfAnotherNumberOfThreads) {
   EXPECT_THAT(warnings, HasSubstr("with 1 CPU threads, and this run has 2"));
 }
 
-// Of tied weights, by a program that added up both uses of a parameter in one sum.
+// For tied weights, saved by a program that added both uses of a parameter in one sum.
 TEST(ResumeFromAnEarlierVersion, SaysThatTheLastBitsMayDiffer) {
   const SmallRun small;
   const auto run = small.start();
@@ -271,8 +271,8 @@ TEST(ResumeWarns, OfAnotherOrderOfAdditions) {
                                   "each of 4 rounds: results may differ"));
 }
 
-// Moments that are stored otherwise from here on: widened without loss; narrowed to the same bits
-// wherever the state lies, which is said.
+// Moments are stored in another type from here on. They are widened without loss, or narrowed to
+// the same bits wherever the state is stored, and a message says so.
 TEST(ResumeConverts, MomentsToTheTypeThatTheRunStores) {
   const auto taken_over = [](const std::string& path, const std::vector<std::string>& overrides,
                              std::string& said) {
@@ -282,7 +282,7 @@ TEST(ResumeConverts, MomentsToTheTypeThatTheRunStores) {
     EXPECT_OK(resume(*run, path));
     log::set_sink({});
     std::vector<float> state = state_of(*run);
-    run->step();  // and it goes on
+    run->step();  // and continues
     return state;
   };
   const auto saved = [](const SmallRun& small, std::vector<float>& state) {
@@ -322,7 +322,7 @@ TEST(ResumeConverts, MomentsToTheTypeThatTheRunStores) {
   EXPECT_GT(down, wide.size() / 8);
 }
 
-// Whatever the run's precision, seed and order: the same as beginning with those weights.
+// For any precision, seed and order: the same as beginning with those weights.
 TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
   const SmallRun source({"bf16.enabled=false"});
   const auto made = source.start();

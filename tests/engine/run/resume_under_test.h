@@ -1,4 +1,4 @@
-// Runs that are stopped and go on.
+// Runs that are stopped and continue.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ struct Trained {
   TrainState position;
 };
 
-// However the state is cut into ranges.
+// The result does not depend on how the state is cut into ranges.
 inline std::vector<float> state_of(TrainingRun& run) {
   std::array<std::vector<float>, offload::kStateFields.size()> fields;
   const Status taken =

@@ -1,4 +1,4 @@
-// Which checkpoints a run keeps, replaces and removes, also where a drive fails.
+// Which checkpoints a run keeps, replaces and removes, including on a failing drive.
 #include "engine/run/run_checkpoints.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ TEST(RunCheckpoints, KeepsTheNewestAndReplacesOneOfTheSameStep) {
   EXPECT_TRUE((*list)[1].complete());
 }
 
-// What becomes of later checkpoints is the user's to say; saving is not the moment.
+// The user decides about later checkpoints, and a save is not the time to ask.
 TEST(RunCheckpoints, LeavesLaterCheckpointsAlone) {
   const SmallRun small;
   std::string second;
@@ -68,7 +68,7 @@ TEST(RunCheckpoints, LeavesLaterCheckpointsAlone) {
   EXPECT_EQ((*list)[3].step, 5);
 }
 
-// As after a kill between a save and the removal of an older one.
+// The state after a kill between a save and the removal of an older checkpoint.
 TEST(RunCheckpoints, RemovesAtTheNextStartWhatAKillLeft) {
   const SmallRun small;
   const auto run = small.start();
@@ -84,7 +84,7 @@ TEST(RunCheckpoints, RemovesAtTheNextStartWhatAKillLeft) {
         .value();
   };
   {
-    // What it goes on from is not to be removed.
+    // The checkpoint that it resumes from must not be removed.
     const auto older = small.make();
     ASSERT_TRUE(resume(*older, paths[0]).ok());
     EXPECT_EQ(pruned(*older).size(), 3U);
@@ -92,7 +92,7 @@ TEST(RunCheckpoints, RemovesAtTheNextStartWhatAKillLeft) {
   EXPECT_EQ(pruned(*run).front().step, 2);
 }
 
-// A drive beside the run's that fails, while a checkpoint is there.
+// The run's drive fails while it has a checkpoint.
 class RunCheckpointsOnABadDrive : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -156,7 +156,7 @@ TEST_P(RunCheckpointsOnABadDrive, LosesNoCheckpointAndTheRunGoesOn) {
 INSTANTIATE_TEST_SUITE_P(All, RunCheckpointsOnABadDrive, testing::Bool(),
                          [](const auto& test) { return test.param ? "background" : "foreground"; });
 
-// Moved, or on a drive that is unmounted: what the path leads to is another folder, or none.
+// If it was moved, or its drive unmounted, the path leads to another folder or to none.
 TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
   const SmallRun small;
   const auto run = small.start();
@@ -191,7 +191,7 @@ TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
   }
 }
 
-// The run's folder is a file: nothing can be written there.
+// The run's folder is a file, so nothing can be written there.
 TEST(RunCheckpoints, SaysWhatFailedAndTheRunGoesOn) {
   const SmallRun small;
   const auto run = small.start();

@@ -28,7 +28,7 @@ class SmallRun : public SmallConfig {
     return std::move(*run);
   }
 
-  // Made and initialised.
+  // Created and initialised.
   std::unique_ptr<TrainingRun> start(const PlanOptions& options = {},
                                      Communicator* link = nullptr) const {
     auto run = make(options, link);

@@ -1,4 +1,5 @@
-// Runs over two drives of different weights: where the bytes go, and that they are the same bytes.
+// Runs over two drives with different weights: where the bytes go, and that they are the same
+// bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr double kOfACycle = 0.1;
 
-// All on NVMe, and large enough for some stripes.
+// All state on NVMe, and large enough for several stripes.
 std::vector<std::string> all_on_nvme(std::vector<std::string> more = {}) {
   std::vector<std::string> overrides = {"zero_optimization.offload_optimizer.device=nvme",
                                         "zero_optimization.offload_param.device=nvme",
@@ -25,7 +26,7 @@ std::vector<std::string> all_on_nvme(std::vector<std::string> more = {}) {
   return overrides;
 }
 
-// What the records of a store take on a drive.
+// The bytes of a store's records on a drive.
 std::uint64_t records_on(const std::string& drive, const std::string& store) {
   std::uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(drive))
@@ -62,7 +63,7 @@ TEST(Stripes, PutBytesOfBothStoresOnDrivesByWeight) {
     EXPECT_GT(all, 20e6);
     EXPECT_NEAR(static_cast<double>(on_drives[0]) / static_cast<double>(on_drives[1]), ratio,
                 ratio * kOfACycle * 2);
-    // Just what the plan says, and preflight compares with the drives.
+    // Exactly the bytes that the plan lists, and that preflight compares with the drives.
     const std::vector<PathBytes> planned = run->plan().nvme_paths();
     ASSERT_EQ(planned.size(), 2U);
     EXPECT_EQ(planned[0].bytes, on_drives[0]);
@@ -79,7 +80,7 @@ TEST(Stripes, OfAnyWeightsTrainToTheSameBits) {
   EXPECT_EQ(on_one.losses, on_two.losses);
 }
 
-// Stores are made anew: their weights are no part of a checkpoint.
+// Stores are created anew, so their weights are not part of a checkpoint.
 TEST(Stripes, GoOnFromACheckpointWithOtherWeights) {
   const SmallRun straight(all_on_nvme(), 2);
   Trained never_stopped;

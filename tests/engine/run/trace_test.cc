@@ -1,4 +1,4 @@
-// The trace beside the metrics: what the tracks say was moved is what the run counted.
+// The trace compared with the metrics: the tracks move as many bytes as the run counted.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +67,7 @@ class Traced {
   std::vector<Span> spans_;
 };
 
-// What is read ahead when the last step is over ends by itself, some milliseconds later.
+// Reads ahead at the end of the last step complete some milliseconds later.
 void settle(TrainingRun& run) {
   run.trainer().drain();
   std::uint64_t before = 0;
@@ -79,7 +79,7 @@ void settle(TrainingRun& run) {
   }
 }
 
-// All of the run's steps, and what it moved in them.
+// All of the run's steps, and their traffic.
 TrainingRun::Traffic run_traced(TrainingRun& run) {
   settle(run);
   const TrainingRun::Traffic before = run.traffic();
@@ -103,7 +103,7 @@ const std::vector<std::string>& all_on_nvme() {
       "zero_optimization.offload_param.device=nvme",
       "zero_optimization.stage3_param_persistence_threshold=0",
       "zero_optimization.offload_param.buffer_count=3",
-      "model.layers=5"};  // more than fit into the cache
+      "model.layers=5"};  // more than the cache holds
   return overrides;
 }
 
@@ -137,7 +137,7 @@ TEST(Trace, ShowsEveryByteThatTheMetricsCount) {
 
 TEST(TraceCuda, ShowsCopiesThatRunWhileComputeGoesOn) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device in this machine";
-  // Blocks that are heavy enough for a copy to be seen beside them.
+  // Blocks so heavy that copies overlap with them visibly.
   const SmallRun small({"model.layers=8", "model.hidden=512", "model.heads=8", "model.context=256",
                         "placement.boundaries_to_cpu=on"});
   const auto run = small.start();
@@ -164,8 +164,8 @@ TEST(TraceCuda, ShowsCopiesThatRunWhileComputeGoesOn) {
   EXPECT_GT(overlapping, 0);
 }
 
-// Of the steps since they were asked for: every phase of every unit and micro-batch, in the order
-// in which they were computed, and no longer than the step in all.
+// The steps since phases were requested: every phase of every unit and micro-batch, in the order of
+// computation, and in total no longer than the step.
 TEST(Phases, AreThoseOfEveryUnitAndMicroBatch) {
   for (const std::string wave : {"0", "2"}) {
     const SmallRun small({"gradient_accumulation_steps=4", "placement.wave_micro_batches=" + wave,

@@ -33,13 +33,12 @@ TEST(TrainingRun, LearnsWhatTheCorpusHolds) {
   const SmallRun small({"optimizer.params.lr=0.01", "model.dropout=0"});
   const auto run = small.start();
   const double before = run->evaluate();
-  EXPECT_NEAR(before, std::log(64.0), 0.3);  // it knows nothing
+  EXPECT_NEAR(before, std::log(64.0), 0.3);  // untrained
   for (int i = 0; i < 60; ++i) run->step();
-  EXPECT_LT(run->evaluate(), before - 1.5);  // ln 2 is the best there is
+  EXPECT_LT(run->evaluate(), before - 1.5);  // the optimum is ln 2
 }
 
-// M micro-batches of b are one batch of M x b, but for rounding.
-// A corpus of hundreds of gigabytes is not scanned for a count: that is left to the run itself.
+// A corpus of hundreds of gigabytes is not scanned for a count; that is left to the run itself.
 TEST(ConfigAnswers, CountAnEpochWithoutReadingItsTokens) {
   const SmallRun small_vocabulary({"model.vocab=32"});
   const auto counted = samples_per_epoch(small_vocabulary.config());
@@ -99,7 +98,7 @@ TEST(TrainingRun, LeavesNothingOnTheDrives) {
   {
     const auto run = small.start();
     run->step();
-    run->trainer().drain();  // what it reads is counted when it is there
+    run->trainer().drain();  // completes pending reads, so that they are counted
     EXPECT_FALSE(std::filesystem::is_empty(small.folder().file("nvme")));
     EXPECT_GT(run->traffic().nvme_read_bytes, 0U);
     EXPECT_GT(run->traffic().nvme_write_bytes, 0U);
@@ -107,7 +106,8 @@ TEST(TrainingRun, LeavesNothingOnTheDrives) {
   EXPECT_TRUE(std::filesystem::is_empty(small.folder().file("nvme")));
 }
 
-// Records' payloads are 10 bytes a parameter in bf16, and each is read and written once a step.
+// Records have 10 bytes of payload per parameter in bf16, and each is read and written once per
+// step.
 TEST(TrainingRun, MovesWhatThePlanSaysAndNoMore) {
   const SmallRun small(
       {"zero_optimization.offload_optimizer.device=nvme", "zero_optimization.sub_group_size=1e9"});
@@ -130,7 +130,7 @@ TEST(TrainingRun, MovesWhatThePlanSaysAndNoMore) {
   EXPECT_LE(written, 10 * elements + records * 2 * 4096 + records * 192);
 }
 
-// A token beyond the vocabulary: units are in use when the run is taken apart.
+// A token beyond the vocabulary: units are in use when the run is destroyed.
 TEST(TrainingRun, IsTakenApartAfterAnErrorInTheMiddleOfAPass) {
   for (const char* const device : {"cpu", "nvme"}) {
     const SmallRun small({"run.device=cpu",

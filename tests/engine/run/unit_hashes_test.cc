@@ -1,5 +1,5 @@
-// run.hash_units: equal runs have equal hashes wherever their state lies, and a hash changes with
-// what it is of.
+// run.hash_units: equal runs have equal hashes wherever their state is stored, and a hash changes
+// with the data it covers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(UnitHashes, AreTheSameWhereverTheStateLies) {
   EXPECT_EQ(compared.hashed_steps, 4);
 }
 
-// The rates of the first two steps of a warm-up are 0, as DeepSpeed's are.
+// The rates of the first two steps of a warm-up are 0, like DeepSpeed's.
 constexpr std::size_t kFirstChange = 2;
 
 TEST(UnitHashes, ChangeWithEveryStepAndEveryUnit) {
@@ -52,7 +52,7 @@ TEST(UnitHashes, ChangeWithEveryStepAndEveryUnit) {
   }
 }
 
-// The same gradients in the first step with a learning rate, and another update of them.
+// In the first step with a learning rate the gradients are equal, but the updates differ.
 TEST(UnitHashes, TellAnOtherUpdateFromOtherGradients) {
   const auto difference =
       compare_runs(hashes_of({}), hashes_of({"optimizer.params.weight_decay=0.9"})).difference;

@@ -15,7 +15,7 @@
 namespace sluice::engine {
 namespace {
 
-// Steps of forward and backward on slots and a host that are plain numbers: whose input is where.
+// Simulates forward and backward with numbers for the inputs on slots and host.
 TEST(UnitInputRing, BringsEachBlockBackToItsSlotInTime) {
   for (int blocks = 1; blocks <= 12; ++blocks) {
     for (int slots = 1; slots <= 14; ++slots) {
@@ -52,7 +52,7 @@ TEST(PlainUnitInputStore, GivesBackTheVeryTensorsAndKeepsNone) {
   {
     const at::Tensor taken = store.take(1, 0);
     EXPECT_EQ(taken.data_ptr(), first);
-    EXPECT_EQ(inputs[0].use_count(), 2U);  // the store's is gone
+    EXPECT_EQ(inputs[0].use_count(), 2U);  // the store's reference is gone
   }
   EXPECT_EQ(inputs[0].use_count(), 1U);
   store.release(1);
@@ -112,8 +112,8 @@ TEST(MemoryPlan, TakesNothingMoreForInputsOnTheCpu) {
   EXPECT_GT(line_of(on.host, "activations"), 0U);
 }
 
-// 4 micro-batches of 2 x 16 tokens, 32 bf16 numbers each, of the first two of three blocks; all of
-// it is written and, but for what the buffers still had, read in every step.
+// 4 micro-batches of 2 x 16 tokens, 32 bf16 numbers each, for the first two of three blocks.
+// Everything is written and, except for data still in the buffers, read in every step.
 TEST(SpilledUnitInputs, GoToTheDrivesAndBackWhereTheHostComputes) {
   const std::vector<std::string> base = {"run.device=cpu", "gradient_accumulation_steps=4",
                                          "placement.wave_micro_batches=2"};

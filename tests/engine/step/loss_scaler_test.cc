@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What DeepSpeed's own class did (make_loss_scale_goldens.py).
+// The behaviour of DeepSpeed's own class (make_loss_scale_goldens.py).
 nlohmann::json goldens() {
   std::ifstream file(TRAIN_TEST_DATA "/loss_scales.json");
   return nlohmann::json::parse(file);

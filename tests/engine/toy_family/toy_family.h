@@ -1,7 +1,7 @@
-// "toy": a second family, as unlike GPT-2 as the interfaces allow: RMSNorm, no bias, blocks of two
-// kinds (attention; feed-forward) in turns, no position embedding, a head of its own. It is outside
-// the program: everything that names it is in this folder, but for the two rows that a program
-// adds.
+// "toy": a second family, as different from GPT-2 as the interfaces allow: RMSNorm, no biases,
+// alternating blocks of two kinds (attention; feed-forward), no position embedding, an untied head.
+// It is not part of the program: all code that names it is in this folder, except for the two rows
+// that a test program adds.
 #pragma once
 
 #include "engine/model/model.h"
@@ -12,7 +12,7 @@ namespace sluice::engine {
 const ModelFamily& toy_family();
 ModelUnits make_toy_units(const ModelOptions& options);
 
-// The two rows, once in a program, before it asks for a model or a key.
+// Adds the two rows. Called once per program, before it uses a model or a key.
 void add_toy_family();
 
 }  // namespace sluice::engine

@@ -1,5 +1,5 @@
-// A family that the program does not know trains, plans, checkpoints, resumes and is exchanged,
-// without a line outside its folder but two rows.
+// A family outside the program trains, plans, checkpoints, resumes and is exchanged, with only two
+// rows outside its folder.
 #include "tests/engine/toy_family/toy_family.h"
 
 #include <ATen/ops/randint.h>
@@ -33,7 +33,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Before main(), so before the first configuration asks for keys.
+// Before main(), and so before the first configuration uses keys.
 const bool kAdded = [] {
   add_toy_family();
   add_data_families();
@@ -109,7 +109,7 @@ TEST(ToyFamily, HasTwoKindsOfBlocksAndAHeadThatBorrowsNothing) {
   EXPECT_EQ(&model.kind(1), &model.kind(3));
   EXPECT_TRUE(model.borrowed(model.head()).empty());
   EXPECT_FALSE(model.lends(0));
-  EXPECT_EQ(model.kv_cache_bytes(16, 2), 2U * 2 * 16 * 12 * 2);  // of two blocks
+  EXPECT_EQ(model.kv_cache_bytes(16, 2), 2U * 2 * 16 * 12 * 2);  // for two blocks
 }
 
 struct Trained {
@@ -179,7 +179,7 @@ TEST(ToyFamily, ResumesFromACheckpointWithTheBitsOfARunThatWasNotStopped) {
   ASSERT_OK(resumed->resume(**reader, {}));
   expect_equal(expected, train(*resumed, kSteps - kStop));
 
-  // What a GPT-2 of these numbers may not do.
+  // A GPT-2 with these numbers must be refused.
   const auto other = SmallRun({"model.layers=4", "model.dropout=0"}).make();
   const Status refused = other->resume(**reader, {});
   ASSERT_FALSE(refused.ok());
@@ -235,7 +235,7 @@ TEST(ToyFamily, GoesToAFolderAndBackAndIsEvaluatedAndContinued) {
     auto generation = GenerationRun::create(config, *plan);
     ASSERT_OK(generation);
     ASSERT_OK((*generation)->load(**reader, {}));
-    // Token by token is as all at once, to rounding.
+    // Token by token gives the same as all at once, except for rounding.
     const std::vector<std::int64_t> text = {1, 8, 43, 40};
     const std::vector<float> together = (*generation)->feed(text);
     auto again = GenerationRun::create(config, *plan);
@@ -301,7 +301,7 @@ TEST(ToyFamily, IsTimedByModelBenchWithItsOwnKindsAndCosts) {
 }
 
 TEST(ToyFamily, HasItsKeysAndNoOther) {
-  // Its preset's, without a word about them.
+  // The preset's values, without overrides.
   EXPECT_EQ(SmallConfig(toy()).config().model.dropout, 0);
   EXPECT_EQ(SmallConfig(toy()).config().model.shape().ffn(), 64);
   const config::Config config = SmallConfig(toy({"model.toy_epsilon=0.25"})).config();

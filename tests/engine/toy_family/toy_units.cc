@@ -41,7 +41,7 @@ class ToyEmbedding final : public ModelUnit {
                       Saved& /*saved*/, const at::Tensor& grad_output,
                       const UnitViews& g) const override {
     const at::NoGradGuard no_grad;
-    // Rows one after the other: slow, and in one order.
+    // Row by row: slow, but in a fixed order.
     const at::Tensor ids = input.flatten().cpu();
     const at::Tensor rows = grad_output.flatten(0, 1).to(g[0].scalar_type());
     for (std::int64_t i = 0; i < ids.numel(); ++i)

@@ -29,15 +29,15 @@ std::vector<float> loaded_from(DType dtype, const std::vector<Stored>& stored) {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(DType, RoundsToNearestTiesToEven) {
-  // 1 + 2^-8 and 1 + 3 * 2^-8 lie half-way for bf16; a little more does not.
+  // 1 + 2^-8 and 1 + 3 * 2^-8 are half-way for bf16; a little more is not.
   EXPECT_EQ(stored_as<std::uint16_t>(
                 DType::kBF16, {1.00390625F, 1.01171875F, 1.00390637F, -1.00390625F, 3.4e38F}),
             (std::vector<std::uint16_t>{0x3F80, 0x3F82, 0x3F81, 0xBF80, 0x7F80}));
-  // 1 + 2^-11 lies half-way for fp16; 65520 is the first that is too large; 2^-24 the least.
+  // 1 + 2^-11 is half-way for fp16; 65520 is the first number that is too large; 2^-24 the least.
   EXPECT_EQ(stored_as<std::uint16_t>(DType::kF16, {1.00048828125F, 1.00146484375F, 65519.99F, 65520,
                                                    5.9604645e-8F, -0.0F}),
             (std::vector<std::uint16_t>{0x3C00, 0x3C02, 0x7BFF, 0x7C00, 0x0001, 0x8000}));
-  // As fp32, 1 + 2^-24 lies half-way.
+  // For fp32, 1 + 2^-24 is half-way.
   EXPECT_EQ(loaded_from<double>(DType::kF64, {1 + 0x1p-24, 1 + 0x3p-24, 1e300, -0.0}),
             (std::vector<float>{1, 1 + 0x1p-22F, kInfinity, 0}));
 }

@@ -1,6 +1,6 @@
-// safetensors_copy IN OUT DTYPE MAX_SHARD_BYTES RANGE: reads every tensor of IN (a file, an index
-// or a folder) and writes it to OUT as DTYPE, RANGE elements at a time, so that a test in another
-// language can look at both.
+// safetensors_copy IN OUT DTYPE MAX_SHARD_BYTES RANGE. Reads every tensor of IN (a file, an index
+// or a folder) and writes it to OUT as DTYPE, RANGE elements at a time. A test in another language
+// compares both.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-// Weights are written and read with every operation made to fail in turn, and with the power lost:
-// a name holds the old file or the new one, whole, and what is read is right or an error.
+// Weights are written and read with each operation failing in turn, and with power losses. A name
+// holds the old file or the new one, whole, and reading gives the right values or an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ struct Machine {
     EXPECT_OK(drive.files().sync_directory("/"));
     EXPECT_OK(aio::write_small_file(*queue, "/d/m.safetensors", "old"));
   }
-  // What a reader finds at the name.
+  // The content that a reader finds at the name.
   std::string content() {
     const auto text = aio::read_small_file(*queue, "/d/m.safetensors", kMaxFileBytes);
     EXPECT_OK(text);
@@ -57,7 +57,7 @@ Status read_all(aio::IoQueue& queue) {
 class SafetensorsFaults : public testing::Test {
  protected:
   void SetUp() override {
-    log::set_sink([](log::Level, std::string_view) {});  // retries are warned about
+    log::set_sink([](log::Level, std::string_view) {});  // retries cause warnings
   }
   void TearDown() override { log::set_sink({}); }
 };
@@ -89,7 +89,7 @@ TEST_F(SafetensorsFaults, LeaveTheOldFileOrTheNewOneAndNothingBesides) {
           EXPECT_THAT(status.error().message(), testing::HasSubstr("/d"));
         }
         ++(status.ok() ? written : failed);
-        ASSERT_OK(write_all(*machine.queue));  // what was left behind is in nobody's way
+        ASSERT_OK(write_all(*machine.queue));  // the remains do not hinder a write
         ASSERT_EQ(machine.content(), whole);
         ASSERT_OK(read_all(*machine.queue));
         if (faults.injected() == 0) break;
@@ -142,7 +142,7 @@ TEST_F(SafetensorsFaults, NeverReadAWrongWeight) {
                                                           .persistent = persistent,
                                                           .targets = aio::all_fault_targets()}));
         const auto queue = aio::make_queue_or_die(faults, {.block_bytes = 8192});
-        const Status status = read_all(*queue);  // and what was read was compared
+        const Status status = read_all(*queue);  // and the values read were compared
         failed += status.ok() ? 0 : 1;
         if (faults.injected() == 0) {
           ASSERT_OK(status);

@@ -1,6 +1,6 @@
-// Damaged headers and indexes: no crash, no read beyond the bytes (each text is copied to memory of
-// its own length, so AddressSanitizer sees it), every refusal a sentence, and what is accepted is
-// consistent.
+// Damaged headers and indexes: no crash, no read beyond the bytes, a sentence for every refusal,
+// and consistent results. Each text is copied to memory of exact size, so AddressSanitizer detects
+// reads beyond it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ void expect_sentence(const Error& error) {
     ASSERT_TRUE(static_cast<unsigned char>(c) >= 0x20) << "no control characters";
 }
 
-// What is accepted must be safe to allocate and read by.
+// An accepted header must be safe to allocate and read by.
 void expect_consistent(const SafetensorsHeader& header, std::uint64_t data_bytes) {
   std::uint64_t end = 0;
   for (const TensorInfo& tensor : header.tensors) {
@@ -169,7 +169,7 @@ Counts fuzz_indexes(int inputs, std::uint64_t seed) {
   return counts;
 }
 
-// Whole files through the reader: the prefix is damaged too.
+// Whole files through the reader, whose length prefix is damaged too.
 Counts fuzz_files(int inputs, std::uint64_t seed) {
   Mutator mutator(seed);
   const aio::TemporaryFolder folder;

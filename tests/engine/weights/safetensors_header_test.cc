@@ -20,7 +20,7 @@ std::string refusal(const std::string& json, std::uint64_t data_bytes) {
   return header.error().message();
 }
 
-// One tensor "a" with these members.
+// The refusal of one tensor "a" with these members.
 std::string refusal_of(const std::string& members, std::uint64_t data_bytes = 8) {
   return refusal("{\"a\":{" + members + "}}", data_bytes);
 }

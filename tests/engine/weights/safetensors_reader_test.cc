@@ -38,7 +38,7 @@ class SafetensorsReading : public aio::EveryBackend {
       aio::make_queue_or_die(*backend_, {.block_bytes = 16384});
 };
 
-// Little-endian elements of every dtype, written down by hand.
+// Little-endian elements of every dtype, written by hand.
 TEST_P(SafetensorsReading, ConvertsWhatIsStored) {
   put("m.safetensors", file_of(R"({"d":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
                                R"("f":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},)"
@@ -77,7 +77,7 @@ TEST_P(SafetensorsReading, ConvertsWhatIsStored) {
 }
 
 TEST_P(SafetensorsReading, RefusesWhatIsNotFiniteWhereWeightsAreBegunWith) {
-  // 1, then one that is not finite in any of its bits' forms.
+  // 1, then a value that is not finite, in several bit patterns.
   for (const char* const bad : {"\x80\x7F", "\x80\xFF", "\xC0\x7F", "\x81\x7F"}) {
     put("m.safetensors", file_of(R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})",
                                  std::string("\x80\x3F") + bad));
@@ -121,12 +121,12 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
     EXPECT_EQ(reader->find("in c"), nullptr);
     float value = 0;
     EXPECT_OK(reader->read("twice", 0, {&value, 1}));
-    EXPECT_EQ(value, 2);  // b's, as the index says
+    EXPECT_EQ(value, 2);  // b's value, as in the index
   }
   put("bad.json", R"({"weight_map":{"in a":"b.safetensors"}})");
   EXPECT_THAT(refusal("bad.json"),
               HasSubstr("bad.json: tensor \"in a\" is said to be in b.safetensors, and is not"));
-  // A list may name more than there is, such as buffers that were not saved.
+  // A list may name more tensors than exist, such as buffers that were not saved.
   put("more.json",
       R"({"weight_map":{"in a":"a.safetensors","rope":"a.safetensors","mask":"b.safetensors"}})");
   std::vector<std::string> warnings;
@@ -134,7 +134,7 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   ASSERT_NE(open("more.json"), nullptr);
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   log::set_sink({});
-  ASSERT_EQ(warnings.size(), 1U);  // of the first open alone
+  ASSERT_EQ(warnings.size(), 1U);  // only from the first open
   EXPECT_THAT(warnings[0], HasSubstr("and is not there, and so for 1 more"));
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   EXPECT_EQ(open("more.json")->find("rope"), nullptr);
@@ -144,7 +144,7 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
       HasSubstr("lost.json: it names c.safetensors, which is not beside it; all of its 1 files"));
   put("broken.json", R"({"weight_map")");
   EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is not JSON"));
-  // As transformers takes it, where a merged model was saved over shards.
+  // Like transformers, after a merged model was saved over shards.
   put("model.safetensors", shard("in the one", '\0'));
   ASSERT_NE(open(""), nullptr);
   EXPECT_NE(open("")->find("in the one"), nullptr);

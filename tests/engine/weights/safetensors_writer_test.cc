@@ -58,7 +58,7 @@ TEST_P(SafetensorsWriting, IsReadBackInRangesOfAnyLength) {
   EXPECT_THAT(names(), ElementsAre("m.safetensors"));
 }
 
-// The oracle puts the file together in memory.
+// The oracle assembles the file in memory.
 TEST_P(SafetensorsWriting, WritesTheBytesOfTheFormatAndNoOthers) {
   const std::vector<TensorSpec> tensors = {{"w", DType::kF32, {2}}, {"b", DType::kBF16, {1, 3}}};
   const std::string expected =

@@ -60,7 +60,7 @@ const ParameterNames kNames = {.prefix = "transformer.",
 
 class TiedHead : public testing::Test {
  protected:
-  // Of two tensors of values; the head's last one is another where `differs`.
+  // Writes two tensors; the head's last value is different if `differs`.
   Status check(DType dtype, bool differs, std::uint64_t rows = 300) {
     const std::string path = folder_.file("model.safetensors");
     const std::vector<TensorSpec> tensors = {{"transformer.wte.weight", dtype, {rows, 4096}},
@@ -76,7 +76,7 @@ class TiedHead : public testing::Test {
     SLUICE_RETURN_IF_ERROR((*writer)->append(tensors[1].name, values));
     SLUICE_RETURN_IF_ERROR((*writer)->finish());
     SLUICE_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::open(*queue_, path));
-    EXPECT_TRUE(check_tied_head(kNames, *reader, rows * 4096 - 1).ok());  // all but the last one
+    EXPECT_TRUE(check_tied_head(kNames, *reader, rows * 4096 - 1).ok());  // all but the last value
     return check_tied_head(kNames, *reader);
   }
 

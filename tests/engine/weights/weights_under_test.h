@@ -1,5 +1,5 @@
-// What the tests of weights share: safetensors files put together by hand, and values that no other
-// place holds.
+// Shared by tests of weights: hand-made safetensors files, and values that are unique to their
+// place.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace sluice::engine {
 
-// A safetensors file with this header and data, however wrong they are.
+// A safetensors file with this header and data, valid or not.
 inline std::string file_of(const std::string& json, const std::string& data) {
   std::string file(8, '\0');
   for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(json.size() >> (8 * i) & 0xFF);
@@ -34,7 +34,7 @@ inline std::string get_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Value i of tensor t: as fp16 and bf16 exact up to their ranges, and different next door.
+// Value i of tensor t: exact in fp16 and bf16, and different from its neighbours.
 inline float value_at(std::uint64_t tensor, std::uint64_t element) {
   const auto number = static_cast<float>((element * 7 + tensor * 13) % 251);
   return (element % 2 == 0 ? number : -number) / 4;

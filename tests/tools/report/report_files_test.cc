@@ -1,4 +1,4 @@
-// Files as a run that is killed, a full disk, two writers and ill will leave them.
+// Files as left by a killed run, a full disk, two writers and malice.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -36,7 +36,7 @@ class ReportFiles : public testing::Test {
     put("metrics.jsonl", text);
     return read_metrics_file(folder_.file("metrics.jsonl"), 100);
   }
-  // Of the folder as it is, as the page has it.
+  // The folder's current data, in the form that the page gets.
   nlohmann::json data() const {
     const auto run = read_run(path(), 100);
     EXPECT_OK(run);
@@ -158,7 +158,7 @@ TEST_F(ReportFiles, PassesOverALineOfMegabytes) {
   EXPECT_EQ(deep->lines, 2);
 }
 
-// A library that writes such a document calls itself as often as it is deep.
+// A library that writes such a document recurses to its full depth.
 TEST_F(ReportFiles, RefusesWhatIsNestedHundredsOfThousandsDeep) {
   for (const std::size_t depth : {std::size_t{60000}, std::size_t{900000}}) {
     std::string objects;
@@ -199,7 +199,7 @@ TEST_F(ReportFiles, SaysWhatIsMissingOrDamagedBesideTheMetrics) {
   EXPECT_EQ(run["events"].size(), 1U);
 }
 
-// A run's folder may come from somebody else, and the page is handed on.
+// A run's folder may come from another user, and the page is passed on.
 TEST_F(ReportFiles, EmbedsNothingThatALinkLeadsTo) {
   const aio::TemporaryFolder elsewhere;
   const auto secret = [&](const std::string& name, const std::string& text) {
@@ -207,7 +207,7 @@ TEST_F(ReportFiles, EmbedsNothingThatALinkLeadsTo) {
     std::filesystem::create_symlink(elsewhere.file(name), folder_.file(name));
   };
   put("m.jsonl", step(7));
-  std::filesystem::create_symlink("m.jsonl", folder_.file("metrics.jsonl"));  // it stays inside
+  std::filesystem::create_symlink("m.jsonl", folder_.file("metrics.jsonl"));  // stays inside
   secret("config.json", R"({"password": "swordfish"})");
   secret("events.jsonl",
          "{\"event\":\"warning\",\"unix_s\":1,\"step\":1,\"text\":\"swordfish\"}\n");
@@ -218,7 +218,7 @@ TEST_F(ReportFiles, EmbedsNothingThatALinkLeadsTo) {
   for (const char* const name : {"config.json", "events.jsonl", "trace.json", "metrics-cut.jsonl"})
     EXPECT_THAT(run["notices"].dump(),
                 HasSubstr(std::string(name) + " is a link that leads out of the run's folder"));
-  // What the user names is read, wherever it is.
+  // A file that the user names is read, wherever it is.
   put("named", step(3));
   std::filesystem::create_symlink(folder_.file("named"), elsewhere.file("named"));
   const auto named = read_run(elsewhere.file("named"), 10);
@@ -241,7 +241,7 @@ TEST_F(ReportFiles, SaysWhatChangedFromOneLifeToTheNext) {
   EXPECT_EQ(events[1]["changes"], nlohmann::json::parse(R"([["run.steps","10","20"]])"));
 }
 
-// Against a trace of known spans, two of which overlap and one of which ends after the steps.
+// Compared with a trace of known spans, two of which overlap and one of which ends after the steps.
 TEST_F(ReportFiles, AddsUpHowLongEachTrackOfATraceWasBusy) {
   engine::TraceLog log;
   log.start({.first_step = 1, .last_step = 1});
@@ -293,7 +293,7 @@ TEST_F(ReportFiles, BoundsEvents) {
   EXPECT_EQ(events->bad_lines, 1);
 }
 
-// What is random is read or refused, and always makes a page.
+// Random bytes are read or refused, and always make a page.
 TEST_F(ReportFiles, MakeAPageOutOfAnyBytes) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(seed);

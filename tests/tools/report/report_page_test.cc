@@ -65,7 +65,7 @@ TEST(JsonText, WritesNumbersThatJsonHas) {
 
 TEST(ReportPage, ShowsHostileTextAsDataAlone) {
   const std::string page = report_page(kHostile, report_json({hostile_run()}, {}));
-  EXPECT_EQ(count(page, "<script"), 2);  // the data, and the page's own
+  EXPECT_EQ(count(page, "<script"), 2);  // the data, and the page's own script
   EXPECT_EQ(count(page, "</script>"), 2);
   EXPECT_THAT(page, Not(HasSubstr("<img")));
   EXPECT_THAT(page, HasSubstr("<title>&lt;/script&gt;&lt;script&gt;"));
@@ -82,7 +82,7 @@ TEST(ReportPage, AllowsItsOwnScriptAndNoConnection) {
   const std::string script = between(page, "\n<script>", "</script>");
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest{};
   SHA256(reinterpret_cast<const unsigned char*>(script.data()), script.size(), digest.data());
-  // As OpenSSL has base64: four characters of three bytes, and padding.
+  // OpenSSL's base64: four characters for three bytes, and padding.
   std::array<unsigned char, 64> text{};
   const int length = EVP_EncodeBlock(text.data(), digest.data(), digest.size());
   EXPECT_THAT(policy, HasSubstr("script-src 'sha256-" +

@@ -27,7 +27,7 @@ TEST(StepSeries, KeepsShortRunsAsTheyAre) {
   }
 }
 
-// Against a map of all values: whatever the order of steps, and however often the width doubled.
+// Compared with a map of all values, for any order of steps and any number of doublings.
 TEST(StepSeries, KeepsLeastMostMeanAndCountOfEveryStepItTook) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE(seed);

@@ -24,7 +24,7 @@ class FollowedFile : public testing::Test {
     std::ofstream(path(), std::ios::binary | std::ios::app) << text;
   }
   void put(const std::string& text) const { std::ofstream(path(), std::ios::binary) << text; }
-  // As a writer does that keeps `parts` of them.
+  // Like a writer that keeps `parts` parts.
   void rotate(int parts) const {
     for (int i = parts; i > 0; --i) {
       const std::string from = i == 1 ? path() : path() + "." + std::to_string(i - 1);
@@ -83,7 +83,7 @@ TEST_F(FollowedFile, FollowsARotationWithoutBeginningAnew) {
   EXPECT_THAT(polled(), ElementsAre("1", "2"));
   add("3\n");
   rotate(3);
-  EXPECT_THAT(polled(), ElementsAre("1", "2", "3"));  // between renaming and beginning
+  EXPECT_THAT(polled(), ElementsAre("1", "2", "3"));  // after the rename, before the new file
   put("4\n");
   EXPECT_THAT(polled(), ElementsAre("1", "2", "3", "4"));
   add("5\n");
@@ -112,7 +112,7 @@ TEST_F(FollowedFile, NamesWhatIsNoFile) {
   EXPECT_THAT(polled(), ElementsAre("1"));
 }
 
-// Whatever happened: in the end all lines of all parts that are there, in their order.
+// After any history the result is all lines of all existing parts, in order.
 TEST_F(FollowedFile, HasAllLinesAfterAnyHistory) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -151,7 +151,7 @@ TEST_F(FollowedFile, HasAllLinesAfterAnyHistory) {
     split.feed(part);
     split.finish();
   }
-  // Before them only lines of parts that are gone.
+  // The lines before them may only be of parts that are gone.
   std::vector<std::string> last = polled();
   ASSERT_GE(last.size(), wanted.size());
   last.erase(last.begin(), last.end() - static_cast<std::ptrdiff_t>(wanted.size()));

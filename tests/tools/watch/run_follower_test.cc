@@ -1,4 +1,4 @@
-// Runs that are followed, by files as they are written, with a clock and a lock of the test's own.
+// Follows runs by files as they are written, with the test's own clock and lock.
 #include "tools/watch/run_follower.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ class FollowedRun : public testing::Test {
 TEST_F(FollowedRun, TakesTheStepsOfTheConfigurationOnlyBeforeItHasBegun) {
   add("config.json", R"({"run": {"steps": 20}})");
   EXPECT_EQ(polled().facts.total_steps, 20);
-  add("events.jsonl", event("begin", 0, now_s_));  // of a module
+  add("events.jsonl", event("begin", 0, now_s_));  // a module's begin: length unknown
   EXPECT_FALSE(polled().facts.total_steps.has_value());
 }
 
@@ -102,7 +102,7 @@ TEST_F(FollowedRun, ConcludesWhatTheRunIsAt) {
   for (int i = 6; i <= 9; ++i) add("metrics.jsonl", step(i, began_s + i));
   now_s_ = began_s + 9.5;
   EXPECT_EQ(polled().phase, RunPhase::kTraining);
-  now_s_ = began_s + 12;  // step 10 takes longer than a step: the evaluation after it
+  now_s_ = began_s + 12;  // step 10 is overdue: its evaluation runs
   EXPECT_EQ(polled().phase, RunPhase::kEvaluating);
   add("metrics.jsonl", step(10, began_s + 12, ",\"val_loss\":0.5"));
   EXPECT_EQ(polled().phase, RunPhase::kSaving);
@@ -111,7 +111,7 @@ TEST_F(FollowedRun, ConcludesWhatTheRunIsAt) {
   EXPECT_EQ(polled().phase, RunPhase::kFailed);
   EXPECT_EQ(polled().facts.end_reason, "disk full");
   EXPECT_FALSE(polled().left_s);
-  now_s_ = began_s + 100;  // somebody holds the lock again
+  now_s_ = began_s + 100;  // another process holds the lock again
   EXPECT_EQ(polled().phase, RunPhase::kStarting);
 }
 
@@ -156,7 +156,7 @@ TEST_F(FollowedRun, ReadsOnWhereAFileIsALinkToItself) {
 TEST_F(FollowedRun, SeesARealLockWithoutTakingIt) {
   EXPECT_EQ(run_lock(folder_.path()), RunLock::kFree);
   add("lock", "");
-  EXPECT_EQ(run_lock(folder_.path()), RunLock::kFree);  // a killed run's
+  EXPECT_EQ(run_lock(folder_.path()), RunLock::kFree);  // left by a killed run
   const int file = ::open(folder_.file("lock").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_EQ(::flock(file, LOCK_EX | LOCK_NB), 0);
   EXPECT_EQ(run_lock(folder_.path()), RunLock::kHeld);
@@ -187,14 +187,14 @@ TEST_F(FollowedRun, DoesNotReadThroughALinkOutOfTheFolder) {
   EXPECT_THAT(all, testing::Not(HasSubstr("swordfish")));
   EXPECT_THAT(all, HasSubstr("config.json is a link that leads out of the run's folder"));
   EXPECT_THAT(all, HasSubstr("metrics.jsonl is a link that leads out of the run's folder"));
-  // One that stays inside is read.
+  // A link that stays inside the folder is read.
   fs::remove(folder_.file("metrics.jsonl"));
   std::ofstream(folder_.file("m.jsonl")) << step(7);
   fs::create_symlink("m.jsonl", folder_.file("metrics.jsonl"));
   EXPECT_EQ(polled().last->step, 7);
 }
 
-// Who looked at the name first and opened it then, was caught in one of some hundred polls.
+// Code that checks the name and then opens it failed in one of some hundred polls.
 TEST_F(FollowedRun, DoesNotReadThroughALinkThatIsSwappedInMeanwhile) {
   const aio::TemporaryFolder elsewhere;
   std::ofstream(elsewhere.file("secret.json")) << R"({"password": "swordfish"})";
@@ -227,7 +227,7 @@ TEST_F(FollowedRun, DoesNotReadThroughALinkThatIsSwappedInMeanwhile) {
   swaps.join();
 }
 
-// What the page's script does with an increment.
+// Applies an increment like the page's script.
 json whole_column(const json& column, std::size_t count) {
   if (column.is_null()) return json(std::vector<json>(count));
   return column.contains("all") ? json(std::vector<json>(count, column["all"])) : column["v"];
@@ -295,7 +295,7 @@ TEST_F(FollowedRun, GivesIncrementsThatMakeUpTheWhole) {
     ASSERT_EQ(page, whole) << "after poll " << i;
   }
   EXPECT_EQ(follower_.increment(cursor), "null");
-  EXPECT_LT(sent, whole_sent * 3 / 4);  // of 20 points, which become others every so often
+  EXPECT_LT(sent, whole_sent * 3 / 4);  // 20 points, which are rebucketed at times
 }
 
 TEST_F(FollowedRun, TakesAnyCursorForNoneOfItsOwn) {
@@ -348,7 +348,7 @@ TEST_F(FollowedRun, ExposesEveryNumberOfTheMetrics) {
         "sluice_tokens_seen_total{run=\"demo\"} 2000\n",
         "sluice_last_step_timestamp_seconds{run=\"demo\"} 2000\n"})
     EXPECT_THAT(text, HasSubstr(sample));
-  // Each is there, under whatever name: all but one of 2000 and 2 come from that line.
+  // Every column is there under some name: all samples of 2000 or 2 except one come from that line.
   std::size_t found = 0;
   for (std::size_t at = text.find("\"} 2"); at != text.npos; at = text.find("\"} 2", at + 1))
     ++found;

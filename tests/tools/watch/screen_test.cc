@@ -1,4 +1,4 @@
-// What is laid out for a terminal, without one.
+// The layout for a terminal, tested without one.
 #include "tools/watch/screen.h"
 
 #include <gmock/gmock.h>
@@ -115,7 +115,7 @@ TEST_F(Screen, FitsIntoAnyTerminal) {
 
 TEST_F(Screen, PutsForeignTextOnOneLineWithoutWhatATerminalObeys) {
   EXPECT_EQ(printable("a\x1b[31mb\nc\td\x7f\xff"), "a?[31mb?c?d??");
-  EXPECT_EQ(printable("\xe2\x80\xaetxt.exe"), "?txt.exe");  // which reverses what follows
+  EXPECT_EQ(printable("\xe2\x80\xaetxt.exe"), "?txt.exe");  // it reverses the text after it
   EXPECT_EQ(printable("\xe8\xb7\x91 \xc3\xa9"), "\xe8\xb7\x91 \xc3\xa9");
   Frame frame(1, 4);
   frame.put(0, 0, "\xe8\xb7\x91\xe8\xb7\x91\xe8\xb7\x91");  // two columns each
@@ -138,7 +138,7 @@ TEST_F(Screen, DrawsARisingCurveFromTheLowerLeftToTheUpperRight) {
     EXPECT_EQ(picture.rows[4][9].curve, -1);
     EXPECT_EQ(picture.least, 10);
     EXPECT_EQ(picture.most, values.back());
-    // Without holes: each column has a part of it.
+    // Without gaps: each column has a part of the curve.
     for (std::size_t column = 0; column < 10; ++column)
       EXPECT_TRUE(std::any_of(picture.rows.begin(), picture.rows.end(),
                               [&](const auto& row) { return row[column].curve == 0; }));

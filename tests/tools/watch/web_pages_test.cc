@@ -1,4 +1,4 @@
-// Who gets what from the server of `sluice watch`.
+// Which answers the server of `sluice watch` gives to whom.
 #include "tools/watch/web_pages.h"
 
 #include <gmock/gmock.h>
