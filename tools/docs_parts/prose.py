@@ -12,6 +12,7 @@ import re
 import tokenize
 
 from docs_parts import markdown
+from toolbox import read_json
 
 COUNTS = "tools/docs_parts/prose_counts.json"
 MOST_WORDS = 30
@@ -173,7 +174,7 @@ def _begin(sentence):
 
 def load_counts(root):
     """{pattern of paths: findings}; a * also stands for folders."""
-    return json.loads((root / COUNTS).read_text(encoding="utf-8"))
+    return read_json((root / COUNTS).read_text(encoding="utf-8"))
 
 
 def check(root, files, fix):
