@@ -1,8 +1,9 @@
 // The preflight check: whether this machine has the memory and the space that a run's memory plan
 // needs, and whether its drives and limits let it run fast. It runs before anything is allocated.
 //
-// A given budget is obeyed, with a warning if it exceeds the machine's apparent memory (some
-// machines grow their memory as it is used). Otherwise the budget is the free memory less a margin:
+// A given budget of host memory is obeyed, with a warning if it exceeds the machine's apparent
+// memory (some machines grow it as it is used). One of GPU memory is cut to what is free, with a
+// warning. Otherwise the budget is the free memory less a margin:
 // from MemAvailable and the cgroup's limit for the host, and from the GPU's and the drives' free
 // space.
 //
