@@ -1,7 +1,7 @@
 # cmake -DFOLDER=DIR -DFILES=a;b -DOUT=FILE -P EmbedFiles.cmake: writes text files as a C++ source
 # that defines sluice::report::page_parts(), in the given order.
 cmake_minimum_required(VERSION 3.25)
-set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"tools/report/page_parts.h\"\n\n")
+set(text "// Made by cmake/EmbedFiles.cmake.\n#include \"tools/report/report_page.h\"\n\n")
 string(APPEND text "namespace sluice::report {\nnamespace {\n\nconstexpr PagePart kParts[] = {\n")
 foreach(name IN LISTS FILES)
   file(READ "${FOLDER}/${name}" content)

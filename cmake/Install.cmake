@@ -1,10 +1,19 @@
 # cmake --install build --prefix /opt/sluice: installs programs that any user can run, the LibTorch
 # that they were linked with (cmake/Torch.cmake), the scripts that need no build, and
-# configurations.
+# configurations. A wheel has the same folders in sluice_programs/, without LibTorch.
 
 set(programs sluice aio_bench adam_bench swap_bench checkpoint_bench)
 if(SLUICE_TORCH)
   list(APPEND programs sluice_engine model_bench step_bench)
+endif()
+if(SKBUILD)
+  install(TARGETS sluice sluice_engine aio_bench RUNTIME DESTINATION sluice_programs/bin
+    COMPONENT python)
+  set(share sluice_programs/share/sluice)
+  set(component_of_scripts python)
+else()
+  set(share share/sluice)
+  set(component_of_scripts scripts)
 endif()
 # tools/setup --program builds some of them.
 install(CODE [[
@@ -17,12 +26,13 @@ install(TARGETS ${programs} RUNTIME DESTINATION bin COMPONENT programs OPTIONAL)
 if(TARGET sluice_mpi)  # the program looks for it in its own folder
   install(TARGETS sluice_mpi LIBRARY DESTINATION bin COMPONENT programs OPTIONAL)
 endif()
-install(PROGRAMS tools/prepare tools/tokens tools/trace_summary DESTINATION share/sluice/tools
-  COMPONENT scripts)
-install(FILES tools/tool_packages.py tools/toolbox.py DESTINATION share/sluice/tools
-  COMPONENT scripts)
-install(DIRECTORY tools/corpus DESTINATION share/sluice/tools COMPONENT scripts
+install(PROGRAMS tools/prepare tools/tokens tools/trace_summary DESTINATION ${share}/tools
+  COMPONENT ${component_of_scripts})
+install(FILES tools/tool_packages.py tools/toolbox.py DESTINATION ${share}/tools
+  COMPONENT ${component_of_scripts})
+install(DIRECTORY tools/corpus DESTINATION ${share}/tools COMPONENT ${component_of_scripts}
   FILES_MATCHING PATTERN "*.py")
+install(DIRECTORY configs DESTINATION ${share} COMPONENT ${component_of_scripts})
 install(PROGRAMS tools/sluice-log DESTINATION share/sluice/tools COMPONENT shells)
 install(DIRECTORY python/sluice_log DESTINATION share/sluice/python COMPONENT shells
   FILES_MATCHING PATTERN "*.py")
@@ -54,4 +64,3 @@ install(CODE [[
   file(CREATE_LINK ../share/sluice/tools/sluice-log
     "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/bin/sluice-log" SYMBOLIC)
 ]] COMPONENT shells)
-install(DIRECTORY configs DESTINATION share/sluice COMPONENT scripts)

