@@ -27,10 +27,10 @@ class Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def refuse_enter(error):
-    """Installs the filter for this process."""
+def refuse_call(call, error):
+    """Installs a filter for this process: the system call fails."""
     steps = ((0x20, 0, 0, 0),                      # load the call's number
-             (0x15, 0, 1, IO_URING_ENTER),         # if it is another, skip
+             (0x15, 0, 1, call),                   # if it is another, skip
              (0x06, 0, 0, RET_ERRNO | error), (0x06, 0, 0, RET_ALLOW))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = Program(len(steps), ctypes.addressof(code))
@@ -43,7 +43,7 @@ def unavailable():
     if platform.system() != "Linux":
         return "seccomp filters are Linux's"
     try:
-        subprocess.run(["true"], preexec_fn=lambda: refuse_enter(errno.EPERM), check=True)
+        subprocess.run(["true"], preexec_fn=lambda: refuse_call(IO_URING_ENTER, errno.EPERM), check=True)
     except (OSError, subprocess.SubprocessError) as problem:
         return f"no seccomp filter can be installed here: {problem}"
     return None
@@ -55,7 +55,7 @@ class RingsThatCannotBeEntered(SluiceRuns):
         """Runs a program; the time-out makes a hang a failure."""
         return subprocess.run([str(word) for word in words], cwd=self.path, timeout=120,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              preexec_fn=lambda: refuse_enter(error), check=False)
+                              preexec_fn=lambda: refuse_call(IO_URING_ENTER, error), check=False)
 
     def bench(self, error, backend):
         return self.run_under(error, AIO_BENCH, "--path", self.path, "--size", "1M",
@@ -68,7 +68,7 @@ class RingsThatCannotBeEntered(SluiceRuns):
                 done = self.bench(error, "auto")
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertRegex(done.stderr, "io_uring_enter failed: .*"
-                                 f"{errno.errorcode[error]}.*POSIX threads serve instead")
+                                 f"{errno.errorcode[error]}.*POSIX threads are used instead")
                 refused = self.bench(error, "uring")
                 self.assertEqual(refused.returncode, 2, refused.stderr)
                 self.assertRegex(refused.stderr, "io_uring_enter failed: .*"
@@ -89,7 +89,7 @@ class RingsThatCannotBeEntered(SluiceRuns):
         (self.path / "nvme").mkdir(exist_ok=True)
         done = self.run_under(errno.EPERM, SLUICE, "train", config, "--out", "run")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("POSIX threads serve instead", done.stderr)
+        self.assertIn("POSIX threads are used instead", done.stderr)
         listed = self.run_under(errno.EAGAIN, SLUICE, "ls", "run", "--verify")
         self.assertEqual(listed.returncode, 0, listed.stderr)
         self.assertIn("intact", listed.stdout)
