@@ -10,15 +10,37 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <cstdlib>
+#include <string>
 
-#include "aio/units.h"
+#include "aio/log.h"
 #include "offload/state/device_tier_cuda.h"
 
 namespace sluice::engine {
 namespace {
 
-std::atomic<std::uint64_t> pinned_bytes{0};  // pinned by the hook
+// A driver refuses in several ways: out of memory, not supported, invalid value. If the GPU still
+// answers, it was a refusal.
+Status pin_with_cuda(std::span<std::byte> memory) {
+  const cudaError_t pinned =
+      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
+  if (pinned == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());  // else the next launch reports it
+  return Error(cuda_memory() ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+               cudaGetErrorString(pinned));
+}
+
+void unpin_with_cuda(std::span<std::byte> memory) {
+  if (cudaHostUnregister(memory.data()) != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
+std::optional<std::uint64_t> pin_limit_of_tests() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing sets it
+  const auto limit = parse_pin_limit(std::getenv(kPinLimitVariable));
+  if (limit.ok()) return *limit;
+  log::warning(limit.error().message());
+  return std::nullopt;
+}
 
 class OwnedStateTier final : public offload::DeviceTier {
  public:
@@ -77,7 +99,7 @@ Status limit_cuda_memory(std::uint64_t bytes) {
   const cudaError_t asked = cudaMemGetInfo(&free_bytes, &total_bytes);
   if (asked != cudaSuccess) {
     return Error(ErrorCode::kInternal,
-                 std::string("asking the GPU for its memory failed: ") + cudaGetErrorString(asked));
+                 std::string("querying the GPU's memory failed: ") + cudaGetErrorString(asked));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);  // initializes the allocator too
   const double share = static_cast<double>(bytes) / static_cast<double>(total_bytes);
@@ -105,25 +127,14 @@ std::optional<GpuMemory> cuda_memory() {
   return GpuMemory{.free_bytes = free_bytes, .total_bytes = total_bytes};
 }
 
-std::uint64_t cuda_pinned_bytes() { return pinned_bytes.load(); }
-
-aio::PinHook cuda_pin_hook() {
-  return {.pin = [](std::span<std::byte> memory) -> Status {
-            const cudaError_t pinned =
-                cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterDefault);
-            if (pinned == cudaSuccess) {
-              pinned_bytes += memory.size();
-              return {};
-            }
-            static_cast<void>(cudaGetLastError());
-            return Error(ErrorCode::kOutOfMemory,
-                         "pinning " + format_bytes(memory.size()) +
-                             " of host memory for the GPU failed: " + cudaGetErrorString(pinned));
-          },
-          .unpin =
-              [](std::span<std::byte> memory) {
-                if (cudaHostUnregister(memory.data()) == cudaSuccess) pinned_bytes -= memory.size();
-              }};
+HostPinning& cuda_host_pinning() {
+  static HostPinning& pinning = *new HostPinning(  // never destroyed: pools may outlive statics
+      {.pin = pin_with_cuda, .unpin = unpin_with_cuda}, pin_limit_of_tests());
+  return pinning;
 }
+
+std::uint64_t cuda_pinned_bytes() { return cuda_host_pinning().pinned_bytes(); }
+
+aio::PinHook cuda_pin_hook() { return cuda_host_pinning().hook(); }
 
 }  // namespace sluice::engine

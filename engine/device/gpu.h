@@ -13,6 +13,7 @@
 #include "aio/pinned_pool.h"
 #include "aio/result.h"
 #include "engine/config/config.h"
+#include "engine/device/host_pinning.h"
 #include "offload/state/device_tier.h"
 
 namespace sluice::engine {
@@ -43,9 +44,12 @@ void grow_cuda_segments();
 // The peak of LibTorch's GPU memory.
 std::uint64_t cuda_peak_bytes();
 
-// Pins the memory of pools with cudaHostRegister.
+// The only place that pins host memory for the GPU. kPinLimitVariable limits it, for tests. Without
+// CUDA code it refuses all memory.
+HostPinning& cuda_host_pinning();
+// Pins the memory of pools with it; empty without CUDA code.
 aio::PinHook cuda_pin_hook();
-// The host memory of this process that cuda_pin_hook() has pinned at present.
+// The host memory of this process that it has pinned at present.
 std::uint64_t cuda_pinned_bytes();
 
 // GPU memory for the optimizer state of tier gpu. Its steps run on `stream` (a cudaStream_t); null:

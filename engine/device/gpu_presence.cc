@@ -9,10 +9,10 @@ bool uses_cuda(const config::Config& config) {
 Status check_device(const config::Config& config) {
   if (config.run.device != config::Device::kCuda || uses_cuda(config)) return {};
   if (!has_cuda_code())
-    return Error(ErrorCode::kInvalidArgument, "run.device is \"cuda\", and " + no_cuda().message());
+    return Error(ErrorCode::kInvalidArgument, "run.device is \"cuda\", but " + no_cuda().message());
   return Error(ErrorCode::kInvalidArgument,
-               "run.device is \"cuda\", and LibTorch finds no GPU that it can use: check "
-               "nvidia-smi, or train on the CPU (run.device: \"cpu\")");
+               "run.device is \"cuda\", but LibTorch finds no usable GPU: run sluice doctor, "
+               "which says why, or train on the CPU (run.device: \"cpu\")");
 }
 
 Error no_cuda() {

@@ -11,6 +11,13 @@ Status limit_cuda_memory(std::uint64_t) { return no_cuda(); }
 void grow_cuda_segments() {}
 
 std::uint64_t cuda_peak_bytes() { return 0; }
+HostPinning& cuda_host_pinning() {
+  static HostPinning pinning({.pin = [](std::span<std::byte>) -> Status {
+                                return Error(ErrorCode::kOutOfMemory, no_cuda().message());
+                              },
+                              .unpin = [](std::span<std::byte>) {}});
+  return pinning;
+}
 aio::PinHook cuda_pin_hook() { return {}; }
 std::uint64_t cuda_pinned_bytes() { return 0; }
 Result<std::unique_ptr<offload::DeviceTier>> make_cuda_state_tier(std::uint64_t, void*) {

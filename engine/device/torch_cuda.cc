@@ -15,9 +15,11 @@ extern "C" [[gnu::constructor]] void sluice_load_torch_cuda() {
   if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) return;
   if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL) != nullptr) return;
   // main has not begun, so no other code can report this.
-  std::fprintf(stderr,
-               "sluice: no GPU can be used, since LibTorch's part for CUDA was not loaded: %s\n",
-               dlerror());
+  std::fprintf(
+      stderr,
+      "sluice: no GPU can be used, because LibTorch's CUDA libraries were not loaded: %s; sluice "
+      "doctor says more\n",
+      dlerror());
 }
 
 void clear_cublas_workspaces() {

@@ -1,23 +1,182 @@
 #include "engine/probe/drive_probe.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "aio/check.h"
 #include "aio/io_queue.h"
+#include "aio/io_request.h"
+#include "aio/io_target.h"
 #include "aio/io_watchdog.h"
 #include "aio/pinned_pool.h"
 #include "aio/split_mix.h"
 #include "aio/striped_file.h"
-#include "engine/probe/drive_load.h"
 
 namespace sluice::engine {
+
+// DriveLoad: reads or writes of one block each, consecutive over a range of a target and repeated,
+// with the queue always full.
+//
+// Memory:  the buffers are the caller's, one per request. With fewer than twice the queue's depth
+//          the queue sometimes runs dry; with fewer than the depth it is never full.
+// Threads: one owner; completions arrive on the backend's threads. On a backend in virtual time the
+//          owner pumps (wait_until() and drain() do).
+// Errors:  the first failure ends the load; drain() returns it.
+class DriveLoad {
+ public:
+  struct Options {
+    aio::IoKind kind = aio::IoKind::kRead;
+    std::uint64_t first_byte = 0;  // of the range; offset and length are multiples of the block
+    std::uint64_t range_bytes = 0;
+    bool once = false;  // one pass over the range, not repeated
+  };
+  // Blocks have the queue's size; each buffer has room for one.
+  DriveLoad(aio::IoQueue& queue, const aio::IoTarget& target,
+            std::span<const std::span<std::byte>> buffers, const Options& options);
+  ~DriveLoad();
+  DriveLoad(const DriveLoad&) = delete;
+  DriveLoad& operator=(const DriveLoad&) = delete;
+
+  void start();
+  void stop() { stopping_ = true; }  // starts no further request
+  bool ended() const;
+  Status drain();  // waits until no request is in flight
+
+  std::uint64_t done_bytes() const { return done_bytes_; }
+  // The number of blocks submitted in one pass over the range, from its beginning.
+  std::uint64_t issued_blocks() const;
+
+ private:
+  struct Slot {
+    DriveLoad* load = nullptr;
+    std::span<std::byte> buffer;
+    aio::IoRequest request;
+  };
+
+  static void on_done(aio::IoRequest& request, void* context) noexcept;
+  bool issue(Slot& slot) noexcept;
+  void retire() noexcept;
+
+  aio::IoQueue& queue_;
+  const aio::IoTarget& target_;
+  const Options options_;
+  const std::uint64_t block_count_;
+  std::vector<Slot> slots_;
+  std::atomic<std::uint64_t> next_block_{0};
+  std::atomic<std::uint64_t> done_bytes_{0};
+  std::atomic<bool> stopping_{false};
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable ended_;
+  int active_ = 0;
+  Status first_error_;
+};
+
+// Twice the number in flight, so that the queue never waits for this loop.
+constexpr std::size_t kRequestsPerBlock = 2;
+
+DriveLoad::DriveLoad(aio::IoQueue& queue, const aio::IoTarget& target,
+                     std::span<const std::span<std::byte>> buffers, const Options& options)
+    : queue_(queue),
+      target_(target),
+      options_(options),
+      block_count_(options.range_bytes / queue.options().block_bytes),
+      slots_(std::min(buffers.size(),
+                      kRequestsPerBlock * static_cast<std::size_t>(queue.options().queue_depth))) {
+  SLUICE_CHECK(block_count_ > 0 && !buffers.empty(), "a load needs a block and a buffer");
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].load = this;
+    slots_[i].buffer = buffers[i].first(queue.options().block_bytes);
+    slots_[i].request.set_callback(&DriveLoad::on_done, &slots_[i]);
+  }
+}
+
+DriveLoad::~DriveLoad() {
+  stop();
+  static_cast<void>(drain());
+}
+
+void DriveLoad::start() {
+  {
+    const std::lock_guard lock(mutex_);
+    active_ = static_cast<int>(slots_.size());
+  }
+  for (Slot& slot : slots_)
+    if (!issue(slot)) retire();
+}
+
+bool DriveLoad::ended() const {
+  const std::lock_guard lock(mutex_);
+  return active_ == 0;
+}
+
+Status DriveLoad::drain() {
+  // In virtual time requests complete only inside pump().
+  while (!ended() && queue_.backend().pump() == aio::PumpResult::kProgressed) continue;
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return active_ == 0; });
+  return first_error_;
+}
+
+std::uint64_t DriveLoad::issued_blocks() const {
+  return std::min(next_block_.load(), block_count_);
+}
+
+void DriveLoad::on_done(aio::IoRequest& request, void* context) noexcept {
+  Slot& slot = *static_cast<Slot*>(context);
+  DriveLoad& load = *slot.load;
+  if (request.status().ok()) {
+    load.done_bytes_ += request.length_bytes();
+    if (!load.stopping_ && load.issue(slot)) return;
+  } else {
+    load.stop();
+    const std::lock_guard lock(load.mutex_);
+    if (load.first_error_.ok()) load.first_error_ = request.status();
+  }
+  load.retire();
+}
+
+bool DriveLoad::issue(Slot& slot) noexcept {
+  const std::uint64_t turn = next_block_++;
+  if (options_.once && turn >= block_count_) return false;
+  const std::uint64_t at = options_.first_byte + turn % block_count_ * queue_.options().block_bytes;
+  if (options_.kind == aio::IoKind::kRead)
+    slot.request.prepare_read(target_, at, slot.buffer);
+  else
+    slot.request.prepare_write(target_, at, slot.buffer);
+  queue_.submit(slot.request);
+  return true;
+}
+
+void DriveLoad::retire() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--active_ == 0) ended_.notify_all();
+}
+
+// Sleeps, or advances virtual time, until the deadline on the backend's clock or the end of `load`.
+void wait_until(aio::IoBackend& backend, std::int64_t deadline_ns, const DriveLoad& load) {
+  constexpr std::int64_t kNapNs = 5'000'000;
+  for (;;) {
+    const std::int64_t left_ns = deadline_ns - backend.clock().now_ns();
+    if (left_ns <= 0 || load.ended()) return;
+    if (backend.pump() == aio::PumpResult::kThreaded)
+      std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(left_ns, kNapNs)));
+  }
+}
+
 namespace {
 
 constexpr std::uint64_t kLeastFileBytes = 16 * kMiB;  // on the path with the largest part
@@ -45,12 +204,12 @@ Result<std::uint64_t> file_bytes(aio::FileSystem& files, const DriveProbeOptions
     const auto weight = static_cast<std::uint64_t>(weights[i]);
     size_bytes = std::min(size_bytes, free / kFreePart * all / weight);
     if (size_bytes < least) {
-      return Error(ErrorCode::kNoSpace,
-                   "measuring the drive of " + folder + " writes a scratch file of " +
-                       format_bytes(least * weight / all) + " to a quarter of what is free, and " +
-                       format_bytes(free) +
-                       " are free: free some space there, or give another folder in "
-                       "budget.nvme_paths");
+      return Error(
+          ErrorCode::kNoSpace,
+          "measuring the drive of " + folder + " writes a scratch file of " +
+              format_bytes(least * weight / all) +
+              " into at most a quarter of the free space, but only " + format_bytes(free) +
+              " are free: free some space there, or use another folder in budget.nvme_paths");
     }
   }
   return align_down(size_bytes, options.block_bytes);

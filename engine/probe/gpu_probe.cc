@@ -21,11 +21,13 @@
 #include <utility>
 #include <vector>
 
+#include "aio/machine_info.h"
+#include "aio/page_memory.h"
 #include "aio/pinned_pool.h"
+#include "engine/device/cuda_host_copies.h"
 #include "engine/device/gpu.h"
 #include "engine/device/torch_cuda.h"
 #include "engine/model/torch_types.h"
-#include "engine/probe/copy_overlap.h"
 #include "engine/probe/host_probe.h"
 #include "engine/probe/timed_passes.h"
 #include "offload/adamw/adamw_cuda.h"
@@ -72,28 +74,52 @@ double median_gpu_seconds(double seconds, const std::function<void()>& pass, Pas
   return median_of(std::move(passes));
 }
 
+// Pins pieces of host memory until all is pinned or one is refused.
+Result<PinTrial> try_pinning(std::uint64_t bytes) {
+  constexpr std::uint64_t kPieceBytes = 128 * kMiB;
+  PinTrial trial{.tried_bytes = static_cast<double>(bytes)};
+  std::vector<aio::PageMemory> pieces;
+  Status status;
+  for (std::uint64_t pinned = 0; pinned < bytes;) {
+    auto piece = aio::PageMemory::map(std::min(kPieceBytes, bytes - pinned), /*huge_pages=*/true);
+    if (!piece.ok()) {  // host memory is short, which says nothing about pinning
+      trial.tried_bytes = trial.pinned_bytes;
+      break;
+    }
+    const auto got = cuda_host_pinning().pin(piece->bytes(), HostPinning::OnRefusal::kSayNothing);
+    status = got.status();
+    if (!status.ok()) break;
+    pieces.push_back(*std::move(piece));
+    if (!*got) break;
+    pinned += pieces.back().size_bytes();
+    trial.pinned_bytes = static_cast<double>(std::min(pinned, bytes));
+  }
+  for (const aio::PageMemory& piece : pieces) cuda_host_pinning().unpin(piece.bytes());
+  SLUICE_RETURN_IF_ERROR(status);
+  return trial;
+}
+
 // One direction of the bus.
 class Lane {
  public:
-  Lane(cudaMemcpyKind kind, std::span<std::byte> host)
+  Lane(cudaMemcpyKind kind, std::span<std::byte> host, HostCopies::Buffer buffer)
       : kind_(kind),
         host_(host),
         device_(at::zeros({static_cast<std::int64_t>(host.size())},
                           at::TensorOptions().dtype(at::kByte).device(this_gpu()))),
-        stream_(c10::cuda::getStreamFromPool(true)) {}
+        stream_(c10::cuda::getStreamFromPool(true)),
+        copies_(stream_.stream(), buffer) {}
 
-  const CUDAStream& stream() const { return stream_; }
-
-  void enqueue(at::cuda::CUDAEvent& begin, int copies) {
+  void begin(at::cuda::CUDAEvent& begin) {
     begin.block(stream_);
     ends_.clear();
-    const bool in = kind_ == cudaMemcpyHostToDevice;
-    for (int i = 0; i < copies; ++i) {
-      C10_CUDA_CHECK(cudaMemcpyAsync(in ? device_.data_ptr() : host_.data(),
-                                     in ? host_.data() : device_.data_ptr(), host_.size(), kind_,
-                                     stream_.stream()));
-      ends_.emplace_back(cudaEventDefault).record(stream_);
-    }
+  }
+  Status copy() {
+    SLUICE_RETURN_IF_ERROR(kind_ == cudaMemcpyHostToDevice
+                               ? copies_.in(device_.data_ptr(), host_)
+                               : copies_.out(host_, device_.data_ptr()));
+    ends_.emplace_back(cudaEventDefault).record(stream_);
+    return {};
   }
 
   std::vector<double> ends_s(at::cuda::CUDAEvent& begin) {
@@ -108,6 +134,7 @@ class Lane {
   std::span<std::byte> host_;
   at::Tensor device_;
   CUDAStream stream_;
+  CudaHostCopies copies_;
   std::vector<at::cuda::CUDAEvent> ends_;
 };
 
@@ -117,35 +144,57 @@ std::vector<double> each_of(std::vector<double> ends_s) {
   return ends_s;
 }
 
-Result<offload::DuplexRates> measure_bus(std::uint64_t buffer_bytes, double seconds,
-                                         PassSpread* spread) {
-  aio::PinnedPool::Options options{
-      .buffer_bytes = buffer_bytes, .capacity = 2, .hook = cuda_pin_hook()};
+struct BusMeasurement {
+  std::uint64_t buffer_bytes = 0;
+  double seconds = 0;
+  bool pageable = false;         // the host's memory
+  PassSpread* spread = nullptr;  // may be null
+};
+
+Result<offload::DuplexRates> measure_bus(const BusMeasurement& how) {
+  aio::PinnedPool::Options options{.buffer_bytes = how.buffer_bytes, .capacity = 2};
+  if (!how.pageable) options.hook = cuda_pin_hook();
   SLUICE_ASSIGN_OR_RETURN(const auto pool, aio::PinnedPool::create(options));
   const aio::PinnedPool::Lease from = pool->acquire();
   const aio::PinnedPool::Lease to = pool->acquire();
-  Lane in(cudaMemcpyHostToDevice, from.bytes());
-  Lane out(cudaMemcpyDeviceToHost, to.bytes());
+  const auto buffer = how.pageable ? HostCopies::Buffer::kAlways : HostCopies::Buffer::kIfRefused;
+  Lane in(cudaMemcpyHostToDevice, from.bytes(), buffer);
+  Lane out(cudaMemcpyDeviceToHost, to.bytes(), buffer);
   at::cuda::CUDAEvent begin(cudaEventDefault);
   const auto bytes = static_cast<double>(from.bytes().size());
 
-  const auto alone = [&](Lane& lane) {
-    const auto run = [&](int copies) {
-      begin.record();
-      lane.enqueue(begin, copies);
-      const std::vector<double> ends_s = lane.ends_s(begin);
-      if (spread != nullptr) spread->add(each_of(ends_s));
-      return ends_s.back() / copies;
-    };
-    run(1);
-    return bytes / run(passes_within(seconds / 3, run(1), 2));
+  const auto run = [&](Lane& lane, int copies) -> Result<double> {
+    begin.record();
+    lane.begin(begin);
+    for (int i = 0; i < copies; ++i) SLUICE_RETURN_IF_ERROR(lane.copy());
+    const std::vector<double> ends_s = lane.ends_s(begin);
+    // Copies of pageable memory vary in a quiet machine too.
+    if (how.spread != nullptr && !how.pageable) how.spread->add(each_of(ends_s));
+    return ends_s.back() / copies;
   };
-  offload::DuplexRates rates{.in_bytes_per_s = alone(in), .out_bytes_per_s = alone(out)};
+  const auto alone = [&](Lane& lane) -> Result<double> {
+    SLUICE_RETURN_IF_ERROR(run(lane, 1).status());
+    SLUICE_ASSIGN_OR_RETURN(const double once_s, run(lane, 1));
+    SLUICE_ASSIGN_OR_RETURN(const double copy_s,
+                            run(lane, passes_within(how.seconds / 3, once_s, 2)));
+    return bytes / copy_s;
+  };
+  offload::DuplexRates rates;
+  SLUICE_ASSIGN_OR_RETURN(rates.in_bytes_per_s, alone(in));
+  SLUICE_ASSIGN_OR_RETURN(rates.out_bytes_per_s, alone(out));
 
-  const auto copies_of = [&](double rate) { return passes_within(seconds / 3, bytes / rate, 4); };
+  const auto copies_of = [&](double rate) {
+    return passes_within(how.seconds / 3, bytes / rate, 4);
+  };
+  const int ins = copies_of(rates.in_bytes_per_s);
+  const int outs = copies_of(rates.out_bytes_per_s);
   begin.record();
-  in.enqueue(begin, copies_of(rates.in_bytes_per_s));
-  out.enqueue(begin, copies_of(rates.out_bytes_per_s));
+  in.begin(begin);
+  out.begin(begin);
+  for (int i = 0; i < std::max(ins, outs); ++i) {  // in turns: a copy of pageable memory may wait
+    if (i < ins) SLUICE_RETURN_IF_ERROR(in.copy());
+    if (i < outs) SLUICE_RETURN_IF_ERROR(out.copy());
+  }
   const std::vector<double> in_ends = in.ends_s(begin);
   const std::vector<double> out_ends = out.ends_s(begin);
   const double both_s = std::min(in_ends.back(), out_ends.back());
@@ -247,7 +296,11 @@ Result<GpuSpeeds> measure_all(const GpuProbeOptions& options,
   tell(0);
   const std::uint64_t bus_bytes =
       std::min(options.bus_buffer_bytes, align_down(options.memory_limit_bytes / 2, 4 * kKiB));
-  SLUICE_ASSIGN_OR_RETURN(speeds.bus, measure_bus(bus_bytes, seconds, options.spread));
+  SLUICE_ASSIGN_OR_RETURN(speeds.pin, try_pinning(options.pin_trial_bytes));
+  SLUICE_ASSIGN_OR_RETURN(speeds.bus, measure_bus({.buffer_bytes = bus_bytes,
+                                                   .seconds = seconds,
+                                                   .pageable = speeds.pin.is_limited(),
+                                                   .spread = options.spread}));
   tell(1);
   speeds.copy_bytes_per_s = measure_copy(options, seconds);
   tell(2);
@@ -287,8 +340,9 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
   if (options.memory_limit_bytes < kLeastMemoryBytes) {
     return Error(ErrorCode::kOutOfMemory,
                  "measuring the GPU takes " + format_bytes(kLeastMemoryBytes) +
-                     " of its memory at least, and " + format_bytes(options.memory_limit_bytes) +
-                     " may be taken: raise budget.gpu_gib, or end what else uses the GPU");
+                     " of its memory or more, but only " +
+                     format_bytes(options.memory_limit_bytes) +
+                     " may be used: raise budget.gpu_gib, or stop other programs on the GPU");
   }
   try {
     return measure_all(options, on_progress);
@@ -296,7 +350,7 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
     return_gpu_memory();
     return Error(ErrorCode::kOutOfMemory,
                  "measuring the GPU takes " + format_bytes(options.memory_limit_bytes) +
-                     " of its memory, which another program seems to use: " +
+                     " of its memory, which another program seems to be using: " +
                      error.what_without_backtrace());
   } catch (const c10::Error& error) {
     return Error(ErrorCode::kInternal,
@@ -306,7 +360,12 @@ Result<GpuSpeeds> probe_gpu(const GpuProbeOptions& options,
 
 Result<offload::DuplexRates> probe_bus(double seconds) {
   try {
-    return measure_bus(GpuProbeOptions().bus_buffer_bytes, seconds, nullptr);
+    const GpuProbeOptions usual;
+    SLUICE_ASSIGN_OR_RETURN(
+        const PinTrial pin,
+        try_pinning(std::min(usual.pin_trial_bytes, aio::available_ram_bytes() / 16)));
+    return measure_bus(
+        {.buffer_bytes = usual.bus_buffer_bytes, .seconds = seconds, .pageable = pin.is_limited()});
   } catch (const c10::Error& error) {
     return Error(ErrorCode::kInternal,
                  std::string("measuring the bus failed: ") + error.what_without_backtrace());

@@ -7,7 +7,7 @@ namespace {
 
 Error no_cuda_code() {
   return Error(ErrorCode::kUnsupported,
-               "this build of Sluice has no CUDA code, so no GPU can be measured: install nvcc and "
+               "this build of Sluice has no CUDA code and cannot measure a GPU: install nvcc and "
                "run tools/setup again");
 }
 

@@ -7,6 +7,7 @@
 // Errors:  kOutOfMemory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "aio/executor.h"
@@ -16,6 +17,11 @@
 #include "offload/adamw/isa.h"
 
 namespace sluice::engine {
+
+// Reads `bytes` at `from` and writes them at `to` with non-temporal stores; each thread copies a
+// contiguous range. Both are 64-byte aligned, and `bytes` is a multiple of 64.
+void copy_past_caches(aio::Executor& executor, std::byte* to, const std::byte* from,
+                      std::uint64_t bytes);
 
 struct HostProbeOptions {
   offload::StateForm form;

@@ -27,10 +27,10 @@
 #include "engine/probe/drive_probe.h"
 #include "engine/probe/gpu_probe.h"
 #include "engine/probe/host_probe.h"
+#include "engine/probe/probe_report.h"
 #include "engine/probe/probe_subjects.h"
 #include "engine/probe/speeds_cache.h"
 #include "engine/probe/unit_timer.h"
-#include "engine/probe/weigh_paths.h"
 
 namespace sluice::engine {
 namespace {
@@ -237,6 +237,9 @@ class MachineProbe {
                             .type = offload::compute_type(types_.form.param)};
     const auto room = gpu_room(config_.budget, facts_);
     if (room) options.memory_limit_bytes = std::min(options.memory_limit_bytes, *room / 2);
+    const auto host = host_room(config_.budget, facts_);
+    options.pin_trial_bytes =
+        std::min(options.pin_trial_bytes, host.value_or(aio::available_ram_bytes()) / 4);
     SLUICE_ASSIGN_OR_RETURN(const auto found,
                             quietly<GpuSpeeds>("the GPU",
                                                {.what = "gpu",
@@ -247,6 +250,7 @@ class MachineProbe {
                                                  return probe_gpu(options, tell);
                                                }));
     report_.speeds.bus = found.speeds.bus;
+    report_.pin = found.speeds.pin;
     report_.speeds.gpu_copy_bytes_per_s = found.speeds.copy_bytes_per_s;
     report_.speeds.gpu_adamw_elements_per_s = found.speeds.adamw_elements_per_s;
     report_.speeds.gpu_matmul_flops_per_s = found.speeds.matmul_flops_per_s;
@@ -294,10 +298,11 @@ class MachineProbe {
                                                         : host_room(config_.budget, facts_)};
     const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
     if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
-      log::info("the units of this model are not timed, since that takes " + format_bytes(needed) +
-                (gpu_ ? " of the GPU, and " : " of RAM, and ") +
+      log::info("the units of this model are not timed, because that needs " +
+                format_bytes(needed) +
+                (gpu_ ? " of the GPU's memory, but only " : " of RAM, and ") +
                 format_bytes(*options.memory_limit_bytes) +
-                " may be taken; their times are estimated from operations");
+                " may be used; their times are estimated from their operations");
       report_.units =
           estimate_units(model.layout(), subject.pass, rates_for_estimates(config_, report_));
       report_.units_when = {.unix_s = options_.unix_s, .estimated = true};

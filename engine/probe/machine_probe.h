@@ -4,7 +4,7 @@
 // seconds; values in the cache file take none.
 //
 // A measurement that other work disturbed is repeated, within a bound. If that does not help, the
-// report says so, and the values are not cached (quiet_measurement.h).
+// report says so, and the values are not cached (timed_passes.h).
 //
 // Memory:  that of the parts (host_probe.h, drive_probe.h, gpu_probe.h, unit_timer.h), one after
 //          another, within the configuration's budget; freed before the return.
@@ -20,7 +20,7 @@
 #include "aio/result.h"
 #include "engine/config/config.h"
 #include "engine/probe/probe_report.h"
-#include "engine/probe/quiet_measurement.h"
+#include "engine/probe/timed_passes.h"
 
 namespace sluice::engine {
 
@@ -34,7 +34,7 @@ struct MachineProbeOptions {
   // Ranks on this host that will run at once, each with its own threads. Memory and cores are
   // measured with the threads of all ranks, units with those of one.
   int local_ranks = 1;
-  // For tests: see quiet_measurement.h; and the available cores (0: usable_cores()).
+  // For tests: see timed_passes.h; and the available cores (0: usable_cores()).
   ReadCpuUse cpu_use;
   double cores = 0;
   double most_spread = QuietMeasurement::kMostSpread;

@@ -52,11 +52,12 @@ std::string to_text(const std::vector<Measurement>& measurements) {
 Result<std::vector<Measurement>> parse_measurements(std::string_view text) {
   try {
     SLUICE_ASSIGN_OR_RETURN(const Json whole, read_json<Json>(text));
-    if (whole.at("format").get<std::string>() != kFormat) return corrupt("it has other content");
+    if (whole.at("format").get<std::string>() != kFormat)
+      return corrupt("its content is something else");
     const auto version = whole.at("version").get<std::int64_t>();
     if (version > kVersion)
-      return Error(ErrorCode::kNewerVersion, "it was written by a newer version of this program");
-    if (version != kVersion) return corrupt("it is of a version that does not exist");
+      return Error(ErrorCode::kNewerVersion, "it was written by a newer version of Sluice");
+    if (version != kVersion) return corrupt("its version does not exist");
     std::vector<Measurement> measurements;
     for (const Json& json : whole.at("measurements")) {
       SLUICE_ASSIGN_OR_RETURN(Measurement measurement, measurement_from(json));

@@ -1,10 +1,14 @@
 #include "engine/probe/probe_report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "aio/check.h"
 #include "aio/text.h"
+#include "aio/units.h"
 #include "engine/observe/text_table.h"
 #include "engine/probe/speed_values.h"
+#include "swap/stripe_weights.h"
 
 namespace sluice::engine {
 namespace {
@@ -51,7 +55,7 @@ void add_drives(std::vector<TextRow>& rows, const ProbeReport& report, std::int6
   const DirectionNames names{.in = "read", .out = "write"};
   for (const ProbedPath& path : report.paths) {
     rows.push_back({"NVMe, " + path.path +
-                    (path.sharers > 1 ? ", alone on a drive that has " +
+                    (path.sharers > 1 ? ", measured alone on a drive that has " +
                                             std::to_string(path.sharers) + " of the paths"
                                       : "")});
     add_duplex(rows, path.rates, names, age(path.when, now_unix_s));
@@ -60,15 +64,23 @@ void add_drives(std::vector<TextRow>& rows, const ProbeReport& report, std::int6
   std::vector<int> weights;
   weights.reserve(report.paths.size());
   for (const ProbedPath& path : report.paths) weights.push_back(path.weight);
-  rows.push_back({"NVMe, all paths together, stripes dealt " + swap::to_text(weights)});
+  rows.push_back({"NVMe, all paths together, stripes distributed " + swap::to_text(weights)});
   add_duplex(rows, report.speeds.drives, names, age(report.drives_when, now_unix_s));
+}
+
+std::string pinnable(const ProbeReport& report) {
+  return format_bytes(static_cast<std::uint64_t>(report.pin.pinned_bytes));
 }
 
 void add_gpu(std::vector<TextRow>& rows, const ProbeReport& report, std::int64_t now_unix_s) {
   if (report.gpu.empty()) return;
   const std::string when = age(report.gpu_when, now_unix_s);
   rows.push_back({report.gpu});
-  add_duplex(rows, report.speeds.bus, {.in = "host to GPU", .out = "GPU to host"}, when);
+  const std::string kind = report.pin.is_limited() ? ", pageable" : "";
+  add_duplex(rows, report.speeds.bus, {.in = "host to GPU" + kind, .out = "GPU to host" + kind},
+             when);
+  if (report.pin.is_limited())
+    rows.push_back({"  host memory that can be pinned", pinnable(report), when});
   rows.push_back({"  memory, copy", gb(report.speeds.gpu_copy_bytes_per_s), when});
   rows.push_back({"  AdamW", elements(report.speeds.gpu_adamw_elements_per_s), when});
   rows.push_back({"  matrix product",
@@ -111,7 +123,7 @@ namespace {
 std::string causes_text(const std::vector<std::string>& causes) {
   std::string text;
   for (std::string cause : causes) {
-    for (const std::string_view again : {"other work had ", " of the processor time"}) {
+    for (const std::string_view again : {"other work used ", " of the processor time"}) {
       const auto at = cause.find(again);
       if (!text.empty() && at != std::string::npos) cause.erase(at, again.size());
     }
@@ -126,15 +138,25 @@ std::string busy_warning(const ProbeReport& report) {
   std::string text;
   if (!report.disturbances.empty()) {
     text = "this machine was busy while it was measured (" + causes_text(report.disturbances) +
-           "): the plan may be far off, and the measurement is not kept" +
-           (report.of_a_series ? " for longer than this series of runs" : "");
+           "): the plan may be far off, and the measurement is not saved" +
+           (report.of_a_series ? " beyond this series of runs" : "");
   }
   if (!report.disturbed_before.empty()) {
     text += std::string(text.empty() ? "" : ". ") +
             "Earlier in this series of runs this machine was busy while it was measured (" +
-            joined(report.disturbed_before, ", ") + "): a plan made of that may be far off";
+            joined(report.disturbed_before, ", ") + "): a plan based on that may be far off";
   }
   return text;
+}
+
+std::string pinning_text(const ProbeReport& report) {
+  if (!report.pin.is_limited()) return "";
+  return "only " + pinnable(report) +
+         " of host memory can be pinned for the GPU, so the plan assumes copies of pageable "
+         "memory: " +
+         gb(report.speeds.bus.in_bytes_per_s) + " to the GPU and " +
+         gb(report.speeds.bus.out_bytes_per_s) +
+         " from it (see \"Pinned memory\" in docs/troubleshooting.md)";
 }
 
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s) {
@@ -171,6 +193,7 @@ std::string to_json(const ProbeReport& report) {
     json["gpu_speeds"] =
         with_values(when_json(report.gpu_when),
                     values_of(GpuSpeeds{.bus = speeds.bus,
+                                        .pin = report.pin,
                                         .copy_bytes_per_s = speeds.gpu_copy_bytes_per_s,
                                         .adamw_elements_per_s = speeds.gpu_adamw_elements_per_s,
                                         .matmul_flops_per_s = speeds.gpu_matmul_flops_per_s}));
@@ -186,6 +209,22 @@ std::string to_json(const ProbeReport& report) {
   json["units"] = with_values(when_json(report.units_when), values_of(report.units));
   json["units"]["of"] = report.units_of;
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+void count_sharers(const std::vector<std::string>& drives, std::vector<ProbedPath>& paths) {
+  SLUICE_CHECK(drives.size() == paths.size(), "each path lies on a drive");
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    paths[i].sharers = drives[i].empty()
+                           ? 1
+                           : static_cast<int>(std::count(drives.begin(), drives.end(), drives[i]));
+  }
+}
+
+void weigh_paths(const std::optional<std::vector<int>>& named, ProbeReport& report) {
+  std::vector<int> weights = named ? *named : swap::weights_by_speed(path_speeds(report));
+  if (weights.empty()) weights.assign(report.paths.size(), 1);
+  SLUICE_CHECK(weights.size() == report.paths.size(), "each path has a weight");
+  for (std::size_t i = 0; i < weights.size(); ++i) report.paths[i].weight = weights[i];
 }
 
 }  // namespace sluice::engine

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/probe/gpu_speeds.h"
 #include "engine/probe/measurement.h"
 #include "engine/probe/unit_times.h"
 #include "offload/planner/machine_speeds.h"
@@ -48,6 +50,7 @@ struct ProbeReport {
   std::string cpu;  // "AMD EPYC 9654, 64 threads"
   std::string gpu;  // empty: none is used
   offload::MachineSpeeds speeds;
+  PinTrial pin;  // of host memory, for the GPU
   ProbedWhen host_when;
   ProbedWhen gpu_when;
   std::vector<ProbedPath> paths;  // each measured alone; speeds.drives is for all together
@@ -73,9 +76,20 @@ std::vector<swap::PathSpeed> path_speeds(const ProbeReport& report);
 // not.
 std::string busy_warning(const ProbeReport& report);
 
+// A sentence that says that little host memory can be pinned for the GPU, and what the plan counts
+// with; empty if there is no limit.
+std::string pinning_text(const ProbeReport& report);
+
 // Aligned text for standard output; `now_unix_s` is needed for ages.
 std::string format_report(const ProbeReport& report, std::int64_t now_unix_s);
 // All values as one JSON object.
 std::string to_json(const ProbeReport& report);
+
+// Sets the sharers of each path, by its drive. A drive without a name has one path.
+void count_sharers(const std::vector<std::string>& drives, std::vector<ProbedPath>& paths);
+
+// Sets the weights of paths whose sharers are set: the configured weights (none: equal), or else by
+// each path's own speed.
+void weigh_paths(const std::optional<std::vector<int>>& named, ProbeReport& report);
 
 }  // namespace sluice::engine

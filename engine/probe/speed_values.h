@@ -33,6 +33,8 @@ template <typename Visit>
 void visit_values(GpuSpeeds& speeds, const Visit& visit) {
   visit_values(speeds.bus,
                [&](const char* name, double& value) { visit(std::string("bus_") + name, value); });
+  visit("pin_tried_bytes", speeds.pin.tried_bytes);
+  visit("pinned_bytes", speeds.pin.pinned_bytes);
   visit("copy_bytes_per_s", speeds.copy_bytes_per_s);
   visit("adamw_elements_per_s", speeds.adamw_elements_per_s);
   visit("matmul_flops_per_s", speeds.matmul_flops_per_s);

@@ -57,7 +57,7 @@ std::vector<Measurement> SpeedsCache::read() const {
   if (parsed.ok()) return std::move(*parsed);
   log::warning_once("speeds cache " + options_.path,
                     "the speeds kept in " + options_.path +
-                        " cannot be used, and are measured again: " + parsed.error().message());
+                        " cannot be used and are measured again: " + parsed.error().message());
   return {};
 }
 
@@ -84,8 +84,8 @@ void SpeedsCache::keep(Measurement measurement) {
     all.push_back(std::move(measurement));
   });
   if (!written.ok()) {
-    log::warning("what was measured could not be kept in " + options_.path +
-                 ", and will be measured again: " + written.error().message());
+    log::warning("the measured speeds could not be saved in " + options_.path +
+                 " and will be measured again: " + written.error().message());
   }
 }
 

@@ -219,12 +219,11 @@ Result<UnitTimes> time_units(const Model& model, const UnitTimerOptions& options
                              const std::function<void(double)>& on_progress) {
   const std::uint64_t needed = unit_timer_bytes(model.layout(), options);
   if (options.memory_limit_bytes && needed > *options.memory_limit_bytes) {
-    return Error(ErrorCode::kOutOfMemory, "timing one micro-batch of this model takes " +
-                                              format_bytes(needed) + " of memory, and " +
-                                              format_bytes(*options.memory_limit_bytes) +
-                                              " may be taken: lower "
-                                              "train_micro_batch_size_per_gpu, or raise the "
-                                              "budget (budget.gpu_gib, budget.cpu_gib)");
+    return Error(ErrorCode::kOutOfMemory,
+                 "timing one micro-batch of this model takes " + format_bytes(needed) +
+                     " of memory, but only " + format_bytes(*options.memory_limit_bytes) +
+                     " may be used: lower train_micro_batch_size_per_gpu, or raise the budget "
+                     "(budget.gpu_gib, budget.cpu_gib)");
   }
   UnitTimes times(model.layout());
   UnitTimer timer(model, options);

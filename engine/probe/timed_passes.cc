@@ -1,4 +1,4 @@
-#include "engine/probe/quiet_measurement.h"
+#include "engine/probe/timed_passes.h"
 
 #include <sys/resource.h>
 
@@ -56,8 +56,9 @@ std::string cores_text(double cores) { return decimals(cores, cores == std::floo
 
 std::string crowding(int threads, double cores) {
   if (threads <= std::ceil(cores)) return {};
-  return "this run has more threads than cores, which wait for each other: run.cpu_threads is " +
-         std::to_string(threads) + ", and affinity and quotas leave this process " +
+  return "this run has more threads than cores, so threads wait for each other: run.cpu_threads "
+         "is " +
+         std::to_string(threads) + ", and CPU affinity and quotas allow this process " +
          cores_text(cores);
 }
 
@@ -77,11 +78,11 @@ double lost_share(const CpuUse& before, const CpuUse& after, MeasuredWork work, 
 
 std::string QuietMeasurement::disturbance() const {
   if (disturbance_.lost_share > kMostLost) {
-    return "other work had " + std::to_string(std::lround(100 * disturbance_.lost_share)) +
+    return "other work used " + std::to_string(std::lround(100 * disturbance_.lost_share)) +
            "% of the processor time";
   }
   if (disturbance_.spread > 1)
-    return "its repeats differ by a factor of " +
+    return "repeated measurements differ by a factor of " +
            decimals(disturbance_.spread * options_.most_spread, 1);
   return {};
 }
