@@ -33,6 +33,6 @@ Status check_json_bounds(std::string_view json) {
   return {};
 }
 
-Error not_json() { return Error(ErrorCode::kCorrupt, "it is not JSON (cut short or damaged)"); }
+Error not_json() { return Error(ErrorCode::kCorrupt, "it is not JSON (truncated or damaged)"); }
 
 }  // namespace sluice

@@ -37,8 +37,8 @@ Status reserve(FileSystem& files, File& file, std::uint64_t size_bytes, bool pre
     }
     if (allocated.error().code() != ErrorCode::kUnsupported) return allocated;
     log::info_once("no-fallocate", file.path() +
-                                       " lies on a file system that cannot reserve space: a full "
-                                       "disk would show only when it is written");
+                                       " is on a file system that cannot reserve space: a full "
+                                       "disk will be noticed only when it is written");
   }
   return file.truncate(padded);
 }

@@ -182,8 +182,8 @@ void IoWatchdog::judge(Hang& hang, const std::optional<Seen>& seen) const {
   if (told.empty()) return;
   hang = {.since_ns = seen->since_ns, .next_report_ns = 2 * age_ns, .told = std::move(told)};
   options_.report(seen->who + in_seconds(age_ns) + ": " + hang.told +
-                  ". Nothing is lost yet, and work resumes when it answers; the kernel's log "
-                  "(dmesg) says what is wrong with it");
+                  ". Nothing is lost yet, and work resumes when it answers; see the kernel's log "
+                  "(dmesg) for the cause");
 }
 
 }  // namespace sluice::aio

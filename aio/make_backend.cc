@@ -15,10 +15,9 @@ Result<std::unique_ptr<IoBackend>> make_posix(const BackendOptions& options) {
   const int wanted = options.threads * options.queue_depth;
   const int threads = std::min(wanted, PosixBackend::kMaxThreads);
   if (threads < wanted) {
-    log::info_once("posix-depth",
-                   "the POSIX backend runs " + std::to_string(threads) +
-                       " threads, so that is the queue depth the drive sees instead of " +
-                       std::to_string(wanted));
+    log::info_once("posix-depth", "the POSIX backend runs " + std::to_string(threads) +
+                                      " threads, so the drive's queue depth is that instead of " +
+                                      std::to_string(wanted));
   }
   SLUICE_ASSIGN_OR_RETURN(auto backend, PosixBackend::create({.threads = threads}));
   return std::unique_ptr<IoBackend>(std::move(backend));
@@ -39,7 +38,7 @@ Result<BackendKind> parse_backend_kind(std::string_view text) {
   if (text == "uring") return BackendKind::kUring;
   if (text == "posix") return BackendKind::kPosix;
   return Error(ErrorCode::kInvalidArgument,
-               "\"" + std::string(text) + "\" is no IO backend: choose auto, uring or posix");
+               "\"" + std::string(text) + "\" is not an IO backend: choose auto, uring or posix");
 }
 
 Result<std::unique_ptr<IoBackend>> make_backend(const BackendOptions& options) {
@@ -60,7 +59,7 @@ Result<std::unique_ptr<IoBackend>> make_backend(const BackendOptions& options) {
     return std::move(uring).error().with_suffix(
         "; the backends auto and posix work without io_uring");
   }
-  log::info_once("no-uring", uring.error().message() + "; POSIX threads serve instead");
+  log::info_once("no-uring", uring.error().message() + "; POSIX threads are used instead");
   return make_posix(options);
 }
 

@@ -35,8 +35,7 @@ Error missing(FileSystem& files, const std::string& what, const std::string& pat
             " (" + mount.device + ", " + mount.file_system + ")";
   }
   return Error(ErrorCode::kNotFound,
-               text +
-                   ". Mount the drive that is meant, or, to use that file system, run: mkdir -p " +
+               text + ". Mount the intended drive, or, to use that file system, run: mkdir -p " +
                    shell_word(path));
 }
 
@@ -57,13 +56,13 @@ Status require_mounted(const std::string& what, const std::string& path, const s
   };
   const std::string point = unmounted_point(fstab, mounts, there, is_a_drive);
   if (point.empty()) return {};
-  return Error(ErrorCode::kNotFound,
-               what + ": " + path + " is a folder on the file system mounted at " +
-                   mount_info(there).mount_point + ", because the drive that /etc/fstab has for " +
-                   point + " is not mounted. Run: mount " + shell_word(point) +
-                   ". If the folder itself is meant, mark that line noauto, or name a folder that "
-                   "is not below " +
-                   point);
+  return Error(
+      ErrorCode::kNotFound,
+      what + ": " + path + " is a folder on the file system mounted at " +
+          mount_info(there).mount_point + ", because the drive that /etc/fstab lists for " + point +
+          " is not mounted. Run: mount " + shell_word(point) +
+          ". To use the folder itself, mark that line noauto, or name a folder that is not below " +
+          point);
 }
 
 Status require_folder(FileSystem& files, const std::string& what, const std::string& path) {
@@ -72,7 +71,7 @@ Status require_folder(FileSystem& files, const std::string& what, const std::str
   const Error& error = names.error();
   if (error.error_number() == ENOTDIR) {
     return Error(ErrorCode::kInvalidArgument,
-                 what + ": " + path + " is not a folder, or lies below a file");
+                 what + ": " + path + " is not a folder, or is below a file");
   }
   if (error.code() == ErrorCode::kNotFound) return missing(files, what, path);
   if (error.code() == ErrorCode::kPermission) return {};  // perhaps usable, though not listable

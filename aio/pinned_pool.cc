@@ -74,8 +74,9 @@ Result<std::unique_ptr<PinnedPool>> PinnedPool::create(const Options& options) {
   if (options.lock != MemoryLock::kNone) {
     pool->locked_ = ::mlock(pool->memory_.data(), pool->memory_.size_bytes()) == 0;
     if (!pool->locked_) {
-      log::info_once("mlock", memlock_advice(pool->memory_.size_bytes()) +
-                                  "; they are used unlocked, so the system may swap them out");
+      log::info_once("mlock",
+                     memlock_advice(pool->memory_.size_bytes()) +
+                         "; they are used without a lock, so the system may swap them out");
     }
   }
   if (options.hook.pin) {

@@ -53,7 +53,7 @@ Result<std::unique_ptr<PosixBackend>> PosixBackend::create(const Options& option
   } catch (const std::system_error& error) {
     return Error(ErrorCode::kOutOfMemory, "could not start " + std::to_string(options.threads) +
                                               " IO threads (" + error.what() +
-                                              "): raise ulimit -u, or ask for fewer");
+                                              "): raise ulimit -u, or use fewer");
   }
   return backend;
 }

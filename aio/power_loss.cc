@@ -14,7 +14,7 @@ constexpr std::uint64_t kAfterAll = UINT64_MAX;
 
 }  // namespace
 
-PowerDice::PowerDice(PowerLoss policy, std::uint64_t seed, Scene scene)
+PowerLossModel::PowerLossModel(PowerLoss policy, std::uint64_t seed, Scene scene)
     : policy_(policy), seed_(seed), last_write_(scene.last_write) {
   SplitMix random(seed_);
   std::vector<std::uint64_t>& metadata = scene.metadata;
@@ -26,7 +26,7 @@ PowerDice::PowerDice(PowerLoss policy, std::uint64_t seed, Scene scene)
   metadata_chance_ = kChances[random.below(4)];
 }
 
-bool PowerDice::metadata_survives(std::uint64_t sequence) const {
+bool PowerLossModel::metadata_survives(std::uint64_t sequence) const {
   switch (policy_) {
     case PowerLoss::kOrdered:
       return sequence < ordered_end_;
@@ -41,7 +41,8 @@ bool PowerDice::metadata_survives(std::uint64_t sequence) const {
   return true;
 }
 
-std::vector<PowerDice::Range> PowerDice::landing(std::uint64_t sequence, Range write) const {
+std::vector<PowerLossModel::Range> PowerLossModel::landing(std::uint64_t sequence,
+                                                           Range write) const {
   switch (policy_) {
     case PowerLoss::kDropUnsynced:
       return {};
@@ -65,8 +66,8 @@ std::vector<PowerDice::Range> PowerDice::landing(std::uint64_t sequence, Range w
 }
 
 // `surely`: if the write has two or more sectors, at least one survives and at least one does not.
-std::vector<PowerDice::Range> PowerDice::torn(std::uint64_t sequence, Range write,
-                                              bool surely) const {
+std::vector<PowerLossModel::Range> PowerLossModel::torn(std::uint64_t sequence, Range write,
+                                                        bool surely) const {
   SplitMix random(seed_ + 1, sequence);
   const std::uint64_t first = write.begin_bytes / kTearBytes;
   const std::uint64_t count = (write.end_bytes + kTearBytes - 1) / kTearBytes - first;

@@ -23,13 +23,13 @@ enum class PowerLoss : std::uint8_t {
 
 // The decisions of one power loss. They depend only on the seed and each operation's sequence
 // number, not on the order of the calls.
-class PowerDice {
+class PowerLossModel {
  public:
   struct Scene {
     std::vector<std::uint64_t> metadata;  // sequence numbers of pending operations, in any order
     std::uint64_t last_write = 0;         // the newest write's sequence number
   };
-  PowerDice(PowerLoss policy, std::uint64_t seed, Scene scene);
+  PowerLossModel(PowerLoss policy, std::uint64_t seed, Scene scene);
 
   bool metadata_survives(std::uint64_t sequence) const;
 

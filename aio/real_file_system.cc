@@ -33,8 +33,7 @@ namespace {
 constexpr std::uint32_t kSectorBytes = 4096;
 
 constexpr std::string_view kThroughALink =
-    "it is a link, and no file is written through one: remove it, or put the file that it leads to "
-    "in its place";
+    "it is a link, and Sluice writes no file through links: remove it, or replace it by its target";
 
 class RealFile final : public File {
  public:
@@ -97,10 +96,11 @@ Status check_kind(int descriptor, const std::string& path) {
     return Error::from_errno(errno, {.operation = "stat", .path = path});
   if (S_ISDIR(info.st_mode)) return Error::from_errno(EISDIR, {.operation = "open", .path = path});
   if (!S_ISREG(info.st_mode) && !S_ISBLK(info.st_mode))
-    return Error(ErrorCode::kInvalidArgument,
-                 path + " is " +
-                     (S_ISFIFO(info.st_mode) ? "a pipe, not a file: save its content to one first"
-                                             : "not a regular file"));
+    return Error(
+        ErrorCode::kInvalidArgument,
+        path + " is " +
+            (S_ISFIFO(info.st_mode) ? "a pipe, not a file: save its content to a file first"
+                                    : "not a regular file"));
   // With O_NONBLOCK, io_uring would return EAGAIN instead of waiting for the drive.
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags & ~O_NONBLOCK) != 0)
@@ -129,7 +129,7 @@ constexpr int kLockAttempts = 100;
 
 Error lock_failed(int error_number, const std::string& path) {
   std::string_view advice;
-  if (error_number == EWOULDBLOCK) advice = "another process, or this one, holds it";
+  if (error_number == EWOULDBLOCK) advice = "another process, or this one, has locked it";
   if (error_number == ELOOP) advice = kThroughALink;
   if (error_number == ENOLCK || error_number == ENOSYS || error_number == EOPNOTSUPP) {
     advice = "its file system or the kernel refuses flock; choose a path on a local drive";
@@ -185,7 +185,7 @@ Alignment make_direct(int descriptor, const std::string& path) {
                    path + " " + why + ": its file system is used through the page cache");
     return Alignment{};
   };
-  if (file_is_memory(descriptor)) return buffered("lies in memory");
+  if (file_is_memory(descriptor)) return buffered("is in memory");
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return buffered("refuses O_DIRECT");
 
@@ -202,7 +202,7 @@ Alignment make_direct(int descriptor, const std::string& path) {
       // OpenZFS requires whole records, often 1 MiB: unaligned ends would cost more than the page
       // cache does.
       ::fcntl(descriptor, F_SETFL, flags);
-      return buffered("takes direct transfers only in multiples of more than 128K");
+      return buffered("supports direct transfers only in multiples of more than 128K");
     }
     alignment.offset_bytes = std::max(kSectorBytes, info.stx_dio_offset_align);
     alignment.memory_bytes = std::max<std::uint32_t>(1, info.stx_dio_mem_align);

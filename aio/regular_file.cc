@@ -125,10 +125,9 @@ Result<OwnedDescriptor> open_itself(const std::string& path, int flags) {
                                             : std::move(file);
   }
   if (error_number == ELOOP && is_link_at(path))
-    return Error(ErrorCode::kInvalidArgument,
-                 path +
-                     " is a link, and no file is opened through one: remove it, or put the file "
-                     "that it leads to in its place");
+    return Error(ErrorCode::kInvalidArgument, path +
+                                                  " is a link, and Sluice opens no file through "
+                                                  "links: remove it, or replace it by its target");
   return open_failed(error_number, path, flags);
 }
 
@@ -153,8 +152,8 @@ Result<OwnedDescriptor> open_inside(const std::string& path) {
   if ((error_number == EXDEV || error_number == ELOOP) && is_link_at(path))
     return Error(ErrorCode::kInvalidArgument,
                  path + (error_number == EXDEV
-                             ? " is a link that leads out of the run's folder: it is not read"
-                             : " is a link that is not followed"));
+                             ? " is a link to a file outside of the run's folder: it is not read"
+                             : " is a link, which is not followed"));
   return open_failed(error_number, path, O_RDONLY);
 }
 

@@ -50,7 +50,7 @@ std::string_view default_advice(int error_number) {
     case ENOSPC:
       return "free some space there, or choose another path";
     case EDQUOT:
-      return "the quota of this user is used up there";
+      return "this user's quota is used up there";
     case EFBIG:
       return "the file would exceed the size limit: raise ulimit -f, or choose another file system";
     case EROFS:
@@ -59,10 +59,10 @@ std::string_view default_advice(int error_number) {
     case EPERM:
       return "check the permissions of the path and its folders";
     case EIO:
-      return "the drive failed the operation; look at dmesg and the drive's health";
+      return "the drive failed the operation; check dmesg and the drive's health";
     case ENOTRECOVERABLE:  // for operations that a ring can no longer submit
-      return "io_uring stopped working, as an earlier message says; the posix backend does without "
-             "it";
+      return "io_uring stopped working, as an earlier message says; the posix backend works "
+             "without it";
     default:
       return {};
   }

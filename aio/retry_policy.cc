@@ -71,8 +71,8 @@ Error transfer_error(const IoOp& op, std::int64_t result, int retries) {
     Error error = op.kind == IoKind::kSync
                       ? Error::from_errno(static_cast<int>(-result),
                                           {.operation = where.operation, .path = where.path},
-                                          "what was written since the last sync may be lost; "
-                                          "look at dmesg and the drive's health")
+                                          "data written since the last sync may be lost; check "
+                                          "dmesg and the drive's health")
                       : Error::from_errno(static_cast<int>(-result), where);
     return std::move(error).with_suffix(tries);
   }
@@ -83,7 +83,7 @@ Error transfer_error(const IoOp& op, std::int64_t result, int retries) {
                std::string(where.operation) + " of " + std::to_string(where.length_bytes) +
                    " bytes at offset " + std::to_string(where.offset_bytes) + " in " +
                    std::string(where.path) +
-                   (ended ? " found the end of the file: it was cut short by something else"
+                   (ended ? " reached the end of the file: something else truncated it"
                           : " made no progress") +
                    tries);
 }

@@ -215,9 +215,9 @@ void SimDrive::power_loss(PowerLoss policy, std::uint64_t seed) {
       }
     }
   }
-  PowerDice::Scene scene{.metadata = {}, .last_write = last_write_};
+  PowerLossModel::Scene scene{.metadata = {}, .last_write = last_write_};
   files_.list_pending_metadata(scene.metadata);
-  files_.lose_power(PowerDice(policy, seed, std::move(scene)));
+  files_.lose_power(PowerLossModel(policy, seed, std::move(scene)));
 
   waiting_.clear();
   pipes_ = {};

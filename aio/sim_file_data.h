@@ -9,17 +9,59 @@
 // Threads: the drive's thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "aio/extent_set.h"
 #include "aio/power_loss.h"
-#include "aio/sparse_pages.h"
 
 namespace sluice::aio {
+
+// SparsePages: a file's bytes in memory; bytes that were never written cost nothing.
+//
+// Copies share their pages until one of them is written. So a simulated drive can hold the present
+// and the durable content of a file for little more than the cost of one. Holes read as zeros, and
+// zeros written into a hole do not fill it.
+class SparsePages {
+ public:
+  static constexpr std::uint64_t kPageBytes = 64 << 10;
+
+  void write(std::uint64_t offset_bytes, std::span<const std::byte> data);
+  void read(std::uint64_t offset_bytes, std::span<std::byte> out) const;
+  // Makes everything from `offset_bytes` on a hole.
+  void erase_from(std::uint64_t offset_bytes);
+
+ private:
+  using Page = std::array<std::byte, kPageBytes>;
+  Page& writable_page(std::uint64_t number);
+
+  std::map<std::uint64_t, std::shared_ptr<Page>> pages_;
+};
+
+// ExtentSet: the bytes of a file that have disk space, as disjoint ranges of whole 4096-byte
+// blocks.
+//
+// Adjacent ranges merge, so a file that was allocated in one piece is one entry, however large.
+class ExtentSet {
+ public:
+  static constexpr std::uint64_t kBlockBytes = 4096;
+
+  // The bytes that add() of the same range would add.
+  std::uint64_t missing_bytes(std::uint64_t begin_bytes, std::uint64_t end_bytes) const;
+  void add(std::uint64_t begin_bytes, std::uint64_t end_bytes);
+  // Removes every block that is entirely beyond `end_bytes`.
+  void cut(std::uint64_t end_bytes);
+  std::uint64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> ends_;  // begin -> end
+  std::uint64_t total_bytes_ = 0;
+};
 
 class SimFileData {
  public:
@@ -55,7 +97,7 @@ class SimFileData {
   std::uint64_t unsynced_bytes() const { return unsynced_bytes_; }
 
   // Sets the present and the durable view to what survives by the random choices.
-  void lose_power(const PowerDice& dice);
+  void lose_power(const PowerLossModel& model);
 
   // A file takes space on the drive while it has a name or is open.
   bool linked = false;
@@ -72,7 +114,7 @@ class SimFileData {
   };
   void change(Change change);
   static void apply(const Change& change, State& state);
-  static void apply_part(const Change& write, PowerDice::Range part, State& state);
+  static void apply_part(const Change& write, PowerLossModel::Range part, State& state);
   void make_oldest_durable();
 
   const Options options_;

@@ -253,17 +253,17 @@ std::uint64_t SimFileSystem::unsynced_bytes() const {
   return total;
 }
 
-void SimFileSystem::lose_power(const PowerDice& dice) {
+void SimFileSystem::lose_power(const PowerLossModel& model) {
   powered_ = false;
   ++power_epoch_;
   locked_.clear();
   const auto files = names_.all_files();
-  names_.lose_power(dice);
+  names_.lose_power(model);
   used_bytes_ = 0;
   for (const auto& file : files) {
     file->handles = 0;
     if (!file->linked) continue;
-    file->lose_power(dice);
+    file->lose_power(model);
     used_bytes_ += file->present().space.total_bytes();
   }
 }

@@ -102,7 +102,7 @@ class SimFileSystem final : public FileSystem {
   bool take_space(SimFileData& content, std::uint64_t begin_bytes, std::uint64_t end_bytes);
   void list_pending_metadata(std::vector<std::uint64_t>& into) const;
   std::uint64_t unsynced_bytes() const;
-  void lose_power(const PowerDice& dice);
+  void lose_power(const PowerLossModel& model);
   void restore_power() { powered_ = true; }
   bool powered() const { return powered_; }
   const SimNames& names() const { return names_; }

@@ -216,14 +216,14 @@ std::vector<std::shared_ptr<SimFileData>> SimNames::all_files() const {
   return files;
 }
 
-void SimNames::lose_power(const PowerDice& dice) {
+void SimNames::lose_power(const PowerLossModel& model) {
   const std::vector<NodePtr> before = all_nodes();
   std::set<std::uint64_t> lost;
   for (const Operation& operation : pending_) {
     const bool possible =
         std::none_of(operation.needs.begin(), operation.needs.end(),
                      [&](std::uint64_t sequence) { return lost.contains(sequence); });
-    if (possible && dice.metadata_survives(operation.sequence)) {
+    if (possible && model.metadata_survives(operation.sequence)) {
       apply(operation, View::kDurable);
     } else {
       lost.insert(operation.sequence);

@@ -65,7 +65,7 @@ class SimNames {
   // Every file that has a name now, or may have one after a power loss.
   std::vector<std::shared_ptr<SimFileData>> all_files() const;
   // Sets the present and the durable names to what survives by the random choices.
-  void lose_power(const PowerDice& dice);
+  void lose_power(const PowerLossModel& model);
 
  private:
   struct Place {  // a name in a folder

@@ -142,10 +142,10 @@ Result<std::unique_ptr<StripedFile>> StripedFile::open(IoQueue& queue,
       return std::move(file).error();
     }
     if ((*file)->size_bytes() < striped->file_bytes_[i]) {
-      return Error(ErrorCode::kCorrupt, paths[i] + " has " + std::to_string((*file)->size_bytes()) +
-                                            " bytes and should have " +
-                                            std::to_string(striped->file_bytes_[i]) +
-                                            ": it belongs to another striped set, or was cut");
+      return Error(ErrorCode::kCorrupt,
+                   paths[i] + " has " + std::to_string((*file)->size_bytes()) +
+                       " bytes, but should have " + std::to_string(striped->file_bytes_[i]) +
+                       ": it belongs to another striped set, or was truncated");
     }
     striped->raw_files_.push_back(&(*file)->file());
     striped->files_.push_back(std::move(*file));

@@ -27,7 +27,8 @@ std::string why_unregistered(int error_number) {
            (limited ? "the memlock limit is " + format_bytes(limit.rlim_cur) +
                           ", and each IO thread's ring counts them once"
                     : "the kernel is short of memory") +
-           "): transfers cost a little more CPU time; raise it with ulimit -l or LimitMEMLOCK";
+           "): transfers take a little more CPU time; raise the limit with ulimit -l or "
+           "LimitMEMLOCK";
   }
   return text + Error::from_errno(error_number, {.operation = "registration"}).message() + ")";
 }
@@ -83,16 +84,16 @@ void UringBackend::attach(File& file) {
   const auto* free = std::find(file_slot_used_.begin(), file_slot_used_.end(), false);
   if (free == file_slot_used_.end()) {
     log::info_once("file-slots", "more than " + std::to_string(kFileSlots) +
-                                     " files are open: further ones are used unregistered");
+                                     " files are open: further files are not registered");
     return;
   }
   const auto slot = static_cast<unsigned>(free - file_slot_used_.begin());
   for (std::size_t i = 0; i < rings_.size(); ++i) {
     if (rings_[i]->has_file_slots() && rings_[i]->set_file(slot, file.descriptor()) == 0) continue;
     while (i-- > 0) rings_[i]->set_file(slot, -1);
-    log::info_once("file-registration",
-                   "io_uring refuses to register files here: transfers cost a "
-                   "little more CPU time");
+    log::info_once(
+        "file-registration",
+        "io_uring refuses to register files here: transfers take a little more CPU time");
     return;
   }
   file_slot_used_[slot] = true;

@@ -17,32 +17,23 @@ using offload::GradType;
 using offload::ParamForm;
 
 constexpr const char* kDescription =
-    "Measures the CPU AdamW kernels: parameters a second, and the memory traffic that the\n"
-    "algorithm needs against the machine's own copy bandwidth, in alternation. With --cast, the\n"
-    "gradient's cast with its sum of squares instead.\n"
-    "\n"
-    "K, M, G in --elements are powers of 1024; GB/s is 10^9 bytes a second, read + written.";
+    "Measures the CPU AdamW kernels: parameters per second, and the memory traffic that "
+    "the\nalgorithm needs compared with the machine's copy bandwidth, measured alternately. With "
+    "--cast,\nthe gradient's cast with its sum of squares instead.\n\nK, M, G in --elements are "
+    "powers of 1024; GB/s is 10^9 bytes per second, read + written.";
 
 constexpr const char* kExamples =
-    "Bytes moved per parameter (read + written): gradient 4 or 2, master, m and v 8 each, a\n"
-    "16-bit copy 2 more. fp32 gradient: 28; 16-bit gradient: 26. With --moments bf16 m and v are\n"
-    "4 each: 18 with a 16-bit gradient.\n"
-    "\n"
-    "--cast reads 4 bytes an element and writes 2, or none. A copy is the wrong limit for it: "
-    "reads\n"
-    "wait for the memory and stores around the caches do not, so a copy, half of it stores, moves\n"
-    "more bytes than a pass that mostly reads can. So it is also measured by its like, which\n"
-    "computes nothing: two bytes read for each one written (\"halve\"), or only reads (\"read\").\n"
-    "\n"
-    "Examples:\n"
-    "  adam_bench --grad bf16 --master split\n"
-    "      what bf16 training runs: 26 bytes a parameter\n"
-    "  adam_bench --grad fp16 --master fp32 --copy-out fp16 --threads 1 --isa avx2 --json "
-    "out.json\n"
-    "  adam_bench --cast bf16\n"
-    "      the gradient's path from the backward pass to the optimizer: 6 bytes an element\n"
-    "\n"
-    "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options; 130 Ctrl-C.";
+    "Bytes moved per parameter (read + written): gradient 4 or 2, master, m and v 8 each, "
+    "a\n16-bit copy 2 more. fp32 gradient: 28; 16-bit gradient: 26. With --moments bf16 m and v "
+    "are\n4 each: 18 with a 16-bit gradient.\n\n--cast reads 4 bytes per element and writes 2, or "
+    "none. A copy is not the right limit for it:\nreads wait for the memory but stores that bypass "
+    "the caches do not, so a copy moves more bytes\nthan a pass that mostly reads. It is therefore "
+    "also compared with passes that compute nothing:\ntwo bytes read for each one written "
+    "(\"halve\"), or only reads (\"read\").\n\nExamples:\n  adam_bench --grad bf16 --master "
+    "split\n      as in bf16 training: 26 bytes per parameter\n  adam_bench --grad fp16 --master "
+    "fp32 --copy-out fp16 --threads 1 --isa avx2 --json out.json\n  adam_bench --cast bf16\n      "
+    "the gradient's path from the backward pass to the optimizer: 6 bytes per element\n\nExit "
+    "codes: 0 done; 1 a bug; 2 a mistake in the options; 130 Ctrl-C.";
 
 // An empty optional: not given.
 struct AdamArguments {
@@ -88,7 +79,7 @@ Result<ParamForm> form_of(const std::string& master, const std::string& copy_out
   if (master == "split") {
     if (copy_out == "none") return ParamForm::kSplit;
     return wrong("--copy-out", copy_out,
-                 "none with --master split, which holds the bf16 parameter already");
+                 "none with --master split, which already contains the bf16 parameter");
   }
   return copy_out == "fp16" ? ParamForm::kFp32AndFp16 : ParamForm::kFp32;
 }
@@ -98,7 +89,7 @@ Status parse_kernel(const AdamArguments& arguments, AdamBenchOptions& options) {
     for (const auto& [name, value] :
          {std::pair("--grad", &arguments.grad), std::pair("--master", &arguments.master),
           std::pair("--copy-out", &arguments.copy_out), std::pair("--moments", &arguments.moments)})
-      if (*value) return wrong(name, **value, "left out with --cast, which measures no AdamW");
+      if (*value) return wrong(name, **value, "left out with --cast, which does not measure AdamW");
     options.kernel = BenchKernel::kCast;
     options.grad_name = *arguments.cast;
     SLUICE_ASSIGN_OR_RETURN(options.grad, type_of("--cast", options.grad_name, "none"));
@@ -184,12 +175,12 @@ Result<std::optional<AdamBenchOptions>> parse_adam_command_line(int argc, const 
   add("--moments", to.moments, "TYPE", "both moments: fp32 or bf16 [fp32]");
   add("--copy-out", to.copy_out, "TYPE", "16-bit copy of an fp32 master: none, fp16 [none]");
   add("--cast", to.cast, "TYPE", "no AdamW: the fp32 gradient's cast to bf16, fp16 or none");
-  add("--threads", to.threads, "N", "[the cores this process may use]");
+  add("--threads", to.threads, "N", "number of threads [the cores this process may use]");
   add("--isa", to.isa, "NAME", "auto, scalar, avx2 or avx512 [auto]");
   add("--stagger", to.stagger, "N", "array k begins k x N cache lines after a page [0]");
-  add("--seconds", to.seconds, "S", "of one measurement [1]");
+  add("--seconds", to.seconds, "S", "seconds per measurement [1]");
   add("--runs", to.runs, "N", "measurements of each kind; medians are shown [5]");
-  add("--json", to.json, "FILE", "write all numbers there; -: standard output");
+  add("--json", to.json, "FILE", "write all numbers to this file; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<AdamBenchOptions>();
   SLUICE_ASSIGN_OR_RETURN(AdamBenchOptions options, parse(to));

@@ -63,4 +63,8 @@ Result<AioOptions> parse_options(const AioArguments& arguments);
 // `notes` gets sentences that the user should read.
 Status check_places(aio::FileSystem& files, AioOptions& options, std::vector<std::string>& notes);
 
+// Reads aio_bench's command line. nullopt: help or version was requested and printed.
+// kInvalidArgument: one sentence.
+Result<std::optional<AioOptions>> parse_command_line(int argc, const char* const* argv);
+
 }  // namespace sluice::bench

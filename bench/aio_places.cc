@@ -23,7 +23,7 @@ std::string reason_of(int error_number, const char* wanted) {
   if (error_number == ENOENT) return std::string("there is no such ") + wanted;
   if (error_number == ENOTDIR) return "a part of the path is a file, not a folder";
   if (error_number == EACCES || error_number == EPERM) return "no permission";
-  if (error_number == EROFS) return "lies on a read-only file system";
+  if (error_number == EROFS) return "is on a read-only file system";
   const char* text = strerrordesc_np(error_number);
   return text != nullptr ? text : "cannot be reached";
 }
@@ -34,7 +34,7 @@ Status check_folder(const std::string& path) {
   if (!S_ISDIR(status.st_mode))
     return wrong("--path", path, "is a file; give a folder, or measure this file with --file");
   if (access(path.c_str(), W_OK | X_OK) != 0)
-    return wrong("--path", path, reason_of(errno, "folder") + ", so no file can be made there");
+    return wrong("--path", path, reason_of(errno, "folder") + ", so no file can be created there");
   return {};
 }
 
@@ -73,17 +73,17 @@ Status check_file(AioOptions& options, std::vector<std::string>& notes) {
   if (!S_ISREG(status.st_mode))
     return wrong("--file", path,
                  S_ISDIR(status.st_mode) ? "is a folder; give a file, or use --path"
-                                         : "is not a regular file, and only these are measured");
+                                         : "is not a regular file");
   if (access(path.c_str(), options.writes_to_file() ? R_OK | W_OK : R_OK) != 0)
     return wrong("--file", path, reason_of(errno, "file"));
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (size == 0) return wrong("--file", path, "is empty; make it as large as the test should be");
+  if (size == 0) return wrong("--file", path, "is empty; make it as large as needed for the test");
   if (options.size_bytes > size)
     return wrong("--size", format_bytes(options.size_bytes),
                  "the file " + path + " has only " + format_bytes(size));
   if (options.size_bytes == 0) options.size_bytes = size;
   if (static_cast<std::uint64_t>(status.st_blocks) * 512 < size)
-    notes.push_back(path + " has holes: reads of them never reach the drive");
+    notes.push_back(path + " has holes, whose reads do not reach the drive");
   // Otherwise the first direct transfers would write back or drop what the page cache still holds.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor >= 0) {

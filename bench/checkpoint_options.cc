@@ -13,10 +13,10 @@ namespace {
 constexpr std::uint64_t kMaxReferenceBytes = 8 * kGiB;
 
 constexpr const char* kDescription =
-    "Saves and loads checkpoints - weights and both moments in fp32, checksums included - and\n"
-    "measures aio's own sequential writes and reads on the same path in the same run. The\n"
-    "checkpoint lies in a folder of its own below --path, removed at the end. K, M, G are powers\n"
-    "of 1024; GB/s is 10^9 bytes a second.";
+    "Saves and loads checkpoints - weights and both moments in fp32, including checksums - "
+    "and\nmeasures aio's sequential writes and reads on the same path in the same run. The "
+    "checkpoint\nis stored in its own folder below --path, which is removed at the end. K, M, G "
+    "are powers of\n1024; GB/s is 10^9 bytes per second.";
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -59,7 +59,7 @@ Result<CheckpointBenchOptions> parse(const CheckpointArguments& given) {
                           small_number("--chunks", given.chunks.value_or("4"), 2, 64));
   SLUICE_ASSIGN_OR_RETURN(options.runs, small_number("--runs", given.runs.value_or("3"), 1, 100));
   if (given.paths.size() > 1)
-    return wrong("--path", given.paths[1], "a checkpoint lies in one folder; give one");
+    return wrong("--path", given.paths[1], "a checkpoint is stored in one folder; give one");
   // Options shared with aio_bench are checked by the same code and reported in the same words.
   AioArguments io;
   io.paths = given.paths;
@@ -91,14 +91,14 @@ Result<std::optional<CheckpointBenchOptions>> parse_checkpoint_command_line(
   app.add_option("--path", to.paths, "folder for the checkpoint [.]")
       ->type_name("DIR")
       ->allow_extra_args(false);
-  add("--parameters", to.parameters, "N", "of the model; 12 bytes each are saved [512M]");
-  add("--shard-size", to.shard_size, "BYTES", "of one file's data [4G]");
-  add("--chunks", to.chunks, "N", "of 4M in flight, of each of three files [4]");
+  add("--parameters", to.parameters, "N", "parameters of the model, of 12 bytes each [512M]");
+  add("--shard-size", to.shard_size, "BYTES", "size of one file's data [4G]");
+  add("--chunks", to.chunks, "N", "chunks of 4M in flight, for each of three files [4]");
   add("--queue-depth", to.queue_depth, "N", "blocks in flight [32]");
   add("--block-size", to.block_size, "BYTES", "a multiple of 4096 [1M]");
   add("--backend", to.backend, "NAME", "uring, posix, or auto: uring if it works [auto]");
-  add("--runs", to.runs, "N", "of each; medians are shown [3]");
-  add("--json", to.json, "FILE", "write all numbers there; -: standard output");
+  add("--runs", to.runs, "N", "saves and loads, of which medians are shown [3]");
+  add("--json", to.json, "FILE", "write all numbers to this file; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<CheckpointBenchOptions>();
   SLUICE_ASSIGN_OR_RETURN(CheckpointBenchOptions options, parse(to));

@@ -96,7 +96,7 @@ Status CheckpointWorkload::take_home() {
   SLUICE_RETURN_IF_ERROR(files.make_directories(home_));
   auto lock = files.lock(home_ + "/lock");
   if (!lock.ok())
-    return std::move(lock).error().with_context("another checkpoint_bench may be at work");
+    return std::move(lock).error().with_context("another checkpoint_bench may be running");
   lock_ = std::move(*lock);
   SLUICE_RETURN_IF_ERROR(engine::settle_replacement(*queue_, folder_));
   return engine::remove_checkpoint(*queue_, folder_);
@@ -167,8 +167,8 @@ Result<CheckpointPass> CheckpointWorkload::read_all(const tools::Interrupt& inte
       for (std::size_t field = 0; compare && field < to.fields.size(); ++field) {
         const auto saved = source(field, first, count);
         if (std::memcmp(to.fields[field].data(), saved.data(), saved.size_bytes()) != 0)
-          return Error(ErrorCode::kCorrupt, "what was loaded of " + parameter.name +
-                                                " is not what was saved, near element " +
+          return Error(ErrorCode::kCorrupt, "the data loaded of " + parameter.name +
+                                                " differs from the data saved, near element " +
                                                 std::to_string(first));
       }
     }

@@ -1,7 +1,6 @@
 // model_bench: times the passes of a model's units on one device. See --help.
 #include "bench/bench_program.h"
 #include "bench/model_options.h"
-#include "bench/model_report.h"
 #include "bench/model_workload.h"
 
 namespace sluice::bench {

@@ -18,23 +18,17 @@ constexpr std::int64_t kVocabMultiple = 128;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 constexpr const char* kDescription =
-    "Times the passes of one transformer block of each kind, the head and the embedding of a\n"
-    "model by themselves, without any offloading: what the compute device needs for a "
-    "micro-batch.\n"
-    "Activation memory is the allocator's peak during a call, beside the planner's estimate.";
+    "Times one transformer block of each kind, the head and the embedding of a model "
+    "separately,\nwithout any offloading: the compute time of a micro-batch. Activation memory is "
+    "the allocator's\npeak during a call, shown with the planner's estimate.";
 
 constexpr const char* kExamples =
-    "TFLOP/s count a multiply-add as two operations and the half of attention that its causal "
-    "mask\n"
-    "leaves. The last rows are a whole model's forward and backward: all blocks, the head and the\n"
-    "embedding.\n"
-    "\n"
-    "Examples:\n"
-    "  model_bench --model gpt2-xl --micro-batch 8 --tokens 1024\n"
-    "  model_bench --model gpt2-xl --dropout 0 --deterministic --json out.json\n"
-    "  model_bench --hidden 256 --heads 4 --layers 2 --tokens 128 --micro-batch 1 --device cpu\n"
-    "\n"
-    "Exit codes: 0 done; 1 our mistake; 2 a mistake in the options.";
+    "TFLOP/s count a multiply-add as two operations, and only the half of attention that is "
+    "not\nmasked. The last rows are a whole model's forward and backward: all blocks, the head and "
+    "the\nembedding.\n\nExamples:\n  model_bench --model gpt2-xl --micro-batch 8 --tokens 1024\n  "
+    "model_bench --model gpt2-xl --dropout 0 --deterministic --json out.json\n  model_bench "
+    "--hidden 256 --heads 4 --layers 2 --tokens 128 --micro-batch 1 --device cpu\n\nExit codes: 0 "
+    "done; 1 a bug; 2 a mistake in the options.";
 
 // An empty optional: not given.
 struct ModelArguments {
@@ -157,14 +151,14 @@ Result<std::optional<ModelBenchOptions>> parse_model_command_line(int argc,
   add("--hidden", to.hidden, "N", "instead of the preset's");
   add("--heads", to.heads, "N", "instead of the preset's");
   add("--dropout", to.dropout, "P", "instead of the preset's");
-  add("--micro-batch", to.micro_batch, "N", "sequences in a call [8]");
-  add("--tokens", to.tokens, "N", "of each sequence [1024]");
+  add("--micro-batch", to.micro_batch, "N", "sequences per call [8]");
+  add("--tokens", to.tokens, "N", "tokens per sequence [1024]");
   add("--dtype", to.dtype, "TYPE", "bf16, fp16 or fp32 [bf16]");
   app.add_flag("--deterministic", to.deterministic, "the same bits in every run");
   add("--device", to.device, "NAME", "cuda or cpu [cuda]");
-  add("--threads", to.threads, "N", "of the CPU [the cores this process may use]");
-  add("--runs", to.runs, "N", "measurements of each call; medians are shown [11]");
-  add("--json", to.json, "FILE", "write all numbers there; -: standard output");
+  add("--threads", to.threads, "N", "CPU threads [the cores this process may use]");
+  add("--runs", to.runs, "N", "measurements of each call, of which medians are shown [11]");
+  add("--json", to.json, "FILE", "write all numbers to this file; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<ModelBenchOptions>();
   SLUICE_ASSIGN_OR_RETURN(ModelBenchOptions options, parse(to));

@@ -6,16 +6,119 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 
-#include "bench/device_clock.h"
+#include "bench/result_header.h"
 #include "engine/families/make_model.h"
+
+#ifdef SLUICE_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
 
 namespace sluice::bench {
 namespace {
+
+// DeviceClock: measures the time and the activation memory of calls on the CPU or on the current
+// CUDA device, with its events and its allocator's statistics. Without a GPU memory is not
+// measured.
+//
+// Threads: one.
+class DeviceClock {
+ public:
+  explicit DeviceClock(bool cuda);
+  ~DeviceClock();
+  DeviceClock(const DeviceClock&) = delete;
+  DeviceClock& operator=(const DeviceClock&) = delete;
+
+  static bool has_cuda();
+
+  // Waits for all work queued before, then starts the time and the peak.
+  void start();
+  // Waits for all work queued since start().
+  double stop_ms();
+
+  std::uint64_t allocated_bytes() const;
+  std::uint64_t peak_bytes() const;  // since start()
+
+ private:
+  bool cuda_;
+  std::chrono::steady_clock::time_point begin_;
+  std::unique_ptr<c10::Event> first_;
+  std::unique_ptr<c10::Event> last_;
+};
+
+#ifdef SLUICE_HAS_CUDA
+
+bool DeviceClock::has_cuda() { return c10::cuda::device_count() > 0; }
+
+DeviceClock::DeviceClock(bool cuda) : cuda_(cuda) {
+  if (!cuda) return;
+  first_ = std::make_unique<c10::Event>(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+  last_ = std::make_unique<c10::Event>(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+}
+
+void DeviceClock::start() {
+  if (cuda_) {
+    c10::cuda::device_synchronize();
+    c10::cuda::CUDACachingAllocator::resetPeakStats(c10::cuda::current_device());
+    first_->record(c10::cuda::getCurrentCUDAStream().unwrap());
+  }
+  begin_ = std::chrono::steady_clock::now();
+}
+
+double DeviceClock::stop_ms() {
+  if (cuda_) {
+    last_->record(c10::cuda::getCurrentCUDAStream().unwrap());
+    last_->synchronize();
+    return first_->elapsedTime(*last_);
+  }
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_)
+      .count();
+}
+
+std::uint64_t DeviceClock::allocated_bytes() const {
+  if (!cuda_) return 0;
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
+  return static_cast<std::uint64_t>(stats.allocated_bytes[0].current);
+}
+
+std::uint64_t DeviceClock::peak_bytes() const {
+  if (!cuda_) return 0;
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
+  return static_cast<std::uint64_t>(stats.allocated_bytes[0].peak);
+}
+
+#else
+
+bool DeviceClock::has_cuda() { return false; }
+
+DeviceClock::DeviceClock(bool cuda) : cuda_(cuda) {}
+
+void DeviceClock::start() { begin_ = std::chrono::steady_clock::now(); }
+
+double DeviceClock::stop_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_)
+      .count();
+}
+
+std::uint64_t DeviceClock::allocated_bytes() const { return 0; }
+std::uint64_t DeviceClock::peak_bytes() const { return 0; }
+
+#endif
+
+DeviceClock::~DeviceClock() = default;
 
 using engine::Model;
 using engine::PassContext;
@@ -216,6 +319,115 @@ Status check_device(const ModelBenchOptions& options) {
 std::vector<PassMeasurement> measure_passes(const ModelBenchOptions& options) {
   at::set_num_threads(options.threads);
   return ModelWorkload(options).measure();
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double tflop_per_s(double flops, double ms) { return flops / ms * 1e-9; }
+
+std::string row(const std::string& name, double ms, double flops, const std::string& memory) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%-26s %10.3f", name.c_str(), ms);
+  std::string line = text;
+  if (flops > 0) {
+    std::snprintf(text, sizeof text, " %10.1f", tflop_per_s(flops, ms));
+    line += text;
+  } else {
+    line += std::string(11, ' ');
+  }
+  return line + memory + "\n";
+}
+
+std::string memory_of(const PassMeasurement& pass, double unit_input) {
+  if (pass.peak_bytes == 0) return "";
+  char text[96];
+  std::snprintf(text, sizeof text, " %10.1f %10.2f", 1e-6 * static_cast<double>(pass.peak_bytes),
+                static_cast<double>(pass.peak_bytes) / unit_input);
+  std::string line = text;
+  if (pass.bound_bytes == 0) return line;
+  std::snprintf(text, sizeof text, " %10.2f", static_cast<double>(pass.bound_bytes) / unit_input);
+  return line + text;
+}
+
+}  // namespace
+
+const PassMeasurement& ModelReport::pass(const std::string& name) const {
+  const auto found = std::find_if(passes.begin(), passes.end(),
+                                  [&](const PassMeasurement& it) { return it.name == name; });
+  if (found == passes.end()) throw std::logic_error("no pass is called " + name);
+  return *found;
+}
+
+std::vector<ModelReport::Whole> ModelReport::wholes() const {
+  const engine::ModelLayout layout = layout_of(options);
+  const auto sum = [&](const std::string& name, const std::vector<std::string>& of_block) {
+    Whole whole{name};
+    const auto add = [&](const std::string& one, double times) {
+      whole.ms += times * pass(one).median_ms();
+      whole.flops += times * pass(one).flops;
+    };
+    for (int unit = 0; unit < layout.units(); ++unit) {
+      if (!layout.is_block(unit)) continue;
+      for (const std::string& one : of_block) add(layout.kind(unit).name() + one, 1);
+    }
+    add("head loss and gradient", 1);
+    add("embedding forward", 1);
+    add("embedding backward", 1);
+    return whole;
+  };
+  return {sum("model, activations saved", {" forward, saving", " backward"}),
+          sum("model, recomputed", {" forward", " recompute", " backward"})};
+}
+
+std::string ModelReport::table() const {
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "%lld layers x %lld, %lld heads, dropout %g; %lld x %lld tokens, %s%s, on %s\n\n",
+                static_cast<long long>(options.shape.layers),
+                static_cast<long long>(options.shape.hidden),
+                static_cast<long long>(options.shape.heads), options.shape.dropout,
+                static_cast<long long>(options.pass.micro_batch),
+                static_cast<long long>(options.pass.tokens), options.dtype_name.c_str(),
+                options.deterministic ? ", deterministic" : "", options.cuda ? "cuda" : "cpu");
+  std::string table = text;
+  table += std::string(26, ' ') + "         ms    TFLOP/s";
+  table += options.cuda ? "    peak MB     inputs    planned\n" : "\n";
+  const auto unit_input = static_cast<double>(layout_of(options).unit_input_bytes(options.pass));
+  for (const PassMeasurement& it : passes) {
+    table += row(it.name, it.median_ms(), it.flops, memory_of(it, unit_input));
+  }
+  for (const Whole& it : wholes()) table += row(it.name, it.ms, it.flops, "");
+  return table;
+}
+
+std::string ModelReport::json(const aio::MachineInfo& machine, const std::string& command) const {
+  Json json = result_header(machine, command);
+  json["layers"] = options.shape.layers;
+  json["hidden"] = options.shape.hidden;
+  json["heads"] = options.shape.heads;
+  json["dropout"] = options.shape.dropout;
+  json["micro_batch"] = options.pass.micro_batch;
+  json["tokens"] = options.pass.tokens;
+  json["dtype"] = options.dtype_name;
+  json["device"] = options.cuda ? "cuda" : "cpu";
+  json["deterministic"] = options.deterministic;
+  json["unit_input_bytes"] = layout_of(options).unit_input_bytes(options.pass);
+  json["passes"] = Json::array();
+  for (const PassMeasurement& it : passes) {
+    Json one = {{"name", it.name}, {"median_ms", it.median_ms()}, {"ms", it.ms}};
+    if (it.flops > 0) one["tflop_per_s"] = tflop_per_s(it.flops, it.median_ms());
+    if (it.peak_bytes > 0) one["peak_bytes"] = it.peak_bytes;
+    if (it.bound_bytes > 0) one["planned_bytes"] = it.bound_bytes;
+    json["passes"].push_back(std::move(one));
+  }
+  json["models"] = Json::array();
+  for (const Whole& it : wholes()) {
+    json["models"].push_back(
+        {{"name", it.name}, {"ms", it.ms}, {"tflop_per_s", tflop_per_s(it.flops, it.ms)}});
+  }
+  return text_of(json);
 }
 
 }  // namespace sluice::bench

@@ -7,9 +7,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "aio/bounded_json.h"
@@ -71,7 +73,7 @@ Status ResultFile::check() const {
   if (stat(path_.c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) return wrong("is a folder; give the name of a file");
     if (access(path_.c_str(), W_OK) != 0)
-      return wrong(errno == EROFS ? "lies on a read-only file system" : "may not be written");
+      return wrong(errno == EROFS ? "is on a read-only file system" : "may not be written");
     if (!S_ISREG(status.st_mode)) return {};
     if (status.st_size > 0) {
       std::ifstream in(path_);
@@ -85,7 +87,7 @@ Status ResultFile::check() const {
   const std::string folder = folder_of(path_);
   if (access(folder.c_str(), F_OK) != 0) return wrong("there is no folder " + folder);
   if (access(folder.c_str(), W_OK | X_OK) != 0)
-    return wrong(errno == EROFS ? "lies on a read-only file system"
+    return wrong(errno == EROFS ? "is on a read-only file system"
                                 : "the folder " + folder + " may not be written");
   return {};
 }
@@ -117,6 +119,25 @@ Status ResultFile::write(std::string_view text) const {
     status_of_write = Error::from_errno(errno, {.operation = "rename to", .path = path_});
   if (!status_of_write.ok()) unlink(name.c_str());
   return status_of_write;
+}
+
+Status check_trace_file(const std::string& path) {
+  const std::filesystem::path file(path);
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored)) {
+    return Error(ErrorCode::kAlreadyExists,
+                 path + " already exists: name another file for the trace, or remove it");
+  }
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return Error(ErrorCode::kNotFound, "there is no folder " + folder +
+                                           " for the trace: create it, or name another file");
+  }
+  if (::access(folder.c_str(), W_OK) != 0) {
+    return Error(ErrorCode::kPermission,
+                 "the folder " + folder + " cannot be written: name another file for the trace");
+  }
+  return {};
 }
 
 }  // namespace sluice::bench

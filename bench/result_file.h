@@ -34,4 +34,8 @@ class ResultFile {
   Kind kind_;
 };
 
+// Whether a recording's trace can be written there; called before anything is measured. The name
+// must be free, and the folder must exist and be writable.
+Status check_trace_file(const std::string& path);
+
 }  // namespace sluice::bench

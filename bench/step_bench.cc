@@ -11,9 +11,9 @@
 #include "aio/clock.h"
 #include "aio/terminal_line.h"
 #include "bench/bench_program.h"
+#include "bench/result_file.h"
 #include "bench/step_options.h"
 #include "bench/step_report.h"
-#include "bench/trace_file.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/device/gpu.h"
 #include "engine/families/families.h"
@@ -66,7 +66,7 @@ class Program {
     } catch (const c10::OutOfMemoryError& error) {
       return tell_out_of_memory(error.what_without_backtrace());
     } catch (const std::bad_alloc&) {
-      return tell_out_of_memory("the host has no memory left");
+      return tell_out_of_memory("the host is out of memory");
     }
   }
 
@@ -77,8 +77,8 @@ class Program {
     if (options().profile.empty()) return {};
     if (!engine::uses_cuda(report_.config)) {
       return Error(ErrorCode::kInvalidArgument,
-                   "--profile records what a GPU does, and this run computes on the CPU: leave it "
-                   "out, or see run.device");
+                   "--profile records a GPU, but this run computes on the CPU: leave it out, or "
+                   "see run.device");
     }
     return check_trace_file(options().profile);
   }
@@ -136,7 +136,7 @@ class Program {
     SLUICE_RETURN_IF_ERROR(engine::validate(shape));
     const engine::ModelLayout model = engine::model_layout({.shape = shape});
     report_.parameters = model.parameter_elements();
-    if (!model.lends(0)) report_.untied_embedding = model.layout(0).parameter_elements();
+    if (!model.has_borrowers(0)) report_.untied_embedding = model.layout(0).parameter_elements();
     SLUICE_ASSIGN_OR_RETURN(const tools::SyntheticTokens tokens,
                             tools::use_synthetic_tokens(report_.config));
     const std::int64_t begin_ns = clock.now_ns();

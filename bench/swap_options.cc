@@ -21,13 +21,11 @@ constexpr std::uint64_t kMaxRecordElements = 16 << 20;
 constexpr std::uint64_t kMaxReferenceBytes = 4 * kGiB;
 
 constexpr const char* kDescription =
-    "Measures a training step over optimizer state on NVMe: every record is read, checked,\n"
-    "updated by AdamW, sealed and written, through a fixed set of pinned buffers; and what share\n"
-    "that is of the same drive's throughput without any work (aio_bench --mode mixed), measured\n"
-    "in turn with the steps.\n"
-    "\n"
-    "The state is a store of its own below each --path, removed at the end. K, M, G in counts and\n"
-    "sizes are powers of 1024; GB/s is 10^9 bytes a second.";
+    "Measures a training step over optimizer state on NVMe: every record is read, "
+    "checked,\nupdated by AdamW, sealed and written, through a fixed set of pinned buffers. Also "
+    "measures the\nsame drive's throughput without any work (aio_bench --mode mixed), alternating "
+    "with the steps,\nto compare.\n\nThe state is a separate store below each --path, removed at "
+    "the end. K, M, G in counts and\nsizes are powers of 1024; GB/s is 10^9 bytes per second.";
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -215,19 +213,23 @@ Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const 
       ->group(kWhere)
       ->type_name("DIR")
       ->allow_extra_args(false);
-  add(kWhere, "--stripe-size", to.stripe_size, "BYTES", "with several --path [1M]");
+  add(kWhere, "--stripe-size", to.stripe_size, "BYTES", "stripe size with several --path [1M]");
   add(kWhere, "--weights", to.weights, "W:W", "share of each --path [equal]");
   constexpr const char* kWhat = "State";
   add(kWhat, "--elements", to.elements, "N", "parameters [1G]");
   add(kWhat, "--bytes-per-element", to.bytes_per_element, "6|8|10|12",
       "bf16 mode and moments, fp32, bf16 or fp16 mode [10]");
-  add(kWhat, "--record-elements", to.record_elements, "N", "read and written at once [4M]");
+  add(kWhat, "--record-elements", to.record_elements, "N",
+      "elements read and written at once [4M]");
   constexpr const char* kMemory = "Memory and order";
-  add(kMemory, "--pinned-budget", to.pinned_budget, "BYTES", "as many buffers as fit [512M]");
-  add(kMemory, "--buffers", to.buffers, "N", "of one record each, instead of a budget");
+  add(kMemory, "--pinned-budget", to.pinned_budget, "BYTES",
+      "memory for buffers, of which as many as fit are used [512M]");
+  add(kMemory, "--buffers", to.buffers, "N",
+      "number of buffers of one record each, instead of a budget");
   add(kMemory, "--order", to.order, "ORDER",
-      "mixed: reads beside writes; bursts: in turns; both [both]");
-  add(kMemory, "--burst-records", to.burst_records, "N", "of a burst [0: half of the buffers]");
+      "mixed: reads during writes; bursts: alternately; both [both]");
+  add(kMemory, "--burst-records", to.burst_records, "N",
+      "records per burst [0: half of the buffers]");
   constexpr const char* kIo = "IO";
   add(kIo, "--queues", to.queues, "1|2", "one for all, or one for reads, one for writes [2]");
   add(kIo, "--queue-depth", to.queue_depth, "N", "blocks in flight of all queues [32]");
@@ -235,14 +237,14 @@ Result<std::optional<SwapBenchOptions>> parse_swap_command_line(int argc, const 
   add(kIo, "--backend", to.backend, "NAME", "uring, posix, or auto: uring if it works [auto]");
   constexpr const char* kWork = "Work";
   add(kWork, "--compute", to.compute, "WHAT", "adamw or none [adamw]");
-  add(kWork, "--threads", to.threads, "N", "that compute [the cores this process may use]");
+  add(kWork, "--threads", to.threads, "N", "threads that compute [the cores this process may use]");
   add(kWork, "--isa", to.isa, "NAME", "auto, scalar, avx2 or avx512 [auto]");
   constexpr const char* kHow = "Measurement";
-  add(kHow, "--steps", to.steps, "N", "of each order; medians are shown [3]");
-  add(kHow, "--seconds", to.seconds, "S", "instead of --steps: as many as begin in this time");
+  add(kHow, "--steps", to.steps, "N", "steps of each order, of which medians are shown [3]");
+  add(kHow, "--seconds", to.seconds, "S", "instead of --steps: as many as start in this time");
   add(kHow, "--aio-reference", to.aio_reference, "on|off",
-      "measure aio_bench's mixed mode too [on]");
-  add(kHow, "--json", to.json, "FILE", "write all numbers there; -: standard output");
+      "also measure aio_bench's mixed mode [on]");
+  add(kHow, "--json", to.json, "FILE", "write all numbers to this file; -: standard output");
   SLUICE_ASSIGN_OR_RETURN(const bool given, tools::parse_words(app, argc, argv));
   if (!given) return std::optional<SwapBenchOptions>();
   SLUICE_ASSIGN_OR_RETURN(SwapBenchOptions options, parse(to));

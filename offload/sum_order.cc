@@ -73,7 +73,7 @@ int SumOrder::level(std::int64_t micro_batch) const {
   return below(lane / parts_.lanes) + own_subtrees(lane);
 }
 
-int SumOrder::folds_behind(std::int64_t micro_batch) const {
+int SumOrder::folds_after(std::int64_t micro_batch) const {
   return level(micro_batch) + 1 - open_sums(micro_batch + 1);
 }
 

@@ -15,7 +15,7 @@
 //
 // A rank that processes its micro-batches in order keeps unfinished sums on a stack, like the ones
 // of a binary counter. A micro-batch is added to the topmost sum, its level. A complete lane is
-// folded: it is added to the sum below it, as often as folds_behind() says. After the last
+// folded: it is added to the sum below it, as often as folds_after() says. After the last
 // micro-batch level 0 is the step's sum. With several ranks, levels 0 to roots() - 1 are this
 // rank's roots.
 //
@@ -57,7 +57,7 @@ class SumOrder {
   int level(std::int64_t micro_batch) const;
   bool begins_lane(std::int64_t micro_batch) const { return micro_batch % of_a_lane_ == 0; }
   // How often the topmost sum is then added to the sum below it.
-  int folds_behind(std::int64_t micro_batch) const;
+  int folds_after(std::int64_t micro_batch) const;
   // The number of sums in use after this many micro-batches, with all folds done.
   int open_sums(std::int64_t micro_batches) const;
 

@@ -50,12 +50,12 @@ Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(wh
 
 Status check_intact(const Header& header) {
   if (header.magic != kMagic)
-    return corrupt("its header is not that of a record (never written, or overwritten)");
+    return corrupt("it has no record header (never written, or overwritten)");
   if (header.header_hash != hash_of(header))
     return corrupt("its header does not match its checksum (torn or damaged)");
   if (header.version != kVersion) {
     return corrupt("its format is version " + std::to_string(header.version) +
-                   ", this program reads version " + std::to_string(kVersion));
+                   ", but this program reads version " + std::to_string(kVersion));
   }
   return {};
 }
@@ -79,8 +79,9 @@ Status RecordImage::check_header(std::uint64_t generation) const {
   SLUICE_RETURN_IF_ERROR(check_intact(header));
   if (header.store_id != shape_.store_id) return corrupt("it belongs to another store");
   if (header.record != shape_.record) {
-    return corrupt("record " + std::to_string(header.record) + " lies in its place (it is record " +
-                   std::to_string(shape_.record) + ": a write went astray)");
+    return corrupt("record " + std::to_string(header.record) +
+                   " was found in its place (it is record " + std::to_string(shape_.record) +
+                   ": a misdirected write)");
   }
   if (header.generation != generation) {
     return corrupt("it is of generation " + std::to_string(header.generation) + " where " +

@@ -37,7 +37,7 @@ Status clear_for_new_store(IoQueue& queue, const StoreDirectories& directories) 
   for (const auto& directory : directories) {
     const std::string& folder = directory->path();
     if (directory->previous_owner()) {
-      log::warning(folder + " was left half-written by " + describe(*directory->previous_owner()) +
+      log::warning(folder + " was left incomplete by " + describe(*directory->previous_owner()) +
                    ", which was killed; it is replaced");
     }
     SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, manifest_path(folder)));

@@ -38,8 +38,9 @@ bool is_run_name(std::string_view run) {
 Status check_run_name(const std::string& run) {
   if (is_run_name(run)) return {};
   return Error(ErrorCode::kInvalidArgument,
-               "\"" + run + "\" is no name for a run: take 1 to " + std::to_string(kMaxRunLength) +
-                   " letters, digits, dots, dashes and underscores, no dot first");
+               "\"" + run + "\" is not a name for a run: use 1 to " +
+                   std::to_string(kMaxRunLength) +
+                   " letters, digits, dots, dashes and underscores, with no dot first");
 }
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
@@ -77,8 +78,8 @@ Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::st
     const auto made = queue.backend().files().exists(manifest_path(directory));
     if (!made.ok()) return unknown(made.error());
     if (!*made) return {StoreCondition::kUnclaimed, {}};
-    return unknown(Error(ErrorCode::kAlreadyExists, directory + " has a store, and no " +
-                                                        kOwnerFile + " that says whose it is"));
+    return unknown(Error(ErrorCode::kAlreadyExists, directory + " has a store, but no " +
+                                                        kOwnerFile + " that names its owner"));
   }
   RunOwner self = options.self;
   self.device = options.device(directory);
@@ -100,14 +101,14 @@ Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const 
         .with_suffix("; it is kept. Remove " + directory +
                      " if it is not needed, or use another NVMe path");
   if (judged.condition != StoreCondition::kElsewhere) return {};
-  return Error(ErrorCode::kBusy,
-               directory + " belongs to process " + std::to_string((*owner)->pid) + " on host " +
-                   (*owner)->host + " since " + (*owner)->started_utc +
-                   ", and whether that still runs cannot be seen from here, because its lock may "
-                   "not reach this machine or this mount. If it has ended, remove what it left "
-                   "(rm -r " +
-                   directory +
-                   ") and start again; else choose another run.dir, or a folder on a local drive");
+  return Error(
+      ErrorCode::kBusy,
+      directory + " belongs to process " + std::to_string((*owner)->pid) + " on host " +
+          (*owner)->host + " since " + (*owner)->started_utc +
+          ", and whether that process still runs is unknown here, because its lock may not be "
+          "visible on this machine or mount. If it has ended, remove its files (rm -r " +
+          directory +
+          ") and start again; otherwise choose another run.dir, or a folder on a local drive");
 }
 
 // ---- taking -----------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ Error in_use(aio::IoQueue& queue, const std::string& directory) {
   } else {
     text += "a process that has not identified itself";
   }
-  return Error(ErrorCode::kBusy, text + ": choose another name for this run, or end that one");
+  return Error(ErrorCode::kBusy, text + ": choose another name for this run, or stop that one");
 }
 
 // An error unless the folder is missing, empty or a run's folder.
@@ -133,7 +134,7 @@ Status refuse_foreign(FileSystem& files, const std::string& directory) {
   return Error(
       ErrorCode::kAlreadyExists,
       directory +
-          (names.ok() ? " is a folder that no run has made" : " is a file that no run has made") +
+          (names.ok() ? " is a folder that no run created" : " is a file that no run created") +
           ": choose another name for this run, or move it away");
 }
 
@@ -163,9 +164,9 @@ Result<std::unique_ptr<FileLock>> make_and_lock(aio::IoQueue& queue, const std::
     if (lock.ok()) SLUICE_RETURN_IF_ERROR(files.sync_directory(directory));
     return lock;
   }
-  return Error(ErrorCode::kBusy, directory + " was removed by others " +
+  return Error(ErrorCode::kBusy, directory + " was removed by other processes " +
                                      std::to_string(kTakeAttempts) +
-                                     " times while it was being taken: try again");
+                                     " times while this run was opening it: try again");
 }
 
 // The errors of taking a folder, as far as they can be detected without creating anything.
@@ -358,8 +359,8 @@ Status StoreDirectory::refuse_removal() const {
     SLUICE_ASSIGN_OR_RETURN(const bool folder, is_folder(files, path_in(path_, name)));
     if (folder) {
       return Error(ErrorCode::kInvalidArgument,
-                   path_ + " is not removed, because it holds the folder " + name +
-                       ", which no run has made: move that away first");
+                   path_ + " is not removed, because it contains the folder " + name +
+                       ", which no run created: move that away first");
     }
   }
   return {};

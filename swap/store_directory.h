@@ -26,7 +26,7 @@
 #include "aio/file_system.h"
 #include "aio/io_queue.h"
 #include "aio/result.h"
-#include "swap/run_owner.h"
+#include "swap/store_manifest.h"
 
 namespace sluice::swap {
 

@@ -1,13 +1,110 @@
 #include "swap/store_manifest.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "swap/sealed_json.h"
 #include "swap/store_files.h"
 
 namespace sluice::swap {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxOwnerBytes = 4096;
+
+std::optional<RunOwner> parse_owner(const std::string& text) {
+  const Json json = json_or_discarded<Json>(text);
+  if (!json.is_object()) return std::nullopt;
+  const auto pid = json.find("pid");
+  const auto host = json.find("host");
+  const auto started = json.find("started_utc");
+  if (pid == json.end() || !pid->is_number_integer()) return std::nullopt;
+  if (host == json.end() || !host->is_string()) return std::nullopt;
+  if (started == json.end() || !started->is_string()) return std::nullopt;
+  const auto optional = [&](const char* key) {
+    const auto found = json.find(key);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  const auto device = json.find("device");
+  return RunOwner{.pid = pid->get<std::int64_t>(),
+                  .host = host->get<std::string>(),
+                  .started_utc = started->get<std::string>(),
+                  .boot_id = optional("boot_id"),
+                  .machine_id = optional("machine_id"),
+                  .device = device != json.end() && device->is_number_unsigned()
+                                ? device->get<std::uint64_t>()
+                                : 0};
+}
+
+std::string first_word_of(const char* path) {
+  std::ifstream file(path);
+  std::string word;
+  file >> word;
+  return word;
+}
+
+}  // namespace
+
+RunOwner this_process() {
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> time{};
+  std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {.pid = ::getpid(),
+          .host = host.data(),
+          .started_utc = time.data(),
+          .boot_id = first_word_of("/proc/sys/kernel/random/boot_id"),
+          .machine_id = first_word_of("/etc/machine-id"),
+          .device = 0};
+}
+
+bool same_machine(const RunOwner& a, const RunOwner& b) {
+  if (!a.boot_id.empty() && a.boot_id == b.boot_id) return true;
+  // Container and virtual machine images are often copied with their machine-id.
+  if (!a.machine_id.empty() && !b.machine_id.empty() && a.machine_id != b.machine_id) return false;
+  return a.host == b.host;
+}
+
+bool sees_lock_of(const RunOwner& self, const RunOwner& owner, bool locks_reach_all) {
+  if (locks_reach_all) return same_machine(self, owner);
+  return !self.boot_id.empty() && self.boot_id == owner.boot_id && self.device == owner.device;
+}
+
+Status write_owner(aio::IoQueue& queue, const std::string& directory, const RunOwner& owner) {
+  Json json = {{"pid", owner.pid}, {"host", owner.host}, {"started_utc", owner.started_utc}};
+  if (!owner.boot_id.empty()) json["boot_id"] = owner.boot_id;
+  if (!owner.machine_id.empty()) json["machine_id"] = owner.machine_id;
+  if (owner.device != 0) json["device"] = owner.device;
+  return aio::write_small_file(queue, directory + "/" + kOwnerFile,
+                               json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+Result<std::optional<RunOwner>> read_owner(aio::IoQueue& queue, const std::string& directory) {
+  const auto text = aio::read_small_file(queue, directory + "/" + kOwnerFile, kMaxOwnerBytes);
+  if (text.ok()) return parse_owner(*text);
+  switch (text.error().code()) {
+    case ErrorCode::kNotFound:
+    case ErrorCode::kPermission:
+    case ErrorCode::kInvalidArgument:  // too large, or a folder
+      return std::optional<RunOwner>();
+    default:
+      return text.error();
+  }
+}
+
 namespace {
 
 using nlohmann::json;
@@ -21,7 +118,7 @@ constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 
 Error not_as_it_should_be(const json::exception& wrong) {
-  return corrupt(std::string("its content is not as it should be: ") + wrong.what());
+  return corrupt(std::string("its content is not valid: ") + wrong.what());
 }
 
 json records_to_json(std::span<const RecordSpec> records) {
@@ -49,7 +146,7 @@ Result<StoreManifest> manifest_from_json(const json& content) {
   if (version != kVersion) {
     return Error(version > kVersion ? ErrorCode::kNewerVersion : ErrorCode::kCorrupt,
                  "it is of format version " + std::to_string(version) +
-                     ", and this program reads version " + std::to_string(kVersion));
+                     ", but this program reads version " + std::to_string(kVersion));
   }
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t store_id,
                           parse_hex(content.at("store_id").get<std::string>()));
@@ -63,8 +160,8 @@ Result<StoreManifest> manifest_from_json(const json& content) {
   const auto generations = content.at("generations").get<std::int64_t>();
   if (generations != kGenerations)
     return corrupt("it keeps " + std::to_string(generations) +
-                   " generations of each record, and this program keeps one");
-  if (member >= options.paths.size()) return corrupt("it is of a path that it does not list");
+                   " generations of each record, but this program keeps one");
+  if (member >= options.paths.size()) return corrupt("it belongs to a path that it does not list");
   SLUICE_ASSIGN_OR_RETURN(
       StoreLayout layout,
       StoreLayout::create(std::move(options), records_from_json(content.at("records"))));
@@ -110,13 +207,13 @@ namespace {
 
 // Sluice never removes data that may be useful; the message tells the user how to remove it.
 std::string way_out(const std::string& folder) {
-  return "; if nothing in it is needed, remove the folder " + folder +
+  return "; if it is not needed, remove the folder " + folder +
          " by hand, and those of the same name on the other paths of the store";
 }
 
 Error in_doubt(const std::string& folder, const std::string& other, const char* why) {
   return {ErrorCode::kAlreadyExists, folder + " is part of a store whose part in " + other + ' ' +
-                                         why + ", so that whether it is of use is not known" +
+                                         why + ", so it is not known whether it is needed" +
                                          way_out(folder)};
 }
 
@@ -143,12 +240,12 @@ Status check_is_scratch(aio::IoQueue& queue, const std::string& folder, const st
     if (member == manifest->member) continue;
     const std::string other = folder_of(store.paths[member], run);
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(other));
-    if (!there) return in_doubt(folder, other, "is not there");
+    if (!there) return in_doubt(folder, other, "is missing");
     SLUICE_RETURN_IF_ERROR(refuse_closed(files, other));
     const auto its = read_manifest(queue, other);
     if (!its.ok() && its.error().code() != ErrorCode::kNotFound) return its.error();
     if (its.ok() && its->layout.options().store_id != store.store_id)
-      return in_doubt(folder, other, "has given way to another store");
+      return in_doubt(folder, other, "was replaced by another store");
   }
   return {};
 }

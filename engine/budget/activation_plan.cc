@@ -49,8 +49,8 @@ ActivationBytes::ActivationBytes(const RunSpec& spec)
   const auto asked = static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1));
   evaluated_together_ = std::clamp<std::uint64_t>(kEvaluationFlowBytes / input_bytes_, 1, asked);
   keeps_all_ = !spec.on_gpu && spec.trains() && config.placement.recompute == Tristate::kOff;
-  spills_all_ = spec.trains() && config.placement.boundaries_to_nvme == Tristate::kOn;
-  const bool all_leave = config.placement.boundaries_to_cpu == Tristate::kOn || spills_all_;
+  spills_all_ = spec.trains() && config.placement.unit_inputs_to_nvme == Tristate::kOn;
+  const bool all_leave = config.placement.unit_inputs_to_cpu == Tristate::kOn || spills_all_;
   if (spec.on_gpu && spec.trains() && all_leave) asked_ring_ = ring_blocks(config);
   for (int unit = 0; unit < spec.model.units(); ++unit)
     saved_bytes_.push_back(

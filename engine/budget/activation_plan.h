@@ -32,7 +32,7 @@ class ActivationBytes {
  public:
   explicit ActivationBytes(const RunSpec& spec);
 
-  // Bytes held between the passes. `places`: the settled placement per unit.
+  // Bytes held between the passes. `places`: the resolved placement per unit.
   using Places = std::span<const offload::UnitPlacement>;
   std::uint64_t on_device(Places places) const;
   // Inputs that left the GPU: the ones that stay in RAM, and the buffers of the spilled ones.

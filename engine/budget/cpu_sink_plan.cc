@@ -88,8 +88,8 @@ std::uint64_t cpu_sink_cast_bytes(const ModelLayout& model, GradType type) {
   return align_up(most * offload::element_bytes(type), kCpuSinkAlignment);
 }
 
-std::uint64_t planned_cpu_sink_bytes_beside_nvme(const ModelLayout& model, GradType type,
-                                                 const HeldSums& sums) {
+std::uint64_t planned_cpu_sink_bytes_with_nvme(const ModelLayout& model, GradType type,
+                                               const HeldSums& sums) {
   std::uint64_t borrowed = 0;
   for (int unit = 0; unit < model.units(); ++unit) borrowed += cpu_sink_borrowed_bytes(model, unit);
   return cpu_sink_cast_bytes(model, type) + static_cast<std::uint64_t>(sums.levels) * borrowed;

@@ -48,7 +48,7 @@ std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, offload::GradType
 // If gradients are on NVMe (gradient_plan.h), the sink has only borrowed sums, and a buffer in
 // which a unit's sums are cast to 16 bits.
 std::uint64_t cpu_sink_cast_bytes(const ModelLayout& model, offload::GradType type);
-std::uint64_t planned_cpu_sink_bytes_beside_nvme(const ModelLayout& model, offload::GradType type,
-                                                 const offload::HeldSums& sums);
+std::uint64_t planned_cpu_sink_bytes_with_nvme(const ModelLayout& model, offload::GradType type,
+                                               const offload::HeldSums& sums);
 
 }  // namespace sluice::engine

@@ -50,14 +50,14 @@ std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                       : place_bytes(unit, type, world);
 }
 
-void SharedPlaces::add(std::uint64_t place_bytes, bool is_held) {
-  std::uint64_t& largest = is_held ? lender_ : other_;
+void SharedBuffers::add(std::uint64_t place_bytes, bool stays_acquired) {
+  std::uint64_t& largest = stays_acquired ? lender_ : other_;
   largest = std::max(largest, place_bytes);
 }
 
-UnpackedPlaces::UnpackedPlaces(const ModelLayout& base, offload::ElementType type) {
+UnpackedBuffers::UnpackedBuffers(const ModelLayout& base, offload::ElementType type) {
   for (int unit = 0; unit < base.units(); ++unit)
-    add(place_bytes(base.layout(unit), type), base.is_held(unit));
+    add(place_bytes(base.layout(unit), type), base.stays_acquired(unit));
 }
 
 UnitRole slot_role(const ModelLayout& model, int unit, bool ends_take_turns) {
@@ -75,7 +75,7 @@ void SlotFootprint::add(const Unit& unit, Stays stays) {
   Streamed& streamed = streamed_[static_cast<std::size_t>(unit.role)];
   ++streamed.units;
   streamed.largest_bytes = std::max(streamed.largest_bytes, unit.streamed_bytes);
-  if (unit.is_packed) unpacked_.add(unit.place_bytes, unit.is_held);
+  if (unit.is_packed) unpacked_.add(unit.place_bytes, unit.stays_acquired);
 }
 
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
@@ -84,7 +84,7 @@ SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions&
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
     all.add({.role = slot_role(model, unit, options.ends_take_turns),
-             .is_held = model.is_held(unit),
+             .stays_acquired = model.stays_acquired(unit),
              .place_bytes = place_bytes(layout, options.type, world),
              .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
              .is_packed = options.base.is_int8,
@@ -110,16 +110,16 @@ std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
 
 // ---- gradients -------------------------------------------------------------------------------
 
-GatheredPlaces::GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world) {
+GatheredBuffers::GatheredBuffers(const ModelLayout& model, offload::ElementType type, int world) {
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements = offload::gathered_elements(model.layout(unit).elements, world);
-    add(elements * offload::element_bytes(type), model.is_held(unit));
+    add(elements * offload::element_bytes(type), model.stays_acquired(unit));
   }
 }
 
-GatheredPlaces::GatheredPlaces(const ModelLayout& base, const BaseForm& form) {
+GatheredBuffers::GatheredBuffers(const ModelLayout& base, const BaseForm& form) {
   for (int unit = 0; form.is_sharded() && unit < base.units(); ++unit)
-    add(form.gathered_bytes(base.layout(unit)), base.is_held(unit));
+    add(form.gathered_bytes(base.layout(unit)), base.stays_acquired(unit));
 }
 
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,
@@ -142,7 +142,7 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
           .exchanged = static_cast<std::uint64_t>(sums.exchanges) *
                        exchanged_elements(layout, ranks.world) * sizeof(float),
           .reduced_shard =
-              ranks.world > 1 && model.lends(unit)
+              ranks.world > 1 && model.has_borrowers(unit)
                   ? offload::shard_piece_elements(layout.elements, ranks.world) * sizeof(float)
                   : 0};
 }
@@ -160,6 +160,7 @@ void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host
     if (unit.is_block) block_stage_ = std::max(block_stage_, unit.stage);
   }
   kept_ += kept_bytes(unit, gpu_state);
+  square_sums_ += unit.square_sums;
   host_ += host_gradient_bytes(unit, gpu_state, host_state) + unit.square_sums;
 }
 

@@ -48,11 +48,11 @@ std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType typ
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world = 1);
 
-// Two shared buffers: one for the unit that is_held(), which is acquired together with others, and
-// one for all other units. Each is as large as its largest unit.
-class SharedPlaces {
+// Two shared buffers: one for the unit that stays_acquired(), which is acquired together with
+// others, and one for all other units. Each is as large as its largest unit.
+class SharedBuffers {
  public:
-  void add(std::uint64_t place_bytes, bool is_held);
+  void add(std::uint64_t place_bytes, bool stays_acquired);
   std::uint64_t lender_bytes() const { return lender_; }
   std::uint64_t other_bytes() const { return other_; }
   std::uint64_t bytes() const { return lender_ + other_; }
@@ -63,15 +63,15 @@ class SharedPlaces {
 };
 
 // Buffers in which an 8-bit base is expanded to the compute type, each time a unit is acquired.
-struct UnpackedPlaces : SharedPlaces {
-  UnpackedPlaces() = default;
-  UnpackedPlaces(const ModelLayout& base, offload::ElementType type);  // of all units
+struct UnpackedBuffers : SharedBuffers {
+  UnpackedBuffers() = default;
+  UnpackedBuffers(const ModelLayout& base, offload::ElementType type);  // of all units
 };
 
 // If the host computes: buffers in which units are gathered from several ranks, with shard padding.
-struct GatheredPlaces : SharedPlaces {
-  GatheredPlaces(const ModelLayout& model, offload::ElementType type, int world);
-  GatheredPlaces(const ModelLayout& base, const BaseForm& form);  // empty, unless is_sharded()
+struct GatheredBuffers : SharedBuffers {
+  GatheredBuffers(const ModelLayout& model, offload::ElementType type, int world);
+  GatheredBuffers(const ModelLayout& base, const BaseForm& form);  // empty, unless is_sharded()
 };
 
 // Bytes of slots and buffers, added up unit by unit. The parts allocate exactly this, and plans
@@ -80,10 +80,10 @@ class SlotFootprint {
  public:
   struct Unit {
     UnitRole role = UnitRole::kBlock;  // slot_role()
-    bool is_held = false;
+    bool stays_acquired = false;
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
-    bool is_packed = false;         // in 8 bits: expanded in UnpackedPlaces
+    bool is_packed = false;         // in 8 bits: expanded in UnpackedBuffers
     std::uint64_t shard_bytes = 0;  // a buffer of the shard's own
   };
   enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // the parameters kept on the GPU
@@ -93,7 +93,7 @@ class SlotFootprint {
   // Slots of a role, where blocks have at most `block_slots`.
   int slots(UnitRole role, int block_slots) const;
   std::uint64_t slot_bytes(UnitRole role) const { return at(role).largest_bytes; }
-  const UnpackedPlaces& unpacked() const { return unpacked_; }
+  const UnpackedBuffers& unpacked() const { return unpacked_; }
   std::uint64_t all_slot_bytes(int block_slots) const;  // with the unpacked buffers
   std::uint64_t resident_bytes() const { return resident_bytes_; }
   std::uint64_t shard_bytes() const { return shard_bytes_; }  // buffers of shards
@@ -106,7 +106,7 @@ class SlotFootprint {
   const Streamed& at(UnitRole role) const { return streamed_[static_cast<std::size_t>(role)]; }
 
   std::array<Streamed, std::size(kSlotRoles)> streamed_{};
-  UnpackedPlaces unpacked_;
+  UnpackedBuffers unpacked_;
   std::uint64_t resident_bytes_ = 0;
   std::uint64_t shard_bytes_ = 0;
 };
@@ -146,7 +146,7 @@ struct UnitGradientBytes {
   std::uint64_t stage = 0;
   std::uint64_t gradient = 0;     // kept on the GPU, or pinned on the host
   std::uint64_t kept_sums = 0;    // fp32, kept from wave to wave; pinned
-  std::uint64_t square_sums = 0;  // pinned
+  std::uint64_t square_sums = 0;  // on the GPU, and pinned
   // With several ranks, while the unit is reduced: the bytes received at a time, and this rank's
   // shard of the sum if other units borrow from the unit.
   std::uint64_t exchanged = 0;
@@ -170,7 +170,7 @@ class SinkFootprint {
   std::uint64_t kept_bytes() const { return kept_; }
   std::uint64_t gpu_bytes() const {
     return own_sums_ + borrowed_sums_ + static_cast<std::uint64_t>(shared_slots()) * shared_ +
-           kGradientStages * stage_bytes() + kept_ + exchanged_ + reduced_shard_;
+           kGradientStages * stage_bytes() + kept_ + exchanged_ + reduced_shard_ + square_sums_;
   }
   std::uint64_t host_bytes() const { return host_; }
   // Elements of the accumulators in one shared slot. takes_turns(): whether a unit uses it.
@@ -178,6 +178,7 @@ class SinkFootprint {
   int shared_slots() const { return keeps_sums_ || is_sharded_ ? kSumSlots : 1; }
   std::uint64_t exchanged_bytes() const { return exchanged_; }
   std::uint64_t reduced_shard_bytes() const { return reduced_shard_; }
+  std::uint64_t square_sum_bytes() const { return square_sums_; }  // on the GPU, and on the host
   bool takes_turns(bool host_state) const { return host_state || !keeps_sums_; }
 
   // One unit's share. Nothing is pinned for the gradient if the GPU updates all of the unit.
@@ -195,6 +196,7 @@ class SinkFootprint {
   bool is_sharded_;
   std::uint64_t exchanged_ = 0;
   std::uint64_t reduced_shard_ = 0;
+  std::uint64_t square_sums_ = 0;
   std::uint64_t own_sums_ = 0;
   std::uint64_t borrowed_sums_ = 0;
   std::uint64_t shared_ = 0;

@@ -23,12 +23,13 @@ Status check_gradients_on_nvme(const RunSpec& spec) {
     return Error(ErrorCode::kUnsupported,
                  "placement.gradients_to_nvme is on, " + why + ": set it to \"auto\" or \"off\"");
   };
-  if (spec.on_gpu) return refused("and gradients that a GPU computes are kept in RAM");
+  if (spec.on_gpu) return refused("but gradients computed on a GPU are kept in RAM");
   if (spec.names == nullptr)
-    return refused("and is only for modules of the Python package: sluice train keeps them in RAM");
-  if (spec.ranks.world > 1) return refused("and several ranks keep theirs in RAM");
+    return refused(
+        "which works only for modules of the Python package: sluice train keeps gradients in RAM");
+  if (spec.ranks.world > 1) return refused("but runs with several ranks keep gradients in RAM");
   if (spec.sums().levels > 1)
-    return refused("and run.lanes or run.rounds ask for several sums of a gradient at a time");
+    return refused("but run.lanes or run.rounds need several gradient sums at a time");
   return {};
 }
 

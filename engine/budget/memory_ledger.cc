@@ -10,7 +10,7 @@
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/budget/gradient_plan.h"
 #include "engine/budget/param_plan.h"
-#include "engine/budget/settled_places.h"
+#include "engine/budget/resolved_placement.h"
 #include "engine/budget/state_plan.h"
 #include "offload/params/param_layout.h"
 
@@ -25,7 +25,7 @@ using offload::UnitPlacement;
 // With CUDA, this replaces kProgramBytes. 448 MiB are resident once the context exists; the driver
 // and cuBLAS add host memory as kernels are loaded, and the amount varies between runs. In total
 // 850 to 970 MiB were measured for runs of 1.8 to 25 GiB, and 1030 MiB for one of 110 GiB that pins
-// 45 of them.
+// 45 of them. If pinning is refused, the streams' buffers (HostCopies) add up to 20 MiB.
 constexpr std::uint64_t kCudaProgramBytes = 928 * kMiB;
 // GPU memory of cuBLAS' workspaces, of kernels as they are loaded, and of LibTorch's rounding.
 constexpr std::uint64_t kCudaLibraryBytes = 256 * kMiB;
@@ -89,7 +89,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   } else if (spec.gradients_on_nvme()) {
     const GradientBytes bytes = gradient_bytes_on_nvme(spec.model);
     fixed_.host.gradients =
-        planned_cpu_sink_bytes_beside_nvme(spec.model, spec.types().gradient, sums_);
+        planned_cpu_sink_bytes_with_nvme(spec.model, spec.types().gradient, sums_);
     fixed_.host.gradient_buffers = bytes.buffers;
     fixed_.nvme.gradients = bytes.nvme;
   } else if (trains_) {
@@ -98,13 +98,13 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   }
   if (!on_gpu_ && spec.ranks.world > 1) {
     fixed_.host.param_slots =
-        GatheredPlaces(spec.model, spec.types().compute(), spec.ranks.world).bytes();
+        GatheredBuffers(spec.model, spec.types().compute(), spec.ranks.world).bytes();
   }
   if (!on_gpu_ && has_frozen_)
-    fixed_.host.param_slots += GatheredPlaces(spec.model.base(), base_form_).bytes();
+    fixed_.host.param_slots += GatheredBuffers(spec.model.base(), base_form_).bytes();
   if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
-    fixed_.host.param_slots += UnpackedPlaces(spec.model.base(), spec.types().compute()).bytes();
-  if (spec.purpose == RunPurpose::kGeneration) {
+    fixed_.host.param_slots += UnpackedBuffers(spec.model.base(), spec.types().compute()).bytes();
+  if (spec.keeps_keys_and_values()) {
     fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
         generation_context(spec.config), offload::element_bytes(spec.types().compute()));
   }
@@ -126,7 +126,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
     const int world = ranks.world;  // of units that pass through slots
     units_.push_back(
         {.slot = {.role = slot_role(spec.model, index, trains_ && !has_frozen_),
-                  .is_held = passing.is_held(index),
+                  .stays_acquired = passing.stays_acquired(index),
                   .place_bytes = place_bytes(base, types.compute(), world),
                   .streamed_bytes = streamed_bytes(base, types.compute(), base_form_, world),
                   .is_packed = base_form_.is_int8,
@@ -164,9 +164,9 @@ SlotFootprint::Stays MemoryLedger::stays(const UnitPlacement& place) const {
 
 Tier MemoryLedger::streamed_tier(const UnitPlacement& place) const {
   if (!has_frozen_) return param_tier(has_frozen_, place);
-  UnitPlacement settled = place;
-  settled.resident = is_resident(place);
-  return base_tier(settled);
+  UnitPlacement resolved = place;
+  resolved.resident = is_resident(place);
+  return base_tier(resolved);
 }
 
 MemoryAmounts MemoryLedger::amounts(Places places) const {

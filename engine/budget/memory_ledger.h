@@ -84,7 +84,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   // of asked_sub_groups().
   static Result<std::shared_ptr<MemoryLedger>> create(const RunSpec& spec, int block_slots);
 
-  // `places`: the settled placement per unit.
+  // `places`: the resolved placement per unit.
   using Places = std::span<const offload::UnitPlacement>;
   MemoryAmounts amounts(Places places) const;
   offload::TierBytes bytes(Places places) const override {

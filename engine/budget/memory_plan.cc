@@ -5,7 +5,7 @@
 
 #include "engine/budget/gradient_plan.h"
 #include "engine/budget/memory_ledger.h"
-#include "engine/budget/settled_places.h"
+#include "engine/budget/resolved_placement.h"
 #include "offload/params/param_offloader.h"
 #include "offload/state/optimizer_offloader.h"
 
@@ -50,8 +50,9 @@ const ParamPlan& streamed(const MemoryPlan& plan) {
 void add_compute_lines(const RunSpec& spec, const MemoryAmounts& amounts,
                        std::vector<MemoryLine>& lines) {
   lines.push_back({"activations", MemoryUse::kActivations, amounts.compute.activations});
-  if (spec.purpose == RunPurpose::kGeneration)
-    lines.push_back({"keys and values", MemoryUse::kOther, amounts.compute.kv_cache});
+  if (spec.keeps_keys_and_values())
+    lines.push_back({spec.trains() ? "keys and values of sample texts" : "keys and values",
+                     MemoryUse::kOther, amounts.compute.kv_cache});
 }
 
 void add_host_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan& plan) {
@@ -59,34 +60,34 @@ void add_host_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
   constexpr bool kLocked = true;
   plan.host.push_back({"parameters in memory", MemoryUse::kParameters, host.params, kLocked});
   plan.host.push_back(
-      {"parameters, cache of those on NVMe", MemoryUse::kParameters, host.param_cache, kLocked});
+      {"cache of parameters on NVMe", MemoryUse::kParameters, host.param_cache, kLocked});
   if (host.param_slots > 0)
     plan.host.push_back({"parameters, slots", MemoryUse::kParameters, host.param_slots});
   if (spec.trains()) {
     plan.host.push_back({"optimizer state in memory", MemoryUse::kState, host.state});
-    plan.host.push_back({"optimizer state, buffers of what is on NVMe", MemoryUse::kState,
-                         host.swap_buffers, kLocked});
     plan.host.push_back(
-        {"optimizer state, while it is set or saved", MemoryUse::kState, host.state_transfer});
+        {"buffers for optimizer state on NVMe", MemoryUse::kState, host.swap_buffers, kLocked});
+    plan.host.push_back(
+        {"optimizer state while it is loaded or saved", MemoryUse::kState, host.state_transfer});
   }
   plan.host.push_back({"the program and LibTorch", MemoryUse::kOther, host.program});
   if (plan.activations.unit_inputs)
     plan.host.push_back({"unit inputs", MemoryUse::kUnitInputs, host.unit_inputs, kLocked});
   if (host.input_buffers > 0)
-    plan.host.push_back({"unit inputs, buffers of those on NVMe", MemoryUse::kUnitInputs,
-                         host.input_buffers, kLocked});
+    plan.host.push_back(
+        {"buffers for unit inputs on NVMe", MemoryUse::kUnitInputs, host.input_buffers, kLocked});
   if (!spec.on_gpu) add_compute_lines(spec, amounts, plan.host);
   if (spec.trains()) plan.host.push_back({"gradients", MemoryUse::kOther, host.gradients});
   if (host.gradient_buffers > 0)
     plan.host.push_back(
-        {"gradients, buffers of those on NVMe", MemoryUse::kOther, host.gradient_buffers, kLocked});
+        {"buffers for gradients on NVMe", MemoryUse::kOther, host.gradient_buffers, kLocked});
 }
 
 void add_gpu_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan& plan) {
   const MemoryAmounts::Gpu& gpu = amounts.gpu;
   add_compute_lines(spec, amounts, plan.gpu);
   plan.gpu.push_back({"optimizer state", MemoryUse::kState, gpu.state});
-  plan.gpu.push_back({"parameters that stay", MemoryUse::kParameters, gpu.resident_params});
+  plan.gpu.push_back({"resident parameters", MemoryUse::kParameters, gpu.resident_params});
   if (spec.trains()) plan.gpu.push_back({"gradients", MemoryUse::kOther, gpu.gradients});
   plan.gpu.push_back({"CUDA's context", MemoryUse::kOther, gpu.context});
   plan.gpu.push_back({"CUDA's libraries", MemoryUse::kOther, gpu.libraries});
@@ -137,7 +138,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
                      .names = options.names,
                      .keeps_sums = options.keeps_sums};
   SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(spec));
-  SLUICE_ASSIGN_OR_RETURN(const auto places, settle_places(spec, options.places));
+  SLUICE_ASSIGN_OR_RETURN(const auto places, resolve_placement(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
   if (spec.trains()) {

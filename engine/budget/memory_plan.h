@@ -4,8 +4,8 @@
 //
 // It is built in this order, each value from the ones above it:
 //
-//   places    where each unit is (settled_places.h)
-//   fetching  how many units are fetched ahead of their use (fetch_plan.h)
+//   places    where each unit is (resolved_placement.h)
+//   fetching  how many units are fetched ahead of their use (param_plan.h)
 //   state     the optimizer's state, and what is resident because of it (state_plan.h)
 //   params    of the host, and of the frozen base if adapters are trained (param_plan.h)
 //   lines     all bytes, as the ledger counts them for these places (memory_ledger.h)
@@ -21,7 +21,6 @@
 #include "aio/result.h"
 #include "engine/budget/activation_plan.h"
 #include "engine/budget/base_form.h"
-#include "engine/budget/fetch_plan.h"
 #include "engine/budget/gpu_plan.h"
 #include "engine/budget/param_plan.h"
 #include "engine/budget/run_spec.h"

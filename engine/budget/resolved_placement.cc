@@ -1,4 +1,4 @@
-#include "engine/budget/settled_places.h"
+#include "engine/budget/resolved_placement.h"
 
 #include <algorithm>
 #include <string>
@@ -60,14 +60,14 @@ void settle_activations(const RunSpec& spec, std::vector<UnitPlacement>& places)
       activations = ActivationPlace::kRecompute;
       continue;
     }
-    if (asked.boundaries_to_nvme == Tristate::kOff && activations == ActivationPlace::kSpill)
+    if (asked.unit_inputs_to_nvme == Tristate::kOff && activations == ActivationPlace::kSpill)
       activations = ActivationPlace::kOffload;
     // On the CPU, what is saved does not depend on where inputs wait.
     const bool spills_in_ram = !spec.on_gpu && activations == ActivationPlace::kSpill;
     if (asked.recompute == Tristate::kOff && !spills_in_ram) activations = ActivationPlace::kKeep;
     if (asked.recompute == Tristate::kOn && activations == ActivationPlace::kKeep)
       activations = ActivationPlace::kRecompute;
-    const bool may_leave = spec.on_gpu && asked.boundaries_to_cpu != Tristate::kOff;
+    const bool may_leave = spec.on_gpu && asked.unit_inputs_to_cpu != Tristate::kOff;
     if (offload::input_leaves(activations) && !may_leave && !spills_in_ram)
       activations = ActivationPlace::kRecompute;
   }
@@ -75,8 +75,8 @@ void settle_activations(const RunSpec& spec, std::vector<UnitPlacement>& places)
 
 }  // namespace
 
-Result<std::vector<UnitPlacement>> settle_places(const RunSpec& spec,
-                                                 std::span<const UnitPlacement> chosen) {
+Result<std::vector<UnitPlacement>> resolve_placement(const RunSpec& spec,
+                                                     std::span<const UnitPlacement> chosen) {
   const auto units = static_cast<std::size_t>(spec.model.units());
   SLUICE_CHECK(chosen.empty() || chosen.size() == units, "each unit has its place");
   for (std::size_t unit = 0; unit < chosen.size(); ++unit) {

@@ -19,7 +19,7 @@ namespace sluice::engine {
 // `chosen`: by unit, or empty. A planner's choice within the rules of the configuration is returned
 // unchanged. kInvalidArgument: the configured shares are impossible, or the shares in `chosen` do
 // not add up to the units.
-Result<std::vector<offload::UnitPlacement>> settle_places(
+Result<std::vector<offload::UnitPlacement>> resolve_placement(
     const RunSpec& spec, std::span<const offload::UnitPlacement> chosen);
 
 // The model's units as the optimizer divides them.

@@ -88,6 +88,11 @@ struct RunSpec {
   bool gradients_on_nvme() const {
     return trains() && config.placement.gradients_to_nvme == Tristate::kOn;
   }
+  // Whether it feeds a text token by token. While it trains: the texts of samples.prompts.
+  bool keeps_keys_and_values() const {
+    return purpose == RunPurpose::kGeneration ||
+           (trains() && names == nullptr && !config.samples.prompts.empty());
+  }
   bool trains() const { return purpose == RunPurpose::kTraining; }
   NumberTypes types() const {
     NumberTypes types = number_types(config.precision);

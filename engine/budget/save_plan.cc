@@ -25,6 +25,7 @@ class Planner {
   Planner(const config::Run& run, const SaveNeeds& needs) : run_(run), needs_(needs) {
     plan_.every_steps = run.checkpoint_every_steps;
     plan_.at_end = run.checkpoint_at_end;
+    plan_.best = run.keep_best;
     plan_.stop = {.checkpoint_bytes = needs.checkpoint_bytes,
                   .save_bytes_per_s = needs.save_bytes_per_s,
                   .step_s = needs.step_s};
@@ -57,6 +58,8 @@ class Planner {
     const std::int64_t every = plan_.every_steps;
     if (every > 0) count = std::max(run_.steps / every - before / every, std::int64_t{0});
     if (plan_.at_end && steps > 0 && (every == 0 || run_.steps % every != 0)) ++count;
+    if (plan_.best && run_.eval_every_steps > 0)
+      count += run_.steps / run_.eval_every_steps - before / run_.eval_every_steps;
     if (plan_.every_minutes <= 0) return {.most = count};
     if (needs_.step_s) {
       const double minutes = static_cast<double>(steps) * *needs_.step_s / kSecondsAMinute;
@@ -67,14 +70,16 @@ class Planner {
     return {.most = std::min(count, steps), .known = needs_.step_s || count >= steps};
   }
 
-  // How many more checkpoints than now are on the disk at once. The newest `keep_last` stay while
-  // the next one is written.
+  // How many more checkpoints than now are on the disk at once. The newest `keep_last`, and the
+  // best, stay while the next one is written.
   Count new_checkpoints(std::int64_t keep_last) const {
     const Count count = writes();
     if (keep_last == 0) return count;
-    return {.most = std::min(count.most, std::max<std::int64_t>(
-                                             keep_last + 1 - needs_.complete_checkpoints, 1))};
+    return {.most = std::min(
+                count.most,
+                std::max<std::int64_t>(keep_last + 1 + best() - needs_.complete_checkpoints, 1))};
   }
+  std::int64_t best() const { return plan_.best ? 1 : 0; }
 
   std::uint64_t room() const {
     const std::uint64_t free =
@@ -96,7 +101,7 @@ class Planner {
     plan_.warning = why + "So the run does not save by time" +
                     (rest_fits ? ". " : ", and its other saves fail once the disk is full. ") +
                     what + "; run.checkpoint_minutes=" + significant(kDefaultCheckpointMinutes) +
-                    " saves by time anyway";
+                    " saves by time nevertheless";
   }
 
   std::string does_not_fit() const {
@@ -104,20 +109,22 @@ class Planner {
     const std::string each = format_bytes(needs_.checkpoint_bytes);
     std::string text;
     if (!count.known) {
-      text = "run.keep_last 0 keeps every checkpoint, of " + each +
-             " each, and how many there will be by time is not known: they";
+      text = "run.keep_last 0 keeps every checkpoint of " + each +
+             ", and their number is not known when saving by time: they";
     } else if (count.most == 1) {
       text = "a checkpoint of " + each;
     } else {
       text = std::to_string(count.most) + " more checkpoints of " + each + " each (run.keep_last " +
              (run_.keep_last_checkpoints > 0
-                  ? std::to_string(run_.keep_last_checkpoints) + ", and the one being written)"
+                  ? std::to_string(run_.keep_last_checkpoints) +
+                        (plan_.best ? ", the best, and the one being written)"
+                                    : ", and the one being written)")
                   : std::string("0 keeps all)"));
     }
     text += " may not fit on the disk of " + needs_.folder + ", where " +
             format_bytes(*needs_.free_bytes) + " are free";
     if (needs_.other_bytes > 0)
-      text += ", less " + format_bytes(needs_.other_bytes) + " for what else the run puts there";
+      text += ", less " + format_bytes(needs_.other_bytes) + " for the run's other files";
     return text + ". ";
   }
 
@@ -125,7 +132,7 @@ class Planner {
   std::int64_t keep_last_that_fits() const {
     const auto most =
         static_cast<std::int64_t>(room() / std::max<std::uint64_t>(needs_.checkpoint_bytes, 1));
-    const std::int64_t keep = most + needs_.complete_checkpoints - 1;
+    const std::int64_t keep = most + needs_.complete_checkpoints - 1 - best();
     if (keep < 1 || !fits(new_checkpoints(keep))) return 0;
     const std::int64_t now = run_.keep_last_checkpoints;
     return now == 0 || keep < now ? keep : 0;
@@ -133,28 +140,30 @@ class Planner {
 
   std::string remedy() const {
     const std::int64_t keep = keep_last_that_fits();
-    return "Choose an --out on a disk with more room, free some there" +
+    return "Choose an --out on a disk with more space, free some space there" +
            (keep > 0 ? ", or set run.keep_last=" + std::to_string(keep) : std::string());
   }
 
   std::string schedule() const {
     if (!plan_.saves())
-      return "nothing is saved: run.checkpoint_every and run.checkpoint_minutes are 0 or unset, "
-             "and "
-             "run.checkpoint_at_end is false";
+      return "no checkpoints are saved: run.checkpoint_every and run.checkpoint_minutes are 0 or "
+             "unset, and run.checkpoint_at_end is false";
     std::string text = "saves ";
     if (plan_.every_steps > 0)
       text += "every " +
               (plan_.every_steps == 1 ? "step" : std::to_string(plan_.every_steps) + " steps") +
               ", ";
     if (plan_.every_minutes > 0) text += "every " + significant(plan_.every_minutes) + " minutes, ";
+    if (plan_.best) text += "after each evaluation with the lowest validation loss so far, ";
     if (plan_.at_end) text += "at the end, ";
-    text += "and when it is interrupted, to " + needs_.folder + "/checkpoints (" +
+    text += "and on interruption, to " + needs_.folder + "/checkpoints (" +
             format_bytes(needs_.checkpoint_bytes) + " each, ";
     if (run_.keep_last_checkpoints == 0) return text + "all are kept)";
-    return text + (run_.keep_last_checkpoints == 1
-                       ? "the newest is kept)"
-                       : "the newest " + std::to_string(run_.keep_last_checkpoints) + " are kept)");
+    const std::string newest = run_.keep_last_checkpoints == 1
+                                   ? "the newest"
+                                   : "the newest " + std::to_string(run_.keep_last_checkpoints);
+    if (plan_.best) return text + newest + " and the best are kept)";
+    return text + newest + (run_.keep_last_checkpoints == 1 ? " is kept)" : " are kept)");
   }
 
   const config::Run& run_;

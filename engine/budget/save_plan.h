@@ -48,13 +48,14 @@ struct SavePlan {
   std::int64_t every_steps = 0;  // 0: not by steps
   double every_minutes = 0;      // 0: not by time
   bool at_end = false;
+  bool best = false;        // after evaluations with the lowest validation loss so far
   bool background = false;  // from a copy in RAM, while training continues
   std::string schedule;     // a sentence that says when the run saves
   StopNeeds stop = {};
   std::optional<std::string> warning;  // what does not fit, and what would; sentences
 
   // If true, the run also saves when it is interrupted.
-  bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end; }
+  bool saves() const { return every_steps > 0 || every_minutes > 0 || at_end || best; }
 };
 
 // The caller, which has the memory plan, decides about saves in the background.

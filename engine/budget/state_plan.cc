@@ -5,7 +5,7 @@
 
 #include "aio/units.h"
 #include "engine/budget/raised_note.h"
-#include "engine/budget/settled_places.h"
+#include "engine/budget/resolved_placement.h"
 #include "engine/budget/stripe_plan.h"
 #include "engine/checkpoint/part_writer.h"
 #include "engine/families/families.h"
@@ -121,8 +121,8 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   if ((params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) &&
       plan.uses(offload::Tier::kGpu)) {
     plan.notes.push_back(
-        "zero_optimization.offload_param.device does not move the parameters of units whose "
-        "optimizer state is on the GPU: they are updated there, so they stay there");
+        "zero_optimization.offload_param.device does not move parameters of units whose optimizer "
+        "state is on the GPU: they stay where they are updated");
   }
   if (asked_buffers(config) < kMinSwapBuffers && plan.uses(offload::Tier::kNvme)) {
     plan.notes.push_back(raised_note("offload_optimizer.buffer_count", asked_buffers(config),

@@ -29,8 +29,8 @@ struct StatePlan {
   bool uses(offload::Tier tier) const;
 };
 
-// `places`: the settled placement per unit. `nvme_weights`: from stripe_weights(). kInvalidArgument
-// if units cannot be divided like this.
+// `places`: the resolved placement per unit. `nvme_weights`: from stripe_weights().
+// kInvalidArgument if units cannot be divided like this.
 Result<StatePlan> plan_state(const RunSpec& spec, std::span<const offload::UnitPlacement> places,
                              std::vector<int> nvme_weights);
 

@@ -22,16 +22,17 @@ void judge_without_manifest(const std::vector<std::string>& names, bool replacem
   const bool has_ours = std::any_of(names.begin(), names.end(), is_checkpoint_file);
   entry.leftover = names.empty() || (has_ours && replacement) || contains(names, kRemovalMarkName);
   if (entry.leftover)
-    entry.status = Error(ErrorCode::kNotFound,
-                         entry.path + " was left by a save or a removal that was cut short");
-  else if (!has_ours)
-    entry.status = Error(ErrorCode::kCorrupt,
-                         "none of a checkpoint's files is in " + entry.path +
-                             ", but others are: it is still being copied, or is not ours");
-  else
     entry.status =
-        Error(ErrorCode::kCorrupt, "there is no " + entry.path + "/" + std::string(kManifestName) +
-                                       ": the folder is still being copied, or has lost that file");
+        Error(ErrorCode::kNotFound, entry.path + " was left by an interrupted save or removal");
+  else if (!has_ours)
+    entry.status =
+        Error(ErrorCode::kCorrupt,
+              "none of a checkpoint's files is in " + entry.path +
+                  ", but other files are: it is still being copied, or is not a checkpoint");
+  else
+    entry.status = Error(ErrorCode::kCorrupt,
+                         "there is no " + entry.path + "/" + std::string(kManifestName) +
+                             ": the folder is still being copied, or the file was removed");
 }
 
 Status judge_manifest(aio::IoQueue& queue, std::optional<std::int64_t> named_step,
@@ -39,14 +40,14 @@ Status judge_manifest(aio::IoQueue& queue, std::optional<std::int64_t> named_ste
   const auto manifest = read_checkpoint_manifest(queue, entry.path);
   if (!manifest.ok() && manifest.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kIo, entry.path + "/" + std::string(kManifestName) +
-                                     " is listed in its folder and cannot be found");
+                                     " is listed in its folder but cannot be opened");
   if (!manifest.ok()) return manifest.error();
   entry.bytes = manifest->total_bytes();
   entry.loss = manifest->state.loss;
   entry.validation_loss = manifest->state.validation_loss;
   const std::int64_t step = manifest->state.position.global_step;
   if (named_step && *named_step != step)
-    return Error(ErrorCode::kCorrupt, entry.path + " holds a checkpoint of step " +
+    return Error(ErrorCode::kCorrupt, entry.path + " contains the checkpoint of step " +
                                           std::to_string(step) + ": its folder was renamed");
   entry.step = step;
   return check_stored_files(queue, *manifest, entry.path);
@@ -67,7 +68,7 @@ Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifes
     SLUICE_ASSIGN_OR_RETURN(const std::uint64_t bytes, (*file)->size_bytes());
     if (bytes != stored.bytes)
       return Error(ErrorCode::kCorrupt, path + " has " + std::to_string(bytes) +
-                                            " bytes, and not " + std::to_string(stored.bytes));
+                                            " bytes instead of " + std::to_string(stored.bytes));
   }
   return {};
 }
@@ -101,7 +102,7 @@ Error why_not(const CheckpointEntry& entry) {
       case ErrorCode::kCorrupt:
         return " is damaged";
       case ErrorCode::kNewerVersion:
-        return " was written by a newer version of this program";
+        return " was written by a newer version of Sluice";
       case ErrorCode::kNotFound:
         return " was never finished";
       default:

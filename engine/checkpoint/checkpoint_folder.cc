@@ -15,8 +15,7 @@ namespace {
 
 // A link to a drive that is not mounted.
 Error leads_nowhere(const std::string& path) {
-  return {ErrorCode::kIo,
-          path + " is a link, and what it leads to is not there: is its drive mounted?"};
+  return {ErrorCode::kIo, path + " is a link whose target does not exist: is its drive mounted?"};
 }
 
 // The names in the folder; none if it does not exist. A link to a missing target, or a file, is an
@@ -34,7 +33,7 @@ Result<std::vector<std::string>> names_in(aio::FileSystem& files, const std::str
   if (kind == PathKind::kNothing) return listed;
   return Error(
       ErrorCode::kIo,
-      folder + " is not a folder, as that of a run's checkpoints is: move it out of the way");
+      folder + " must be a folder, for the run's checkpoints, but is a file: move it away");
 }
 
 // The names of checkpoints, ordered by step; a replacement follows the checkpoint that it replaces.
@@ -63,6 +62,15 @@ Result<std::optional<CheckpointEntry>> if_complete(Result<std::optional<Checkpoi
 }
 
 }  // namespace
+
+std::vector<CheckpointEntry>::const_iterator best_of(const std::vector<CheckpointEntry>& entries) {
+  auto best = entries.end();
+  for (auto entry = entries.begin(); entry != entries.end(); ++entry) {
+    if (!entry->complete() || !entry->validation_loss) continue;
+    if (best == entries.end() || *entry->validation_loss < *best->validation_loss) best = entry;
+  }
+  return best;
+}
 
 CheckpointFolder::CheckpointFolder(aio::IoQueue& queue, std::string folder)
     : queue_(queue), folder_(std::move(folder)) {}
@@ -120,8 +128,21 @@ Result<std::vector<CheckpointEntry>> CheckpointFolder::later_than(std::int64_t s
   return entries;
 }
 
+Result<std::optional<CheckpointEntry>> CheckpointFolder::best() const {
+  SLUICE_ASSIGN_OR_RETURN(const auto entries, list());
+  const auto best = best_of(entries);
+  return best == entries.end() ? std::optional<CheckpointEntry>() : std::optional(*best);
+}
+
 Result<CheckpointEntry> CheckpointFolder::find_entry(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(auto entries, list());
+  if (name == kBestName) {
+    if (const auto best = best_of(entries); best != entries.end()) return *best;
+    return Error(ErrorCode::kNotFound,
+                 "no checkpoint in " + folder_ +
+                     " has a validation loss, so there is no best one: run.keep_best saves after "
+                     "evaluations (run.eval_every)");
+  }
   std::optional<CheckpointEntry> found;
   std::string others;
   for (CheckpointEntry& entry : entries) {
@@ -145,16 +166,20 @@ Result<CheckpointEntry> CheckpointFolder::find(const std::string& name) const {
 }
 
 Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
-                                                              std::int64_t up_to_step) const {
+                                                              std::int64_t up_to_step,
+                                                              bool keep_best) const {
   if (keep_last < 1)
     return Error(ErrorCode::kInvalidArgument,
-                 "at least one checkpoint is kept, not " + std::to_string(keep_last));
+                 "at least one checkpoint must be kept, not " + std::to_string(keep_last));
   SLUICE_ASSIGN_OR_RETURN(auto entries, list());
   std::erase_if(entries, [&](const CheckpointEntry& entry) {
     return !entry.complete() || entry.step > up_to_step ||
            is_linked(queue_.backend().files(), entry.path);
   });
+  const auto best = keep_best ? best_of(entries) : entries.end();
+  const std::string best_name = best == entries.end() ? std::string() : best->name;
   entries.resize(entries.size() - std::min(entries.size(), static_cast<std::size_t>(keep_last)));
+  std::erase_if(entries, [&](const CheckpointEntry& entry) { return entry.name == best_name; });
   return entries;
 }
 
@@ -170,12 +195,14 @@ void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
     if (!marked.ok() || !*marked) continue;
     const Status removed = remove_checkpoint(queue_, path);
     if (!removed.ok())
-      log::warning_once("removal of " + path,
-                        "what is left of an old checkpoint stays: " + removed.error().message());
+      log::warning_once(
+          "removal of " + path,
+          "an old checkpoint could not be removed completely: " + removed.error().message());
   }
 }
 
-Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step) {
+Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step,
+                                                         bool keep_best) {
   aio::FileSystem& files = queue_.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
   for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
@@ -185,7 +212,7 @@ Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int
       SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
   }
   finish_removals(names);
-  SLUICE_ASSIGN_OR_RETURN(const auto entries, beyond(keep_last, up_to_step));
+  SLUICE_ASSIGN_OR_RETURN(const auto entries, beyond(keep_last, up_to_step, keep_best));
   std::vector<std::string> removed;
   for (const CheckpointEntry& entry : entries) {
     SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, entry.path));

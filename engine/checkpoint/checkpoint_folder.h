@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "aio/io_queue.h"
@@ -20,6 +21,12 @@
 #include "engine/checkpoint/checkpoint_entry.h"
 
 namespace sluice::engine {
+
+inline constexpr std::string_view kBestName = "best";  // names the best checkpoint of a run
+
+// The complete checkpoint with the lowest validation loss, of equal ones the first; end() if none
+// has one.
+std::vector<CheckpointEntry>::const_iterator best_of(const std::vector<CheckpointEntry>& entries);
 
 class CheckpointFolder {
  public:
@@ -40,19 +47,23 @@ class CheckpointFolder {
   Result<std::optional<CheckpointEntry>> before(std::int64_t step) const;
   // All checkpoints of later steps, complete or not, except leftovers.
   Result<std::vector<CheckpointEntry>> later_than(std::int64_t step) const;
+  // The complete checkpoint with the lowest validation loss; of equal ones the first.
+  Result<std::optional<CheckpointEntry>> best() const;
   // Finds a checkpoint by its name, or by its step as in "12" or "step-12"; complete or not, but
-  // not a leftover. kNotFound lists the existing ones.
+  // not a leftover. kBestName is best(). kNotFound lists the existing ones.
   Result<CheckpointEntry> find_entry(const std::string& name) const;
   // The same, but an incomplete checkpoint is an error: why_not().
   Result<CheckpointEntry> find(const std::string& name) const;
 
   // The complete checkpoints that prune() would remove.
-  Result<std::vector<CheckpointEntry>> beyond(int keep_last, std::int64_t up_to_step) const;
+  Result<std::vector<CheckpointEntry>> beyond(int keep_last, std::int64_t up_to_step,
+                                              bool keep_best = false) const;
   // Settles replacements and finishes removals that failed. Then it removes the complete
-  // checkpoints up to `up_to_step`, except the newest `keep_last` (at least 1) of them. Returns
-  // their names.
+  // checkpoints up to `up_to_step`, except the newest `keep_last` (at least 1) of them, and with
+  // `keep_best` the best of them. Returns their names.
   Result<std::vector<std::string>> prune(
-      int keep_last, std::int64_t up_to_step = std::numeric_limits<std::int64_t>::max());
+      int keep_last, std::int64_t up_to_step = std::numeric_limits<std::int64_t>::max(),
+      bool keep_best = false);
   // Removes leftovers of interrupted saves and removals, and settles replacements. Returns the
   // names. Must not run while a CheckpointWriter writes here.
   Result<std::vector<std::string>> clean_leftovers();

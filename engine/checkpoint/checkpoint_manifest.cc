@@ -23,7 +23,8 @@ constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 9;          // before 9, a version stood for the set of keys
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that name no family
 // Features that a reader must support to read a checkpoint correctly.
-constexpr std::array<std::string_view, 4> kFeatures = {"adapters", "client", "moments", "parts"};
+constexpr std::array<std::string_view, 5> kFeatures = {"adapters", "client", "evaluations",
+                                                       "moments", "parts"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -32,7 +33,7 @@ constexpr std::size_t kHexDigits = 16;
 
 Error corrupt(std::string what) { return Error(ErrorCode::kCorrupt, std::move(what)); }
 Error edited() {
-  return corrupt("it is not written as its program writes it (damaged, or edited by hand)");
+  return corrupt("it is not in the form that Sluice writes (damaged, or edited by hand)");
 }
 
 // ---- to text ------------------------------------------------------------------------------------
@@ -54,11 +55,17 @@ json to_json(const StoredPosition& position) {
             {"hysteresis_left", scale.hysteresis_left}}}};
 }
 
+json to_json(const StoredEvaluations& evaluations) {
+  return {{"lowest_loss", finite_or_null(evaluations.lowest_loss)},
+          {"lowest_step", evaluations.lowest_step},
+          {"without_improvement", evaluations.without_improvement}};
+}
+
 // The features of kFeatures that the manifest uses.
 json features_of(const CheckpointManifest& manifest) {
   const std::array<bool, kFeatures.size()> has = {
       manifest.state.run.adapters.has_value(), !manifest.state.client.empty(),
-      manifest.moments != DType::kF32, manifest.in_parts()};
+      manifest.state.evaluations.has_value(), manifest.moments != DType::kF32, manifest.in_parts()};
   json names = json::array();
   for (std::size_t i = 0; i < has.size(); ++i)
     if (has[i]) names.push_back(kFeatures[i]);
@@ -132,6 +139,15 @@ StoredPosition position_from_json(const json& content) {
                          .hysteresis_left = scale.at("hysteresis_left").get<int>()}};
 }
 
+std::optional<StoredEvaluations> evaluations_from_json(const json& content) {
+  const auto found = content.find("evaluations");
+  if (found == content.end()) return std::nullopt;
+  return StoredEvaluations{
+      .lowest_loss = optional_number(found->at("lowest_loss")),
+      .lowest_step = found->at("lowest_step").get<std::int64_t>(),
+      .without_improvement = found->at("without_improvement").get<std::int64_t>()};
+}
+
 std::optional<StoredAdapters> adapters_from_json(const json& run) {
   const auto found = run.find("adapters");
   if (found == run.end()) return std::nullopt;
@@ -174,7 +190,7 @@ Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes
     return corrupt("it says that " + file.name + " has " + std::to_string(file.bytes) + " bytes");
   const std::uint64_t count = (file.bytes - 1) / chunk_bytes + 1;
   if (hashes.size() != count * kHexDigits)
-    return corrupt("its checksums of " + file.name + " are not those of " + std::to_string(count) +
+    return corrupt("its checksums for " + file.name + " do not fit " + std::to_string(count) +
                    " chunks");
   file.chunks.reserve(count);
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -190,8 +206,7 @@ Result<DType> moments_from_json(const json& content) {
   if (found == content.end()) return DType::kF32;
   const auto name = found->get<std::string>();
   if (name == to_string(DType::kBF16)) return DType::kBF16;
-  return corrupt("it says that its moments are " + name +
-                 ", and a manifest says BF16 of them, or nothing");
+  return corrupt("it says that its moments are " + name + ", but a manifest may only say BF16");
 }
 
 Status check_position(const StoredPosition& position) {
@@ -200,13 +215,21 @@ Status check_position(const StoredPosition& position) {
                         position.skipped_in_a_row >= 0 &&
                         position.skipped_in_a_row <= position.global_step - position.applied_step &&
                         position.loss_scale.steps >= 0 && position.loss_scale.scale > 0;
-  return possible ? Status() : corrupt("its step and loss scale cannot be those of a run");
+  return possible ? Status() : corrupt("its step and loss scale are impossible");
 }
 
 Status check_sums(const SumsOfRun& sums) {
   if (sums.lanes > 0 && sums.rounds > 0) return {};
-  return corrupt("it says that gradients are added up in " + std::to_string(sums.lanes) +
+  return corrupt("it says that gradients are accumulated in " + std::to_string(sums.lanes) +
                  " lanes and " + std::to_string(sums.rounds) + " rounds");
+}
+
+Status check_evaluations(const CheckpointState& state) {
+  if (!state.evaluations) return {};
+  const StoredEvaluations& made = *state.evaluations;
+  const bool possible = made.lowest_step >= 0 && made.lowest_step <= state.position.global_step &&
+                        made.without_improvement >= 0;
+  return possible ? Status() : corrupt("its evaluations are impossible");
 }
 
 // The names and their order are those that the writer uses.
@@ -215,14 +238,13 @@ Status check_files(const std::vector<StoredFile>& files, bool in_parts) {
   if (shards == 0 || files.size() % offload::kStateFields.size() != (in_parts ? 0 : 1) ||
       shards > kMaxShards)
     return corrupt("it lists " + std::to_string(files.size()) +
-                   " files, and no checkpoint has that many");
+                   " files, a number that no checkpoint has");
   for (std::size_t i = 0; i < files.size(); ++i) {
     const std::string expected =
         i == shards * offload::kStateFields.size()
             ? std::string(kWeightIndexName)
             : shard_name(offload::kStateFields[i / shards], i % shards, shards);
-    if (files[i].name != expected)
-      return corrupt("it lists another file where " + expected + " has to be");
+    if (files[i].name != expected) return corrupt("it lists another file in place of " + expected);
   }
   return {};
 }
@@ -239,32 +261,32 @@ std::string use_its_version(const json& content) {
 Status check_world(const json& content) {
   const auto ranks = content.at("world_size").get<std::int64_t>();
   if (ranks < 1 || ranks > kMaxWorldSize)
-    return corrupt("it is of " + std::to_string(ranks) + " ranks, which cannot be");
+    return corrupt("it is of " + std::to_string(ranks) + " ranks, which is impossible");
   const bool in_parts = content.contains("tensors") && content.contains("pieces");
   if (in_parts == (ranks > 1)) return {};
   return corrupt("it is of " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
-                 ", and it " + (in_parts ? "says" : "does not say") +
-                 " what each of several has written");
+                 ", but it " + (in_parts ? "says" : "does not say") +
+                 " what each rank has written");
 }
 
 // Checks that this program can read it. Features of a later program are not damage.
 Status check_format(const json& content) {
   if (content.at("format").get<std::string>() != kFormat)
-    return corrupt("it is not a checkpoint's");
+    return corrupt("it is not the manifest of a checkpoint");
   const auto version = content.at("version").get<std::int64_t>();
   if (version < 1)
     return corrupt("it is of format version " + content.at("version").dump() +
                    ", which does not exist");
   if (version > kVersion)
     return Error(ErrorCode::kNewerVersion, "it is of format version " + std::to_string(version) +
-                                               ", and this program reads versions up to " +
+                                               ", but this program reads only versions up to " +
                                                std::to_string(kVersion) + use_its_version(content));
   if (version == kVersion) {
     for (const json& feature : content.at("features")) {
       const auto name = feature.get<std::string>();
       if (std::ranges::find(kFeatures, name) == kFeatures.end())
         return Error(ErrorCode::kNewerVersion, "it needs " + in_quotes(name) +
-                                                   ", which this program does not know" +
+                                                   ", which this version does not support" +
                                                    use_its_version(content));
     }
   }
@@ -293,15 +315,15 @@ Status parts_from_json(const json& content, CheckpointManifest& manifest) {
     manifest.pieces.push_back(std::move(pieces));
   }
   if (manifest.pieces.size() != manifest.shards())
-    return corrupt("it says what lies in " + std::to_string(manifest.pieces.size()) +
-                   " shards, and lists the files of " + std::to_string(manifest.shards()));
+    return corrupt("it lists the contents of " + std::to_string(manifest.pieces.size()) +
+                   " shards, but the files of " + std::to_string(manifest.shards()));
   const auto parameters = lay_out(manifest.tensors);
   if (!parameters.ok()) return corrupt(parameters.error().message());
   std::uint64_t elements = 0;
   for (const TensorInfo& parameter : *parameters) elements += parameter.elements;
   if (parameters->size() != manifest.parameters || elements != manifest.elements)
-    return corrupt("it speaks of " + std::to_string(manifest.parameters) + " parameters with " +
-                   std::to_string(manifest.elements) + " elements, and lists " +
+    return corrupt("it announces " + std::to_string(manifest.parameters) + " parameters with " +
+                   std::to_string(manifest.elements) + " elements, but lists " +
                    std::to_string(parameters->size()) + " with " + std::to_string(elements));
   if (const Status whole = check_pieces(*parameters, manifest.pieces); !whole.ok())
     return corrupt(whole.error().message());
@@ -315,11 +337,13 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
                     .run = run_from_json(content.at("run")),
                     .loss = optional_number(content.at("loss")),
                     .validation_loss = optional_number(content.at("validation_loss")),
+                    .evaluations = evaluations_from_json(content),
                     .configuration = content.at("configuration").get<std::string>(),
                     .client = content.value("client", std::string()),
                     .program_version = content.at("program_version").get<std::string>()};
   SLUICE_RETURN_IF_ERROR(check_position(manifest.state.position));
   SLUICE_RETURN_IF_ERROR(check_sums(manifest.state.run.sums));
+  SLUICE_RETURN_IF_ERROR(check_evaluations(manifest.state));
   manifest.parameters = content.at("parameters").get<std::uint64_t>();
   manifest.elements = content.at("elements").get<std::uint64_t>();
   SLUICE_ASSIGN_OR_RETURN(manifest.moments, moments_from_json(content));
@@ -327,7 +351,7 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
   if (manifest.chunk_bytes < kMinChunkBytes || manifest.chunk_bytes > kMaxChunkBytes ||
       manifest.chunk_bytes % kMinChunkBytes != 0)
     return corrupt("its chunks have " + std::to_string(manifest.chunk_bytes) +
-                   " bytes, and not a multiple of 4096 up to 64M");
+                   " bytes, which is not a multiple of 4096 up to 64M");
   for (const json& entry : content.at("files")) {
     SLUICE_ASSIGN_OR_RETURN(StoredFile file, file_from_json(entry, manifest.chunk_bytes));
     manifest.files.push_back(std::move(file));
@@ -369,6 +393,7 @@ std::string to_text(const CheckpointManifest& manifest) {
                   {"chunk_bytes", manifest.chunk_bytes},
                   {"files", list_json(manifest.files)}};
   if (!manifest.state.client.empty()) content["client"] = manifest.state.client;
+  if (manifest.state.evaluations) content["evaluations"] = to_json(*manifest.state.evaluations);
   if (manifest.moments != DType::kF32) content["moments"] = to_string(manifest.moments);
   if (manifest.in_parts()) {
     content["tensors"] = list_json(manifest.tensors);
@@ -394,11 +419,11 @@ Status check_manifest_room(const CheckpointState& state, std::span<const TensorS
   manifest.files.push_back(std::move(all));
   const std::uint64_t bytes = to_text(manifest).size() + others;
   if (bytes <= kMaxManifestBytes) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               "client_state is too large: the checkpoint's manifest would have " +
-                   format_bytes(bytes) + ", and at most " + format_bytes(kMaxManifestBytes) +
-                   " are possible. Keep large data in a file of its own, and its path in "
-                   "client_state");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "client_state is too large: the checkpoint's manifest would have " + format_bytes(bytes) +
+          ", but at most " + format_bytes(kMaxManifestBytes) +
+          " are possible. Keep large data in a separate file, and its path in client_state");
 }
 
 Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {
@@ -410,7 +435,7 @@ Result<CheckpointManifest> parse_checkpoint_manifest(std::string_view text) {
     if (manifest.ok() && is_ours && to_text(*manifest) != text) return edited();
     return manifest;
   } catch (const json::exception& wrong) {
-    return corrupt(std::string("its content is not as it should be: ") + wrong.what());
+    return corrupt(std::string("its content is not valid: ") + wrong.what());
   }
 }
 
@@ -421,7 +446,7 @@ Result<CheckpointManifest> read_checkpoint_manifest(aio::IoQueue& queue,
   if (!text.ok()) {
     if (text.error().code() == ErrorCode::kNotFound)
       return Error(ErrorCode::kNotFound,
-                   "there is no " + path + ": no checkpoint was finished there");
+                   "there is no " + path + ": no checkpoint was completed there");
     if (text.error().code() == ErrorCode::kInvalidArgument) return corrupt(text.error().message());
     return text.error();
   }

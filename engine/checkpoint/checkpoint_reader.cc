@@ -59,9 +59,9 @@ Status CheckpointReader::prepare() {
       elements == manifest_.elements)
     return {};
   return Error(ErrorCode::kCorrupt,
-               folder_ + "/" + std::string(kManifestName) + " speaks of " +
+               folder_ + "/" + std::string(kManifestName) + " announces " +
                    std::to_string(manifest_.parameters) + " parameters with " +
-                   std::to_string(manifest_.elements) + " elements, and the files have " +
+                   std::to_string(manifest_.elements) + " elements, but the files have " +
                    std::to_string(by_name_.size()) + " with " + std::to_string(elements));
 }
 
@@ -80,16 +80,17 @@ Status CheckpointReader::add_shards() {
 
 // The pieces of each parameter in ascending order, whatever the order of the files.
 void CheckpointReader::add_pieces() {
-  places_.resize(parameters_.size());
+  locations_.resize(parameters_.size());
   for (std::size_t shard = 0; shard < manifest_.shards(); ++shard) {
     const StatePieces& pieces = manifest_.pieces[shard];
     for (std::size_t i = 0; i < pieces.size(); ++i)
-      places_[pieces[i].parameter].push_back({.piece = pieces[i], .shard = shard, .tensor = i});
+      locations_[pieces[i].parameter].push_back({.piece = pieces[i], .shard = shard, .tensor = i});
   }
-  for (std::vector<Place>& places : places_) {
-    std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-      return a.piece.first_element < b.piece.first_element;
-    });
+  for (std::vector<PieceLocation>& locations : locations_) {
+    std::sort(locations.begin(), locations.end(),
+              [](const PieceLocation& a, const PieceLocation& b) {
+                return a.piece.first_element < b.piece.first_element;
+              });
   }
 }
 
@@ -112,7 +113,7 @@ Result<CheckpointReader::Header> CheckpointReader::read_header(ChunkedReader& fi
     if (tensor.dtype != expected)
       return in_file(Error(ErrorCode::kCorrupt, "tensor " + in_quotes(tensor.name) + " is " +
                                                     std::string(to_string(tensor.dtype)) +
-                                                    ", and the checkpoint has " +
+                                                    ", but the checkpoint has " +
                                                     std::string(to_string(expected)) + " there"));
   }
   header.tensors = std::move(parsed->tensors);
@@ -127,9 +128,9 @@ Status CheckpointReader::add_shard(std::size_t shard) {
     SLUICE_ASSIGN_OR_RETURN(const Header header, read_header(*file, f));
     const std::vector<TensorInfo>& tensors = header.tensors;
     for (std::size_t i = 0; f == 0 && i < tensors.size(); ++i) {
-      places_.push_back({{.piece = {.parameter = first + i, .elements = tensors[i].elements},
-                          .shard = shard,
-                          .tensor = i}});
+      locations_.push_back({{.piece = {.parameter = first + i, .elements = tensors[i].elements},
+                             .shard = shard,
+                             .tensor = i}});
       parameters_.push_back(tensors[i]);
     }
     if (!std::equal(tensors.begin(), tensors.end(),
@@ -152,7 +153,7 @@ Status CheckpointReader::know_offsets(ChunkedReader& file, std::size_t field, st
   if (!std::equal(header.tensors.begin(), header.tensors.end(), expected.begin(), expected.end(),
                   is_same_tensor))
     return Error(ErrorCode::kCorrupt, file.path() + " has other pieces of parameters than " +
-                                          std::string(kManifestName) + " beside it says");
+                                          std::string(kManifestName) + " in the same folder says");
   offsets = header.offsets();
   return {};
 }
@@ -205,30 +206,31 @@ Status CheckpointReader::read_field(std::size_t field, std::string_view paramete
                      " on were asked for");
   if (values.empty()) return {};
   const std::uint64_t end = first_element + values.size();
-  for (const Place& place : places_[entry->second]) {
-    const std::uint64_t begin_here = std::max(first_element, place.piece.first_element);
-    const std::uint64_t end_here = std::min(end, place.piece.end());
+  for (const PieceLocation& location : locations_[entry->second]) {
+    const std::uint64_t begin_here = std::max(first_element, location.piece.first_element);
+    const std::uint64_t end_here = std::min(end, location.piece.end());
     if (begin_here >= end_here) continue;
     SLUICE_RETURN_IF_ERROR(
-        read_piece(field, place, begin_here,
+        read_piece(field, location, begin_here,
                    values.subspan(begin_here - first_element, end_here - begin_here)));
   }
   return {};
 }
 
 // All of `values` must be in the piece.
-Status CheckpointReader::read_piece(std::size_t field, const Place& place,
+Status CheckpointReader::read_piece(std::size_t field, const PieceLocation& location,
                                     std::uint64_t first_element, std::span<float> values) {
-  SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(field, place.shard));
-  if (manifest_.in_parts()) SLUICE_RETURN_IF_ERROR(know_offsets(*file, field, place.shard));
-  const TensorOffsets& offsets = *offsets_[field][place.shard];
+  SLUICE_ASSIGN_OR_RETURN(ChunkedReader* const file, file_of(field, location.shard));
+  if (manifest_.in_parts()) SLUICE_RETURN_IF_ERROR(know_offsets(*file, field, location.shard));
+  const TensorOffsets& offsets = *offsets_[field][location.shard];
   // The narrower numbers are read into the end of the buffer, then widened in place from its start.
   const DType dtype = manifest_.dtype_of(field);
   const std::span<std::byte> stored =
       std::as_writable_bytes(values).last(values.size() * element_bytes(dtype));
-  SLUICE_RETURN_IF_ERROR(file->read(
-      offsets[place.tensor] + (first_element - place.piece.first_element) * element_bytes(dtype),
-      stored));
+  SLUICE_RETURN_IF_ERROR(
+      file->read(offsets[location.tensor] +
+                     (first_element - location.piece.first_element) * element_bytes(dtype),
+                 stored));
   if (dtype == DType::kF32) return {};
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint16_t half = 0;

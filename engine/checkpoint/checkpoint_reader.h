@@ -65,7 +65,7 @@ class CheckpointReader {
                      std::span<float> values);
 
  private:
-  struct Place {  // location of a parameter's piece in each file of a shard
+  struct PieceLocation {  // location of a parameter's piece in each file of a shard
     StatePiece piece;
     std::size_t shard = 0;
     std::size_t tensor = 0;  // in the shard's files
@@ -90,7 +90,7 @@ class CheckpointReader {
   Result<ChunkedReader*> file_of(std::size_t field, std::size_t shard);
   Status read_field(std::size_t field, std::string_view parameter, std::uint64_t first_element,
                     std::span<float> values);
-  Status read_piece(std::size_t field, const Place& place, std::uint64_t first_element,
+  Status read_piece(std::size_t field, const PieceLocation& location, std::uint64_t first_element,
                     std::span<float> values);
   std::size_t fields() const { return options_.moments ? offload::kStateFields.size() : 1; }
 
@@ -100,7 +100,7 @@ class CheckpointReader {
   CheckpointManifest manifest_;
   aio::PageMemory staging_;
   std::vector<TensorInfo> parameters_;
-  std::vector<std::vector<Place>> places_;  // of each parameter, in ascending order
+  std::vector<std::vector<PieceLocation>> locations_;  // of each parameter, in ascending order
   std::unordered_map<std::string_view, std::size_t> by_name_;  // into both
   // Per file, once its header was read.
   std::array<std::vector<std::optional<TensorOffsets>>, offload::kStateFields.size()> offsets_;

@@ -86,13 +86,24 @@ struct StoredRun {
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
 };
 
+// The run's evaluations up to the checkpoint.
+struct StoredEvaluations {
+  std::optional<double> lowest_loss;  // unset: none was finite
+  std::int64_t lowest_step = 0;
+  std::int64_t without_improvement = 0;  // consecutive, up to the last one
+
+  friend bool operator==(const StoredEvaluations&, const StoredEvaluations&) = default;
+};
+
 struct CheckpointState {
   StoredPosition position;
   StoredRun run;
   std::optional<double> loss;             // of the last step; not stored if not finite
   std::optional<double> validation_loss;  // not stored if not finite
-  std::string configuration;              // resolved, as JSON text
-  std::string client;  // arbitrary text of a program that trains through the Python package
+  // Of a run that keeps its best checkpoint or stops early.
+  std::optional<StoredEvaluations> evaluations = {};
+  std::string configuration;  // resolved, as JSON text
+  std::string client;         // arbitrary text of a program that trains through the Python package
   std::string program_version;
 
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;

@@ -40,7 +40,7 @@ Status check_replaceable(aio::FileSystem& files, const std::string& folder) {
     if (!is_checkpoint_file(name))
       return Error(ErrorCode::kAlreadyExists,
                    "the checkpoint " + folder + " cannot be replaced: there is " + in_quotes(name) +
-                       " in it, which is none of its files. Move that away, or the folder");
+                       " in it, which is not part of a checkpoint. Move it or the folder away");
   }
   return {};
 }
@@ -88,7 +88,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (!made_ || committed_) return;
   const Status removed = remove_checkpoint(queue_, target_);
   if (!removed.ok())
-    log::warning("what was written of a checkpoint that failed could not be removed: " +
+    log::warning("the files of a failed checkpoint could not be removed: " +
                  removed.error().message());
 }
 
@@ -204,8 +204,7 @@ Status CheckpointWriter::check_other_parts() const {
   Status there = check_stored_files(queue_, manifest_, target_);
   if (there.ok() || there.error().code() != ErrorCode::kCorrupt) return there;
   return std::move(there).error().with_suffix(
-      ", as this process sees it, though it was written: all hosts of a run need the "
-      "same folder for its checkpoints");
+      ", although it was written: all hosts of a run must share the folder for its checkpoints");
 }
 
 // Hugging Face's index of the masters, so that other programs find the weights.

@@ -17,12 +17,12 @@ Result<std::unique_ptr<ChunkedReader>> ChunkedReader::open(aio::IoQueue& queue,
   auto file = aio::DirectFile::open(queue, path, {});
   if (!file.ok()) {
     if (file.error().code() != ErrorCode::kNotFound) return std::move(file).error();
-    return Error(ErrorCode::kCorrupt,
-                 path + " is missing, and " + std::string(kManifestName) + " beside it lists it");
+    return Error(ErrorCode::kCorrupt, path + " is missing, but " + std::string(kManifestName) +
+                                          " in the same folder lists it");
   }
   if ((*file)->size_bytes() != stored.bytes)
     return Error(ErrorCode::kCorrupt, path + " has " + std::to_string((*file)->size_bytes()) +
-                                          " bytes, and had " + std::to_string(stored.bytes) +
+                                          " bytes, but had " + std::to_string(stored.bytes) +
                                           " when the checkpoint was written");
   return std::unique_ptr<ChunkedReader>(
       new ChunkedReader(queue, source, std::move(*file), staging));
@@ -89,10 +89,11 @@ Status ChunkedReader::check(std::uint64_t index) {
   const auto bytes = bytes_of(index);
   const CheckpointChunk place{.file = source_.file_number, .offset_bytes = offset};
   if (checkpoint_hash(bytes, place) == stored_.chunks[index]) return {};
-  return Error(ErrorCode::kCorrupt,
-               path() + ": bytes " + std::to_string(offset) + " to " +
-                   std::to_string(offset + bytes.size()) +
-                   " do not match their checksum: the file is damaged, or another checkpoint's");
+  return Error(
+      ErrorCode::kCorrupt,
+      path() + ": bytes " + std::to_string(offset) + " to " +
+          std::to_string(offset + bytes.size()) +
+          " do not match their checksum: the file is damaged, or belongs to another checkpoint");
 }
 
 Result<std::span<const std::byte>> ChunkedReader::chunk(std::uint64_t index) {

@@ -2,13 +2,160 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "aio/check.h"
-#include "engine/checkpoint/chunked_writer.h"
+#include "aio/direct_file.h"
+#include "aio/io_request.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/weights/quoting.h"
 
 namespace sluice::engine {
+
+// ChunkedWriter: writes bytes in order to one file of known size, with a checksum for every chunk.
+//
+// A chunk is collected in a piece of the staging memory, hashed when full, and written while the
+// next pieces fill.
+//
+// Memory:  `staging`: page-aligned, at least two whole chunks; must outlive the writer.
+// Threads: one at a time.
+// Errors:  the first error is kept: every later call returns it.
+class ChunkedWriter {
+ public:
+  struct Target {
+    std::string path;  // its space was allocated by reserve()
+    std::uint64_t bytes = 0;
+    std::uint64_t file_number = 0;  // in the manifest
+    std::uint64_t chunk_bytes = 0;
+  };
+  // Creates a file of that size, and allocates its space. kAlreadyExists if the file exists.
+  static Status reserve(aio::IoQueue& queue, const std::string& path, std::uint64_t bytes);
+  static Result<std::unique_ptr<ChunkedWriter>> open(aio::IoQueue& queue, const Target& target,
+                                                     std::span<std::byte> staging);
+  ~ChunkedWriter();
+  ChunkedWriter(const ChunkedWriter&) = delete;
+  ChunkedWriter& operator=(const ChunkedWriter&) = delete;
+
+  Status write(std::span<const std::byte> bytes);
+  // Once the file is full: waits for all writes, and makes the file durable.
+  Status finish();
+  // Checksums of the chunks written so far.
+  const std::vector<std::uint64_t>& checksums() const { return checksums_; }
+
+ private:
+  struct Piece {
+    aio::IoRequest request;
+    std::span<std::byte> memory;
+    bool in_flight = false;
+  };
+
+  ChunkedWriter(aio::IoQueue& queue, const Target& target, std::unique_ptr<aio::DirectFile> file,
+                std::span<std::byte> staging);
+  Status wait(Piece& piece);
+  void submit(Piece& piece, std::uint64_t length_bytes);
+
+  aio::IoQueue& queue_;
+  const Target target_;
+  std::unique_ptr<aio::DirectFile> file_;
+  const std::size_t piece_count_;
+  std::unique_ptr<Piece[]> pieces_;    // NOLINT(modernize-avoid-c-arrays): requests do not move
+  std::size_t filling_ = 0;            // index of the piece
+  std::uint64_t filled_bytes_ = 0;     // in that piece
+  std::uint64_t submitted_bytes_ = 0;  // in the file
+  std::vector<std::uint64_t> checksums_;
+  Status status_;
+};
+
+namespace {
+
+aio::OpenOptions writing(aio::OpenOptions::Create create) {
+  return {.access = aio::OpenOptions::Access::kReadWrite, .create = create};
+}
+
+}  // namespace
+
+Status ChunkedWriter::reserve(aio::IoQueue& queue, const std::string& path, std::uint64_t bytes) {
+  return aio::DirectFile::open(
+             queue, path,
+             {.open = writing(aio::OpenOptions::Create::kMustNotExist), .size_bytes = bytes})
+      .status();
+}
+
+Result<std::unique_ptr<ChunkedWriter>> ChunkedWriter::open(aio::IoQueue& queue,
+                                                           const Target& target,
+                                                           std::span<std::byte> staging) {
+  SLUICE_CHECK(staging.size() >= 2 * target.chunk_bytes && staging.size() % target.chunk_bytes == 0,
+               "two pieces of whole chunks at least");
+  SLUICE_ASSIGN_OR_RETURN(
+      auto file, aio::DirectFile::open(
+                     queue, target.path,
+                     {.open = writing(aio::OpenOptions::Create::kIfMissing),
+                      .size_bytes = target.bytes,
+                      .preallocate = false}));  // reserve() allocated the space, and it is kept
+  return std::unique_ptr<ChunkedWriter>(new ChunkedWriter(queue, target, std::move(file), staging));
+}
+
+ChunkedWriter::ChunkedWriter(aio::IoQueue& queue, const Target& target,
+                             std::unique_ptr<aio::DirectFile> file, std::span<std::byte> staging)
+    : queue_(queue),
+      target_(target),
+      file_(std::move(file)),
+      piece_count_(staging.size() / target.chunk_bytes),
+      pieces_(new Piece[piece_count_]) {
+  for (std::size_t i = 0; i < piece_count_; ++i)
+    pieces_[i].memory = staging.subspan(i * target_.chunk_bytes, target_.chunk_bytes);
+  checksums_.reserve((target_.bytes - 1) / target_.chunk_bytes + 1);
+}
+
+ChunkedWriter::~ChunkedWriter() {
+  for (std::size_t i = 0; i < piece_count_; ++i) static_cast<void>(wait(pieces_[i]));
+}
+
+Status ChunkedWriter::wait(Piece& piece) {
+  if (std::exchange(piece.in_flight, false)) {
+    const Status& written = queue_.wait(piece.request);
+    if (status_.ok() && !written.ok()) status_ = written;
+  }
+  return status_;
+}
+
+void ChunkedWriter::submit(Piece& piece, std::uint64_t length_bytes) {
+  const auto chunk = piece.memory.first(length_bytes);
+  checksums_.push_back(
+      checkpoint_hash(chunk, {.file = target_.file_number, .offset_bytes = submitted_bytes_}));
+  piece.request.prepare_write(*file_, submitted_bytes_, chunk);
+  piece.in_flight = true;
+  queue_.submit(piece.request);
+  submitted_bytes_ += length_bytes;
+}
+
+Status ChunkedWriter::write(std::span<const std::byte> bytes) {
+  SLUICE_CHECK(bytes.size() <= target_.bytes - submitted_bytes_ - filled_bytes_,
+               "more bytes than the file has");
+  while (!bytes.empty()) {
+    Piece& piece = pieces_[filling_];
+    SLUICE_RETURN_IF_ERROR(wait(piece));
+    const std::uint64_t length = std::min(target_.chunk_bytes, target_.bytes - submitted_bytes_);
+    const std::uint64_t count = std::min<std::uint64_t>(length - filled_bytes_, bytes.size());
+    std::memcpy(piece.memory.data() + filled_bytes_, bytes.data(), count);
+    bytes = bytes.subspan(count);
+    filled_bytes_ += count;
+    if (filled_bytes_ < length) return status_;
+    submit(piece, length);
+    filled_bytes_ = 0;
+    filling_ = (filling_ + 1) % piece_count_;
+  }
+  return status_;
+}
+
+Status ChunkedWriter::finish() {
+  SLUICE_CHECK(submitted_bytes_ == target_.bytes, "finish() of a file that is not full");
+  for (std::size_t i = 0; i < piece_count_; ++i) SLUICE_RETURN_IF_ERROR(wait(pieces_[i]));
+  if (status_.ok()) status_ = file_->finish();
+  return status_;
+}
+
 namespace {
 
 using offload::kStateFields;
@@ -94,8 +241,8 @@ Status PartWriter::take_space() {
       if (!taken.ok() && taken.error().code() == ErrorCode::kNotFound)
         return Error(taken.error())
             .with_suffix(
-                "; the first writer has made that folder, and it is not seen here: all "
-                "hosts of a run need the same folder for its checkpoints");
+                "; the first writer created that folder, but it is not visible here: all hosts of "
+                "a run must share the folder for its checkpoints");
       SLUICE_RETURN_IF_ERROR(taken);
     }
   }
@@ -164,8 +311,8 @@ Status PartWriter::check_next(std::string_view parameter,
   const std::uint64_t next = piece.first_element + elements_done_;
   if (parameter != next_name() || state.first_element != next)
     return refuse("element " + std::to_string(state.first_element) + " of " + in_quotes(parameter) +
-                  " came where element " + std::to_string(next) + " of " + in_quotes(next_name()) +
-                  " comes next");
+                  " was given, but element " + std::to_string(next) + " of " +
+                  in_quotes(next_name()) + " must be next");
   if (state.elements() > piece.elements - elements_done_)
     return refuse("parameter " + in_quotes(next_name()) + " has " + std::to_string(piece.elements) +
                   " elements, and " + std::to_string(elements_done_ + state.elements()) + " came");
@@ -182,7 +329,7 @@ Status PartWriter::append_to(std::size_t field, std::span<const float> values) {
     for (const float value : piece) {
       if ((std::bit_cast<std::uint32_t>(value) & 0xFFFF) != 0)
         return not_valid("checkpoint " + folder_ + ": a moment of " + in_quotes(next_name()) +
-                         " is no bf16 number, and the files are to hold bf16 ones");
+                         " is not a bf16 number, but the files store moments in bf16");
     }
     narrowed_.resize(piece.size() * element_bytes(dtype));
     from_floats(dtype, piece, narrowed_);

@@ -41,7 +41,7 @@ Result<std::string> give_other_name(aio::FileSystem& files, const std::string& f
 // Foreign files are kept. Under a checkpoint's name they would look like an unfinished copy.
 Status keep_other_files(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const std::string aside, give_other_name(files, folder));
-  log::warning(folder + " had files beside its checkpoint, which is removed; they are now in " +
+  log::warning(folder + " had other files in addition to the removed checkpoint; they are now in " +
                aside);
   SLUICE_RETURN_IF_ERROR(ignore_missing(files.remove(path_in(aside, kRemovalMarkName))));
   return files.sync_directory(aside);
@@ -60,7 +60,7 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
   if (!entry->complete() && !entry->leftover) return why_not(*entry).with_suffix("; it is kept");
   if (is_linked(queue.backend().files(), folder))
     return Error(ErrorCode::kInvalidArgument,
-                 folder + " is a link, and nothing is removed through one; it is kept");
+                 folder + " is a link, and Sluice removes nothing through links; it is kept");
   aio::FileSystem& files = queue.backend().files();
   const auto names = files.list(folder);
   if (!names.ok()) return ignore_missing(names.status());
@@ -79,7 +79,7 @@ Status remove_checkpoint(aio::IoQueue& queue, const std::string& folder) {
 
 Status set_folder_aside(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const std::string aside, give_other_name(files, folder));
-  log::warning(folder + " was in the way of a checkpoint, and is now " + aside);
+  log::warning(folder + " had the name of a new checkpoint and was renamed to " + aside);
   return {};
 }
 

@@ -114,8 +114,8 @@ bool is_older_run(const std::vector<std::string>& names) {
 Error foreign(const std::string& directory, const std::string& why) {
   return {ErrorCode::kAlreadyExists,
           directory + " is not a run's folder (" + why +
-              "), and nothing is written to it or removed from it: choose another --out (or "
-              "run_dir), a folder that is empty, not there yet or a run's"};
+              "), so nothing is written to it or removed from it: choose another --out (or "
+              "run_dir): a new folder, an empty one, or that of a run"};
 }
 
 Status check_no_links(aio::FileSystem& files, const std::string& directory,
@@ -130,8 +130,8 @@ Status check_no_links(aio::FileSystem& files, const std::string& directory,
     if (name == kCheckpointsFolder && !leads_on) continue;
     return Error(ErrorCode::kInvalidArgument,
                  path +
-                     " is a link, and a run writes and removes nothing through one: put what it "
-                     "leads to in its place, or choose another --out (or run_dir)");
+                     " is a link, and a run writes and removes nothing through links: replace it "
+                     "by its target, or choose another --out (or run_dir)");
   }
   return {};
 }
@@ -142,7 +142,7 @@ Status set_old_tokenizer_aside(aio::FileSystem& files, const std::string& direct
       const std::string aside,
       aio::unused_name(files, run_path(directory, "before-step-1-" + std::string(kOldTokenizer))));
   SLUICE_RETURN_IF_ERROR(files.rename(run_path(directory, kOldTokenizer), aside));
-  log::info("the tokenizer of the run before is now " + aside);
+  log::info("the tokenizer of the previous run is now " + aside);
   return {};
 }
 
@@ -166,7 +166,7 @@ Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
   if (!names.ok()) return names.error();
   SLUICE_RETURN_IF_ERROR(check_no_links(files, directory, *names));
   if (std::all_of(names->begin(), names->end(), is_left_of_beginning)) return {};
-  const Error not_its_config = foreign(directory, "its config.json is not a run's");
+  const Error not_its_config = foreign(directory, "its config.json is not that of a run");
   bool is_unreadable = false;  // damaged, or with comments: the mark or checkpoints decide
   if (is_one_of(kConfig, *names)) {
     const Json config = json_of(queue, run_path(directory, kConfig), kMostConfigBytes);
@@ -183,7 +183,7 @@ Status check_run_directory(aio::IoQueue& queue, const std::string& directory) {
   if (is_unreadable) return not_its_config;
   if (is_older_run(*names)) return {};
   const auto other = std::find_if_not(names->begin(), names->end(), is_new);
-  return foreign(directory, "it holds " + *other);
+  return foreign(directory, "it contains " + *other);
 }
 
 bool may_hold_old_tokenizer(aio::IoQueue& queue, const std::string& directory) {

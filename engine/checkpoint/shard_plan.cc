@@ -57,7 +57,7 @@ Status add_writer(std::span<const StatePiece> pieces, const ShardOptions& option
   plan.first_shards.push_back(plan.shards.size());
   if (plan.shards.size() <= kMaxShards) return {};
   return Error(ErrorCode::kInvalidArgument,
-               "with at most " + format_bytes(options.max_bytes) + " in a file there would be " +
+               "with at most " + format_bytes(options.max_bytes) + " per file there would be " +
                    std::to_string(plan.shards.size()) + " files; allow more");
 }
 

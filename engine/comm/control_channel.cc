@@ -55,21 +55,21 @@ std::string in_seconds(milliseconds time) {
   return rest == 0 ? text + " s" : std::to_string(time.count()) + " ms";
 }
 
-ControlChannel::ControlChannel(const TcpOptions& options, Meeting meeting)
+ControlChannel::ControlChannel(const TcpOptions& options, RendezvousResult rendezvous)
     : options_(options),
-      table_(std::move(meeting.table)),
-      data_listener_(std::move(meeting.data_listener)),
+      table_(std::move(rendezvous.table)),
+      data_listener_(std::move(rendezvous.data_listener)),
       failure_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       wake_event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  for (ControlConnection& connection : meeting.connections) {
+  for (ControlConnection& connection : rendezvous.connections) {
     members_.push_back({std::move(connection), time_now()});
   }
 }
 
 Result<std::unique_ptr<ControlChannel>> ControlChannel::join(const TcpOptions& options,
                                                              FileDescriptor listener) {
-  SLUICE_ASSIGN_OR_RETURN(Meeting meeting, meet(options, std::move(listener)));
-  std::unique_ptr<ControlChannel> channel(new ControlChannel(options, std::move(meeting)));
+  SLUICE_ASSIGN_OR_RETURN(RendezvousResult rendezvous, find_ranks(options, std::move(listener)));
+  std::unique_ptr<ControlChannel> channel(new ControlChannel(options, std::move(rendezvous)));
   if (!channel->failure_event_.is_open() || !channel->wake_event_.is_open()) {
     return Error(ErrorCode::kOutOfMemory, "no file descriptor is left for an event");
   }
@@ -108,7 +108,7 @@ void ControlChannel::watch() {
       tell = failed && !failure_->told;
       if (stopping_ && !tell) break;
     }
-    if (tell) tell_failure();
+    if (tell) report_failure();
     entries.assign(1, {wake_event_.get(), POLLIN, 0});
     // A closed socket's descriptor is -1, which poll() skips.
     for (const Member& member : members_) entries.push_back({member.socket.get(), POLLIN, 0});
@@ -118,7 +118,7 @@ void ControlChannel::watch() {
       static_cast<void>(::read(wake_event_.get(), &count, sizeof count) == sizeof count);
     }
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (entries[i + 1].revents != 0) hear(members_[i]);
+      if (entries[i + 1].revents != 0) receive(members_[i]);
     }
     const bool beat = time_now() >= next_beat;
     if (beat) next_beat = time_now() + beat_every;
@@ -127,14 +127,14 @@ void ControlChannel::watch() {
       // A rank that does not read misses this beat; that is acceptable.
       if (beat) static_cast<void>(send_frame(member.socket, {kBeat, {}}, time_now()));
       if (!failed && time_now() - member.last_heard > options_.silence_timeout) {
-        lost(member, "nothing was heard of it for " + in_seconds(options_.silence_timeout));
+        lost(member, "it has not responded for " + in_seconds(options_.silence_timeout));
       }
     }
   }
-  say_goodbye();
+  send_shutdown();
 }
 
-void ControlChannel::hear(Member& member) {
+void ControlChannel::receive(Member& member) {
   const bool open = member.reader.read_some(member.socket);
   while (member.socket.is_open()) {
     const std::optional<Frame> frame = member.reader.next();
@@ -143,7 +143,7 @@ void ControlChannel::hear(Member& member) {
     handle(member, *frame);
   }
   if (!open && member.socket.is_open()) {
-    lost(member, "its connection closed without a word; it was killed, or crashed");
+    lost(member, "its connection was closed unexpectedly; it was killed, or crashed");
   }
 }
 
@@ -176,7 +176,7 @@ void ControlChannel::record(int rank, Error seen_here, Error seen_by_others) {
   changed_.notify_all();
 }
 
-void ControlChannel::tell_failure() {
+void ControlChannel::report_failure() {
   Frame frame;
   int rank = -1;
   {
@@ -196,7 +196,7 @@ void ControlChannel::tell_failure() {
   changed_.notify_all();
 }
 
-void ControlChannel::say_goodbye() {
+void ControlChannel::send_shutdown() {
   const bool failed = !failure().ok();
   for (Member& member : members_) {
     if (!member.socket.is_open()) continue;

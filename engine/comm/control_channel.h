@@ -68,15 +68,15 @@ class ControlChannel {
     Error seen_here{ErrorCode::kInternal, ""};
   };
 
-  ControlChannel(const TcpOptions& options, Meeting meeting);
+  ControlChannel(const TcpOptions& options, RendezvousResult rendezvous);
 
   // Used by the watching thread.
   void watch();
-  void hear(Member& member);
+  void receive(Member& member);
   void handle(Member& member, const Frame& frame);
   void lost(Member& member, const std::string& how);
-  void tell_failure();
-  void say_goodbye();
+  void report_failure();
+  void send_shutdown();
   void record(int rank, Error seen_here, Error seen_by_others);
   std::string name_of_rank(int rank) const;
 

@@ -92,7 +92,7 @@ Result<std::vector<Door::Guest>> Door::look() {
   const Deadline now = time_now();
   std::vector<Stranger> stay;
   for (Stranger& stranger : strangers_) {
-    if (hear(stranger, guests) && now < stranger.until) stay.push_back(std::move(stranger));
+    if (receive(stranger, guests) && now < stranger.until) stay.push_back(std::move(stranger));
   }
   strangers_ = std::move(stay);
   return guests;
@@ -128,7 +128,7 @@ void Door::make_room(std::vector<Guest>& guests) {
   const Deadline moment_ago = time_now() + options_.patience - options_.patience / 10;
   for (auto it = strangers_.begin(); it != strangers_.end(); ++it) {
     if (!it->connector_nonce.empty()) continue;
-    const bool stays = hear(*it, guests);
+    const bool stays = receive(*it, guests);
     if (stays && !it->connector_nonce.empty()) continue;
     const auto silent = std::count_if(
         it, strangers_.end(), [](const Stranger& each) { return each.connector_nonce.empty(); });
@@ -140,7 +140,7 @@ void Door::make_room(std::vector<Guest>& guests) {
   strangers_.erase(strangers_.begin());
 }
 
-bool Door::hear(Stranger& stranger, std::vector<Guest>& guests) {
+bool Door::receive(Stranger& stranger, std::vector<Guest>& guests) {
   const bool open = stranger.reader.read_some(stranger.socket);
   while (const std::optional<Frame> frame = stranger.reader.next()) {
     if (frame->type == kKnock && stranger.connector_nonce.empty() &&

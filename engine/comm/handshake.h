@@ -107,7 +107,7 @@ class Door {
   // Closes one connection; those that have proved the secret by now become guests.
   void make_room(std::vector<Guest>& guests);
   // Whether the connection stays.
-  bool hear(Stranger& stranger, std::vector<Guest>& guests);
+  bool receive(Stranger& stranger, std::vector<Guest>& guests);
   std::optional<Guest> join(Stranger& stranger, std::string_view payload);
 
   const FileDescriptor& listener_;

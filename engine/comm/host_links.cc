@@ -53,7 +53,7 @@ WireLabel to_wire(const MessageLabel& label, std::uint64_t message_bytes) {
 Status check_label(int from, const WireLabel& came, const WireLabel& expected) {
   const std::string them = "rank " + std::to_string(from);
   if (came.magic != WireLabel::kMagic) {
-    return Error(ErrorCode::kCorrupt, them + " sent what is no message of a collective");
+    return Error(ErrorCode::kCorrupt, them + " sent a malformed message");
   }
   if (std::memcmp(&came, &expected, sizeof came) == 0) return {};
   const auto said = [](const WireLabel& label) {
@@ -64,8 +64,9 @@ Status check_label(int from, const WireLabel& came, const WireLabel& expected) {
            (label.group < kGroups.size() ? kGroups[label.group] : "?") + ", " +
            std::to_string(label.message_bytes) + " bytes)";
   };
-  return Error(ErrorCode::kInvalidArgument, "ranks do not call the same: " + them + " is in " +
-                                                said(came) + ", this rank in " + said(expected));
+  return Error(ErrorCode::kInvalidArgument, "ranks call different collectives: " + them +
+                                                " is in " + said(came) + ", but this rank in " +
+                                                said(expected));
 }
 
 Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank) {
@@ -79,8 +80,8 @@ Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank) {
                    "ranks " + std::to_string(there->second) + " and " + std::to_string(rank) +
                        " are both local rank " + std::to_string(place.local_rank) + " of host " +
                        host_name(place.host) +
-                       ", and would share a GPU: give each its LOCAL_RANK, and all the host's "
-                       "LOCAL_WORLD_SIZE");
+                       ", so they would share a GPU: set LOCAL_RANK to a different number for "
+                       "each, and LOCAL_WORLD_SIZE to their number");
     }
   }
   for (const auto& [host, ranks] : hosts) {

@@ -26,7 +26,7 @@ Status expand_ranges(std::string_view prefix, std::string_view ranges, std::stri
     const std::optional<int> first = whole_number(low, 999'999'999);
     const std::optional<int> last = whole_number(high, 999'999'999);
     if (!first || !last || *first > *last) {
-      return wrong(quoted(range) + " is no range of nodes");
+      return wrong(quoted(range) + " is not a range of nodes");
     }
     if (*last - *first >= kMaxRanks || nodes->size() > kMaxRanks) {
       return wrong("more than " + std::to_string(kMaxRanks) + " nodes");
@@ -63,7 +63,7 @@ Result<std::vector<std::string>> parse_node_list(std::string_view list) {
       end = std::min(list.find(',', close), list.size());
       const std::string_view suffix = list.substr(close + 1, end - close - 1);
       if (suffix.find_first_of("[]") != std::string_view::npos) {
-        return wrong(quoted(list) + " has two brackets in one name, which Sluice does not read");
+        return wrong(quoted(list) + " has two brackets in one name, which Sluice does not support");
       }
       SLUICE_RETURN_IF_ERROR(expand_ranges(list.substr(begin, stop - begin),
                                            list.substr(stop + 1, close - stop - 1), suffix,
@@ -71,7 +71,7 @@ Result<std::vector<std::string>> parse_node_list(std::string_view list) {
     } else {
       const std::string_view name = list.substr(begin, end - begin);
       if (name.empty() || name.find_first_of("] \t\r\n") != std::string_view::npos) {
-        return wrong(quoted(list) + " is no list of nodes");
+        return wrong(quoted(list) + " is not a list of nodes");
       }
       nodes.emplace_back(name);
     }
@@ -97,7 +97,7 @@ Result<std::vector<int>> parse_tasks_per_node(std::string_view counts) {
     const std::optional<int> count = whole_number(item, kMaxRanks);
     if (!count || *count == 0 || repeats == 0 ||
         tasks.size() + static_cast<std::size_t>(repeats) > kMaxRanks) {
-      return wrong(quoted(counts) + " is no list of tasks per node such as '2(x3),1'");
+      return wrong(quoted(counts) + " is not a list of tasks per node, such as '2(x3),1'");
     }
     tasks.insert(tasks.end(), static_cast<std::size_t>(repeats), *count);
     if (comma == std::string_view::npos) return tasks;
@@ -145,7 +145,7 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
     if (named.host.starts_with('@') || named.address().empty())
       return wrong(where + quoted(named.host) + " is not 'host' or 'user@host'");
     if (!seen.emplace(named.address()).second) {
-      return wrong(where + "host " + quoted(named.address()) + " is there twice");
+      return wrong(where + "host " + quoted(named.address()) + " is listed twice");
     }
     ranks += slots;
     if (ranks > kMaxRanks) {

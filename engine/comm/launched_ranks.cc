@@ -41,8 +41,8 @@ Result<std::string> read_secret(const std::string& path) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   if (!text.empty() && text.size() <= kMostBytes) return text;
   return wrong("SLUICE_SECRET_FILE, " + path + ", " +
-               (text.empty() ? "is empty" : "has more than 4 KiB") +
-               ": it needs some random text, such as `openssl rand -hex 32` prints");
+               (text.empty() ? "is empty" : "is larger than 4 KiB") +
+               ": write random text into it, such as the output of `openssl rand -hex 32`");
 }
 
 // Advice for a process that waits for ranks that do not come.
@@ -62,8 +62,8 @@ std::string how_to_start(const Launch& launch) {
 Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int listener) {
   if (launch.tasks_beside > 1)
     log::warning("this Slurm job has " + std::to_string(launch.tasks_beside) +
-                 " tasks, and this process is none of them: it trains alone. Begin the line with "
-                 "srun for a rank in each task");
+                 " tasks, but this process is not one of them: it trains alone. Start the command "
+                 "with srun to get a rank in each task");
   if (launch.context.world == 1) return std::unique_ptr<Communicator>();
   // Another rank may be busy as long as a checkpoint takes; a dead rank is detected immediately.
   constexpr std::chrono::hours kMostPatience(6);

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "engine/comm/host_communicator.h"
-#include "engine/comm/mpi_plugin.h"
 
 namespace sluice::engine {
 namespace {
@@ -128,7 +127,7 @@ Result<std::unique_ptr<Communicator>> make_mpi_communicator(const MpiOptions& op
   const auto* const mpi = static_cast<const SluiceMpi*>(::dlsym(library, SLUICE_MPI_SYMBOL));
   if (mpi == nullptr || mpi->version != SLUICE_MPI_VERSION) {
     return Error(ErrorCode::kUnsupported,
-                 options.plugin + " is not the MPI plug-in of this version of Sluice");
+                 options.plugin + " is the MPI plug-in of another version of Sluice");
   }
   MpiErrorText error{};
   int rank = 0;

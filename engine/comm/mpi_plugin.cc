@@ -1,5 +1,3 @@
-#include "engine/comm/mpi_plugin.h"
-
 #include <mpi.h>
 #include <sched.h>
 
@@ -9,6 +7,8 @@
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#include "engine/comm/mpi_communicator.h"
 
 namespace {
 

@@ -56,7 +56,7 @@ class NcclCommunicator final : public Communicator {
         api_.comm_init_rank_config(&world, host_->world_size(), id, host_->rank(), &config);
     owned_.push_back(world);
     of_group_[0] = world;
-    SLUICE_RETURN_IF_ERROR(settle(code, world, "connecting the GPUs"));
+    SLUICE_RETURN_IF_ERROR(wait_for_call(code, world, "connecting the GPUs"));
     for (const ProcessGroup group : {ProcessGroup::kNode, ProcessGroup::kPeers}) {
       SLUICE_RETURN_IF_ERROR(split(group));
     }
@@ -73,7 +73,7 @@ class NcclCommunicator final : public Communicator {
       return Error(ErrorCode::kUnsupported, "nothing was given that knows when a stream is done");
     }
     return wait_until([&]() -> Result<bool> { return options_.stream_done(stream); },
-                      options_.collective_timeout, "what is on a stream, a collective among it,");
+                      options_.collective_timeout, "the work on a stream, including a collective,");
   }
 
   void abort(std::string_view reason) noexcept override {
@@ -108,11 +108,11 @@ class NcclCommunicator final : public Communicator {
     nccl::Comm* part = nullptr;
     const nccl::Code code =
         api_.comm_split(of_group_[0], color, host_->rank(group), &part, &config);
-    SLUICE_RETURN_IF_ERROR(settle(code, of_group_[0], "connecting a part of the GPUs"));
+    SLUICE_RETURN_IF_ERROR(wait_for_call(code, of_group_[0], "connecting a part of the GPUs"));
     if (!own_part) return {};
     owned_.push_back(part);
     of_group_[index] = part;
-    return settle(nccl::kSuccess, part, "connecting a part of the GPUs");
+    return wait_for_call(nccl::kSuccess, part, "connecting a part of the GPUs");
   }
 
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
@@ -208,11 +208,11 @@ class NcclCommunicator final : public Communicator {
       comm = of_group_[static_cast<std::size_t>(group)];
       code = call(comm);
     }
-    return settle(code, comm, what);
+    return wait_for_call(code, comm, what);
   }
 
   // Waits until NCCL has completed the call; the first call with a peer connects to it.
-  Status settle(nccl::Code code, nccl::Comm* comm, const char* what) {
+  Status wait_for_call(nccl::Code code, nccl::Comm* comm, const char* what) {
     if (code != nccl::kSuccess && code != nccl::kInProgress) {
       return give_up(judge(code, comm, what).error());
     }
@@ -360,10 +360,11 @@ class NcclCommunicator final : public Communicator {
 Result<std::unique_ptr<Communicator>> connected(Communicator& host,
                                                 std::unique_ptr<Communicator> owned,
                                                 const NcclOptions& options) {
-  const auto api = nccl::open_nccl(options.library);
+  auto api = nccl::open_nccl(options.library);
   if (!api.ok()) {
-    host.abort(api.error().message());
-    return api.error();
+    Error error = std::move(api).error().with_suffix("; sluice doctor says more");
+    host.abort(error.message());
+    return error;
   }
   auto made = std::make_unique<NcclCommunicator>(host, std::move(owned), options, *api);
   SLUICE_RETURN_IF_ERROR(made->connect());

@@ -72,7 +72,8 @@ Status check_numbers(const Names& names, const RankContext& context) {
            std::to_string(first_value) + ", which is " + relation + " " +
            names.numbers[static_cast<std::size_t>(second)] + ", " + std::to_string(second_value);
   };
-  if (context.world < 1) return wrong(std::string(names.numbers[1]) + " is 0; a run has a rank");
+  if (context.world < 1)
+    return wrong(std::string(names.numbers[1]) + " is 0, but a run has at least one rank");
   if (context.rank >= context.world) {
     return wrong(pair(0, context.rank, "not below", 1, context.world));
   }

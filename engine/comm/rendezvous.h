@@ -30,13 +30,13 @@ struct ControlConnection {
   FrameReader reader = FrameReader();
 };
 
-struct Meeting {
+struct RendezvousResult {
   RankTable table;
   FileDescriptor data_listener;
   std::vector<ControlConnection> connections;  // rank 0: to all others; else: to rank 0
 };
 
 // Rank 0 may pass a socket that already listens.
-Result<Meeting> meet(const TcpOptions& options, FileDescriptor listener);
+Result<RendezvousResult> find_ranks(const TcpOptions& options, FileDescriptor listener);
 
 }  // namespace sluice::engine

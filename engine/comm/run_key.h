@@ -25,7 +25,7 @@ std::string new_secret();
 
 // What a proof covers: both sides fill in the same values.
 struct Exchange {
-  std::string_view purpose;          // "meeting", or "data of N" at rank N
+  std::string_view purpose;          // "rendezvous", or "data of N" at rank N
   std::string_view connector_nonce;  // kNonceBytes each
   std::string_view acceptor_nonce;
   std::string_view payload;  // the connector's description of itself

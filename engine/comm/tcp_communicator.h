@@ -13,12 +13,25 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/rank_context.h"
+#include "engine/comm/run_key.h"
+#include "engine/comm/tcp_socket.h"
 
 namespace sluice::engine {
+
+class ControlChannel;
+
+// One data connection between each two ranks: this rank connects to the lower ranks, and the higher
+// ranks connect here, all at once. By rank; this rank's own entry stays empty. `key`: the run's.
+//
+// Errors: the run's failure, which ends this immediately; kTimedOut, naming the ranks that did not
+//         come; those of handshake.h.
+Result<std::vector<FileDescriptor>> connect_for_data(ControlChannel& control, int rank,
+                                                     const RunKey& key, Deadline deadline);
 
 struct TcpOptions {
   RankContext context = {};

@@ -136,9 +136,10 @@ FileDescriptor listening(const SocketAddress& address, int& error) {
 }
 
 Error listening_failed(std::uint16_t port, int error) {
-  return Error(error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kIo,
-               "listening at port " + std::to_string(port) + " failed: " + std::strerror(error) +
-                   (error == EADDRINUSE ? "; another run has it: choose another MASTER_PORT" : ""));
+  return Error(
+      error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kIo,
+      "listening at port " + std::to_string(port) + " failed: " + std::strerror(error) +
+          (error == EADDRINUSE ? "; another run uses it: choose another MASTER_PORT" : ""));
 }
 
 // One connection attempt to one address.
@@ -259,10 +260,10 @@ Status make_room_for_descriptors(std::uint64_t more) {
   if (::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= needed) return {};
   return Error(ErrorCode::kOutOfMemory,
                "this process needs " + std::to_string(needed) +
-                   " file descriptors for connections to the other ranks, and may have " +
+                   " file descriptors for connections to the other ranks, but may have only " +
                    std::to_string(limit.rlim_max) +
-                   " (ulimit -Hn): raise it in /etc/security/limits.conf, or by LimitNOFILE= or "
-                   "docker run --ulimit nofile");
+                   " (ulimit -Hn): raise the limit in /etc/security/limits.conf, or with "
+                   "LimitNOFILE= or docker run --ulimit nofile");
 }
 
 Result<FileDescriptor> connect_to(const HostAndPort& target, Deadline deadline) {
@@ -275,7 +276,7 @@ Result<FileDescriptor> connect_to(const HostAndPort& target, Deadline deadline) 
         ::getaddrinfo(target.host.c_str(), std::to_string(target.port).c_str(), &hints, &found);
     const Addresses addresses(found);
     if (result != 0) {
-      last = "the name is not known: " + std::string(::gai_strerror(result));
+      last = "the host name cannot be resolved: " + std::string(::gai_strerror(result));
     } else {
       for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
         auto socket = connect_once(*address, deadline);
@@ -303,7 +304,7 @@ Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, 
     } else if (sent < 0 && errno != EAGAIN && errno != EINTR) {
       return socket_error("send", errno);
     } else if (!wait_for(socket.get(), POLLOUT, deadline)) {
-      return Error(ErrorCode::kTimedOut, "send: the other side does not read");
+      return Error(ErrorCode::kTimedOut, "send: the other side does not receive");
     }
   }
   return {};
@@ -319,7 +320,7 @@ Status receive_all(const FileDescriptor& socket, std::span<std::byte> bytes, Dea
     } else if (errno != EAGAIN && errno != EINTR) {
       return socket_error("receive", errno);
     } else if (!wait_for(socket.get(), POLLIN, deadline)) {
-      return Error(ErrorCode::kTimedOut, "receive: nothing came");
+      return Error(ErrorCode::kTimedOut, "receive: timed out");
     }
   }
   return {};

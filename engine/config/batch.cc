@@ -39,9 +39,9 @@ class Batch {
     }
     if (!micro_) {
       if (!derivation_.is_auto(kTrain) && !derivation_.is_auto(kMicro)) return reject_empty();
-      set(kMicro, micro_, 1, "\"auto\" with nothing to take it from");
+      set(kMicro, micro_, 1, "\"auto\", and nothing sets it");
     }
-    if (!accumulation_) set(kAccumulation, accumulation_, 1, "1 where nothing asks for more");
+    if (!accumulation_) set(kAccumulation, accumulation_, 1, "1 unless something asks for more");
     multiply();
   }
 
@@ -104,7 +104,7 @@ class Batch {
     if (train <= 0 || static_cast<double>(train) > find_key(kTrain)->range.maximum) {
       return derivation_.reject(name_and_value(kMicro, *micro_) + " x " +
                                 name_and_value(kAccumulation, *accumulation_) + " x world size " +
-                                std::to_string(world_) + " is more than any run could train on");
+                                std::to_string(world_) + " is larger than any run can train on");
     }
     set(kTrain, train_, train,
         name_and_value(kMicro, *micro_) + " x " + name_and_value(kAccumulation, *accumulation_) +
@@ -120,8 +120,8 @@ class Batch {
 
   void reject_empty() {
     derivation_.reject(
-        "no batch size is given: set train_batch_size, or train_micro_batch_size_per_gpu and, if "
-        "need be, gradient_accumulation_steps");
+        "no batch size is given: set train_batch_size, or train_micro_batch_size_per_gpu (and "
+        "gradient_accumulation_steps if it is not 1)");
   }
 
   Derivation& derivation_;
@@ -162,9 +162,9 @@ void check_lanes_of_ranks(Derivation& derivation) {
   }
   if (run.lanes % world == 0) return;
   const std::int64_t below = std::max(run.lanes / world, std::int64_t{1}) * world;
-  derivation.reject("run.lanes " + std::to_string(run.lanes) + " cannot be dealt to " +
-                    std::to_string(world) + " ranks, as many to each: set it to " +
-                    std::to_string(below) + " or " + std::to_string(below + world));
+  derivation.reject("run.lanes " + std::to_string(run.lanes) + " cannot be divided equally among " +
+                    std::to_string(world) + " ranks: set it to " + std::to_string(below) + " or " +
+                    std::to_string(below + world));
 }
 
 void check_lanes(Derivation& derivation) {

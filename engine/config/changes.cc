@@ -12,11 +12,13 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::array<std::string_view, 12> kElsewhere = {"zero_optimization.",
+constexpr std::array<std::string_view, 14> kElsewhere = {"zero_optimization.",
                                                          "placement.",
                                                          "aio.",
                                                          "budget.",
                                                          "run.",
+                                                         "early_stopping.",
+                                                         "samples.",
                                                          "activation_checkpointing.",
                                                          "steps_per_print",
                                                          "wall_clock_breakdown",

@@ -57,7 +57,7 @@ class Collector {
       if (is_comment(word)) {
         ignore(printable(path), value, "a comment");
       } else if (word.find('.') != std::string::npos) {
-        unknown(path, "a dot does not reach into a section here: nest it in braces");
+        unknown(path, "a dotted path does not work inside a file: nest the key in braces");
       } else if (const Key* key = find_key(path)) {
         known(*key, value);
       } else if (is_section(path)) {
@@ -91,7 +91,7 @@ class Collector {
         return ignore_of_deepspeed(key, value);
       case Treatment::kRefusedIfTrue:
         if (!refuse_if_true(key, std::string(key.path), value))
-          ignore(std::string(key.path), value, "not asked for");
+          ignore(std::string(key.path), value, "not enabled");
         return;
       case Treatment::kRefused:
         return reject(std::string(key.path) + " cannot be used: " + std::string(key.reason));
@@ -147,19 +147,25 @@ class Collector {
     const Key* meant = find_key(target);
     if (meant == nullptr) return subsection(target, value);
     const std::string note = "given as " + std::string(key.path);
-    if (meant->choices.empty()) return set(*meant, value, note);
+    if (key.is_old_name) return set(*meant, value, note + ", its old name", &key);
+    if (meant->choices.empty()) return set(*meant, value, note, &key);
     // A switch that became a key with choices: on is the second choice, off the first.
-    if (Setting{meant, value}.is_auto()) return set(*meant, value, note);
+    if (Setting{meant, value}.is_auto()) return set(*meant, value, note, &key);
     const auto boolean = as_boolean(value);
     if (!boolean) {
       return reject(std::string(key.path) + " must be true or false, not " + short_text(value));
     }
     const auto choices = split_choices(meant->choices);
-    set(*meant, Json(std::string(choices.at(*boolean ? 1 : 0))), note);
+    set(*meant, Json(std::string(choices.at(*boolean ? 1 : 0))), note, &key);
   }
 
-  void set(const Key& key, const Json& value, std::string note) {
+  // `given_as`: the alias in the document.
+  void set(const Key& key, const Json& value, std::string note, const Key* given_as = nullptr) {
     Setting setting{&key, value, document_.rank, document_.name, std::move(note)};
+    if (given_as != nullptr) {
+      setting.given_as = given_as->path;
+      setting.has_old_name = given_as->is_old_name;
+    }
     const auto found = collected_.settings.find(key.path);
     if (found == collected_.settings.end()) {
       collected_.settings.emplace(key.path, std::move(setting));
@@ -167,10 +173,12 @@ class Collector {
     }
     Setting& before = found->second;
     if (before.rank == setting.rank) {
-      return reject(std::string(key.path) + " is given twice, once under another name: keep one");
+      const std::string_view other = setting.given_as.empty() ? before.given_as : setting.given_as;
+      return reject(std::string(key.path) + " is given twice, also as " +
+                    std::string(other.empty() ? "another name" : other) + ": keep one of them");
     }
     if (document_.lenient && setting.is_auto()) {
-      before.note = document_.name + " leaves it to this file";
+      before.note = document_.name + " says \"auto\", so this file decides";
       before.was_auto = setting.says_auto();
       return;
     }
@@ -181,7 +189,7 @@ class Collector {
   }
 
   void unknown(const std::string& path, const std::string& hint) {
-    reject(printable(path) + " is not a key that Sluice or DeepSpeed knows; " + hint);
+    reject(printable(path) + " is not a key of Sluice or DeepSpeed; " + hint);
   }
 
   void ignore(std::string path, const Json& value, std::string reason) {
@@ -213,7 +221,8 @@ bool Setting::says_auto() const { return value.is_string() && is_auto(); }
 void collect(const Document& document, Collected& collected) {
   collected.has_deepspeed_file = collected.has_deepspeed_file || document.lenient;
   if (document.root.is_object()) return Collector(document, collected).section(document.root, "");
-  collected.rejections.push_back(document.name + ": a configuration is one object in braces, not " +
+  collected.rejections.push_back(document.name +
+                                 ": a configuration must be one object in braces, not " +
                                  short_text(document.root));
 }
 

@@ -27,7 +27,9 @@ struct Setting {
   int rank = 0;
   std::string source;
   std::string note;
-  bool was_auto = false;  // a lenient document gives "auto", which kept this value
+  std::string_view given_as = {};  // the path in the document, if that is another name
+  bool has_old_name = false;       // `given_as` is the key's old name
+  bool was_auto = false;           // a lenient document gives "auto", which kept this value
 
   bool is_auto() const;    // "auto" or null, which are not values
   bool says_auto() const;  // "auto"

@@ -186,6 +186,7 @@ struct Run {
   bool checkpoint_at_end = false;  // and when the run is interrupted
   Tristate checkpoint_background = Tristate::kAuto;
   std::int64_t keep_last_checkpoints = 0;  // 0: all
+  bool keep_best = false;                  // the checkpoint of the lowest validation loss, too
   bool hash_units = false;
   double io_watchdog_s = 0;  // 0: none
   std::string resume;        // empty: start at step 0; "newest", or a checkpoint's name
@@ -197,6 +198,20 @@ struct Run {
     constexpr double kBytesPerMib = 1 << 20;
     return static_cast<std::uint64_t>(log_part_mib * kBytesPerMib);
   }
+};
+
+// Ends a run whose validation loss no longer improves.
+struct EarlyStopping {
+  std::int64_t patience = 0;  // evaluations without an improvement; 0: never
+  double min_delta = 0;       // by how much more than this a loss must be lower
+};
+
+// Texts that the run generates while it trains.
+struct Samples {
+  std::string prompts;           // a file; empty: none
+  std::int64_t every_steps = 0;  // 0: with each evaluation
+  std::int64_t tokens = 0;       // at most, in each text
+  double temperature = 0;
 };
 
 // Unset: the free memory or space of the machine, less a margin.
@@ -219,8 +234,8 @@ using PathWeights = std::vector<int>;
 struct Placement {
   bool overlap_update = false;
   Tristate recompute = Tristate::kAuto;
-  Tristate boundaries_to_cpu = Tristate::kAuto;
-  Tristate boundaries_to_nvme = Tristate::kAuto;
+  Tristate unit_inputs_to_cpu = Tristate::kAuto;
+  Tristate unit_inputs_to_nvme = Tristate::kAuto;
   Tristate gradients_to_nvme = Tristate::kAuto;
   std::optional<TierFractions> optimizer_fractions;  // unset: the planner's
   std::int64_t record_elements = 0;                  // largest; at most a sub-group
@@ -281,6 +296,8 @@ struct Config {
   Lora lora;
   Data data;
   Run run;
+  EarlyStopping early_stopping;
+  Samples samples;
   Budget budget;
   Placement placement;
 

@@ -12,8 +12,11 @@ void derive_optimizer(Derivation& derivation) {
   Optimizer& optimizer = derivation.config.optimizer;
   if (optimizer.type == OptimizerType::kAdamW && !optimizer.adam_w_mode) {
     optimizer.adam_w_mode = true;
-    derivation.note("optimizer.params.adam_w_mode", "optimizer.type AdamW is AdamW always");
+    derivation.note("optimizer.params.adam_w_mode",
+                    "optimizer.type AdamW always decouples weight decay");
   }
+  if (optimizer.type == OptimizerType::kAdam && optimizer.adam_w_mode)
+    derivation.note("optimizer.type", "with decoupled weight decay, as AdamW");
   constexpr std::string_view kRate = "optimizer.params.lr";
   if (derivation.says_auto(kRate)) {
     constexpr double kOfTrainer = 5e-5;
@@ -36,12 +39,12 @@ void derive_clipping(Derivation& derivation) {
   const bool by_value = config.gradient_clipping_value > 0;
   if (derivation.is_auto(kNorm)) {
     config.gradient_clipping_norm = by_value ? 0 : 1;
-    derivation.note(
-        kNorm, by_value ? "gradient_clipping_value clips instead" : "Hugging Face's max_grad_norm");
+    derivation.note(kNorm, by_value ? "gradient_clipping_value is used instead"
+                                    : "Hugging Face's max_grad_norm");
   }
   if (!by_value || config.gradient_clipping_norm == 0) return;
   derivation.reject(
-      "gradient_clipping and gradient_clipping_value would both clip: set one of them to 0");
+      "gradient_clipping and gradient_clipping_value cannot both clip: set one of them to 0");
 }
 
 void derive_decayed_parameters(Derivation& derivation) {
@@ -50,7 +53,7 @@ void derive_decayed_parameters(Derivation& derivation) {
   const bool all = derivation.has_deepspeed_file();
   derivation.config.optimizer.decayed_parameters =
       all ? DecayedParameters::kAll : DecayedParameters::kMatrices;
-  derivation.note(kDecayed, all ? "as DeepSpeed does, whose file this is"
+  derivation.note(kDecayed, all ? "as DeepSpeed does, because a DeepSpeed file is given"
                                 : "no decay of biases and norms, as in GPT-2");
 }
 
@@ -83,7 +86,7 @@ void derive_non_finite_step(Derivation& derivation) {
       config.precision == Precision::kFp16 && config.fp16.static_loss_scale > 0;
   if (!derivation.given(kFate) && fixed_scale) {
     config.run.non_finite_step = NonFiniteStep::kSkip;
-    derivation.note(kFate, "fp16.loss_scale is fixed: as DeepSpeed does");
+    derivation.note(kFate, "as DeepSpeed does with a fixed fp16.loss_scale");
   }
   const bool is_bf16 = config.precision == Precision::kBf16;
   if (is_bf16 && derivation.given(kFateInBf16)) apply_fate_in_bf16(derivation);
@@ -117,7 +120,7 @@ void check_offload(Derivation& derivation, const std::string& section, OffloadDe
   const bool has_paths = !derivation.config.budget.nvme_paths.empty();
   if (has_paths && !nvme_path.empty()) {
     nvme_path.clear();
-    derivation.drop(path_key, "budget.nvme_paths replaces it");
+    derivation.drop(path_key, "budget.nvme_paths overrides it");
   }
   if (device == OffloadDevice::kNvme && !has_paths && nvme_path.empty()) {
     derivation.reject(section +
@@ -149,18 +152,18 @@ void derive_offload(Derivation& derivation) {
   if (zero.stage < 3 && derivation.given("zero_optimization.stage")) {
     derivation.note("zero_optimization.stage",
                     derivation.config.world_size == 1
-                        ? "one rank has nothing to divide: all stages train alike"
-                        : "the same numbers at every stage; without GPUs run as stage 3, and stage "
-                          "0 divides optimizer state and gradients as stages 1 and 2 do");
+                        ? "with one rank there is nothing to divide, and all stages are the same"
+                        : "every stage computes the same numbers; without GPUs it runs as stage 3, "
+                          "and stage 0 divides optimizer state and gradients as stages 1 and 2 do");
     if (zero.offload_param.device != OffloadDevice::kNone) {
       derivation.note("zero_optimization.offload_param.device",
-                      "DeepSpeed reads it at stage 3 alone; here it holds at every stage");
+                      "DeepSpeed reads it at stage 3 only; here it applies at every stage");
     }
   }
-  if (placement.boundaries_to_nvme == Tristate::kOn &&
+  if (placement.unit_inputs_to_nvme == Tristate::kOn &&
       derivation.config.unit_input_nvme_paths().empty()) {
     derivation.reject(
-        "placement.boundaries_to_nvme is on, but no folder is given for it: set "
+        "placement.unit_inputs_to_nvme is on, but no folder is given for it: set "
         "budget.nvme_paths");
   }
   if (placement.gradients_to_nvme == Tristate::kOn &&
@@ -169,17 +172,17 @@ void derive_offload(Derivation& derivation) {
         "placement.gradients_to_nvme is on, but no folder is given for it: set "
         "budget.nvme_paths");
   }
-  if (placement.boundaries_to_nvme == Tristate::kOn &&
-      placement.boundaries_to_cpu == Tristate::kOff) {
+  if (placement.unit_inputs_to_nvme == Tristate::kOn &&
+      placement.unit_inputs_to_cpu == Tristate::kOff) {
     derivation.reject(
-        "placement.boundaries_to_nvme is on, and placement.boundaries_to_cpu is off: what goes to "
-        "the drives leaves the GPU, so set boundaries_to_cpu to \"auto\"");
+        "placement.unit_inputs_to_nvme needs placement.unit_inputs_to_cpu, which is off: set "
+        "unit_inputs_to_cpu to \"auto\"");
   }
   if (!placement.optimizer_fractions) return;
   if (zero.offload_optimizer.device != OffloadDevice::kAuto) {
     derivation.reject(
-        "placement.optimizer_fractions is given, but zero_optimization.offload_optimizer.device "
-        "says where the state lives: set it to \"auto\"");
+        "placement.optimizer_fractions and zero_optimization.offload_optimizer.device both place "
+        "the optimizer state: set the device to \"auto\"");
   } else if (placement.optimizer_fractions->nvme > 0 &&
              derivation.config.optimizer_nvme_paths().empty()) {
     derivation.reject(
@@ -195,7 +198,7 @@ std::string raised_context(const Model& model) {
   if (engine::has_learned_positions(shape))
     return model.init_from.empty() ? ", or raise model.context too"
                                    : "; the model has no parameters for more positions";
-  return ", or raise model.context too, though the model was not made for positions beyond it";
+  return ", or raise model.context too, though the model was not trained on positions beyond it";
 }
 
 void derive_run(Derivation& derivation) {
@@ -218,18 +221,41 @@ void derive_run(Derivation& derivation) {
     const bool is_long =
         config.model.context_tokens > kMostUnasked && !derivation.given("model.context");
     config.data.sequence_tokens = is_long ? kMostUnasked : config.model.context_tokens;
-    derivation.note("data.sequence_length",
-                    is_long ? "the most that is chosen unasked" : "model.context");
+    derivation.note("data.sequence_length", is_long ? "the largest default" : "model.context");
   } else if (config.data.sequence_tokens > config.model.context_tokens) {
     derivation.reject("data.sequence_length " + std::to_string(config.data.sequence_tokens) +
                       " is longer than model.context " +
                       std::to_string(config.model.context_tokens) + ": shorten it" +
                       raised_context(config.model));
   }
-  if (config.cpu_checkpointing && config.placement.boundaries_to_cpu == Tristate::kAuto) {
-    config.placement.boundaries_to_cpu = Tristate::kOn;
-    derivation.note("placement.boundaries_to_cpu", "activation_checkpointing.cpu_checkpointing");
+  if (config.cpu_checkpointing && config.placement.unit_inputs_to_cpu == Tristate::kAuto) {
+    config.placement.unit_inputs_to_cpu = Tristate::kOn;
+    derivation.note("placement.unit_inputs_to_cpu", "activation_checkpointing.cpu_checkpointing");
   }
+}
+
+// What needs evaluations during training.
+void derive_evaluations(Derivation& derivation) {
+  Config& config = derivation.config;
+  constexpr std::string_view kBest = "run.keep_best";
+  constexpr std::string_view kPatience = "early_stopping.patience";
+  const bool stops = config.early_stopping.patience > 0;
+  if (stops && !derivation.given(kBest)) {
+    config.run.keep_best = true;
+    derivation.note(kBest, std::string(kPatience));
+  }
+  if (!stops && config.early_stopping.min_delta > 0) {
+    config.early_stopping.min_delta = 0;
+    derivation.drop("early_stopping.min_delta", "early_stopping.patience is 0", true);
+  }
+  if (!stops && !config.run.keep_best) return;
+  const std::string key(stops ? kPatience : kBest);
+  if (config.run.eval_every_steps == 0)
+    derivation.reject(key + " needs evaluations during training: set run.eval_every");
+  if (config.data.validation.empty() && config.data.validation_fraction == 0)
+    derivation.reject(key +
+                      " needs validation data: set data.validation or "
+                      "data.validation_fraction");
 }
 
 std::vector<std::string> nvme_paths(const Config& config, const std::string& of_deepspeed) {
@@ -283,6 +309,7 @@ void derive_all(Derivation& derivation) {
   derive_offload(derivation);
   check_nvme_paths(derivation);
   derive_run(derivation);
+  derive_evaluations(derivation);
 }
 
 std::vector<std::string> Config::param_nvme_paths() const {
@@ -294,7 +321,7 @@ std::vector<std::string> Config::optimizer_nvme_paths() const {
 }
 
 std::vector<std::string> Config::unit_input_nvme_paths() const {
-  return spill_paths(*this, placement.boundaries_to_nvme == Tristate::kOn);
+  return spill_paths(*this, placement.unit_inputs_to_nvme == Tristate::kOn);
 }
 
 std::vector<std::string> Config::gradient_nvme_paths() const {

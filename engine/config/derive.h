@@ -17,13 +17,14 @@ namespace sluice::config {
 // notes and errors to report.
 class Derivation {
  public:
-  Derivation(Collected& collected, Config& target, const Answers& known)
-      : config(target), answers(known), collected_(collected) {}
+  Derivation(Collected& collected, Config& target, const ResolverFacts& known)
+      : config(target), facts(known), collected_(collected) {}
 
   Config& config;
-  const Answers& answers;
-  Questions questions;                 // missing answers that the rules would have used
+  const ResolverFacts& facts;
+  MissingFacts missing_facts;          // that the rules would have used
   std::vector<std::string> kept_auto;  // see Resolved
+  bool model_refused = false;          // model.path's config.json; a stand-in has its place
 
   // Whether a value is given, that is, neither omitted nor "auto".
   bool given(std::string_view path) const {

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstddef>
 #include <optional>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,6 +64,11 @@ char next_that_is_not_space(std::string_view text, std::size_t from) {
   return at == std::string_view::npos ? '\0' : text[at];
 }
 
+// Python's words for true, false and null.
+std::string_view as_json(std::string_view token) {
+  return token == "True" ? "true" : token == "False" ? "false" : token == "None" ? "null" : token;
+}
+
 // The same text as strict JSON, on the same lines: removed characters become blanks, and columns
 // change only after a key that gets quotes.
 std::string strict_json(std::string_view relaxed) {
@@ -85,7 +91,7 @@ std::string strict_json(std::string_view relaxed) {
                         before != '[' && before != ',' && before != ':';
     const std::string token = text.substr(at, end - at);
     if (quoted) strict += '"';
-    strict += trails ? " " : token == "True" ? "true" : token == "False" ? "false" : token;
+    strict += trails ? " " : as_json(token);
     if (quoted) strict += '"';
     if (!is_space(c)) before = c;
     at = end;
@@ -108,6 +114,16 @@ std::string dump(const Json& value) {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
+constexpr std::size_t kLongestNumber = 400;  // longer than any that a double needs
+
+// 0x4, 4_000, 08, +1 and the like.
+bool is_wrong_number(std::string_view word) {
+  constexpr std::string_view kStarts = "0123456789+-.";
+  if (word.empty() || kStarts.find(word.front()) == std::string_view::npos) return false;
+  static const std::regex kNumber(R"(-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?)");
+  return word.size() > kLongestNumber || !std::regex_match(word.begin(), word.end(), kNumber);
+}
+
 // Advice for common text that is not JSON. `end` is the position after the last byte read, `reason`
 // the parser's message.
 std::string advice_at(std::string_view text, std::size_t end, std::string_view reason) {
@@ -118,14 +134,19 @@ std::string advice_at(std::string_view text, std::size_t end, std::string_view r
   const std::size_t word = text.find_last_of(kBetweenWords, at > 0 ? at - 1 : 0);
   const char first = word + 1 < text.size() ? text[word + 1] : '\0';
   if (text.substr(std::min(word + 1, text.size())).starts_with("/*"))
-    return "the comment has no end: */ is missing";
-  if (last == '\'') return "JSON puts strings between double quotes";
+    return "the comment is not closed: */ is missing";
+  if (last == '\'') return "JSON strings need double quotes";
   const std::string_view from_word = text.substr(std::min(word + 1, text.size()));
   if (from_word.starts_with("NaN") || from_word.starts_with("Infinity")) {
-    return "JSON has no Infinity and no NaN: leave the key out for its default";
+    return "JSON has no Infinity or NaN: leave the key out to get its default";
   }
   for (const std::string_view python : {"True", "False", "None", "TRUE", "FALSE", "NULL"}) {
     if (from_word.starts_with(python)) return "JSON writes true, false and null in lower case";
+  }
+  const std::string_view whole_word = from_word.substr(0, from_word.find_first_of(kBetweenWords));
+  if (is_wrong_number(whole_word)) {
+    return printable(whole_word) +
+           " is not a JSON number: write decimal digits, such as 4000, 0.5 or 1e-5";
   }
   // DeepSpeed's parser accepts both of the following; no configuration needs them.
   const bool in_list = reason.find("; expected ']'") != std::string_view::npos;
@@ -134,13 +155,12 @@ std::string advice_at(std::string_view text, std::size_t end, std::string_view r
     return "two entries need a comma between them";
   }
   if (is_letter(first) && reason.find("invalid literal") != std::string_view::npos) {
-    const std::string_view all = from_word.substr(0, from_word.find_first_of(kBetweenWords));
-    return "keys and values that are text need double quotes: \"" + printable(all) + "\"";
+    return "keys and values that are text need double quotes: \"" + printable(whole_word) + "\"";
   }
   if (last == '}' || last == ']') {
     const std::size_t before = text.find_last_not_of(" \t\r\n", at >= 2 ? at - 2 : 0);
     if (before != std::string_view::npos && text[before] == ',') {
-      return "JSON has no comma after the last entry";
+      return "JSON allows no comma after the last entry";
     }
   }
   return {};
@@ -188,11 +208,11 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   bool key(string_t& value) override {
     Json& object = *open_.back();
     if (object.contains(value)) {
-      return fail("the key " + printable(path() + value) + " is given twice: keep one of them");
+      return fail("the key " + printable(path() + value) + " is given twice: remove one");
     }
     if (object.size() >= kMaxKeysOfObject) {
       return fail("an object with more than " + std::to_string(kMaxKeysOfObject) +
-                  " keys is not a configuration");
+                  " keys is too large to be a configuration");
     }
     key_ = std::move(value);
     return true;

@@ -25,8 +25,8 @@ inline constexpr std::size_t kMaxKeysOfObject = 1024;
 Result<Json> parse_json(std::string_view name, std::string_view text);
 
 // The same for a configuration file in relaxed JSON. DeepSpeed reads its files with Hjson. Accepted
-// are comments (#, // and /* */), commas after the last entry, keys without quotes, Python's True
-// and False, and a byte order mark. The rest of Hjson (strings without quotes, entries without
+// are comments (#, // and /* */), commas after the last entry, keys without quotes, Python's True,
+// False and None, and a byte order mark. The rest of Hjson (strings without quotes, entries without
 // commas, ''' strings, a root without braces) is an error with its line and a correction.
 Result<Json> read_document(std::string_view name, std::string_view text);
 

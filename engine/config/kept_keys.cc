@@ -15,6 +15,7 @@ namespace sluice::config {
 namespace {
 
 constexpr const char* kKeepLast = "run.keep_last";
+constexpr const char* kKeepBest = "run.keep_best";
 
 bool is_given(const Resolved& resolved, std::string_view path) {
   return std::any_of(resolved.reports.begin(), resolved.reports.end(),
@@ -53,14 +54,14 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
   const bool matters = optimizer.weight_decay > 0;
   if (is_given(resolved, kDecayedKey)) {
     return matters ? std::string(kDecayedKey) + " was " + name_of(had) + ", and is " + now +
-                         " from here on"
+                         " from now on"
                    : "";
   }
   optimizer.decayed_parameters = had;
   if (!matters) return {};
   return std::string("weight decay still applies to ") +
-         (had == DecayedParameters::kAll ? "all parameters" : "matrices alone") +
-         ", as it did so far in this run; --set " + kDecayedKey + "=" + now + " changes that";
+         (had == DecayedParameters::kAll ? "all parameters" : "matrices only") +
+         ", as in this run so far; to change that: --set " + kDecayedKey + "=" + now;
 }
 
 std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
@@ -74,9 +75,9 @@ std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
           {.micro_batches = micro_batches, .lanes = now.lanes, .rounds = now.rounds}))
     return {};
   if (now.lanes % world != 0) {
-    return "gradients were added up in " + std::to_string(had.lanes) +
+    return "gradients were accumulated in " + std::to_string(had.lanes) +
            (had.lanes == 1 ? " lane" : " lanes") + ", which " + std::to_string(world) +
-           " ranks cannot share; from here on in " + std::to_string(run.lanes);
+           " ranks cannot share; from now on run.lanes is " + std::to_string(run.lanes);
   }
   run.lanes = now.lanes;
   run.rounds = now.rounds;
@@ -94,7 +95,18 @@ std::string keep_number_of_checkpoints(const std::string& stored, Resolved& reso
   return (had == 0 ? std::string("all checkpoints are kept")
                    : "the newest " + std::to_string(had) +
                          (had == 1 ? " checkpoint is kept" : " checkpoints are kept")) +
-         ", as so far in this run; --set " + kKeepLast + "=" + of_new_runs + " changes that";
+         ", as in this run so far; to change that: --set " + kKeepLast + "=" + of_new_runs;
+}
+
+std::string keep_best_checkpoint(const std::string& stored, Resolved& resolved) {
+  Config before;
+  bool& now = resolved.config.run.keep_best;
+  if (now || is_given(resolved, kKeepBest) || !read_key(stored, kKeepBest, before)) return {};
+  now = before.run.keep_best;
+  return now ? "the checkpoint with the lowest validation loss is kept, as in this run so far; to "
+               "change that: --set " +
+                   std::string(kKeepBest) + "=false"
+             : "";
 }
 
 std::string keep_origin(const std::string& stored, const std::string& here, Resolved& resolved) {
@@ -119,8 +131,8 @@ std::string keep_origin(const std::string& stored, const std::string& here, Reso
     const std::string now = std::exchange(origin.now, origin.had);
     if (names_other && is_given(resolved, origin.key))
       said += (said.empty() ? "" : "; ") + std::string(origin.key) + " " + now +
-              " has no effect: the weights are the checkpoint's" +
-              (origin.had.empty() ? "" : ", which began with " + origin.had);
+              " has no effect: the weights come from the checkpoint" +
+              (origin.had.empty() ? "" : ", and that run started from " + origin.had);
   }
   return said;
 }

@@ -23,6 +23,9 @@ std::string keep_decayed_parameters(const std::string& stored, Resolved& resolve
 // run.keep_last: resuming a run must not remove checkpoints that it was configured to keep.
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved);
 
+// run.keep_best, for the same reason.
+std::string keep_best_checkpoint(const std::string& stored, Resolved& resolved);
+
 // run.lanes and run.rounds, if they divide the current number of micro-batches in a step.
 struct KeptLanes {
   std::int64_t lanes = 1;

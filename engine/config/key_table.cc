@@ -28,7 +28,7 @@ std::string_view source_text(KeySource source) {
     case KeySource::kDeepSpeed:
       return "DeepSpeed's";
     case KeySource::kOlder:
-      return "found in older DeepSpeed files";
+      return "an older key of DeepSpeed";
     case KeySource::kHuggingFace:
       return "Hugging Face's";
     case KeySource::kSluice:
@@ -73,10 +73,10 @@ std::string describe_honoured(const Key& key) {
   text += "\n    " + std::string(key.meaning);
   if (!key.auto_rule.empty()) text += "\n    \"auto\": " + std::string(key.auto_rule);
   if (!key.applies_to.empty()) {
-    text += "\n    read by the schedulers " + choices_text(key.applies_to);
+    text += "\n    used by the schedulers " + choices_text(key.applies_to);
   }
   if (!key.families.empty())
-    text += "\n    of models of the family " + choices_in_words(key.families);
+    text += "\n    for models of the family " + choices_in_words(key.families);
   return text;
 }
 
@@ -86,8 +86,8 @@ std::string describe_key(const Key& key) {
     case Treatment::kHonoured:
       return text + describe_honoured(key);
     case Treatment::kAlias:
-      text += "the same as " + std::string(key.alias_of);
-      if (!key.share_of.empty()) text += ", and below 1 as " + std::string(key.share_of);
+      text += (key.is_old_name ? "the old name of " : "the same as ") + std::string(key.alias_of);
+      if (!key.share_of.empty()) text += "; a value below 1 is " + std::string(key.share_of);
       return text + "; " + std::string(source_text(key.source));
     case Treatment::kIgnored:
       text += "ignored";

@@ -76,6 +76,7 @@ struct Key {
   std::string_view meaning = {};
   std::string_view reason = {};    // why it is ignored or refused
   std::string_view alias_of = {};  // the path that it stands for
+  bool is_old_name = false;        // of the key `alias_of`: accepted, with a notice
   std::string_view share_of =
       {};  // the path that a number between 0 and 1 stands for; empty: alias_of
 };

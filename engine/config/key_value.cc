@@ -156,7 +156,7 @@ Status store(const Key& key, const Json& value, std::vector<std::string>& field)
   std::vector<std::string> strings;
   for (const Json& entry : list) {
     if (!entry.is_string() || entry.get_ref<const std::string&>().empty()) {
-      return wrong(key, value, ": every entry must be a string that is not empty");
+      return wrong(key, value, ": every entry must be a non-empty string");
     }
     strings.push_back(entry.get<std::string>());
   }
@@ -186,7 +186,7 @@ Status store(const Key& key, const Json& value, std::optional<TierFractions>& fi
                    : tier == "cpu"  ? &fractions.cpu
                    : tier == "nvme" ? &fractions.nvme
                                     : nullptr;
-    if (slot == nullptr) return wrong(key, value, ": there is no tier " + printable(tier));
+    if (slot == nullptr) return wrong(key, value, ": there is no tier named " + printable(tier));
     const auto number = as_number(share);
     if (!number || *number < 0) return wrong(key, value, ": a share is a number from 0 to 1");
     *slot = *number;
@@ -246,9 +246,9 @@ Result<ParameterGroup> group_of(const Key& key, const std::string& place, const 
                          (nearest.empty() ? "" : ": did you mean " + nearest + "?"));
     }
   }
-  if (group.match.empty()) return wrong_entry("lacks match, which says whose group it is");
+  if (group.match.empty()) return wrong_entry("needs match, which selects its parameters");
   if (!group.learning_rate && !group.weight_decay)
-    return wrong_entry("has neither lr nor weight_decay, and so does nothing");
+    return wrong_entry("sets neither lr nor weight_decay, so it does nothing");
   return group;
 }
 

@@ -4,17 +4,19 @@ namespace sluice::config {
 namespace {
 
 constexpr std::string_view kMetrics =
-    "every step's numbers are in metrics.jsonl in the run's folder, which sluice-log gives to "
+    "each step's metrics are in metrics.jsonl in the run's folder; sluice-log exports them to "
     "TensorBoard, Weights & Biases, MLflow and CSV files";
 constexpr std::string_view kCollectives =
-    "it tunes how ranks exchange data, and the loop chooses that itself";
-constexpr std::string_view kTrace = "a run's trace shows where its time went, a track per resource";
+    "it tunes how ranks exchange data, which Sluice chooses itself";
+constexpr std::string_view kTrace =
+    "a trace of the run shows where time is spent, with a track for each resource";
 constexpr std::string_view kCheckpoint =
-    "checkpoints are of a form of their own, which run.checkpoint_every and run.keep_last guide";
+    "checkpoints have Sluice's own format; run.checkpoint_every and run.keep_last control them";
 constexpr std::string_view kNotDone =
-    "Sluice does not do it, and would train something else than was asked for: set its enabled to "
-    "false to train without it";
-constexpr std::string_view kParallel = "only data is divided among ranks";
+    "Sluice does not implement it, and the model trained would not be the one asked for: set its "
+    "enabled to false to train without it";
+constexpr std::string_view kParallel =
+    "ranks divide only the data, with no tensor or sequence parallelism";
 
 constexpr Key ignored(std::string_view path, std::string_view reason,
                       KeySource source = KeySource::kDeepSpeed) {
@@ -28,39 +30,41 @@ constexpr Key refused_if_enabled(std::string_view path, std::string_view reason,
 }
 
 constexpr Key kKeys[] = {
-    refused_if_enabled(
-        "amp",
-        "Apex AMP is not what Sluice does (nor DeepSpeed with ZeRO), and without it the run "
-        "would be in fp32: set bf16.enabled or fp16.enabled to true instead, and amp.enabled to "
-        "false",
-        KeySource::kOlder),
+    refused_if_enabled("amp",
+                       "Sluice does not support Apex AMP (nor does DeepSpeed with ZeRO), and "
+                       "without it the run would be in fp32: set bf16.enabled or fp16.enabled to "
+                       "true instead, and amp.enabled to false",
+                       KeySource::kOlder),
     refused_if_enabled(
         "torch_autocast",
-        "autocast is not what Sluice does, and without it the run would be in fp32: set "
+        "Sluice does not support autocast, and without it the run would be in fp32: set "
         "bf16.enabled or fp16.enabled to true instead, and torch_autocast.enabled to false"),
-    ignored("communication_data_type", "gradients are reduced in fp32, the most exact choice"),
+    ignored("communication_data_type", "gradients are always reduced in fp32"),
     ignored("seq_parallel_communication_data_type", kParallel),
-    ignored("data_types", "gradients add up in fp32; fp16 and bf16 set the other types"),
-    ignored("fp32_allreduce", "gradients are reduced in fp32 always", KeySource::kOlder),
-    ignored("allreduce_always_fp32", "gradients are reduced in fp32 always", KeySource::kOlder),
+    ignored("data_types", "gradients are accumulated in fp32; fp16 and bf16 set the other types"),
+    ignored("fp32_allreduce", "gradients are always reduced in fp32", KeySource::kOlder),
+    ignored("allreduce_always_fp32", "gradients are always reduced in fp32", KeySource::kOlder),
     ignored("gradient_allreduce_op", "gradients are averaged over the whole batch"),
-    ignored("prescale_gradients", "gradients are reduced in fp32, where nothing overflows"),
-    ignored("gradient_predivide_factor", "gradients are reduced in fp32, where nothing overflows"),
-    ignored("sparse_gradients", "the embedding's gradient is dense: the head shares its weights"),
+    ignored("prescale_gradients", "gradients are reduced in fp32, which does not overflow"),
+    ignored("gradient_predivide_factor", "gradients are reduced in fp32, which does not overflow"),
+    ignored("sparse_gradients", "the embedding's gradient is always dense"),
     ignored("disable_allgather", kCollectives),
-    ignored("allgather_size", "parameters are gathered a unit at a time", KeySource::kOlder),
-    ignored("zero_allow_untested_optimizer", "Adam and AdamW are the optimizers, and tested"),
-    ignored("zero_force_ds_cpu_optimizer", "there is one Adam for every tier"),
-    ignored("dataloader_drop_last", "every batch is whole"),
+    ignored("allgather_size", "parameters are gathered one unit at a time", KeySource::kOlder),
+    ignored("zero_allow_untested_optimizer",
+            "the optimizers are Adam and AdamW, and both are tested with ZeRO"),
+    ignored("zero_force_ds_cpu_optimizer", "every tier uses the same Adam"),
+    ignored("dataloader_drop_last", "there are no partial batches"),
     ignored("dump_state", "the resolved configuration and the plan are printed before each run"),
     ignored("memory_breakdown", "every step's memory is in metrics.jsonl in the run's folder"),
     ignored("vocabulary_size", "model.vocab is the size of the vocabulary"),
-    ignored("log_level", "the command line sets how much is said"),
-    ignored("graph_harvesting", "the loop captures CUDA graphs by itself where they pay"),
+    ignored("log_level", "options of the command line control the output"),
+    ignored("graph_harvesting", "Sluice does not use CUDA graphs"),
     ignored("timers", kTrace),
     ignored("comms_logger", kTrace),
-    ignored("autotuning", "sluice tune searches, and is no part of the run's file"),
-    ignored("elasticity", "a checkpoint resumes at any world size, so no batch must fit them all"),
+    ignored("autotuning", "sluice tune is a command of its own, with no keys in the run's file"),
+    ignored(
+        "elasticity",
+        "a checkpoint resumes at any world size, so the batch need not fit several world sizes"),
     ignored("comet", kMetrics),
     ignored("monitor_config", kMetrics, KeySource::kOlder),
     ignored("checkpoint", kCheckpoint),
@@ -82,7 +86,7 @@ constexpr Key kKeys[] = {
     ignored("expert_parallel", kParallel),
     ignored("sequence_parallel_size", kParallel),
     ignored("use_data_before_expert_parallelism", kParallel),
-    ignored("hybrid_engine", "it speeds up text generation inside a reinforcement learning loop"),
+    ignored("hybrid_engine", "it speeds up text generation within reinforcement learning"),
     ignored("compile", "the model is C++ already"),
     ignored("inference", "this file is for training", KeySource::kOlder),
 };

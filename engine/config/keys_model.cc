@@ -38,7 +38,7 @@ constexpr Key kRows[] = {
      .range = kShape,
      .unit = "tokens",
      .auto_rule = "the preset's",
-     .meaning = "longest sequence: the number of position embeddings"},
+     .meaning = "longest sequence in tokens (the number of position embeddings)"},
     {.path = "model.vocab",
      .field = SLUICE_FIELD(model.vocab),
      .default_json = "\"auto\"",
@@ -51,24 +51,24 @@ constexpr Key kRows[] = {
      .default_json = "\"auto\"",
      .range = {.minimum = 0, .maximum = 0.999},
      .auto_rule = "the preset's; for custom the family's, 0.1 for gpt2",
-     .meaning = "share dropped after the embedding, in attention and on residuals"},
+     .meaning = "dropout probability after the embedding, in attention and on residuals"},
     {.path = "model.ffn_multiplier",
      .field = SLUICE_FIELD(model.ffn_multiplier),
      .default_json = "\"auto\"",
      .range = {.minimum = 1e-6, .maximum = 65536},
      .auto_rule = "the preset's; for custom the family's, 4 for gpt2",
-     .meaning = "width of the feed-forward layer over model.hidden"},
+     .meaning = "width of the feed-forward layer as a multiple of model.hidden"},
     {.path = "model.init_seed",
      .field = SLUICE_FIELD(model.init_seed),
      .default_json = "\"auto\"",
      .range = kNotNegative,
      .auto_rule = "run.seed",
-     .meaning = "seed of the first weights"},
+     .meaning = "seed of the initial weights"},
     {.path = "model.init_from",
      .field = SLUICE_FIELD(model.init_from),
      .default_json = "\"\"",
-     .meaning = "safetensors file, index of a sharded one or folder with the first weights; a "
-                "config.json beside them has to be of this model; empty draws them"},
+     .meaning = "initial weights: a safetensors file, the index of a sharded one, or a folder; a "
+                "config.json in the same folder must describe this model; empty: random weights"},
 };
 
 constexpr Key kLoraRows[] = {
@@ -76,7 +76,7 @@ constexpr Key kLoraRows[] = {
      .field = SLUICE_FIELD(lora.rank),
      .default_json = "0",
      .range = {.minimum = 0, .maximum = engine::kMostAdapterRank},
-     .meaning = "trains adapters of this rank beside the model, which stays as it is (LoRA); 0 "
+     .meaning = "train LoRA adapters of this rank and leave the model's own weights unchanged; 0 "
                 "trains the model itself"},
     {.path = "recipe.lora.r",
      .treatment = Treatment::kAlias,
@@ -87,7 +87,7 @@ constexpr Key kLoraRows[] = {
      .default_json = "\"auto\"",
      .range = {.minimum = 1e-6, .maximum = 1e6},
      .auto_rule = "twice recipe.lora.rank",
-     .meaning = "what adapters add is scaled by alpha / rank"},
+     .meaning = "the output of adapters is scaled by alpha / rank"},
     {.path = "recipe.lora.lora_alpha",
      .treatment = Treatment::kAlias,
      .source = KeySource::kHuggingFace,
@@ -95,7 +95,7 @@ constexpr Key kLoraRows[] = {
     {.path = "recipe.lora.rank_stabilised",
      .field = SLUICE_FIELD(lora.rank_stabilised),
      .default_json = "false",
-     .meaning = "scales by alpha / sqrt(rank) instead (PEFT's use_rslora)"},
+     .meaning = "scale by alpha / sqrt(rank) instead (PEFT's use_rslora)"},
     {.path = "recipe.lora.use_rslora",
      .treatment = Treatment::kAlias,
      .source = KeySource::kHuggingFace,
@@ -104,8 +104,8 @@ constexpr Key kLoraRows[] = {
      .field = SLUICE_FIELD(lora.dropout),
      .default_json = "0.0",
      .range = {.minimum = 0, .maximum = 0.999},
-     .meaning = "in training, the share of what an adapter is given that is left out (PEFT's "
-                "lora_dropout)"},
+     .meaning =
+         "dropout probability on the input of an adapter, in training (PEFT's lora_dropout)"},
     {.path = "recipe.lora.lora_dropout",
      .treatment = Treatment::kAlias,
      .source = KeySource::kHuggingFace,
@@ -114,15 +114,14 @@ constexpr Key kLoraRows[] = {
      .field = SLUICE_FIELD(lora.base_bits),
      .default_json = "16",
      .range = {.minimum = 8, .maximum = 16},
-     .meaning =
-         "8 keeps the model's matrices in 8 bits with a scale for each 128 numbers: half the "
-         "memory and traffic, and another model by what that rounds; 16 keeps them as they "
-         "are computed with"},
+     .meaning = "8 stores the frozen matrices in 8 bits with a scale for every 128 numbers: half "
+                "the memory and traffic, at the cost of rounding error; 16 stores them in the type "
+                "of the computation"},
     {.path = "recipe.lora.targets",
      .field = SLUICE_FIELD(lora.targets),
      .default_json = "\"auto\"",
-     .auto_rule = "[\"all-linear\"]: every product of the model's blocks",
-     .meaning = "the products that have an adapter, by PEFT's names: [\"q_proj\", \"v_proj\"]"},
+     .auto_rule = "[\"all-linear\"]: every linear layer of the model's blocks",
+     .meaning = "linear layers that get an adapter, by PEFT's names: [\"q_proj\", \"v_proj\"]"},
     {.path = "recipe.lora.target_modules",
      .treatment = Treatment::kAlias,
      .source = KeySource::kHuggingFace,
@@ -130,9 +129,9 @@ constexpr Key kLoraRows[] = {
     {.path = "recipe.lora.adapter",
      .field = SLUICE_FIELD(lora.adapter),
      .default_json = "\"\"",
-     .meaning = "a folder of PEFT's (adapter_config.json, adapter_model.safetensors): training "
-                "continues with its adapters, by its rank, alpha, dropout and targets; empty draws "
-                "them"},
+     .meaning = "a folder that PEFT wrote (adapter_config.json, adapter_model.safetensors): "
+                "training continues with its adapters, with their rank, alpha, dropout and "
+                "targets; empty: new adapters"},
 };
 
 std::string preset_choices() {
@@ -188,18 +187,19 @@ std::vector<Key> join_rows() {
       {.path = "model.path",
        .field = SLUICE_FIELD(model.path),
        .default_json = "\"\"",
-       .meaning = "a Hugging Face folder (config.json, safetensors files, tokenizer): the model's "
-                  "shape and its first weights are from there"},
+       .meaning = "a Hugging Face folder (config.json, safetensors files, tokenizer), which gives "
+                  "the model's shape and initial weights"},
       {.path = "model.preset",
        .field = SLUICE_FIELD(model.preset),
        .default_json = "\"gpt2-small\"",
        .choices = presets,
-       .meaning = "a shape by name; the keys below change it, and custom needs all of them"},
+       .meaning =
+           "a named shape; the keys below change single values, and custom needs all of them"},
       {.path = "model.family",
        .field = SLUICE_FIELD(model.family),
        .default_json = "\"auto\"",
        .choices = families,
-       .auto_rule = "the preset's, or that of model.path; gpt2 for custom",
+       .auto_rule = "that of the preset or of model.path; gpt2 for custom",
        .meaning = "the architecture"}};
   keys.insert(keys.end(), std::begin(kRows), std::end(kRows));
   for (const FamilyRow& row : family_rows()) {
@@ -209,7 +209,7 @@ std::vector<Key> join_rows() {
                     .range = {.minimum = row.number.minimum, .maximum = row.number.maximum},
                     .choices = row.number.choices,
                     .families = row.families,
-                    .auto_rule = "the preset's, or the family's usual one",
+                    .auto_rule = "the preset's, or the family's default",
                     .meaning = row.meaning});
   }
   keys.insert(keys.end(), std::begin(kLoraRows), std::end(kLoraRows));

@@ -4,55 +4,55 @@ namespace sluice::config {
 namespace {
 
 constexpr std::string_view kPinned =
-    "buffers that the GPU or a drive reads and writes are always pinned";
+    "buffers for transfers to and from a GPU or a drive are pinned where the system allows it";
 constexpr std::string_view kCollectives =
-    "it tunes how ranks exchange data, and the loop chooses that itself";
-constexpr std::string_view kOverlap = "copies, reads, writes and the update always overlap compute";
-constexpr std::string_view kSuperchip = "the plan divides work between CPU and GPU by measurement";
+    "it tunes how ranks exchange data, which Sluice chooses itself";
+constexpr std::string_view kOverlap =
+    "copies, reads, writes and the update always overlap computation";
+constexpr std::string_view kSuperchip =
+    "the plan divides work between CPU and GPU from measurements";
 constexpr std::string_view kModules =
-    "it guides hooks on PyTorch modules; the loop knows the units of its model beforehand";
-constexpr std::string_view kQuantized =
-    "it would quantise what ranks send each other; parameters and gradients are sent as they are";
+    "it configures hooks on PyTorch modules; Sluice divides its models into units by itself";
+constexpr std::string_view kQuantized = "Sluice does not quantise what ranks exchange";
 
 constexpr Key kKeys[] = {
     {.path = "zero_optimization.stage",
      .field = SLUICE_FIELD(zero.stage),
      .default_json = "0",
      .range = {.minimum = 0, .maximum = 3},
-     .meaning =
-         "what ranks divide among them: 1 optimizer state, 2 and gradients, 3 and "
-         "parameters, those beside which adapters are trained as well. One rank has nothing to "
-         "divide, so all stages train alike there, and offload_* works in each"},
+     .meaning = "what is divided among ranks: 1 optimizer state, 2 gradients too, 3 parameters too "
+                "(with LoRA, also the frozen ones). With one rank there is nothing to divide: all "
+                "stages are the same, and offload_* works in each"},
     {.path = "zero_optimization.offload_param.device",
      .field = SLUICE_FIELD(zero.offload_param.device),
      .default_json = "\"none\"",
      .choices = "none|cpu|nvme|auto",
-     .meaning = "where 16-bit parameters live; none is the GPU, auto lets the plan choose"},
+     .meaning = "where 16-bit parameters are stored; none is the GPU, auto lets the plan choose"},
     {.path = "zero_optimization.offload_param.nvme_path",
      .field = SLUICE_FIELD(zero.offload_param.nvme_path),
      .default_json = "\"\"",
-     .meaning = "folder on the drive; budget.nvme_paths replaces it"},
+     .meaning = "folder on the drive; budget.nvme_paths overrides it"},
     {.path = "zero_optimization.offload_param.buffer_count",
      .field = SLUICE_FIELD(zero.offload_param.buffer_count),
      .default_json = "5",
      .range = kNotNegative,
      .unit = "buffers",
-     .meaning = "pinned buffers for parameters on nvme, of each size of unit; raised to 3"},
+     .meaning = "pinned buffers for parameters on nvme, for each size of unit; raised to 3"},
     {.path = "zero_optimization.offload_param.buffer_size",
      .field = SLUICE_FIELD(zero.offload_param.buffer_elements),
      .default_json = "100000000",
      .range = kNotNegative,
      .unit = "elements",
      .meaning =
-         "largest unit that such a buffer holds; raised to the model's largest. More makes no "
-         "buffer larger: each is as large as the units that use it"},
+         "parameters of the largest unit that a buffer holds; raised to the model's largest unit. "
+         "A larger value has no effect: each buffer is as large as the units that use it"},
     {.path = "zero_optimization.offload_param.max_in_cpu",
      .field = SLUICE_FIELD(zero.offload_param.max_in_cpu_elements),
      .default_json = "1000000000",
      .range = kNotNegative,
      .unit = "elements",
-     .meaning =
-         "parameters kept in RAM while they live on nvme; raised to 3 buffers of the largest unit"},
+     .meaning = "parameters kept in RAM when parameters are on nvme; raised to 3 buffers of the "
+                "largest unit"},
     {.path = "zero_optimization.offload_param.pin_memory",
      .treatment = Treatment::kIgnored,
      .reason = kPinned},
@@ -62,22 +62,23 @@ constexpr Key kKeys[] = {
      .default_json = "\"none\"",
      .choices = "none|cpu|nvme|auto",
      .meaning =
-         "where master weights and moments live; none is the GPU, auto lets the plan choose"},
+         "where master weights and moments are stored; none is the GPU, auto lets the plan choose"},
     {.path = "zero_optimization.offload_optimizer.nvme_path",
      .field = SLUICE_FIELD(zero.offload_optimizer.nvme_path),
      .default_json = "\"\"",
-     .meaning = "folder on the drive; budget.nvme_paths replaces it"},
+     .meaning = "folder on the drive; budget.nvme_paths overrides it"},
     {.path = "zero_optimization.offload_optimizer.buffer_count",
      .field = SLUICE_FIELD(zero.offload_optimizer.buffer_count),
      .default_json = "4",
      .range = kNotNegative,
      .unit = "buffers",
-     .meaning = "pinned buffers for state on nvme; raised to what a record needs"},
+     .meaning = "pinned buffers for optimizer state on nvme; raised to what one record needs"},
     {.path = "zero_optimization.offload_optimizer.ratio",
      .field = SLUICE_FIELD(zero.offload_optimizer.ratio),
      .default_json = "1.0",
      .range = kShare,
-     .meaning = "share of the optimizer state that goes to the device; the rest stays on the GPU"},
+     .meaning =
+         "share of the optimizer state that is offloaded to the device; the rest stays on the GPU"},
     {.path = "zero_optimization.offload_optimizer.pin_memory",
      .treatment = Treatment::kIgnored,
      .reason = kPinned},
@@ -89,7 +90,7 @@ constexpr Key kKeys[] = {
      .reason = kOverlap},
     {.path = "zero_optimization.offload_optimizer.fast_init",
      .treatment = Treatment::kIgnored,
-     .reason = "state starts on its drive at once and never passes through memory as a whole"},
+     .reason = "state is created on its drive and is never in memory as a whole"},
     {.path = "zero_optimization.offload_optimizer.super_offload",
      .treatment = Treatment::kIgnored,
      .reason = kSuperchip},
@@ -102,24 +103,23 @@ constexpr Key kKeys[] = {
      .default_json = "1000000000",
      .range = kNotNegative,
      .unit = "elements",
-     .meaning = "largest range of parameters that the optimizer updates at once; 0 (in DeepSpeed "
-                "one parameter at a time) is the default, with the same results"},
+     .meaning = "largest number of parameters that the optimizer updates at once; 0 (in DeepSpeed "
+                "one tensor at a time) means the default. Results do not depend on it"},
     {.path = "zero_optimization.reduce_bucket_size",
      .field = SLUICE_FIELD(zero.reduce_bucket_elements),
      .default_json = "500000000",
      .range = kNotNegative,
      .unit = "elements",
      .auto_rule = "hidden size squared",
-     .meaning = "gradients that ranks reduce at once; without effect on one rank"},
+     .meaning = "gradient elements that ranks reduce at once; without effect on one rank"},
     {.path = "zero_optimization.stage3_prefetch_bucket_size",
      .field = SLUICE_FIELD(zero.prefetch_bucket_elements),
      .default_json = "50000000",
      .range = kNotNegative,
      .unit = "elements",
      .auto_rule = "0.9 x hidden size squared, rounded down",
-     .meaning =
-         "parameters fetched ahead of their use, at most, in whole units; raised to one block. "
-         "placement.prefetch_units replaces it"},
+     .meaning = "largest number of parameters fetched ahead of use, in whole units; raised to one "
+                "block. placement.prefetch_units overrides it"},
     {.path = "zero_optimization.stage3_param_persistence_threshold",
      .field = SLUICE_FIELD(zero.param_persistence_threshold_elements),
      .default_json = "100000",
@@ -132,23 +132,22 @@ constexpr Key kKeys[] = {
      .default_json = "9223372036854775807",
      .range = kNotNegative,
      .unit = "elements",
-     .meaning = "parameters that may stay in RAM by that threshold, in all"},
+     .meaning =
+         "largest number of parameters that stay in RAM because of that threshold, in total"},
     {.path = "zero_optimization.stage3_max_live_parameters",
      .field = SLUICE_FIELD(zero.max_live_elements),
      .default_json = "1000000000",
      .range = kNotNegative,
      .unit = "elements",
-     .meaning =
-         "parameters on the GPU at one time, at most: embedding, head and as many blocks as fit; "
-         "raised to two blocks"},
+     .meaning = "largest number of parameters on the GPU at a time: embedding, head and as many "
+                "blocks as fit; raised to two blocks"},
     {.path = "zero_optimization.stage3_max_reuse_distance",
      .field = SLUICE_FIELD(zero.max_reuse_distance_elements),
      .default_json = "1000000000",
      .range = kNotNegative,
      .unit = "elements",
-     .meaning =
-         "a block that backward uses again within this many elements stays on the GPU, as far as "
-         "stage3_max_live_parameters and the GPU's memory go"},
+     .meaning = "a block that backward needs again within this many elements stays on the GPU, "
+                "within stage3_max_live_parameters and the GPU's memory"},
     {.path = "zero_optimization.prefetch_bucket_size",
      .treatment = Treatment::kAlias,
      .alias_of = "zero_optimization.stage3_prefetch_bucket_size"},
@@ -186,16 +185,16 @@ constexpr Key kKeys[] = {
      .reason = kCollectives},
     {.path = "zero_optimization.allgather_bucket_size",
      .treatment = Treatment::kIgnored,
-     .reason = "parameters are gathered a unit at a time"},
+     .reason = "parameters are gathered one unit at a time"},
     {.path = "zero_optimization.overlap_comm",
      .treatment = Treatment::kIgnored,
      .reason = kOverlap},
     {.path = "zero_optimization.reduce_scatter",
      .treatment = Treatment::kIgnored,
-     .reason = "gradients are always reduced by reduce-scatter"},
+     .reason = "gradients are always reduced with reduce-scatter"},
     {.path = "zero_optimization.contiguous_gradients",
      .treatment = Treatment::kIgnored,
-     .reason = "a unit's gradients always lie in one buffer"},
+     .reason = "a unit's gradients are always contiguous"},
     {.path = "zero_optimization.round_robin_gradients",
      .treatment = Treatment::kIgnored,
      .reason = kCollectives},
@@ -217,34 +216,34 @@ constexpr Key kKeys[] = {
     {.path = "zero_optimization.all_reduce_bucket_size",
      .treatment = Treatment::kIgnored,
      .source = KeySource::kOlder,
-     .reason = "no DeepSpeed reads it; reduce_bucket_size is the key"},
+     .reason = "no version of DeepSpeed reads it; use reduce_bucket_size"},
     {.path = "zero_optimization.allgather_size",
      .treatment = Treatment::kIgnored,
      .source = KeySource::kOlder,
-     .reason = "parameters are gathered a unit at a time"},
+     .reason = "parameters are gathered one unit at a time"},
     {.path = "zero_optimization.grad_hooks",
      .treatment = Treatment::kIgnored,
      .source = KeySource::kOlder,
      .reason = kOverlap},
     {.path = "zero_optimization.load_from_fp32_weights",
      .treatment = Treatment::kIgnored,
-     .reason = "checkpoints hold fp32 master weights, and they are what is loaded"},
+     .reason = "checkpoints contain fp32 master weights, and these are always loaded"},
     {.path = "zero_optimization.elastic_checkpoint",
      .treatment = Treatment::kIgnored,
      .reason = "every checkpoint loads at any world size and sub-group size"},
     {.path = "zero_optimization.stage3_gather_16bit_weights_on_model_save",
      .treatment = Treatment::kIgnored,
-     .reason = "weights are saved whole at any time, fp32 or 16-bit as asked"},
+     .reason = "sluice export writes whole weights from any checkpoint, in fp32 or 16 bits"},
     {.path = "zero_optimization.gather_16bit_weights_on_model_save",
      .treatment = Treatment::kIgnored,
-     .reason = "weights are saved whole at any time, fp32 or 16-bit as asked"},
+     .reason = "sluice export writes whole weights from any checkpoint, in fp32 or 16 bits"},
     {.path = "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      .treatment = Treatment::kIgnored,
      .source = KeySource::kOlder,
-     .reason = "weights are saved whole at any time, fp32 or 16-bit as asked"},
+     .reason = "sluice export writes whole weights from any checkpoint, in fp32 or 16 bits"},
     {.path = "zero_optimization.ignore_unused_parameters",
      .treatment = Treatment::kIgnored,
-     .reason = "every parameter of the model is used in every step"},
+     .reason = "every step uses every parameter of the model"},
     {.path = "zero_optimization.legacy_stage1",
      .treatment = Treatment::kIgnored,
      .source = KeySource::kOlder,
@@ -267,10 +266,10 @@ constexpr Key kKeys[] = {
      .reason = kModules},
     {.path = "zero_optimization.enable_sanity_checks",
      .treatment = Treatment::kIgnored,
-     .reason = "checks that keep data right are always on"},
+     .reason = "checks of data integrity are always on"},
     {.path = "zero_optimization.pipeline_loading_checkpoint",
      .treatment = Treatment::kIgnored,
-     .reason = "checkpoints are always read and placed in a pipeline"},
+     .reason = "checkpoints are always loaded in a pipeline"},
     {.path = "zero_optimization.zero_hpz_partition_size",
      .treatment = Treatment::kIgnored,
      .reason = kCollectives},
@@ -294,10 +293,11 @@ constexpr Key kKeys[] = {
      .reason = kQuantized},
     {.path = "zero_optimization.zenflow",
      .treatment = Treatment::kIgnored,
-     .reason = "it trades exact updates for speed; updates overlap the next forward and are exact"},
+     .reason = "it gives up exact updates for speed; Sluice's updates overlap the next forward and "
+               "stay exact"},
     {.path = "zero_optimization.save_muon_momentum_buffer_in_memory",
      .treatment = Treatment::kIgnored,
-     .reason = "there is no Muon here"},
+     .reason = "Sluice does not implement Muon"},
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ constexpr std::string_view kAllLinear = "all-linear";
 
 std::string unknown_target(const std::string& target, std::span<const std::string_view> known) {
   std::string text =
-      "recipe.lora.targets names " + target + ", which can have no adapter: there are ";
+      "recipe.lora.targets names " + target + ", which cannot have an adapter: choose from ";
   for (const std::string_view name : known) {
     text += name;
     text += ", ";
@@ -33,22 +33,25 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
   std::vector<std::string>& targets = derivation.config.lora.targets;
   const bool all = targets.empty() || (targets.size() == 1 && targets.front() == kAllLinear);
   if (targets.empty() && derivation.given(kTargets))
-    derivation.reject("recipe.lora.targets is empty: leave it out for every product, or name some");
+    derivation.reject(
+        "recipe.lora.targets is empty: leave it out for all linear layers, or name some");
   for (const std::string& target : targets) {
     if (target == kAllLinear && !all) {
-      derivation.reject("recipe.lora.targets has \"all-linear\" beside others: it stands alone");
+      derivation.reject(
+          "recipe.lora.targets has \"all-linear\" and other entries: \"all-linear\" must be the "
+          "only one");
       continue;
     }
     if (all || std::find(known.begin(), known.end(), target) != known.end()) continue;
     derivation.reject(unknown_target(target, known));
   }
-  std::vector<std::string> settled;
+  std::vector<std::string> resolved;
   for (const std::string_view name : known)
     if (all || std::find(targets.begin(), targets.end(), name) != targets.end())
-      settled.emplace_back(name);
+      resolved.emplace_back(name);
   if (all && !derivation.given(kTargets))
-    derivation.note(kTargets, "every product of the model's blocks");
-  targets = std::move(settled);
+    derivation.note(kTargets, "every linear layer of the model's blocks");
+  targets = std::move(resolved);
 }
 
 // Values that are not given are those of the adapter that training continues.
@@ -60,11 +63,11 @@ void fill_from_adapter(Derivation& derivation) {
   constexpr std::array<std::string_view, 5> kOfAdapter = {kRank, kAlpha, kStabilised, kDropout,
                                                           kTargets};
   if (std::none_of(kOfAdapter.begin(), kOfAdapter.end(), is_open)) return;
-  if (!derivation.answers.adapter) {
-    derivation.questions.adapter = true;
+  if (!derivation.facts.adapter) {
+    derivation.missing_facts.adapter = true;
     return;
   }
-  const engine::LoraRecipe& there = *derivation.answers.adapter;
+  const engine::LoraRecipe& there = *derivation.facts.adapter;
   const auto fill = [&](std::string_view key, auto& number, const auto& of_adapter) {
     if (!is_open(key)) return;
     number = of_adapter;
@@ -82,15 +85,14 @@ void fill_from_adapter(Derivation& derivation) {
 void derive_lora(Derivation& derivation) {
   Lora& lora = derivation.config.lora;
   fill_from_adapter(derivation);
-  if (lora.rank == 0 && derivation.questions.adapter) return;
+  if (lora.rank == 0 && derivation.missing_facts.adapter) return;
   if (lora.rank == 0) {
     for (const Key& asked : all_keys()) {
       if (asked.path.starts_with("recipe.lora.") && !derivation.given(kRank) &&
           derivation.given(asked.path))
         return derivation.reject(std::string(asked.path) +
-                                 " is given without recipe.lora.rank, without which the model "
-                                 "itself would be trained: give the adapters a rank, or leave "
-                                 "recipe.lora out");
+                                 " is given without recipe.lora.rank, so the model itself would be "
+                                 "trained: set recipe.lora.rank, or leave recipe.lora out");
     }
     const char* const reason = "recipe.lora.rank is 0: the model itself is trained";
     for (const Key& key : all_keys())
@@ -105,19 +107,19 @@ void derive_lora(Derivation& derivation) {
     derivation.note(kAlpha, "twice recipe.lora.rank");
   }
   const engine::ModelFamily* family = engine::find_family(derivation.config.model.family);
-  if (family == nullptr) return;
+  if (family == nullptr || derivation.model_refused) return;
   if (family->adapter_targets().empty()) {
     derivation.reject("recipe.lora.rank is " + std::to_string(lora.rank) +
-                      ", and models of the family " + std::string(family->name()) +
-                      " are trained whole: leave recipe.lora out, or train another model");
+                      ", but models of the family " + std::string(family->name()) +
+                      " cannot have adapters: leave recipe.lora out, or train another model");
     return;
   }
   settle_targets(derivation, family->adapter_targets());
   if (lora.base_bits != 8 && lora.base_bits != 16)
     derivation.reject("recipe.lora.base_bits is " + std::to_string(lora.base_bits) +
-                      ": it is 16, or 8");
+                      ": it must be 16 or 8");
   if (derivation.config.model.init_from.empty())
-    derivation.note(kRank, "beside a model of random weights: name one by model.path");
+    derivation.note(kRank, "the base model has random weights: name one with model.path");
 }
 
 bool matters_to_adapters(const Key& key, const Config& config) {

@@ -25,8 +25,8 @@ void fill(Derivation& derivation, std::string_view path, std::int64_t& field, co
   const bool by_family = !derivation.given("model.preset");
   derivation.reject(
       by_family ? "model.family is " + derivation.config.model.family +
-                      " and no model.preset is named, so " + std::string(path) + " has to be given"
-                : "model.preset is custom, so " + std::string(path) + " has to be given");
+                      " and no model.preset is named, so " + std::string(path) + " must be given"
+                : "model.preset is custom, so " + std::string(path) + " must be given");
 }
 
 // The default of a number, and the origin or family that defines it.
@@ -43,24 +43,25 @@ void fill(Derivation& derivation, std::string_view path, double& field, const Us
 void fill_rest(Derivation& derivation, const Origin& origin) {
   Model& model = derivation.config.model;
   const engine::ModelFamily* family = engine::find_family(model.family);
-  engine::UsualNumbers usual = family == nullptr ? engine::UsualNumbers{} : family->usual();
+  engine::DefaultNumbers defaults =
+      family == nullptr ? engine::DefaultNumbers{} : family->default_numbers();
   const char* whose = "the family's";
   if (origin.exists()) {
     const engine::ModelShape& shape = origin.shape;
-    usual = {
+    defaults = {
         .dropout = shape.dropout,
         .ffn_multiplier = static_cast<double>(shape.ffn()) / static_cast<double>(shape.hidden)};
     whose = origin.key;
   }
-  fill(derivation, "model.dropout", model.dropout, {usual.dropout, whose});
+  fill(derivation, "model.dropout", model.dropout, {defaults.dropout, whose});
   constexpr const char* kFfn = "model.ffn_multiplier";
-  fill(derivation, kFfn, model.ffn_multiplier, {usual.ffn_multiplier, whose});
+  fill(derivation, kFfn, model.ffn_multiplier, {defaults.ffn_multiplier, whose});
   // In a run's stored configuration this counts as a given value, so it must be in range.
   const Range& range = find_key(kFfn)->range;
   if (model.ffn_multiplier < range.minimum || model.ffn_multiplier > range.maximum)
     derivation.reject(std::string(whose) + " has a feed-forward layer " +
                       std::to_string(model.ffn_multiplier) +
-                      " times as wide as model.hidden, which is beyond what " + kFfn + " can be");
+                      " times as wide as model.hidden, which is more than " + kFfn + " may be");
 }
 
 void fill_family(Derivation& derivation, const Origin& origin) {
@@ -87,7 +88,7 @@ bool asks_folder(const Derivation& derivation) {
 Origin folder_origin(Derivation& derivation) {
   Model& model = derivation.config.model;
   if (derivation.given("model.preset") && model.preset != kCustomPreset)
-    derivation.reject("model.path names a model with a shape of its own: leave model.preset out");
+    derivation.reject("model.path gives the model's shape: leave model.preset out");
   model.preset = kCustomPreset;
   derivation.note("model.preset", "model.path");
   // A run's stored configuration has both; a path from a later source is its new place.
@@ -98,15 +99,17 @@ Origin folder_origin(Derivation& derivation) {
   Origin origin{.shape = {}, .key = "model.path"};
   if (!asks_folder(derivation)) return origin;
   const engine::ModelShape stand_in = engine::model_presets().front().shape;
-  if (!derivation.answers.model) {
-    derivation.questions.model = true;
+  if (!derivation.facts.model) {
+    derivation.missing_facts.model = true;
     origin.shape = stand_in;
     return origin;
   }
-  const auto read = engine::read_hugging_face_config(derivation.answers.model->text);
-  if (!read.ok())
-    derivation.reject("model.path: " + derivation.answers.model->name + ": " +
+  const auto read = engine::read_hugging_face_config(derivation.facts.model->text);
+  if (!read.ok()) {
+    derivation.model_refused = true;
+    derivation.reject("model.path: " + derivation.facts.model->name + ": " +
                       read.error().message());
+  }
   origin.shape = read.ok() ? read->shape : stand_in;
   return origin;
 }
@@ -129,7 +132,8 @@ void fill_numbers(Derivation& derivation, const Origin& origin) {
   for (const Key& key : all_keys()) {
     if (belongs_to(key, model.family) || !derivation.given(key.path)) continue;
     derivation.reject(std::string(key.path) + " belongs to models of the family " +
-                      choices_in_words(key.families) + ", and this one is of " + model.family);
+                      choices_in_words(key.families) + ", and this model is of the family " +
+                      model.family);
   }
   std::map<std::string, std::optional<double>> given = std::move(model.numbers);
   model.numbers.clear();
@@ -142,8 +146,8 @@ void fill_numbers(Derivation& derivation, const Origin& origin) {
     model.numbers[name] = given[name].value_or(has ? of_origin->second : number.default_value);
     if (!given[name]) derivation.note(number.key, has ? origin.key : "the family's");
   }
-  const engine::ModelShape settled = engine::complete(model.shape());
-  for (const auto& [name, value] : settled.numbers) model.numbers[name] = value;
+  const engine::ModelShape resolved = engine::complete(model.shape());
+  for (const auto& [name, value] : resolved.numbers) model.numbers[name] = value;
 }
 
 // Whether the family has such a model. Missing sizes have been reported already.

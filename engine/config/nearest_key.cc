@@ -91,6 +91,9 @@ constexpr OtherWord kOtherWords[] = {
     {"eval_steps", "run.eval_every"},
     {"save_steps", "run.checkpoint_every"},
     {"save_total_limit", "run.keep_last"},
+    {"load_best_model_at_end", "run.keep_best"},
+    {"early_stopping_patience", "early_stopping.patience"},
+    {"early_stopping_threshold", "early_stopping.min_delta"},
     {"data_seed", "data.shuffle_seed"},
     {"load_in_8bit", "recipe.lora.base_bits (8)"},
 };
@@ -127,7 +130,7 @@ std::string suggest_key(std::string_view unknown_path) {
   const std::string_view word = last_of(unknown_path);
   const std::string prefix = section.empty() ? "" : std::string(section) + ".";
   if (const std::string_view ours = key_of_other_word(word); !ours.empty())
-    return "here that is " + std::string(ours);
+    return "Sluice's key is " + std::string(ours);
   const auto words = words_of(section);
   if (const std::string nearest = nearest_word(word, words); !nearest.empty()) {
     return "did you mean " + prefix + nearest + "?";
@@ -138,11 +141,11 @@ std::string suggest_key(std::string_view unknown_path) {
   if (find_key(word) != nullptr || is_section(word)) {
     return std::string(word) + " is at the top level";
   }
-  if (words.empty() || words.size() > kFewKeys) return "nothing near it is known";
+  if (words.empty() || words.size() > kFewKeys) return "no key is similar";
   std::string known;
   for (const std::string_view name : words)
     known += (known.empty() ? "" : ", ") + std::string(name);
-  return (section.empty() ? "known are " : std::string(section) + " has ") + known;
+  return (section.empty() ? "keys are " : std::string(section) + " has ") + known;
 }
 
 std::string nearest_choice(std::string_view word, std::string_view choices) {

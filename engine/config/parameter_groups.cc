@@ -124,8 +124,8 @@ class Grouping {
       if (taken_[g] == 0)
         return Error(ErrorCode::kInvalidArgument,
                      place(g, groups_[g].match.front()) +
-                         " is left nothing: earlier groups match all of its parameters, and the "
-                         "first that matches counts. Put it before them, or leave it out");
+                         " has no parameters left: earlier groups match all of them, and the first "
+                         "match is used. Put this group before them, or leave it out");
     }
     return {};
   }
@@ -144,7 +144,7 @@ class Grouping {
         ErrorCode::kInvalidArgument,
         place(group, pattern) + " matches no parameter of this model: " +
             (is_tied_head ? head + " is tied to " + std::string(names_.token_embedding)
-                          : "the nearest are " + nearest_names(matcher_, pattern, layout_)));
+                          : "similar names are " + nearest_names(matcher_, pattern, layout_)));
   }
 
   const std::vector<ParameterGroup>& groups_;
@@ -163,7 +163,7 @@ int index_of(const ParameterSetting& setting, std::vector<ParameterSetting>& eac
 }
 
 std::string counts_text(const std::vector<int>& taken) {
-  std::string text = "parameters of each: ";
+  std::string text = "parameters per group: ";
   for (std::size_t g = 0; g < taken.size(); ++g)
     text += (g == 0 ? "" : ", ") + std::to_string(taken[g]);
   return text;
@@ -207,13 +207,13 @@ void derive_parameter_groups(Derivation& derivation) {
                                     [](const auto& group) { return group.learning_rate; });
   if (any_rate && optimizer.learning_rate == 0 && names_its_rates(config.schedule.type))
     derivation.reject(
-        "optimizer.groups has an lr, which the scheduler's rates are scaled by as lr / "
-        "optimizer.params.lr, and that is 0: give it, too");
+        "optimizer.groups has an lr, which scales the scheduler's rates as lr / "
+        "optimizer.params.lr, but optimizer.params.lr is 0: set it too");
   // The plan, which has the module, refuses patterns that match nothing.
-  if (!derivation.answers.means_default_model && !derivation.gives_any("model")) return;
+  if (!derivation.facts.means_default_model && !derivation.gives_any("model")) return;
   const engine::ModelShape shape = config.model.shape();
   const engine::LoraRecipe lora = config.lora.recipe();
-  if (derivation.questions.model || !engine::validate(shape).ok() ||
+  if (derivation.missing_facts.model || !engine::validate(shape).ok() ||
       !engine::validate(lora, shape).ok())
     return;
   const auto settings =

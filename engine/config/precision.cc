@@ -10,15 +10,15 @@ constexpr std::string_view kBf16 = "bf16.enabled";
 // The device's abilities that matter for choosing a type.
 GpuKind gpu_of(Derivation& derivation) {
   if (derivation.config.run.device == Device::kCpu) return GpuKind::kNone;
-  if (derivation.answers.gpu) return *derivation.answers.gpu;
-  derivation.questions.gpu = true;
+  if (derivation.facts.gpu) return *derivation.facts.gpu;
+  derivation.missing_facts.gpu = true;
   return GpuKind::kWithBf16;
 }
 
 std::string why_bf16(const Derivation& derivation, GpuKind gpu) {
-  if (derivation.questions.gpu) return "bf16, unless the GPU of the run turns out not to have it";
-  return gpu == GpuKind::kNone ? "bf16: no GPU computes, and bf16 needs no loss scale"
-                               : "bf16, which the GPU has";
+  if (derivation.missing_facts.gpu) return "bf16, unless the run's GPU does not support it";
+  return gpu == GpuKind::kNone ? "bf16: the CPU computes, and bf16 needs no loss scale"
+                               : "bf16, which the GPU supports";
 }
 
 // "auto" for one or both types, as in Hugging Face's configurations: bf16 if the GPU supports it,
@@ -33,15 +33,15 @@ void choose(Derivation& derivation) {
     why = config.fp16.enabled ? "fp16.enabled is true" : "bf16.enabled is true";
   } else if (!leaves_bf16) {
     config.fp16.enabled = true;
-    why = "fp16, the one 16-bit type that is left open";
+    why = "fp16, the only 16-bit type that is not off";
   } else if (const GpuKind gpu = gpu_of(derivation); gpu != GpuKind::kWithoutBf16) {
     config.bf16.enabled = true;
     why = why_bf16(derivation, gpu);
   } else if (leaves_fp16 || !derivation.given(kFp16)) {
     config.fp16.enabled = true;
-    why = "fp16: the GPU has no bf16";
+    why = "fp16: the GPU does not support bf16";
   } else {
-    why = "fp32: the GPU has no bf16, and fp16.enabled is false";
+    why = "fp32: the GPU does not support bf16, and fp16.enabled is false";
   }
   if (leaves_fp16 || config.fp16.enabled) derivation.note(kFp16, why);
   if (leaves_bf16 || config.bf16.enabled) derivation.note(kBf16, why);
@@ -57,12 +57,11 @@ void derive_precision(Derivation& derivation) {
     const int bf16 = derivation.rank(kBf16);
     if (fp16 == bf16) {
       return derivation.reject(
-          "fp16.enabled and bf16.enabled are both true, but a run has one 16-bit type: set one of "
-          "them to false");
+          "fp16.enabled and bf16.enabled are both true: set one of them to false");
     }
     const bool fp16_wins = fp16 > bf16;
     (fp16_wins ? config.bf16.enabled : config.fp16.enabled) = false;
-    derivation.drop(fp16_wins ? kBf16 : kFp16, "a later source asks for the other 16-bit type");
+    derivation.drop(fp16_wins ? kBf16 : kFp16, "a later source enables the other 16-bit type");
   }
   config.precision = config.fp16.enabled   ? Precision::kFp16
                      : config.bf16.enabled ? Precision::kBf16

@@ -86,15 +86,24 @@ std::string unused_keys(const Resolved& resolved) {
   }
   if (count == 0) return {};
   if (count > kMostNamed) names += " and " + std::to_string(count - kMostNamed) + " more";
-  return "no effect here: " + names + " (sluice config says why)";
+  return "without effect: " + names + " (sluice config shows why)";
+}
+
+std::string renamed_keys(const Resolved& resolved) {
+  std::string names;
+  for (const KeyReport& report : resolved.reports)
+    if (!report.old_name.empty())
+      names += (names.empty() ? "" : ", ") + report.old_name + " is now " + report.path;
+  return names.empty() ? names : names + " (the old names still work)";
 }
 
 std::string format_autos(const Resolved& resolved) {
-  const std::string text = table("\"auto\" became", resolved.reports, [](const KeyReport& report) {
-    return report.was_auto && report.outcome != Outcome::kIgnored;
-  });
+  const std::string text =
+      table("chosen for \"auto\"", resolved.reports, [](const KeyReport& report) {
+        return report.was_auto && report.outcome != Outcome::kIgnored;
+      });
   if (text.empty()) return {};
-  return text + "  to choose one of them: --set KEY=VALUE, or the key in a run file\n";
+  return text + "  to set one yourself: --set KEY=VALUE, or the key in a run file\n";
 }
 
 }  // namespace sluice::config

@@ -23,4 +23,8 @@ std::string format_autos(const Resolved& resolved);
 // none.
 std::string unused_keys(const Resolved& resolved);
 
+// One sentence that names the keys given under old names, with their names today. Empty if there is
+// none.
+std::string renamed_keys(const Resolved& resolved);
+
 }  // namespace sluice::config

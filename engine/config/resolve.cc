@@ -56,7 +56,7 @@ Result<Document> override_document(const std::string& text, int rank) {
   const std::string path = text.substr(0, equals);
   const std::string context = "--set " + printable(text) + ": ";
   if (equals == std::string::npos || path.empty()) {
-    return invalid(context + "an override has the form section.key=value");
+    return invalid(context + "an override must have the form section.key=value");
   }
   if (!is_valid_utf8(text)) return invalid(context + "the text is not UTF-8");
   Json nested = override_value(path, text.substr(equals + 1));
@@ -65,7 +65,7 @@ Result<Document> override_document(const std::string& text, int rank) {
     const std::size_t dot = end == 0 ? std::string::npos : path.rfind('.', end - 1);
     const std::size_t start = dot == std::string::npos ? 0 : dot + 1;
     if (start == end || ++depth > kMaxDepth) {
-      return invalid(context + "that is not the path of a key; one looks like fp16.enabled");
+      return invalid(context + "that is not the path of a key, such as fp16.enabled");
     }
     Json outer = Json::object();
     outer[path.substr(start, end - start)] = std::move(nested);
@@ -79,8 +79,8 @@ Result<Document> override_document(const std::string& text, int rank) {
 Status check_is_no_model(const std::string& name, const Json& root) {
   if (!root.is_object() || !root.contains("model_type") || root.contains("model")) return {};
   return invalid(name +
-                 " describes a model, and no run: a run's file names the folder of that as "
-                 "model.path (configs/ has examples)");
+                 " describes a model, not a run: a run file names its folder as model.path "
+                 "(configs/ has examples)");
 }
 
 Result<std::vector<Document>> documents_of(const Sources& sources) {
@@ -97,7 +97,8 @@ Result<std::vector<Document>> documents_of(const Sources& sources) {
     documents.push_back({name, std::move(root), kDeepSpeed, true});
   }
   if (sources.overrides.size() > kMaxOverrides) {
-    return invalid("more than " + std::to_string(kMaxOverrides) + " overrides: write a run file");
+    return invalid("more than " + std::to_string(kMaxOverrides) +
+                   " overrides: write a run file instead");
   }
   int rank = kFirstOverride;
   for (const std::string& text : sources.overrides) {
@@ -154,6 +155,7 @@ std::vector<KeyReport> reports_of(Collected& collected, const Derivation& deriva
       const Setting& setting = found->second;
       report.outcome = Outcome::kHonoured;
       report.source = setting.source;
+      if (setting.has_old_name) report.old_name = setting.given_as;
       report.given = !setting.is_auto();
       const bool to_default = setting.is_auto() && !noted;
       const bool stays_auto =
@@ -174,7 +176,7 @@ Result<Resolved> resolve(const Sources& sources) {
   constexpr std::int64_t kMaxWorldSize = 1 << 20;
   if (sources.world_size < 1 || sources.world_size > kMaxWorldSize) {
     return invalid("the world size is " + std::to_string(sources.world_size) +
-                   ", but a run has 1 rank or more, at most " + std::to_string(kMaxWorldSize));
+                   ", but it must be 1 to " + std::to_string(kMaxWorldSize));
   }
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Document> documents, documents_of(sources));
   Collected collected;
@@ -186,19 +188,20 @@ Result<Resolved> resolve(const Sources& sources) {
   apply(collected, config);
   // Rules applied to refused values would report errors in values that no source gives.
   if (!collected.rejections.empty()) return rejection(collected.rejections);
-  Derivation derivation(collected, config, sources.answers);
+  Derivation derivation(collected, config, sources.facts);
   derive_all(derivation);
-  const bool has_open_rank = derivation.questions.adapter && config.lora.rank == 0;
-  const bool is_open = derivation.questions.model || has_open_rank;
+  const bool has_open_rank = derivation.missing_facts.adapter && config.lora.rank == 0;
+  const bool is_open = derivation.missing_facts.model || has_open_rank;
   if (is_open && !sources.leaves_folders_open)
-    return invalid(derivation.questions.model
-                       ? "model.path is " + config.model.path +
-                             ", and the config.json in it was not read: sizes of the model are open"
-                       : "recipe.lora.adapter is " + config.lora.adapter +
-                             ", and the adapter_config.json in it was not read: its rank is open");
+    return invalid(
+        derivation.missing_facts.model
+            ? "model.path is " + config.model.path +
+                  ", but its config.json was not read: the sizes of the model are not known"
+            : "recipe.lora.adapter is " + config.lora.adapter +
+                  ", but its adapter_config.json was not read: the rank is not known");
   if (!collected.rejections.empty() && !is_open) return rejection(collected.rejections);
   std::vector<KeyReport> reports = reports_of(collected, derivation);
-  return Resolved{std::move(config), std::move(reports), derivation.questions,
+  return Resolved{std::move(config), std::move(reports), derivation.missing_facts,
                   std::move(derivation.kept_auto)};
 }
 
@@ -241,7 +244,7 @@ bool goes_without_saying(const Key& key, const Model& model) {
   const auto numbers = family->numbers();
   const auto number = std::find_if(numbers.begin(), numbers.end(),
                                    [&](const auto& one) { return one.key == key.path; });
-  if (number == numbers.end() || !number->came_later) return false;
+  if (number == numbers.end() || !number->omit_if_default) return false;
   const std::string name(number->name());
   const auto preset = engine::preset_shape(model.preset);
   const bool is_presets = preset && preset->family == model.family;

@@ -11,8 +11,8 @@
 // file's value, as it yields to the Trainer's elsewhere. Any other "auto" is resolved by the key's
 // rule, or is its default. null stands for the default.
 //
-// Facts about the data or the machine are passed in as answers. If a required answer is missing,
-// the configuration lists it (Resolved::questions). A model requires the config.json in model.path,
+// Facts about the data or the machine are passed in as ResolverFacts. If a required fact is
+// missing, Resolved::missing_facts lists it. A model requires the config.json in model.path,
 // run.epochs the number of sequences in an epoch, and an "auto" precision the abilities of the GPU.
 //
 // A key unknown to Sluice and to every DeepSpeed version is an error in every source, with the
@@ -41,7 +41,7 @@ struct Source {
 
 enum class GpuKind : std::uint8_t { kNone, kWithoutBf16, kWithBf16 };
 
-struct Answers {
+struct ResolverFacts {
   std::optional<GpuKind> gpu;  // that run.device allows
   std::optional<std::uint64_t> samples_per_epoch;
   std::optional<Source> model;  // the config.json in model.path
@@ -52,8 +52,8 @@ struct Answers {
   bool means_default_model = false;
 };
 
-// Missing answers that would make a difference.
-struct Questions {
+// Facts that were not given and would make a difference.
+struct MissingFacts {
   bool gpu = false;
   bool samples_per_epoch = false;
   // Then the shape is a stand-in, and its errors are not reported.
@@ -70,8 +70,8 @@ struct Sources {
   std::optional<Source> deepspeed;
   std::vector<std::string> overrides;  // "a.b=c": c is JSON, or else a string
   std::int64_t world_size = 1;
-  Answers answers = {};
-  // Whether questions about folders may stay open: the caller handles them. Otherwise an open
+  ResolverFacts facts = {};
+  // Whether facts about folders may be missing: the caller handles them. Otherwise an open
   // model, or an open rank of adapters, is an error.
   bool leaves_folders_open = false;
 };
@@ -90,6 +90,7 @@ struct KeyReport {
   std::string reason;     // empty if there is nothing to explain
   std::string source;     // "run.json", "--set"; empty if not given
   bool was_auto = false;  // a source gives "auto"
+  std::string old_name;   // under which it is given; empty: under its own
   bool given = false;     // honoured as a value, not as "auto"
   // Ignored although it requests something: a feature of DeepSpeed, or of another schedule.
   bool is_unused = false;
@@ -98,7 +99,7 @@ struct KeyReport {
 struct Resolved {
   Config config;
   std::vector<KeyReport> reports;  // in the order of the key table, foreign keys last
-  Questions questions;
+  MissingFacts missing_facts;
   // Paths of keys that follow from the length of the run or the optimizer's learning rate.
   std::vector<std::string> kept_auto;
 };

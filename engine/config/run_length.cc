@@ -29,7 +29,7 @@ bool keep_one(Derivation& derivation) {
   if (steps < 0 || epochs < 0) return true;
   if (steps == epochs) {
     derivation.reject(
-        "run.steps and run.epochs both say how long the run is: leave one of them out");
+        "run.steps and run.epochs both set the length of the run: leave one of them out");
     return false;
   }
   if (steps > epochs) {
@@ -48,12 +48,12 @@ void derive_run_length(Derivation& derivation) {
   Run& run = derivation.config.run;
   if (!run.epochs) return;
   const std::string epochs = "run.epochs " + short_text(Json(*run.epochs));
-  if (!derivation.answers.samples_per_epoch) {
-    derivation.questions.samples_per_epoch = true;
+  if (!derivation.facts.samples_per_epoch) {
+    derivation.missing_facts.samples_per_epoch = true;
     run.steps = kOpenSteps;
-    return derivation.note(kSteps, epochs + ", once the training data is opened");
+    return derivation.note(kSteps, epochs + ", when the training data is opened");
   }
-  const std::uint64_t samples = *derivation.answers.samples_per_epoch;
+  const std::uint64_t samples = *derivation.facts.samples_per_epoch;
   const std::int64_t samples_of_a_step = std::max<std::int64_t>(derivation.config.batch.train, 1);
   run.steps = steps_in(*run.epochs, samples, samples_of_a_step);
   derivation.note(kSteps, epochs + " x " + std::to_string(samples) +

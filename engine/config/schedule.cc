@@ -44,11 +44,12 @@ bool warms_by_ratio(Derivation& derivation) {
     return false;
   }
   if (steps == ratio && schedule.warmup.steps != 0) {
-    derivation.reject(std::string(kWarmupSteps) +
-                      " and warmup_ratio both say how long the warm-up is: leave one of them out");
+    derivation.reject(
+        std::string(kWarmupSteps) +
+        " and warmup_ratio both set the length of the warm-up: leave one of them out");
     return false;
   }
-  derivation.drop(kWarmupSteps, "warmup_ratio gives it");
+  derivation.drop(kWarmupSteps, "set by warmup_ratio");
   return true;
 }
 
@@ -128,7 +129,7 @@ void derive_stable_decay(Derivation& derivation) {
   if (!derivation.given(kStable)) {
     tail.stable_steps =
         is_open ? kOpenSteps : std::max<std::int64_t>(after_warmup - tail.decay_steps, 0);
-    derivation.note(kStable, "what warm-up and decay leave of total_num_steps");
+    derivation.note(kStable, "total_num_steps less warm-up and decay");
     derivation.kept_auto.emplace_back(kStable);
   }
 }
@@ -140,11 +141,10 @@ void derive_min_lr(Derivation& derivation) {
   const int lr = derivation.rank(kLr);
   const int ratio = derivation.rank(kRatio);
   if (lr == ratio) {
-    return derivation.reject(
-        lr < 0 ? "scheduler.type is cosine_with_min_lr, so scheduler.params.min_lr or min_lr_rate "
-                 "has to be given"
-               : "scheduler.params.min_lr and min_lr_rate both say where the decay ends: leave one "
-                 "of them out");
+    return derivation.reject(lr < 0 ? "scheduler.type is cosine_with_min_lr, so "
+                                      "scheduler.params.min_lr or min_lr_rate must be given"
+                                    : "scheduler.params.min_lr and min_lr_rate both set the end of "
+                                      "the decay: leave one of them out");
   }
   if (lr < 0 || ratio < 0) return;
   Tail& tail = derivation.config.schedule.tail;
@@ -182,7 +182,7 @@ void derive_one_cycle(Derivation& derivation) {
   for (const std::string_view path :
        {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"}) {
     if (!derivation.given(path)) {
-      derivation.reject("scheduler.type is OneCycle, so " + std::string(path) + " has to be given");
+      derivation.reject("scheduler.type is OneCycle, so " + std::string(path) + " must be given");
     }
   }
   constexpr std::string_view kSecond = "scheduler.params.cycle_second_step_size";

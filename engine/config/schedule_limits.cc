@@ -20,10 +20,10 @@ std::string key_and_value(const char* key, std::int64_t value) {
 void check_polynomial(Derivation& derivation) {
   const Schedule& schedule = derivation.config.schedule;
   if (schedule.tail.end_lr < schedule.base_lr) return;
-  derivation.reject(key_and_value("lr_end", schedule.tail.end_lr) +
-                    " is where the decay ends, and has to be less than optimizer.params.lr, which "
-                    "is " +
-                    short_text(Json(schedule.base_lr)));
+  derivation.reject(
+      key_and_value("lr_end", schedule.tail.end_lr) +
+      " is the end of the decay, and must be less than optimizer.params.lr, which is " +
+      short_text(Json(schedule.base_lr)));
 }
 
 // A run that is shorter than its own schedule is not a contradiction.
@@ -38,7 +38,7 @@ void check_stable_decay(Derivation& derivation) {
   derivation.reject(key_and_value("num_decay_steps", tail.decay_steps) + " and " +
                     key_and_value("warmup_num_steps", warmup.steps) + " are more than " +
                     key_and_value("total_num_steps", warmup.total_steps) +
-                    ", which counts both: shorten one of them");
+                    ", which includes both: shorten one of them");
 }
 
 void check_momentum(Derivation& derivation) {
@@ -46,12 +46,11 @@ void check_momentum(Derivation& derivation) {
   const OneCycle& cycle = schedule.one_cycle;
   if (cycle.min_momentum > cycle.max_momentum) {
     return derivation.reject(key_and_value("cycle_min_mom", cycle.min_momentum) + " is more than " +
-                             key_and_value("cycle_max_mom", cycle.max_momentum) +
-                             ": exchange the two");
+                             key_and_value("cycle_max_mom", cycle.max_momentum) + ": swap the two");
   }
   if (cycle.max_momentum >= 1) {
     return derivation.reject(key_and_value("cycle_max_mom", cycle.max_momentum) +
-                             " is a beta1 with which Adam cannot step: it has to be below 1");
+                             " is not a valid beta1 for Adam: it must be below 1");
   }
   const std::int64_t steps = derivation.config.run.steps;
   if (steps == kOpenSteps) return;
@@ -60,7 +59,7 @@ void check_momentum(Derivation& derivation) {
   derivation.reject(key_and_value("decay_mom_rate", cycle.momentum_decay_rate) +
                     " takes beta1 to " + short_text(Json(last)) + " by step " +
                     std::to_string(steps) +
-                    " of run.steps, and it has to stay in [0, 1): choose a rate nearer to 0, or a "
+                    " of run.steps, but it must stay in [0, 1): choose a rate nearer to 0, or a "
                     "larger scheduler.params.decay_step_size");
 }
 
@@ -70,7 +69,7 @@ void check_one_cycle(Derivation& derivation) {
                           derivation.given("scheduler.params.cycle_max_lr");
   if (has_bounds && cycle.min_lr > cycle.max_lr) {
     derivation.reject(key_and_value("cycle_min_lr", cycle.min_lr) + " is more than " +
-                      key_and_value("cycle_max_lr", cycle.max_lr) + ": exchange the two");
+                      key_and_value("cycle_max_lr", cycle.max_lr) + ": swap the two");
   }
   if (cycle.cycle_momentum) check_momentum(derivation);
 }
@@ -80,8 +79,8 @@ void check_range_test(Derivation& derivation) {
   const RangeTest& test = schedule.range_test;
   if (test.min_lr == 0) {
     return derivation.reject(
-        "scheduler.params.lr_range_test_min_lr is 0, and every learning rate of the test is a "
-        "multiple of it: it has to be more than 0");
+        "scheduler.params.lr_range_test_min_lr is 0, but every learning rate of the test is a "
+        "multiple of it: it must be more than 0");
   }
   const std::int64_t steps = derivation.config.run.steps;
   if (steps == kOpenSteps) return;

@@ -97,7 +97,7 @@ std::string steps_text(std::int64_t count) {
 }
 
 std::string remedy(const End& end, std::int64_t run_steps) {
-  return end.follows_run ? std::string("--set ") + end.key + "=auto makes it follow run.steps (" +
+  return end.follows_run ? std::string("--set ") + end.key + "=auto sets it from run.steps (" +
                                std::to_string(run_steps) + ")"
                          : "raise " + std::string(end.key) + ", or choose another scheduler.type";
 }
@@ -133,11 +133,10 @@ Status check_warmup(const Schedule& schedule, std::int64_t left, std::int64_t la
   if (last >= warmup_of(schedule) || learning_rate(schedule, last) != 0) return {};
   return Error(
       ErrorCode::kInvalidArgument,
-      (left == 1 ? "the one step that is left" : "all " + steps_text(left) + " that are left") +
-          " would have a learning rate of exactly 0, with which the warm-up begins, and "
-          "change nothing: train for longer (run.epochs, run.steps, more data), take "
-          "fewer samples in a step (gradient_accumulation_steps), or --set "
-          "scheduler.params." +
+      (left == 1 ? "the one remaining step" : "all " + steps_text(left) + " that are left") +
+          " would have a learning rate of exactly 0, where the warm-up starts, and change nothing: "
+          "train longer (run.epochs, run.steps, more data), use smaller steps "
+          "(gradient_accumulation_steps), or --set scheduler.params." +
           (is_of_transformers(schedule.type) ? "warmup_num_steps=0"
                                              : "warmup_min_lr to more than 0"));
 }
@@ -164,7 +163,7 @@ Status check_steps_left(const Config& config, const RunPosition& position) {
                             : "all " + steps_text(left)) +
                    " that are left would have a learning rate of exactly 0: the schedule ended at "
                    "step " +
-                   std::to_string(end->step) + " (" + end->key + "), and the run has taken " +
+                   std::to_string(end->step) + " (" + end->key + "), and the run has done " +
                    std::to_string(position.global_step) + "; " + remedy(*end, config.run.steps));
 }
 
@@ -175,8 +174,8 @@ std::string decay_before_warmup(const Schedule& schedule) {
   if (!end || schedule.type == ScheduleType::kOneCycle || total < 0 || total >= warmup) return {};
   return std::string(kTotalKey) + " " + std::to_string(total) + " is less than warmup_num_steps " +
          std::to_string(warmup) +
-         ": no step decays, and steps after the warm-up have the schedule's last rate. "
-         "total_num_steps counts the warm-up too";
+         ": there is no decay, and all steps after the warm-up have the schedule's last rate. "
+         "total_num_steps includes the warm-up";
 }
 
 std::string end_of_schedule(const Config& config, const RunPosition& position) {
@@ -185,9 +184,9 @@ std::string end_of_schedule(const Config& config, const RunPosition& position) {
   const std::int64_t last = position.applied_step + left - 1;
   if (left == 0 || !ever_moves_weights(schedule)) return {};
   if (last < warmup_of(schedule)) {
-    return "all steps of this run lie within the warm-up: it has " +
+    return "all steps of this run are within the warm-up: the run has " +
            std::to_string(config.run.steps) + ", and scheduler.params.warmup_num_steps is " +
-           std::to_string(schedule.warmup.steps) + ". The learning rate gets to " +
+           std::to_string(schedule.warmup.steps) + ". The learning rate reaches only " +
            rate_text(learning_rate(schedule, last));
   }
   if (const std::string before = decay_before_warmup(schedule); !before.empty()) return before;
@@ -221,10 +220,9 @@ std::string change_of_schedule(const Config& was, const Config& now, const RunPo
     return rate_text(learning_rate(schedule, position.applied_step + *ahead));
   };
   const std::string keys = changed_schedule_keys(was, now);
-  return "the schedule is not what it was when the checkpoint was written: the learning rate of "
-         "step " +
-         std::to_string(position.global_step + *ahead + 1) + " was to be " + rate(was.schedule) +
-         ", and is " + rate(now.schedule) + (keys.empty() ? "" : " (" + keys + ")");
+  return "the schedule has changed since the checkpoint was written: the learning rate of step " +
+         std::to_string(position.global_step + *ahead + 1) + " was " + rate(was.schedule) +
+         ", and is now " + rate(now.schedule) + (keys.empty() ? "" : " (" + keys + ")");
 }
 
 }  // namespace sluice::config

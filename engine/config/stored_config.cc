@@ -25,6 +25,7 @@ constexpr const char* kPathKeys[] = {
     "/tensorboard/output_path",
     "/csv_monitor/output_path",
     "/flops_profiler/output_file",
+    "/samples/prompts",
 };
 
 std::vector<std::string*> paths_of(Config& config) {
@@ -35,7 +36,8 @@ std::vector<std::string*> paths_of(Config& config) {
                                      &config.zero.offload_optimizer.nvme_path,
                                      &config.monitors.tensorboard.output_path,
                                      &config.monitors.csv.output_path,
-                                     &config.flops_profiler.output_file};
+                                     &config.flops_profiler.output_file,
+                                     &config.samples.prompts};
   for (auto* list : {&config.data.train, &config.data.validation, &config.budget.nvme_paths})
     for (std::string& path : *list) paths.push_back(&path);
   std::erase_if(paths, [](const std::string* path) { return path->empty(); });
@@ -100,8 +102,8 @@ Result<Config> stored_config(const Config& config, const std::string& working_fo
   for (std::string* const path : paths_of(stored)) {
     if (working_folder.empty() && fs::path(*path).is_relative())
       return Error(ErrorCode::kNotFound,
-                   "the working folder no longer exists, and so is not what " + *path +
-                       " is relative to: begin in a folder that exists, or give absolute paths");
+                   "the working folder no longer exists, so the relative path " + *path +
+                       " cannot be resolved: start in an existing folder, or give absolute paths");
     *path = plain(fs::path(working_folder) / *path).string();
   }
   return stored;

@@ -2,9 +2,177 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <set>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "aio/check.h"
+#include "aio/split_mix.h"
+#include "engine/data/permutation.h"
 
 namespace sluice::data {
+namespace {
+
+// The row of each piece.
+std::vector<std::uint64_t> best_fit(const std::vector<Piece>& pieces, std::uint64_t room) {
+  std::vector<std::uint64_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), std::uint64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::uint64_t a, std::uint64_t b) {
+    return pieces[a].tokens > pieces[b].tokens;
+  });
+  std::set<std::pair<std::uint64_t, std::uint64_t>> rows;  // free space, and the row's index
+  std::vector<std::uint64_t> row_of(pieces.size());
+  std::uint64_t count = 0;
+  for (const std::uint64_t piece : order) {
+    const std::uint64_t needed = pieces[piece].tokens - 1;
+    const auto best = rows.lower_bound({needed, 0});
+    std::uint64_t left = room;
+    std::uint64_t row = count;
+    if (best == rows.end()) {
+      ++count;
+    } else {
+      std::tie(left, row) = *best;
+      rows.erase(best);
+    }
+    row_of[piece] = row;
+    if (left > needed) rows.emplace(left - needed, row);
+  }
+  // Number rows by their first piece; until here, rows with the longest pieces come first.
+  std::vector<std::uint64_t> renumbered(count, count);
+  std::uint64_t next = 0;
+  for (std::uint64_t& row : row_of) {
+    if (renumbered[row] == count) renumbered[row] = next++;
+    row = renumbered[row];
+  }
+  return row_of;
+}
+
+}  // namespace
+
+PackedRows::PackedRows(std::vector<Piece> pieces, const Options& options) : options_(options) {
+  const std::uint64_t room = options.sequence_tokens;
+  SLUICE_CHECK(!pieces.empty(), "rows of one piece or more");
+  for (const Piece& piece : pieces)
+    SLUICE_CHECK(piece.tokens >= 2 && piece.tokens <= room + 1, "a piece that fits a row");
+  const std::vector<std::uint64_t> row_of = best_fit(pieces, room);
+  const std::uint64_t rows = *std::max_element(row_of.begin(), row_of.end()) + 1;
+  row_begins_.assign(rows + 1, 0);
+  for (const std::uint64_t row : row_of) ++row_begins_[row + 1];
+  std::partial_sum(row_begins_.begin(), row_begins_.end(), row_begins_.begin());
+  // Within a row, pieces keep their order.
+  std::vector<std::uint64_t> next(row_begins_.begin(), row_begins_.end() - 1);
+  pieces_.resize(pieces.size());
+  std::uint64_t predictions = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    pieces_[next[row_of[i]]++] = pieces[i];
+    predictions += pieces[i].tokens - 1;
+  }
+  filled_ = static_cast<double>(predictions) / static_cast<double>(rows * room);
+}
+
+std::span<const Piece> PackedRows::at(std::uint64_t rows_drawn) const {
+  std::uint64_t row = rows_drawn % count();
+  if (options_.seed) {
+    // Uses the streams of ShuffledSampler; an epoch's second stream is not needed here.
+    const std::uint64_t epoch = rows_drawn / count();
+    row = Permutation(count(), *options_.seed, 2 * epoch).at(row);
+  }
+  return std::span(pieces_).subspan(row_begins_[row], row_begins_[row + 1] - row_begins_[row]);
+}
+
+std::uint64_t PackedRows::order_id() const {
+  std::uint64_t id = aio::SplitMix(options_.seed.value_or(0), options_.sequence_tokens).next();
+  for (const Piece& piece : pieces_)
+    for (const std::uint64_t part :
+         {piece.first_token, std::uint64_t{piece.tokens}, std::uint64_t{piece.file}})
+      id = aio::SplitMix(id ^ part).next();
+  for (const std::uint64_t begin : row_begins_) id = aio::SplitMix(id ^ begin).next();
+  return id;
+}
+
+namespace {
+
+// A file's mask, read in blocks, since documents are consecutive.
+class MaskReader {
+ public:
+  explicit MaskReader(const TokenDocuments& documents) : documents_(documents) {}
+
+  // The number of trained tokens in [begin, end).
+  Result<std::uint64_t> trained_among(std::uint64_t begin, std::uint64_t end) {
+    std::uint64_t trained = 0;
+    while (begin < end) {
+      if (begin < first_ || begin >= first_ + count_) SLUICE_RETURN_IF_ERROR(load(begin));
+      const std::uint64_t until = std::min(end, first_ + count_);
+      trained += static_cast<std::uint64_t>(
+          std::count(mask_.get() + (begin - first_), mask_.get() + (until - first_), true));
+      begin = until;
+    }
+    return trained;
+  }
+
+ private:
+  static constexpr std::uint64_t kTokens = 1 << 16;
+
+  Status load(std::uint64_t first) {
+    first_ = first;
+    count_ = std::min(kTokens, documents_.end(documents_.count() - 1) - first);
+    return documents_.copy_mask(first, std::span(mask_.get(), count_));
+  }
+
+  const TokenDocuments& documents_;
+  std::unique_ptr<bool[]> mask_ =
+      std::make_unique<bool[]>(kTokens);  // a plain array, which vector<bool> does not contain
+  std::uint64_t first_ = 0;
+  std::uint64_t count_ = 0;
+};
+
+Status add_piece(MaskReader& mask, std::uint32_t number, std::uint64_t begin, std::uint64_t end,
+                 DocumentPieces& to) {
+  constexpr std::uint64_t kFewest = 2;  // a token, and one predicted from it
+  std::uint64_t trained = 0;
+  if (end - begin >= kFewest) {
+    SLUICE_ASSIGN_OR_RETURN(trained, mask.trained_among(begin + 1, end));
+  }
+  if (trained == 0) {
+    ++to.untrained;
+    return {};
+  }
+  to.trained_tokens += trained;
+  to.pieces.push_back(
+      {.first_token = begin, .tokens = static_cast<std::uint32_t>(end - begin), .file = number});
+  return {};
+}
+
+}  // namespace
+
+Status add_pieces(const TokenFile& file, std::uint32_t number, std::uint64_t first,
+                  std::uint64_t last, const PieceOptions& options, DocumentPieces& to) {
+  const TokenDocuments& documents = *file.documents();
+  MaskReader mask(documents);
+  const std::uint64_t most = options.sequence_tokens + 1;
+  for (std::uint64_t document = first; document < last; ++document) {
+    const std::uint64_t begin = documents.begin(document);
+    const std::uint64_t end = documents.end(document);
+    ++to.documents;
+    if (end - begin <= most) {
+      SLUICE_RETURN_IF_ERROR(add_piece(mask, number, begin, end, to));
+      continue;
+    }
+    ++to.longer;
+    if (options.longer == LongDocuments::kDrop) continue;
+    if (options.longer == LongDocuments::kCut) {
+      SLUICE_RETURN_IF_ERROR(add_piece(mask, number, begin, begin + most, to));
+      continue;
+    }
+    for (std::uint64_t at = begin; at + 1 < end; at += options.sequence_tokens)
+      SLUICE_RETURN_IF_ERROR(add_piece(mask, number, at, std::min(at + most, end), to));
+  }
+  return {};
+}
+
 namespace {
 
 class WindowSource final : public SampleSource {
@@ -119,7 +287,7 @@ class DocumentSource final : public SampleSource {
 const char* fate_of(LongDocuments longer) {
   switch (longer) {
     case LongDocuments::kCut:
-      return "are cut to their beginning";
+      return "are truncated";
     case LongDocuments::kDrop:
       return "are left out";
     case LongDocuments::kSplit:
@@ -137,10 +305,11 @@ std::string outcome_of(const DocumentPieces& pieces, const PackedRows& rows,
                      std::to_string(std::lround(kPercent * rows.filled())) + "% full; " +
                      std::to_string(pieces.trained_tokens) + " tokens are trained on";
   if (pieces.longer > 0)
-    text += "; " + std::to_string(pieces.longer) + " documents are longer and " +
-            fate_of(options.longer) + " (data.long_documents)";
+    text += "; " + std::to_string(pieces.longer) + " longer documents " + fate_of(options.longer) +
+            " (data.long_documents)";
   if (pieces.untrained > 0)
-    text += "; " + std::to_string(pieces.untrained) + " have no token to train on and are left out";
+    text += "; " + std::to_string(pieces.untrained) +
+            " documents without tokens to train on are left out";
   return text;
 }
 
@@ -173,11 +342,10 @@ Result<std::unique_ptr<SampleSource>> document_source(const TokenCorpus& corpus,
   if (pieces.pieces.empty())
     return Error(ErrorCode::kInvalidArgument,
                  "none of the " + std::to_string(pieces.documents) +
-                     " documents of the data has a token to train on in sequences of " +
+                     " documents in the data has a token to train on within sequences of " +
                      std::to_string(options.sequence_tokens) + " (" +
                      std::to_string(pieces.longer) +
-                     " are longer; data.long_documents says what "
-                     "becomes of those)");
+                     " are longer; data.long_documents says what happens to these)");
   PackedRows rows(std::move(pieces.pieces),
                   {.sequence_tokens = options.sequence_tokens, .seed = options.shuffle_seed});
   const bool is_cut = pieces.longer > 0 && options.longer != LongDocuments::kSplit;

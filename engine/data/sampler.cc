@@ -32,10 +32,10 @@ Status check_ranges(std::span<const TokenRange> ranges, std::uint64_t sequence_t
   if (longest > sequence_tokens) return {};
   return Error(ErrorCode::kInvalidArgument,
                "the data has " + std::to_string(total) + " tokens, at most " +
-                   std::to_string(longest) + " of them in one piece, and a sequence of " +
+                   std::to_string(longest) + " of them contiguous, but a sequence of " +
                    std::to_string(sequence_tokens) + " needs " +
                    std::to_string(sequence_tokens + 1) +
-                   " in one piece: prepare more text, or shorten the sequences");
+                   " contiguous tokens: prepare more text, or shorten the sequences");
 }
 
 // The entry that contains `window`: the last whose first window is not after it.

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,114 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian");
 
+constexpr std::uint64_t kBits = 8;
+constexpr std::uint64_t kMaskCopyBytes = 4 * kKiB;  // on the stack
 constexpr std::uint64_t kScanBytes = kMiB;
-constexpr std::uint64_t kCopyBytes = 16 * kKiB;  // on the stack
+constexpr const char* kAgain =
+    ": it belongs to other tokens, or is truncated; run tools/prepare again, or restore the file";
+
+Status read_all(const aio::File& file, std::uint64_t offset_bytes, std::span<std::byte> out) {
+  for (std::uint64_t done = 0; done < out.size();) {
+    const ::ssize_t got = ::pread(file.descriptor(), out.data() + done, out.size() - done,
+                                  static_cast<off_t>(offset_bytes + done));
+    if (got > 0) {
+      done += static_cast<std::uint64_t>(got);
+    } else if (got == 0) {
+      return Error(ErrorCode::kEndOfFile, file.path() +
+                                              " has been shortened since it was opened: restore it "
+                                              "and resume from the last checkpoint");
+    } else if (errno != EINTR) {
+      return Error::from_errno(errno,
+                               {.operation = "read",
+                                .path = file.path(),
+                                .offset_bytes = static_cast<std::int64_t>(offset_bytes + done),
+                                .length_bytes = static_cast<std::int64_t>(out.size() - done)});
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<aio::File>> open_sized(const std::string& path, std::uint64_t bytes) {
+  SLUICE_ASSIGN_OR_RETURN(auto file, aio::RealFileSystem().open(path, {.direct = false}));
+  SLUICE_ASSIGN_OR_RETURN(const std::uint64_t found, file->size_bytes());
+  if (found == bytes) return file;
+  return Error(ErrorCode::kCorrupt, path + " has " + std::to_string(found) + " bytes instead of " +
+                                        std::to_string(bytes) + kAgain);
+}
+
+}  // namespace
+
+Result<TokenDocuments> TokenDocuments::open(const std::string& token_path,
+                                            const Expected& expected) {
+  if (expected.documents == 0 || expected.documents > expected.tokens)
+    return Error(ErrorCode::kCorrupt, token_path + " cannot have " +
+                                          std::to_string(expected.documents) + " documents in " +
+                                          std::to_string(expected.tokens) + " tokens" + kAgain);
+  const std::uint64_t numbers = expected.documents + 1;
+  SLUICE_ASSIGN_OR_RETURN(const auto file,
+                          open_sized(token_path + ".documents", numbers * sizeof(std::uint64_t)));
+  std::vector<std::uint64_t> starts(numbers);
+  SLUICE_RETURN_IF_ERROR(read_all(*file, 0, std::as_writable_bytes(std::span(starts))));
+  const bool ascends =
+      std::adjacent_find(starts.begin(), starts.end(), std::greater_equal<>()) == starts.end();
+  if (starts.front() != 0 || starts.back() != expected.tokens || !ascends)
+    return Error(ErrorCode::kCorrupt, file->path() + " does not ascend from 0 to the " +
+                                          std::to_string(expected.tokens) + " tokens of " +
+                                          token_path + kAgain);
+  SLUICE_ASSIGN_OR_RETURN(auto mask,
+                          open_sized(token_path + ".mask", (expected.tokens + kBits - 1) / kBits));
+  TokenDocuments documents(std::move(starts), std::move(mask));
+  SLUICE_RETURN_IF_ERROR(documents.read_mask(expected));
+  return documents;
+}
+
+std::uint64_t TokenDocuments::holding(std::uint64_t token) const {
+  SLUICE_CHECK(token < starts_.back(), "a token of the file");
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), token);
+  return static_cast<std::uint64_t>(after - starts_.begin()) - 1;
+}
+
+Status TokenDocuments::read_mask(const Expected& expected) {
+  std::vector<std::uint64_t> words(kScanBytes / sizeof(std::uint64_t));
+  const std::uint64_t bytes = (expected.tokens + kBits - 1) / kBits;
+  std::uint64_t trained = 0;
+  for (std::uint64_t at = 0; at < bytes; at += kScanBytes) {
+    std::fill(words.begin(), words.end(), 0);
+    const std::span some = std::as_writable_bytes(std::span(words));
+    SLUICE_RETURN_IF_ERROR(read_all(*mask_, at, some.first(std::min(kScanBytes, bytes - at))));
+    for (const std::uint64_t word : words) {
+      trained += static_cast<std::uint64_t>(std::popcount(word));
+      mask_hash_ = aio::SplitMix(mask_hash_ ^ word).next();
+    }
+  }
+  trained_tokens_ = trained;
+  if (trained == expected.trained_tokens) return {};
+  return Error(ErrorCode::kCorrupt, mask_->path() + " has " + std::to_string(trained) +
+                                        " tokens to train on instead of " +
+                                        std::to_string(expected.trained_tokens) + kAgain);
+}
+
+Status TokenDocuments::copy_mask(std::uint64_t first, std::span<bool> out) const {
+  std::array<std::byte, kMaskCopyBytes> buffer;
+  while (!out.empty()) {
+    const std::uint64_t skipped = first % kBits;
+    const std::uint64_t count =
+        std::min<std::uint64_t>(out.size(), kMaskCopyBytes * kBits - skipped);
+    const std::span bytes = std::span(buffer).first((skipped + count + kBits - 1) / kBits);
+    SLUICE_RETURN_IF_ERROR(read_all(*mask_, first / kBits, bytes));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t bit = skipped + i;
+      out[i] = ((bytes[bit / kBits] >> (bit % kBits)) & std::byte{1}) != std::byte{0};
+    }
+    first += count;
+    out = out.subspan(count);
+  }
+  return {};
+}
+
+namespace {
+
+constexpr std::uint64_t kTokenCopyBytes = 16 * kKiB;  // on the stack
 constexpr std::uint64_t kFingerprintSamples = 16;
 constexpr std::uint64_t kFingerprintTokens = 512;
 
@@ -101,8 +208,8 @@ Status TokenFile::find_layout(const Options& options) {
     if (documents)
       return Error(ErrorCode::kInvalidArgument,
                    path() + " has a header of its own, and " + path() +
-                       ".documents beside it is of another file: remove that, or prepare the "
-                       "documents again");
+                       ".documents in the same folder belongs to another file: remove it, or "
+                       "prepare the documents again");
     if (!options.type || *options.type == layout_.type) return {};
     return Error(ErrorCode::kInvalidArgument,
                  path() + ": its header says " + std::string(to_string(layout_.type)) +
@@ -115,24 +222,25 @@ Status TokenFile::find_layout(const Options& options) {
     SLUICE_ASSIGN_OR_RETURN(const bool is_there, aio::RealFileSystem().exists(path() + part));
     if (is_there)
       return Error(ErrorCode::kInvalidArgument,
-                   path() + part + " says what of " + path() + " is trained on, and " +
+                   path() + part + " says which tokens of " + path() + " are trained on, but " +
                        sidecar_path +
-                       ", without which it cannot be read, is not there: copy it there too, or "
-                       "remove the former to train on all of the text as one");
+                       ", which is needed to read it, is missing: copy it there too, or remove the "
+                       "first file to train on all tokens as one text");
   }
   if (!options.type && looks_like_text(head))
-    return Error(ErrorCode::kInvalidArgument,
-                 path() +
-                     " is no token file: it begins as text. tools/prepare makes tokens of text; if "
-                     "tokens it is, say of which type (data.dtype; sluice data: --dtype)");
+    return Error(
+        ErrorCode::kInvalidArgument,
+        path() +
+            " is not a token file: it starts with text. tools/prepare converts text to tokens; if "
+            "it does contain tokens, give their type (data.dtype; sluice data: --dtype)");
   SLUICE_RETURN_IF_ERROR(take_raw(options.type.value_or(TokenType::kUint16)));
   if (options.type) return {};
   assumes_type_ = true;
-  note_ = path() + " has no header and no " + sidecar_path + ": its tokens are taken as uint16";
+  note_ = path() + " has no header and no " + sidecar_path + ": its tokens are read as uint16";
   if (looks_like_uint32(head, file_bytes_)) {
     note_ +=
-        ", but every second one it begins with is 0, as in a file of uint32: if that is what "
-        "it is, say so in the configuration";
+        ", but every second token at its start is 0, as in a file of uint32: if it is one, set "
+        "data.dtype to uint32";
   }
   return {};
 }
@@ -149,7 +257,7 @@ Status TokenFile::take_sidecar(const std::string& sidecar_path, std::optional<To
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t size_bytes, file->size_bytes());
   if (size_bytes > kMaxSidecarBytes) {
     return Error(ErrorCode::kCorrupt, sidecar_path + " has " + format_bytes(size_bytes) +
-                                          ", more than a description of tokens ever has");
+                                          ", which is too large for a description of tokens");
   }
   std::string text(size_bytes, '\0');
   const ::ssize_t got = ::pread(file->descriptor(), text.data(), text.size(), 0);
@@ -168,7 +276,7 @@ Status TokenFile::take_sidecar(const std::string& sidecar_path, std::optional<To
   return Error(ErrorCode::kCorrupt,
                path() + " holds " + std::to_string(layout_.token_count) + " tokens, and " +
                    sidecar_path + " says " + std::to_string(sidecar->token_count) +
-                   ": one of the two is of another text, or the tokens are truncated");
+                   ": one of the two belongs to another text, or the tokens are truncated");
 }
 
 Status TokenFile::take_documents(const TokenSidecar& sidecar) {
@@ -194,7 +302,7 @@ Status TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<std::byte> ou
     } else if (got == 0) {
       return Error(ErrorCode::kEndOfFile, path() + " has become shorter than the " +
                                               std::to_string(file_bytes_) +
-                                              " bytes it had when it was opened: bring it back "
+                                              " bytes that it had when it was opened: restore it "
                                               "and resume from the last checkpoint");
     } else if (errno != EINTR) {
       return Error::from_errno(errno, where);
@@ -206,10 +314,10 @@ Status TokenFile::read_bytes(std::uint64_t offset_bytes, std::span<std::byte> ou
 Status TokenFile::copy(std::uint64_t first, std::span<std::int64_t> out) const {
   SLUICE_CHECK(first <= token_count() && out.size() <= token_count() - first,
                "tokens of the file only");
-  std::array<std::byte, kCopyBytes> buffer;
+  std::array<std::byte, kTokenCopyBytes> buffer;
   const std::uint64_t width = token_bytes(type());
   while (!out.empty()) {
-    const std::uint64_t count = std::min<std::uint64_t>(out.size(), kCopyBytes / width);
+    const std::uint64_t count = std::min<std::uint64_t>(out.size(), kTokenCopyBytes / width);
     const std::span bytes = std::span(buffer).first(count * width);
     SLUICE_RETURN_IF_ERROR(read_bytes(layout_.first_byte + first * width, bytes));
     if (type() == TokenType::kUint16) {
@@ -246,7 +354,7 @@ Status TokenFile::check_part(std::uint64_t first, std::span<const std::byte> byt
     if (token < vocab_size) continue;
     return Error(ErrorCode::kInvalidArgument,
                  path() + ": token " + std::to_string(first + i) + " is " + std::to_string(token) +
-                     ", and the model's vocabulary ends at " + std::to_string(vocab_size - 1) +
+                     ", but the model's vocabulary ends at " + std::to_string(vocab_size - 1) +
                      ": set the model's vocabulary to that of the data, or check the token type");
   }
   return {};

@@ -3,7 +3,7 @@
 // Formats: token_layout.h. The type of the tokens comes from the header, or else from the sidecar
 // FILE.bin.json of tools/prepare, or else from Options::type. Without any of these it is uint16,
 // and note() says so. open() fails if two of them disagree. A sidecar of version 2 has two files
-// next to it, with documents and with the training mask (token_documents.h).
+// next to it, with documents and with the training mask (TokenDocuments).
 //
 // Reads use pread, not a mapping. A truncated file, or a failing drive, is then an error with a
 // name instead of a SIGBUS, and the corpus does not count as this process's memory. A sequence of
@@ -18,13 +18,58 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "aio/file_system.h"
 #include "aio/result.h"
-#include "engine/data/token_documents.h"
 #include "engine/data/token_layout.h"
 
 namespace sluice::data {
+
+// TokenDocuments: where the documents of a token file begin, and which of its tokens are trained
+// on. They are in FILE.bin.documents and FILE.bin.mask, which tools/prepare --chat writes next to
+// FILE.bin.
+//
+//   documents   little-endian uint64, ascending: the first token of each, then the number of tokens
+//   mask        a bit for each token, from the lowest bit of a byte on: 1 if it is trained on, as
+//               the target of the token before it
+//
+// Memory:  8 bytes a document; the mask is read on demand.
+// Threads: all const calls from any thread.
+// Errors:  sentences that begin with the path. kCorrupt if the two files do not match the tokens.
+class TokenDocuments {
+ public:
+  struct Expected {
+    std::uint64_t documents = 0;
+    std::uint64_t tokens = 0;
+    std::uint64_t trained_tokens = 0;
+  };
+  // Reads both files completely.
+  static Result<TokenDocuments> open(const std::string& token_path, const Expected& expected);
+
+  std::uint64_t count() const { return starts_.size() - 1; }
+  std::uint64_t begin(std::uint64_t document) const { return starts_[document]; }
+  std::uint64_t end(std::uint64_t document) const { return starts_[document + 1]; }
+  // The document that contains a token of the file.
+  std::uint64_t holding(std::uint64_t token) const;
+
+  // Trained tokens in the mask.
+  std::uint64_t trained_tokens() const { return trained_tokens_; }
+  // A hash of the mask: with another mask, training learns another text.
+  std::uint64_t mask_hash() const { return mask_hash_; }
+  // Whether each of the tokens [first, first + out.size()) is trained on.
+  Status copy_mask(std::uint64_t first, std::span<bool> out) const;
+
+ private:
+  TokenDocuments(std::vector<std::uint64_t> starts, std::unique_ptr<aio::File> mask)
+      : starts_(std::move(starts)), mask_(std::move(mask)) {}
+  Status read_mask(const Expected& expected);
+
+  std::vector<std::uint64_t> starts_;
+  std::unique_ptr<aio::File> mask_;
+  std::uint64_t mask_hash_ = 0;
+  std::uint64_t trained_tokens_ = 0;
+};
 
 struct TokenSidecar;
 

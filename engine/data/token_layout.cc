@@ -38,10 +38,11 @@ Result<std::optional<TokenLayout>> checked_header(const HeaderKind& kind,
   }
   const std::int32_t version = word_at(head, 1);
   if (version != kind.version) {
-    return Error(ErrorCode::kUnsupported,
-                 "is an llm.c token file (magic " + std::to_string(kind.magic) + ") of version " +
-                     std::to_string(version) + ", and only version " +
-                     std::to_string(kind.version) + " is known: write it again with that one");
+    return Error(ErrorCode::kUnsupported, "is an llm.c token file (magic " +
+                                              std::to_string(kind.magic) + ") of version " +
+                                              std::to_string(version) + ", but only version " +
+                                              std::to_string(kind.version) +
+                                              " is supported: write it again with that version");
   }
   const std::int32_t count = word_at(head, 2);
   if (count <= 0) {
@@ -54,7 +55,7 @@ Result<std::optional<TokenLayout>> checked_header(const HeaderKind& kind,
   if (file_bytes != expected_bytes) {
     return Error(ErrorCode::kCorrupt,
                  "has a header that announces " + std::to_string(count) + " tokens, which makes " +
-                     std::to_string(expected_bytes) + " bytes, and the file has " +
+                     std::to_string(expected_bytes) + " bytes, but the file has " +
                      std::to_string(file_bytes) +
                      (file_bytes < expected_bytes ? ": it is truncated, or still being written"
                                                   : ": it is damaged, or not a token file"));
@@ -82,8 +83,9 @@ Result<std::optional<TokenLayout>> header_layout(std::span<const std::byte> head
   if (head.size() < sizeof(std::int32_t)) return std::optional<TokenLayout>();
   const std::int32_t magic = word_at(head, 0);
   if (magic == kEvaluationMagic) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "holds llm.c's multiple-choice questions (magic 20240522), not a text's tokens");
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "contains llm.c's multiple-choice questions (magic 20240522), not the tokens of a text");
   }
   for (const HeaderKind& kind : kHeaderKinds) {
     if (magic == kind.magic) return checked_header(kind, head, file_bytes);
@@ -98,7 +100,7 @@ Result<TokenLayout> raw_layout(TokenType type, std::uint64_t file_bytes) {
     return Error(ErrorCode::kCorrupt,
                  "has " + std::to_string(file_bytes) + " bytes, which is not a multiple of the " +
                      std::to_string(width) + " of a " + std::string(to_string(type)) +
-                     " token: it is truncated, or of another type");
+                     " token: it is truncated, or has another token type");
   }
   return TokenLayout{type, 0, file_bytes / width};
 }

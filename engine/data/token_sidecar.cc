@@ -1,5 +1,6 @@
 #include "engine/data/token_sidecar.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "aio/bounded_json.h"
@@ -11,14 +12,14 @@ using Json = nlohmann::json;
 
 Error wrong(const std::string& what) {
   return Error(ErrorCode::kCorrupt, what +
-                                        ": run tools/prepare again, or remove the file and say "
-                                        "the token type in the configuration");
+                                        ": run tools/prepare again, or remove the file and set the "
+                                        "token type in the configuration");
 }
 
 Result<std::string> text_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) {
-    return wrong("\"" + std::string(key) + "\" is not there, or is not text");
+    return wrong("\"" + std::string(key) + "\" is missing, or is not text");
   }
   return found->get<std::string>();
 }
@@ -32,7 +33,7 @@ Result<std::string> optional_text_of(const Json& object, const char* key) {
 Result<std::uint64_t> count_of(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned() || *found == 0U) {
-    return wrong("\"" + std::string(key) + "\" is not there, or is not a count of 1 or more");
+    return wrong("\"" + std::string(key) + "\" is missing, or is not a count of 1 or more");
   }
   return found->get<std::uint64_t>();
 }
@@ -47,9 +48,10 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(const std::uint64_t version, count_of(json, "version"));
   constexpr std::uint64_t kWithDocuments = 2;
   if (version > kWithDocuments) {
-    return Error(ErrorCode::kNewerVersion, "is of version " + std::to_string(version) +
-                                               ", and only versions 1 and 2 are known here: use "
-                                               "the tools/prepare of this release");
+    return Error(
+        ErrorCode::kNewerVersion,
+        "is of version " + std::to_string(version) +
+            ", but only versions 1 and 2 are supported: use the tools/prepare of this release");
   }
   TokenSidecar sidecar;
   if (version == kWithDocuments) {
@@ -64,7 +66,7 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(sidecar.vocab_size, count_of(json, "vocab_size"));
   const auto tokenizer = json.find("tokenizer");
   if (tokenizer == json.end() || !tokenizer->is_object()) {
-    return wrong("\"tokenizer\" is not there, or is not an object");
+    return wrong("\"tokenizer\" is missing, or is not an object");
   }
   SLUICE_ASSIGN_OR_RETURN(sidecar.tokenizer, text_of(*tokenizer, "kind"));
   const auto end = tokenizer->find("end_of_text");
@@ -77,6 +79,53 @@ Result<TokenSidecar> parse_token_sidecar(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(sidecar.vocabulary_sha256,
                           optional_text_of(*tokenizer, "vocabulary_sha256"));
   return sidecar;
+}
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::optional<std::uint64_t> known_count(const OrderedJson& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
+  return found->get<std::uint64_t>();
+}
+
+OrderedJson object_of(const OrderedJson& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || !found->is_object() ? OrderedJson::object() : *found;
+}
+
+TokenRecord::Preparation preparation_of(const OrderedJson& json) {
+  TokenRecord::Preparation made;
+  made.conversations = known_count(json, "conversations");
+  made.cut = known_count(json, "cut").value_or(0);
+  made.replaced = known_count(json, "replaced").value_or(0);
+  const OrderedJson left_out = object_of(json, "left_out");
+  for (const auto& [reason, count] : left_out.items())
+    if (count.is_number_unsigned()) made.left_out.emplace_back(reason, count.get<std::uint64_t>());
+  std::stable_sort(made.left_out.begin(), made.left_out.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return made;
+}
+
+}  // namespace
+
+TokenRecord parse_token_record(std::string_view sidecar_text) {
+  const OrderedJson json = json_or_discarded<OrderedJson>(sidecar_text);
+  TokenRecord record;
+  if (!json.is_object()) return record;
+  record.sources = known_count(json, "source_count");
+  record.source_bytes = known_count(json, "source_bytes");
+  record.documents = known_count(json, "documents");
+  const OrderedJson chat = object_of(json, "chat");
+  const auto train_on = chat.find("train_on");
+  if (train_on != chat.end() && train_on->is_string())
+    record.train_on = train_on->get<std::string>();
+  const auto preparation = json.find("preparation");
+  if (preparation != json.end() && preparation->is_object())
+    record.preparation = preparation_of(*preparation);
+  return record;
 }
 
 }  // namespace sluice::data

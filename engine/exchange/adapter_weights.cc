@@ -62,7 +62,7 @@ class FaultFinder final : public nlohmann::json_sax<Json> {
     if (Json::sax_parse(text, this)) return {};
     if (depth_ > kMostDepth)
       return unknown("it is nested deeper than " + std::to_string(kMostDepth) +
-                     " levels, which no adapter_config.json of PEFT's is" + std::string(kAgain));
+                     " levels, unlike any adapter_config.json of PEFT" + std::string(kAgain));
     const std::size_t at = std::min(position_ > 0 ? position_ - 1 : 0, text.size());
     const std::size_t before = text.rfind('\n', at == 0 ? 0 : at - 1);
     const std::size_t first = before == std::string_view::npos ? 0 : before + 1;
@@ -93,7 +93,7 @@ class FaultFinder final : public nlohmann::json_sax<Json> {
   }
 
  private:
-  static constexpr std::string_view kAgain = ": save the adapter by PEFT's save_pretrained()";
+  static constexpr std::string_view kAgain = ": save the adapter with PEFT's save_pretrained()";
 
   int depth_ = 0;
   std::size_t position_ = 0;  // bytes read up to the fault
@@ -128,24 +128,23 @@ Status check_known(const Json& json) {
   const Json type = json.value("peft_type", Json());
   if (type != Json("LORA"))
     return unknown("peft_type is " + shown(type) +
-                   ", and Sluice has \"LORA\" alone: train or convert the adapter to that");
+                   ", but Sluice supports only \"LORA\": train the adapter as LoRA, or convert it");
   for (const auto& [key, value] : json.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown) || is_off(value))
       continue;
     return unknown(shown_name(key) + " is " + shown(value) +
-                   ", which Sluice does not compute: train or convert the adapter without it");
+                   ", which Sluice does not support: train or convert the adapter without it");
   }
   const Json bias = json.value("bias", Json("none"));
   if (bias != Json("none"))
-    return unknown(
-        "bias is " + shown(bias) +
-        ", and Sluice trains no biases beside adapters: train the adapter with \"none\"");
+    return unknown("bias is " + shown(bias) +
+                   ", but Sluice trains no biases with adapters: train the adapter with \"none\"");
   // These start from a changed base, to which the saved adapter belongs.
   const Json begun = json.value("init_lora_weights", Json(true));
   if (begun.is_string() && begun != Json("gaussian") && begun != Json("eva") &&
       begun != Json("orthogonal"))
     return unknown("init_lora_weights is " + shown(begun) +
-                   ", which changes the base model: convert the adapter to a plain one (PEFT's "
+                   ", which changes the base model: convert the adapter to plain LoRA (PEFT's "
                    "path_initial_model_for_weight_conversion)");
   return {};
 }
@@ -153,7 +152,7 @@ Status check_known(const Json& json) {
 Result<double> number_of(const Json& json, const char* key, double usual) {
   const Json value = json.value(key, Json(usual));
   if (!value.is_number())
-    return corrupt(std::string(key) + " is " + shown(value) + ", which is no number: give it one");
+    return corrupt(std::string(key) + " is " + shown(value) + ", which is not a number");
   return value.get<double>();
 }
 
@@ -168,7 +167,7 @@ Result<std::vector<std::string>> targets_of(const Json& json) {
   if (!is_list)
     return corrupt(
         "target_modules is " + shown(value) +
-        ": it is a list of the products that have adapters, or a pattern of their names");
+        ": it must be a list of the layers that have adapters, or a pattern of their names");
   return value.get<std::vector<std::string>>();
 }
 
@@ -193,8 +192,9 @@ Result<std::vector<std::string>> targets_in(std::span<const TensorInfo> tensors,
     const std::string_view target = module.substr(module.rfind('.') + 1);
     const auto known = family.adapter_targets();
     if (std::find(known.begin(), known.end(), target) == known.end())
-      return unknown("it has a tensor " + shown_name(tensor.name) +
-                     ", which is no adapter of this model's products: train the adapter without");
+      return unknown(
+          "it has a tensor " + shown_name(tensor.name) +
+          ", which is not an adapter of this model's linear layers: train the adapter without it");
     found.insert(std::string(target));
   }
   std::vector<std::string> targets;
@@ -219,15 +219,15 @@ std::string list_of(const std::vector<std::string>& items) {
 // `found`: null if the file has no such tensor.
 Status check_tensor(const TensorInfo* found, const TensorSpec& wanted, const std::string& name) {
   if (found == nullptr)
-    return unknown("it has no tensor " + name +
-                   ": a product of this model has an adapter, lora_A and lora_B, in every layer or "
-                   "in none");
+    return unknown(
+        "it has no tensor " + name +
+        ": a linear layer must have an adapter (lora_A and lora_B) in every block or in none");
   if (found->shape != wanted.shape)
-    return unknown(name + " is " + shape_text(found->shape) +
-                   ", and beside this model it would be " + shape_text(wanted.shape));
+    return unknown(name + " is " + shape_text(found->shape) + ", but for this model it must be " +
+                   shape_text(wanted.shape));
   if (!is_weight_dtype(found->dtype))
     return unknown(name + " is " + std::string(to_string(found->dtype)) +
-                   ", and adapters are F32, BF16, F16 or F64: save it as one of these");
+                   ", but adapters must be F32, BF16, F16 or F64: save it as one of these");
   return {};
 }
 
@@ -262,8 +262,8 @@ Status check_targets(const std::string& path, const std::vector<std::string>& li
   }
   if (all && met.size() == wanted.size()) return {};
   return unknown(path + ": target_modules is [" + list_of(listed) +
-                 "], and the adapters beside it are of [" + list_of(found) +
-                 "]: bring back the file that was saved with them");
+                 "], but the adapters in the same folder are for [" + list_of(found) +
+                 "]: restore the file that was saved with them");
 }
 
 Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
@@ -280,8 +280,8 @@ Status check_recipe(const LoraRecipe& there, const LoraRecipe& wanted) {
   add("recipe.lora.targets", "[" + list_of(there.targets) + "]",
       "[" + list_of(wanted.targets) + "]");
   if (differences.empty()) return {};
-  return unknown("it is of another recipe than the configuration: " + differences +
-                 ". Give recipe.lora what the adapter has, or another adapter");
+  return unknown("it differs from the configuration: " + differences +
+                 ". Set recipe.lora to the adapter's values, or name another adapter");
 }
 
 }  // namespace
@@ -290,14 +290,15 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
   SLUICE_RETURN_IF_ERROR(FaultFinder().find(text));
   const Json json = json_or_discarded<Json>(text);
   if (!json.is_object())
-    return corrupt("it is not a JSON object: save the adapter by PEFT's save_pretrained()");
+    return corrupt("it is not a JSON object: save the adapter with PEFT's save_pretrained()");
   SLUICE_RETURN_IF_ERROR(check_known(json));
   PeftConfig config;
   SLUICE_ASSIGN_OR_RETURN(config.recipe.targets, targets_of(json));
   const Json rank = json.value("r", Json(8));
   if (!rank.is_number_integer() || rank.get<std::int64_t>() < 1 ||
       rank.get<std::int64_t>() > kMostAdapterRank)
-    return corrupt("r is " + shown(rank) + ", which is no rank: it is a whole number from 1 to " +
+    return corrupt("r is " + shown(rank) +
+                   ", which is not a rank: it must be a whole number from 1 to " +
                    std::to_string(kMostAdapterRank));
   config.recipe.rank = rank.get<std::int64_t>();
   SLUICE_ASSIGN_OR_RETURN(config.recipe.alpha, number_of(json, "lora_alpha", 8));
@@ -305,10 +306,10 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(dropout, number_of(json, "lora_dropout", 0));
   if (dropout < 0 || dropout >= 1)
     return corrupt("lora_dropout is " + shown(json["lora_dropout"]) +
-                   ", which is no share to leave out: it is at least 0 and below 1");
+                   ", which is not a dropout probability: it must be at least 0 and below 1");
   const Json stabilised = json.value("use_rslora", Json(false));
   if (!stabilised.is_boolean())
-    return corrupt("use_rslora is " + shown(stabilised) + ": it is true or false");
+    return corrupt("use_rslora is " + shown(stabilised) + ": it must be true or false");
   config.recipe.rank_stabilised = stabilised.get<bool>();
   const Json base = json.value("base_model_name_or_path", Json());
   if (base.is_string()) config.base = base.get<std::string>();
@@ -353,8 +354,8 @@ Status check_is_no_adapter(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const bool model, files.exists(folder + "/config.json"));
   if (model) return {};
   return unknown(folder +
-                 " holds an adapter, and not the model that it belongs to: name that model, and "
-                 "this folder as recipe.lora.adapter (sluice train) or --adapter (sluice eval)");
+                 " contains an adapter, not its base model: name the base model, and this folder "
+                 "as recipe.lora.adapter (sluice train) or --adapter (sluice eval)");
 }
 
 Error no_adapter(const std::string& folder) {
@@ -385,7 +386,7 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
   if (!targets.ok()) return std::move(targets).error().with_context(path);
   LoraRecipe& recipe = adapters.config_.recipe;
   if (targets->empty())
-    return corrupt(path + " holds no adapters: save the adapter by PEFT's save_pretrained()");
+    return corrupt(path + " contains no adapters: save the adapter with PEFT's save_pretrained()");
   SLUICE_RETURN_IF_ERROR(
       check_targets(config_path, recipe.targets, *targets, adapters.reader_->tensors()));
   recipe.targets = *std::move(targets);
@@ -405,7 +406,7 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
   for (const TensorInfo& tensor : adapters.reader_->tensors())
     if (!wanted.contains(tensor.name))
       return unknown(path + ": it has a tensor " + shown_name(tensor.name) +
-                     ", for which this model has no place: it is another model's adapter");
+                     ", which does not exist in this model: the adapter belongs to another model");
   return adapters;
 }
 

@@ -40,14 +40,14 @@ void BaseFingerprint::add(std::uint64_t elements, std::uint64_t first,
 std::string BaseFingerprint::all() const { return swap::to_hex(all_.value()); }
 std::string BaseFingerprint::sample() const { return swap::to_hex(sample_.value()); }
 
-Error other_base(const AskedBase& base) {
+Error other_base(const ExpectedBase& base) {
   return Error(ErrorCode::kInvalidArgument,
-               "the checkpoint's adapters were trained beside other weights than those of " +
+               "the checkpoint's adapters were trained on other base weights than those of " +
                    base.path + ": " + base.advice);
 }
 
 Status check_base_sample(const ModelWeights& weights, const StoredRun& stored,
-                         const AskedBase& base) {
+                         const ExpectedBase& base) {
   if (!stored.adapters || stored.adapters->base_sample.empty()) return {};
   BaseFingerprint fingerprint;
   std::vector<float> values;

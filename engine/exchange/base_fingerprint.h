@@ -43,7 +43,7 @@ class BaseFingerprint {
 };
 
 // The weights given as a checkpoint's base.
-struct AskedBase {
+struct ExpectedBase {
   std::string path;    // a file, an index or a folder
   std::string advice;  // what to do if they are a different base
 };
@@ -51,8 +51,8 @@ struct AskedBase {
 // checkpoint's adapters were trained on another base. Ok if the checkpoint has no adapters or no
 // sample (FORMAT.md).
 Status check_base_sample(const ModelWeights& weights, const StoredRun& stored,
-                         const AskedBase& base);
+                         const ExpectedBase& base);
 // The error if the checkpoint's adapters were trained on another base.
-Error other_base(const AskedBase& base);
+Error other_base(const ExpectedBase& base);
 
 }  // namespace sluice::engine

@@ -170,8 +170,8 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
   if (!json.is_object() || member(json, "folder").empty())
     return Error(ErrorCode::kCorrupt,
                  path +
-                     " does not say which model the run began with: bring it back, or remove it "
-                     "and the model card will not say it");
+                     " does not say which model the run started from: restore it, or remove it and "
+                     "the model card will not name the base model");
   const Json generation = json.value("generation_config", Json());
   BaseModel base{.name = member(json, "name"),
                  .folder = member(json, "folder"),

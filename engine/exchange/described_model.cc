@@ -91,14 +91,15 @@ Status compare(const std::string& path, Said said, const Names& names, const Mod
   add_differences(said.numbers, names, wanted.numbers, number, differences);
   if (differences.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
-               path + " describes another model than the configuration: " + differences);
+               path + " and the configuration describe different models: " + differences);
 }
 
 Status check_family(const std::string& path, const std::string& said, const ModelShape& wanted) {
   if (said == wanted.family) return {};
-  return Error(ErrorCode::kInvalidArgument, path + " describes a model of the family " + said +
-                                                ", and the configuration one of " + wanted.family +
-                                                " (model.family)");
+  return Error(ErrorCode::kInvalidArgument,
+               path + " describes a model of the family " + said +
+                   ", but the configuration describes one of the family " + wanted.family +
+                   " (model.family)");
 }
 
 Status check_manifest(aio::IoQueue& queue, const std::string& folder, const ModelShape& wanted) {
@@ -106,11 +107,11 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
                           read_checkpoint_manifest(queue, folder));
   const std::string path = folder + "/" + std::string(kManifestName);
   if (manifest.state.run.adapters)
-    return Error(ErrorCode::kInvalidArgument,
-                 folder +
-                     " holds adapters, and not the weights of a model: name its base, export it "
-                     "merged with that (sluice export --merged), or give it to sluice eval as "
-                     "--adapter");
+    return Error(
+        ErrorCode::kInvalidArgument,
+        folder +
+            " contains adapters, not the weights of a model: name its base model, merge the "
+            "adapters (sluice export --merged), or give the folder to sluice eval as --adapter");
   SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
   const StoredRun run = complete(manifest.state.run);
   return compare(path, {.sizes = run.model, .numbers = run.family_numbers}, run_names(wanted),
@@ -179,8 +180,8 @@ std::string absent_model(const std::string& folder) {
   if (!parent.empty() && parent.find('/') == std::string::npos && parent.front() != '.' &&
       !is_plain)
     owner = parent;
-  return path.string() + " is not there, and Sluice downloads no models: hf download " + owner +
-         "/" + name + " --local-dir " + path.string() + ", or name the folder that has it";
+  return path.string() + " does not exist, and Sluice downloads no models: hf download " + owner +
+         "/" + name + " --local-dir " + path.string() + ", or name the folder that contains it";
 }
 
 std::string download_hint(const std::string& folder) {

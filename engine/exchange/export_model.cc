@@ -30,7 +30,7 @@ namespace {
 
 struct MergedWeights {
   ModelWeights& base;
-  AskedBase asked;  // its path
+  ExpectedBase asked;  // its path
   CheckpointReader& adapters;
   LoraRecipe recipe;
   aio::Executor& executor;
@@ -149,7 +149,7 @@ Status check_parameters(const CheckpointReader& checkpoint, const ModelOptions& 
   const auto stored = checkpoint.parameters();
   if (std::equal(stored.begin(), stored.end(), wanted.begin(), wanted.end(), same)) return {};
   return Error(ErrorCode::kCorrupt,
-               "the checkpoint's parameters are not those of the model that it names");
+               "the checkpoint's parameters do not match the model that it names");
 }
 
 // Maps a parameter to its name in the files.
@@ -193,12 +193,11 @@ Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions&
 
 // Opens the base; an error if a sample of its values is not that of the adapters' base.
 Result<ModelWeights> open_base(aio::IoQueue& queue, const StoredRun& stored,
-                               const ModelShape& shape, const AskedBase& asked) {
+                               const ModelShape& shape, const ExpectedBase& asked) {
   auto opened = open_model_weights(queue, asked.path, shape, HeadCheck::kBeginning);
   if (!opened.ok() && opened.error().code() == ErrorCode::kNotFound)
-    return Error(ErrorCode::kNotFound,
-                 "the weights that the adapters were trained beside are no longer in " +
-                     asked.path + ": name their folder with --base");
+    return Error(ErrorCode::kNotFound, "the base weights of the adapters are no longer in " +
+                                           asked.path + ": name their folder with --base");
   if (!opened.ok()) return std::move(opened).error().with_context("the adapters' base");
   SLUICE_RETURN_IF_ERROR(check_base_sample(*opened, stored, asked));
   return open_model_weights(queue, asked.path, shape, HeadCheck::kWhole);
@@ -206,7 +205,7 @@ Result<ModelWeights> open_base(aio::IoQueue& queue, const StoredRun& stored,
 
 Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
                               const ModelOptions& model, const ExportOptions& options) {
-  const AskedBase asked{.path = options.base, .advice = "name theirs with --base"};
+  const ExpectedBase asked{.path = options.base, .advice = "name the right ones with --base"};
   SLUICE_ASSIGN_OR_RETURN(ModelWeights base,
                           open_base(queue, checkpoint.state().run, model.shape, asked));
   SLUICE_ASSIGN_OR_RETURN(
@@ -280,7 +279,7 @@ Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,
   SLUICE_RETURN_IF_ERROR(check_parameters(checkpoint, model));
   if (options.merged && !model.lora.exists())
     return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint holds a whole model, and there is nothing to merge it with");
+                 "the checkpoint contains a whole model, so there is nothing to merge");
   SLUICE_ASSIGN_OR_RETURN(const Exported exported,
                           write_weights(queue, checkpoint, model, options));
   TokenizerFiles tokenizer = options.tokenizer;
@@ -347,11 +346,10 @@ Status check_empty(aio::FileSystem& files, const std::string& folder) {
   if (listed->empty()) return {};
   if (const auto left = left_by_an_export(*listed))
     return Error(ErrorCode::kAlreadyExists,
-                 folder + " is not empty: it holds " + *left +
-                     " of an export that has not ended, or was stopped. Then remove the folder, or "
-                     "name another one");
-  return Error(ErrorCode::kAlreadyExists,
-               folder + " is not empty: name a folder that is empty or not there");
+                 folder + " is not empty: it contains " + *left +
+                     " of an export that is still running or was interrupted. If it was "
+                     "interrupted, remove the folder, or name another one");
+  return Error(ErrorCode::kAlreadyExists, folder + " is not empty: name a new or an empty folder");
 }
 
 Result<Exported> export_model(aio::IoQueue& queue, CheckpointReader& checkpoint,

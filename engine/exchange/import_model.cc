@@ -28,15 +28,14 @@ Result<HuggingFaceModel> read_config(aio::IoQueue& queue, const std::string& fol
   const std::string path = folder + "/config.json";
   const auto text = aio::read_small_file(queue, path, kMaxModelConfigBytes);
   if (!text.ok() && text.error().code() == ErrorCode::kNotFound)
-    return Error(ErrorCode::kNotFound, "there is no " + path +
-                                           ": name the folder of a model as transformers' "
-                                           "save_pretrained() leaves it" +
-                                           download_hint(folder));
+    return Error(ErrorCode::kNotFound,
+                 "there is no " + path +
+                     ": name the folder of a model as transformers' save_pretrained() writes it" +
+                     download_hint(folder));
   if (!text.ok() && text.error().error_number() == ENOTDIR)
-    return Error(ErrorCode::kInvalidArgument,
-                 folder +
-                     " is a file: name the folder that it lies in, with the config.json that says "
-                     "what model it is of");
+    return Error(
+        ErrorCode::kInvalidArgument,
+        folder + " is a file: name its folder, which must also contain the model's config.json");
   if (!text.ok()) return text.error();
   auto config = read_hugging_face_config(*text);
   if (!config.ok()) return std::move(config).error().with_context(path);

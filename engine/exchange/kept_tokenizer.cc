@@ -40,11 +40,11 @@ Status read_fingerprint(aio::IoQueue& queue, const std::string& folder, Tokenize
   const Json tokens = json.is_object() ? json.value("tokens", Json()) : Json();
   const Json source = json.is_object() ? json.value("source", Json()) : Json();
   if (!hash.is_string() || !tokens.is_number_unsigned() || !source.is_string())
-    return Error(ErrorCode::kCorrupt, path + " does not say which tokenizer the run is of");
+    return Error(ErrorCode::kCorrupt, path + " does not say which tokenizer the run uses");
   found.source = path;
   found.fingerprint = hash.get<std::string>();
   found.tokens = tokens.get<std::uint64_t>();
-  found.note += ", and " + source.get<std::string>() + " named it without its file";
+  found.note += ", and " + source.get<std::string>() + " named it, but its file is missing";
   return {};
 }
 
@@ -79,7 +79,7 @@ Status remove_files_in(aio::FileSystem& files, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const aio::PathKind kind, files.kind_of(folder));
   if (kind == aio::PathKind::kLink)
     return Error(ErrorCode::kInvalidArgument,
-                 folder + " is a link, and nothing is removed through one");
+                 folder + " is a link, and Sluice removes nothing through links");
   const auto names = files.list(folder);
   if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return {};
   if (!names.ok()) return names.error();
@@ -108,8 +108,8 @@ Status install(aio::IoQueue& queue, const TokenizerFiles& tokenizer, const KeepT
   SLUICE_RETURN_IF_ERROR(files.rename(next, folder));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(keep.directory));
   if (there)
-    log::warning("from step " + step + " on the run's tokenizer is " + tokenizer.description() +
-                 "; the one before it is in " + aside);
+    log::warning("from step " + step + " the run's tokenizer is " + tokenizer.description() +
+                 "; the previous one is in " + aside);
   return {};
 }
 
@@ -175,7 +175,7 @@ Result<TokenizerFiles> find_tokenizer(aio::IoQueue& queue, const std::string& di
     found.source = of_tokens.source;
   }
   found.note += (found.note.empty() ? "" : ", and ") +
-                (is_other ? token_files.front() + " is of another one" : of_tokens.note);
+                (is_other ? token_files.front() + " belongs to another tokenizer" : of_tokens.note);
   return found;
 }
 
@@ -189,7 +189,7 @@ Result<TokenizerFiles> keep_tokenizer(aio::IoQueue& queue, const TokenizerFiles&
   const bool is_other = !there.fingerprint.empty() && there.fingerprint != tokenizer.fingerprint;
   if (is_other && tokenizer.kind == Kind::kUnknown) {
     log::warning("the run keeps its tokenizer, " + there.description() +
-                 ": the data's cannot replace it (" + tokenizer.note + ")");
+                 ": that of the data cannot replace it (" + tokenizer.note + ")");
     return there;
   }
   SLUICE_RETURN_IF_ERROR(is_other ? install(queue, tokenizer, keep)

@@ -1,8 +1,10 @@
 #include "engine/exchange/model_card.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "aio/bounded_json.h"
@@ -10,8 +12,8 @@
 #include "aio/text.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/data/token_file.h"
-#include "engine/exchange/generation_config.h"
 #include "engine/families/families.h"
+#include "engine/weights/special_tokens.h"
 
 namespace sluice::engine {
 namespace {
@@ -136,7 +138,9 @@ std::string variant_text(const ModelShape& shape) {
   std::string text;
   for (const ShapeNumber& one : family_of(shape).numbers()) {
     const auto found = shape.numbers.find(std::string(one.name()));
-    if (!one.came_later || found == shape.numbers.end() || !one.is_written(found->second)) continue;
+    if (!one.omit_if_default || found == shape.numbers.end() ||
+        !one.should_serialise(found->second))
+      continue;
     text += (text.empty() ? "; " : ", ") + std::string(one.name()) + " " + one.text(found->second);
   }
   return text;
@@ -166,7 +170,7 @@ std::string introduction(const ModelCard& card, const Keys& keys) {
   }
   if (!card.base.name.empty() && card.base.license.empty())
     text += "\nThe license of " + code(card.base.name) +
-            " was not in its folder; it applies to what is made of it as well.\n";
+            " was not in its folder; it also applies to models derived from it.\n";
   return text;
 }
 
@@ -235,9 +239,8 @@ std::string training_text(const ModelCard& card, const Keys& keys) {
 }
 
 std::string adapter_use_text(const ModelCard& card) {
-  return "\n## Use\n\n`adapter_config.json` says where the model is that they belong to.\n\n"
-         "```python\nfrom peft import AutoPeftModelForCausalLM\n\n"
-         "model = AutoPeftModelForCausalLM.from_pretrained(" +
+  return "\n## Use\n\n`adapter_config.json` names the base model.\n\n```python\nfrom peft import "
+         "AutoPeftModelForCausalLM\n\nmodel = AutoPeftModelForCausalLM.from_pretrained(" +
          quoted(card.name) + ")\n```\n";
 }
 
@@ -279,22 +282,22 @@ std::string model_card_text(const ModelCard& card) {
 }
 
 Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoint,
-                          const ModelPapers& papers) {
-  ModelCard card{.name = last_name(absolute_folder(papers.folder)),
+                          const ExportMetadata& metadata) {
+  ModelCard card{.name = last_name(absolute_folder(metadata.folder)),
                  .state = checkpoint.state(),
-                 .shape = papers.shape,
-                 .lora = papers.lora,
-                 .merged = papers.merged,
-                 .parameters = papers.merged
-                                   ? model_layout({.shape = papers.shape}).parameter_elements()
+                 .shape = metadata.shape,
+                 .lora = metadata.lora,
+                 .merged = metadata.merged,
+                 .parameters = metadata.merged
+                                   ? model_layout({.shape = metadata.shape}).parameter_elements()
                                    : checkpoint.manifest().elements,
-                 .dtype = papers.dtype,
-                 .has_tokenizer = papers.has_tokenizer};
+                 .dtype = metadata.dtype,
+                 .has_tokenizer = metadata.has_tokenizer};
   const Keys keys(card.state.configuration);
   SLUICE_ASSIGN_OR_RETURN(
-      card.base, base_model_of_run(queue, papers.run_directory, keys.text("/model/init_from")));
-  if (!papers.base_name.empty()) card.base.name = papers.base_name;
-  SLUICE_RETURN_IF_ERROR(complete_generation_config(queue, card.base, papers.folder));
+      card.base, base_model_of_run(queue, metadata.run_directory, keys.text("/model/init_from")));
+  if (!metadata.base_name.empty()) card.base.name = metadata.base_name;
+  SLUICE_RETURN_IF_ERROR(complete_generation_config(queue, card.base, metadata.folder));
   if (is_trained(card)) {
     const std::string type = keys.text("/data/dtype");
     for (const std::string& path : keys.paths("/data/train"))
@@ -302,7 +305,39 @@ Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoin
     for (const std::string& path : keys.paths("/data/validation"))
       card.validation.push_back(look_at(path, type));
   }
-  return aio::write_small_file(queue, papers.folder + "/README.md", model_card_text(card));
+  return aio::write_small_file(queue, metadata.folder + "/README.md", model_card_text(card));
+}
+
+namespace {
+
+constexpr const char* kFromModel = "_from_model_config";
+constexpr std::array<std::string_view, 4> kNotTaken = {kFromModel, "bos_token_id", "eos_token_id",
+                                                       "pad_token_id"};
+
+}  // namespace
+
+Status complete_generation_config(aio::IoQueue& queue, const BaseModel& base,
+                                  const std::string& folder) {
+  const std::string path = folder + "/" + std::string(kGenerationConfigName);
+  SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
+  Json json = Json::object();
+  if (there) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                            aio::read_small_file(queue, path, kMaxGenerationConfigBytes));
+    json = json_or_discarded<Json>(text);
+    if (!json.is_object()) return Error(ErrorCode::kCorrupt, path + " is not a JSON object");
+  }
+  const Json settings = json_or_discarded<Json>(base.generation_config);
+  const std::size_t before = json.size();
+  if (settings.is_object()) {
+    for (const auto& [key, value] : settings.items())
+      if (std::find(kNotTaken.begin(), kNotTaken.end(), key) == kNotTaken.end() &&
+          !json.contains(key))
+        json[key] = value;
+  }
+  if (json.empty()) json[kFromModel] = true;
+  if (there && json.size() == before) return {};
+  return aio::write_small_file(queue, path, json.dump(2) + "\n");
 }
 
 }  // namespace sluice::engine

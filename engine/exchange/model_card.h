@@ -47,8 +47,8 @@ struct ModelCard {
 
 std::string model_card_text(const ModelCard& card);
 
-// What is needed to write generation_config.json (generation_config.h) and README.md for an export.
-struct ModelPapers {
+// What is needed to write generation_config.json and README.md for an export.
+struct ExportMetadata {
   ModelShape shape;
   LoraRecipe lora;
   bool merged = false;
@@ -59,6 +59,14 @@ struct ModelPapers {
   std::string folder;         // to write to
 };
 Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoint,
-                          const ModelPapers& papers);
+                          const ExportMetadata& metadata);
+
+// The generation_config.json of an exported model: with it, transformers' generate() behaves as
+// with the model that the run began with. Adds the base's settings to the file in `folder`, which
+// may have those of the tokenizer. Token settings come only from that file, as the base's may be
+// beyond the vocabulary. If nothing is known, the file refers to config.json, in the form that
+// transformers itself writes.
+Status complete_generation_config(aio::IoQueue& queue, const BaseModel& base,
+                                  const std::string& folder);
 
 }  // namespace sluice::engine

@@ -18,7 +18,7 @@ void store_shape(const ModelShape& shape, StoredRun& run) {
   run.family_numbers = shape.numbers;
   for (const ShapeNumber& number : family_of(shape).numbers()) {
     const auto found = run.family_numbers.find(std::string(number.name()));
-    if (found != run.family_numbers.end() && !number.is_written(found->second))
+    if (found != run.family_numbers.end() && !number.should_serialise(found->second))
       run.family_numbers.erase(found);
   }
 }
@@ -40,13 +40,12 @@ StoredRun complete(StoredRun run) {
 
 Result<ModelShape> stored_shape(const StoredRun& run) {
   if (run.family == kModuleFamily)
-    return Error(
-        ErrorCode::kUnsupported,
-        "its model is a module of a Python program, which alone computes it: load it there "
-        "(sluice.initialize(), load_checkpoint())");
+    return Error(ErrorCode::kUnsupported,
+                 "its model is a module of a Python program: load it there (sluice.initialize(), "
+                 "load_checkpoint())");
   if (find_family(run.family) == nullptr)
     return Error(ErrorCode::kUnsupported, "its model is of the family " + run.family +
-                                              ", which this version of Sluice does not have");
+                                              ", which this version of Sluice does not support");
   const auto number = [&run](const char* name) {
     const auto found = run.model.find(name);
     return found == run.model.end() ? 0 : found->second;

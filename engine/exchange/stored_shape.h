@@ -20,7 +20,7 @@ StoredRun complete(StoredRun run);
 // The text of one of a family's numbers, such as "relu" or "1e-06" (FamilyNumberText); any family.
 std::string family_number_text(const std::string& family, const std::string& name, double value);
 // Sets family, model and dropout, and the family's numbers except defaults that are not written
-// (ShapeNumber::is_written()).
+// (ShapeNumber::should_serialise()).
 void store_shape(const ModelShape& shape, StoredRun& run);
 // Includes defaults for what the checkpoint leaves out. kCorrupt if the numbers do not describe a
 // model; kUnsupported: an unknown family.

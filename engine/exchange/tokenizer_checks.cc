@@ -19,13 +19,13 @@ std::string meaning(const std::string& text) { return text.empty() ? "nothing" :
 Result<std::string> difference_of(aio::IoQueue& queue, const TokenizerPair& pair) {
   using Kind = TokenizerFiles::Kind;
   if (pair.a.kind == Kind::kUnknown || pair.b.kind == Kind::kUnknown)
-    return std::string("the same number may be another piece of text in each");
+    return std::string("the same token may be different text in each");
   SLUICE_ASSIGN_OR_RETURN(const auto a, vocabulary_of(queue, pair.a));
   SLUICE_ASSIGN_OR_RETURN(const auto b, vocabulary_of(queue, pair.b));
-  const auto found = data::first_difference(a, b);
+  const auto found = first_difference(a, b);
   if (!found) return std::string();
   return "token " + std::to_string(found->token) + " is " + meaning(found->a) +
-         " in the former and " + meaning(found->b) + " in the latter";
+         " in the first and " + meaning(found->b) + " in the second";
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ Status check_same_tokenizer(aio::IoQueue& queue, const TokenizerPair& pair) {
   SLUICE_ASSIGN_OR_RETURN(const std::string difference, difference_of(queue, pair));
   if (difference.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
-               pair.of_a + " and " + pair.of_b + " are of different tokenizers, " +
+               pair.of_a + " and " + pair.of_b + " use different tokenizers, " +
                    pair.a.description() + " and " + pair.b.description() + ": " + difference);
 }
 
@@ -78,10 +78,11 @@ std::optional<std::string> vocabulary_hint(const TokenizerFiles& data, std::int6
   const auto rows = static_cast<std::uint64_t>(vocab);
   if (data.tokens == 0 || rows / kManyTimes <= data.tokens) return std::nullopt;
   const std::uint64_t unused = rows - data.tokens;
-  return "the model has " + std::to_string(rows) + " tokens and the tokenizer of the data " +
+  return "the model has " + std::to_string(rows) + " tokens, but the tokenizer of the data has " +
          std::to_string(data.tokens) + ": " + std::to_string(unused) + " rows of the embedding, " +
          std::to_string(unused * static_cast<std::uint64_t>(hidden)) +
-         " parameters, are computed and updated for tokens that never occur; --set model.vocab=" +
+         " parameters, are computed and updated for tokens that never occur; to leave them out: "
+         "--set model.vocab=" +
          std::to_string(data.tokens) + " leaves them out";
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "aio/bounded_json.h"
@@ -16,6 +17,112 @@
 #include "engine/families/families.h"
 
 namespace sluice::engine {
+namespace {
+
+using PlainJson = nlohmann::json;
+using Entry = std::pair<std::int64_t, std::string>;
+
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 32;
+
+Error wrong(const std::string& what) {
+  return Error(ErrorCode::kCorrupt, "it is not a tokenizer.json: " + what);
+}
+
+Status add(const PlainJson& id, const std::string& text, std::set<Entry>& entries) {
+  if (!id.is_number_integer() || id < 0 || id >= kMostTokens)
+    return wrong("a token has the id " + id.dump());
+  entries.emplace(id.get<std::int64_t>(), text);
+  return {};
+}
+
+// BPE, WordPiece and WordLevel: {"the": 5, ...}. Unigram: [["the", -3.2], ...].
+Status add_vocabulary(const PlainJson& vocabulary, std::set<Entry>& entries) {
+  if (vocabulary.is_object()) {
+    for (const auto& [text, id] : vocabulary.items())
+      SLUICE_RETURN_IF_ERROR(add(id, text, entries));
+    return {};
+  }
+  if (!vocabulary.is_array()) return wrong("\"model\" has no \"vocab\"");
+  std::int64_t id = 0;
+  for (const PlainJson& entry : vocabulary) {
+    if (!entry.is_array() || entry.empty() || !entry[0].is_string())
+      return wrong("an entry of its \"vocab\" is not a token");
+    SLUICE_RETURN_IF_ERROR(add(PlainJson(id++), entry[0].get<std::string>(), entries));
+  }
+  return {};
+}
+
+std::string fingerprint(const std::vector<Entry>& entries) {
+  data::Sha256 hash;
+  for (const auto& [id, text] : entries) {
+    hash.update(std::to_string(id) + " " + std::to_string(text.size()) + " ");
+    hash.update(text);
+    hash.update("\n");
+  }
+  return hash.finish();
+}
+
+// The first entry of `a` that `b` lacks, if it makes a difference.
+std::optional<TokenDifference> first_unmatched(const TokenizerVocabulary& a,
+                                               const TokenizerVocabulary& b) {
+  for (const Entry& entry : a.tokens) {
+    const auto& [token, text] = entry;
+    if (std::binary_search(b.tokens.begin(), b.tokens.end(), entry)) continue;
+    const auto there = std::lower_bound(b.tokens.begin(), b.tokens.end(), Entry(token, ""));
+    const bool has_number = there != b.tokens.end() && there->first == token;
+    if (!has_number && a.added_token(text) == token) continue;
+    return TokenDifference{.token = token, .a = text, .b = has_number ? there->second : ""};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> TokenizerVocabulary::added_token(std::string_view text) const {
+  const auto found = added.find(text);
+  return found == added.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string TokenizerVocabulary::added_text(std::int64_t token) const {
+  for (const auto& [text, id] : added)
+    if (id == token) return text;
+  return {};
+}
+
+Result<TokenizerVocabulary> parse_tokenizer_vocabulary(std::string_view tokenizer_json) {
+  SLUICE_RETURN_IF_ERROR(check_json_bounds(tokenizer_json));
+  const PlainJson json = json_or_discarded<PlainJson>(tokenizer_json);
+  if (!json.is_object()) return wrong("it is not a JSON object");
+  const PlainJson model = json.value("model", PlainJson());
+  if (!model.is_object()) return wrong("it has no \"model\"");
+  std::set<Entry> entries;
+  SLUICE_RETURN_IF_ERROR(add_vocabulary(model.value("vocab", PlainJson()), entries));
+  TokenizerVocabulary vocabulary;
+  const PlainJson added = json.value("added_tokens", PlainJson());
+  for (const PlainJson& token : added.is_array() ? added : PlainJson::array()) {
+    if (!token.is_object() || !token.value("content", PlainJson()).is_string())
+      return wrong("an entry of its \"added_tokens\" is not a token");
+    const auto text = token.at("content").get<std::string>();
+    const PlainJson id = token.value("id", PlainJson());
+    SLUICE_RETURN_IF_ERROR(add(id, text, entries));
+    vocabulary.added[text] = id.get<std::int64_t>();
+  }
+  if (entries.empty()) return wrong("it has no tokens");
+  vocabulary.size = static_cast<std::uint64_t>(entries.rbegin()->first) + 1;
+  vocabulary.tokens.assign(entries.begin(), entries.end());
+  vocabulary.sha256 = fingerprint(vocabulary.tokens);
+  return vocabulary;
+}
+
+std::optional<TokenDifference> first_difference(const TokenizerVocabulary& a,
+                                                const TokenizerVocabulary& b) {
+  auto of_a = first_unmatched(a, b);
+  const auto of_b = first_unmatched(b, a);
+  if (!of_a && !of_b) return std::nullopt;
+  if (of_a && (!of_b || of_a->token <= of_b->token)) return of_a;
+  return TokenDifference{.token = of_b->token, .a = of_b->b, .b = of_b->a};
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -35,7 +142,7 @@ std::string in_folder(const std::string& folder, std::string_view name) {
 Result<std::string> read_if_there(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(path));
   if (!there) return std::string();
-  return aio::read_small_file(queue, path, data::kMaxTokenizerBytes);
+  return aio::read_small_file(queue, path, kMaxTokenizerBytes);
 }
 
 Result<Json> read_object(aio::IoQueue& queue, const std::string& path) {
@@ -46,17 +153,16 @@ Result<Json> read_object(aio::IoQueue& queue, const std::string& path) {
   return json;
 }
 
-Result<data::TokenizerVocabulary> read_vocabulary(aio::IoQueue& queue, const std::string& path) {
+Result<TokenizerVocabulary> read_vocabulary(aio::IoQueue& queue, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          aio::read_small_file(queue, path, data::kMaxTokenizerBytes));
-  auto vocabulary = data::parse_tokenizer_vocabulary(text);
+                          aio::read_small_file(queue, path, kMaxTokenizerBytes));
+  auto vocabulary = parse_tokenizer_vocabulary(text);
   if (!vocabulary.ok()) return std::move(vocabulary).error().with_context(path);
   return vocabulary;
 }
 
-const data::TokenizerVocabulary& byte_vocabulary() {
-  static const data::TokenizerVocabulary vocabulary =
-      *data::parse_tokenizer_vocabulary(byte_tokenizer_json());
+const TokenizerVocabulary& byte_vocabulary() {
+  static const TokenizerVocabulary vocabulary = *parse_tokenizer_vocabulary(byte_tokenizer_json());
   return vocabulary;
 }
 
@@ -68,7 +174,7 @@ void set_bytes(TokenizerFiles& tokenizer) {
 
 // A file that numbers tokens by byte value is the byte tokenizer, whatever wrote it, and needs no
 // library.
-void set_vocabulary(const data::TokenizerVocabulary& vocabulary, TokenizerFiles& tokenizer) {
+void set_vocabulary(const TokenizerVocabulary& vocabulary, TokenizerFiles& tokenizer) {
   tokenizer.kind = Kind::kFile;
   tokenizer.tokens = vocabulary.size;
   tokenizer.fingerprint = vocabulary.sha256;
@@ -78,7 +184,7 @@ void set_vocabulary(const data::TokenizerVocabulary& vocabulary, TokenizerFiles&
 // The special tokens that tokenizer_config.json and special_tokens_map.json name, with their
 // numbers in tokenizer.json.
 Result<SpecialTokens> named_tokens(aio::IoQueue& queue, const std::string& folder,
-                                   const data::TokenizerVocabulary& vocabulary) {
+                                   const TokenizerVocabulary& vocabulary) {
   SpecialTokens tokens;
   for (const char* file : {kConfigName, kSpecialName}) {
     SLUICE_ASSIGN_OR_RETURN(const Json json, read_object(queue, in_folder(folder, file)));
@@ -146,8 +252,7 @@ Result<std::string> tokenizer_text(aio::IoQueue& queue, const TokenizerFiles& to
   if (tokenizer.path.empty()) return byte_tokenizer_json();
   SLUICE_ASSIGN_OR_RETURN(std::string text, read_if_there(queue, tokenizer.path));
   if (text.empty())
-    return Error(ErrorCode::kNotFound,
-                 "there is no " + tokenizer.path + ", which is the tokenizer");
+    return Error(ErrorCode::kNotFound, "there is no " + tokenizer.path + ", the tokenizer's file");
   return text;
 }
 
@@ -185,7 +290,7 @@ Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::strin
   found.source = token_file + ".json";
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(found.source));
   if (!there) {
-    found.note = "there is no " + found.source + ", which would say what made the tokens";
+    found.note = "there is no " + found.source + ", which says how the tokens were made";
     return found;
   }
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
@@ -210,9 +315,9 @@ Result<TokenizerFiles> tokenizer_of_tokens(aio::IoQueue& queue, const std::strin
   if (json.empty()) {
     found.note = "there is no " + path;
   } else if (!sidecar->tokenizer_sha256.empty() && hash.finish() != sidecar->tokenizer_sha256) {
-    found.note = path + " is not the tokenizer that " + found.source + " names: it was changed";
+    found.note = path + " is not the tokenizer that " + found.source + " names: it has changed";
   } else {
-    auto vocabulary = data::parse_tokenizer_vocabulary(json);
+    auto vocabulary = parse_tokenizer_vocabulary(json);
     if (!vocabulary.ok()) return std::move(vocabulary).error().with_context(path);
     found.path = path;
     set_vocabulary(*vocabulary, found);
@@ -234,7 +339,7 @@ Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& n
                  "there is no tokenizer " + name +
                      download_hint(name.ends_with(".json") ? parent_folder(name) : name));
   if (!read.ok()) return std::move(read).error();
-  const data::TokenizerVocabulary vocabulary = *std::move(read);
+  const TokenizerVocabulary vocabulary = *std::move(read);
   set_vocabulary(vocabulary, found);
   SLUICE_ASSIGN_OR_RETURN(const SpecialTokens numbered, numbered_tokens(queue, found.folder()));
   SLUICE_ASSIGN_OR_RETURN(const SpecialTokens named,
@@ -243,9 +348,8 @@ Result<TokenizerFiles> tokenizer_named(aio::IoQueue& queue, const std::string& n
   return found;
 }
 
-Result<data::TokenizerVocabulary> vocabulary_of(aio::IoQueue& queue,
-                                                const TokenizerFiles& tokenizer) {
-  SLUICE_CHECK(tokenizer.kind != Kind::kUnknown, "its vocabulary is not known");
+Result<TokenizerVocabulary> vocabulary_of(aio::IoQueue& queue, const TokenizerFiles& tokenizer) {
+  SLUICE_CHECK(tokenizer.kind != Kind::kUnknown, "its vocabulary is unknown");
   if (tokenizer.kind == Kind::kBytes) return byte_vocabulary();
   return read_vocabulary(queue, tokenizer.path);
 }

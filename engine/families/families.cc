@@ -33,7 +33,7 @@ std::string number_text(double value) { return nlohmann::json(value).dump(); }
 Status check_number(const ShapeNumber& number, const ModelFamily& family, const ModelShape& shape) {
   const std::string name(number.name());
   const auto found = shape.numbers.find(name);
-  if (found == shape.numbers.end() && number.came_later) return {};
+  if (found == shape.numbers.end() && number.omit_if_default) return {};
   if (found == shape.numbers.end())
     return cannot_build("a model of the family " + std::string(family.name()) + " needs " + name);
   const double value = found->second;
@@ -54,7 +54,7 @@ Status check_numbers(const ModelFamily& family, const ModelShape& shape) {
   for (const auto& [name, value] : shape.numbers) {
     if (std::none_of(known.begin(), known.end(),
                      [&](const ShapeNumber& one) { return one.name() == name; }))
-      return cannot_build(name + " is no number of the family " + std::string(family.name()));
+      return cannot_build(name + " is not a number of the family " + std::string(family.name()));
   }
   for (const ShapeNumber& number : known)
     SLUICE_RETURN_IF_ERROR(check_number(number, family, shape));
@@ -69,8 +69,8 @@ void add_family(const ModelFamily& family) {
   const std::string name(family.name());
   SLUICE_CHECK(find_family(name) == nullptr, ("there are two families " + name).c_str());
   SLUICE_CHECK(!sealed, ("the family " + name +
-                         " was added too late: the keys of configurations, or others, were made "
-                         "of the table of families without it; call add_family() before that")
+                         " was added too late: the table of families is already in use; call "
+                         "add_family() before that")
                             .c_str());
   table().push_back(&family);
 }
@@ -107,7 +107,7 @@ ModelShape complete(ModelShape shape) {
   if (family == nullptr) return shape;
   for (const ShapeNumber& number : family->numbers())
     shape.numbers.try_emplace(std::string(number.name()), number.default_value);
-  family->settle(shape);
+  family->resolve_derived(shape);
   return shape;
 }
 
@@ -131,17 +131,17 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape) {
     return cannot_build("models of the family " + shape.family + " have no adapters");
   if (lora.rank > kMostAdapterRank)
     return cannot_build("its adapters are of rank " + std::to_string(lora.rank) + ", and " +
-                        std::to_string(kMostAdapterRank) + " is the most");
+                        std::to_string(kMostAdapterRank) + " is the maximum");
   if (lora.targets.empty()) return cannot_build("its adapters have no targets");
   for (const std::string& target : lora.targets)
     if (std::find(known.begin(), known.end(), target) == known.end())
-      return cannot_build(target + " can have no adapter");
+      return cannot_build(target + " cannot have an adapter");
   if (!(lora.alpha > 0) || !std::isfinite(static_cast<float>(lora.alpha)))
     return cannot_build("the alpha of its adapters is " + number_text(lora.alpha) +
-                        "; it must be above 0, and a number that fp32 has");
+                        "; it must be above 0 and representable in fp32");
   if (lora.base_bits != 8 && lora.base_bits != 16)
     return cannot_build("the base of its adapters has " + std::to_string(lora.base_bits) +
-                        " bits; it has 16 or 8");
+                        " bits; it must have 16 or 8");
   if (!(lora.dropout >= 0 && lora.dropout < 1))
     return cannot_build("the dropout of its adapters is " + number_text(lora.dropout) +
                         "; it must be at least 0 and below 1");
@@ -175,7 +175,7 @@ Result<HuggingFaceModel> read_hugging_face_config(std::string_view text) {
   }
   return Error(
       ErrorCode::kInvalidArgument,
-      "\"model_type\" is " + type.dump() + ", and Sluice has models of the model_type " + known);
+      "\"model_type\" is " + type.dump() + ", but Sluice supports only the model types " + known);
 }
 
 }  // namespace sluice::engine

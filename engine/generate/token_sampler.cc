@@ -51,8 +51,8 @@ void check(std::span<const float> logits) {
   if (std::none_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); }))
     return;
   throw std::runtime_error(
-      "the model's logits are not numbers: its weights are damaged, or too large for the precision "
-      "it computes in (try --set bf16.enabled=false --set fp16.enabled=false)");
+      "the model's logits are not numbers: its weights are damaged, or overflow in this precision "
+      "(try --set bf16.enabled=false --set fp16.enabled=false)");
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ void HuggingFaceConfig::fail(const Error& error) {
 void HuggingFaceConfig::refuse(const std::string& key, const Json& value,
                                const std::string& wanted) {
   fail(Error(ErrorCode::kInvalidArgument, "\"" + key + "\" is " + value.dump() +
-                                              ", and Sluice computes " + models_ + " with " +
-                                              wanted + " alone"));
+                                              ", but Sluice supports " + models_ + " with " +
+                                              wanted + " only"));
 }
 
 bool HuggingFaceConfig::has(const char* key) const {
@@ -36,7 +36,7 @@ std::int64_t HuggingFaceConfig::count(const char* key, std::int64_t default_valu
   const Json& value = json_[key];
   if (value.is_number_integer() && value >= minimum && value <= kLargest)
     return value.get<std::int64_t>();
-  fail(wrong(key, value, "such a count"));
+  fail(wrong(key, value, "a valid count"));
   return default_value;
 }
 
@@ -61,7 +61,7 @@ std::string HuggingFaceConfig::text(const char* key, const std::string& default_
   if (!has(key)) return default_value;
   const Json& value = json_[key];
   if (value.is_string()) return value.get<std::string>();
-  fail(wrong(key, value, "a text"));
+  fail(wrong(key, value, "a string"));
   return default_value;
 }
 

@@ -48,7 +48,7 @@ struct ShapeNumber {
   // Added after the family's first models. A shape may lack it, and then has the default. Files
   // store it only if it differs from the default, so that the files of earlier models stay the
   // same.
-  bool came_later = false;
+  bool omit_if_default = false;
   std::string_view meaning = {};
 
   std::string_view name() const { return key.substr(key.find('.') + 1); }
@@ -56,7 +56,7 @@ struct ShapeNumber {
   double least() const { return choices.empty() ? minimum : 0; }
   std::string text(double value) const;  // "llama3", "8"
   // Whether a model with this value stores it in its files.
-  bool is_written(double value) const { return !came_later || value != default_value; }
+  bool should_serialise(double value) const { return !omit_if_default || value != default_value; }
   // The index of a word, ignoring case; nothing if it is not among the choices.
   std::optional<double> place(std::string_view word) const;
 };
@@ -65,7 +65,7 @@ struct ShapeNumber {
 inline constexpr std::string_view kSwitchChoices = "false|true";
 
 // Defaults for a shape without a preset.
-struct UsualNumbers {
+struct DefaultNumbers {
   double dropout = 0;
   double ffn_multiplier = 4;  // the feed-forward layer's width divided by hidden
 };
@@ -90,11 +90,11 @@ class ModelFamily {
   virtual std::span<const NamedShape> presets() const { return {}; }
   virtual std::span<const ShapeNumber> numbers() const { return {}; }
   // Defaults for a shape without a preset.
-  virtual UsualNumbers usual() const { return {}; }
+  virtual DefaultNumbers default_numbers() const { return {}; }
 
   // Resolves derived defaults ("as many as heads"), so that equal models have equal numbers. The
   // shape must have all numbers.
-  virtual void settle(ModelShape& /*shape*/) const {}
+  virtual void resolve_derived(ModelShape& /*shape*/) const {}
   // Checks what check_sizes() leaves to the family, such as how hidden is divided among the heads;
   // no other code does. The numbers have been checked against their ranges. kInvalidArgument, as in
   // check_sizes().

@@ -20,8 +20,8 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
       units_(std::move(units)),
       lenders_(units_.size()),
       borrowed_sums_(units_.size()),
-      lends_(units_.size()),
-      held_(units_.size()) {
+      has_borrowers_(units_.size()),
+      stays_acquired_(units_.size()) {
   SLUICE_CHECK(units_.size() > 2, "a model has an embedding, blocks and a head");
   has_frozen_ = units_.front().frozen.elements > 0;
   for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -43,8 +43,8 @@ ModelLayout::ModelLayout(const Sizes& sizes, std::vector<Unit> units)
       std::vector<int>& lenders = lenders_[i];
       if (std::find(lenders.begin(), lenders.end(), it.unit) == lenders.end())
         lenders.push_back(it.unit);
-      lends_[static_cast<std::size_t>(it.unit)] = true;
-      hold(it.unit);
+      has_borrowers_[static_cast<std::size_t>(it.unit)] = true;
+      keep_acquired(it.unit);
     }
     const auto known = std::find_if(first_of_kinds_.begin(), first_of_kinds_.end(),
                                     [&](int first) { return at(first).kind == unit.kind; });

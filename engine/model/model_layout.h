@@ -10,7 +10,7 @@
 // (LoraRecipe), the model's own parameters are frozen(): the base, which exists only in the form
 // used for computing. Then every unit is frozen except for its adapters, and some units have none.
 //
-// Memory:  copies share the kinds. Threads: immutable, but for hold().
+// Memory:  copies share the kinds. Threads: immutable, but for keep_acquired().
 #pragma once
 
 #include <cstdint>
@@ -77,11 +77,11 @@ class ModelLayout {
     return borrowed_sums_[static_cast<std::size_t>(unit)];
   }
   // Whether a later unit uses one of its parameters.
-  bool lends(int unit) const { return lends_[static_cast<std::size_t>(unit)]; }
-  // Whether it is acquired together with other units, because it lends or hold() was called. Such a
-  // unit has its own place where other units share slots.
-  bool is_held(int unit) const { return held_[static_cast<std::size_t>(unit)]; }
-  void hold(int unit) { held_[static_cast<std::size_t>(unit)] = true; }
+  bool has_borrowers(int unit) const { return has_borrowers_[static_cast<std::size_t>(unit)]; }
+  // Whether it is acquired together with other units, because others borrow from it or
+  // keep_acquired() was called. Such a unit has its own place where other units share slots.
+  bool stays_acquired(int unit) const { return stays_acquired_[static_cast<std::size_t>(unit)]; }
+  void keep_acquired(int unit) { stays_acquired_[static_cast<std::size_t>(unit)] = true; }
 
   std::int64_t hidden() const { return sizes_.hidden; }
   std::int64_t vocab() const { return sizes_.vocab; }
@@ -104,8 +104,8 @@ class ModelLayout {
   std::vector<int> first_of_kinds_;
   std::vector<std::vector<int>> lenders_;  // by unit
   std::vector<UnitLayout> borrowed_sums_;  // by unit
-  std::vector<bool> lends_;
-  std::vector<bool> held_;
+  std::vector<bool> has_borrowers_;
+  std::vector<bool> stays_acquired_;
 };
 
 }  // namespace sluice::engine

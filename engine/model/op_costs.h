@@ -17,7 +17,7 @@ struct AttentionCosts {
 
   // Multiply-adds per token, for one product over the scores.
   double score_products(std::int64_t tokens) const;
-  // Memory of backward, of a fused kernel or of plain_attention.h. It does not count queries, keys,
+  // Memory of backward, of a fused kernel or of plain_attention(). It does not count queries, keys,
   // values, output, logarithms of sums, and their gradients.
   std::uint64_t backward_bytes(const PassShape& pass, const PeakOptions& options) const;
 };

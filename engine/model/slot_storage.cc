@@ -45,7 +45,7 @@ SlotStorage::SlotStorage(const UnitLayout& layout, at::ScalarType dtype, at::Dev
     : name_(layout.name),
       released_("a parameter of unit " + name_ + " is used while the unit is released (it has " +
                 names_of(layout) +
-                "). Between passes of the module, parameters are read within \"with "
+                "). Between passes of the module, read parameters within \"with "
                 "engine.gathered(parameter):\" or zero.GatheredParameters of sluice.deepspeed, or "
                 "from state_dict()"),
       device_(device),

@@ -31,7 +31,7 @@ Result<ModuleRun::NewValues> ModuleRun::checked(const NewValues& change) const {
   const ModuleParameter& parameter = unit.parameters.at(static_cast<std::size_t>(change.parameter));
   for (const at::Tensor& tensor : {change.values, change.before})
     if (tensor.sizes() != at::IntArrayRef(parameter.shape))
-      return refused("parameter " + parameter.name + " is given values of another shape");
+      return refused("parameter " + parameter.name + " is given values with another shape");
   if (at(change.unit).acquired) return refused("unit " + unit.name + " is in use");
   if (!parameter.trained && !parts_->frozen()->trained().on_host(change.unit))
     return Error(ErrorCode::kUnsupported, "parameter " + parameter.name +
@@ -54,14 +54,14 @@ Status ModuleRun::change(const std::vector<NewValues>& changes) {
   std::set<int> units;  // units with changed trained parameters
   for (const NewValues& it : changes) {
     SLUICE_ASSIGN_OR_RETURN(NewValues change, checked(it));
-    const ModuleLayout::Place& place = layout_.place(it.unit, it.parameter);
-    if (!place.trained) {
+    const ModuleLayout::ParameterIndex& index = layout_.parameter_index(it.unit, it.parameter);
+    if (!index.trained) {
       frozen.push_back(std::move(change));
       continue;
     }
     units.insert(it.unit);
     const auto& parameters = model().layout(it.unit).parameters;
-    trained[&parameters[static_cast<std::size_t>(place.parameter)]] = std::move(change);
+    trained[&parameters[static_cast<std::size_t>(index.parameter)]] = std::move(change);
   }
   const auto amend = [&](const ParameterSpec& parameter,
                          const offload::StateSlice& state) -> Status {
@@ -78,7 +78,7 @@ Status ModuleRun::change(const std::vector<NewValues>& changes) {
   if (!units.empty()) {
     const std::vector<int> ascending(units.begin(), units.end());
     SLUICE_RETURN_IF_ERROR(parts_->state().amend(ascending, amend));
-    parts_->parameters().units().changed();
+    parts_->parameters().units().invalidate();
   }
   for (const NewValues& change : frozen) SLUICE_RETURN_IF_ERROR(change_frozen(change));
   return {};
@@ -86,18 +86,18 @@ Status ModuleRun::change(const std::vector<NewValues>& changes) {
 
 Status ModuleRun::change_frozen(const NewValues& change) {
   const UnitLayout& layout = layout_.frozen().layout(change.unit);
-  const auto place =
-      static_cast<std::size_t>(layout_.place(change.unit, change.parameter).parameter);
+  const auto index =
+      static_cast<std::size_t>(layout_.parameter_index(change.unit, change.parameter).parameter);
   const offload::ParamForm form = frozen_plan_->types.form;
   {
     SLUICE_ASSIGN_OR_RETURN(
         const auto lease,
         parts_->frozen()->trained().acquire(change.unit, offload::ParamOffloader::Access::kUpdate));
-    const std::uint64_t first = layout.parameters[place].first_element *
+    const std::uint64_t first = layout.parameters[index].first_element *
                                 static_cast<std::uint64_t>(offload::param_bytes_per_element(form));
     offload::pack_parameters(form, floats(change.values), lease.bytes().subspan(first).data());
   }
-  parts_->frozen()->units().changed();
+  parts_->frozen()->units().invalidate();
   return {};
 }
 

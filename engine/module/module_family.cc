@@ -34,7 +34,7 @@ GradientSink::Target ModuleRun::open_gradient(int unit) {
                      " is complete in this micro-batch");
   is_touched_ = true;
   // The unit's update may still read the last step's gradient.
-  if (micro_batch_ == 0) must(engine_->await_update(unit));
+  if (micro_batch_ == 0) throw_if_error(engine_->await_update(unit));
   engine_->open_gradient(unit);
   if (at(unit).begun) return {.sums = parts_->gradients().target_again(unit, micro_batch_)};
   if (has_several_passes_) {

@@ -35,13 +35,13 @@ int group_of(const ModuleParameter& parameter) {
 // Adds the trained or the frozen parameters of a unit, group by group, each group in the module's
 // order.
 void add_half(const ModuleUnit& unit, bool trained, UnitLayout& layout,
-              std::vector<ModuleLayout::Place>& places) {
+              std::vector<ModuleLayout::ParameterIndex>& indices) {
   layout.name = unit.name;
   for (const int group : {kDecayed, kUndecayed}) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const ModuleParameter& parameter = unit.parameters[i];
       if (parameter.trained != trained || group_of(parameter) != group) continue;
-      places[i] = {.trained = trained, .parameter = static_cast<int>(layout.parameters.size())};
+      indices[i] = {.trained = trained, .parameter = static_cast<int>(layout.parameters.size())};
       layout.add({.name = parameter.name,
                   .shape = parameter.shape.empty() ? std::vector<std::int64_t>{1} : parameter.shape,
                   .group = group,
@@ -63,7 +63,7 @@ ModelLayout layout_of(const std::vector<UnitLayout>& units) {
                    .layout = units[i]});
   }
   ModelLayout layout({.hidden = 1, .vocab = 1}, std::move(all));
-  layout.hold(0);  // what is outside of blocks is used together with them
+  layout.keep_acquired(0);  // what is outside of blocks is used together with them
   return layout;
 }
 
@@ -90,13 +90,13 @@ Status check(const std::vector<ModuleUnit>& units) {
 
 Result<ModuleLayout> ModuleLayout::create(std::vector<ModuleUnit> units) {
   SLUICE_RETURN_IF_ERROR(check(units));
-  std::vector<std::vector<Place>> places(units.size());
+  std::vector<std::vector<ParameterIndex>> indices(units.size());
   std::vector<UnitLayout> trained(units.size());
   std::vector<UnitLayout> frozen(units.size());
   for (std::size_t i = 0; i < units.size(); ++i) {
-    places[i].resize(units[i].parameters.size());
-    add_half(units[i], true, trained[i], places[i]);
-    add_half(units[i], false, frozen[i], places[i]);
+    indices[i].resize(units[i].parameters.size());
+    add_half(units[i], true, trained[i], indices[i]);
+    add_half(units[i], false, frozen[i], indices[i]);
   }
   for (std::vector<UnitLayout>* layouts : {&trained, &frozen}) {
     if (layouts->size() == 1) layouts->push_back({.name = "(no block)"});
@@ -105,27 +105,27 @@ Result<ModuleLayout> ModuleLayout::create(std::vector<ModuleUnit> units) {
   ModelLayout of_trained = layout_of(trained);
   if (of_trained.parameter_elements() == 0)
     return invalid("no parameter of the module requires a gradient: there is nothing to train");
-  return ModuleLayout(std::move(units), std::move(places), std::move(of_trained),
+  return ModuleLayout(std::move(units), std::move(indices), std::move(of_trained),
                       layout_of(frozen));
 }
 
 ModuleLayout ModuleLayout::of_family(ModelLayout model) {
   std::vector<ModuleUnit> described;
-  std::vector<std::vector<Place>> places;
+  std::vector<std::vector<ParameterIndex>> indices;
   std::vector<UnitLayout> nothing;
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
     ModuleUnit own{.name = layout.name, .parameters = {}};
-    std::vector<Place> of_unit;
+    std::vector<ParameterIndex> of_unit;
     for (const ParameterSpec& parameter : layout.parameters) {
       of_unit.push_back({.trained = true, .parameter = static_cast<int>(of_unit.size())});
       own.parameters.push_back({.name = parameter.name, .shape = parameter.shape});
     }
     described.push_back(std::move(own));
-    places.push_back(std::move(of_unit));
+    indices.push_back(std::move(of_unit));
     nothing.push_back({.name = layout.name});
   }
-  ModuleLayout layout(std::move(described), std::move(places), std::move(model),
+  ModuleLayout layout(std::move(described), std::move(indices), std::move(model),
                       layout_of(nothing));
   layout.is_family_ = true;
   return layout;

@@ -32,8 +32,8 @@ struct ModuleUnit {
 
 class ModuleLayout {
  public:
-  // A described parameter's place: in the layout of trained or of frozen parameters.
-  struct Place {
+  // A described parameter: its index in the layout of trained or of frozen parameters.
+  struct ParameterIndex {
     bool trained = true;
     int parameter = 0;  // index in UnitLayout::parameters
   };
@@ -46,8 +46,8 @@ class ModuleLayout {
 
   int units() const { return static_cast<int>(described_.size()); }  // the described units
   const ModuleUnit& described(int unit) const { return described_[index(unit)]; }
-  const Place& place(int unit, int parameter) const {
-    return places_[index(unit)][index(parameter)];
+  const ParameterIndex& parameter_index(int unit, int parameter) const {
+    return indices_[index(unit)][index(parameter)];
   }
   const ModelLayout& trained() const { return trained_; }
   const ModelLayout& frozen() const { return frozen_; }
@@ -55,16 +55,16 @@ class ModuleLayout {
   bool is_family() const { return is_family_; }
 
  private:
-  ModuleLayout(std::vector<ModuleUnit> described, std::vector<std::vector<Place>> places,
+  ModuleLayout(std::vector<ModuleUnit> described, std::vector<std::vector<ParameterIndex>> indices,
                ModelLayout trained, ModelLayout frozen)
       : described_(std::move(described)),
-        places_(std::move(places)),
+        indices_(std::move(indices)),
         trained_(std::move(trained)),
         frozen_(std::move(frozen)) {}
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
   std::vector<ModuleUnit> described_;
-  std::vector<std::vector<Place>> places_;  // by unit and described parameter
+  std::vector<std::vector<ParameterIndex>> indices_;  // by unit and described parameter
   ModelLayout trained_;
   ModelLayout frozen_;
   bool is_family_ = false;

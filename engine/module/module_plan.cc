@@ -25,7 +25,7 @@ struct OfRank {
 
 // Plans the trained parameters, with one micro-batch at a time.
 Result<MemoryPlan> plan_trained(const OfRank& rank, const ModuleLayout& layout,
-                                const std::optional<RankPlaces>& places) {
+                                const std::optional<SharedPlacement>& places) {
   PlanOptions options{.on_gpu = rank.on_gpu, .ranks = rank.part};
   if (places) {
     SLUICE_ASSIGN_OR_RETURN(options, places->options(layout.trained(), rank.part, rank.on_gpu));
@@ -114,8 +114,8 @@ std::uint64_t kept_by_autograd(const config::Config& config, const ModuleLayout&
   return static_cast<std::uint64_t>(width * tokens * of_token);
 }
 
-struct Beside {
-  TakenBeside taken;
+struct OutsideEstimate {
+  OutsideMemory taken;
   std::uint64_t kept = 0;  // saved by autograd; included in `taken`, like the next
   std::uint64_t copy = 0;
   std::vector<std::string> assumptions;
@@ -140,9 +140,9 @@ std::optional<std::uint64_t> room_of(const Asked& it) {
                      : host_room(budget_of_rank(budget, ranks), facts_of_rank(facts, ranks));
 }
 
-Beside beside_of(const Asked& it) {
+OutsideEstimate outside_estimate(const Asked& it) {
   constexpr double kMostOfRoom = 0.6;  // a run is worth trying with the rest
-  Beside made;
+  OutsideEstimate made;
   const double checkpointed = it.options.checkpointed;
   const std::uint64_t most = kept_by_autograd(it.config, it.layout, checkpointed);
   made.kept = most;
@@ -159,41 +159,41 @@ Beside beside_of(const Asked& it) {
   const std::string rows = std::to_string(it.config.batch.micro) + " x " +
                            std::to_string(it.config.data.sequence_tokens) + " tokens";
   const char* const as = checkpointed == 0  ? "without checkpointing"
-                         : checkpointed < 1 ? "some of whose blocks are computed again in backward"
-                                            : "whose blocks are computed again in backward";
+                         : checkpointed < 1 ? "with some blocks recomputed in backward"
+                                            : "with blocks recomputed in backward";
   made.assumptions = {
-      "a micro-batch is taken to have " + rows +
+      "a micro-batch is assumed to have " + rows +
           " (train_micro_batch_size_per_gpu and data.sequence_length), each of which is multiplied "
           "with every parameter once",
-      "autograd is taken to keep " + format_bytes(made.kept) +
-          " between forward and backward, as a transformer " + as + " would; so much " +
+      "autograd is assumed to keep " + format_bytes(made.kept) +
+          " between forward and backward, as a transformer " + as + " would; this much " +
           (it.on_gpu() ? "of the GPU" : "RAM") + " is left free"};
   return made;
 }
 
 struct Planned {
   RunPlan run;
-  Beside beside;
+  OutsideEstimate outside;
 };
 
 // Adds the run's memory outside of the plan, for people to read.
-void add_beside_lines(const Asked& it, const Beside& beside, MemoryPlan& plan) {
+void add_outside_lines(const Asked& it, const OutsideEstimate& outside, MemoryPlan& plan) {
   if (it.frozen) add_frozen_lines(*it.frozen, plan);
-  if (beside.copy > 0) plan.host.push_back(checkpoint_copy_line(beside.copy));
+  if (outside.copy > 0) plan.host.push_back(checkpoint_copy_line(outside.copy));
   (it.on_gpu() ? plan.gpu : plan.host)
-      .push_back({"what autograd is taken to keep", MemoryUse::kActivations, beside.kept});
+      .push_back({"activations kept by autograd (assumed)", MemoryUse::kActivations, outside.kept});
 }
 
 Result<Planned> plan_by_planner(const Asked& given) {
   Planned planned;
   const auto ask = [&](const config::Config& config) {
     const config::Config whole = with_tokens(config);
-    planned.beside = beside_of({whole, given.layout, given.frozen, given.options});
+    planned.outside = outside_estimate({whole, given.layout, given.frozen, given.options});
     const DescribedModel described{given.layout.trained()};
     PlanRunOptions asked = given.options.asked;
     asked.described = &described;
     asked.names = &kModuleNames;
-    asked.beside = planned.beside.taken;
+    asked.outside = planned.outside.taken;
     return plan_run(whole, asked);
   };
   SLUICE_ASSIGN_OR_RETURN(
@@ -214,19 +214,19 @@ config::Config with_gradients_on_nvme(config::Config config) {
 }
 
 bool fits_in_ram(const config::Config& config, const MemoryPlan& plan,
-                 const std::optional<MemoryPlan>& frozen, std::uint64_t beside_bytes) {
+                 const std::optional<MemoryPlan>& frozen, std::uint64_t outside_bytes) {
   const auto room = host_room(config.budget, machine_facts(config));
   const std::uint64_t of_frozen = frozen ? parameter_bytes(*frozen).cpu : 0;
-  return !room || plan.host_bytes() + of_frozen + beside_bytes <= *room;
+  return !room || plan.host_bytes() + of_frozen + outside_bytes <= *room;
 }
 
 Result<MemoryPlan> plan_as_stated(const OfRank& rank, const ModuleLayout& layout,
                                   const std::optional<MemoryPlan>& frozen,
-                                  const std::optional<RankPlaces>& places,
-                                  std::uint64_t beside_bytes) {
+                                  const std::optional<SharedPlacement>& places,
+                                  std::uint64_t outside_bytes) {
   SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(rank, layout, places));
   if (!may_move_gradients(rank.config, rank.on_gpu, rank.part.world) ||
-      fits_in_ram(rank.config, plan, frozen, beside_bytes))
+      fits_in_ram(rank.config, plan, frozen, outside_bytes))
     return plan;
   OfRank moved = rank;
   moved.config = with_gradients_on_nvme(rank.config);
@@ -237,11 +237,11 @@ Result<MemoryPlan> plan_as_stated(const OfRank& rank, const ModuleLayout& layout
 Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumptions) {
   SLUICE_ASSIGN_OR_RETURN(Planned planned, plan_by_planner(it));
   if (!planned.run.placement.fits) {
-    add_beside_lines(it, planned.beside, planned.run.memory);
+    add_outside_lines(it, planned.outside, planned.run.memory);
     return Error(ErrorCode::kOutOfMemory,
                  does_not_fit(it.config, planned.run) + smaller_units_hint(it.layout));
   }
-  assumptions = std::move(planned.beside.assumptions);
+  assumptions = std::move(planned.outside.assumptions);
   return std::move(planned.run);
 }
 
@@ -251,8 +251,8 @@ Status plan_by_first(const config::Config& config, const ModuleLayout& layout, c
   ModulePlanOptions options = given;
   options.asked.ranks = rank_group(given.link);
   SLUICE_ASSIGN_OR_RETURN(
-      PlanOfFirst of_first,
-      plan_of_first(
+      FirstRankPlan of_first,
+      first_rank_plan(
           given.link, config,
           {.cache_path = given.asked.cache_path,
            .refresh = given.asked.refresh,
@@ -320,8 +320,8 @@ std::string smaller_units_hint(const ModuleLayout& layout) {
   if (modules.size() < 2) return {};
   std::string names = modules.front();
   for (std::size_t i = 1; i < modules.size(); ++i) names += ", " + modules[i];
-  return ". What is outside of blocks is the largest unit: units= may name parts of it beside the "
-         "blocks (" +
+  return ". The parameters outside of blocks are the largest unit: units= may name parts of it in "
+         "addition to the blocks (" +
          names + ")";
 }
 
@@ -363,8 +363,8 @@ Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLay
                                         layout));
   }
   SLUICE_ASSIGN_OR_RETURN(Planned planned, plan_by_planner(it));
-  add_beside_lines(it, planned.beside, planned.run.memory);
-  assumptions = std::move(planned.beside.assumptions);
+  add_outside_lines(it, planned.outside, planned.run.memory);
+  assumptions = std::move(planned.outside.assumptions);
   return std::move(planned.run);
 }
 

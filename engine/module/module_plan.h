@@ -28,8 +28,8 @@
 #include "engine/comm/communicator.h"
 #include "engine/config/config.h"
 #include "engine/module/module_layout.h"
-#include "engine/plan/rank_places.h"
 #include "engine/plan/run_plan.h"
+#include "engine/plan/shared_placement.h"
 
 namespace sluice::engine {
 
@@ -38,15 +38,15 @@ inline constexpr ParameterNames kModuleNames = {};
 inline constexpr std::int64_t kAssumedTokens = 1024;  // in a row, if not configured
 
 // An earlier result of the planner.
-struct ModulePlaces {
-  std::optional<RankPlaces> places;        // unset: the planner had nothing to choose
+struct ModulePlacement {
+  std::optional<SharedPlacement> places;   // unset: the planner had nothing to choose
   std::optional<double> predicted_step_s;  // of the first rank, like the next two
   std::string prediction;                  // prediction_json()
   std::vector<std::string> assumptions;
 };
 
 struct ModulePlanOptions {
-  ModulePlaces places = {};      // for a family's model
+  ModulePlacement places = {};   // for a family's model
   Communicator* link = nullptr;  // if there are several ranks
   double checkpointed = 0;       // fraction of blocks recomputed in backward
   // Options for the planner; plan_module() sets the ranks and the machine to the actual ones.
@@ -56,7 +56,7 @@ struct ModulePlanOptions {
 struct ModulePlan {
   MemoryPlan trained;                // with lines for frozen parameters, and for copies
   std::optional<MemoryPlan> frozen;  // unset: nothing is frozen
-  ModulePlaces said;                 // the planner's result if it was asked, without places
+  ModulePlacement said;              // the planner's result if it was asked, without places
 };
 
 // Whether the configuration leaves something to the planner, and there is a choice other than RAM.

@@ -19,15 +19,15 @@ void ModuleRun::fail(const std::string& reason) {
 
 void ModuleRun::check_order() {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks().part.world));
-  must(ranks().link->all_gather_values(engine_->order(), std::span(all)));
+  throw_if_error(ranks().link->all_gather_values(engine_->order(), std::span(all)));
   const auto other =
       std::find_if(all.begin(), all.end(), [&](std::uint64_t it) { return it != all.front(); });
   if (other == all.end()) return;
   const std::string text =
       "rank " + std::to_string(other - all.begin()) +
-      " has used the module's units in another order than rank 0, or others: they are gathered from"
-      " all ranks, which have to run the same blocks in the same order, also where they evaluate or"
-      " read parameters. No weight has changed";
+      " used other units of the module than rank 0, or another order: units are gathered from all "
+      "ranks, which must run the same blocks in the same order, also when they evaluate or read "
+      "parameters. No weight has changed";
   fail(text);
   throw TrainError(text);
 }
@@ -50,15 +50,15 @@ Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
 
 // ---- checkpoints
 
-Status ModuleRun::tell_others(bool saves) {
-  is_told_ = true;
+Status ModuleRun::announce_save(bool saves) {
+  is_announced_ = true;
   auto told = static_cast<std::byte>(saves);
   return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
 Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
                                                const CheckpointState& state) {
-  SLUICE_RETURN_IF_ERROR(tell_others(true));
+  SLUICE_RETURN_IF_ERROR(announce_save(true));
   SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
   JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
   return save.lead(folder, state, source_of(parts_->state()));

@@ -41,12 +41,12 @@ Status check_machine(const config::Config& config, const MemoryPlan& plan, int l
 
 Status check_config(const config::Config& config) {
   const auto refused = [](const std::string& what) {
-    return Error(ErrorCode::kUnsupported, what + ", which the Python package does not do yet");
+    return Error(ErrorCode::kUnsupported, what + ", which the Python package does not support yet");
   };
   if (config.lora.rank > 0)
     return refused(
-        "recipe.lora asks for adapters (PEFT makes them in the module: its frozen "
-        "parameters are streamed)");
+        "recipe.lora is not supported here: create the adapters with PEFT in the module, and its "
+        "frozen parameters are streamed");
   return {};
 }
 
@@ -115,12 +115,12 @@ void ModuleRun::acquire(int unit) {
   if (at(unit).acquired) return;
   if (has_trained(unit)) {
     check_ends(unit);
-    must(engine_->acquire(unit));
+    throw_if_error(engine_->acquire(unit));
   }
   if (has_frozen(unit)) {
     const Status there = parts_->frozen()->units().acquire(unit).status();
     if (!there.ok() && has_trained(unit)) engine_->release(unit);
-    must(there);
+    throw_if_error(there);
   }
   at(unit).acquired = true;
 }
@@ -135,7 +135,7 @@ void ModuleRun::release(int unit) {
 void ModuleRun::prefetch(int unit) {
   if (at(unit).acquired) return;
   if (has_trained(unit)) engine_->prefetch(unit);
-  if (has_frozen(unit)) must(parts_->frozen()->units().prefetch(unit));
+  if (has_frozen(unit)) throw_if_error(parts_->frozen()->units().prefetch(unit));
 }
 
 void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
@@ -154,7 +154,7 @@ void ModuleRun::expect(const std::vector<int>& passes, bool trains) {
 // Opens the sums of a unit for the current micro-batch.
 const UnitViews& ModuleRun::begin(int unit) {
   // The unit's update may still read the last step's gradient.
-  if (micro_batch_ == 0 && !at(unit).begun) must(engine_->await_update(unit));
+  if (micro_batch_ == 0 && !at(unit).begun) throw_if_error(engine_->await_update(unit));
   engine_->open_gradient(unit);
   if (at(unit).begun) return parts_->gradients().target_again(unit, micro_batch_);
   at(unit).begun = true;
@@ -173,7 +173,7 @@ void ModuleRun::complete(int unit, const UnitViews& sums) {
 
 void ModuleRun::begin_backward() {
   expect_backward();
-  if (awaits_update_) must(parts_->optimizer().prefetch());
+  if (awaits_update_) throw_if_error(parts_->optimizer().prefetch());
 }
 
 void ModuleRun::expect_backward() {
@@ -199,8 +199,8 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
     if (!gradients[i].defined()) continue;
     TORCH_CHECK_VALUE(gradients[i].sizes() == at::IntArrayRef(parameters[i].shape),
                       "the gradient of ", parameters[i].name, " has another shape");
-    TORCH_CHECK_VALUE(layout_.place(unit, static_cast<int>(i)).trained, parameters[i].name,
-                      " is frozen, and was given a gradient");
+    TORCH_CHECK_VALUE(layout_.parameter_index(unit, static_cast<int>(i)).trained,
+                      parameters[i].name, " is frozen, and was given a gradient");
   }
   const at::NoGradGuard no_tape;
   is_touched_ = true;
@@ -209,7 +209,7 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
   std::vector<at::Tensor> to;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const int parameter = layout_.place(unit, static_cast<int>(i)).parameter;
+    const int parameter = layout_.parameter_index(unit, static_cast<int>(i)).parameter;
     const at::Tensor& sum = sums[parameter];
     at::Tensor gradient = gradients[i].reshape(sum.sizes());
     if (at(unit).summed[static_cast<std::size_t>(parameter)]) {
@@ -260,7 +260,7 @@ void ModuleRun::end_micro_batch() {
 void ModuleRun::abandon_step() {
   if (!is_touched_) return;
   if (!ranks().is_alone()) {
-    fail("rank " + std::to_string(ranks().part.rank) + " left a step in its middle");
+    fail("rank " + std::to_string(ranks().part.rank) + " interrupted a step");
     return;
   }
   const at::NoGradGuard no_tape;
@@ -293,7 +293,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   check_order();
   const GradientTotals& totals = engine_->sum_gradients();
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
-  const std::vector<double> of_all = must(all_of_step(ranks(), plan_.sum_order, losses));
+  const std::vector<double> of_all = value_or_throw(all_of_step(ranks(), plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());
   micro_batch_ = 0;
   is_touched_ = awaits_update_ = false;
@@ -309,6 +309,6 @@ GpuUse ModuleRun::take_gpu_use() {
   return use;
 }
 
-void ModuleRun::drain() { must(parts_->drain()); }
+void ModuleRun::drain() { throw_if_error(parts_->drain()); }
 
 }  // namespace sluice::engine

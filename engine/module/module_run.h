@@ -234,7 +234,7 @@ class ModuleRun final : public SavedRun {
   // ---- several ranks (module_ranks.cc)
   bool is_first() const { return ranks().part.rank == 0; }
   // Tells the other ranks whether to save now.
-  Status tell_others(bool saves);
+  Status announce_save(bool saves);
   Result<std::string> follow_save();
   // The first rank's answer, after all ranks have one; or the error of any rank.
   Result<std::string> agree(const Result<std::string>& own) const;
@@ -264,8 +264,8 @@ class ModuleRun final : public SavedRun {
   std::vector<std::string> assumptions_;
   const UpdateRules rules_;
   int most_acquired_ = 0;
-  std::string client_;    // of the current save
-  bool is_told_ = false;  // tell_others() was called for the current save
+  std::string client_;         // of the current save
+  bool is_announced_ = false;  // announce_save() was called for the current save
 
   std::vector<Unit> units_;
   std::int64_t micro_batch_ = 0;

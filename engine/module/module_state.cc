@@ -41,7 +41,7 @@ Status copy_values(const at::Tensor& tensor, const std::string& name, std::uint6
   if (std::all_of(to.begin(), to.end(), [](float value) { return std::isfinite(value); }))
     return {};
   return Error(ErrorCode::kInvalidArgument,
-               "parameter " + name + " has a value that is not finite: nothing begins with that");
+               "parameter " + name + " has a value that is not finite: training cannot start");
 }
 
 std::uint64_t elements_of(const ModuleParameter& parameter) {
@@ -73,7 +73,7 @@ class DescribedValues {
       if (static_cast<std::uint64_t>(tensors_[i].numel()) != elements_of(parameters[i]))
         return Error(ErrorCode::kInvalidArgument, "parameter " + name + " was given " +
                                                       std::to_string(tensors_[i].numel()) +
-                                                      " values, and has another shape");
+                                                      " values, but has another shape");
       try {
         return copy_values(tensors_[i], name, first, to);
       } catch (const std::exception& error) {  // on an executor's thread
@@ -139,8 +139,8 @@ Status ModuleRun::initialise_own(const UnitValues& values) {
       offload::Calls::kInOrder, {}));
   SLUICE_RETURN_IF_ERROR(load_frozen(values));
   // Units in GPU slots have the old values.
-  parts_->parameters().units().changed();
-  if (parts_->frozen() != nullptr) parts_->frozen()->units().changed();
+  parts_->parameters().units().invalidate();
+  if (parts_->frozen() != nullptr) parts_->frozen()->units().invalidate();
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules_));
   update_->set_state(state);
   return {};
@@ -175,10 +175,11 @@ Status ModuleRun::make_views() {
     }
     const std::vector<ModuleParameter>& parameters = layout_.described(unit).parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const ModuleLayout::Place& place = layout_.place(unit, static_cast<int>(i));
-      const UnitViews* const views = place.trained ? trained : frozen;
+      const ModuleLayout::ParameterIndex& index =
+          layout_.parameter_index(unit, static_cast<int>(i));
+      const UnitViews* const views = index.trained ? trained : frozen;
       SLUICE_CHECK(views != nullptr, "a unit has the parameters that are described");
-      at(unit).views.push_back(as_described((*views)[place.parameter], parameters[i].shape));
+      at(unit).views.push_back(as_described((*views)[index.parameter], parameters[i].shape));
     }
     if (trained != nullptr) engine_->release(unit);
     if (frozen != nullptr) parts_->frozen()->units().release(unit);
@@ -220,13 +221,13 @@ Status ModuleRun::lock_directory(const std::string& path) {
   SLUICE_RETURN_IF_ERROR(files.make_directories(path));
   auto lock = files.lock(path + "/lock");
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy)
-    return Error(ErrorCode::kBusy, "another run keeps its checkpoints in " + path +
-                                       ": wait for it, end it, or choose another directory");
+    return Error(ErrorCode::kBusy, "another run saves its checkpoints in " + path +
+                                       ": wait for it, stop it, or choose another directory");
   if (!lock.ok()) return std::move(lock).error();
   CheckpointFolder folder(*parts_->drives().saves, RunCheckpoints::folder_of(path));
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());
   for (const std::string& name : leftovers)
-    log::info("cleared up after a save that was interrupted: " + folder.path() + "/" + name);
+    log::info("removed the files of an interrupted save: " + folder.path() + "/" + name);
   locks_[path] = *std::move(lock);
   return {};
 }
@@ -259,7 +260,7 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
              SLUICE_ASSIGN_OR_RETURN(const bool there, lock.is_at(path + "/lock"));
              if (there) return {};
              return Error(ErrorCode::kNotFound,
-                          path + " is no longer there: was its drive unmounted, or was it moved?");
+                          path + " no longer exists: was its drive unmounted, or was it moved?");
            }}));
   saves_in_background_ = background;
   return {};
@@ -268,22 +269,22 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
 Result<std::string> ModuleRun::save(const SaveOptions& options) {
   const bool is_between = options.within_step && !awaits_update_ && engine_->open_unit() < 0;
   if ((micro_batch_ > 0 || is_touched_) && !is_between)
-    return Error(ErrorCode::kInvalidArgument, "a checkpoint is made between steps, and " +
+    return Error(ErrorCode::kInvalidArgument, "a checkpoint can only be saved between steps, but " +
                                                   std::to_string(micro_batch_) + " of the " +
                                                   std::to_string(micro_batches()) +
-                                                  " micro-batches of one have ended");
+                                                  " micro-batches of a step are done");
   return agree(is_first() ? save_as_first(options) : follow_save());
 }
 
 Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
-  is_told_ = false;
+  is_announced_ = false;
   const bool in_background = options.background && ranks().is_alone();
   client_ = options.client;
   Status saving = check_manifest_room(checkpoint_state(), parameter_specs(model(), DType::kF32));
   if (saving.ok()) saving = save_into(options.directory, in_background);
   if (saving.ok()) saving = checkpoints_->save({.loss = options.loss});
   client_.clear();
-  if (!is_told_) SLUICE_RETURN_IF_ERROR(tell_others(false));
+  if (!is_announced_) SLUICE_RETURN_IF_ERROR(announce_save(false));
   SLUICE_RETURN_IF_ERROR(saving);
   if (in_background)
     return RunCheckpoints::folder_of(directory_) + "/" + checkpoint_name(train_state().global_step);
@@ -326,7 +327,7 @@ Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::
 // Checks that the checkpoint has exactly this run's parameters.
 Status ModuleRun::check_parameters(CheckpointReader& checkpoint) const {
   const auto refused = [](const std::string& what) {
-    return Error(ErrorCode::kInvalidArgument, "the checkpoint is of another module: " + what);
+    return Error(ErrorCode::kInvalidArgument, "the checkpoint belongs to another module: " + what);
   };
   std::size_t parameters = 0;
   for (const TensorSpec& wanted : parameter_specs(model(), DType::kF32)) {
@@ -361,9 +362,9 @@ Result<std::string> ModuleRun::load_own(const std::string& path, const Accept& a
   const CheckpointState& stored = checkpoint->state();
   if (stored.run.family != kModuleFamily)
     return Error(ErrorCode::kInvalidArgument,
-                 folder + " is of a run of the command line, with a model of the family " +
+                 folder + " is from a run of sluice train, with a model of the family " +
                      stored.run.family +
-                     ": sluice export makes a folder of it that transformers reads");
+                     ": sluice export converts it to a folder that transformers can load");
   SLUICE_RETURN_IF_ERROR(check_parameters(*checkpoint));
   const CheckpointState now = checkpoint_state();
   SLUICE_RETURN_IF_ERROR(check_same_run(stored, now));
@@ -379,7 +380,7 @@ Result<std::string> ModuleRun::load_own(const std::string& path, const Accept& a
         return checkpoint->read(parameter.name, to);
       },
       offload::Calls::kInOrder, {}, state.applied_step));
-  parts_->parameters().units().changed();
+  parts_->parameters().units().invalidate();
   update_->set_state(state);
   return folder;
 }

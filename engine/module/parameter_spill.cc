@@ -189,11 +189,10 @@ Status ParameterSpill::send_away(Lock& lock, Value& value) {
   }
   at::DataPtr old = value.storage->set_data_ptr(pointer_of(nullptr, &value, &end_value));
   static_cast<void>(old.release_context());  // the value, which stays
-  take_memory_away(
-      *value.storage,
-      name_of(value) +
-          " is on a drive: it was made within sluice.init(), and its values can be used "
-          "there, or once the module has an engine");
+  take_memory_away(*value.storage,
+                   name_of(value) +
+                       " is on a drive: it was created within sluice.init(), so its values can be "
+                       "used there, or when the module has an engine");
   remove_resident_locked(value);
   // Freeing the memory may need the GIL, and a thread with the GIL may wait for the mutex.
   at::DataPtr memory = std::move(value.memory);
@@ -236,11 +235,11 @@ Status ParameterSpill::hold_locked(Value& value) {
   if (held_bytes_ + value.bytes > cache_bytes_)
     return Error(ErrorCode::kUnsupported,
                  "the address of " + name_of(value) +
-                     " is asked for (as numpy(), data_ptr() and untyped_storage() do), and such "
-                     "values have to stay in memory: that would be " +
+                     " is needed (by numpy(), data_ptr() or untyped_storage(), for example), so "
+                     "its values must stay in memory: that would be " +
                      format_bytes(held_bytes_ + value.bytes) +
-                     ", and sluice.init() keeps at most " + format_bytes(cache_bytes_) +
-                     " there. Do that once the module has an engine, or raise cache_gib");
+                     ", but sluice.init() keeps at most " + format_bytes(cache_bytes_) +
+                     " there. Do this when the module has an engine, or raise cache_gib");
   value.is_held = true;
   held_bytes_ += value.bytes;
   return {};

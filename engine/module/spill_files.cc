@@ -51,7 +51,7 @@ Result<std::unique_ptr<SpillFiles>> SpillFiles::create(const config::Config& con
   return spill;
 }
 
-SpillFiles::~SpillFiles() { static_cast<void>(settle_all()); }
+SpillFiles::~SpillFiles() { static_cast<void>(finish_all()); }
 
 // ---- space --------------------------------------------------------------------------------------
 
@@ -97,23 +97,23 @@ Result<std::unique_ptr<SpillFiles::Value>> SpillFiles::take(std::uint64_t bytes)
 void SpillFiles::give_back(std::unique_ptr<Value> value) {
   forget(*value);
   if (--value->file_->values > 0) return;
-  static_cast<void>(settle_all());  // a chunk that was read ahead may be in this file
+  static_cast<void>(finish_all());  // a chunk that was read ahead may be in this file
   file_bytes_ -= value->file_->file->size_bytes();
   files_.erase(value->file_);
 }
 
 // ---- content ------------------------------------------------------------------------------------
 
-Status SpillFiles::settle(Half& half) {
+Status SpillFiles::finish(Half& half) {
   if (!std::exchange(half.in_flight, false)) return {};
   Status ended = queue_->wait(half.request);
   if (!ended.ok()) half.number = 0;
   return ended;
 }
 
-Status SpillFiles::settle_all() {
-  Status first = settle(halves_[0]);
-  Status second = settle(halves_[1]);
+Status SpillFiles::finish_all() {
+  Status first = finish(halves_[0]);
+  Status second = finish(halves_[1]);
   return first.ok() ? second : first;
 }
 
@@ -133,21 +133,22 @@ std::uint64_t SpillFiles::hash_of(const Value& value, std::uint64_t chunk,
 Status SpillFiles::check(const Value& value, std::uint64_t chunk,
                          std::span<const std::byte> bytes) const {
   if (hash_of(value, chunk, bytes) == value.hashes_[chunk]) return {};
-  return Error(ErrorCode::kCorrupt,
-               "what was read from " + value.file_->file->path() + " at offset " +
-                   std::to_string(value.offset_bytes_ + chunk * kChunkBytes) +
-                   " is not what was written there: make the module again, and check the drive");
+  return Error(
+      ErrorCode::kCorrupt,
+      "the data read from " + value.file_->file->path() + " at offset " +
+          std::to_string(value.offset_bytes_ + chunk * kChunkBytes) +
+          " is not the data that was written: create the module again, and check the drive");
 }
 
 Status SpillFiles::write(Value& value, std::span<const std::byte> content) {
-  SLUICE_RETURN_IF_ERROR(settle_all());
+  SLUICE_RETURN_IF_ERROR(finish_all());
   forget(value);
   ++value.generation_;
   value.hashes_.assign(chunks_of(value.bytes_), 0);
   for (std::uint64_t chunk = 0; chunk < value.hashes_.size(); ++chunk) {
     Half& half = halves_[chunk % 2];
-    if (Status before = settle(half); !before.ok()) {
-      static_cast<void>(settle_all());
+    if (Status before = finish(half); !before.ok()) {
+      static_cast<void>(finish_all());
       return before;
     }
     const std::uint64_t bytes = chunk_bytes(value.bytes_, chunk);
@@ -159,7 +160,7 @@ Status SpillFiles::write(Value& value, std::span<const std::byte> content) {
     half.in_flight = true;
     queue_->submit(half.request);
   }
-  SLUICE_RETURN_IF_ERROR(settle_all());
+  SLUICE_RETURN_IF_ERROR(finish_all());
   written_bytes_ += value.bytes_;
   return {};
 }
@@ -192,9 +193,9 @@ Result<SpillFiles::Half*> SpillFiles::chunk_of(const Value& value, std::uint64_t
     return half.number == value.number_ && half.chunk == wanted;
   };
   Half& half = has(halves_[0], chunk) ? halves_[0] : halves_[1];
-  SLUICE_RETURN_IF_ERROR(settle(half));
+  SLUICE_RETURN_IF_ERROR(finish(half));
   if (!has(half, chunk)) start_read(value, chunk, half);
-  SLUICE_RETURN_IF_ERROR(settle(half));
+  SLUICE_RETURN_IF_ERROR(finish(half));
   if (!half.is_checked) {
     const Status whole = check(value, chunk, half.memory.first(chunk_bytes(value.bytes_, chunk)));
     if (!whole.ok()) half.number = 0;
@@ -202,7 +203,7 @@ Result<SpillFiles::Half*> SpillFiles::chunk_of(const Value& value, std::uint64_t
     half.is_checked = true;
   }
   Half& other = &half == &halves_[0] ? halves_[1] : halves_[0];
-  if (chunk + 1 < value.hashes_.size() && !has(other, chunk + 1) && settle(other).ok())
+  if (chunk + 1 < value.hashes_.size() && !has(other, chunk + 1) && finish(other).ok())
     start_read(value, chunk + 1, other);
   return &half;
 }

@@ -88,8 +88,8 @@ class SpillFiles {
 
   SpillFiles() = default;
   Status add_file(std::uint64_t bytes);
-  Status settle(Half& half);
-  Status settle_all();
+  Status finish(Half& half);
+  Status finish_all();
   void forget(const Value& value);
   std::uint64_t hash_of(const Value& value, std::uint64_t chunk,
                         std::span<const std::byte> bytes) const;

@@ -1,14 +1,14 @@
-// EventLog: events.jsonl, the events of a run outside of its steps: the start of each of its lives,
-// with the plan, the machine and the configuration; checkpoints; warnings; its end.
+// EventLog: events.jsonl, the events of a run outside of its steps: the start of each attempt, with
+// the plan, the machine and the configuration; checkpoints; warnings; its end.
 //
 // The plan is stored here rather than in a file of its own or in the first line of the metrics.
-// Each life of a run may have another machine and another plan, and the earlier ones must not be
+// Each attempt of a run may have another machine and another plan, and the earlier ones must not be
 // lost. Every line of the metrics remains a step's, as all their readers expect.
 //
 // Events are for people who look at the run later, so a failing write neither refuses a run nor
 // ends it. Events that cannot be written wait in memory, up to kMostWaitingBytes; beyond that they
 // are lost, and counted. Lines are only appended, never cut. A line torn by a kill is ended by the
-// next life. There may be several parts (log_parts.h).
+// next attempt. There may be several parts (log_parts.h).
 //
 // Threads: note() from any. It never blocks on the disk, but may block on a listener. The rest from
 //          one.

@@ -1,12 +1,83 @@
 #include "engine/observe/gpu_monitor.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <string>
 #include <system_error>
 #include <utility>
 
-#include "engine/observe/nvml_api.h"
+#include "aio/result.h"
 
 namespace sluice::engine {
+
+namespace nvml {
+
+// The part of NVML's API that Sluice uses; NVML is the monitoring library of NVIDIA's driver. It is
+// declared here because the library is opened at run time: many machines do not have it. Names and
+// values are those of nvml.h.
+struct Device;     // nvmlDevice_st
+using Code = int;  // nvmlReturn_t
+constexpr Code kSuccess = 0;
+constexpr Code kNotSupported = 3;
+constexpr Code kGpuIsLost = 15;
+
+struct Utilization {  // nvmlUtilization_t: percent
+  unsigned int gpu;
+  unsigned int memory;
+};
+
+// Reasons for a throttled clock, from nvmlClocksThrottleReasons: heat, or the power supply of the
+// board or the server, as detected by hardware or software. The power cap is excluded, because
+// reaching it is usual under full load.
+constexpr unsigned long long kHardwareSlowdown = 0x8;
+constexpr unsigned long long kSoftwareThermal = 0x20;
+constexpr unsigned long long kHardwareThermal = 0x40;
+constexpr unsigned long long kPowerBrake = 0x80;
+
+constexpr unsigned long long kThrottled =
+    kHardwareSlowdown | kSoftwareThermal | kHardwareThermal | kPowerBrake;
+
+struct Api {
+  Code (*init)();
+  Code (*shutdown)();
+  const char* (*error_string)(Code code);
+  Code (*handle_by_bus_id)(const char* bus_id, Device** device);
+  Code (*utilization)(Device* device, Utilization* utilization);
+  // Null if the library lacks it.
+  Code (*power_milliwatts)(Device* device, unsigned int* milliwatts);
+  Code (*throttle_reasons)(Device* device, unsigned long long* reasons);
+};
+
+// The library stays loaded. kUnsupported: there is none, or it lacks a required function.
+Result<Api> open_nvml(const std::string& library) {
+  void* const handle = ::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* const why = ::dlerror();
+    return Error(ErrorCode::kUnsupported, why != nullptr ? why : library + " cannot be loaded");
+  }
+  Api api{};
+  const char* missing = nullptr;
+  const auto look_up = [&]<typename Function>(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(::dlsym(handle, name));
+    return function != nullptr;
+  };
+  const auto need = [&](auto*& function, const char* name) {
+    if (!look_up(function, name)) missing = name;
+  };
+  need(api.init, "nvmlInit_v2");
+  need(api.shutdown, "nvmlShutdown");
+  need(api.error_string, "nvmlErrorString");
+  need(api.handle_by_bus_id, "nvmlDeviceGetHandleByPciBusId_v2");
+  need(api.utilization, "nvmlDeviceGetUtilizationRates");
+  look_up(api.power_milliwatts, "nvmlDeviceGetPowerUsage");
+  look_up(api.throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
+  if (missing != nullptr) return Error(ErrorCode::kUnsupported, library + " has no " + missing);
+  return api;
+}
+
+}  // namespace nvml
+
 namespace {
 
 using MonitorClock = std::chrono::steady_clock;

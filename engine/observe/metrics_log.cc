@@ -72,7 +72,7 @@ Status append(int descriptor, const std::string& text, const std::string& path) 
     return Error::from_errno(errno, {.operation = "look-up of", .path = path});
   Status written = write_all(descriptor, text, path);
   if (written.ok() || ::ftruncate(descriptor, before.st_size) == 0) return written;
-  return std::move(written).error().with_suffix("; its last line may be torn");
+  return std::move(written).error().with_suffix("; its last line may be incomplete");
 }
 
 // Appends the whole lines of `from` after `begin_bytes` to `to`, durably. Returns their number. A
@@ -189,9 +189,10 @@ Status scan(const std::string& path, bool may_be_torn,
     }
     if (!metrics) {
       if (!ended && may_be_torn) return {};
-      return Error(ErrorCode::kCorrupt, path + ": line " + std::to_string(number) +
-                                            " is not a step's metrics; move the file away, or "
-                                            "remove the line");
+      return Error(
+          ErrorCode::kCorrupt,
+          path + ": line " + std::to_string(number) +
+              " does not contain metrics of a step; move the file away, or remove the line");
     }
     offset += text.size() + (ended ? 1 : 0);
     if (!visit(*metrics, offset)) return {};
@@ -354,7 +355,7 @@ Status MetricsLog::flush() {
       // The first waiting line will overwrite the torn one. If that also fails, readers find the
       // torn line until then.
       if (torn && ::ftruncate(descriptor_, static_cast<off_t>(size_bytes_)) != 0)
-        return std::move(error).with_suffix("; a torn line is left behind");
+        return std::move(error).with_suffix("; an incomplete line remains");
       return error;
     }
     done += static_cast<std::size_t>(written);

@@ -1,15 +1,68 @@
-// RunTotals: the totals of a run's steps, and the table that is printed at its end.
+// What a run's steps amount to: their progress (TrainProgress), their totals (RunTotals), and where
+// two runs diverge (compare_runs()).
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "aio/terminal_line.h"
 #include "engine/observe/step_metrics.h"
 
 namespace sluice::engine {
 
+// TrainProgress: the progress of training: a plain line every few steps, and on a terminal, below
+// those lines, one that is rewritten in place.
+//
+//   step 120/2000  loss 3.2140  lr 3.00e-04  norm 0.83  12.3k tok/s  ETA 3:20  NVMe 1.20 + 1.10
+//   GB/s
+//
+// Threads: one at a time.
+class TrainProgress {
+ public:
+  struct Options {
+    std::int64_t total_steps = 0;
+    std::int64_t plain_every_steps = 10;  // and always the first and the last
+    bool breakdown = false;               // also the times of a step's phases
+    bool silent = false;                  // shows nothing
+    std::FILE* out = stderr;              // must outlive the progress
+  };
+  explicit TrainProgress(const Options& options);
+
+  // Call it after each step.
+  void update(const StepMetrics& metrics);
+  // Clears the line; call it before printing anything else.
+  void clear() { line_.clear(); }
+
+  // For the last step given. Rates are means over the last few dozen steps.
+  std::string text() const;
+
+ private:
+  void average(double& mean, double value) const;
+
+  Options options_;
+  TerminalLine line_;
+  StepMetrics last_;
+  std::int64_t steps_ = 0;  // counted here
+  std::int64_t skipped_ = 0;
+  double step_ms_ = 0;
+  double tokens_per_s_ = 0;
+  double nvme_read_ = 0;  // bytes per step, like the next three
+  double nvme_write_ = 0;
+  double h2d_ = 0;
+  double d2h_ = 0;
+  double forward_ms_ = 0;
+  double backward_ms_ = 0;
+  double update_exposed_ms_ = 0;
+  double recompute_ms_ = 0;  // like the next two, if measured
+  double await_params_ms_ = 0;
+  double await_inputs_ms_ = 0;
+};
+
+// RunTotals: the totals of a run's steps, and the table that is printed at its end.
 class RunTotals {
  public:
   // A plan within these bounds counts as accurate.
@@ -60,5 +113,29 @@ class RunTotals {
   std::vector<double> later_step_ms_;  // of all but the first
   std::optional<double> val_loss_;
 };
+
+// The point where two runs diverge: the first step whose results differ, and the units that differ.
+//
+// Results are the values that have the same bits in the same run under any placement. These are
+// loss, learning rate, gradient norm, loss scale, and whether the step was skipped. Validation loss
+// and unit hashes (run.hash_units) are compared if both runs have them. Times, bytes and memory are
+// not results.
+struct RunDifference {
+  std::int64_t step = 0;
+  std::vector<std::string> metrics;     // "loss 2.5 and 2.25", in full precision
+  std::vector<std::string> gradients;   // units whose gradients differ, in unit order
+  std::vector<std::string> parameters;  // units whose parameters differ
+};
+
+struct RunComparison {
+  std::int64_t equal_steps = 0;   // compared and equal, before the difference if any
+  std::int64_t hashed_steps = 0;  // of those, with unit hashes on both sides
+  std::int64_t only_in_a = 0;     // steps that the other run lacks
+  std::int64_t only_in_b = 0;
+  std::optional<RunDifference> difference;
+};
+
+// Both in ascending order of steps.
+RunComparison compare_runs(std::span<const StepMetrics> a, std::span<const StepMetrics> b);
 
 }  // namespace sluice::engine

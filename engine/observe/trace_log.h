@@ -17,6 +17,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -64,6 +65,17 @@ struct TraceProcess {
   bool of_several = false;     // each of its spans has its number, as "rank"
   std::int64_t origin_ns = 0;  // of the file's times, on this rank's clock
 };
+
+// The lanes of a trace's track. Spans of one lane are disjoint or nested, as trace viewers require;
+// spans that overlap otherwise (two reads at once) get separate lanes.
+struct PlacedSpan {
+  TraceSpan span;
+  std::size_t lane = 0;
+};
+
+// `spans`: of one track, ordered by beginning, the longer one first. `nested`: spans of a lane may
+// be nested; otherwise they are disjoint.
+std::vector<PlacedSpan> place_in_lanes(std::vector<TraceSpan> spans, bool nested);
 
 class TraceLog {
  public:

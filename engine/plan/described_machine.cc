@@ -28,8 +28,8 @@ Status check_rate(const DescribedMachine& given, const config::Config& config) {
   if (given.tflops || !given.describes_gpu() || config.precision != config::Precision::kFp32)
     return {};
   return Error(ErrorCode::kInvalidArgument,
-               "this run computes in fp32, and only the rate of 16-bit products is known of that "
-               "GPU: give its rate in fp32, without TF32, as --tflops, or set bf16.enabled");
+               "this run computes in fp32, but only the 16-bit speed of that GPU is known: give "
+               "its fp32 speed without TF32 with --tflops, or set bf16.enabled");
 }
 
 void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
@@ -46,7 +46,7 @@ void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
       .products = known != nullptr ? known->products : assumed_products(tflops)};
   describe_by_sheet(sheet, report);
   const bool fp32 = config.precision == config::Precision::kFp32;
-  report.gpu = known != nullptr ? std::string(known->title) : "a GPU as described";
+  report.gpu = known != nullptr ? std::string(known->title) : "the described GPU";
   if (known == nullptr) {
     const auto assume = [&](bool is_given, const std::string& what) {
       if (!is_given) report.assumed.push_back(what);
@@ -134,12 +134,12 @@ DescribedMachine with_assumptions(DescribedMachine machine, const config::Config
   }
   if (nvme_folders(config).empty() && !machine.nvme_gib) return machine;
   if (!machine.nvme_gib) machine.nvme_gib = config.budget.nvme_gib;
-  assume(machine.nvme_gib, kAssumedHost.nvme_gib, "900 GiB of room on NVMe (--nvme-gib)");
+  assume(machine.nvme_gib, kAssumedHost.nvme_gib, "900 GiB of space on NVMe (--nvme-gib)");
   if (!machine.describes_drives()) {
     assume(machine.drive_read_gb_per_s, kAssumedHost.drive_read_gb_per_s,
            "a drive that reads 6 GB/s (--drive-read-gb-per-s)");
     assume(machine.drive_write_gb_per_s, kAssumedHost.drive_write_gb_per_s,
-           "a drive that writes 3 GB/s for hours (--drive-write-gb-per-s)");
+           "a drive that sustains writes of 3 GB/s (--drive-write-gb-per-s)");
   }
   return machine;
 }
@@ -148,12 +148,12 @@ std::vector<std::string> from_here(const DescribedMachine& machine, const config
                                    bool on_gpu) {
   std::vector<std::string> what;
   if (on_gpu && !machine.describes_gpu()) what.emplace_back("the GPU (--gpu)");
-  if (!machine.cpu_gib && !config.budget.cpu_gib) what.emplace_back("how much RAM (--ram)");
+  if (!machine.cpu_gib && !config.budget.cpu_gib) what.emplace_back("the size of RAM (--ram)");
   if (!machine.describes_host())
     what.emplace_back("the speed of RAM and of AdamW on the CPU (--ram-gb-per-s)");
   if (nvme_folders(config).empty()) return what;
   if (!machine.nvme_gib && !config.budget.nvme_gib)
-    what.emplace_back("the drives' room (--nvme-gib)");
+    what.emplace_back("the space on the drives (--nvme-gib)");
   if (!machine.describes_drives())
     what.emplace_back("the drives' speed (--drive-read-gb-per-s, --drive-write-gb-per-s)");
   return what;

@@ -12,9 +12,10 @@ constexpr double kTera = 1e12;
 // Fractions of a data sheet's numbers that a step reaches; the measurements are in bench/README.md
 // ("What limits each row", "What holds it").
 constexpr RateShare kAttention = {
-    "attention", 0.75, "of the products' rate, heads of 128, long sequences: 32,768 tokens, H200"};
-constexpr RateShare kKernels = {"norms, gates and what else memory holds", 0.7,
-                                "their traffic, Qwen2.5-7B and GPT-2 XL, H200"};
+    "attention", 0.75,
+    "of the matrix product rate, at heads of 128 and long sequences: 32,768 tokens, H200"};
+constexpr RateShare kKernels = {"norms, gates and other memory-bound work", 0.7,
+                                "their memory traffic, Qwen2.5-7B and GPT-2 XL, H200"};
 constexpr RateShare kCopies = {"copies in GPU memory", 0.9, "the probe's copy, H200"};
 constexpr RateShare kAdamw = {"AdamW on the GPU", 0.84, "155 G parameters/s of 26 bytes, H200"};
 constexpr RateShare kBus = {"host to GPU, and back", 0.86, "55 GB/s of PCIe 5 x16, H200"};
@@ -33,18 +34,30 @@ constexpr SustainedShare kBlackwellPro = {0.8,
                                           "LLMQ's published steps in bf16, RTX PRO 6000 (503.8)"};
 constexpr SustainedShare kAmpere = {0.85, "assumed: no step of this kind was measured"};
 constexpr SustainedShare kPowerBound = {
-    0.5, "LLMQ's published steps in bf16, L40S (362): held by power"};
+    0.5, "LLMQ's published steps in bf16, L40S (362): limited by power"};
 constexpr SustainedShare kHopperPcie = {0.55, "assumed: half of the SXM card's power"};
-constexpr SustainedShare kBlackwellDataCenter = {0.67, "assumed: as the H200"};
+constexpr SustainedShare kBlackwellDataCenter = {0.67, "assumed: like the H200"};
 
+// TFLOP/s: dense bf16 products with fp32 sums. On GeForce cards that is twice the plain fp32 rate.
 constexpr std::array kSheets = {
+    GpuSheet{"rtx3060", "GeForce RTX 3060 12 GB", 11.6, 25.5, 360, 32, kAmpere},
+    GpuSheet{"rtx3060ti", "GeForce RTX 3060 Ti", 7.7, 32.4, 448, 32, kAmpere},
+    GpuSheet{"rtx3070", "GeForce RTX 3070", 7.7, 40.6, 448, 32, kAmpere},
+    GpuSheet{"rtx3080", "GeForce RTX 3080 10 GB", 9.7, 59.5, 760, 32, kAmpere},
     GpuSheet{"rtx3090", "GeForce RTX 3090", 23.5, 71, 936, 32, kAmpere},
     GpuSheet{"rtx3090ti", "GeForce RTX 3090 Ti", 23.5, 80, 1008, 32, kAmpere},
+    GpuSheet{"rtx4060", "GeForce RTX 4060", 7.7, 30.2, 272, 16, kGeForce},
+    GpuSheet{"rtx4060ti-8", "GeForce RTX 4060 Ti 8 GB", 7.7, 44, 288, 16, kGeForce},
     GpuSheet{"rtx4060ti", "GeForce RTX 4060 Ti 16 GB", 15.5, 44, 288, 16, kGeForce},
+    GpuSheet{"rtx4070", "GeForce RTX 4070", 11.6, 58.3, 504, 32, kGeForce},
+    GpuSheet{"rtx4070s", "GeForce RTX 4070 Super", 11.6, 71, 504, 32, kGeForce},
+    GpuSheet{"rtx4070ti", "GeForce RTX 4070 Ti", 11.6, 80.2, 504, 32, kGeForce},
     GpuSheet{"rtx4070tis", "GeForce RTX 4070 Ti Super", 15.5, 88, 672, 32, kGeForce},
     GpuSheet{"rtx4080", "GeForce RTX 4080", 15.5, 97.5, 717, 32, kGeForce},
     GpuSheet{"rtx4090", "GeForce RTX 4090", 23.5, 165.2, 1008, 32, kGeForce},
+    GpuSheet{"rtx5060", "GeForce RTX 5060", 7.7, 38.4, 448, 32, kBlackwell},
     GpuSheet{"rtx5060ti", "GeForce RTX 5060 Ti 16 GB", 15.5, 47.4, 448, 32, kBlackwell},
+    GpuSheet{"rtx5070", "GeForce RTX 5070", 11.6, 61.7, 672, 64, kBlackwell},
     GpuSheet{"rtx5070ti", "GeForce RTX 5070 Ti", 15.5, 87.9, 896, 64, kBlackwell},
     GpuSheet{"rtx5080", "GeForce RTX 5080", 15.5, 112.6, 960, 64, kBlackwell},
     GpuSheet{"rtx5090", "GeForce RTX 5090", 31.3, 209.5, 1792, 64, kBlackwell},
@@ -85,10 +98,10 @@ Result<const GpuSheet*> find_gpu_sheet(std::string_view name) {
     if (plain(name) == plain(it.name) || plain(name) == plain(it.title)) return &it;
     names += (names.empty() ? "" : ", ") + std::string(it.name);
   }
-  return Error(ErrorCode::kInvalidArgument,
-               "there is no GPU \"" + std::string(name) + "\" in the table: it has " + names +
-                   "; describe another one by --gpu-gib, --tflops, --gpu-memory-gb-per-s and "
-                   "--bus-gb-per-s");
+  return Error(ErrorCode::kInvalidArgument, "there is no GPU \"" + std::string(name) +
+                                                "\" in the table, which has " + names +
+                                                "; describe another GPU with --gpu-gib, --tflops, "
+                                                "--gpu-memory-gb-per-s and --bus-gb-per-s");
 }
 
 SustainedShare assumed_products(double tflops) {

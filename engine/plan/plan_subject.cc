@@ -28,10 +28,10 @@ bool drives_are_here(const config::Config& config, aio::FileSystem& files) {
 
 Status check_drive(const config::Config& config, const DescribedMachine& machine) {
   if (!machine.nvme_gib || machine.describes_drives() || !nvme_folders(config).empty()) return {};
-  return Error(ErrorCode::kInvalidArgument,
-               "--nvme-gib describes a drive whose speed is not known: give "
-               "--drive-read-gb-per-s and --drive-write-gb-per-s too, or a folder on a drive of "
-               "this machine (budget.nvme_paths)");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "--nvme-gib describes a drive of unknown speed: give --drive-read-gb-per-s and "
+      "--drive-write-gb-per-s too, or a folder on a drive of this machine (budget.nvme_paths)");
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptio
     SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
   }
   ModelLayout model = is_module ? asked.described->layout : configured_layout(config, on_gpu);
-  if (asked.holds_first) model.hold(0);
+  if (asked.first_stays_acquired) model.keep_acquired(0);
   SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(
       {.config = config, .model = model, .on_gpu = on_gpu, .names = asked.names}));
   return PlanSubject{.config = std::move(config),
@@ -64,7 +64,7 @@ Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptio
                      .ranks = asked.ranks,
                      .is_module = is_module,
                      .names = asked.names,
-                     .beside = asked.beside};
+                     .outside = asked.outside};
 }
 
 }  // namespace sluice::engine

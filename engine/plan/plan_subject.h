@@ -24,7 +24,7 @@ struct PlanSubject {
   offload::RankGroup ranks;
   bool is_module = false;  // DescribedModel is set
   const ParameterNames* names = nullptr;
-  TakenBeside beside;
+  OutsideMemory outside;
 };
 
 // `files` reports whether the run's folders are on this machine.

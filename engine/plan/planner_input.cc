@@ -4,7 +4,7 @@
 
 #include "engine/budget/memory_ledger.h"
 #include "engine/budget/param_plan.h"
-#include "engine/budget/settled_places.h"
+#include "engine/budget/resolved_placement.h"
 #include "engine/model/zeroed_ranges.h"
 #include "offload/state/state_tiles.h"
 
@@ -54,16 +54,17 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
   if (spec.ranks.world > 1 && !spec.model.has_frozen())
     rules.resident = on_gpu && config.zero.stage < 3 ? Tristate::kOn : Tristate::kOff;
   rules.recompute = config.placement.recompute;
-  rules.boundaries_to_cpu = config.placement.boundaries_to_cpu;
-  rules.boundaries_to_nvme =
-      config.unit_input_nvme_paths().empty() ? Tristate::kOff : config.placement.boundaries_to_nvme;
+  rules.unit_inputs_to_cpu = config.placement.unit_inputs_to_cpu;
+  rules.unit_inputs_to_nvme = config.unit_input_nvme_paths().empty()
+                                  ? Tristate::kOff
+                                  : config.placement.unit_inputs_to_nvme;
   const bool inputs_leave =
-      rules.boundaries_to_cpu == Tristate::kOn || rules.boundaries_to_nvme == Tristate::kOn;
-  if (!on_gpu && rules.boundaries_to_nvme == Tristate::kAuto)
-    rules.boundaries_to_nvme = Tristate::kOff;
+      rules.unit_inputs_to_cpu == Tristate::kOn || rules.unit_inputs_to_nvme == Tristate::kOn;
+  if (!on_gpu && rules.unit_inputs_to_nvme == Tristate::kAuto)
+    rules.unit_inputs_to_nvme = Tristate::kOff;
   if (!on_gpu) {  // all activations are in RAM
     rules.recompute = Tristate::kOn;
-    rules.boundaries_to_cpu = Tristate::kOff;
+    rules.unit_inputs_to_cpu = Tristate::kOff;
   } else if (inputs_leave && rules.recompute == Tristate::kAuto) {
     // The inputs of blocks that save activations would leave the GPU, too.
     rules.recompute = Tristate::kOn;
@@ -138,10 +139,10 @@ class Input {
 
   // A small model's records are smaller than the configured size.
   static std::uint64_t largest_record(const MemoryPlan& sizes) {
-    const bool settled = sizes.state.uses(offload::Tier::kNvme);
+    const bool is_fixed = sizes.state.uses(offload::Tier::kNvme);
     std::uint64_t elements = 1;
     for (const offload::SubGroup& it : sizes.state.optimizer.placement) {
-      if (!settled || it.tier == offload::Tier::kNvme) elements = std::max(elements, it.elements);
+      if (!is_fixed || it.tier == offload::Tier::kNvme) elements = std::max(elements, it.elements);
     }
     return std::min(elements, sizes.state.optimizer.record_elements);
   }

@@ -2,18 +2,213 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
+#include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "aio/real_file_system.h"
+#include "aio/result.h"
+#include "aio/units.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/gpu_sheets.h"
-#include "engine/plan/plan_advice.h"
-#include "engine/plan/rank_growth.h"
+#include "engine/plan/placed_run.h"
+#include "engine/plan/planner_input.h"
+#include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/shared_file_systems.h"
+#include "swap/stripe_weights.h"
 
 namespace sluice::engine {
 namespace {
+
+constexpr double kDriveMargin = 0.05;
+
+// Paths of one file system share its free space equally.
+std::vector<std::uint64_t> rooms_of(aio::FileSystem& files, const std::vector<std::string>& paths,
+                                    const FileSystemOf& file_system_of) {
+  std::vector<std::uint64_t> rooms(paths.size(), 0);
+  for (const auto& system : file_systems_of_paths(files, paths, file_system_of)) {
+    const auto free = files.free_bytes(system.folder);
+    if (!free.ok()) continue;
+    const double part = (1 - kDriveMargin) / static_cast<double>(system.paths.size());
+    for (const std::size_t i : system.paths)
+      rooms[i] = static_cast<std::uint64_t>(part * static_cast<double>(*free));
+  }
+  return rooms;
+}
+
+}  // namespace
+
+std::uint64_t NvmeStripes::room() const {
+  return striped ? swap::striped_room(room_bytes, weights)
+                 : std::accumulate(room_bytes.begin(), room_bytes.end(), std::uint64_t{0});
+}
+
+NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
+                         aio::FileSystem* files, const FileSystemOf& file_system_of) {
+  NvmeStripes stripes{.paths = nvme_folders(config),
+                      .striped = config.budget.nvme_paths.size() > 1};
+  if (files != nullptr) stripes.room_bytes = rooms_of(*files, stripes.paths, file_system_of);
+  stripes.weights.assign(stripes.paths.size(), 1);
+  if (!stripes.striped) return stripes;
+  const auto& named = config.placement.nvme_weights;
+  if (named && !named->empty()) stripes.weights = *named;
+  // Described drives have no individual speeds.
+  if (!named && machine.paths.size() == stripes.paths.size()) {
+    for (std::size_t i = 0; i < machine.paths.size(); ++i)
+      stripes.weights[i] = machine.paths[i].weight;
+  }
+  return stripes;
+}
+
+std::uint64_t free_for_room(std::uint64_t room_bytes) {
+  return static_cast<std::uint64_t>(static_cast<double>(room_bytes) / (1 - kDriveMargin));
+}
+
+std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
+                                                std::uint64_t needed_bytes) {
+  if (!stripes.striped || stripes.room_bytes.empty() || stripes.room() >= needed_bytes)
+    return std::nullopt;
+  return swap::weights_within(stripes.room_bytes, stripes.weights, needed_bytes);
+}
+
+bool may_restripe(const config::Config& config, const NvmeStripes& stripes) {
+  return stripes.striped && !config.placement.nvme_weights && !stripes.room_bytes.empty();
+}
+
+void restripe(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine) {
+  if (machine.paths.size() == weights.size()) {
+    const offload::DuplexRates before = machine.speeds.drives;
+    machine.speeds.drives =
+        with_other_weights(before, path_speeds(machine), stripes.weights, weights);
+    machine.drives_when.estimated = true;
+    for (std::size_t i = 0; i < weights.size(); ++i) machine.paths[i].weight = weights[i];
+    stripes.slower_together = swap_bytes_per_s(machine.speeds.drives) < swap_bytes_per_s(before);
+  }
+  if (stripes.weights_before.empty()) stripes.weights_before = stripes.weights;
+  stripes.weights = std::move(weights);
+}
+
+std::string restriped_text(const NvmeStripes& stripes) {
+  if (stripes.weights_before.empty()) return "";
+  return "stripes are distributed " + swap::to_text(stripes.weights) +
+         " over budget.nvme_paths instead of " + swap::to_text(stripes.weights_before) +
+         ", because a path lacks space for more" +
+         (stripes.slower_together ? "; this makes the drives slower together" : "");
+}
+
+namespace {
+
+using Change = offload::FitHint::Change;
+using Hint = std::optional<offload::FitHint>;
+
+// The input for another configuration; everything else is as placed.
+Result<offload::PlannerInput> input_with(const PlanSubject& subject, const config::Config& config,
+                                         const PlacedRun& placed) {
+  return input_of(subject, config, placed.machine.report, placed.input.budget,
+                  placed.input.step.waves.of_a_wave);
+}
+
+Result<bool> fits_with(const PlanSubject& subject, const config::Config& config,
+                       const PlacedRun& placed) {
+  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input, input_with(subject, config, placed));
+  return offload::leanest_placement(input).missing.total() == 0;
+}
+
+// If no path was named: the size of a drive that would make the run fit. The planner finds it for a
+// run that has a small drive.
+Result<Hint> a_drive(const PlanSubject& subject, const PlacedRun& placed) {
+  if (!placed.machine.stripes.paths.empty()) return Hint();
+  constexpr std::uint64_t kSmallDriveBytes = kGiB;
+  config::Config config = subject.config;
+  config.budget.nvme_paths = {"nvme"};
+  offload::TierBytes budget = placed.input.budget;
+  budget.nvme = kSmallDriveBytes;
+  SLUICE_ASSIGN_OR_RETURN(
+      const offload::PlannerInput input,
+      input_of(subject, config, placed.machine.report, budget, placed.input.step.waves.of_a_wave));
+  for (const offload::FitHint& hint : offload::fit_hints(input)) {
+    if (hint.change != Change::kMoreNvme) continue;
+    return Hint({.change = Change::kMoreNvme, .more_bytes = hint.more_bytes + kSmallDriveBytes});
+  }
+  return Hint();
+}
+
+// If the configuration sets the size of waves: the largest smaller size with which the run fits.
+Result<Hint> smaller_waves(const PlanSubject& subject, const PlacedRun& placed) {
+  config::Config config = subject.config;
+  std::int64_t& wave = config.placement.wave_micro_batches;
+  wave = std::min(wave, config.batch.accumulation);
+  while (wave > 1) {
+    wave = (wave + 1) / 2;
+    SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(subject, config, placed));
+    if (fits) return Hint({.change = Change::kSmallerWaves, .wave_micro_batches = wave});
+  }
+  return Hint();
+}
+
+// Changes that reduce activations: the largest micro-batch with which the run fits, with the same
+// tokens per step; or else the longest sequences.
+Result<Hint> a_smaller_batch(const PlanSubject& subject, const PlacedRun& placed) {
+  const config::BatchSizes& batch = subject.config.batch;
+  for (std::int64_t micro = batch.micro / 2; micro >= 1; --micro) {
+    if (batch.micro % micro != 0) continue;
+    config::Config config = subject.config;
+    config.batch.accumulation *= batch.micro / micro;
+    config.batch.micro = micro;
+    SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(subject, config, placed));
+    if (fits) return Hint({.change = Change::kSmallerMicroBatch, .micro_batch = micro});
+  }
+  if (subject.is_module) return Hint();  // the plan cannot shorten a module's sequences
+  constexpr std::int64_t kShortest = 64;
+  config::Config config = subject.config;
+  std::int64_t& tokens = config.data.sequence_tokens;
+  while ((tokens /= 2) >= kShortest) {
+    SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(subject, config, placed));
+    if (fits) return Hint({.change = Change::kShorterSequences, .sequence_tokens = tokens});
+  }
+  return Hint();
+}
+
+// The planner's hints, and hints to change the drives, the waves or the batch. Empty: the run fits.
+Result<std::vector<offload::FitHint>> fit_hints(const PlanSubject& subject,
+                                                const PlacedRun& placed) {
+  std::vector<offload::FitHint> hints = placed.placement.hints;
+  if (placed.placement.fits) return hints;
+  SLUICE_ASSIGN_OR_RETURN(const auto drive, a_drive(subject, placed));
+  if (drive) {
+    const auto behind = std::find_if(hints.begin(), hints.end(), [](const offload::FitHint& it) {
+      return it.change > Change::kMoreNvme;
+    });
+    hints.insert(behind, *drive);
+  }
+  for (const auto hint : {smaller_waves, a_smaller_batch}) {
+    SLUICE_ASSIGN_OR_RETURN(const auto found, hint(subject, placed));
+    if (found) hints.push_back(*found);
+  }
+  return hints;
+}
+
+// Requires a run that fits.
+Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const PlacedRun& placed) {
+  // A micro-batch with twice the tokens takes twice the time.
+  const auto twice = [&](const offload::PlannerInput&) -> Result<offload::PlannerInput> {
+    config::Config config = subject.config;
+    config.batch.micro *= 2;
+    PlacedRun slower = placed;
+    for (UnitTimes::OfKind& it : slower.machine.report.units.kinds) {
+      it.seconds.forward_s *= 2;
+      it.seconds.recompute_s *= 2;
+      it.seconds.backward_s *= 2;
+    }
+    return input_with(subject, config, slower);
+  };
+  return offload::find_what_ifs(
+      placed.input, placed.placement,
+      {.more_ram_bytes = subject.ranks.share_of(offload::WhatIfOptions().more_ram_bytes),
+       .twice_micro_batch = twice});
+}
 
 // The capacity of the drives, which an earlier run's files may partly occupy. For drives that are
 // not this machine's, the room that the plan has on them.
@@ -34,6 +229,8 @@ double drive_bytes(const PlanSubject& subject, const PlacedRun& placed,
 
 RunPlan plan_of(const PlanSubject& subject, PlacedRun placed) {
   const config::Config& config = subject.config;
+  const std::string pinning = pinning_text(placed.machine.report);
+  if (!pinning.empty()) placed.memory.notes.push_back(pinning);
   return {.memory = std::move(placed.memory),
           .input = std::move(placed.input),
           .placement = std::move(placed.placement),
@@ -41,7 +238,7 @@ RunPlan plan_of(const PlanSubject& subject, PlacedRun placed) {
           .facts = placed.machine.facts,
           .available = available_on(placed.machine, subject),
           .budget = placed.budget,
-          .beside = subject.beside,
+          .outside = subject.outside,
           .stripes = std::move(placed.machine.stripes),
           .parameters = subject.model.parameter_elements(),
           .trained = subject.model.trained_elements(),
@@ -100,6 +297,81 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
     SLUICE_ASSIGN_OR_RETURN(plan.growth, rank_growth(subject, plan));
   }
   return plan;
+}
+
+namespace {
+
+// Keeps the number of lanes per rank.
+config::Config on_ranks(config::Config config, int before, int world) {
+  config.run.lanes = config.run.lanes / before * world;
+  return config;
+}
+
+// The budget of a rank in a group that may share its host among another number of ranks.
+offload::TierBytes budget_on(const RunPlan& plan, const offload::RankGroup& ranks) {
+  const offload::TierBytes& budget = plan.input.budget;
+  return {.gpu = budget.gpu,
+          .cpu = ranks.share_of(plan.ranks.of_host(budget.cpu)),
+          .nvme = ranks.share_of(plan.ranks.of_host(budget.nvme))};
+}
+
+RankGrowth row_of(const RunPlan& plan, const offload::RankGroup& ranks,
+                  const offload::PlacementPlan& placement) {
+  RankGrowth row{.ranks = ranks, .fits = placement.fits};
+  if (!placement.fits) return row;
+  const offload::StepPrediction& step = placement.prediction;
+  row.step_s = step.step_s;
+  row.tokens_per_s =
+      static_cast<double>(plan.tokens_per_step) / plan.ranks.world * ranks.world / step.step_s;
+  row.link_exposed_s = step.link_exposed_s;
+  row.bottleneck = step.bottleneck;
+  return row;
+}
+
+// Linear growth means: as many tokens per rank as with the fewest ranks that fit.
+void compare(std::vector<RankGrowth>& rows) {
+  double of_rank = 0;
+  for (RankGrowth& row : rows) {
+    if (!row.fits) continue;
+    const double own = row.tokens_per_s / row.ranks.world;
+    if (of_rank == 0) of_rank = own;
+    row.share_of_linear = own / of_rank;
+  }
+}
+
+}  // namespace
+
+std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all) {
+  std::vector<offload::RankGroup> groups;
+  for (int ranks = 1; ranks < all.local_world; ranks *= 2)
+    groups.push_back({.world = ranks, .local_world = ranks});
+  for (int hosts = 1; hosts < all.hosts(); hosts *= 2)
+    groups.push_back({.world = hosts * all.local_world, .local_world = all.local_world});
+  groups.push_back(all);
+  return groups;
+}
+
+Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan) {
+  std::vector<RankGrowth> rows;
+  for (const offload::RankGroup& ranks : growing_ranks(plan.ranks)) {
+    if (ranks == plan.ranks) {
+      rows.push_back(row_of(plan, ranks, plan.placement));
+      continue;
+    }
+    const config::Config config = on_ranks(subject.config, plan.ranks.world, ranks.world);
+    SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
+                            planner_input({.config = config,
+                                           .model = subject.model,
+                                           .machine = plan.machine,
+                                           .on_gpu = subject.on_gpu,
+                                           .budget = budget_on(plan, ranks),
+                                           .wave_micro_batches = plan.input.step.waves.of_a_wave,
+                                           .ranks = ranks}));
+    SLUICE_ASSIGN_OR_RETURN(const auto placement, offload::plan_placement(input));
+    rows.push_back(row_of(plan, ranks, placement));
+  }
+  compare(rows);
+  return rows;
 }
 
 }  // namespace sluice::engine

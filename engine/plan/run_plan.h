@@ -22,15 +22,59 @@
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
 #include "engine/config/config.h"
-#include "engine/plan/nvme_stripes.h"
 #include "engine/preflight/machine_facts.h"
+#include "engine/preflight/shared_file_systems.h"
 #include "engine/probe/probe_report.h"
 #include "offload/planner/placement_planner.h"
-#include "offload/planner/what_if.h"
 
 namespace sluice::engine {
 
+// NvmeStripes: how a planned run's stores are distributed over its NVMe paths, and the available
+// space on each.
+//
+// Under placement.nvme_weights "auto" the weights follow the measured speeds. If the run then does
+// not fit on some path, that path's weight is lowered: a slower run is better than none.
+//
+// The two paths of DeepSpeed's keys, one for each store, are not striped, so neither path needs
+// room for the other's store.
+struct NvmeStripes {
+  std::vector<std::string> paths;         // of all stores
+  bool striped = false;                   // each store is on all of several budget.nvme_paths
+  std::vector<int> weights;               // by path; 1 if paths are not striped
+  std::vector<std::uint64_t> room_bytes;  // by path, less a margin; empty: not on this machine
+  std::vector<int> weights_before;        // set if they were changed for lack of room
+  bool slower_together = false;           // measured: slower than with weights_before
+
+  // The room on all paths; only if they are on this machine. If they are not striped, a store may
+  // find less on its own path.
+  std::uint64_t room() const;
+  // The value for PlanOptions::nvme_weights.
+  std::vector<int> chosen() const { return striped ? weights : std::vector<int>(); }
+};
+
+// `files` reports the free space; null: the drives are not on this machine.
+NvmeStripes nvme_stripes(const config::Config& config, const ProbeReport& machine,
+                         aio::FileSystem* files,
+                         const FileSystemOf& file_system_of = device_number_of);
+
+// The free space that a drive needs so that a plan assumes this much room.
+std::uint64_t free_for_room(std::uint64_t room_bytes);
+
+// Weights with which this many bytes fit; nullopt if none do, or if the bytes already fit.
+std::optional<std::vector<int>> roomier_weights(const NvmeStripes& stripes,
+                                                std::uint64_t needed_bytes);
+
+// Whether the plan may choose the weights.
+bool may_restripe(const config::Config& config, const NvmeStripes& stripes);
+// Sets other weights, and in `machine` the resulting rates of all paths together, estimated from
+// the measured rates. Without measured paths the rates stay.
+void restripe(NvmeStripes& stripes, std::vector<int> weights, ProbeReport& machine);
+
+// A sentence that says that weights were changed, and why; or empty.
+std::string restriped_text(const NvmeStripes& stripes);
+
 struct GpuSheet;
+struct PlanSubject;
 
 // A machine that may differ from this one, by data sheets (gpu_sheets.h). Unset values are this
 // machine's. A GPU's unset values are its data sheet's, or else assumed (described_machine.h).
@@ -72,7 +116,7 @@ struct DescribedModel {
 };
 
 // Memory that a run needs in addition to its plan; the plan's budget is smaller by it.
-struct TakenBeside {
+struct OutsideMemory {
   offload::TierBytes bytes;
   offload::TierBytes at_most;  // with unlimited budgets
 };
@@ -93,8 +137,8 @@ struct PlanRunOptions {
   bool with_growth = false;
   const DescribedModel* described = nullptr;  // used instead of the configuration's model
   const ParameterNames* names = nullptr;      // RunSpec::names
-  TakenBeside beside = {};
-  bool holds_first = false;  // ModelLayout::hold() of the first unit
+  OutsideMemory outside = {};
+  bool first_stays_acquired = false;  // ModelLayout::keep_acquired() of the first unit
 };
 
 // The configured budget, with described values in its place.
@@ -103,7 +147,7 @@ config::Budget planned_budget(config::Budget budget, const DescribedMachine& mac
 // Fraction of the GPU's budget left to the allocator, for rounding and holes between blocks.
 inline constexpr double kGpuSlack = 0.015;
 
-// See rank_growth.h.
+// A row of rank_growth().
 struct RankGrowth {
   offload::RankGroup ranks;
   bool fits = false;  // if false, the rest is unset
@@ -122,8 +166,8 @@ struct RunPlan {
   ProbeReport machine;
   MachineFacts facts;
   offload::TierBytes available;  // of GPU and host, regardless of the budget; 0: unknown
-  offload::TierBytes budget;     // input.budget plus the bytes in `beside`
-  TakenBeside beside;
+  offload::TierBytes budget;     // input.budget plus the bytes in `outside`
+  OutsideMemory outside;
   NvmeStripes stripes;
   std::uint64_t parameters = 0;  // of the model
   std::uint64_t trained = 0;     // of these; or of the adapters, which are not included
@@ -145,5 +189,15 @@ struct RunOutlook {
 std::optional<RunOutlook> run_outlook(const config::Config& config, const RunPlan& plan);
 
 Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& options);
+
+// How a planned run scales with its ranks: the same micro-batches per rank on one, two, four, ...
+// ranks of a host, and then on two hosts, four, .... Each row is planned anew with its hosts'
+// resources. A row takes half a second.
+
+// Groups with fewer ranks, and `all` itself; each host has the same number.
+std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all);
+
+// Requires a plan that fits; it is the last row. Returns the errors of planner_input().
+Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan);
 
 }  // namespace sluice::engine

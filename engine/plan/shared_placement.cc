@@ -1,4 +1,4 @@
-#include "engine/plan/rank_places.h"
+#include "engine/plan/shared_placement.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ UnitPlacement place_of(const json& values) {
           .activations = static_cast<offload::ActivationPlace>(values.at(5).get<int>())};
 }
 
-std::string text_of(const RankPlaces& all) {
+std::string text_of(const SharedPlacement& all) {
   json places = json::array();
   for (const UnitPlacement& place : all.places) places.push_back(json_of(place));
   return json{{"places", std::move(places)},
@@ -37,12 +37,12 @@ std::string text_of(const RankPlaces& all) {
       .dump();
 }
 
-Result<RankPlaces> places_of(const std::string& text) {
+Result<SharedPlacement> places_of(const std::string& text) {
   SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(text));
-  RankPlaces all{.places = {},
-                 .block_slots = content.at("block_slots").get<int>(),
-                 .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),
-                 .nvme_weights = content.at("nvme_weights").get<std::vector<int>>()};
+  SharedPlacement all{.places = {},
+                      .block_slots = content.at("block_slots").get<int>(),
+                      .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),
+                      .nvme_weights = content.at("nvme_weights").get<std::vector<int>>()};
   for (const json& place : content.at("places")) all.places.push_back(place_of(place));
   return all;
 }
@@ -59,20 +59,20 @@ void shorten_to(std::uint64_t elements, UnitPlacement& place) {
 
 }  // namespace
 
-RankPlaces RankPlaces::of(const RunPlan& plan) {
+SharedPlacement SharedPlacement::of(const RunPlan& plan) {
   return {.places = plan.placement.places,
           .block_slots = plan.input.step.slots(),
           .wave_micro_batches = plan.input.step.waves.of_a_wave,
           .nvme_weights = plan.stripes.chosen()};
 }
 
-Result<PlanOptions> RankPlaces::options(const ModelLayout& model, const offload::RankPart& part,
-                                        bool on_gpu) const {
+Result<PlanOptions> SharedPlacement::options(const ModelLayout& model,
+                                             const offload::RankPart& part, bool on_gpu) const {
   if (static_cast<int>(places.size()) != model.units()) {
     return Error(ErrorCode::kInvalidArgument,
                  "the first rank has placed " + std::to_string(places.size()) +
-                     " units, and this one's model has " + std::to_string(model.units()) +
-                     ": all ranks have to run the same program on the same files");
+                     " units, but this rank's model has " + std::to_string(model.units()) +
+                     ": all ranks must run the same program on the same files");
   }
   PlanOptions options{.on_gpu = on_gpu,
                       .places = places,
@@ -86,7 +86,8 @@ Result<PlanOptions> RankPlaces::options(const ModelLayout& model, const offload:
   return options;
 }
 
-Result<RankPlaces> share_places(Communicator& link, const std::optional<RankPlaces>& own) {
+Result<SharedPlacement> share_placement(Communicator& link,
+                                        const std::optional<SharedPlacement>& own) {
   SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(own ? text_of(*own) : ""));
   return places_of(texts.front());
 }
@@ -96,23 +97,23 @@ offload::RankGroup rank_group(const Communicator* link) {
   return {.world = link->world_size(), .local_world = link->world_size(ProcessGroup::kNode)};
 }
 
-Result<PlanOfFirst> plan_of_first(Communicator* link, const config::Config& config,
-                                  const LinkProbeOptions& probe, const PlanWithLink& plan) {
-  PlanOfFirst of_first;
+Result<FirstRankPlan> first_rank_plan(Communicator* link, const config::Config& config,
+                                      const LinkProbeOptions& probe, const PlanWithLink& plan) {
+  FirstRankPlan of_first;
   std::optional<MeasuredLink> measured;
   if (link != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(measured, probe_link(*link, config, probe));
   }
-  std::optional<RankPlaces> own;
+  std::optional<SharedPlacement> own;
   if (link == nullptr || link->rank() == 0) {
     SLUICE_ASSIGN_OR_RETURN(of_first.plan, plan(measured));
-    own = RankPlaces::of(*of_first.plan);
+    own = SharedPlacement::of(*of_first.plan);
   }
   if (link == nullptr) {
     of_first.places = *std::move(own);
     return of_first;
   }
-  SLUICE_ASSIGN_OR_RETURN(of_first.places, share_places(*link, own));
+  SLUICE_ASSIGN_OR_RETURN(of_first.places, share_placement(*link, own));
   return of_first;
 }
 

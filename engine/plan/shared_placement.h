@@ -1,7 +1,7 @@
-// RankPlaces: the placement that all ranks of a run take from the first rank's plan. Places are per
-// unit, and all ranks have equal shards of a unit, except that the last one may be smaller.
+// SharedPlacement: the placement that all ranks of a run take from the first rank's plan. Places
+// are per unit, and all ranks have equal shards of a unit, except that the last one may be smaller.
 //
-// Threads: one; share_places() and plan_of_first() are collectives.
+// Threads: one; share_placement() and first_rank_plan() are collectives.
 #pragma once
 
 #include <cstdint>
@@ -17,38 +17,39 @@
 
 namespace sluice::engine {
 
-struct RankPlaces {
+struct SharedPlacement {
   std::vector<offload::UnitPlacement> places;  // for the first rank's shards
   int block_slots = 0;
   std::int64_t wave_micro_batches = 0;
   std::vector<int> nvme_weights;
 
-  static RankPlaces of(const RunPlan& plan);
+  static SharedPlacement of(const RunPlan& plan);
   // The options of one rank: if its shard of a unit is smaller, the last tiers have less of it.
   // kInvalidArgument: the places are for another model.
   Result<PlanOptions> options(const ModelLayout& model, const offload::RankPart& part,
                               bool on_gpu) const;
 
-  friend bool operator==(const RankPlaces&, const RankPlaces&) = default;
+  friend bool operator==(const SharedPlacement&, const SharedPlacement&) = default;
 };
 
 // Shares the first rank's places; `own` must be set there. A collective: all ranks of the link call
 // it.
-Result<RankPlaces> share_places(Communicator& link, const std::optional<RankPlaces>& own);
+Result<SharedPlacement> share_placement(Communicator& link,
+                                        const std::optional<SharedPlacement>& own);
 
 // Null: there is one rank.
 offload::RankGroup rank_group(const Communicator* link);
 
-struct PlanOfFirst {
+struct FirstRankPlan {
   std::optional<RunPlan> plan;  // on the first rank; the others only have its places
-  RankPlaces places;
+  SharedPlacement places;
 };
 
 // The first rank plans, with the measured rates between all ranks (probe_link()). Without a link
 // there is only one rank. An error of `plan` is returned only on that rank; it must abort() the
 // others, which wait for it.
 using PlanWithLink = std::function<Result<RunPlan>(const std::optional<MeasuredLink>&)>;
-Result<PlanOfFirst> plan_of_first(Communicator* link, const config::Config& config,
-                                  const LinkProbeOptions& probe, const PlanWithLink& plan);
+Result<FirstRankPlan> first_rank_plan(Communicator* link, const config::Config& config,
+                                      const LinkProbeOptions& probe, const PlanWithLink& plan);
 
 }  // namespace sluice::engine

@@ -49,7 +49,7 @@ std::vector<std::string> paths_of(const config::Config& config) {
   std::set<std::string> paths(named.begin(), named.end());
   if (config.placement.gradients_to_nvme != Tristate::kOff)
     for (const std::string& path : config.gradient_nvme_paths()) paths.insert(path);
-  if (config.placement.boundaries_to_nvme != Tristate::kOff)
+  if (config.placement.unit_inputs_to_nvme != Tristate::kOff)
     for (const std::string& path : config.unit_input_nvme_paths()) paths.insert(path);
   return {paths.begin(), paths.end()};
 }
@@ -63,8 +63,8 @@ std::map<std::string, std::vector<swap::FoundRun>> found_on(aio::IoQueue& queue,
     if (found.ok())
       all.emplace(path, *std::move(found));
     else if (found.error().code() != ErrorCode::kNotFound)
-      log::info("what killed runs left on " + path +
-                " is not looked for: " + found.error().message());
+      log::info("files left by killed runs on " + path +
+                " cannot be listed: " + found.error().message());
   }
   return all;
 }
@@ -90,7 +90,7 @@ Status clear_here(const config::Config& config) {
       kept_bytes += run.bytes;
   // These stores may be useless, too, but only the user can decide that.
   if (kept_bytes > 0)
-    log::info("stores whose runs may live elsewhere, or that cannot be read, hold " +
+    log::info("unreadable stores and stores of runs that may be active on other hosts take " +
               format_bytes(kept_bytes) + " of these drives: " + scrub_command(paths) +
               " lists them");
   return {};
@@ -102,7 +102,7 @@ Status clear_leftovers(const config::Config& config, Communicator* link) {
   if (link == nullptr || link->rank(ProcessGroup::kNode) == 0) {
     const Status cleared = clear_here(config);
     if (!cleared.ok())
-      log::warning("what killed runs left on the drives is still there: " +
+      log::warning("files left by killed runs could not be removed from the drives: " +
                    cleared.error().message());
   }
   return link == nullptr ? Status() : link->barrier(ProcessGroup::kNode);
@@ -121,7 +121,7 @@ std::string leftovers_note(const config::Config& config) {
   }
   if (bytes == 0) return {};
   return "killed runs have left " + format_bytes(bytes) +
-         " on these drives: the next run removes that before it is planned, and so does " +
+         " on these drives: the next run removes them before it is planned, and so does " +
          scrub_command(paths) + " --remove-leftovers";
 }
 

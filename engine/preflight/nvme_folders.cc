@@ -29,8 +29,8 @@ std::vector<NamedFolder> named_folders(const config::Config& config) {
   if (!folders.empty()) return folders;  // they are used for every tier
   if (may_be_on_nvme(config.zero.offload_optimizer.device))
     add(config.optimizer_nvme_paths(), "zero_optimization.offload_optimizer.nvme_path");
-  if (config.placement.boundaries_to_nvme == Tristate::kOn)
-    add(config.unit_input_nvme_paths(), "placement.boundaries_to_nvme");
+  if (config.placement.unit_inputs_to_nvme == Tristate::kOn)
+    add(config.unit_input_nvme_paths(), "placement.unit_inputs_to_nvme");
   if (config.placement.gradients_to_nvme == Tristate::kOn)
     add(config.gradient_nvme_paths(), "placement.gradients_to_nvme");
   if (may_be_on_nvme(config.zero.offload_param.device))

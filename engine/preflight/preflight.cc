@@ -95,11 +95,11 @@ class Check {
     return Error(
         ErrorCode::kOutOfMemory,
         (pool.sharing > 1 ? "each rank of this run needs " : "this run needs ") +
-            format_bytes(needed) + " of " + pool.name + ", and has " +
+            format_bytes(needed) + " of " + pool.name + ", but has " +
             format_bytes(*pool.room_bytes) + ": " + format_bytes(missing) + " are missing. " +
             (could_be_raised ? "Raise " + pool.budget_key + " to " +
                                    gib_text(needed * static_cast<std::uint64_t>(pool.sharing)) +
-                                   ", which the machine has free; or: "
+                                   ", which this machine has free; or: "
                              : "") +
             remedy(pool, lines, needed, missing));
   }
@@ -116,11 +116,11 @@ class Check {
     Consumer activations{.name = "activations", .remedy = activation_remedy()};
     Consumer state{.name = "optimizer state", .remedy = state_remedy()};
     Consumer parameters{.name = "parameters", .remedy = parameter_remedy()};
-    Consumer copy{.name = "the copy of the state for checkpoints",
-                  .remedy =
-                      "write checkpoints while training waits (run.checkpoint_background: "
-                      "\"off\")"};
-    Consumer in_memory{.name = "NVMe paths that are memory",
+    Consumer copy{
+        .name = "the copy of the state for checkpoints",
+        .remedy =
+            "pause training while checkpoints are written (run.checkpoint_background: \"off\")"};
+    Consumer in_memory{.name = "NVMe paths in memory",
                        .remedy = "give budget.nvme_paths folders on drives"};
     activations.bytes =
         bytes_of(lines, MemoryUse::kActivations) + bytes_of(lines, MemoryUse::kUnitInputs);
@@ -140,8 +140,8 @@ class Check {
   std::string more_memory(const Pool& pool, std::uint64_t fixed, std::uint64_t missing) const {
     const std::uint64_t more = missing + missing / 8;  // includes the margin
     return "No setting is enough: " + format_bytes(fixed) +
-           " of it is the program and buffers, which no setting makes smaller. " +
-           (pool.limit.empty() ? "It takes " + format_bytes(more) + " more of free " + pool.name
+           " are the program and buffers, which no setting reduces. " +
+           (pool.limit.empty() ? "The run needs " + format_bytes(more) + " more free " + pool.name
                                : "Raise the memory limit of this container or job to " +
                                      format_bytes(*facts_.cgroup_limit_bytes + more));
   }
@@ -203,7 +203,7 @@ class Check {
     if (plan_.cuda && device == OffloadDevice::kNone)
       return "keep it in RAM (zero_optimization.offload_optimizer.device: \"cpu\"), or on NVMe";
     return "put it on NVMe (zero_optimization.offload_optimizer.device: \"nvme\", "
-           "budget.nvme_paths), or give less of it to memory";
+           "budget.nvme_paths), or keep less of it in memory";
   }
 
   std::string parameter_remedy() const {
@@ -235,18 +235,18 @@ class Check {
     const bool between_passes =
         activation_bytes() > 0 && 2 * unit_input_bytes() > activation_bytes();
     if (between_passes && plan_.cuda)
-      return "keep the inputs of units in RAM (placement.boundaries_to_cpu: \"on\")";
-    const std::string shorter = "take shorter sequences (data.sequence_length, now " +
+      return "keep the inputs of units in RAM (placement.unit_inputs_to_cpu: \"on\")";
+    const std::string shorter = "use shorter sequences (data.sequence_length, now " +
                                 std::to_string(config_.data.sequence_tokens) + ")";
     if (between_passes && plan_.waves.of_a_wave > 1) {
-      return "let fewer of a step's micro-batches go through the model together "
+      return "run fewer of a step's micro-batches through the model together "
              "(placement.wave_micro_batches, now " +
-             std::to_string(plan_.waves.of_a_wave) + "), which trains the same";
+             std::to_string(plan_.waves.of_a_wave) + "), with the same results";
     }
     if (config_.batch.micro > 1) {
-      return "take smaller micro-batches (train_micro_batch_size_per_gpu, now " + micro + ")" +
-             (trains() ? " and as many more of them (gradient_accumulation_steps, now " +
-                             accumulation + "), which trains the same"
+      return "use smaller micro-batches (train_micro_batch_size_per_gpu, now " + micro + ")" +
+             (trains() ? " and proportionally more of them (gradient_accumulation_steps, now " +
+                             accumulation + "), with the same results"
                        : "");
     }
     return shorter + " or a smaller model";
@@ -271,16 +271,16 @@ class Check {
   void locked() {
     const std::uint64_t wanted = plan_.locked_bytes();
     if (wanted == 0) return;
-    line("  of it pinned", format_bytes(wanted),
+    line("  pinned part", format_bytes(wanted),
          facts_.memlock_bytes ? "of " + format_bytes(*facts_.memlock_bytes) + " (ulimit -l)"
-                              : "of no limit (ulimit -l)");
+                              : "no limit (ulimit -l)");
     if (!facts_.memlock_bytes || wanted <= *facts_.memlock_bytes) return;
     report_.warnings.push_back(
-        "ulimit -l allows " + format_bytes(*facts_.memlock_bytes) + " to be pinned, and " +
+        "ulimit -l allows " + format_bytes(*facts_.memlock_bytes) + " to be pinned, but " +
         format_bytes(wanted) +
-        " are wanted: buffers beyond that work unregistered, at more CPU time per byte, and may be "
-        "swapped out. Raise it with ulimit -l unlimited, /etc/security/limits.conf or "
-        "LimitMEMLOCK=");
+        " are needed: the other buffers are not registered, which costs more CPU time per byte, "
+        "and may be swapped out. Raise the limit with ulimit -l unlimited, "
+        "/etc/security/limits.conf or LimitMEMLOCK= (see sluice doctor)");
   }
 
   // Paths that both stores use need room for both, and so do paths of one file system.
@@ -353,9 +353,9 @@ class Check {
                                    {.access = aio::OpenOptions::Access::kReadWrite,
                                     .create = aio::OpenOptions::Create::kAnonymous});
     if (!probe.ok()) {
-      return Error(probe.error().code(),
-                   probe.error().message() +
-                       ": give budget.nvme_paths folders on a local drive that can be written");
+      return Error(
+          probe.error().code(),
+          probe.error().message() + ": set budget.nvme_paths to writable folders on a local drive");
     }
     const aio::StorageInfo& storage = storage_.at(path);
     const bool direct = (*probe)->direct();
@@ -367,21 +367,21 @@ class Check {
     if (storage.in_memory) {
       report_.warnings.push_back(
           path + " is not on a drive: its file system (" + storage.file_system +
-          ") keeps files in memory, and what the run stores there counts as host memory. Give "
-          "budget.nvme_paths a folder on a local drive (ext4 or XFS, say)");
+          ") keeps files in memory, so what the run stores there counts as host memory. Set "
+          "budget.nvme_paths to a folder on a local drive (ext4 or XFS, for example)");
     } else if (!direct) {
       report_.warnings.push_back(
           path +
-          " is used through the page cache, because its file system takes no O_DIRECT: every byte "
-          "is copied once more, and the cache takes memory from the run. Give budget.nvme_paths a "
-          "folder on a local drive (ext4 or XFS, say)");
+          " is used through the page cache, because its file system does not support O_DIRECT: "
+          "every byte is copied once more, and the cache takes memory from the run. Set "
+          "budget.nvme_paths to a folder on a local drive (ext4 or XFS, for example)");
     }
     if (storage.copies_on_write && !overwritten_in_place(**probe)) {
       report_.warnings.push_back(
           path + " is on " + storage.file_system +
-          ", which writes what is overwritten to new blocks: space cannot be reserved there, and "
-          "if the drive fills up the run ends in the middle of a step. Leave at least as much "
-          "free as the run stores, or give budget.nvme_paths a folder on ext4 or XFS");
+          ", which writes overwritten data to new blocks: space cannot be reserved there, and if "
+          "the drive fills up the run ends in the middle of a step. Leave at least as much free as "
+          "the run stores, or set budget.nvme_paths to a folder on ext4 or XFS");
     }
     return {};
   }
@@ -395,8 +395,9 @@ class Check {
     const bool refused = facts_.uring_refusal.has_value();
     if (config_.aio.backend == Choice::kUring && refused) {
       return Error(ErrorCode::kInvalidArgument,
-                   "aio.backend asks for io_uring: " + *facts_.uring_refusal +
-                       ". Allow it, or let POSIX threads serve (aio.backend: \"auto\")");
+                   "aio.backend is \"io_uring\", which is not available: " + *facts_.uring_refusal +
+                       ". Allow it (sluice doctor says how), or use POSIX threads (aio.backend: "
+                       "\"auto\")");
     }
     if (plan_.nvme_bytes() == 0) return {};
     if (config_.aio.backend == Choice::kPosix) {
@@ -404,8 +405,8 @@ class Check {
     } else if (refused) {
       line("  by", "POSIX", "threads: " + *facts_.uring_refusal);
       report_.warnings.push_back(
-          "POSIX threads read and write instead of io_uring, at more CPU time an operation: " +
-          *facts_.uring_refusal);
+          "POSIX threads are used instead of io_uring, at more CPU time per operation: " +
+          *facts_.uring_refusal + " (see sluice doctor)");
     } else {
       line("  by", "io_uring");
     }
@@ -442,10 +443,10 @@ std::vector<std::string> budget_warnings(const config::Budget& budget, const Mac
     const auto of_all = static_cast<std::uint64_t>(sharing);
     warnings.push_back(
         key + " asks for " + format_bytes(static_cast<std::uint64_t>(*gib * sharing * kGiB)) +
-        ", and the machine says that " + format_bytes(*free * of_all) + " are available; " + then);
+        ", but only " + format_bytes(*free * of_all) + " are available on this machine; " + then);
   };
-  compare("budget.cpu_gib", budget.cpu_gib, host_free(facts), facts.ranks, "it is obeyed");
-  compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts), 1, "the run takes these");
+  compare("budget.cpu_gib", budget.cpu_gib, host_free(facts), facts.ranks, "the setting is used");
+  compare("budget.gpu_gib", budget.gpu_gib, gpu_free(facts), 1, "the run uses the smaller number");
   return warnings;
 }
 

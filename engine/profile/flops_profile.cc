@@ -9,6 +9,27 @@
 #include "engine/observe/text_table.h"
 
 namespace sluice::engine {
+
+void PassTotals::add_step(std::span<const PassSpan> spans) {
+  for (const PassSpan& span : spans) {
+    units_[static_cast<std::size_t>(span.unit)][static_cast<std::size_t>(span.phase)] +=
+        static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+  }
+  ++steps_;
+}
+
+double PassTotals::seconds(int unit, PassPhase phase) const {
+  if (steps_ == 0) return 0;
+  return units_[static_cast<std::size_t>(unit)][static_cast<std::size_t>(phase)] / steps_;
+}
+
+double PassTotals::seconds(PassPhase phase) const {
+  double all = 0;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit)
+    all += seconds(static_cast<int>(unit), phase);
+  return all;
+}
+
 namespace {
 
 constexpr std::array<PassPhase, 4> kComputed = {PassPhase::kForward, PassPhase::kLoss,
@@ -184,25 +205,26 @@ std::string figures(const FlopsProfile& profile) {
   std::vector<TextRow> rows = {
       {"world size", std::to_string(profile.ranks)},
       {"batch size per GPU", std::to_string(profile.micro_batch)},
-      {"micro-batches of a step", std::to_string(profile.micro_batches)},
-      {"params of model", amount(model.parameters)},
+      {"micro-batches per step", std::to_string(profile.micro_batches)},
+      {"params of the model", amount(model.parameters)},
       {"params per GPU", amount(model.parameters / ranks)},
-      {"fwd MACs per GPU, of a micro-batch, nothing masked", amount(model.macs, "MACs")},
-      {"fwd flops per GPU, of a micro-batch", amount(model.forward / micro_batches)},
-      {"fwd flops of model, of a step", amount(ranks * model.forward)},
+      {"fwd MACs per GPU and micro-batch, without masking", amount(model.macs, "MACs")},
+      {"fwd flops per GPU and micro-batch", amount(model.forward / micro_batches)},
+      {"fwd flops of the model per step", amount(ranks * model.forward)},
       {"fwd latency", latency(fwd_s)},
       {"fwd FLOPS per GPU", speed(model.forward, fwd_s)},
       {"bwd latency, with recompute", latency(bwd_s)},
       {"bwd FLOPS per GPU, with recompute", speed(model.backward + model.recompute, bwd_s)},
       {"fwd+bwd FLOPS per GPU", speed(trained + model.recompute, fwd_s + bwd_s)},
       {"update latency", latency(profile.update_s)},
-      {"update latency, waited for", latency(profile.update_exposed_s)},
+      {"update latency, exposed", latency(profile.update_exposed_s)},
       {"iter latency", latency(profile.step_s)},
       {"FLOPS per GPU, without recompute", speed(trained, profile.step_s)},
       {"samples/second", decimals(profile.step_s > 0 ? samples / profile.step_s : 0, 2)}};
   if (profile.limit_flops_per_s > 0) {
-    rows.push_back({"large products, as measured", amount(profile.limit_flops_per_s, "FLOPS")});
-    rows.push_back({"  of which the step has", share_of_limit(profile, trained, profile.step_s)});
+    rows.push_back({"large matrix products, measured", amount(profile.limit_flops_per_s, "FLOPS")});
+    rows.push_back(
+        {"  share reached by the step", share_of_limit(profile, trained, profile.step_s)});
   }
   return aligned(rows);
 }
@@ -237,9 +259,9 @@ double phase_flops(const FlopsProfile& profile, PassPhase phase) {
 }
 
 std::string phase_table(const FlopsProfile& profile) {
-  std::vector<TextRow> rows = {{"phase", "time", "of the step", "flops", "speed"}};
+  std::vector<TextRow> rows = {{"phase", "time", "share of step", "flops", "speed"}};
   const bool has_limit = profile.limit_flops_per_s > 0;
-  if (has_limit) rows.front().emplace_back("of the limit");
+  if (has_limit) rows.front().emplace_back("share of limit");
   const auto add = [&](const std::string& name, double seconds, double flops) {
     if (seconds <= 0 && flops <= 0) return;
     TextRow row = {name, latency(seconds), percent(seconds, profile.step_s)};
@@ -263,7 +285,7 @@ std::string phase_table(const FlopsProfile& profile) {
   for (const PassPhase phase : kComputed) all += phase_flops(profile, phase);
   add("step", profile.step_s, all);
   const double hidden = std::max(profile.update_s - profile.update_exposed_s, 0.0);
-  if (hidden > 0) rows.push_back({"update, behind compute", latency(hidden)});
+  if (hidden > 0) rows.push_back({"update, overlapped with compute", latency(hidden)});
   return aligned(rows);
 }
 
@@ -301,7 +323,7 @@ std::string unit_table(const FlopsProfile& profile, UnitRows which) {
 
 std::string format_flops_profile(const FlopsProfile& profile, const FlopsTables& tables) {
   std::string text = "FLOPs profile of step " + std::to_string(profile.step);
-  if (profile.ranks > 1) text += ", of the first of " + std::to_string(profile.ranks) + " ranks";
+  if (profile.ranks > 1) text += ", on the first of " + std::to_string(profile.ranks) + " ranks";
   text += ": " + std::to_string(profile.micro_batches) + " micro-batch" +
           (profile.micro_batches == 1 ? "" : "es") + " of " + std::to_string(profile.micro_batch) +
           " x " + std::to_string(profile.sequence_tokens) + " tokens\n\n";
@@ -310,9 +332,9 @@ std::string format_flops_profile(const FlopsProfile& profile, const FlopsTables&
     text +=
         "\n" + unit_table(profile, tables.module_depth == 1 ? UnitRows::kKinds : UnitRows::kUnits);
   return text +
-         "\nflops: products of a step of one rank, two for a multiplication with an addition, of "
-         "attention those that\nits mask leaves; MACs: of forward and one micro-batch, of "
-         "attention all, as DeepSpeed counts them\n";
+         "\nflops: matrix products of one rank's step, with 2 flops per multiply-add, and without "
+         "masked attention;\nMACs: forward of one micro-batch, including masked attention, as "
+         "DeepSpeed counts them\n";
 }
 
 }  // namespace sluice::engine

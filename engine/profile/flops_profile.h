@@ -7,14 +7,34 @@
 // Threads: pure functions.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "engine/profile/pass_totals.h"
+#include "engine/observe/pass_span.h"
 #include "engine/profile/step_flops.h"
 
 namespace sluice::engine {
+
+// PassTotals: the time of each phase of each unit, added up over steps.
+class PassTotals {
+ public:
+  explicit PassTotals(int units) : units_(static_cast<std::size_t>(units)) {}
+
+  void add_step(std::span<const PassSpan> spans);
+  int steps() const { return steps_; }
+
+  // The mean per step; 0 without steps.
+  double seconds(int unit, PassPhase phase) const;
+  double seconds(PassPhase phase) const;  // over all units
+
+ private:
+  int steps_ = 0;
+  std::vector<std::array<double, kPassPhases>> units_;
+};
 
 struct FlopsProfile {
   // For one rank.

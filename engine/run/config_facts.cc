@@ -1,4 +1,4 @@
-#include "engine/run/config_answers.h"
+#include "engine/run/config_facts.h"
 
 #include "engine/device/gpu.h"
 #include "engine/model/ops/cuda_kernels.h"

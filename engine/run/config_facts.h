@@ -1,4 +1,4 @@
-// Looks up what a configuration leaves to the machine and the data (config::Answers).
+// Looks up what a configuration leaves to the machine and the data (config::ResolverFacts).
 //
 // Threads: one; blocking, for milliseconds.
 // Errors:  samples_per_epoch() has the errors of RunData::check().

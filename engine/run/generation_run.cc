@@ -1,49 +1,15 @@
 #include "engine/run/generation_run.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/from_blob.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/budget/configured_model.h"
 #include "engine/device/host.h"
 #include "engine/families/make_model.h"
-#include "engine/model/torch_types.h"
 #include "engine/run/load_model.h"
-#include "engine/runtime/evaluation_pass.h"
 
 namespace sluice::engine {
-namespace {
-
-// Passes over the tokens that follow those in the cache. Gives the logits of the last one.
-class ExtendingPasses final : public Passes {
- public:
-  ExtendingPasses(const Model& model, KvCache& cache, std::span<const std::int64_t> tokens,
-                  const at::Device& device)
-      : model_(model), cache_(cache) {
-    std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
-    const auto count = static_cast<std::int64_t>(ids.size());
-    flow_ = at::from_blob(ids.data(), {1, count}, at::kLong).to(device).clone();
-  }
-
-  void forward(int unit, const UnitViews& views) override {
-    flow_ = model_.unit(unit).extend(views, flow_, cache_);
-  }
-  void head(int /*unit*/, const UnitViews& views) override {
-    const at::Tensor logits = model_.head().logits(views, flow_, 1);
-    logits_ = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
-  }
-  const at::Tensor& logits() const { return logits_; }
-
- private:
-  const Model& model_;
-  KvCache& cache_;
-  at::Tensor flow_;
-  at::Tensor logits_;
-};
-
-}  // namespace
 
 Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
@@ -52,40 +18,12 @@ Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Confi
   at::set_num_threads(compute_threads(config));
   SLUICE_ASSIGN_OR_RETURN(run->parts_, Resources::create(config, run->plan_, run->model_->layout(),
                                                          {.use = Resources::Use::kForward}));
-  run->cache_ =
-      std::make_unique<KvCache>(run->model_->layout(), generation_context(config),
-                                at::TensorOptions()
-                                    .dtype(scalar_type(offload::compute_type(plan.types.form)))
-                                    .device(compute_device(plan)));
+  run->feed_ = std::make_unique<TokenFeed>(config, run->plan_, *run->model_, *run->parts_);
   return run;
 }
 
 Status GenerationRun::load(CheckpointReader& checkpoint, const Progress& progress) {
   return load_model({*parts_, config_, model_->shape(), progress}, checkpoint);
-}
-
-std::vector<float> GenerationRun::feed(std::span<const std::int64_t> tokens) {
-  const auto capacity = static_cast<std::size_t>(cache_->capacity());
-  if (seen_.size() + tokens.size() <= capacity) {
-    seen_.insert(seen_.end(), tokens.begin(), tokens.end());
-    return pass(tokens);
-  }
-  std::vector<std::int64_t> all = std::move(seen_);
-  const bool slides = !all.empty();
-  all.insert(all.end(), tokens.begin(), tokens.end());
-  const std::size_t kept = slides ? std::max<std::size_t>(capacity / 2, 1) : capacity;
-  seen_.assign(all.end() - static_cast<std::ptrdiff_t>(kept), all.end());
-  cache_->clear();
-  return pass(seen_);
-}
-
-std::vector<float> GenerationRun::pass(std::span<const std::int64_t> tokens) {
-  ExtendingPasses passes(*model_, *cache_, tokens, compute_device(plan_));
-  run_forward(*parts_, passes);
-  cache_->advance(static_cast<std::int64_t>(tokens.size()));
-  const at::Tensor& numbers = passes.logits();
-  const auto* const first = numbers.const_data_ptr<float>();
-  return {first, first + numbers.numel()};
 }
 
 }  // namespace sluice::engine

@@ -20,8 +20,8 @@
 #include "engine/budget/memory_plan.h"
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/config/config.h"
-#include "engine/model/kv_cache.h"
 #include "engine/model/model.h"
+#include "engine/run/token_feed.h"
 #include "engine/runtime/resources.h"
 
 namespace sluice::engine {
@@ -38,10 +38,9 @@ class GenerationRun {
   // See load_model().
   Status load(CheckpointReader& checkpoint, const Progress& progress);
 
-  // Feeds the next tokens: at least one in the first call, then one at a time. Returns the logits
-  // of the token that follows. If there are more tokens than the model sees, only the last ones are
-  // fed.
-  std::vector<float> feed(std::span<const std::int64_t> tokens);
+  // See TokenFeed.
+  std::vector<float> feed(std::span<const std::int64_t> tokens) { return feed_->feed(tokens); }
+  void restart() { feed_->restart(); }
 
   RunDrives& drives() { return parts_->drives(); }
   offload::ParamStats stats() const { return parts_->parameters().stats(); }
@@ -49,14 +48,12 @@ class GenerationRun {
  private:
   GenerationRun(const config::Config& config, const MemoryPlan& plan)
       : config_(config), plan_(plan) {}
-  std::vector<float> pass(std::span<const std::int64_t> tokens);
 
   const config::Config config_;
   const MemoryPlan plan_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Resources> parts_;
-  std::unique_ptr<KvCache> cache_;
-  std::vector<std::int64_t> seen_;  // the tokens in the cache
+  std::unique_ptr<TokenFeed> feed_;
 };
 
 }  // namespace sluice::engine

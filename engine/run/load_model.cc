@@ -59,14 +59,14 @@ Status load_model(const LoadModel& load, CheckpointReader& checkpoint) {
   if (!(stored_model(stored) == stored_model(load.shape)) || stored.family != load.shape.family ||
       stored.numbers != load.shape.numbers) {
     return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint is of a different model than the configuration's: leave out --set "
-                 "model..., or give the configuration of its run");
+                 "the checkpoint and the configuration describe different models: leave out --set "
+                 "model..., or give the configuration of the checkpoint's run");
   }
   SLUICE_ASSIGN_OR_RETURN(const LoraRecipe recipe, stored_recipe(run, load.shape));
   if (!(recipe == load.config.lora.recipe()))
     return Error(ErrorCode::kInvalidArgument,
-                 "the checkpoint's adapters are of another recipe than the configuration's: leave "
-                 "out --set recipe.lora..., or give the configuration of its run");
+                 "the checkpoint and the configuration describe different adapters: leave out "
+                 "--set recipe.lora..., or give the configuration of the checkpoint's run");
   if (BaseParameters* const base = base_of(load); base != nullptr) {
     SLUICE_RETURN_IF_ERROR(load_base(load));
     SLUICE_RETURN_IF_ERROR(check_base(run, base->fingerprint(), load.config.model.init_from));

@@ -81,7 +81,8 @@ Status RunCheckpoints::check_directory() const {
 Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {
   if (options_.keep_last == 0) return {};
   CheckpointFolder folder(queue_, folder_of(options_.directory));
-  SLUICE_ASSIGN_OR_RETURN(saved.removed, folder.prune(options_.keep_last, saved.step));
+  SLUICE_ASSIGN_OR_RETURN(saved.removed,
+                          folder.prune(options_.keep_last, saved.step, options_.keep_best));
   return {};
 }
 
@@ -93,6 +94,7 @@ Status RunCheckpoints::save(const Scores& scores) {
             .begin_ns = begin_ns};
   plan.state.loss = scores.loss;
   plan.state.validation_loss = scores.validation_loss;
+  plan.state.evaluations = scores.evaluations;
   if (image_ == nullptr) {
     SavedCheckpoint saved = write(plan, [this](const auto& take) { return run_.take_state(take); });
     saved.stopped_ns = now_ns() - begin_ns;
@@ -117,13 +119,14 @@ Status RunCheckpoints::prune() {
   if (options_.keep_last == 0) return {};
   CheckpointFolder folder(queue_, folder_of(options_.directory));
   const std::int64_t step = run_.checkpoint_state().position.global_step;
-  SLUICE_ASSIGN_OR_RETURN(const auto going, folder.beyond(options_.keep_last, step));
+  SLUICE_ASSIGN_OR_RETURN(const auto going,
+                          folder.beyond(options_.keep_last, step, options_.keep_best));
   if (going.empty()) return {};
   std::string names;
   for (const CheckpointEntry& entry : going) names += (names.empty() ? "" : ", ") + entry.name;
   log::info("run.keep_last is " + std::to_string(options_.keep_last) + ": removing " + names +
             " from " + folder.path());
-  return folder.prune(options_.keep_last, step).status();
+  return folder.prune(options_.keep_last, step, options_.keep_best).status();
 }
 
 void RunCheckpoints::wait() {

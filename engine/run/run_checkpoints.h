@@ -8,8 +8,9 @@
 //             next save(), and wait(), wait for it.
 //
 // A save removes the oldest complete checkpoints beyond keep_last, counting only those up to its
-// own step. Later checkpoints and unreadable ones stay. A failed save leaves the other checkpoints
-// as they are, and its own files are removed. If the directory is no longer the run's, a save
+// own step. With keep_best the one of them with the lowest validation loss stays. Later checkpoints
+// and unreadable ones stay. A failed save leaves the other checkpoints as they are, and its own
+// files are removed. If the directory is no longer the run's, a save
 // writes nothing.
 //
 // Threads: one; a background save has a thread of its own.
@@ -49,8 +50,9 @@ struct SavedCheckpoint {
 class RunCheckpoints {
  public:
   struct Options {
-    std::string directory;  // the run's
-    int keep_last = 0;      // 0: keep all
+    std::string directory;   // the run's
+    int keep_last = 0;       // 0: keep all
+    bool keep_best = false;  // also the one with the lowest validation loss
     bool background = false;
     // An error if `directory` is no longer the one that the run began in: it was moved, or its
     // drive unmounted, and a save would create another. Called on the thread that saves.
@@ -60,6 +62,7 @@ class RunCheckpoints {
   struct Scores {
     std::optional<double> loss;
     std::optional<double> validation_loss;
+    std::optional<StoredEvaluations> evaluations = {};  // of the whole run, to be stored
   };
 
   // `run` and `queue` must outlive this. With options.background the copy's memory is allocated

@@ -115,7 +115,7 @@ void RunData::read(const data::SampleSource& source, std::uint64_t first, std::i
                         .targets = of_row(targets),
                         .positions = of_row(positions),
                         .begins = {}};
-    must(source.read(first++, row));
+    throw_if_error(source.read(first++, row));
     counted += row.counted;
     for (const std::int64_t begin : row.begins)
       starts.push_back(static_cast<std::int32_t>(number * length + begin));

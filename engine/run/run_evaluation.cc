@@ -1,5 +1,6 @@
 // The validation loss of a TrainingRun, and its memory and traffic.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -18,7 +19,7 @@ namespace sluice::engine {
 double TrainingRun::evaluate() {
   if (!has_validation()) throw TrainError("there is no validation data to evaluate on");
   is_in_step_ = false;
-  must(lead(Order::kEvaluate));
+  throw_if_error(lead(Order::kEvaluate));
   const double loss = evaluate_all();
   is_in_step_ = true;
   return loss;
@@ -53,10 +54,34 @@ LossSum TrainingRun::evaluate_pass(std::uint64_t first, LossSum total) {
       begin, std::min(evaluation_group(), end - begin), compute_device(plan_)));
   sums.resize(plan_.activations.evaluation_micro_batches);  // missing micro-batches add nothing
   std::vector<LossSum> all(sums.size() * static_cast<std::size_t>(ranks().part.world));
-  must(ranks().link->all_gather(std::as_bytes(std::span(sums)),
-                                std::as_writable_bytes(std::span(all))));
+  throw_if_error(ranks().link->all_gather(std::as_bytes(std::span(sums)),
+                                          std::as_writable_bytes(std::span(all))));
   for (const LossSum& of_micro_batch : all) total += of_micro_batch;
   return total;
+}
+
+std::vector<float> TrainingRun::next_logits(std::span<const std::int64_t> tokens, bool begins) {
+  if (feed_ == nullptr)
+    throw TrainError("the run keeps no keys and values: samples.prompts is not set");
+  is_in_step_ = false;
+  throw_if_error(lead(Order::kFeed));
+  std::vector<float> logits = feed_all({tokens.begin(), tokens.end()}, begins);
+  is_in_step_ = true;
+  return logits;
+}
+
+// The first rank's tokens; the others give none.
+std::vector<float> TrainingRun::feed_all(std::vector<std::int64_t> tokens, bool begins) {
+  trainer_->drain();
+  if (!ranks().is_alone()) {
+    std::array<std::uint64_t, 2> told = {tokens.size(), begins ? 1U : 0U};
+    throw_if_error(ranks().link->broadcast(std::as_writable_bytes(std::span(told)), /*root=*/0));
+    tokens.resize(told[0]);
+    begins = told[1] != 0;
+    throw_if_error(ranks().link->broadcast(std::as_writable_bytes(std::span(tokens)), /*root=*/0));
+  }
+  if (begins) feed_->restart();
+  return feed_->feed(tokens);
 }
 
 TrainingRun::Memory TrainingRun::memory() const {
@@ -69,7 +94,7 @@ GpuUse TrainingRun::own_gpu_use() const {
   GpuMonitor* const monitor = parts_->gpu_monitor();
   if (monitor == nullptr) return {};
   if (const std::string problem = monitor->problem(); !problem.empty() && is_first_rank())
-    log::info_once("no NVML", "metrics have no utilisation of the GPU: " + problem);
+    log::info_once("no NVML", "GPU utilisation is not in the metrics: " + problem);
   return monitor->use();
 }
 

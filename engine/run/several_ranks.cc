@@ -26,9 +26,9 @@ Status TrainingRun::lead(Order order) {
 // What each rank announces before the first step. All entries must be equal and without an error.
 nlohmann::json TrainingRun::beginning(const Status& own) const {
   nlohmann::json told = {
-      {"the version of Sluice", SLUICE_VERSION},
+      {"Sluice's version", SLUICE_VERSION},
       {"the training data (data.train)", data_->order()},
-      {"the weights beside which adapters are trained (model.path)",
+      {"the base model's weights (model.path)",
        own.ok() && base() != nullptr ? base()->fingerprint().all() : std::string()}};
   if (!own.ok()) told["error"] = {static_cast<int>(own.error().code()), own.error().message()};
   return told;
@@ -56,8 +56,8 @@ Status TrainingRun::begin_together(const Status& own) {
     });
     if (other != items.end())
       return refused(ErrorCode::kInvalidArgument,
-                     other.key() + " is not the same on " + name +
-                         " as on rank 0: every host needs the same files by the same paths");
+                     other.key() + " differs between " + name +
+                         " and rank 0: all hosts need the same files at the same paths");
   }
   is_in_step_ = true;
   return {};
@@ -75,6 +75,9 @@ Status TrainingRun::follow() {
         break;
       case Order::kEvaluate:
         static_cast<void>(evaluate_all());
+        break;
+      case Order::kFeed:
+        static_cast<void>(feed_all({}, /*begins=*/false));
         break;
       case Order::kTakeState:
         trainer_->drain();

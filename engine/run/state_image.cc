@@ -25,7 +25,7 @@ StateImage::StateImage(const ModelLayout& model, std::uint64_t elements, DType m
   std::uint64_t first = 0;
   for (int unit = 0; unit < model.units(); ++unit) {
     for (const ParameterSpec& parameter : model.layout(unit).parameters) {
-      places_.push_back({.parameter = &parameter, .first = first});
+      parameters_.push_back({.parameter = &parameter, .first = first});
       first_of_[&parameter] = first;
       first += parameter.elements;
     }
@@ -56,14 +56,14 @@ Status StateImage::copy(SavedRun& run) {
 // Visits slices of one tile, so that the files of all fields are written in step.
 Status StateImage::replay(const TakeState& take) const {
   std::vector<float> scratch(offload::kStateFields.size() * offload::kTileElements);
-  for (const Place& place : places_) {
-    const std::uint64_t elements = place.parameter->elements;
+  for (const FlatParameter& it : parameters_) {
+    const std::uint64_t elements = it.parameter->elements;
     for (std::uint64_t first = 0; first < elements; first += offload::kTileElements) {
       const std::uint64_t count = std::min(offload::kTileElements, elements - first);
       const auto state = offload::state_slice_in(scratch, first, count, offload::kTileElements);
       for (std::size_t i = 0; i < state.fields.size(); ++i)
-        to_floats(dtype_of(i), bytes(i, place.first + first, count), state.fields[i]);
-      SLUICE_RETURN_IF_ERROR(take(*place.parameter, state));
+        to_floats(dtype_of(i), bytes(i, it.first + first, count), state.fields[i]);
+      SLUICE_RETURN_IF_ERROR(take(*it.parameter, state));
     }
   }
   return {};

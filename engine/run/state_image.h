@@ -38,7 +38,7 @@ class StateImage {
 
  private:
   // First element in the flat order of all parameters, without gaps.
-  struct Place {
+  struct FlatParameter {
     const ParameterSpec* parameter = nullptr;
     std::uint64_t first = 0;
   };
@@ -52,7 +52,7 @@ class StateImage {
   const std::uint64_t elements_;
   const DType moments_;
   aio::PageMemory memory_;
-  std::vector<Place> places_;
+  std::vector<FlatParameter> parameters_;
   std::unordered_map<const ParameterSpec*, std::uint64_t> first_of_;
 };
 

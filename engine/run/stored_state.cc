@@ -37,15 +37,14 @@ std::string data_difference(const CheckpointState& stored, const CheckpointState
   }
   if (!text.empty()) return text;
   return other_tokens
-             ? "the files of data.train have other tokens than when the checkpoint was written"
-             : "the files of data.train are cut into samples otherwise than when the checkpoint "
-               "was "
-               "written";
+             ? "the tokens in the files of data.train have changed since the checkpoint was written"
+             : "the files of data.train are split into samples differently than when the "
+               "checkpoint was written";
 }
 
-AskedBase asked_base(const std::string& path) {
-  return {.path = path.empty() ? "this run, which are drawn at random" : path,
-          .advice = "give model.path (or model.init_from) the weights that the run began with"};
+ExpectedBase expected_base(const std::string& path) {
+  return {.path = path.empty() ? "this run, which are random" : path,
+          .advice = "set model.path (or model.init_from) to the weights that the run started from"};
 }
 
 std::string lanes_text(const SumsOfRun& sums) {
@@ -56,14 +55,14 @@ std::string lanes_text(const SumsOfRun& sums) {
 void warn_of_other_sums(const SumsOfRun& stored, const SumsOfRun& now) {
   if (!stored.by_use && now.by_use) {
     log::warning(
-        "the checkpoint is of an earlier version, which added up the gradients of the embedding "
-        "and of the head, as they share a parameter, in another order: the run continues, and its "
-        "results may differ from that version's in their last bits");
+        "an earlier version wrote this checkpoint; it added the gradients of the tied embedding "
+        "and head in another order: the run continues, but results may differ from that version's "
+        "in the last bits");
   }
   if (stored.lanes == now.lanes && stored.rounds == now.rounds) return;
-  log::warning("until this checkpoint the run added up gradients in " + lanes_text(stored) +
-               ", and from here on in " + lanes_text(now) +
-               ": results may differ from here in their last bits (run.lanes, run.rounds)");
+  log::warning("up to this checkpoint the run accumulated gradients in " + lanes_text(stored) +
+               ", and now uses " + lanes_text(now) +
+               ": results may differ in the last bits (run.lanes, run.rounds)");
 }
 
 }  // namespace
@@ -88,13 +87,13 @@ void report_moments(DType stored, DType now) {
   if (stored == now) return;
   if (now == DType::kF32) {
     log::info(
-        "the checkpoint has the moments as bf16, and this run keeps them as fp32: they begin with "
-        "the same values (optimizer.params.moments)");
+        "the checkpoint has moments in bf16, and this run keeps them in fp32: they start with the "
+        "same values (optimizer.params.moments)");
     return;
   }
   log::warning(
-      "the checkpoint has the moments as fp32, and this run keeps them as bf16: each is rounded up "
-      "or down at random, as in a step (optimizer.params.moments)");
+      "the checkpoint has moments in fp32, and this run keeps them in bf16: they are rounded "
+      "stochastically, as in a step (optimizer.params.moments)");
 }
 
 StoredPosition stored_position(const TrainState& state) {
@@ -140,7 +139,7 @@ StoredRun stored_run(const config::Config& config, const ModelLayout& model,
 
 Status check_base(const StoredRun& stored, const BaseFingerprint& values, const std::string& path) {
   if (!stored.adapters || stored.adapters->base == values.all()) return {};
-  return other_base(asked_base(path));
+  return other_base(expected_base(path));
 }
 
 Status check_base(aio::IoQueue& queue, const StoredRun& stored, const ModelShape& shape,
@@ -148,7 +147,7 @@ Status check_base(aio::IoQueue& queue, const StoredRun& stored, const ModelShape
   if (path.empty() || !stored.adapters) return {};
   SLUICE_ASSIGN_OR_RETURN(const ModelWeights weights,
                           open_model_weights(queue, path, shape, HeadCheck::kBeginning));
-  return check_base_sample(weights, stored, asked_base(path));
+  return check_base_sample(weights, stored, expected_base(path));
 }
 
 Status check_same_run(const CheckpointState& stored_state, const CheckpointState& state_now) {
@@ -169,7 +168,7 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
       text += (text.empty() ? "" : "; ") + difference;
     return Error(ErrorCode::kInvalidArgument,
                  "this run cannot continue from the checkpoint: " + text +
-                     ". Use the configuration it was written with, or begin again from " +
+                     ". Use the configuration that it was written with, or start a new run from " +
                      (stored.adapters ? "its adapters (sluice export, and recipe.lora.adapter)"
                                       : "its weights (model.init_from)"));
   }
@@ -183,7 +182,7 @@ void warn_of_other_bits(const CheckpointState& stored_state, const CheckpointSta
   if (stored.cpu_threads != now.cpu_threads) {
     log::warning("the checkpoint was written with " + std::to_string(stored.cpu_threads) +
                  " CPU threads, and this run has " + std::to_string(now.cpu_threads) +
-                 ": results may differ in their last bits (run.cpu_threads)");
+                 ": results may differ in the last bits (run.cpu_threads)");
   }
   warn_of_other_sums(stored.sums, now.sums);
 }

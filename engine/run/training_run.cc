@@ -76,6 +76,8 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                        .hash_widths = hash_widths(config, plan)},
       state);
   run->trainer_->measure_phases(config.wall_clock_breakdown);
+  if (!config.samples.prompts.empty())
+    run->feed_ = std::make_unique<TokenFeed>(config, run->plan_, *run->model_, *run->parts_);
   return run;
 }
 
@@ -205,7 +207,7 @@ std::uint64_t TrainingRun::tokens_per_step() const {
 
 StepOutcome TrainingRun::step() {
   is_in_step_ = false;
-  must(lead(Order::kStep));
+  throw_if_error(lead(Order::kStep));
   const StepOutcome outcome = one_step();
   is_in_step_ = true;
   return outcome;
@@ -231,7 +233,7 @@ StepOutcome TrainingRun::one_step() {
   StepOutcome outcome =
       trainer_->step(data_->training_batch(std::move(firsts), compute_device(plan_)));
   trainer_->count_samples(rows * micro_batches * static_cast<std::uint64_t>(ranks().part.world));
-  must(share_figures(outcome));
+  throw_if_error(share_figures(outcome));
   if (!outcome.skipped) trainer_->gather_unit_hashes();
   return outcome;
 }

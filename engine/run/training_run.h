@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@
 #include "engine/config/config.h"
 #include "engine/run/run_data.h"
 #include "engine/run/saved_run.h"
+#include "engine/run/token_feed.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/trainer.h"
 #include "engine/weights/safetensors_header.h"
@@ -68,6 +70,9 @@ class TrainingRun final : public SavedRun {
   StepOutcome step();
   // Evaluates run.eval_batches batches of the validation data, or all of it if that is less.
   double evaluate();
+  // If samples.prompts is set: feeds tokens as TokenFeed does; with `begins` those of another text.
+  // Changes nothing that training uses.
+  std::vector<float> next_logits(std::span<const std::int64_t> tokens, bool begins);
 
   Status take_state(const TakeState& take, offload::Calls calls) override;
   using SavedRun::take_state;
@@ -105,7 +110,7 @@ class TrainingRun final : public SavedRun {
  private:
   TrainingRun(const config::Config& config, const MemoryPlan& plan);
   const RankLink& ranks() const { return parts_->ranks(); }
-  enum class Order : std::uint8_t { kStep, kEvaluate, kTakeState, kSave, kTrace, kEnd };
+  enum class Order : std::uint8_t { kStep, kEvaluate, kFeed, kTakeState, kSave, kTrace, kEnd };
   nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);
   // One rank's traffic, times and memory during a step.
@@ -116,6 +121,7 @@ class TrainingRun final : public SavedRun {
   Result<TraceLog::Others> gather_traces(TraceProcess& own);
   StepOutcome one_step();
   double evaluate_all();
+  std::vector<float> feed_all(std::vector<std::int64_t> tokens, bool begins);
   LossSum evaluate_pass(std::uint64_t first, LossSum total);
   std::uint64_t evaluation_group() const;
   Status set_initial_state(const Progress& progress);
@@ -138,6 +144,7 @@ class TrainingRun final : public SavedRun {
   std::unique_ptr<RunData> data_;
   std::unique_ptr<Resources> parts_;
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<TokenFeed> feed_;  // null: no samples.prompts
 };
 
 }  // namespace sluice::engine

@@ -9,7 +9,7 @@
 #include "engine/device/gpu.h"
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_step.h"
-#include "engine/step/nvme_gradient_sink.h"
+#include "engine/step/gradient_sink.h"
 
 namespace sluice::engine {
 namespace {

@@ -116,7 +116,7 @@ Status Resources::make_training() {
                                                           .link = cuda_ranks_.get(),
                                                           .trace = &trace_}));
   binding_ = std::make_unique<UnitBinding>(
-      UnitBinding::Places{&parameters_->trained(), &parameters_->units(), gradients_.get()},
+      UnitBinding::Parts{&parameters_->trained(), &parameters_->units(), gradients_.get()},
       UnitBinding::Access::kUpdate, model_, &trace_);
   return {};
 }

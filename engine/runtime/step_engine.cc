@@ -55,7 +55,7 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
     case StepOp::kAwaitUpdates:  // StepUpdate has done it
       break;
     case StepOp::kAwaitUpdate:
-      waited_ns_ += must(await_update(unit));
+      waited_ns_ += value_or_throw(await_update(unit));
       break;
     case StepOp::kFetch:
     case StepOp::kFetchAgain:
@@ -72,7 +72,7 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
       prefetch_after(program, position);
       break;
     case StepOp::kFetchSum:  // open_gradient() waits for it
-      must(parts_.gradients().prefetch(unit));
+      throw_if_error(parts_.gradients().prefetch(unit));
       break;
     case StepOp::kKeepSum:
     case StepOp::kSendGradient: {
@@ -88,7 +88,7 @@ void StepEngine::execute(const StepProgram& program, std::size_t position, Passe
       break;
     }
     case StepOp::kReadState:
-      must(parts_.optimizer().prefetch());
+      throw_if_error(parts_.optimizer().prefetch());
       break;
     case StepOp::kNorm:
       passes.end_waves();
@@ -127,12 +127,12 @@ void StepEngine::prefetch_after(const StepProgram& program, std::size_t position
     if (it.op != wanted) continue;
     if (gathers && before_updates) {
       // Ranks must not decide this independently, so all of them wait, for the next update only.
-      waited_ns_ += must(await_update(it.unit));
+      waited_ns_ += value_or_throw(await_update(it.unit));
       left = 1;
     }
     if (before_updates && !is_ready(it.unit)) return;
     if (gathers) note_gather(it.unit);
-    must(units.prefetch(it.unit));
+    throw_if_error(units.prefetch(it.unit));
     --left;
   }
 }
@@ -146,7 +146,7 @@ void StepEngine::prefetch_sums(const StepProgram& program, std::size_t position)
         it.wave == 0 && (it.op == StepOp::kHead || it.op == StepOp::kBackward);
     if (begins_a_sum) return;  // its sum needs a place before any prefetched sum
     if (it.op != StepOp::kFetchSum) continue;
-    must(parts_.gradients().prefetch(it.unit));
+    throw_if_error(parts_.gradients().prefetch(it.unit));
     --left;
   }
 }
@@ -186,31 +186,31 @@ Result<const UnitViews*> StepEngine::acquire(int unit) {
 void StepEngine::prefetch(int unit) {
   UnitParameters& units = parts_.parameters().units();
   if (units.prefetch_gathers()) {
-    must(await_update(unit));  // ranks must not decide this independently
+    throw_if_error(await_update(unit));  // ranks must not decide this independently
     note_gather(unit);
   } else if (!is_ready(unit)) {
     return;
   }
-  must(units.prefetch(unit));
+  throw_if_error(units.prefetch(unit));
 }
 
 void StepEngine::open_gradient(int unit) {
-  must(parts_.gradients().open(unit));
+  throw_if_error(parts_.gradients().open(unit));
   open_unit_ = unit;
 }
 
 void StepEngine::keep_sum(int unit) {
   open_unit_ = -1;
-  must(parts_.gradients().keep(unit));
+  throw_if_error(parts_.gradients().keep(unit));
 }
 
 void StepEngine::send_gradient(int unit) {
   open_unit_ = -1;
-  must(parts_.gradients().finish(unit));
+  throw_if_error(parts_.gradients().finish(unit));
 }
 
 const GradientTotals& StepEngine::sum_gradients() {
-  totals_ = must(parts_.gradients().totals());
+  totals_ = value_or_throw(parts_.gradients().totals());
   return totals_;
 }
 

@@ -34,12 +34,13 @@ void StepUpdate::apply(StepOutcome& outcome) {
   std::vector<int> units(static_cast<std::size_t>(parts_.model().units()));
   std::iota(units.begin(), units.end(), 0);
   parts_.expect_gradients(units);
-  must(parts_.optimizer().step({.groups = scalars_,
-                                .source = &parts_.binding(),
-                                .background = options_.in_background,
-                                .number = state_.applied_step}));  // already counts this one
+  throw_if_error(
+      parts_.optimizer().step({.groups = scalars_,
+                               .source = &parts_.binding(),
+                               .background = options_.in_background,
+                               .number = state_.applied_step}));  // already counts this one
   outcome.times.update_exposed_ns += clock.now_ns() - begin_ns;
-  parts_.parameters().units().changed();
+  parts_.parameters().units().invalidate();
 }
 
 // The part of the step's data that the losses point to: the micro-batches whose loss is not finite,
@@ -49,7 +50,7 @@ std::string StepUpdate::suspects(const Data& data) const {
   const RankLink& ranks = parts_.ranks();
   const offload::SumOrder& order = parts_.plan().sum_order;
   const std::vector<double> own = data.losses();
-  const std::vector<double> means = must(all_of_step(ranks, order, own));
+  const std::vector<double> means = value_or_throw(all_of_step(ranks, order, own));
   std::vector<std::size_t> accused;
   std::size_t largest = 0;
   for (std::size_t m = 0; m < means.size(); ++m) {
@@ -59,7 +60,7 @@ std::string StepUpdate::suspects(const Data& data) const {
   std::string text;
   if (accused.empty()) {
     accused = {largest};
-    text = means.size() > 1 ? "every micro-batch has a finite loss, and the largest has " : "";
+    text = means.size() > 1 ? "every micro-batch has a finite loss; the largest is " : "";
   }
   const std::size_t named = std::min(accused.size(), kMostNamed);
   // This rank's micro-batches, by number in the step.
@@ -78,7 +79,7 @@ std::string StepUpdate::suspects(const Data& data) const {
     if (data.source_of) mine += ", " + data.source_of(found->second);
   }
   const char* separator = "";
-  for (const std::string& of_rank : must(ranks.link->all_gather_text(mine))) {
+  for (const std::string& of_rank : value_or_throw(ranks.link->all_gather_text(mine))) {
     if (of_rank.empty()) continue;
     text += separator + of_rank;
     separator = "; ";

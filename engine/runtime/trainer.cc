@@ -170,7 +170,7 @@ double Trainer::counted_targets(const StepBatch& batch) const {
   std::int64_t targets = 0;
   for (std::size_t m = 0; m < batch.targets.size(); ++m)
     targets += static_cast<std::int64_t>(batch.count(m));
-  must(parts_.ranks().link->sum(std::span(&targets, 1)));
+  throw_if_error(parts_.ranks().link->sum(std::span(&targets, 1)));
   return static_cast<double>(targets);
 }
 
@@ -181,7 +181,7 @@ double Trainer::mean_loss(const StepBatch& batch) const {
   for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
   double sum = 0;
   for (const double of_micro_batch :
-       must(all_of_step(parts_.ranks(), parts_.plan().sum_order, sums)))
+       value_or_throw(all_of_step(parts_.ranks(), parts_.plan().sum_order, sums)))
     sum += of_micro_batch;
   return sum / counted_targets(batch);
 }
@@ -231,17 +231,17 @@ const std::vector<UnitHashes>& Trainer::unit_hashes() {
   UnitBinding& binding = parts_.binding();
   if (!parts_.ranks().is_alone()) return binding.hashes();  // already gathered
   for (int unit = 0; options_.hash_widths && unit < model_.units(); ++unit)
-    must(engine_.await_update(unit));
-  must(binding.hash_device_units(parts_.plan().state.residency));
+    throw_if_error(engine_.await_update(unit));
+  throw_if_error(binding.hash_device_units(parts_.plan().state.residency));
   return binding.hashes();
 }
 
 void Trainer::gather_unit_hashes() {
   if (!options_.hash_widths || parts_.ranks().is_alone()) return;
-  for (int unit = 0; unit < model_.units(); ++unit) must(engine_.await_update(unit));
-  must(parts_.binding().hash_shards(parts_.ranks(), parts_.plan().state.residency));
+  for (int unit = 0; unit < model_.units(); ++unit) value_or_throw(engine_.await_update(unit));
+  throw_if_error(parts_.binding().hash_shards(parts_.ranks(), parts_.plan().state.residency));
 }
 
-void Trainer::drain() { must(parts_.drain()); }
+void Trainer::drain() { throw_if_error(parts_.drain()); }
 
 }  // namespace sluice::engine

@@ -29,9 +29,9 @@ Result<bool> has_documents(const data::TokenCorpus& corpus) {
     if ((file.documents() == nullptr) == (first.documents() == nullptr)) continue;
     const bool of_first = first.documents() != nullptr;
     return Error(ErrorCode::kInvalidArgument,
-                 (of_first ? first : file).path() + " has documents, and " +
+                 (of_first ? first : file).path() + " has document boundaries, but " +
                      (of_first ? file : first).path() +
-                     " is one text: train on files of one kind at a time");
+                     " has none: train on files of one kind at a time");
   }
   return first.documents() != nullptr;
 }
@@ -114,8 +114,8 @@ Status RunSamples::add_corpus(const config::Config& config, std::string_view key
   if (!corpus.ok()) {
     const bool can_do_without = key == kValidation && corpus.error().code() == ErrorCode::kNotFound;
     return std::move(corpus).error().with_context(key).with_suffix(
-        can_do_without ? "; tools/prepare writes no val.bin where there are too few texts, and "
-                         "--set 'data.validation=[]' leaves it out"
+        can_do_without ? "; tools/prepare writes no val.bin if there are too few texts; to train "
+                         "without validation: --set 'data.validation=[]'"
                        : "");
   }
   const auto vocab = static_cast<std::uint64_t>(config.model.vocab);
@@ -125,7 +125,7 @@ Status RunSamples::add_corpus(const config::Config& config, std::string_view key
       return Error(ErrorCode::kInvalidArgument,
                    std::string(key) + ": " + file.path() + " has no header and no " + file.path() +
                        ".json, and tokens of a vocabulary of " + std::to_string(vocab) +
-                       " may be uint16 or uint32: copy its .json there too, or say data.dtype");
+                       " may be uint16 or uint32: copy its .json there too, or set data.dtype");
     if (reads == Reads::kNothing) continue;
     if (!file.note().empty()) log::warning(file.note());
     if (reads == Reads::kTokens) SLUICE_RETURN_IF_ERROR(file.check_vocab(vocab));

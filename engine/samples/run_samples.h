@@ -2,7 +2,7 @@
 //
 // Training samples come in a shuffled order. Validation samples come in order, from data.validation
 // or from the end of data.train (data.validation_fraction). If the files have documents, a sample
-// is a row of them (packed_rows.h); otherwise it is a window of the text. With
+// is a row of them (PackedRows); otherwise it is a window of the text. With
 // data.validation_fraction the last documents of each file are for validation.
 //
 // Memory:  that of TokenDocuments and PackedRows.

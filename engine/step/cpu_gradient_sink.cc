@@ -34,10 +34,10 @@ void add(std::span<float> to, std::span<float> sum) {
 }  // namespace
 
 // Assigns memory to units' sums, as cpu_sink_accumulator_bytes() counts it.
-class CpuGradientSink::Places {
+class CpuGradientSink::SumAllocator {
  public:
-  Places(const ModelLayout& model, const Options& options, std::byte* gradients,
-         std::byte* accumulators)
+  SumAllocator(const ModelLayout& model, const Options& options, std::byte* gradients,
+               std::byte* accumulators)
       : model_(model),
         options_(options),
         gradient_(gradients),
@@ -114,7 +114,7 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
                  ? 0
                  : offload::shard_piece_elements(most_elements(model), options.ranks.part.world)),
       roots_(static_cast<std::size_t>(options.order.roots())) {
-  Places places(model, options_, host_.data(), accumulators_.data());
+  SumAllocator sums(model, options_, host_.data(), accumulators_.data());
   std::uint64_t offset_bytes = 0;
   for (int index = 0; index < model.units(); ++index) {
     const UnitLayout& layout = model.layout(index);
@@ -126,7 +126,7 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
     const std::uint64_t gradient_bytes =
         align_up(unit.shard.elements * offload::element_bytes(options.type), kCpuSinkAlignment);
     offset_bytes += gradient_bytes;
-    unit.sums = places.next(index, gradient_bytes);
+    unit.sums = sums.next(index, gradient_bytes);
     unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
   }
   for (int lender = 0; lender < model.units(); ++lender) {
@@ -204,7 +204,7 @@ Status CpuGradientSink::finish(int index) {
 Result<const float*> CpuGradientSink::reduced(int index) {
   const Unit& unit = at(index);
   if (options_.ranks.is_alone()) {
-    for (const BorrowedSums& borrowed : unit.borrowed_by) borrowed.take_over();
+    for (const BorrowedSums& borrowed : unit.borrowed_by) borrowed.add_to_lender();
     return unit.sums[0].own.data();
   }
   const std::uint64_t gathered =
@@ -216,7 +216,7 @@ Result<const float*> CpuGradientSink::reduced(int index) {
   std::copy(first.begin(), first.end(), shard_.begin());
   const BorrowedSums& borrowed = unit.borrowed_by.front();
   for (int use = 0; use < borrowed.uses(); ++use) {
-    for (const BorrowedSums& of_level : unit.borrowed_by) of_level.lay_out(use);
+    for (const BorrowedSums& of_level : unit.borrowed_by) of_level.copy_to_lender(use);
     SLUICE_ASSIGN_OR_RETURN(const std::span<float> sum, reduction_.reduce(roots_, gathered));
     for (const offload::ElementRange& range : borrowed.ranges(use)) {
       const std::uint64_t begin = std::max(range.first, unit.shard.first_element);

@@ -46,12 +46,12 @@ CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& f
         std::make_unique<SlotStorage>(model.layout(unit), scalar_type(type), at::Device(at::kCPU));
   }
   if (!ranks.is_alone()) {
-    const GatheredPlaces places(model, form);
-    gathered_ = {zeroed(places.lender_bytes()), zeroed(places.other_bytes())};
+    const GatheredBuffers buffers(model, form);
+    gathered_ = {zeroed(buffers.lender_bytes()), zeroed(buffers.other_bytes())};
   }
   if (!form.is_int8) return;
-  const UnpackedPlaces places(model, type);
-  unpacked_ = {zeroed(places.lender_bytes()), zeroed(places.other_bytes())};
+  const UnpackedBuffers buffers(model, type);
+  unpacked_ = {zeroed(buffers.lender_bytes()), zeroed(buffers.other_bytes())};
 }
 
 Status CpuUnitParameters::prefetch(int unit) {
@@ -61,7 +61,7 @@ Status CpuUnitParameters::prefetch(int unit) {
 
 void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
   const offload::Int8Blocks blocks = form_.blocks(model_.layout(unit));
-  std::byte* const to = place_of(unit, unpacked_);
+  std::byte* const to = buffer_of(unit, unpacked_);
   at::parallel_for(0, static_cast<std::int64_t>(blocks.elements / offload::kInt8Block),
                    kBlocksPerTask, [&](std::int64_t first, std::int64_t end) {
                      unpack_blocks(form_.form, blocks, bytes.data(), to,
@@ -73,14 +73,15 @@ void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
   return to;
 }
 
-std::byte* CpuUnitParameters::place_of(int unit, const Places& places) const {
-  return static_cast<std::byte*>((model_.is_held(unit) ? places.lender : places.other).data_ptr());
+std::byte* CpuUnitParameters::buffer_of(int unit, const Buffers& buffers) const {
+  return static_cast<std::byte*>(
+      (model_.stays_acquired(unit) ? buffers.lender : buffers.other).data_ptr());
 }
 
 // Gathers the unit from the hosts of all ranks.
 Result<std::span<std::byte>> CpuUnitParameters::gathered(int unit,
                                                          std::span<const std::byte> shard) {
-  const std::span<std::byte> all(place_of(unit, gathered_),
+  const std::span<std::byte> all(buffer_of(unit, gathered_),
                                  form_.gathered_bytes(model_.layout(unit)));
   const std::uint64_t piece = all.size() / static_cast<std::uint64_t>(ranks_.part.world);
   const std::span<std::byte> mine =

@@ -12,11 +12,12 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "engine/device/cuda_copy_span.h"
+#include "engine/device/cuda_host_copies.h"
 #include "engine/device/gpu.h"
 #include "engine/step/cuda_accumulators.h"
 #include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
-#include "offload/adamw/grad_stats_cuda.h"
+#include "offload/adamw/adamw_cuda.h"
 #include "offload/adamw/sum_nodes.h"
 
 namespace sluice::engine {
@@ -42,14 +43,18 @@ class CudaGradientSink final : public GradientSink {
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
         fetches_(c10::cuda::getStreamFromPool(false)),
+        to_host_(copies_.stream()),
+        from_host_(fetches_.stream()),
         kept_(on_gpu(footprint.kept_bytes())),
+        square_sums_(on_gpu(footprint.square_sum_bytes())),
         sums_(model, options_, footprint),
         reduced_shard_(on_gpu(footprint.reduced_shard_bytes())),
         units_(static_cast<std::size_t>(model.units())),
         roots_(static_cast<std::size_t>(options_.order.roots())) {
     for (Stage& stage : stages_) stage.memory = on_gpu(footprint.stage_bytes());
-    std::byte* on_host = host_.bytes().data();
+    std::byte* on_host = host_.bytes().data() + footprint.square_sum_bytes();
     auto* on_device = static_cast<std::byte*>(kept_.data_ptr());
+    std::uint64_t sums_before = 0;
     if (link_ != nullptr) link_->make_scratch(footprint.exchanged_bytes(), options_.order);
     for (int index = 0; index < model.units(); ++index) {
       const UnitLayout& layout = model.layout(index);
@@ -62,8 +67,9 @@ class CudaGradientSink final : public GradientSink {
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.gradient = host_bytes > 0 ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
-      unit.sums = reinterpret_cast<double*>(on_host + host_bytes);
-      on_host += host_bytes + bytes.square_sums;
+      unit.sums_offset = sums_before;
+      sums_before += bytes.square_sums;
+      on_host += host_bytes;
       on_device += kept_bytes;
       unit.shard = offload::shard_of(layout.elements, options_.ranks);
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
@@ -79,7 +85,7 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_CHECK(!unit.is_open, "open() of a unit that is closed");
     unit.is_open = true;
     const bool goes_on = unit.kept_sums > 0;
-    if (goes_on) fetch(index);
+    if (goes_on) SLUICE_RETURN_IF_ERROR(fetch(index));
     if (!sums_.has_own_place(index)) take_slot(index, goes_on);
     unit.kept_sums = 0;
     return {};
@@ -102,10 +108,9 @@ class CudaGradientSink final : public GradientSink {
                              .bytes = bytes},
                             copies_.stream());
     const std::uint64_t elements = model_.layout(index).elements;
-    for (int level = 0; level < unit.kept_sums; ++level) {
-      must(cudaMemcpyAsync(host_sum(index, level), sums_.sum(index, level),
-                           elements * sizeof(float), cudaMemcpyDeviceToHost, copies_.stream()));
-    }
+    for (int level = 0; level < unit.kept_sums; ++level)
+      SLUICE_RETURN_IF_ERROR(to_host_.out({host_sum(index, level), elements * sizeof(float)},
+                                          sums_.sum(index, level)));
     copied_bytes_ += bytes;
     unit.returned.record(copies_);
     sums_.free(index).record(copies_);
@@ -113,10 +118,7 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  Status prefetch(int index) override {
-    if (at(index).kept_sums > 0) fetch(index);
-    return {};
-  }
+  Status prefetch(int index) override { return at(index).kept_sums > 0 ? fetch(index) : Status(); }
 
   Status finish(int index) override {
     Unit& unit = at(index);
@@ -137,12 +139,16 @@ class CudaGradientSink final : public GradientSink {
       filled_.record(link_->stream());
       filled_.block(copies_);
     }
-    must(cudaStreamSynchronize(copies_.stream()));
+    SLUICE_RETURN_IF_ERROR(
+        to_host_.out(host_.bytes().first(square_sums_.nbytes()), square_sums_.data_ptr()));
+    check_cuda(cudaStreamSynchronize(copies_.stream()));
     for (Unit& unit : units_) {
       const offload::UnitShard& shard = unit.shard;
+      const auto* const sums =
+          reinterpret_cast<const double*>(host_.bytes().data() + unit.sums_offset);
       unit.sum->reset(shard.first_element);
-      unit.sum->append_sums(shard.elements, {unit.sums, offload::sum_node_count(shard.first_element,
-                                                                                shard.elements)});
+      unit.sum->append_sums(shard.elements,
+                            {sums, offload::sum_node_count(shard.first_element, shard.elements)});
     }
     if (link_ != nullptr) {
       std::vector<offload::SquareSum*> sums;
@@ -170,8 +176,8 @@ class CudaGradientSink final : public GradientSink {
   }
   Status read_device(int unit, std::span<std::byte> to) const override {
     SLUICE_CHECK(device_gradient(unit) != nullptr, "a gradient that stays on the GPU");
-    if (link_ != nullptr) must(cudaStreamSynchronize(link_->stream().stream()));
-    must(cudaMemcpy(to.data(), device_gradient(unit), to.size(), cudaMemcpyDeviceToHost));
+    if (link_ != nullptr) check_cuda(cudaStreamSynchronize(link_->stream().stream()));
+    check_cuda(cudaMemcpy(to.data(), device_gradient(unit), to.size(), cudaMemcpyDeviceToHost));
     return {};
   }
   std::uint64_t host_bytes() const override { return pool_->buffer_bytes(); }
@@ -183,7 +189,7 @@ class CudaGradientSink final : public GradientSink {
     at::cuda::CUDAEvent returned;   // the kept sums have reached the host
     std::byte* gradient = nullptr;  // on the host; null: the GPU updates the whole unit
     std::byte* kept = nullptr;      // on the GPU; null: nothing stays there
-    double* sums = nullptr;         // written by the GPU
+    std::uint64_t sums_offset = 0;  // of its square sums, on the GPU and on the host
     offload::UnitShard shard;
     std::unique_ptr<offload::SquareSum> sum;
     bool is_open = false;
@@ -197,7 +203,7 @@ class CudaGradientSink final : public GradientSink {
   // Sends a unit's complete sum. With several ranks, the reduction overlaps the next backward.
   Status send_sum(int index) {
     if (link_ == nullptr) {
-      for (const BorrowedSums& borrowed : sums_.borrowed_by(index)) borrowed.take_over();
+      for (const BorrowedSums& borrowed : sums_.borrowed_by(index)) borrowed.add_to_lender();
       return send_gradient(index, sums_.sum(index, 0));
     }
     filled_.record(c10::cuda::getCurrentCUDAStream());
@@ -219,10 +225,10 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_ASSIGN_OR_RETURN(const float* const first, link_->reduce(roots_, gathered, traced));
     if (borrowed_by.empty()) return first;
     auto* const shard = static_cast<float*>(reduced_shard_.data_ptr());
-    must(cudaMemcpyAsync(shard, first, unit.shard.elements * sizeof(float),
-                         cudaMemcpyDeviceToDevice, compute()));
+    check_cuda(cudaMemcpyAsync(shard, first, unit.shard.elements * sizeof(float),
+                               cudaMemcpyDeviceToDevice, compute()));
     for (int use = 0; use < borrowed_by.front().uses(); ++use) {
-      for (const BorrowedSums& of_root : borrowed_by) of_root.lay_out(use);
+      for (const BorrowedSums& of_root : borrowed_by) of_root.copy_to_lender(use);
       SLUICE_ASSIGN_OR_RETURN(float* const of_use, link_->reduce(roots_, gathered, traced));
       for (const offload::ElementRange& range : borrowed_by.front().ranges(use)) {
         const std::uint64_t begin = std::max(range.first, unit.shard.first_element);
@@ -241,7 +247,7 @@ class CudaGradientSink final : public GradientSink {
     const std::uint64_t elements = unit.shard.elements;
     if (elements == 0) return {};
     if (unit.kept != nullptr) {  // totals() has waited for the previous step's copies
-      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, unit.sums,
+      SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, square_sums(index),
                                      {.first = unit.shard.first_element, .elements = elements}));
       return unit.gradient == nullptr
                  ? Status()
@@ -259,6 +265,11 @@ class CudaGradientSink final : public GradientSink {
       most = stage_elements_;
     }
     return {};
+  }
+
+  double* square_sums(int index) {
+    return reinterpret_cast<double*>(static_cast<std::byte*>(square_sums_.data_ptr()) +
+                                     at(index).sums_offset);
   }
 
   // ---- sums, from wave to wave
@@ -283,10 +294,10 @@ class CudaGradientSink final : public GradientSink {
   }
 
   // Starts to copy kept sums back, unless they are on the GPU or being copied, or no slot is free.
-  void fetch(int index) {
+  Status fetch(int index) {
     Unit& unit = at(index);
-    if (sums_.has_own_place(index) || sums_.in_slot(index)) return;
-    if (!sums_.occupy(index)) return;
+    if (sums_.has_own_place(index) || sums_.in_slot(index)) return {};
+    if (!sums_.occupy(index)) return {};
     sums_.free(index).block(fetches_);
     unit.returned.block(fetches_);
     const std::uint64_t bytes = kept_bytes(index);
@@ -297,12 +308,12 @@ class CudaGradientSink final : public GradientSink {
                              .bytes = bytes},
                             fetches_.stream());
     const std::uint64_t elements = model_.layout(index).elements;
-    for (int level = 0; level < unit.kept_sums; ++level) {
-      must(cudaMemcpyAsync(sums_.sum(index, level), host_sum(index, level),
-                           elements * sizeof(float), cudaMemcpyHostToDevice, fetches_.stream()));
-    }
+    for (int level = 0; level < unit.kept_sums; ++level)
+      SLUICE_RETURN_IF_ERROR(from_host_.in(sums_.sum(index, level),
+                                           {host_sum(index, level), elements * sizeof(float)}));
     fetched_bytes_ += bytes;
     sums_.loaded(index).record(fetches_);
+    return {};
   }
 
   // Sends a piece of a unit's gradient through the next stage.
@@ -311,7 +322,7 @@ class CudaGradientSink final : public GradientSink {
     stage.copied.block(c10::cuda::getCurrentCUDAStream());
     auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
     const std::uint64_t begin = at(index).shard.first_element;
-    double* const sums = at(index).sums + offload::sum_node_count(begin, piece.first);
+    double* const sums = square_sums(index) + offload::sum_node_count(begin, piece.first);
     SLUICE_RETURN_IF_ERROR(
         cast_to(staged, from, sums, {.first = begin + piece.first, .elements = piece.elements}));
     const offload::ElementRange whole[] = {piece};
@@ -334,8 +345,8 @@ class CudaGradientSink final : public GradientSink {
                                     .node_sums = sums},
                                    compute()));
     if (!cast)
-      must(cudaMemcpyAsync(to, from, range.elements * sizeof(float), cudaMemcpyDeviceToDevice,
-                           compute()));
+      check_cuda(cudaMemcpyAsync(to, from, range.elements * sizeof(float), cudaMemcpyDeviceToDevice,
+                                 compute()));
     return {};
   }
 
@@ -355,15 +366,15 @@ class CudaGradientSink final : public GradientSink {
                             copies_.stream());
     for (const offload::ElementRange& range : ranges) {
       const std::uint64_t at_byte = range.first * width;
-      must(cudaMemcpyAsync(at(index).gradient + at_byte, from + (at_byte - before),
-                           range.elements * width, cudaMemcpyDeviceToHost, copies_.stream()));
+      SLUICE_RETURN_IF_ERROR(to_host_.out({at(index).gradient + at_byte, range.elements * width},
+                                          from + (at_byte - before)));
     }
     copied_bytes_ += bytes;
     return {};
   }
 
   static cudaStream_t compute() { return c10::cuda::getCurrentCUDAStream().stream(); }
-  static void must(cudaError_t result) { C10_CUDA_CHECK(result); }
+  static void check_cuda(cudaError_t result) { C10_CUDA_CHECK(result); }
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
 
   const ModelLayout& model_;
@@ -375,7 +386,10 @@ class CudaGradientSink final : public GradientSink {
   aio::PinnedPool::Lease host_;
   c10::cuda::CUDAStream copies_;   // to the host
   c10::cuda::CUDAStream fetches_;  // from the host
-  at::Tensor kept_;                // gradients that stay on the GPU, consecutively
+  CudaHostCopies to_host_;
+  CudaHostCopies from_host_;
+  at::Tensor kept_;         // gradients that stay on the GPU, consecutively
+  at::Tensor square_sums_;  // of all units; copied to the first bytes of host_
   at::cuda::CUDAEvent filled_;
   CudaAccumulators sums_;
   at::Tensor reduced_shard_;  // a lender's shard, while its borrowers' sums are reduced

@@ -11,7 +11,7 @@
 #include "aio/check.h"
 #include "engine/budget/unit_input_plan.h"
 #include "engine/device/cuda_copy_span.h"
-#include "engine/device/gpu.h"
+#include "engine/device/cuda_host_copies.h"
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_step.h"
 #include "engine/step/train_error.h"
@@ -39,6 +39,8 @@ class CudaUnitInputStore final : public UnitInputStore {
         to_host_(c10::cuda::getStreamFromPool(false)),
         from_host_(c10::cuda::getStreamFromPool(false)),
         ends_(c10::cuda::getStreamFromPool(false)),
+        out_(to_host_.stream()),
+        in_(from_host_.stream()),
         slots_(static_cast<std::size_t>(plan_.ring().slots())) {
     if (pool_ != nullptr) host_ = pool_->acquire();
     for (int unit = 0; unit < model.units(); ++unit) {
@@ -84,8 +86,9 @@ class CudaUnitInputStore final : public UnitInputStore {
     for (std::size_t m = 0; m < inputs.size(); ++m) {
       SLUICE_CHECK(inputs[m].nbytes() == plan_.unit_input_bytes() && inputs[m].is_contiguous(),
                    "an input of the model's shape");
-      must(cudaMemcpyAsync(slot.inputs[m].data_ptr(), inputs[m].data_ptr(),
-                           plan_.unit_input_bytes(), cudaMemcpyDeviceToDevice, compute.stream()));
+      check_cuda(cudaMemcpyAsync(slot.inputs[m].data_ptr(), inputs[m].data_ptr(),
+                                 plan_.unit_input_bytes(), cudaMemcpyDeviceToDevice,
+                                 compute.stream()));
     }
     if (plan_.ring().moves(unit)) send(unit, inputs.size(), slot);
     if (unit != last_) return;
@@ -119,8 +122,7 @@ class CudaUnitInputStore final : public UnitInputStore {
     }
     slot.used.block(from_host_);
     const CudaCopySpan span(copy(TraceTrack::kH2d, next, plan_.unit_bytes()), from_host_.stream());
-    must(cudaMemcpyAsync(slot.inputs.front().data_ptr(), host_place(next), plan_.unit_bytes(),
-                         cudaMemcpyHostToDevice, from_host_.stream()));
+    throw_if_error(in_.in(slot.inputs.front().data_ptr(), {host_place(next), plan_.unit_bytes()}));
     slot.arrived.record(from_host_);
     slot.arriving = true;
     from_host_bytes_ += plan_.unit_bytes();
@@ -154,7 +156,7 @@ class CudaUnitInputStore final : public UnitInputStore {
     int piece = 0;
   };
 
-  static void must(cudaError_t result) { C10_CUDA_CHECK(result); }
+  static void check_cuda(cudaError_t result) { C10_CUDA_CHECK(result); }
   Slot& slot_of(int unit) { return slots_[static_cast<std::size_t>(plan_.ring().slot_of(unit))]; }
   int piece_of(const Passing& it) const { return spilled_.piece(it.unit, it.micro_batch); }
 
@@ -170,8 +172,8 @@ class CudaUnitInputStore final : public UnitInputStore {
     }
     slot.filled.block(to_host_);
     const CudaCopySpan span(copy(TraceTrack::kD2h, unit, plan_.unit_bytes()), to_host_.stream());
-    must(cudaMemcpyAsync(host_place(unit), slot.inputs.front().data_ptr(), plan_.unit_bytes(),
-                         cudaMemcpyDeviceToHost, to_host_.stream()));
+    throw_if_error(
+        out_.out({host_place(unit), plan_.unit_bytes()}, slot.inputs.front().data_ptr()));
     slot.left.record(to_host_);
     to_host_bytes_ += plan_.unit_bytes();
   }
@@ -179,11 +181,14 @@ class CudaUnitInputStore final : public UnitInputStore {
   // ---- through the spill's buffers
 
   bool try_send_next() {
-    const auto place = engine::must(spilled_.spill().try_begin(piece_of(leaving_.front())));
+    const auto place =
+        engine::value_or_throw(spilled_.spill().try_begin(piece_of(leaving_.front())));
     if (place) send_to(*place);
     return place.has_value();
   }
-  void send_next() { send_to(engine::must(spilled_.spill().begin(piece_of(leaving_.front())))); }
+  void send_next() {
+    send_to(engine::value_or_throw(spilled_.spill().begin(piece_of(leaving_.front()))));
+  }
 
   void send_to(std::span<std::byte> place) {
     const Passing it = leaving_.front();
@@ -191,8 +196,7 @@ class CudaUnitInputStore final : public UnitInputStore {
     Slot& slot = slot_of(it.unit);
     slot.filled.block(to_host_);
     const CudaCopySpan span(copy(TraceTrack::kD2h, it.unit, place.size()), to_host_.stream());
-    must(cudaMemcpyAsync(place.data(), slot.inputs[it.micro_batch].data_ptr(), place.size(),
-                         cudaMemcpyDeviceToHost, to_host_.stream()));
+    throw_if_error(out_.out(place, slot.inputs[it.micro_batch].data_ptr()));
     slot.left.record(to_host_);
     --slot.leaving;
     to_host_bytes_ += place.size();
@@ -201,13 +205,13 @@ class CudaUnitInputStore final : public UnitInputStore {
 
   void bring_next() {
     const Passing it = arriving_.front();
-    const std::span<const std::byte> bytes = engine::must(spilled_.spill().take(piece_of(it)));
+    const std::span<const std::byte> bytes =
+        engine::value_or_throw(spilled_.spill().take(piece_of(it)));
     arriving_.pop_front();
     Slot& slot = slot_of(it.unit);
     slot.used.block(from_host_);
     const CudaCopySpan span(copy(TraceTrack::kH2d, it.unit, bytes.size()), from_host_.stream());
-    must(cudaMemcpyAsync(slot.inputs[it.micro_batch].data_ptr(), bytes.data(), bytes.size(),
-                         cudaMemcpyHostToDevice, from_host_.stream()));
+    throw_if_error(in_.in(slot.inputs[it.micro_batch].data_ptr(), bytes));
     slot.arrived.record(from_host_);
     slot.arriving = true;
     slot.arriving_from = it.micro_batch + 1 < micro_batches_ ? it.micro_batch + 1 : kAll;
@@ -219,8 +223,8 @@ class CudaUnitInputStore final : public UnitInputStore {
   void tell(cudaHostFn_t what, const c10::cuda::CUDAStream& stream, const Passing& it) {
     copied_.record(stream);
     copied_.block(ends_);
-    must(cudaLaunchHostFunc(ends_.stream(), what,
-                            &ends_of_copies_[static_cast<std::size_t>(piece_of(it))]));
+    check_cuda(cudaLaunchHostFunc(ends_.stream(), what,
+                                  &ends_of_copies_[static_cast<std::size_t>(piece_of(it))]));
   }
   static void write(void* it) noexcept {
     const auto& end = *static_cast<const EndOfCopy*>(it);
@@ -256,6 +260,8 @@ class CudaUnitInputStore final : public UnitInputStore {
   c10::cuda::CUDAStream to_host_;
   c10::cuda::CUDAStream from_host_;
   c10::cuda::CUDAStream ends_;  // host functions after copies through the spill's buffers
+  CudaHostCopies out_;
+  CudaHostCopies in_;
   at::cuda::CUDAEvent copied_;  // the latest such copy
   std::vector<Slot> slots_;
   std::deque<Passing> leaving_;     // in order

@@ -10,9 +10,11 @@
 #include "aio/check.h"
 #include "aio/units.h"
 #include "engine/device/cuda_copy_span.h"
+#include "engine/device/cuda_host_copies.h"
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
+#include "offload/params/int8_blocks.h"
 #include "offload/params/int8_blocks_cuda.h"
 
 namespace sluice::engine {
@@ -38,7 +40,8 @@ class CudaUnitParameters final : public UnitParameters {
         params_(params),
         link_(link),
         trace_(trace),
-        copies_(c10::cuda::getStreamFromPool(true)) {
+        copies_(c10::cuda::getStreamFromPool(true)),
+        from_host_(copies_.stream()) {
     const at::Device device(at::kCUDA, c10::cuda::current_device());
     for (int unit = 0; unit < model.units(); ++unit)
       units_.push_back(
@@ -115,7 +118,7 @@ class CudaUnitParameters final : public UnitParameters {
     const int slots = footprint_.slots(UnitRole::kBlock, options_.block_slots);
     return forward ? it.streamed_rank < slots : it.streamed_rank >= streamed_blocks_ - slots;
   }
-  void changed() override {
+  void invalidate() override {
     for (auto& slot : slots_) {
       const bool updated_here = link_ == nullptr && slot->owner != kNobody &&
                                 !options_.residency.has_host_state(slot->owner);
@@ -299,17 +302,17 @@ class CudaUnitParameters final : public UnitParameters {
                             copies_.stream());
     for (const offload::ElementRange& range : ranges) {
       const auto part = from.subspan(range.first * width(), range.elements * width());
-      const cudaError_t copied =
-          cudaMemcpyAsync(to + range.first * width(), part.data(), part.size(),
-                          cudaMemcpyHostToDevice, copies_.stream());
-      if (copied != cudaSuccess) {
-        return Error(ErrorCode::kInternal, "copying the parameters of " + layout.name +
-                                               " to the GPU failed: " + cudaGetErrorString(copied));
-      }
+      SLUICE_RETURN_IF_ERROR(copy_in(unit, to + range.first * width(), part));
     }
     slot.loaded.record(copies_);
     copied_bytes_ += bytes;
     return {};
+  }
+
+  Status copy_in(int unit, std::byte* to, std::span<const std::byte> from) {
+    Status copied = from_host_.in(to, from);
+    if (copied.ok()) return copied;
+    return std::move(copied).error().with_context("parameters of " + model_.layout(unit).name);
   }
 
   // Whether the slot holds a unit of a base in its 8-bit form.
@@ -323,12 +326,7 @@ class CudaUnitParameters final : public UnitParameters {
                              .name = name.c_str(),
                              .bytes = from.size()},
                             copies_.stream());
-    const cudaError_t copied = cudaMemcpyAsync(shard_of(slot, unit), from.data(), from.size(),
-                                               cudaMemcpyHostToDevice, copies_.stream());
-    if (copied != cudaSuccess) {
-      return Error(ErrorCode::kInternal, "copying the parameters of " + name +
-                                             " to the GPU failed: " + cudaGetErrorString(copied));
-    }
+    SLUICE_RETURN_IF_ERROR(copy_in(unit, shard_of(slot, unit), from));
     slot.loaded.record(copies_);
     copied_bytes_ += from.size();
     return {};
@@ -341,7 +339,7 @@ class CudaUnitParameters final : public UnitParameters {
     const offload::Int8Blocks blocks = options_.base.blocks(layout);
     const c10::cuda::CUDAStream compute = c10::cuda::getCurrentCUDAStream();
     const auto* const packed = static_cast<const std::byte*>(slot.memory);
-    at::Tensor& place = model_.is_held(unit) ? unpacked_lender_ : unpacked_;
+    at::Tensor& place = model_.stays_acquired(unit) ? unpacked_lender_ : unpacked_;
     auto* const out = static_cast<std::byte*>(place.data_ptr());
     SLUICE_RETURN_IF_ERROR(offload::dequantise_int8_cuda(
         {.quantised = reinterpret_cast<const std::int8_t*>(packed),
@@ -404,11 +402,12 @@ class CudaUnitParameters final : public UnitParameters {
   CudaRankLink* const link_;  // null: there is one rank
   TraceLog* const trace_;
   c10::cuda::CUDAStream copies_;
+  CudaHostCopies from_host_;
   at::cuda::CUDAEvent linked_;
   at::Tensor resident_;             // places of resident units, consecutive
   at::Tensor shards_;               // places of shards, consecutive
   std::vector<at::Tensor> shared_;  // one per slot
-  at::Tensor unpacked_lender_;      // UnpackedPlaces of a base in 8 bits; else empty
+  at::Tensor unpacked_lender_;      // UnpackedBuffers of a base in 8 bits; else empty
   at::Tensor unpacked_;
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;

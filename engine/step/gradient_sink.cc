@@ -40,7 +40,7 @@ GradientSink::Target GradientSink::target(int unit, std::int64_t micro_batch) {
 
 void GradientSink::added(int unit, std::int64_t micro_batch) {
   int level = order_.level(micro_batch);
-  for (int folds = order_.folds_behind(micro_batch); folds > 0; --folds) fold(unit, level--);
+  for (int folds = order_.folds_after(micro_batch); folds > 0; --folds) fold(unit, level--);
   added_[static_cast<std::size_t>(unit)] = micro_batch + 1;
 }
 
@@ -80,11 +80,11 @@ void BorrowedSums::add(const ModelLayout& model, int lender, const UnitViews& ow
   uses_of_.push_back(std::move(use));
 }
 
-void BorrowedSums::take_over() const {
+void BorrowedSums::add_to_lender() const {
   for (const Use& use : uses_) use.gradient.add_(use.sum);
 }
 
-void BorrowedSums::lay_out(int use) const {
+void BorrowedSums::copy_to_lender(int use) const {
   for (const std::size_t index : uses_of_[static_cast<std::size_t>(use)].uses)
     uses_[index].gradient.copy_(uses_[index].sum);
 }

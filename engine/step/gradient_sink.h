@@ -4,7 +4,7 @@
 // computes. In one pass, finish() casts the sum to the 16-bit gradient type, into host memory that
 // belongs to the unit, and sums the squares of the cast values. In fp32 mode there is no cast. The
 // gradient stays in that memory until the unit's update has consumed it, so no gradient touches the
-// disk, unless the plan puts it there (nvme_gradient_sink.h). The gradient of state that the GPU
+// disk, unless the plan puts it there (NvmeGradientSink). The gradient of state that the GPU
 // updates stays on the GPU.
 //
 // Additions follow offload::SumOrder: it says how many sums a unit has at a time, and each
@@ -153,11 +153,11 @@ class BorrowedSums {
   static BorrowedSums of(const ModelLayout& model, int lender, const UnitViews& own,
                          const std::function<UnitViews(int borrower)>& sums_of);
   // Adds the sums to the lender's gradient.
-  void take_over() const;
+  void add_to_lender() const;
   int uses() const { return static_cast<int>(uses_of_.size()); }  // borrowers
   // Copies one borrower's sums into the memory of the lender's gradient.
-  void lay_out(int use) const;
-  // The lender's elements that lay_out() fills.
+  void copy_to_lender(int use) const;
+  // The lender's elements that copy_to_lender() fills.
   const std::vector<offload::ElementRange>& ranges(int use) const {
     return uses_of_[static_cast<std::size_t>(use)].ranges;
   }
@@ -223,7 +223,7 @@ class CpuGradientSink final : public GradientSink {
     bool is_open = false;
     bool finished = false;
   };
-  class Places;
+  class SumAllocator;
 
   Result<const float*> reduced(int unit);
   const UnitViews& sums(int unit, int level) override;
@@ -245,6 +245,78 @@ class CpuGradientSink final : public GradientSink {
   RankReduction reduction_;
   std::vector<float> shard_;         // the unit's reduced shard, while borrowed sums are reduced
   std::vector<const float*> roots_;  // of the unit being reduced
+};
+
+// NvmeGradientSink: keeps gradients on NVMe from backward to update, for a run without a GPU whose
+// gradients exceed its RAM (engine/budget/gradient_plan.h decides). An open unit's sums are in a
+// buffer of a ParamOffloader and are written when it is closed. A step's first micro-batch replaces
+// the old sums without reading them. The update gets the gradient by lease().
+//
+// The values and the order of additions are CpuGradientSink's: the results have the same bits.
+//
+// Memory:  planned_cpu_sink_bytes_with_nvme(), in addition to the offloader's buffers.
+// Threads: the training thread; lease() from any thread.
+// Errors:  those of the offloader, which name the unit and the file.
+class NvmeGradientSink final : public GradientSink {
+ public:
+  struct Options {
+    offload::GradType type = offload::GradType::kBf16;
+    offload::Isa isa = offload::Isa::kScalar;
+    offload::SumOrder order;  // must keep one sum of a unit at a time
+  };
+  // `places`: made from MemoryPlan::gradients. All must outlive it; finish() needs the executor to
+  // itself.
+  static Result<std::unique_ptr<NvmeGradientSink>> create(const ModelLayout& model,
+                                                          aio::Executor& executor,
+                                                          offload::ParamOffloader& places,
+                                                          const Options& options);
+
+  Status open(int unit) override;
+  Status keep(int unit) override;
+  Status prefetch(int unit) override;
+  Status finish(int unit) override;
+  bool forget() override;  // without IO, so it also works after the drive has failed
+  Result<GradientTotals> totals() override;
+  const void* host_gradient(int /*unit*/) const override { return nullptr; }
+  Result<offload::ParamOffloader::Lease> lease(int unit) override;
+  std::uint64_t host_bytes() const override {
+    return borrowed_.size_bytes() + sixteen_bit_.size_bytes();
+  }
+
+ private:
+  struct Unit {
+    bool has_sums = false;  // sums of the current step are on NVMe
+    bool is_complete = false;
+    std::span<float> borrowed;  // sums for the parameters it borrows
+    std::vector<offload::ElementRange> zeroed;
+    std::unique_ptr<offload::SquareSum> sum;
+  };
+  // The open unit.
+  struct Open {
+    int unit = 0;
+    offload::ParamOffloader::Lease lease;  // empty if the unit has no elements
+    UnitViews own;
+    UnitViews gradients;  // gradient_views()
+  };
+
+  NvmeGradientSink(const ModelLayout& model, aio::Executor& executor,
+                   offload::ParamOffloader& places, const Options& options,
+                   aio::PageMemory borrowed, aio::PageMemory sixteen_bit);
+
+  const UnitViews& sums(int unit, int level) override;
+  void zero(int unit, int level) override;
+  void fold(int unit, int level) override;
+  void take_over_borrowed();
+  Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
+
+  const ModelLayout& model_;
+  aio::Executor& executor_;
+  offload::ParamOffloader& places_;
+  const Options options_;
+  aio::PageMemory borrowed_;
+  aio::PageMemory sixteen_bit_;
+  std::vector<Unit> units_;
+  std::optional<Open> open_;
 };
 
 }  // namespace sluice::engine

@@ -19,11 +19,11 @@ Error out_of_range(const char* key, const char* what) {
 bool is_positive(double value) { return std::isfinite(value) && value > 0; }
 
 Error at_the_floor(const LossScaleState& state) {
-  return Error(ErrorCode::kInvalidArgument,
-               "the gradients are not finite at a loss scale of " + significant(state.scale) +
-                   ", which fp16.min_loss_scale does not allow to become smaller: the model "
-                   "diverges, or its numbers do not fit fp16. Lower the learning rate, look at the "
-                   "data, or train in bf16");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "the gradients are not finite at a loss scale of " + significant(state.scale) +
+          ", the smallest that fp16.min_loss_scale allows: the model diverges, or its numbers "
+          "overflow fp16. Lower the learning rate, check the data, or train in bf16");
 }
 
 }  // namespace
@@ -47,12 +47,12 @@ Result<LossScaleState> initial_loss_scale(const LossScaleRules& rules) {
 
 Status check_loss_scale(const LossScaleRules& rules, const LossScaleState& state) {
   const auto wrong = [](const std::string& what) {
-    return Error(ErrorCode::kCorrupt, "the stored loss scale cannot be continued: " + what);
+    return Error(ErrorCode::kCorrupt, "the stored loss scale cannot be used: " + what);
   };
   if (!is_positive(state.scale)) return wrong("it is " + significant(state.scale));
   if (!rules.dynamic()) {
     if (state.scale == rules.static_scale) return {};
-    return wrong("it is " + significant(state.scale) + ", and fp16.loss_scale is " +
+    return wrong("it is " + significant(state.scale) + ", but fp16.loss_scale is " +
                  significant(rules.static_scale));
   }
   if (state.steps < 0 || state.last_overflow_step < -1 || state.last_overflow_step >= state.steps) {

@@ -1,5 +1,3 @@
-#include "engine/step/nvme_gradient_sink.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/budget/gpu_plan.h"
 #include "engine/model/zeroed_ranges.h"
+#include "engine/step/gradient_sink.h"
 #include "offload/adamw/grad_stats.h"
 
 namespace sluice::engine {
@@ -110,7 +109,7 @@ void NvmeGradientSink::take_over_borrowed() {
   const auto sums_of = [&](int borrower) {
     return fp32_views(model_.borrowed_sums(borrower), at(borrower).borrowed.data());
   };
-  BorrowedSums::of(model_, open_->unit, open_->own, sums_of).take_over();
+  BorrowedSums::of(model_, open_->unit, open_->own, sums_of).add_to_lender();
 }
 
 Status NvmeGradientSink::finish(int index) {

@@ -48,7 +48,7 @@ class SpillingUnitInputStore final : public UnitInputStore {
   at::Tensor take(int unit, std::size_t micro_batch) override {
     if (!spilled_.has(unit)) return others_.take(unit, micro_batch);
     const int piece = spilled_.piece(unit, micro_batch);
-    const std::span<const std::byte> bytes = must(spilled_.spill().take(piece));
+    const std::span<const std::byte> bytes = value_or_throw(spilled_.spill().take(piece));
     at::Tensor input = at::empty(shape_, like_);
     std::memcpy(input.data_ptr(), bytes.data(), bytes.size());
     spilled_.spill().release(piece);
@@ -59,7 +59,7 @@ class SpillingUnitInputStore final : public UnitInputStore {
 
  private:
   void send(int piece, const at::Tensor& input) {
-    const std::span<std::byte> place = must(spilled_.spill().begin(piece));
+    const std::span<std::byte> place = value_or_throw(spilled_.spill().begin(piece));
     SLUICE_CHECK(input.nbytes() == place.size() && input.is_contiguous(),
                  "an input of the model's shape");
     std::memcpy(place.data(), input.data_ptr(), place.size());

@@ -1,5 +1,5 @@
 // StepBatch: the tokens of one step or evaluation. Each micro-batch has int64 tensors [B, T] on the
-// device that computes. Targets are the inputs shifted by one, or kIgnoredTarget (cross_entropy.h)
+// device that computes. Targets are the inputs shifted by one, or kIgnoredTarget (cuda_kernels.h)
 // where nothing is to be learned. A step's loss is the mean over all other targets, however they
 // are divided among micro-batches. The source of the batch must outlive it.
 #pragma once

@@ -19,11 +19,15 @@ class NonFiniteGradient : public TrainError {
   using TrainError::TrainError;
 };
 
-inline void must(const Status& status) {
+inline void throw_if_error(const Status& status) {
   if (!status.ok()) throw TrainError(status.error().message());
 }
 template <typename T>
-T must(Result<T> result) {
+void throw_if_error(const Result<T>& result) {
+  if (!result.ok()) throw TrainError(result.error().message());
+}
+template <typename T>
+T value_or_throw(Result<T> result) {
   if (!result.ok()) throw TrainError(result.error().message());
   return std::move(result).value();
 }

@@ -63,10 +63,10 @@ Status UnitBinding::hash_shards(const RankLink& ranks, const offload::UnitReside
 Result<std::vector<std::byte>> UnitBinding::shard_gradient(int unit, std::uint64_t elements) {
   std::vector<std::byte> bytes(elements * widths_.grad_bytes);
   if (bytes.empty()) return bytes;
-  if (places_.gradients->device_gradient(unit) != nullptr)
-    SLUICE_RETURN_IF_ERROR(places_.gradients->read_device(unit, bytes));
+  if (parts_.gradients->device_gradient(unit) != nullptr)
+    SLUICE_RETURN_IF_ERROR(parts_.gradients->read_device(unit, bytes));
   else
-    std::memcpy(bytes.data(), places_.gradients->host_gradient(unit), bytes.size());
+    std::memcpy(bytes.data(), parts_.gradients->host_gradient(unit), bytes.size());
   return bytes;
 }
 
@@ -76,9 +76,9 @@ Result<std::vector<std::byte>> UnitBinding::shard_parameters(
   std::vector<std::byte> bytes(elements * width);
   if (bytes.empty()) return bytes;
   const bool on_device = residency.has_gpu_state(unit);
-  if (on_device) SLUICE_RETURN_IF_ERROR(places_.device->read_shard(unit, bytes));
-  if (!places_.params->on_host(unit)) return bytes;
-  SLUICE_ASSIGN_OR_RETURN(const auto lease, places_.params->acquire(unit, Access::kRead));
+  if (on_device) SLUICE_RETURN_IF_ERROR(parts_.device->read_shard(unit, bytes));
+  if (!parts_.params->on_host(unit)) return bytes;
+  SLUICE_ASSIGN_OR_RETURN(const auto lease, parts_.params->acquire(unit, Access::kRead));
   const offload::ElementRange whole[] = {{.first = 0, .elements = elements}};
   for (const offload::ElementRange& range :
        on_device ? residency.on_host(unit) : std::span(whole)) {

@@ -32,16 +32,16 @@ class UnitBinding final : public offload::UnitSource {
   };
 
   // All must outlive it.
-  struct Places {
+  struct Parts {
     offload::ParamOffloader* params = nullptr;
     const UnitParameters* device = nullptr;
     GradientSink* gradients = nullptr;  // only for kUpdate
   };
   // `access`: what the optimizer does with the parameters. A step updates them, restore() writes
   // them, snapshot() reads them.
-  UnitBinding(const Places& places, Access access, const ModelLayout& model,
+  UnitBinding(const Parts& parts, Access access, const ModelLayout& model,
               TraceLog* trace = nullptr)
-      : places_(places),
+      : parts_(parts),
         access_(access),
         model_(model),
         trace_(trace),
@@ -52,17 +52,17 @@ class UnitBinding final : public offload::UnitSource {
     begin_ns_ = clock_.now_ns();
     if (unit == 0) step_begin_ns_ = begin_ns_;
     offload::UnitArrays arrays;
-    if (model_.layout(unit).elements > 0 && places_.params->on_host(unit)) {
+    if (model_.layout(unit).elements > 0 && parts_.params->on_host(unit)) {
       auto& lease = leases_[static_cast<std::size_t>(unit)];
-      SLUICE_ASSIGN_OR_RETURN(lease, places_.params->acquire(unit, access_));
+      SLUICE_ASSIGN_OR_RETURN(lease, parts_.params->acquire(unit, access_));
       arrays.param = lease.bytes().data();
     }
-    arrays.gpu_param = places_.device->shard_place(unit);
-    if (places_.gradients != nullptr) {
+    arrays.gpu_param = parts_.device->shard_place(unit);
+    if (parts_.gradients != nullptr) {
       auto& gradient = gradient_leases_[static_cast<std::size_t>(unit)];
-      SLUICE_ASSIGN_OR_RETURN(gradient, places_.gradients->lease(unit));
-      arrays.grad = gradient ? gradient.bytes().data() : places_.gradients->host_gradient(unit);
-      arrays.gpu_grad = places_.gradients->device_gradient(unit);
+      SLUICE_ASSIGN_OR_RETURN(gradient, parts_.gradients->lease(unit));
+      arrays.grad = gradient ? gradient.bytes().data() : parts_.gradients->host_gradient(unit);
+      arrays.gpu_grad = parts_.gradients->device_gradient(unit);
     }
     arrays_ = arrays;
     return arrays;
@@ -121,7 +121,7 @@ class UnitBinding final : public offload::UnitSource {
     hashes.gradient = swap::plain_hash(bytes(arrays_.grad, widths_.grad_bytes));
   }
 
-  const Places places_;
+  const Parts parts_;
   const Access access_;
   const ModelLayout& model_;
   TraceLog* const trace_;

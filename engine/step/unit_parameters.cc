@@ -8,7 +8,7 @@
 namespace sluice::engine {
 
 void FetchedUnits::acquire(int unit) {
-  fetched_.push_back({.unit = unit, .views = must(parameters_.acquire(unit))});
+  fetched_.push_back({.unit = unit, .views = value_or_throw(parameters_.acquire(unit))});
 }
 
 const UnitViews& FetchedUnits::of(int unit) const {

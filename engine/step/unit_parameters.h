@@ -60,7 +60,7 @@ class UnitParameters {
   // parameters need it here, because they have a separate ParamOffloader.
   virtual void expect_base(std::span<const int> /*order*/) {}
   // Must be called after a step is applied: all units' parameters have changed.
-  virtual void changed() {}
+  virtual void invalidate() {}
   virtual std::uint64_t copied_bytes() const { return 0; }
 };
 
@@ -100,7 +100,7 @@ void expect_on_host(offload::ParamOffloader& params, std::span<const int> order)
 // With several ranks each has shards, which acquire() gathers: it is then collective, in the same
 // order on all ranks.
 //
-// Memory:  UnpackedPlaces for a base in 8 bits, GatheredPlaces with several ranks; else none.
+// Memory:  UnpackedBuffers for a base in 8 bits, GatheredBuffers with several ranks; else none.
 class CpuUnitParameters final : public UnitParameters {
  public:
   // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks equal those of
@@ -119,12 +119,12 @@ class CpuUnitParameters final : public UnitParameters {
     offload::ParamOffloader::Lease lease;
   };
 
-  struct Places {
+  struct Buffers {
     at::Tensor lender;
     at::Tensor other;
   };
 
-  std::byte* place_of(int unit, const Places& places) const;
+  std::byte* buffer_of(int unit, const Buffers& buffers) const;
   Result<std::span<std::byte>> gathered(int unit, std::span<const std::byte> shard);
   void* made_of(int unit, std::span<const std::byte> bytes);
 
@@ -133,8 +133,8 @@ class CpuUnitParameters final : public UnitParameters {
   offload::ParamOffloader& params_;
   const RankLink ranks_;
   std::vector<Slot> slots_;  // by unit
-  Places gathered_;          // gathered shards: GatheredPlaces
-  Places unpacked_;          // a base in 8 bits, dequantized: UnpackedPlaces
+  Buffers gathered_;         // gathered shards: GatheredBuffers
+  Buffers unpacked_;         // a base in 8 bits, dequantized: UnpackedBuffers
 };
 
 }  // namespace sluice::engine

@@ -17,24 +17,21 @@ std::string skip_or_stop(const UpdateRules& rules, const std::string& what, Trai
   if (rules.non_finite_step == config::NonFiniteStep::kStop) {
     throw NonFiniteGradient(
         what +
-        ". It has changed no weight. Resuming alone reaches the same step and stops again: "
-        "add --set run.non_finite_step=skip to leave its batch out, or continue with a lower "
-        "learning rate" +
+        ". No weight was changed. A plain resume reaches the same step and stops again: add --set "
+        "run.non_finite_step=skip to skip it, or continue with a lower learning rate" +
         scale + " or with gradient_clipping");
   }
   if (state.skipped_in_a_row >= rules.max_skipped_steps) {
     throw NonFiniteGradient(
         what + ". The " + limit +
-        " steps before it were skipped for the same reason, and "
-        "run.max_skipped_steps allows no more: with this many in a row it is rarely the data. "
-        "Resuming alone reaches the same step and stops again: continue from an older "
-        "checkpoint, with a lower learning rate" +
+        " steps before it were skipped for the same reason, and run.max_skipped_steps allows no "
+        "more: with so many in a row the cause is rarely the data. A plain resume reaches the same "
+        "step and stops again: continue from an older checkpoint, with a lower learning rate" +
         scale + " or with gradient_clipping");
   }
   ++state.skipped_in_a_row;
-  return what + ". The step is skipped, and its batch left out (" +
-         std::to_string(state.skipped_in_a_row) + " in a row, at most " + limit +
-         ": run.max_skipped_steps)";
+  return what + ". The step is skipped (" + std::to_string(state.skipped_in_a_row) +
+         " in a row, at most " + limit + ": run.max_skipped_steps)";
 }
 
 }  // namespace
@@ -73,7 +70,7 @@ Result<TrainState> continued_state(const UpdateRules& rules, TrainState stored) 
   SLUICE_ASSIGN_OR_RETURN(stored.loss_scale,
                           continued_loss_scale(*rules.loss_scale, stored.loss_scale));
   if (stored.loss_scale.scale != was)
-    log::warning("the loss scale was " + significant(was) + " and is " +
+    log::warning("the loss scale was " + significant(was) + " and is now " +
                  significant(stored.loss_scale.scale) + " (fp16.loss_scale)");
   return stored;
 }
@@ -87,7 +84,7 @@ void make_scalars(const UpdateRules& rules, const TrainState& state, double grad
   const config::Betas betas = config::betas(rules.schedule, state.applied_step);
   scalars.clear();
   for (const config::ParameterSetting& setting : rules.settings) {
-    scalars.push_back(must(
+    scalars.push_back(value_or_throw(
         offload::make_adamw_scalars({.learning_rate = config::learning_rate(
                                          rules.schedule, state.applied_step, setting.learning_rate),
                                      .beta1 = betas[0],
@@ -105,7 +102,8 @@ void make_scalars(const UpdateRules& rules, const TrainState& state, double grad
 }
 
 void count_applied(const UpdateRules& rules, TrainState& state) {
-  if (rules.loss_scale) must(update_loss_scale(*rules.loss_scale, false, state.loss_scale));
+  if (rules.loss_scale)
+    throw_if_error(update_loss_scale(*rules.loss_scale, false, state.loss_scale));
   ++state.global_step;
   ++state.applied_step;
   state.skipped_in_a_row = 0;

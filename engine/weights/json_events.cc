@@ -11,7 +11,7 @@ Status JsonEvents::read(std::string_view text) {
 
 bool JsonEvents::parse_error(std::size_t position, const std::string& /*token*/,
                              const nlohmann::json::exception& /*error*/) {
-  return fail("it is not JSON from byte " + std::to_string(position) + " on");
+  return fail("it is not JSON after byte " + std::to_string(position) + " on");
 }
 
 bool JsonEvents::fail(std::string what) {

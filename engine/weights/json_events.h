@@ -17,24 +17,26 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   // Reads the whole text; kCorrupt says what is wrong.
   Status read(std::string_view text);
 
-  bool null() override { return fail("null where it cannot be"); }
-  bool boolean(bool /*value*/) override { return fail("true or false where it cannot be"); }
+  bool null() override { return fail("null where it is not allowed"); }
+  bool boolean(bool /*value*/) override { return fail("true or false where it is not allowed"); }
   bool number_integer(number_integer_t /*value*/) override {
-    return fail("a negative number where it cannot be");
+    return fail("a negative number where it is not allowed");
   }
   bool number_unsigned(number_unsigned_t /*value*/) override {
-    return fail("a number where it cannot be");
+    return fail("a number where it is not allowed");
   }
   bool number_float(number_float_t /*value*/, const string_t& /*text*/) override {
     return fail("a number that is not whole, or too large");
   }
-  bool string(string_t& /*value*/) override { return fail("a string where it cannot be"); }
+  bool string(string_t& /*value*/) override { return fail("a string where it is not allowed"); }
   bool binary(binary_t& /*value*/) override { return fail("binary data"); }
   bool start_object(std::size_t /*elements*/) override {
-    return fail("an object where it cannot be");
+    return fail("an object where it is not allowed");
   }
-  bool start_array(std::size_t /*elements*/) override { return fail("a list where it cannot be"); }
-  bool key(string_t& /*value*/) override { return fail("a key where it cannot be"); }
+  bool start_array(std::size_t /*elements*/) override {
+    return fail("a list where it is not allowed");
+  }
+  bool key(string_t& /*value*/) override { return fail("a key where it is not allowed"); }
   bool end_object() override { return true; }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string& token,

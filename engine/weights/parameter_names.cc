@@ -13,8 +13,8 @@ Error mismatch(const std::string& what) { return Error(ErrorCode::kInvalidArgume
 Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
   if (found.shape == wanted.shape) return {};
   return mismatch("tensor " + in_quotes(found.name) + " has shape " + shape_text(found.shape) +
-                  ", and the model wants " + shape_text(wanted.shape) +
-                  ": the file is of another size than the configuration's model");
+                  ", but the model needs " + shape_text(wanted.shape) +
+                  ": the file belongs to a model of another size than the configuration's");
 }
 
 // Blocks that were compiled separately have the wrapper in the middle of their names.
@@ -23,9 +23,8 @@ std::string hint_at_wrappers(std::span<const TensorInfo> in_file) {
   for (const TensorInfo& tensor : in_file)
     if (tensor.name.find(kWrapper) != std::string::npos)
       return ": it has " + in_quotes(tensor.name) +
-             ", as a module that torch.compile made names it: take \"_orig_mod.\" out of the "
-             "names, "
-             "or save the module that was compiled";
+             ", the name in a module that torch.compile made: remove \"_orig_mod.\" from the "
+             "names, or save the original module";
   return {};
 }
 
@@ -60,7 +59,7 @@ Result<std::vector<std::string>> match_parameters(const ParameterNames& rules,
     const auto [entry, is_new] = found.emplace(rules.ours(tensor.name), &tensor);
     if (!is_new)
       return mismatch("the file has " + in_quotes(entry->second->name) + " and " +
-                      in_quotes(tensor.name) + ", which are one parameter");
+                      in_quotes(tensor.name) + ", which are the same parameter");
   }
   std::vector<std::string> names;
   for (const TensorSpec& parameter : wanted) {
@@ -85,7 +84,7 @@ Result<std::vector<std::string>> match_parameters(const ParameterNames& rules,
     const std::string_view name = rules.ours(tensor.name);
     if (found.contains(name) && !(rules.is_buffer != nullptr && rules.is_buffer(name)))
       return mismatch("the file has a tensor " + in_quotes(tensor.name) +
-                      ", which the configuration's model has not");
+                      ", which the configuration's model does not have");
   }
   return names;
 }

@@ -2,7 +2,7 @@
 //
 // Our parameter names are those of transformers' base model. Files may prefix every name with the
 // base model's name. They may also contain buffers, such as a causal mask, and a tied head, which
-// must be a copy of the token embedding (tied_head.h).
+// must be a copy of the token embedding (engine/exchange/model_weights.h).
 #pragma once
 
 #include <span>

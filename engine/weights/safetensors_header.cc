@@ -36,7 +36,7 @@ class HeaderEvents final : public JsonEvents {
 
   bool start_object(std::size_t /*elements*/) override {
     if (place_ == Place::kStart) return go(Place::kRoot);
-    if (place_ != Place::kRoot) return fail("an object where it cannot be");
+    if (place_ != Place::kRoot) return fail("an object where it is not allowed");
     return go(is_metadata_ ? Place::kMetadata : Place::kTensor);
   }
 
@@ -99,12 +99,13 @@ class HeaderEvents final : public JsonEvents {
   bool wrong_value() {
     if (place_ == Place::kTensor || place_ == Place::kNumbers)
       return fail(where() + "has a " + key_ + " of the wrong kind");
-    return fail("something else than an object of tensors");
+    return fail("something other than an object of tensors");
   }
 
   bool name(const std::string& value) {
     is_metadata_ = value == kMetadataKey;
-    if (is_metadata_) return !std::exchange(seen_metadata_, true) || fail("it has two metadata");
+    if (is_metadata_)
+      return !std::exchange(seen_metadata_, true) || fail("it has two sections of metadata");
     if (header_.tensors.size() == kMaxTensorsOfFile)
       return fail("it has more than " + std::to_string(kMaxTensorsOfFile) + " tensors");
     tensor_ = {};
@@ -133,7 +134,7 @@ class HeaderEvents final : public JsonEvents {
     if (!has_dtype_ || !has_shape_ || !has_offsets_)
       return fail(where() + "lacks its dtype, shape or data_offsets");
     if (offsets_.size() != 2 || offsets_[0] > offsets_[1])
-      return fail(where() + "has data_offsets that are not a begin and an end");
+      return fail(where() + "has data_offsets that are not a start and an end");
     const auto bytes = size_of(tensor_, tensor_.elements);
     if (!bytes || *bytes != offsets_[1] - offsets_[0])
       return fail(where() + "has " + std::to_string(offsets_[1] - offsets_[0]) + " bytes, but " +
@@ -162,7 +163,7 @@ Status check_places(const std::vector<TensorInfo>& tensors, std::uint64_t data_b
   std::uint64_t end = 0;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin_bytes < end)
-      return corrupt("tensor " + in_quotes(tensor.name) + " overlaps the one before it");
+      return corrupt("tensor " + in_quotes(tensor.name) + " overlaps the previous one");
     if (tensor.begin_bytes > end)
       return corrupt("there is a gap of " + std::to_string(tensor.begin_bytes - end) +
                      " bytes before tensor " + in_quotes(tensor.name));
@@ -170,10 +171,10 @@ Status check_places(const std::vector<TensorInfo>& tensors, std::uint64_t data_b
     if (end > data_bytes)
       return corrupt("tensor " + in_quotes(tensor.name) + " ends " +
                      std::to_string(end - data_bytes) +
-                     " bytes behind the end of the file (is it cut short?)");
+                     " bytes beyond the end of the file (is it truncated?)");
   }
   if (end != data_bytes)
-    return corrupt(std::to_string(data_bytes - end) + " bytes behind the last tensor are nobody's");
+    return corrupt(std::to_string(data_bytes - end) + " trailing bytes belong to no tensor");
   return {};
 }
 
@@ -197,14 +198,13 @@ Result<std::uint64_t> safetensors_json_bytes(std::span<const std::byte, kHeaderP
   if (std::equal(prefix.begin(), prefix.end(), kPointer.begin(),
                  [](std::byte byte, char letter) { return std::to_integer<char>(byte) == letter; }))
     return corrupt(
-        "it is a pointer of git-lfs, and not the file that this stands for: git lfs pull brings "
-        "that");
+        "it is a git-lfs pointer, not the file itself: download the file with git lfs pull");
   if (length > kMaxHeaderJsonBytes)
     return corrupt("its first 8 bytes give a header of " + std::to_string(length) +
                    " bytes, so it is not a safetensors file");
   if (length < 2 || file_bytes < kHeaderPrefixBytes || length > file_bytes - kHeaderPrefixBytes)
-    return corrupt("it has " + std::to_string(file_bytes) + " bytes, and a header of " +
-                   std::to_string(length) + " does not fit (is it cut short?)");
+    return corrupt("it has " + std::to_string(file_bytes) + " bytes, so a header of " +
+                   std::to_string(length) + " does not fit (is it truncated?)");
   return length;
 }
 
@@ -233,8 +233,8 @@ Result<std::vector<TensorInfo>> lay_out(std::span<const TensorSpec> tensors) {
     TensorInfo place{tensor};
     const auto bytes = size_of(tensor, place.elements);
     if (!is_utf8(tensor.name)) return refuse(tensor, "its name is not UTF-8");
-    if (tensor.name == kMetadataKey) return refuse(tensor, "the format keeps that name for itself");
-    if (!names.insert(tensor.name).second) return refuse(tensor, "its name is taken");
+    if (tensor.name == kMetadataKey) return refuse(tensor, "the format reserves that name");
+    if (!names.insert(tensor.name).second) return refuse(tensor, "its name is already used");
     if (tensor.shape.size() > kMaxRank) return refuse(tensor, "it has too many dimensions");
     if (!bytes || (end + *bytes) >> 63 != 0) return refuse(tensor, "it is too large for a file");
     if (end % element_bytes(tensor.dtype) != 0)

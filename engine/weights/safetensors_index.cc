@@ -38,7 +38,7 @@ class IndexEvents final : public JsonEvents {
     return open();
   }
   bool start_array(std::size_t /*elements*/) override {
-    if (depth_ == 0) return fail("it is a list, and not an object with a weight_map");
+    if (depth_ == 0) return fail("it is a list, not an object with a weight_map");
     if (in_map_) return wrong_value();
     return open();
   }
@@ -58,7 +58,7 @@ class IndexEvents final : public JsonEvents {
   bool string(string_t& value) override {
     if (!in_map_) return skip();
     if (!is_file_name(value))
-      return fail("tensor " + in_quotes(key_) + " is said to be in " + in_quotes(value) +
+      return fail("tensor " + in_quotes(key_) + " is listed in " + in_quotes(value) +
                   ", which is not the name of a .safetensors file in the same folder");
     if (weights_.size() == kMaxTensorsOfIndex) return fail("it has too many tensors");
     files_.insert(value);
@@ -74,7 +74,7 @@ class IndexEvents final : public JsonEvents {
     return !in_map_ || wrong_value();
   }
   bool wrong_value() {
-    return fail("tensor " + in_quotes(key_) + " has something else than a file");
+    return fail("tensor " + in_quotes(key_) + " has something other than a file");
   }
   bool open() { return ++depth_ <= kMaxDepth || fail("it is nested too deep"); }
   bool close() {

@@ -21,7 +21,7 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 Error missing_file(const std::string& index_path, const std::string& name, std::size_t files) {
   return Error(ErrorCode::kNotFound, index_path + ": it names " + name +
-                                         ", which is not beside it; all of its " +
+                                         ", which is not in the same folder; all of its " +
                                          std::to_string(files) + " files are needed");
 }
 
@@ -61,14 +61,14 @@ Result<std::string> find_in_folder(aio::FileSystem& files, const std::string& pa
   const bool has_pickles = std::any_of(names->begin(), names->end(), [](std::string_view name) {
     return name.starts_with("pytorch_model") && name.find(".bin") != std::string_view::npos;
   });
-  return Error(ErrorCode::kNotFound,
-               "there is neither " + std::string(kFileName) + " nor " + std::string(kIndexName) +
-                   " in the folder " + path +
-                   (has_pickles ? ": its pytorch_model*.bin are programs that are run when they "
-                                  "are read, so save it anew by transformers "
-                                  "(AutoModelForCausalLM.from_pretrained(FOLDER)."
-                                  "save_pretrained(OTHER))"
-                                : ""));
+  return Error(
+      ErrorCode::kNotFound,
+      "there is neither " + std::string(kFileName) + " nor " + std::string(kIndexName) +
+          " in the folder " + path +
+          (has_pickles ? ": its pytorch_model*.bin files can run code when they are loaded, so "
+                         "convert it with transformers "
+                         "(AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER))"
+                       : ""));
 }
 
 }  // namespace
@@ -133,12 +133,12 @@ Status SafetensorsReader::add_set(const std::string& index_path) {
   for (const auto& [tensor, file] : *index) {
     if (found.contains(tensor) || ++missing > 1) continue;
     sentence = index_path;
-    sentence.append(": tensor ").append(in_quotes(tensor)).append(" is said to be in ");
-    sentence.append(file).append(", and is not there");
+    sentence.append(": tensor ").append(in_quotes(tensor)).append(" is listed in ");
+    sentence.append(file).append(", but is missing there");
   }
   if (tensors_.empty()) return Error(ErrorCode::kCorrupt, sentence);
   // transformers accepts this too. Reading a missing tensor is an error later.
-  if (missing > 1) sentence += ", and so for " + std::to_string(missing - 1) + " more";
+  if (missing > 1) sentence += ", and so are " + std::to_string(missing - 1) + " more";
   log::warning_once("index " + index_path, sentence);  // it is opened repeatedly
   return {};
 }
@@ -153,7 +153,7 @@ Status SafetensorsReader::open_shard(std::size_t shard) {
   file_.reset();
   SLUICE_ASSIGN_OR_RETURN(auto file, aio::DirectFile::open(queue_, shards_[shard].path, {}));
   if (file->size_bytes() != shards_[shard].file_bytes)
-    return Error(ErrorCode::kCorrupt, shards_[shard].path + " has changed while it was read");
+    return Error(ErrorCode::kCorrupt, shards_[shard].path + " changed while it was read");
   file_ = std::move(file);
   open_shard_ = shard;
   return {};

@@ -19,10 +19,10 @@ Status WeightSource::read_finite(std::string_view name, std::uint64_t first_elem
   const auto bad = std::find_if_not(values.begin(), values.end(),
                                     [](float value) { return std::isfinite(value); });
   const auto at = first_element + static_cast<std::uint64_t>(bad - values.begin());
-  return Error(ErrorCode::kCorrupt,
-               place_of(name) + ": element " + std::to_string(at) + " of " + std::string(name) +
-                   " is not finite in fp32: the training that wrote it diverged, or the file is "
-                   "damaged; take another one");
+  return Error(ErrorCode::kCorrupt, place_of(name) + ": element " + std::to_string(at) + " of " +
+                                        std::string(name) +
+                                        " is not finite in fp32: the training that wrote it "
+                                        "diverged, or the file is damaged; use another one");
 }
 
 }  // namespace sluice::engine

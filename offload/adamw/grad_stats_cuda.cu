@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "offload/adamw/grad_stats_cuda.h"
+#include "offload/adamw/adamw_cuda.h"
 #include "offload/adamw/sum_nodes.h"
 
 namespace sluice::offload {

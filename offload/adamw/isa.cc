@@ -67,11 +67,11 @@ Result<Isa> choose_isa(std::string_view name) {
     if (missing.empty()) return isa;
     return Error(ErrorCode::kUnsupported,
                  "instruction set \"" + std::string(name) + "\" needs " + std::string(missing) +
-                     ", which this CPU or its operating system lacks; the best here is \"" +
+                     ", which this CPU or operating system does not support; the best here is \"" +
                      std::string(to_string(best_isa())) + "\"");
   }
   return Error(ErrorCode::kInvalidArgument, "unknown instruction set \"" + std::string(name) +
-                                                "\"; known are auto, scalar, avx2 and avx512");
+                                                "\"; use auto, scalar, avx2 or avx512");
 }
 
 }  // namespace sluice::offload

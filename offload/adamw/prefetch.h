@@ -1,7 +1,8 @@
 // Requests cache lines ahead of a kernel's streams.
 //
-// Measurements show that it helps (bench/README.md). A likely reason: a hardware prefetcher follows
-// each stream only within a page, and a kernel with many streams enters new pages all the time.
+// Measurements show that it helps (bench/history.md). A likely reason: a hardware prefetcher
+// follows each stream only within a page, and a kernel with many streams enters new pages all the
+// time.
 //
 // In an unnamed namespace, because every instruction set compiles its own: see vec_avx2.h.
 #pragma once

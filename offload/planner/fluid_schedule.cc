@@ -17,8 +17,8 @@ constexpr bool is_active(ResourceRates::Mask mask, Resource resource) {
 void set_duplex(const DuplexRates& duplex, Resource in, Resource out, ResourceRates::Mask active,
                 ResourceRates::Rates& rates) {
   const bool both = is_active(active, in) && is_active(active, out);
-  const auto rate = [both](double alone, double together) {
-    return both && together > 0 ? std::min(together, alone) : alone;
+  const auto rate = [both](double isolated, double together) {
+    return both && together > 0 ? std::min(together, isolated) : isolated;
   };
   rates[at(in)] = rate(duplex.in_bytes_per_s, duplex.in_both_bytes_per_s);
   rates[at(out)] = rate(duplex.out_bytes_per_s, duplex.out_both_bytes_per_s);
@@ -87,7 +87,7 @@ ResourceRates::ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_
   }
 }
 
-double ResourceRates::alone(Resource resource) const {
+double ResourceRates::isolated(Resource resource) const {
   return of(1U << at(resource))[at(resource)];
 }
 

@@ -54,7 +54,7 @@ class ResourceRates {
 
   ResourceRates(const MachineSpeeds& speeds, double cpu_adamw_dram_bytes);
   const Rates& of(Mask active) const { return table_[active & (kRows - 1)]; }
-  double alone(Resource resource) const;
+  double isolated(Resource resource) const;
 
  private:
   // Indexed by the resources that slow each other: all but the link, which is the last.

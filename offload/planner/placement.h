@@ -51,11 +51,11 @@ struct PlacementRules {
   // kGpu: every unit is resident. With kCpu or kNvme the host copies are in that tier. Then only
   // the embedding, the head and units with state on the GPU have their own places on the GPU.
   std::optional<Tier> params;
-  Tristate recompute = Tristate::kAuto;          // kOff: every unit keeps its activations
-  Tristate boundaries_to_cpu = Tristate::kAuto;  // kOn: all inputs outside the ring on the GPU
+  Tristate recompute = Tristate::kAuto;           // kOff: every unit keeps its activations
+  Tristate unit_inputs_to_cpu = Tristate::kAuto;  // kOn: all inputs outside the ring on the GPU
   // kOn: all inputs that leave the GPU; without a GPU, all but one. kOff: as if no folder was
   // given.
-  Tristate boundaries_to_nvme = Tristate::kOff;
+  Tristate unit_inputs_to_nvme = Tristate::kOff;
   // Which units are whole on the GPU. kOn: all; kOff: none. ZeRO's stages set these for several
   // ranks. kAuto: the units that the planner chooses, and units with state on the GPU.
   Tristate resident = Tristate::kAuto;

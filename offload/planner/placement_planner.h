@@ -6,19 +6,55 @@
 // shortens the step by less than a thousandth. Among equally long steps, the one with fewer bytes
 // wins. The same input gives the same plan; the work is bounded (about half a second).
 //
+// If nothing fits, fit_hints() names the changes that would make a placement fit. find_what_ifs()
+// names those that would make a placed run faster.
+//
 // Threads: pure functions.
 // Errors:  kInvalidArgument for rules that contradict each other, and for units that form no model.
 //          Not fitting is not an error: the plan reports it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "aio/result.h"
+#include "aio/units.h"
 #include "offload/planner/placement.h"
-#include "offload/planner/placement_fit.h"
 
 namespace sluice::offload {
+
+// Among all placements that the rules allow: one within the budget, or else the one that exceeds it
+// least.
+struct LeanestPlacement {
+  std::vector<UnitPlacement> places;
+  TierBytes missing;
+};
+LeanestPlacement leanest_placement(const PlannerInput& input);
+
+// One change that makes a placement fit.
+struct FitHint {
+  enum class Change : std::uint8_t {
+    kMoreGpu,  // this and the next two: by more_bytes, to within 1%
+    kMoreCpu,
+    kMoreNvme,   // with a budget of 0: name an NVMe path
+    kRecompute,  // this and the next three: if a rule forbids it
+    kInputsToCpu,
+    kOptimizerAnywhere,  // let the planner place the state
+    kParamsAnywhere,
+    // Found by callers that know the model:
+    kSmallerWaves,       // wave_micro_batches, if the configuration has larger waves
+    kSmallerMicroBatch,  // micro_batch, with correspondingly more micro-batches in a step
+    kShorterSequences,   // sequence_tokens
+  };
+  Change change = Change::kMoreGpu;
+  std::uint64_t more_bytes = 0;
+  std::int64_t wave_micro_batches = 0;
+  std::int64_t micro_batch = 0;
+  std::int64_t sequence_tokens = 0;
+};
+// In the order above, without the changes that callers find. Empty: no single change is enough.
+std::vector<FitHint> fit_hints(const PlannerInput& input);
 
 struct PlacementPlan {
   bool fits = false;
@@ -30,5 +66,34 @@ struct PlacementPlan {
 };
 
 Result<PlacementPlan> plan_placement(const PlannerInput& input);
+
+// What would make a placed run faster, and by how much: the same plan with one change.
+struct WhatIf {
+  enum class Change : std::uint8_t {
+    kMoreRam,
+    kMoreGpu,
+    kTwiceDrives,  // twice the number, at the same speed
+    kTwiceMicroBatch,
+    kOverlapUpdate,
+    kTwiceLink,  // between ranks, within and between hosts
+  };
+  Change change = Change::kMoreRam;
+  double step_s = 0;
+  double tokens_per_s_ratio = 1;  // relative to the plan
+};
+
+struct WhatIfOptions {
+  std::uint64_t more_ram_bytes = 16 * kGiB;
+  std::uint64_t more_gpu_bytes = 8 * kGiB;
+  // The same model with twice the micro-batch; unset: this change is not tried.
+  std::function<Result<PlannerInput>(const PlannerInput& input)> twice_micro_batch;
+};
+
+// The greatest ratio first. Omitted are changes after which nothing fits, and changes already in
+// effect (overlap). So are those that concern what the plan does not use (drives, a link) or the
+// machine does not have (a GPU). Takes as long as that many plans. Returns the errors of
+// plan_placement() and of the options.
+Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const PlacementPlan& plan,
+                                          const WhatIfOptions& options = {});
 
 }  // namespace sluice::offload

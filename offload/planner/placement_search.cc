@@ -83,7 +83,7 @@ PlacementKnobs PlacementSearch::knobs_of(const Point& point) const {
           .nvme_last = point.nvme_last,
           .kept = point.kept,
           .offloaded = point.offloaded,
-          .spilled = space_.most_spilled(point.offloaded) * point.spilled_eighths / kEighths,
+          .spilled = space_.max_spilled(point.offloaded) * point.spilled_eighths / kEighths,
           .resident_spread = point.resident_spread,
           .kept_spread = point.kept_spread};
 }
@@ -101,7 +101,7 @@ void PlacementSearch::keep_if_better(const std::optional<Found>& found) {
 bool PlacementSearch::fits_lean(int gpu_step, int kept) const {
   PlacementKnobs knobs{.gpu_elements = space_.gpu_steps()[static_cast<std::size_t>(gpu_step)],
                        .kept = kept};
-  for (const int offloaded : {space_.most_offloaded(kept), 0}) {
+  for (const int offloaded : {space_.max_offloaded(kept), 0}) {
     knobs.offloaded = offloaded;
     if (space_.fill_residents(knobs)) return true;
   }
@@ -114,24 +114,24 @@ void PlacementSearch::find_bounds() {
     while (value > 0 && !fits(value)) --value;
     return value;
   };
-  const bool settled = space_.least_gpu_elements() == space_.most_gpu_elements();
-  most_gpu_step_ = settled ? 0
+  const bool is_fixed = space_.min_gpu_elements() == space_.max_gpu_elements();
+  max_gpu_step_ = is_fixed ? 0
                            : most(static_cast<int>(space_.gpu_steps().size()) - 1,
-                                  [&](int step) { return fits_lean(step, space_.least_kept()); });
-  most_kept_ = most(space_.most_kept(), [&](int kept) { return fits_lean(0, kept); });
+                                  [&](int step) { return fits_lean(step, space_.min_kept()); });
+  max_kept_ = most(space_.max_kept(), [&](int kept) { return fits_lean(0, kept); });
 }
 
 void PlacementSearch::grid() {
   find_bounds();
-  const int most_offloaded = space_.most_offloaded(space_.least_kept());
+  const int max_offloaded = space_.max_offloaded(space_.min_kept());
   const std::int64_t one = tasks_of(input_, space_.places({}));
   std::vector<int> gpu;
   std::vector<int> kept;
   std::vector<int> offloaded;
   for (const int count : {33, 17, 13, 9, 7, 5, 4, 3}) {
-    gpu = evenly(most_gpu_step_, count);
-    kept = evenly(most_kept_, count);
-    offloaded = evenly(most_offloaded, count);
+    gpu = evenly(max_gpu_step_, count);
+    kept = evenly(max_kept_, count);
+    offloaded = evenly(max_offloaded, count);
     const auto points = static_cast<std::int64_t>(gpu.size() * kept.size() * offloaded.size());
     if (points <= kMostPoints && points * one * 3 <= kMostTasks) break;
   }
@@ -165,11 +165,11 @@ void PlacementSearch::grid() {
 
 // ---- refinement ---------------------------------------------------------------------------------
 
-bool PlacementSearch::improve(Seed& seed, int gpu_step, int kept, int offloaded) {
+bool PlacementSearch::refine(Seed& seed, int gpu_step, int kept, int offloaded) {
   Point point = seed.point;
-  point.gpu_step = std::clamp(point.gpu_step + gpu_step, 0, most_gpu_step_);
-  point.kept = std::clamp(point.kept + kept, space_.least_kept(), most_kept_);
-  point.offloaded = std::clamp(point.offloaded + offloaded, 0, space_.most_offloaded(point.kept));
+  point.gpu_step = std::clamp(point.gpu_step + gpu_step, 0, max_gpu_step_);
+  point.kept = std::clamp(point.kept + kept, space_.min_kept(), max_kept_);
+  point.offloaded = std::clamp(point.offloaded + offloaded, 0, space_.max_offloaded(point.kept));
   const auto found = weigh_point(point);
   if (!found || !is_better(*found, seed.found)) return false;
   seed = {point, *found};
@@ -198,7 +198,7 @@ void PlacementSearch::vary(Seed& seed) {
   for (const int eighths : {1, 2, 3, 4, 6, 8}) {
     Point point = seed.point;
     point.spilled_eighths = eighths;
-    if (space_.most_spilled(point.offloaded) > 0) keep_better(point);
+    if (space_.max_spilled(point.offloaded) > 0) keep_better(point);
   }
   const Point ordered = seed.point;
   for (const Spread resident : kSpreads) {
@@ -214,12 +214,12 @@ void PlacementSearch::vary(Seed& seed) {
 // Changes the three numbers in ever smaller steps: one of them, or several at once.
 void PlacementSearch::refine(Seed seed) {
   vary(seed);
-  for (int step = std::max({most_gpu_step_, most_kept_, space_.units()}) / 4; step > 0; step /= 2) {
+  for (int step = std::max({max_gpu_step_, max_kept_, space_.units()}) / 4; step > 0; step /= 2) {
     for (bool improved = true; improved && !exhausted();) {
       improved = false;
       for (int direction = 0; direction < 27 && !improved; ++direction) {
-        improved = improve(seed, (direction % 3 - 1) * step, (direction / 3 % 3 - 1) * step,
-                           (direction / 9 - 1) * step);
+        improved = refine(seed, (direction % 3 - 1) * step, (direction / 3 % 3 - 1) * step,
+                          (direction / 9 - 1) * step);
       }
     }
   }
@@ -230,7 +230,7 @@ void PlacementSearch::refine(Seed seed) {
 // Adds as much state as still fits on the GPU, if that is less than a grid step: first with the
 // same number of residents, then with fewer.
 void PlacementSearch::fill_with_part() {
-  if (!best_ || space_.least_gpu_elements() == space_.most_gpu_elements()) return;
+  if (!best_ || space_.min_gpu_elements() == space_.max_gpu_elements()) return;
   const std::uint64_t granule = std::max<std::uint64_t>(input_.granule_elements, 1);
   for (const bool keep_residents : {true, false}) {
     const PlacementKnobs from = best_->knobs;
@@ -260,7 +260,7 @@ void PlacementSearch::fill_with_part() {
 // The smallest value of each knob for which the step is nearly as short, without more bytes.
 void PlacementSearch::give_back() {
   if (!best_) return;
-  const double most_s = best_->step_s * (1 + kNearly);
+  const double max_s = best_->step_s * (1 + kNearly);
   for (int PlacementKnobs::*const number : {&PlacementKnobs::spilled, &PlacementKnobs::offloaded,
                                             &PlacementKnobs::resident, &PlacementKnobs::kept}) {
     int too_few = -1;
@@ -269,7 +269,7 @@ void PlacementSearch::give_back() {
       PlacementKnobs knobs = best_->knobs;
       knobs.*number = middle;
       const auto found = weigh(knobs);
-      const bool is_enough = found && found->step_s <= most_s && found->bytes <= best_->bytes;
+      const bool is_enough = found && found->step_s <= max_s && found->bytes <= best_->bytes;
       if (is_enough) best_ = found;
       (is_enough ? enough : too_few) = middle;
     }

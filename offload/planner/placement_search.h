@@ -53,7 +53,7 @@ class PlacementSearch {
   void find_bounds();
   void grid();
   void refine(Seed seed);
-  bool improve(Seed& seed, int gpu_step, int kept, int offloaded);
+  bool refine(Seed& seed, int gpu_step, int kept, int offloaded);
   void vary(Seed& seed);
   void fill_with_part();
   void give_back();
@@ -63,8 +63,8 @@ class PlacementSearch {
   const PlannerInput& input_;
   const PlacementSpace space_;
   std::int64_t tasks_left_;
-  int most_gpu_step_ = 0;
-  int most_kept_ = 0;
+  int max_gpu_step_ = 0;
+  int max_kept_ = 0;
   std::set<Key> seen_;
   std::vector<Seed> seeds_;
   std::optional<Found> best_;

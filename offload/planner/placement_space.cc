@@ -37,42 +37,42 @@ PlacementSpace::PlacementSpace(const PlannerInput& input) : input_(input) {
   }
   const PlacementRules& rules = input.rules;
   if (!rules.state.empty()) {
-    for (const TierElements& unit : rules.state) most_gpu_elements_ += unit.gpu;
-    least_gpu_elements_ = most_gpu_elements_;
+    for (const TierElements& unit : rules.state) max_gpu_elements_ += unit.gpu;
+    min_gpu_elements_ = max_gpu_elements_;
   } else {
-    most_gpu_elements_ = rules.state_on_gpu ? elements_ : 0;
+    max_gpu_elements_ = rules.state_on_gpu ? elements_ : 0;
   }
   plan_gpu_steps();
   const bool has_gpu = rules.state_on_gpu || !input.units.front().is_frozen();
   const bool may_choose = !rules.params && has_gpu && rules.resident == Tristate::kAuto;
-  most_resident_ = may_choose ? std::max(units() - 2, 0) : 0;
+  max_resident_ = may_choose ? std::max(units() - 2, 0) : 0;
   const auto all = static_cast<int>(with_activations_.size());
-  most_kept_ = rules.recompute == Tristate::kOn ? 0 : all;
-  least_kept_ = rules.recompute == Tristate::kOff ? all : 0;
+  max_kept_ = rules.recompute == Tristate::kOn ? 0 : all;
+  min_kept_ = rules.recompute == Tristate::kOff ? all : 0;
 }
 
 // The inputs in the ring stay on the GPU, and so do those of units that keep all activations.
-int PlacementSpace::most_offloaded(int kept) const {
-  if (input_.rules.boundaries_to_cpu == Tristate::kOff) return 0;
+int PlacementSpace::max_offloaded(int kept) const {
+  if (input_.rules.unit_inputs_to_cpu == Tristate::kOff) return 0;
   const int leaving = static_cast<int>(with_inputs_.size()) - kept;
   return std::max(leaving - std::max(input_.unit_input_slots, 1), 0);
 }
 
-int PlacementSpace::least_offloaded(int kept) const {
+int PlacementSpace::min_offloaded(int kept) const {
   const PlacementRules& rules = input_.rules;
   const bool all =
-      rules.boundaries_to_cpu == Tristate::kOn || rules.boundaries_to_nvme == Tristate::kOn;
-  return all ? most_offloaded(kept) : 0;
+      rules.unit_inputs_to_cpu == Tristate::kOn || rules.unit_inputs_to_nvme == Tristate::kOn;
+  return all ? max_offloaded(kept) : 0;
 }
 
-int PlacementSpace::most_spilled(int offloaded) const {
-  if (input_.rules.boundaries_to_nvme == Tristate::kOff || input_.budget.nvme == 0) return 0;
+int PlacementSpace::max_spilled(int offloaded) const {
+  if (input_.rules.unit_inputs_to_nvme == Tristate::kOff || input_.budget.nvme == 0) return 0;
   if (input_.rules.state_on_gpu) return offloaded;
   return std::max(static_cast<int>(with_inputs_.size()) - 1, 0);
 }
 
-int PlacementSpace::least_spilled(int offloaded) const {
-  return input_.rules.boundaries_to_nvme == Tristate::kOn ? most_spilled(offloaded) : 0;
+int PlacementSpace::min_spilled(int offloaded) const {
+  return input_.rules.unit_inputs_to_nvme == Tristate::kOn ? max_spilled(offloaded) : 0;
 }
 
 void PlacementSpace::plan_gpu_steps() {
@@ -92,13 +92,13 @@ void PlacementSpace::plan_gpu_steps() {
 }
 
 PlacementKnobs PlacementSpace::within_bounds(PlacementKnobs knobs) const {
-  knobs.gpu_elements = std::clamp(knobs.gpu_elements, least_gpu_elements_, most_gpu_elements_);
-  knobs.kept = std::clamp(knobs.kept, least_kept_, most_kept_);
+  knobs.gpu_elements = std::clamp(knobs.gpu_elements, min_gpu_elements_, max_gpu_elements_);
+  knobs.kept = std::clamp(knobs.kept, min_kept_, max_kept_);
   knobs.offloaded =
-      std::clamp(knobs.offloaded, least_offloaded(knobs.kept), most_offloaded(knobs.kept));
+      std::clamp(knobs.offloaded, min_offloaded(knobs.kept), max_offloaded(knobs.kept));
   knobs.spilled =
-      std::clamp(knobs.spilled, least_spilled(knobs.offloaded), most_spilled(knobs.offloaded));
-  knobs.resident = std::clamp(knobs.resident, 0, most_resident_);
+      std::clamp(knobs.spilled, min_spilled(knobs.offloaded), max_spilled(knobs.offloaded));
+  knobs.resident = std::clamp(knobs.resident, 0, max_resident_);
   return knobs;
 }
 
@@ -170,7 +170,7 @@ void PlacementSpace::place_activations(const PlacementKnobs& knobs,
   for (const int index : choose(with_activations_, knobs.kept, knobs.kept_spread))
     places[static_cast<std::size_t>(index)].activations = ActivationPlace::kKeep;
   std::vector<int> leaving;
-  const int most = input_.rules.state_on_gpu ? knobs.offloaded : most_spilled(0);
+  const int most = input_.rules.state_on_gpu ? knobs.offloaded : max_spilled(0);
   for (const int index : with_inputs_) {
     UnitPlacement& place = places[static_cast<std::size_t>(index)];
     if (static_cast<int>(leaving.size()) == most) break;
@@ -334,11 +334,11 @@ bool PlacementSpace::fill_residents(PlacementKnobs& knobs) const {
     return input_.ledger->bytes(places).gpu <= input_.budget.gpu;
   };
   knobs = within_bounds(knobs);
-  knobs.resident = most_resident_;
-  if (fits(most_resident_)) return true;
+  knobs.resident = max_resident_;
+  if (fits(max_resident_)) return true;
   int fitting = 0;
   if (!fits(fitting)) return false;
-  for (int too_many = most_resident_; too_many - fitting > 1;) {
+  for (int too_many = max_resident_; too_many - fitting > 1;) {
     const int middle = (fitting + too_many) / 2;
     (fits(middle) ? fitting : too_many) = middle;
   }

@@ -46,16 +46,16 @@ class PlacementSpace {
   explicit PlacementSpace(const PlannerInput& input);
 
   // Bounds of the knobs; if a rule fixes a knob, both bounds are equal.
-  std::uint64_t least_gpu_elements() const { return least_gpu_elements_; }
-  std::uint64_t most_gpu_elements() const { return most_gpu_elements_; }
+  std::uint64_t min_gpu_elements() const { return min_gpu_elements_; }
+  std::uint64_t max_gpu_elements() const { return max_gpu_elements_; }
   int units() const { return static_cast<int>(input_.units.size()); }
-  int least_kept() const { return least_kept_; }
-  int most_kept() const { return most_kept_; }
-  int most_resident() const { return most_resident_; }
-  int least_offloaded(int kept) const;
-  int most_offloaded(int kept) const;
-  int least_spilled(int offloaded) const;
-  int most_spilled(int offloaded) const;
+  int min_kept() const { return min_kept_; }
+  int max_kept() const { return max_kept_; }
+  int max_resident() const { return max_resident_; }
+  int min_offloaded(int kept) const;
+  int max_offloaded(int kept) const;
+  int min_spilled(int offloaded) const;
+  int max_spilled(int offloaded) const;
   // The values tried for gpu_elements, in ascending order: the ends of units, and values in between
   // if there are few units.
   const std::vector<std::uint64_t>& gpu_steps() const { return gpu_steps_; }
@@ -85,11 +85,11 @@ class PlacementSpace {
   std::vector<int> with_activations_;
   std::vector<int> with_inputs_;
   std::uint64_t elements_ = 0;
-  std::uint64_t least_gpu_elements_ = 0;
-  std::uint64_t most_gpu_elements_ = 0;
-  int most_resident_ = 0;
-  int least_kept_ = 0;
-  int most_kept_ = 0;
+  std::uint64_t min_gpu_elements_ = 0;
+  std::uint64_t max_gpu_elements_ = 0;
+  int max_resident_ = 0;
+  int min_kept_ = 0;
+  int max_kept_ = 0;
 };
 
 }  // namespace sluice::offload

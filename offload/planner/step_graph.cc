@@ -156,7 +156,7 @@ void StepGraph::add(const StepOperation& it) {
 }
 
 void StepGraph::fetch(int unit) {
-  if (link_.is_beside_compute()) link_.update(unit, gate(unit));
+  if (link_.overlaps_compute()) link_.update(unit, gate(unit));
   const TaskId brought = params_.bring(unit, gate(unit), fetched_.units);
   fetched_.own = params_.refresh(unit, gate(unit), brought);
 }
@@ -168,7 +168,7 @@ void StepGraph::prefetch_behind(std::size_t position) {
   const StepOperation& done = program_[position];
   const bool closes = done.op == StepOp::kKeepSum || done.op == StepOp::kSendGradient;
   const bool passes_again = done.op == StepOp::kForward && done.wave > 0;
-  if (!link_.is_beside_compute() || !(closes || passes_again)) return;
+  if (!link_.overlaps_compute() || !(closes || passes_again)) return;
   int left = units_ahead();
   for (std::size_t next = position + 1; next < program_.size() && left > 0; ++next) {
     const StepOperation& it = program_[next];
@@ -360,7 +360,7 @@ void StepGraph::add_fetched_sum(int unit, int wave) {
 TaskId StepGraph::sum_ready(int unit, int wave) {
   if (sums_.are_on_drives()) return sums_.open(unit, wave == 0);
   if (!sum_moves(unit)) {
-    if (!link_.is_beside_compute()) return stage_free();
+    if (!link_.overlaps_compute()) return stage_free();
     return waves_.count() > 1 ? kNoTask : sum_slot_free();
   }
   return wave > 0 ? sums_in_[at(unit)] : sum_slot_free();
@@ -386,7 +386,7 @@ void StepGraph::add_gradient(int index) {
   const TaskId reduced = link_.is_used() ? link_.reduce(index, computed_, stage_free()) : computed_;
   gradients_.push_back(
       tasks_.add(Kind::kGradientOut, index, bytes, {reduced, kNoTask, kNoTask, kNoTask}));
-  const bool takes_turns = link_.is_beside_compute() && waves_.count() == 1;
+  const bool takes_turns = link_.overlaps_compute() && waves_.count() == 1;
   if (takes_turns || sum_moves(index)) closed_.push_back(reduced);
 }
 

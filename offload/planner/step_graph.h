@@ -12,13 +12,11 @@
 #include <vector>
 
 #include "offload/planner/fluid_schedule.h"
-#include "offload/planner/step_gradients.h"
 #include "offload/planner/step_inputs.h"
 #include "offload/planner/step_link.h"
 #include "offload/planner/step_model.h"
-#include "offload/planner/step_params.h"
-#include "offload/planner/step_records.h"
 #include "offload/planner/step_tasks.h"
+#include "offload/planner/step_transfers.h"
 #include "offload/step_program.h"
 
 namespace sluice::offload {

@@ -19,7 +19,7 @@ class StepLink {
   StepLink(const StepInputs& inputs, StepTasks& tasks);
 
   bool is_used() const { return !inputs_.options.ranks.is_alone(); }
-  bool is_beside_compute() const { return is_used() && inputs_.has_bus(); }
+  bool overlaps_compute() const { return is_used() && inputs_.has_bus(); }
   bool blocks() const { return is_used() && !inputs_.has_bus(); }
   TaskId last() const { return last_; }
 

@@ -28,12 +28,12 @@ bool updates_on_gpu(const std::vector<UnitPlacement>& places) {
                      [](const UnitPlacement& place) { return place.gpu_elements > 0; });
 }
 
-std::array<double, kResources> alone_s(const std::array<double, kResources>& work,
-                                       const ResourceRates& rates) {
+std::array<double, kResources> isolated_s(const std::array<double, kResources>& work,
+                                          const ResourceRates& rates) {
   std::array<double, kResources> busy{};
   for (int r = 0; r < kResources; ++r) {
     const auto resource = static_cast<Resource>(r);
-    const double rate = rates.alone(resource);
+    const double rate = rates.isolated(resource);
     if (work[at(resource)] > 0) busy[at(resource)] = rate > 0 ? work[at(resource)] / rate : kNever;
   }
   return busy;
@@ -92,12 +92,14 @@ StepPrediction predict_step(const std::vector<UnitCost>& units,
   prediction.nvme_read_bytes = work[at(Resource::kDriveRead)];
   prediction.nvme_write_bytes = work[at(Resource::kDriveWrite)];
   prediction.link_bytes = graph.received_bytes();
-  const auto alone = alone_s(work, rates);
-  const auto missing = std::find(alone.begin(), alone.end(), kNever);
-  if (missing != alone.end() || (updates_on_gpu(places) && speeds.gpu_adamw_elements_per_s <= 0)) {
+  const auto isolated = isolated_s(work, rates);
+  const auto missing = std::find(isolated.begin(), isolated.end(), kNever);
+  if (missing != isolated.end() ||
+      (updates_on_gpu(places) && speeds.gpu_adamw_elements_per_s <= 0)) {
     prediction.step_s = kNever;
-    prediction.bottleneck =
-        missing != alone.end() ? static_cast<Resource>(missing - alone.begin()) : Resource::kGpu;
+    prediction.bottleneck = missing != isolated.end()
+                                ? static_cast<Resource>(missing - isolated.begin())
+                                : Resource::kGpu;
     return prediction;
   }
   FluidSchedule& schedule = graph.schedule();

@@ -25,10 +25,9 @@ Result<std::unique_ptr<CpuState>> CpuState::create(const StateKind& kind,
   const std::uint64_t bytes = StateFootprint::of({.form = kind.form}, placement).cpu_bytes();
   auto memory = aio::PageMemory::map(bytes, huge_pages, &executor);
   if (!memory.ok()) {
-    return Error(memory.error().code(),
-                 "could not get " + format_bytes(bytes) +
-                     " of memory for the optimizer state of tier cpu: place less of it there, or "
-                     "free memory");
+    return Error(memory.error().code(), "could not get " + format_bytes(bytes) +
+                                            " of memory for the optimizer state in host memory: "
+                                            "place less of it there, or free memory");
   }
   std::unique_ptr<CpuState> cpu(new CpuState(kind, executor, std::move(*memory)));
   std::byte* state = cpu->memory_.data();

@@ -1,15 +1,89 @@
 #include "offload/state/gpu_state.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "aio/check.h"
+#include "aio/log.h"
+#include "aio/page_memory.h"
+#include "aio/pinned_pool.h"
+#include "aio/result.h"
 #include "aio/units.h"
-#include "offload/state/staging_buffers.h"
 #include "offload/state/state_footprint.h"
+#include "offload/state/state_tiles.h"
 
 namespace sluice::offload {
+
+// StagingBuffers: two buffers in host memory through which the state of tiles is copied to and from
+// a GPU: while one is copied, the other is processed. A buffer's fields are stored one after
+// another, each whole, as on the GPU, so that a field of many tiles is one copy.
+//
+// Memory:  bytes_of(form, tiles) during its lifetime; pinned if the hook can, which only makes
+//          copies faster.
+class StagingBuffers {
+ public:
+  // Bytes of both buffers, parameters included.
+  static std::uint64_t bytes_of(StateForm form, std::uint64_t tiles);
+  // Each buffer has `tiles` whole tiles. `pin` may be empty.
+  static Result<std::unique_ptr<StagingBuffers>> create(StateForm form, std::uint64_t tiles,
+                                                        const aio::PinHook& pin);
+  ~StagingBuffers();
+  StagingBuffers(const StagingBuffers&) = delete;
+  StagingBuffers& operator=(const StagingBuffers&) = delete;
+
+  std::uint64_t elements() const { return elements_; }  // in one buffer
+  // The arrays of one buffer; the two take turns.
+  AdamwArrays arrays(std::uint64_t turn) const;
+
+ private:
+  StagingBuffers(StateForm form, std::uint64_t tiles, aio::PageMemory memory,
+                 const aio::PinHook& pin);
+
+  const StateForm form_;
+  const std::uint64_t elements_;
+  aio::PageMemory memory_;
+  const aio::PinHook pin_;
+  bool pinned_ = false;
+};
+
+std::uint64_t StagingBuffers::bytes_of(StateForm form, std::uint64_t tiles) {
+  return 2 * tiles * kTileElements *
+         static_cast<std::uint64_t>(state_bytes_per_element(form) +
+                                    param_bytes_per_element(form.param));
+}
+
+Result<std::unique_ptr<StagingBuffers>> StagingBuffers::create(StateForm form, std::uint64_t tiles,
+                                                               const aio::PinHook& pin) {
+  SLUICE_ASSIGN_OR_RETURN(auto memory, aio::PageMemory::map(bytes_of(form, tiles), true));
+  return std::unique_ptr<StagingBuffers>(new StagingBuffers(form, tiles, std::move(memory), pin));
+}
+
+StagingBuffers::StagingBuffers(StateForm form, std::uint64_t tiles, aio::PageMemory memory,
+                               const aio::PinHook& pin)
+    : form_(form), elements_(tiles * kTileElements), memory_(std::move(memory)), pin_(pin) {
+  if (!pin_.pin) return;
+  const Status pinned = pin_.pin(memory_.bytes());
+  pinned_ = pinned.ok();
+  if (!pinned_) log::warning_once("pin-staging", pinned.error().message());
+}
+
+StagingBuffers::~StagingBuffers() {
+  if (pinned_) pin_.unpin(memory_.bytes());
+}
+
+AdamwArrays StagingBuffers::arrays(std::uint64_t turn) const {
+  std::byte* const param = memory_.data() + turn % 2 * (memory_.size_bytes() / 2);
+  std::byte* const master =
+      param + elements_ * static_cast<std::uint64_t>(param_bytes_per_element(form_.param));
+  std::byte* const m = master + elements_ * master_bytes_per_element(form_.param);
+  const StateTile fields =
+      fields_at(form_, master, m, m + elements_ * element_bytes(form_.moments));
+  return tile_arrays(form_, fields, param);
+}
+
 namespace {
 
 constexpr std::uint64_t kFieldAlignment = 256;
@@ -61,8 +135,8 @@ Result<std::unique_ptr<GpuState>> GpuState::create(const StateKind& kind,
   const std::uint64_t needed = StateFootprint::of({.form = kind.form}, placement).gpu_bytes();
   if (needed > memory.size()) {
     return Error(ErrorCode::kOutOfMemory,
-                 "the optimizer state of tier gpu needs " + format_bytes(needed) +
-                     " of GPU memory and was given " + format_bytes(memory.size()) +
+                 "the optimizer state on the GPU needs " + format_bytes(needed) +
+                     " of GPU memory, but only has " + format_bytes(memory.size()) +
                      ": place less of it there, or raise gpu_gib");
   }
   if (reinterpret_cast<std::uintptr_t>(memory.data()) % kFieldAlignment != 0)

@@ -9,8 +9,7 @@
 #include "offload/state/gpu_state.h"
 #include "offload/state/nvme_state.h"
 #include "offload/state/state_footprint.h"
-#include "offload/state/unit_progress.h"
-#include "offload/state/update_worker.h"
+#include "offload/state/unit_update.h"
 
 namespace sluice::offload {
 namespace {

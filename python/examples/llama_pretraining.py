@@ -5,7 +5,7 @@
         --model meta-llama/Llama-3.2-1B --bf16
 
 units="engine" requires the engine's own units. A model that they do not compute is refused, with
-the reason. By default ("auto") PyTorch computes such a model instead; engine.way says which of the
+the reason. By default ("auto") PyTorch computes such a model instead; engine.backend says which of the
 two does.
 """
 
@@ -71,7 +71,7 @@ def main(argv=None):
             losses.append(done.loss)
     seconds = time.monotonic() - began
     trained = args.steps * args.accumulation * args.rows * args.length
-    print(f"{engine.way}: {trained / seconds:.0f} tokens/s, loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    print(f"{engine.backend}: {trained / seconds:.0f} tokens/s, loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     with torch.no_grad():
         engine.eval()
         perplexity = math.exp(engine(input_ids=held_out, labels=held_out).loss.item())

@@ -12,7 +12,7 @@
 
 #include "engine/families/make_model.h"
 #include "engine/model/ops/products.h"
-#include "engine/module/family_pass.h"
+#include "engine/module/family_model.h"
 #include "python/native/python_errors.h"
 
 namespace py = pybind11;

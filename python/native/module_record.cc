@@ -72,7 +72,7 @@ Result<std::unique_ptr<ModuleRecord>> ModuleRecord::begin(engine::ModuleRun& run
   std::optional<PlannedStep> planned;
   if (run.predicted_step_s())
     planned = PlannedStep{.step_s = *run.predicted_step_s(), .prediction = run.prediction()};
-  const std::vector<TierUse> tiers = tiers_of(run.plan());
+  const std::vector<TierUsage> tiers = tiers_of(run.plan());
   const engine::ModuleLayout& layout = run.layout();
   record->events_.begin(
       directory + "/events.jsonl",
@@ -121,7 +121,7 @@ void ModuleRecord::step(const ModuleStep& step) {
   before_ = now;
   const Status written = log_->append(last_);
   if (!written.ok())
-    log::warning_once("metrics wait", "metrics wait in memory, and training continues: " +
+    log::warning_once("metrics wait", "metrics are kept in memory, and training continues: " +
                                           written.error().message());
   events_.after_step(step.step);
 }

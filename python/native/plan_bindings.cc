@@ -75,13 +75,13 @@ void set_described(const std::string& name, double value, engine::DescribedMachi
   for (const auto& [key, member] : known) {
     if (name == key) {
       if (!(value > 0) || !std::isfinite(value))
-        throw engine::RefusedError("machine: " + name + " has to be above 0");
+        throw engine::RefusedError("machine: " + name + " must be above 0");
       *member = value;
       return;
     }
     names += (names.empty() ? "" : ", ") + std::string(key);
   }
-  throw engine::RefusedError("machine has no " + name + ": there are " + names);
+  throw engine::RefusedError("machine has no " + name + "; possible are " + names);
 }
 
 using Machine = std::map<std::string, double>;

@@ -14,7 +14,7 @@
 #include "engine/config/schedule_outlook.h"
 #include "engine/device/gpu.h"
 #include "engine/preflight/leftovers.h"
-#include "engine/run/config_answers.h"
+#include "engine/run/config_facts.h"
 #include "python/native/python_errors.h"
 
 namespace sluice::engine {
@@ -36,7 +36,7 @@ bool is_the_scripts(std::string_view key) {
                                       "flops_profiler.",
                                       "placement.wave_",
                                       "placement.recompute",
-                                      "placement.boundaries_"};
+                                      "placement.unit_inputs_"};
   if (key == "data.sequence_length") return false;  // used by the planner
   return std::any_of(kBeginnings.begin(), kBeginnings.end(),
                      [key](std::string_view it) { return key.starts_with(it); });
@@ -78,8 +78,8 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
   (of_deepspeed ? sources.deepspeed : sources.run_file) = source;
   sources.overrides = overrides;
   config::Resolved resolved = value_of(config::resolve(sources));
-  if (resolved.questions.gpu) {
-    sources.answers.gpu = gpu_kind(resolved.config);
+  if (resolved.missing_facts.gpu) {
+    sources.facts.gpu = gpu_kind(resolved.config);
     resolved = value_of(config::resolve(sources));
   }
   ResolvedConfig made{.config = resolved.config};
@@ -100,10 +100,11 @@ ResolvedConfig resolve_config(const std::string& text, bool of_deepspeed,
 }
 
 std::vector<std::string> warnings_of(const ResolvedConfig& config) {
-  std::vector<std::string> said{config::unused_keys(config.resolved),
-                                config::decay_before_warmup(config.config.schedule)};
-  std::erase(said, std::string());
-  return said;
+  std::vector<std::string> texts{config::renamed_keys(config.resolved),
+                                 config::unused_keys(config.resolved),
+                                 config::decay_before_warmup(config.config.schedule)};
+  std::erase(texts, std::string());
+  return texts;
 }
 
 Ranks::Ranks(const std::map<std::string, std::string>& environment) {
@@ -150,7 +151,8 @@ std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const Fa
                                 .checkpoints = checkpointed > 0,
                                 .on_gpu = uses_cuda(asked.config)};
   const config::Config config = family.configured(asked.config, what);
-  ModulePlaces places = made_by_all(family.places(config, what, ranks.link(), cache_path), ranks);
+  ModulePlacement places =
+      made_by_all(family.places(config, what, ranks.link(), cache_path), ranks);
   ModuleRun::Environment environment = environment_of(asked, ranks);
   environment.plan.places = std::move(places);
   return made_by_all(ModuleRun::create(config, family.layout(config), environment), ranks);

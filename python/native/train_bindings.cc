@@ -123,7 +123,7 @@ class PythonTraining {
   // The messages since the last call, as lines for people.
   std::string said() {
     const std::lock_guard lock(mutex_);
-    return take(says_);
+    return take(output_);
   }
   std::vector<std::string> missing() const {
     const std::lock_guard lock(mutex_);
@@ -139,20 +139,21 @@ class PythonTraining {
   std::int64_t begun_after() const { return begun_after_; }
 
  private:
-  Result<StartedRun> begin(const TrainRequest& request) {
+  Result<RunningTraining> begin(const TrainRequest& request) {
     try {
       const engine::RankContext alone;
-      SLUICE_ASSIGN_OR_RETURN(WantedRun wanted, check_training(request, alone, *watchdog_));
-      const TrainSurroundings around{.context = alone,
-                                     .watchdog = *watchdog_,
-                                     .stop = [this] { return signals_.heard(); },
-                                     .command = call_of,
-                                     .says = says_,
-                                     .results = says_,
-                                     .events = *events_,
-                                     .shows_progress = false};
-      SLUICE_ASSIGN_OR_RETURN(auto located, locate_training(std::move(wanted), around));
-      SLUICE_ASSIGN_OR_RETURN(StartedRun started, begin_training(std::move(located), around));
+      SLUICE_ASSIGN_OR_RETURN(CheckedRequest wanted, check_training(request, alone, *watchdog_));
+      const TrainEnvironment environment{.context = alone,
+                                         .watchdog = *watchdog_,
+                                         .stop = [this] { return signals_.heard(); },
+                                         .command = call_of,
+                                         .notices = output_,
+                                         .results = output_,
+                                         .events = *events_,
+                                         .shows_progress = false};
+      SLUICE_ASSIGN_OR_RETURN(auto located, locate_training(std::move(wanted), environment));
+      SLUICE_ASSIGN_OR_RETURN(RunningTraining started,
+                              begin_training(std::move(located), environment));
       folder_ = started.located->folder.path();
       config_ = config::to_json(started.run->config());
       steps_ = started.run->config().run.steps;
@@ -186,11 +187,11 @@ class PythonTraining {
     SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, started_->session->finish(interrupted));
     const bool completed = end == TrainSession::End::kCompleted;
     end_record(completed ? "completed" : "interrupted", "");
-    started_->session->print_totals(says_);
+    started_->session->print_totals(output_);
     if (started_->planned.step && started_->session->far_from_plan())
       judge_plan(started_->run->config(), started_->planned.step->machine);
     missing_ = started_->session->missing();
-    write_last_files(*started_, {.notes = says_, .results = says_}, missing_);
+    write_last_files(*started_, {.notes = output_, .results = output_}, missing_);
     if (completed && started_->session->applied_nothing())
       return Error(ErrorCode::kInvalidArgument, kNothingApplied);
     return {};
@@ -218,10 +219,10 @@ class PythonTraining {
   // A thread that waits for it has released the GIL, which its holder may need.
   mutable std::mutex mutex_;
   PythonSignals signals_;
-  std::ostringstream says_;
+  std::ostringstream output_;
   std::unique_ptr<aio::IoWatchdog> watchdog_;
   std::unique_ptr<RunEvents> events_;
-  std::optional<StartedRun> started_;  // nullopt: closed
+  std::optional<RunningTraining> started_;  // nullopt: closed
   bool ended_ = false;
   bool is_not_finite_ = false;
   std::vector<std::string> missing_;

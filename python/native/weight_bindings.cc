@@ -60,7 +60,7 @@ engine::DType stored_type(const std::string& name, const at::Tensor& tensor) {
       return engine::DType::kF16;
     default:
       throw engine::RefusedError(name + " is of " + std::string(toString(tensor.scalar_type())) +
-                                 ": save() writes tensors of fp32, bf16 and fp16");
+                                 ", but save() writes only tensors of fp32, bf16 and fp16");
   }
 }
 
@@ -139,7 +139,7 @@ engine::DType dtype_named(const std::string& name) {
   if (name == "fp32") return engine::DType::kF32;
   if (name == "bf16") return engine::DType::kBF16;
   if (name == "fp16") return engine::DType::kF16;
-  throw engine::RefusedError("dtype is \"" + name + "\": there are fp32, bf16, fp16");
+  throw engine::RefusedError("dtype is \"" + name + "\"; it must be fp32, bf16 or fp16");
 }
 
 std::string export_to(const std::string& from, const std::string& to, const std::string& checkpoint,

@@ -61,8 +61,8 @@ class Checkpoints:
             path = self._record.directory
         if trained.is_empty and any(not it.trained for it in trained.managed.values()):
             raise RefusedError(
-                "a checkpoint has no frozen parameters, and those of a module that was made by"
-                " sluice.init(values=False) have no values: load_weights() gives them, before"
+                "a checkpoint does not contain frozen parameters, and those of a module made under"
+                " sluice.init(values=False) have no values: call load_weights() before"
                 " load_checkpoint()"
             )
         self._steps.forget()

@@ -30,9 +30,7 @@ def sample(parameters: Iterable[ManagedParameter], whole: bool = False) -> str:
     return sample_of(((it, it.parameter) for it in parameters), whole)
 
 
-def sample_of(
-    values: Iterable[tuple[ManagedParameter, torch.Tensor]], whole: bool = False
-) -> str:
+def sample_of(values: Iterable[tuple[ManagedParameter, torch.Tensor]], whole: bool = False) -> str:
     """The fingerprint of these values: SOME, which earlier versions wrote, or SOME/ALL."""
     some, every = hashlib.sha256(), ValuesHash()
     any_there = False
@@ -147,8 +145,8 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
     size = sum(it.numel() * it.element_size() for it in buffers.values())
     if size > _MOST_BUFFER_BYTES:
         raise RefusedError(
-            f"the module's persistent buffers have {size} bytes, and a checkpoint has room for"
-            f" {_MOST_BUFFER_BYTES}"
+            f"the module's persistent buffers take {size} bytes, and a checkpoint stores at most"
+            f" {_MOST_BUFFER_BYTES}: register large buffers with persistent=False"
         )
     generators = {"cpu": _to_text(torch.get_rng_state())}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -201,8 +199,8 @@ def _generators(stored: dict[str, Any], rank: int) -> dict[str, torch.Tensor]:
         except (RuntimeError, TypeError) as error:
             reason = str(error).splitlines()[0]
             raise RefusedError(
-                f"the checkpoint's state of torch's {kind} generator does not suit this torch"
-                f" ({torch.__version__}): {reason}. Load it by the torch that saved it"
+                f"torch {torch.__version__} refuses the checkpoint's state of its {kind} random"
+                f" generator: {reason}. Load the checkpoint with the version of torch that saved it"
             ) from error
         states[kind] = state
     return states
@@ -217,8 +215,9 @@ def read(text: str, module: nn.Module, frozen: str, rank: int) -> Stored:
         if isinstance(error, Error):
             raise
         raise Error(
-            "the checkpoint's buffers and generators cannot be read"
-            f" ({type(error).__name__}: {error}): it is damaged, or of another version"
+            "the checkpoint's buffers and random generators cannot be read"
+            f" ({type(error).__name__}: {error}): it is damaged, or another version of Sluice wrote"
+            " it"
         ) from error
 
 
@@ -227,15 +226,15 @@ def _read(stored: dict[str, Any], module: nn.Module, frozen: str, rank: int) -> 
     kept = stored.get("frozen_values")  # earlier versions fingerprinted both ends of each parameter
     if stored["frozen"] != some or (kept and every and kept != every):
         raise RefusedError(
-            "the checkpoint was trained beside other frozen parameters than those of this module:"
-            " make it with the weights that the run began with"
+            "the checkpoint was trained with other values of the frozen parameters than this module"
+            " has: load the weights that the run began with into the module first"
         )
     buffers = _persistent_buffers(module)
     for name, value in stored["buffers"].items():
         if name not in buffers or list(buffers[name].shape) != value["shape"]:
             raise RefusedError(
-                f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module"
-                " has not"
+                f"the checkpoint has a buffer {name} of shape {value['shape']}, and the module has"
+                " no such buffer"
             )
     return Stored(
         stored["client_state"],

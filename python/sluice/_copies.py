@@ -11,9 +11,10 @@ from ._core import RefusedError
 
 def _refuse(*_: Any) -> NoReturn:
     raise RefusedError(
-        "a module in training is not copied or pickled (copy.deepcopy, torch.save(module)): its"
-        " parameters are the engine's. Its values are engine.state_dict(): torch.save() takes them,"
-        " and so does load_state_dict() of a module that was copied before sluice.initialize()"
+        "a module that has an engine cannot be copied or pickled (copy.deepcopy,"
+        " torch.save(module)), because the engine owns its parameters. Save engine.state_dict()"
+        " with torch.save(), or load it into a copy of the module that was made before"
+        " sluice.initialize()"
     )
 
 

@@ -116,7 +116,9 @@ class DeferredInit:
 
     def __enter__(self) -> DeferredInit:
         if self._stack is not None:
-            raise RefusedError("this sluice.init() is entered twice: make another one")
+            raise RefusedError(
+                "this sluice.init() was already entered: call sluice.init() again for each `with`"
+            )
         if not self._values:
             self._stack = ExitStack()
             self._stack.callback(_drop_values())
@@ -129,8 +131,8 @@ class DeferredInit:
         )
         if self._spill is None:
             _log.info(
-                "sluice.init(): the configuration names no folder on NVMe (nvme_path), so"
-                " parameters are made in memory"
+                "sluice.init(): the configuration names no NVMe folder (nvme_path), so parameters"
+                " are created in memory"
             )
             return self
         _forks.note_use()

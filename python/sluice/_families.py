@@ -93,12 +93,10 @@ def _check_class(model: nn.Module) -> None:
     where = f"transformers.models.{of}.modeling_{of}"
     if wanted is None or kind.__name__ != wanted or kind.__module__ != where:
         known = ", ".join(CLASSES.values())
-        raise NotOfAFamily(
-            f"{kind.__qualname__} is none of the classes that the engine has units for ({known})"
-        )
+        raise NotOfAFamily(f"the engine has no units for {kind.__qualname__}, only for {known}")
     config: Any = model.config
     if getattr(config, "_attn_implementation", None) not in _ATTENTION:
-        raise NotOfAFamily(f"its attention is {config._attn_implementation}")
+        raise NotOfAFamily(f"its attention implementation is {config._attn_implementation}")
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -147,7 +145,7 @@ def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
         or of_torch._global_backward_hooks
         or of_torch._global_backward_pre_hooks
     ):
-        return "every module (register_module_forward_hook() and its like)"
+        return "every module (a global hook, such as register_module_forward_hook())"
     for name, part in model.named_modules():
         for hooks in (
             part._forward_hooks,
@@ -175,7 +173,7 @@ def _read(config: Any) -> Family:
         if key in READ or key in _HARMLESS or (key in _MUST_BE_OFF and not value):
             continue
         if key not in usual or usual[key] != value:
-            raise NotOfAFamily(f"its config has {key}={value!r}, which no family knows")
+            raise NotOfAFamily(f"its config has {key}={value!r}, which the engine does not compute")
     try:
         return Family(json.dumps(own))
     except Error as error:
@@ -186,13 +184,13 @@ def _check_parameters(model: nn.Module, family: Family) -> None:
     wanted = {name: tuple(shape) for _, unit in family.units for name, shape in unit}
     for name, parameter in model.named_parameters():
         if wanted.pop(name, None) != tuple(parameter.shape):
-            raise NotOfAFamily(f"the family has no parameter {name} of its shape")
+            raise NotOfAFamily(f"the family has no parameter {name} of this shape")
         if not parameter.requires_grad:
             raise NotOfAFamily(f"{name} is frozen")
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise NotOfAFamily(f"{name} has hooks")
     if wanted:
-        raise NotOfAFamily(f"it has no parameter {next(iter(wanted))}")
+        raise NotOfAFamily(f"it lacks the parameter {next(iter(wanted))}")
 
 
 def _scalars(part: nn.Module) -> dict[str, Any]:
@@ -209,7 +207,7 @@ def _check_twin(model: nn.Module) -> None:
         with torch.device("meta"):
             twin = type(model)(copy.deepcopy(model.config))
     except Exception as error:
-        raise NotOfAFamily(f"none can be made of its config: {error}") from error
+        raise NotOfAFamily(f"no model can be made from its config: {error}") from error
     parts = dict(named(model))
     for name, other in named(twin):
         part = parts.pop(name, None)
@@ -219,9 +217,13 @@ def _check_twin(model: nn.Module) -> None:
         own = part.__dict__
         for key, value in _scalars(other).items():
             if own.get(key, value) != value:
-                raise NotOfAFamily(f"{key} of {name} is {own[key]!r}, and {value!r} by its config")
+                raise NotOfAFamily(
+                    f"{key} of {name} is {own[key]!r}, and its config says {value!r}"
+                )
     if parts:
-        raise NotOfAFamily(f"it has a part {next(iter(parts))} more than its config says")
+        raise NotOfAFamily(
+            f"it has a module {next(iter(parts))} that a model made from its config does not have"
+        )
 
 
 def _check_rotary(model: nn.Module) -> None:
@@ -235,10 +237,12 @@ def _check_rotary(model: nn.Module) -> None:
             with torch.device("cpu"):
                 usual = type(part)(config=part.config)._buffers["inv_freq"]
         except Exception as error:
-            raise NotOfAFamily(f"{name} cannot be made of its config: {error}") from error
+            raise NotOfAFamily(f"{name} cannot be made from its config: {error}") from error
         assert usual is not None
         if usual.shape != table.shape or not _are_near(usual.to(table.dtype), table.cpu()):
-            raise NotOfAFamily(f"inv_freq of {name} is not what its config says")
+            raise NotOfAFamily(
+                f"inv_freq of {name} differs from the frequencies that its config gives"
+            )
 
 
 def _are_near(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -265,7 +269,9 @@ def _check_logits(model: nn.Module, family: Family) -> None:
             expected = model(input_ids=tokens, use_cache=False).logits.double()
             found = family.logits([[it.contiguous() for it in unit] for unit in values], tokens)
     except Exception as error:
-        raise NotOfAFamily(f"a few tokens could not be compared: {error}") from error
+        raise NotOfAFamily(
+            f"its logits could not be compared with the engine's: {error}"
+        ) from error
     finally:
         if config._attn_implementation != attention:
             config._attn_implementation = attention
@@ -276,5 +282,5 @@ def _check_logits(model: nn.Module, family: Family) -> None:
     share = 1e-3 if first.dtype in (torch.float32, torch.float64) else 0.1
     if not off <= share * scale + 1e-6:
         raise NotOfAFamily(
-            f"its logits of a few tokens differ from the family's by {off:.2g}, of {scale:.2g}"
+            f"its logits differ from the engine's by {off:.2g} (RMS), where they are {scale:.2g}"
         )

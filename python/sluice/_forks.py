@@ -22,9 +22,9 @@ class Forked:
 
     def __getattr__(self, name: str) -> object:
         raise RefusedError(
-            f"{self._what} was made before this process was forked, and belongs to the one that"
-            " made it: make it in the process that uses it (multiprocessing: the start method"
-            ' "spawn", or make it behind the fork)'
+            f"{self._what} was created before this process was forked, so it belongs to the parent"
+            " process. Create it in the process that uses it: after the fork, or with the"
+            ' multiprocessing start method "spawn"'
         )
 
 
@@ -46,7 +46,7 @@ def keep_forever(native: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 
-def _behind_fork() -> None:
+def _after_fork() -> None:
     for reference in list(_living):
         leave_to_parent = reference()
         if leave_to_parent is not None:
@@ -56,4 +56,4 @@ def _behind_fork() -> None:
         leave_exit_handlers_to_parent()
 
 
-os.register_at_fork(after_in_child=_behind_fork)
+os.register_at_fork(after_in_child=_after_fork)

@@ -13,7 +13,7 @@ from ._trained import TrainedModule
 class Passes(Protocol):
     """Computes the forward and backward passes of a module in training."""
 
-    way: str  #: engine.way
+    way: str  #: engine.backend
 
     def check(self) -> None:
         """Called before the first pass of a micro-batch. RefusedError if the module cannot be

@@ -36,7 +36,7 @@ class LearningWatch:
             return
         self._says_rate = False
         _log.warning(
-            "the learning rate reaches %g, and AdamW moves each weight by up to that much in a"
+            "the learning rate reaches %g, and AdamW changes each weight by up to that much in a"
             " step: the model is unlikely to learn. Usual rates are 1e-6 to 1e-2"
             " (optimizer.params.lr, scheduler)",
             most,
@@ -50,10 +50,10 @@ class LearningWatch:
             return
         self._says_norm = False
         _log.warning(
-            "the gradient norm has been exactly 0 for %d steps, up to step %d: the model learns"
-            " nothing. Its weights may be too large after too high a learning rate"
-            " (optimizer.params.lr), or no trained token may be left in the data: stop, and begin"
-            " again from an earlier checkpoint with a lower rate",
+            "the gradient norm was exactly 0 for the last %d steps, up to step %d: the model is not"
+            " learning. Either a learning rate that is too high has made the weights too large"
+            " (optimizer.params.lr): resume from an earlier checkpoint with a lower rate. Or no"
+            " token of the data is trained on: check the labels",
             _STEPS_AT_NORM_0,
             self._trained.run.global_step,
         )

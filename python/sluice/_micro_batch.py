@@ -54,12 +54,14 @@ def micro_batch(
     items = given.pop("num_items_in_batch", None)
     _check_arguments(given, config)
     if tokens is None or labels is None:
-        raise NotByUnits("the loss is not the model's own: a call has no input_ids and labels")
+        raise NotByUnits(
+            "the loss is not the model's own: it was called without input_ids and labels"
+        )
     for name, it in (("input_ids", tokens), ("labels", labels)):
         if not isinstance(it, torch.Tensor) or it.dim() != 2 or it.dtype != torch.int64:
-            raise NotByUnits(f"{name} is no tensor of int64 numbers by row and position")
+            raise NotByUnits(f"{name} is not an int64 tensor of shape [rows, positions]")
     if labels.shape != tokens.shape or tokens.numel() == 0:
-        raise NotByUnits("labels and input_ids have other shapes")
+        raise NotByUnits("labels and input_ids have different shapes")
     if tokens.shape[1] > family.context and not has_rotary:
         raise NotByUnits(f"the context is {family.context} tokens")
     home = labels.device
@@ -68,7 +70,7 @@ def micro_batch(
     seen = None
     if mask is not None:
         if not isinstance(mask, torch.Tensor) or mask.shape != tokens.shape:
-            raise NotByUnits("attention_mask is none of padding, by row and position")
+            raise NotByUnits("attention_mask is not a padding mask of shape [rows, positions]")
         seen = mask.to(home) != 0
     facts = _facts(tokens.to(home), targets, counts, seen, positions, family.vocab)
     _check_facts(facts, has_rotary)
@@ -90,7 +92,7 @@ def micro_batch(
 def _check_arguments(rest: dict[str, Any], config: Any) -> None:
     for name in ("output_attentions", "output_hidden_states"):
         if rest.pop(name, False) or getattr(config, name, False):
-            raise NotByUnits(f"{name} is asked for")
+            raise NotByUnits(f"{name} is requested")
     if not rest.pop("return_dict", getattr(config, "return_dict", True)):
         raise NotByUnits("return_dict is False")
     rest.pop("use_cache", None)  # a whole sequence has no continuation
@@ -123,7 +125,7 @@ def _facts(
         facts["counted but hidden"] = (counts & ~seen).any()
     if positions is not None:
         if not isinstance(positions, torch.Tensor):
-            raise NotByUnits("position_ids is no tensor")
+            raise NotByUnits("position_ids is not a tensor")
         usual = torch.arange(tokens.shape[1], device=positions.device)
         facts["moved"] = (positions != usual).any().to(tokens.device)
     together = torch.stack([it.long() for it in facts.values()]).tolist()
@@ -132,20 +134,20 @@ def _facts(
 
 def _check_facts(facts: dict[str, int], has_rotary: bool) -> None:
     if facts["tokens outside"]:
-        raise IndexError("input_ids has a token outside of the vocabulary")
+        raise IndexError("input_ids has a token outside the vocabulary")
     if facts["labels outside"]:
-        raise IndexError("labels has a token outside of the vocabulary")
+        raise IndexError("labels has a token outside the vocabulary")
     if facts.get("with gaps"):
         raise NotByUnits("attention_mask hides tokens between others")
     if facts.get("counted but hidden"):
         raise NotByUnits(
-            "labels count where attention_mask hides the token before (-100 belongs to hidden"
-            " tokens, and to the first one after padding on the left)"
+            "a label counts where attention_mask hides the token before it (set labels to -100 at"
+            " hidden tokens and at the first token after padding on the left)"
         )
     if facts.get("padded on the left") and not has_rotary:
-        raise NotByUnits("rows are padded on the left, and positions are learned")
+        raise NotByUnits("rows are padded on the left, and the model has learned positions")
     if facts.get("moved"):
-        raise NotByUnits("position_ids are others than 0, 1, 2, ...")
+        raise NotByUnits("position_ids are not consecutive from 0")
 
 
 def _own(tokens: torch.Tensor, device: torch.device) -> torch.Tensor:

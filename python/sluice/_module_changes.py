@@ -60,9 +60,7 @@ class Snapshot:
     @staticmethod
     def _config_of(model: nn.Module) -> dict[str, Any]:
         own: dict[str, Any] = vars(model.config)
-        return copy.deepcopy(
-            {key: own[key] for key in sorted(READ - _NOT_OF_PASSES) if key in own}
-        )
+        return copy.deepcopy({key: own[key] for key in sorted(READ - _NOT_OF_PASSES) if key in own})
 
     @staticmethod
     def _copy(buffer: torch.Tensor) -> torch.Tensor | None:
@@ -151,9 +149,9 @@ def _say_who_clips(parameters: Any, by_value: bool) -> None:
     key, what = by_element if by_value else by_norm
     own = engine.config.get(key)
     _log.warning(
-        "torch.nn.utils.clip_grad_%s_() clips nothing here: gradients are the engine's, and"
-        ' parameter.grad is None. Set "%s" in the configuration, %s (it is %s);'
-        " last_step.grad_norm is the norm before clipping",
+        "torch.nn.utils.clip_grad_%s_() has no effect: the engine holds the gradients, and"
+        ' parameter.grad is None. Set "%s" in the configuration, %s (it is %s); last_step.grad_norm'
+        " is the norm before clipping",
         "value" if by_value else "norm",
         key,
         what,

@@ -37,8 +37,8 @@ class Monitors:
             import sluice_log  # noqa: F401
         except ImportError as error:
             _log.warning(
-                "%s: nothing is written, since sluice_log, which comes with this package,"
-                " cannot be imported: %s",
+                "%s: no metrics are written, because the package sluice_log, which is installed"
+                " with Sluice, cannot be imported: %s",
                 ", ".join(wanted),
                 error,
             )
@@ -78,7 +78,7 @@ class Monitors:
             return True
         except Exception as error:  # from packages, disks and servers: none may end training
             _log.warning(
-                "%s: nothing is written from here on, and training goes on: %s",
+                "%s: no more metrics are written; training continues: %s",
                 name,
                 error or type(error).__name__,
             )

@@ -30,10 +30,10 @@ def choose(model: nn.Module, policy: UnitPolicy, world: int) -> tuple[Family | N
     if policy == "hooks":
         return None, 'units="hooks" asks for PyTorch'
     if not isinstance(policy, str) or policy not in ("auto", "engine"):
-        return None, "units= says what is fetched as a whole"
+        return None, "units= names the modules that are fetched as a whole"
     try:
         if world > 1 and policy == "auto":  # a single rank cannot switch to hooks
-            raise NotOfAFamily('several ranks train: units="engine" has them by its units')
+            raise NotOfAFamily('several ranks train: only units="engine" uses its units then')
         return family_of(model), ""
     except NotOfAFamily as error:
         if policy == "engine":
@@ -189,7 +189,7 @@ class NativePasses:
             if isinstance(part, nn.Dropout) and part.p != self.family.dropout:
                 raise NotByUnits(f"the dropout of {name} was changed")
         if number + 1 != len(self._parts):
-            raise NotByUnits("a part of it was taken away")
+            raise NotByUnits("a part of the module was removed")
 
     def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not args:
@@ -271,7 +271,8 @@ class NativePasses:
         is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
         if any(it.call.was_passed and not it.call.is_retained for it in calls):
             raise RefusedError(
-                "the loss's backward has been: backward(loss, retain_graph=True) keeps it for another"
+                "backward() already ran for this loss: call it with retain_graph=True to be able to"
+                " call it again"
             )
         reason = "" if is_loss else "a loss is made of outputs.logits, or of several calls"
         can_go = not self._must and self.family.dropout == 0

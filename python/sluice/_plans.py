@@ -150,20 +150,22 @@ def plan(
     """
     for name, count in (("gpus", gpus), ("hosts", hosts)):
         if not isinstance(count, int) or not 1 <= count <= _MOST_RANKS:
-            raise RefusedError(f"{name}= is {count!r}, and no number from 1 to {_MOST_RANKS}")
+            raise RefusedError(
+                f"{name} is {count!r}: it must be a whole number from 1 to {_MOST_RANKS}"
+            )
     try:
         where = {name: float(value) for name, value in (machine or {}).items()}
     except (TypeError, ValueError) as error:
-        raise RefusedError(f"machine= has numbers alone: {error}") from error
+        raise RefusedError(f"machine takes numbers only: {error}") from error
     if model is not None:
         if deepspeed is not None:
             raise RefusedError(
-                "a module is planned with one configuration: config= takes DeepSpeed's JSON as well"
+                "plan() with model takes one configuration: config may be DeepSpeed's JSON as well"
             )
         if config is None:
-            raise RefusedError("plan() needs config=, a configuration")
+            raise RefusedError("plan() needs a configuration: config=...")
         if not isinstance(model, nn.Module):
-            raise RefusedError(f"model is a {type(model).__name__}, and no torch.nn.Module")
+            raise RefusedError(f"model is a {type(model).__name__}, not a torch.nn.Module")
         family, _ = choose(model, units, gpus * hosts)
         resolved = read_config(config, overrides, world=gpus * hosts, family=family)
         divided = divide(model, units, has_values=False)

@@ -25,7 +25,7 @@ def parse_trace(trace: tuple[int, int] | str | None, directory: str) -> str:
     if not text:
         return ""
     if not directory:
-        raise RefusedError("a trace is written into the run's folder: give run_dir as well")
+        raise RefusedError("a trace is written into the run's folder: also give run_dir")
     _core.check_trace(text)
     return text
 
@@ -83,10 +83,8 @@ class Record:
             return
         module = self._trained.module
         self.handles = [
-            module.register_forward_pre_hook(
-                self._before_forward, prepend=True, with_kwargs=True
-            ),
-            module.register_forward_hook(self._behind_forward, always_call=True),
+            module.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
+            module.register_forward_hook(self._after_forward, always_call=True),
         ]
 
     # ---- a step
@@ -101,9 +99,7 @@ class Record:
         if not self._keeps:
             return
         if self._kept is None:
-            self._kept = _core.Record(
-                self._trained.run, self._trained.config, self.directory
-            )
+            self._kept = _core.Record(self._trained.run, self._trained.config, self.directory)
         if self._began == 0:
             self._began = time.monotonic_ns()
             if self._last_traced:
@@ -116,7 +112,7 @@ class Record:
         try:
             yield
         finally:
-            self._behind_forward(self._trained.module, args, None)
+            self._after_forward(self._trained.module, args, None)
 
     def _before_forward(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         self._depth += 1
@@ -126,7 +122,7 @@ class Record:
         if torch.is_grad_enabled():
             self.tokens += count_tokens(args, kwargs)
 
-    def _behind_forward(self, module: Any, args: tuple, output: Any) -> None:
+    def _after_forward(self, module: Any, args: tuple, output: Any) -> None:
         self._depth = max(self._depth - 1, 0)
         if self._depth == 0 and torch.is_grad_enabled():
             self.add("forward", self._forward_began)
@@ -200,7 +196,7 @@ class Record:
             if self._kept is not None:
                 self._kept.checkpoint(saved)
             if saved.error is None:
-                _log.info("saved %s; training stood still for %.2f s", saved.path, saved.stopped_s)
+                _log.info("saved %s; training paused for %.2f s", saved.path, saved.stopped_s)
                 if saved.removed:
                     _log.info("run.keep_last removed %s", ", ".join(saved.removed))
                 continue

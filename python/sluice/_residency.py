@@ -21,7 +21,7 @@ from ._threads import Passes
 from .units import ManagedParameter, Unit, owners
 
 _sequence_nr = torch._C._autograd._get_sequence_nr
-_CHANGED = "Its present value is that of the change: load a checkpoint before going on"
+_CHANGED = "The parameter now has the changed value: load a checkpoint before you continue"
 
 
 def _is_view(parameter: torch.Tensor, view: torch.Tensor) -> bool:
@@ -39,7 +39,7 @@ class Closed:
     """Takes the place of a run after its engine is closed."""
 
     def __getattr__(self, name: str) -> object:
-        raise RefusedError("the module's engine is closed, and its parameters are gone")
+        raise RefusedError("the module's engine is closed, so its parameters no longer have values")
 
 
 class Residency(NotCopied):
@@ -85,7 +85,7 @@ class Residency(NotCopied):
                 module.register_forward_pre_hook(partial(self._before, wanted), prepend=True)
             )
             self.handles.append(
-                module.register_forward_hook(partial(self._behind, wanted), always_call=True)
+                module.register_forward_hook(partial(self._after, wanted), always_call=True)
             )
         self.note_versions()
 
@@ -101,7 +101,7 @@ class Residency(NotCopied):
             if not self._held[unit]:
                 self._acquire(unit)
 
-    def _behind(self, wanted: list[int], module: nn.Module, args: tuple, output: object) -> None:
+    def _after(self, wanted: list[int], module: nn.Module, args: tuple, output: object) -> None:
         if not self._passes.is_own:  # refused in _before()
             return
         began = self._frames.pop() if self._frames else 0
@@ -113,9 +113,9 @@ class Residency(NotCopied):
     def check_thread(self) -> None:
         if self._frames and not self._passes.is_own and not self._passes.has_ended:
             raise RefusedError(
-                "another thread is in a pass of this module: its units are fetched for one pass at"
-                " a time. Call the engine, whose calls wait for each other, or use a lock of your"
-                " own around calls of the module"
+                "another thread is running this module, whose units are fetched for one pass at a"
+                " time. Call the engine instead, whose calls wait for each other, or guard calls of"
+                " the module with a lock"
             )
 
     def _leave(self, wanted: list[int]) -> None:
@@ -157,7 +157,7 @@ class Residency(NotCopied):
                 self.attach(unit)
             yield
         finally:
-            self._check_versions(*self._drop_copies(wanted), now="It has its old value again")
+            self._check_versions(*self._drop_copies(wanted), now="Its old value was restored")
 
     def _drop_copies(self, units: list[int]) -> list[int]:
         """Attaches these units to the engine's memory again, and returns those that had copies.
@@ -175,7 +175,7 @@ class Residency(NotCopied):
         free = self._free_of_all_ranks(views[0].device) if views else None
         if free is not None and needed > free:
             raise Error(
-                f"these {len(wanted)} units take {needed / 2**30:.2f} GiB together, and"
+                f"these {len(wanted)} units need {needed / 2**30:.2f} GiB, and"
                 f" {free / 2**30:.2f} GiB of memory are free: gather the parameters of fewer"
                 " modules at a time"
             )
@@ -211,8 +211,8 @@ class Residency(NotCopied):
         self.check_in_backward()
         if generation != self.generation:
             raise RefusedError(
-                "the loss was computed before the parameters changed: a step, or loading, was in"
-                " between"
+                "backward() of a loss that is out of date: the parameters have changed since it was"
+                " computed, by a step or by loading. Compute the loss again"
             )
         if unit in self._blocks:
             self._blocks.move_to_end(unit)
@@ -224,15 +224,15 @@ class Residency(NotCopied):
             self._run.loss_scale  # raises if the engine is closed
             if any(it.in_backward for it in _engines.all_open()):
                 raise RefusedError(
-                    "another engine's loss went through this engine's module: a backward pass is of"
-                    " one engine. Train both as parts of one module, with one engine (a GAN: two"
-                    " losses in turn, and what the other one trains detached), or detach() what"
-                    " comes from this one"
+                    "the loss of another engine depends on this engine's module, and a backward"
+                    " pass can use one engine only. Make both models parts of one module with one"
+                    " engine (a GAN: one loss after the other, each with the other model's output"
+                    " detached), or detach() this module's output"
                 )
             raise RefusedError(
-                "a gradient is computed outside of engine.backward(loss): call that instead of"
-                " loss.backward(). torch.autograd.grad() of the parameters, and gradients of"
-                " gradients (create_graph=True, a gradient penalty), are not possible"
+                "a gradient is computed outside engine.backward(): call engine.backward(loss) in"
+                " place of loss.backward(). Not supported: torch.autograd.grad() of the parameters,"
+                " and gradients of gradients (create_graph=True, a gradient penalty)"
             )
 
     def begin_backward(self) -> None:
@@ -268,9 +268,9 @@ class Residency(NotCopied):
             else:
                 using = ", ".join(self._units[it].name for it in self._blocks)
                 raise Error(
-                    f"unit {self._units[unit].name} is needed while {using} is in use, and there is"
-                    f" room for {self._most} at a time: name modules that do not call each other as"
-                    " units (units=...), or raise zero_optimization.offload_param.buffer_count"
+                    f"unit {self._units[unit].name} is needed while {using} is in use, and memory"
+                    f" is planned for {self._most} units at a time: choose units that do not call"
+                    " each other (units=...), or raise zero_optimization.offload_param.buffer_count"
                 )
 
     def _release(self, unit: int) -> None:
@@ -346,11 +346,10 @@ class Residency(NotCopied):
             return
         if not now:
             is_copy = all(it.unit in self._copies for it in changed)
-            now = "It has its old value again when the block ends" if is_copy else _CHANGED
+            now = "Its old value returns when the block ends" if is_copy else _CHANGED
         names = ", ".join(it.name for it in changed[:3]) + (", ..." if len(changed) > 3 else "")
         raise RefusedError(
-            f"parameter {names} was changed in place: only the optimizer changes parameters"
-            f" here. {now}"
+            f"parameter {names} was changed in place, which only the optimizer may do. {now}"
         )
 
     def check_memory(self, *units: int) -> None:
@@ -359,14 +358,14 @@ class Residency(NotCopied):
             for it in self._units[unit].parameters:
                 if not self.is_attached(it):
                     raise RefusedError(
-                        f"parameter {it.name} has other memory than the engine's:"
-                        " `parameter.data = tensor` sets that, and so do vector_to_parameters() and"
-                        " the usual swap for an EMA. The engine would train one model, and the"
-                        " module compute another. Put back the tensor that `parameter.data` was"
-                        " before, or call engine.load_weights() or load_checkpoint(), which attach"
-                        " the module again. To change values, use"
-                        " sluice.deepspeed.zero.GatheredParameters(..., modifier_rank=0), and"
-                        " evaluate averaged weights in a second module"
+                        f"parameter {it.name} no longer uses the engine's memory, so the engine"
+                        " would train other values than the module computes with. The cause is"
+                        " `parameter.data = tensor`, vector_to_parameters() or a swap for an EMA."
+                        " Put the former tensor back into `parameter.data`, or call"
+                        " engine.load_weights() or load_checkpoint(), which attach the module"
+                        " again. To change values, use"
+                        " sluice.deepspeed.zero.GatheredParameters(..., modifier_rank=0); evaluate"
+                        " averaged weights in a second module"
                     )
 
     def is_attached(self, it: ManagedParameter) -> bool:

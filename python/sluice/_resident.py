@@ -35,9 +35,9 @@ class ResidentWatch:
         if over <= 0:
             return
         _log.warning(
-            "%.2f GiB are resident in this process, and budget.cpu_gib gives it %.2f: the script"
-            " keeps more beside the engine than the plan counts for Python (data, a copy of the"
-            " model). To stay within it, lower budget.cpu_gib by %.2f",
+            "this process uses %.2f GiB of RAM, and budget.cpu_gib allows %.2f: the script itself"
+            " (data, a copy of the model) takes more than the plan allows for Python. To stay"
+            " within the budget, lower budget.cpu_gib by %.2f",
             (self._budget_bytes + over) / _GIB,
             self._budget_bytes / _GIB,
             over * self._ranks_of_host / _GIB,

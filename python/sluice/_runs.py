@@ -81,9 +81,12 @@ class Run:
         if overwrite and resume:
             raise RefusedError("overwrite=True would remove the run that resume continues")
         if init_from is not None and resume:
-            raise RefusedError("init_from and resume: the weights are those of the checkpoint")
+            raise RefusedError(
+                "init_from cannot be combined with resume, which takes the weights"
+                " from the checkpoint"
+            )
         if steps is not None and epochs is not None:
-            raise RefusedError("steps and epochs both say how long the run is: give one")
+            raise RefusedError("steps and epochs both set the length of the run: give only one")
         more: dict[str, Any] = {
             "set_aside_later": bool(set_aside_later),
             "overwrite": bool(overwrite),

@@ -32,7 +32,7 @@ def read_keys(config: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, A
     name, text = "the configuration", b""
     if not isinstance(config, (Mapping, str, os.PathLike)):
         raise RefusedError(
-            f"the configuration is of type {type(config).__name__}: give a mapping or a path"
+            f"the configuration is a {type(config).__name__}: it must be a mapping or a path"
         )
     try:
         if isinstance(config, Mapping):
@@ -62,7 +62,7 @@ def read_config(
     # It describes another model, whose parameters have other names.
     if keys.get("model"):
         keys["model"] = {}
-        _log.info("model is ignored: it is the module that is given")
+        _log.info("the section model is ignored: the module that was passed is trained")
     text = json.dumps(keys)
     overrides = dict(overrides or {})
     asks_length = "data.sequence_length" in overrides or '"sequence_length"' in text
@@ -108,20 +108,19 @@ def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
 
 def check_module(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
-        raise RefusedError(f"model is a {type(module).__name__}, and no torch.nn.Module")
+        raise RefusedError(f"model is a {type(module).__name__}, not a torch.nn.Module")
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise RefusedError(
-            f"model is wrapped by {type(module).__name__}: give the module inside of it"
-            " (model.module)"
+            f"model is wrapped in {type(module).__name__}: pass the module inside it (model.module)"
         )
     if hasattr(module, "_orig_mod"):
         raise RefusedError(
-            "model was made by torch.compile, and a compiled module keeps addresses of its"
-            " parameters: give the module itself, and compile its blocks' forward (block.forward ="
+            "model was made by torch.compile, which keeps the addresses of its parameters: pass the"
+            " module itself, and compile the forward of its blocks (block.forward ="
             " torch.compile(block.forward))"
         )
     if _engines.is_trained(module):
-        raise RefusedError("model already has an engine: close() that one first")
+        raise RefusedError("model already has an engine: close() that engine first")
     check_not_compiled(module)
 
 
@@ -129,6 +128,7 @@ def check_not_compiled(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if getattr(part, "_compiled_call_impl", None) is not None:
             raise RefusedError(
-                f"{name or 'the module'} was compiled by Module.compile(), past the engine's hooks:"
-                " compile its forward instead (module.forward = torch.compile(module.forward))"
+                f"{name or 'the module'} was compiled by Module.compile(), which bypasses the"
+                " engine's hooks: compile its forward instead (module.forward ="
+                " torch.compile(module.forward))"
             )

@@ -103,9 +103,9 @@ class Steps:
         trained.check_values()
         if torch.is_autocast_enabled(trained.device.type):
             raise RefusedError(
-                "autocast keeps 16-bit copies of parameters from forward to backward, past their"
-                ' unit\'s release: leave it out, and set "bf16": {"enabled": true}, with which the'
-                " module computes in 16 bits itself"
+                "autocast cannot be used: it keeps 16-bit copies of parameters after the engine has"
+                ' released them. Remove it, and set "bf16": {"enabled": true}, with which the'
+                " module itself computes in 16 bits"
             )
         if not torch.is_grad_enabled():
             trained.residency.begin_evaluation()
@@ -128,11 +128,11 @@ class Steps:
     def backward(self, loss: torch.Tensor, retain_graph: bool, averages: bool) -> None:
         trained = self._trained
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise RefusedError("backward() wants the loss, a tensor of one element")
+            raise RefusedError("backward() takes the loss, a tensor of one element")
         if not loss.requires_grad:
             raise RefusedError(
-                "the loss has no gradient: it was computed under torch.no_grad(), or of frozen"
-                " parameters alone"
+                "the loss does not require a gradient: it was computed under torch.no_grad(), or"
+                " from frozen parameters only"
             )
         try:
             self.begin_backward()
@@ -155,7 +155,7 @@ class Steps:
     def begin_backward(self) -> None:
         trained = self._trained
         if trained.residency.in_backward:
-            raise RefusedError("backward() is called within backward()")
+            raise RefusedError("backward() was called during backward()")
         if trained.run.is_complete:  # a step was interrupted after its last micro-batch
             self.forget()
         if len(self._losses) > trained.run.micro_batch:  # already had a backward pass
@@ -289,7 +289,10 @@ class Steps:
     def step(self, is_last: bool) -> StepResult | None:
         trained = self._trained
         if len(self._losses) == trained.run.micro_batch:
-            raise RefusedError("step() ends a micro-batch, and there was no backward() in this one")
+            raise RefusedError(
+                "step() was called without a backward() in this micro-batch: call"
+                " engine.backward(loss) first"
+            )
         self._new_micro_batch = True
         try:
             self._end_micro_batch()
@@ -362,13 +365,13 @@ class Steps:
             known = self._trained.managed.get(id(parameter))
             if known is None:
                 what = (
-                    f"parameter {name} was made after sluice.initialize(), which knows nothing of"
-                    " it: make all parameters before"
+                    f"parameter {name} was added after sluice.initialize(): add all parameters"
+                    " before that call"
                 )
             elif known.trained != parameter.requires_grad:
                 what = (
-                    f"requires_grad of {name} was changed after sluice.initialize(): set it before,"
-                    " or make another engine"
+                    f"requires_grad of {name} was changed after sluice.initialize(): set it before"
+                    " that call, or make another engine"
                 )
             else:
                 continue

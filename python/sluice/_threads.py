@@ -23,10 +23,9 @@ class Calls:
         is_in_backward = torch._C._current_graph_task_id() != -1
         if not self._lock.acquire(blocking=not is_in_backward):
             raise RefusedError(
-                "the engine is called within a backward pass (by torch.utils.checkpoint around it,"
-                " or by a hook), and its own backward() is waiting for that: checkpoint the"
-                " module's blocks instead (gradient_checkpointing_enable()), and call the engine"
-                " behind backward()"
+                "the engine was called during its own backward(), by torch.utils.checkpoint around"
+                " the engine or by a hook: checkpoint the module's blocks instead"
+                " (gradient_checkpointing_enable()), and call the engine after backward()"
             )
 
     def __exit__(self, *_: object) -> None:

@@ -209,8 +209,8 @@ class TrainedModule(NotCopied):
         if self.ranks.rank != 0 or (len(found) == 1 and not is_narrower):
             return
         _log.warning(
-            "the module's parameters are %s, and all of it is trained in %s: bf16.enabled and"
-            " fp16.enabled of the configuration choose the type",
+            "the module's parameters are %s, and all of them are trained in %s: bf16.enabled and"
+            " fp16.enabled in the configuration choose the type",
             " and ".join(found),
             str(self.dtype)[6:],
         )
@@ -232,12 +232,12 @@ class TrainedModule(NotCopied):
         ranks.require_same(
             self.ranks,
             {
-                "the version of Sluice is another": VERSION,
-                "the run's folder (run_dir) is another": self.config.given_run_dir,
-                "the configuration is another": dict(_flat(keys)),
-                "the module has other parameters": described,
-                "the module has other units": json.dumps([unit.name for unit in self.units]),
-                "sluice.init(values=False) was used otherwise": str(self.is_empty),
+                "the version of Sluice differs": VERSION,
+                "the run's folder (run_dir) differs": self.config.given_run_dir,
+                "the configuration differs": dict(_flat(keys)),
+                "the module's parameters differ": described,
+                "the module's units differ": json.dumps([unit.name for unit in self.units]),
+                "the use of sluice.init(values=False) differs": str(self.is_empty),
             },
         )
         if not self.is_empty:

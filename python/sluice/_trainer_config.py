@@ -54,7 +54,7 @@ class TrainerConfig:
             section[key] = wanted
         elif argument is not None and found != wanted:
             self._mismatches.append(
-                f"{path} is {found} in the configuration, and {argument} is {wanted}"
+                f"{path} is {found} in the configuration, but {argument} is {wanted}"
             )
 
     def complete(self, args: Any, max_steps: int, model: Any) -> dict[str, Any]:

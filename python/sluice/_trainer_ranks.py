@@ -31,21 +31,20 @@ def check(args: Any) -> None:
     launched = ranks.of_launcher().world
     if launched != args.world_size:
         raise RefusedError(
-            f"the launcher has started {launched} processes, and TrainingArguments are of"
+            f"the launcher started {launched} processes, but TrainingArguments were made for"
             f" {args.world_size}: " + _how_to_start(args)
         )
     if launched == 1:
         return
     if not args.accelerator_config.even_batches:
         raise RefusedError(
-            "accelerator_config even_batches=False gives some ranks fewer batches than others,"
-            " which would wait for them: leave it out, or drop the last ones"
-            " (dataloader_drop_last)"
+            "accelerator_config even_batches=False gives some ranks fewer batches, and the others"
+            " would wait for them: remove it, or set dataloader_drop_last=True"
         )
     if args.save_on_each_node:
         raise RefusedError(
-            "TrainingArguments(save_on_each_node=...) is not supported: a checkpoint is of all"
-            " ranks. Give an output_dir that all hosts see"
+            "TrainingArguments(save_on_each_node=...) is not supported, because all ranks write one"
+            " checkpoint: set output_dir to a folder that all hosts share"
         )
 
 
@@ -53,8 +52,9 @@ def _how_to_start(args: Any) -> str:
     if not torch.cuda.is_available() and not args.use_cpu:
         return "without GPUs they train together with use_cpu=True"
     return (
-        "start the script by torchrun or accelerate launch (srun torchrun ... on several hosts), or"
-        " set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as they do"
+        "start the script with torchrun or accelerate launch (on several hosts: srun torchrun ...),"
+        " or set RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as"
+        " they do"
     )
 
 

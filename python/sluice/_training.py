@@ -101,7 +101,7 @@ class Training:
             native.attach()
             _log.info("the engine's own units compute %s", type(trained.module).__name__)
         else:
-            _log.info("PyTorch computes the module, by hooks: %s", self.reason)
+            _log.info("PyTorch computes the module, with the engine's hooks: %s", self.reason)
             self._note_slow_products()
 
     def _note_slow_products(self) -> None:
@@ -111,10 +111,9 @@ class Training:
             return
         self._noted_slow = True
         _log.warning(
-            "this processor has no fast product of %s numbers, and PyTorch, which computes the"
-            " module, takes many times as long as in fp32: train in fp32 (leave out %s.enabled), or"
-            " let the engine's units compute, which multiply through fp32 (engine.way_reason says"
-            " why they do not)",
+            "this processor multiplies %s numbers slowly, so PyTorch takes many times as long as in"
+            " fp32. Train in fp32 (remove %s.enabled), or use the engine's units, which multiply"
+            " through fp32 (engine.backend_reason says why they are not used)",
             precision,
             precision,
         )
@@ -131,7 +130,9 @@ class Training:
         begun again from its beginning."""
         trained, step = self.trained, self.steps.so_far()
         again = ", beginning with this step's micro-batches" if step.passed else ""
-        _log.warning("from here on PyTorch computes the module, by hooks: %s%s", reason, again)
+        _log.warning(
+            "from now on PyTorch computes the module, with the engine's hooks: %s%s", reason, again
+        )
         trained.run.wait_for_saves()
         self.record.note_saves()  # separate from the results of the save below
         folder = tempfile.mkdtemp(prefix="sluice-to-hooks-", dir=trained.scratch)
@@ -146,7 +147,9 @@ class Training:
             self._go_by_hooks(path, reason)
         except BaseException:
             if self.native is None:
-                _log.error("the engine's state is in %s: load_checkpoint() takes it", folder)
+                _log.error(
+                    "the engine's state was saved in %s: load it with load_checkpoint()", folder
+                )
             else:  # the units continue
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -167,8 +170,8 @@ class Training:
             trained.drop_run()  # incomplete
             self._go_on(checkpoint, units_of(trained.module, native.family), native)
             raise RefusedError(
-                f"the engine's units do not compute this: {reason}. Nor can it go on by hooks:"
-                f" {error}. It goes on by the units, from the last step"
+                f"the engine's units do not support this: {reason}. Hooks cannot take over either:"
+                f" {error}. Training can continue with the units, from the last step"
             ) from error
         finally:
             trained.residency.generation = before.generation

@@ -105,7 +105,7 @@ class Values:
     def _unit_of(self, parameter: nn.Parameter) -> int:
         known = self._trained.managed.get(id(parameter))
         if known is None:
-            raise RefusedError("gathered() wants parameters of the module that is trained")
+            raise RefusedError("gathered() takes parameters of the trained module")
         return known.unit
 
     # ---- changed
@@ -156,8 +156,8 @@ class Values:
         trained = self._trained
         if trained.ranks.world > 1:
             refused = RefusedError(
-                "parameters are changed on one rank, of several that have their masters: change"
-                " them before the engine is made, the same on all"
+                "parameters cannot be changed on one rank, because all ranks hold master weights:"
+                " change them before the engine is made, in the same way on all ranks"
             )
             trained.fail(refused)
             raise refused
@@ -208,11 +208,11 @@ class Values:
         for it in self._trained.managed.values():
             found = sorted(names.get(id(it.parameter), set()) & state.keys())
             if not found:
-                raise RefusedError(f"the weights have no {it.name}")
+                raise RefusedError(f"the weights lack {it.name}")
             if state[found[0]].shape != it.parameter.shape:
                 raise RefusedError(
-                    f"{found[0]} has the shape {tuple(state[found[0]].shape)} in the weights, and "
-                    f"{tuple(it.parameter.shape)} in the module"
+                    f"{found[0]} has shape {tuple(state[found[0]].shape)} in the weights, but"
+                    f" {tuple(it.parameter.shape)} in the module"
                 )
             values[id(it.parameter)] = state[found[0]]
         return values
@@ -220,7 +220,7 @@ class Values:
     def save(self, path: str | os.PathLike[str], dtype: str) -> None:
         trained = self._trained
         if dtype not in DTYPES:
-            raise RefusedError(f'dtype is "{dtype}": there are {", ".join(DTYPES)}')
+            raise RefusedError(f'dtype is "{dtype}": it must be one of {", ".join(DTYPES)}')
         trained.check_values()
         trained.residency.check_memory()
         trained.residency.release_all()

@@ -13,6 +13,7 @@ from torch import nn
 from . import _core
 from ._core import RefusedError
 from ._tensors import DTYPES
+
 _SHARD_BYTES = 5 * 10**9  # as in `sluice export`
 
 
@@ -25,10 +26,10 @@ class _SavesWeights(Protocol):
 def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or isinstance(dtype, torch.dtype):
         if dtype is not None and dtype not in DTYPES.values():
-            raise RefusedError(f"dtype is {dtype}: there are {', '.join(DTYPES)}")
+            raise RefusedError(f"dtype is {dtype}: it must be one of {', '.join(DTYPES)}")
         return dtype
     if dtype not in DTYPES:
-        raise RefusedError(f'dtype is "{dtype}": there are {", ".join(DTYPES)}')
+        raise RefusedError(f'dtype is "{dtype}": it must be one of {", ".join(DTYPES)}')
     return DTYPES[dtype]
 
 
@@ -94,21 +95,21 @@ def save(
     }  # fmt: skip
     for name, value in given.items():
         if value:
-            raise RefusedError(f"{name} is of a run's folder, and tensors are to be saved")
+            raise RefusedError(f"{name} only applies to a run's folder, not to tensors")
     if hasattr(what, "save_weights"):  # the masters of an engine differ from the module's values
         what.save_weights(target, dtype or "fp32")
         return
     state = what.state_dict() if isinstance(what, nn.Module) else what
     if not isinstance(state, Mapping):
         raise RefusedError(
-            f"save() writes tensors by name, modules, engines and checkpoints, and was given a"
+            "save() takes a dict of tensors, a module, an engine or a checkpoint, not a"
             f" {type(what).__name__}"
         )
     wanted = _torch_dtype(dtype)
     tensors: list[tuple[str, torch.Tensor]] = []
     for name, tensor in state.items():
         if not isinstance(tensor, torch.Tensor):
-            raise RefusedError(f"{name} is a {type(tensor).__name__}, and no tensor")
+            raise RefusedError(f"{name} is a {type(tensor).__name__}, not a tensor")
         tensors.append((name, tensor if wanted is None else tensor.to(wanted)))
     # Wide types first, for the alignment of the format.
     tensors.sort(key=lambda it: -it[1].element_size())

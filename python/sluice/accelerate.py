@@ -61,15 +61,18 @@ class Accelerator(accelerate.Accelerator):
         **kwargs: Any,
     ):
         if sluice is None:
-            raise RefusedError(
-                'Accelerator needs sluice=, a configuration: sluice="ds_config.json"'
-            )
+            raise RefusedError('Accelerator needs a configuration: sluice="ds_config.json"')
         for name in ("deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin"):
             if kwargs.get(name) is not None:
-                raise RefusedError(f"Accelerator({name}=...): leave it out, sluice= is in its place")
+                raise RefusedError(
+                    f"Accelerator({name}=...) has no effect here: remove it, since"
+                    " sluice= replaces it"
+                )
         self._precision = str(mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
         if self._precision not in ("no", "bf16", "fp16"):
-            raise RefusedError(f"mixed_precision={self._precision!r}: the engine has bf16 and fp16")
+            raise RefusedError(
+                f"mixed_precision={self._precision!r} is not supported: use bf16 or fp16"
+            )
         self._source = TrainerConfig(sluice)
         self._policy = units
         #: The engine with DeepSpeed's interface; set by prepare().
@@ -86,7 +89,7 @@ class Accelerator(accelerate.Accelerator):
     @property
     def _running(self) -> DeepSpeedEngine:
         if self.engine is None:
-            raise RefusedError("there is no engine yet: prepare(model, ...) makes it")
+            raise RefusedError("there is no engine yet: call prepare(model, ...) first")
         return self.engine
 
     # ---- prepare
@@ -96,12 +99,12 @@ class Accelerator(accelerate.Accelerator):
         if model is None:
             if any(isinstance(it, (*_OPTIMIZERS, *_SCHEDULES)) for it in args):
                 raise RefusedError(
-                    "prepare() was given an optimizer or a schedule without the model that is"
-                    " trained: give the model, its optimizer and its schedule in one call"
+                    "prepare() was called with an optimizer or a schedule and without the trained"
+                    " model: pass the model, its optimizer and its schedule in one call"
                 )
             return super().prepare(*args, device_placement=device_placement)
         if self.engine is not None:
-            raise RefusedError("this Accelerator has a model that is trained: make another one")
+            raise RefusedError("this Accelerator already trains a model: make another Accelerator")
         made: dict[int, Any] = {}
         for it in args:  # for the loader's batch size
             if isinstance(it, torch.utils.data.DataLoader):
@@ -154,8 +157,8 @@ class Accelerator(accelerate.Accelerator):
         if isinstance(schedule, DummyScheduler):
             if schedule.lr_scheduler_callable is None and not config.has("scheduler"):
                 raise RefusedError(
-                    "DummyScheduler has the numbers of a schedule that the configuration names, and"
-                    " it has no scheduler section: add one, or give lr_scheduler_callable"
+                    "DummyScheduler needs a schedule in the configuration, which has no scheduler"
+                    " section: add one, or pass lr_scheduler_callable"
                 )
             lr = config.value("optimizer.params.lr")
             config.fill("scheduler.params.warmup_min_lr", 0, None)
@@ -175,9 +178,8 @@ class Accelerator(accelerate.Accelerator):
             sizes = [it.batch_size for it in loaders if it.batch_size is not None]
             if not sizes:
                 raise RefusedError(
-                    "train_micro_batch_size_per_gpu is neither in the configuration nor the"
-                    " batch_size of a loader that is given to prepare(): say it in the"
-                    " configuration"
+                    "the micro-batch size is unknown: set train_micro_batch_size_per_gpu in the"
+                    " configuration, or pass a data loader with a batch_size to prepare()"
                 )
             micro = min(sizes) // (self.num_processes if self.split_batches else 1)
             config.keys["train_micro_batch_size_per_gpu"] = micro
@@ -194,9 +196,9 @@ class Accelerator(accelerate.Accelerator):
             schedule = schedule.lr_scheduler_callable
         if schedule is not None and self.num_processes > 1:
             raise RefusedError(
-                "of several processes Accelerate steps a schedule once for each: name it in the"
-                " configuration's scheduler section, in steps of the engine, and give prepare() a"
-                " DummyScheduler (sluice.accelerate has it)"
+                "with several processes Accelerate would advance the schedule once per process:"
+                " describe it in the configuration's scheduler section, in steps of the engine, and"
+                " pass a DummyScheduler from sluice.accelerate to prepare()"
             )
         overrides = translated(model, optimizer, parameters, schedule, keys)
         overrides["run.device"] = self.device.type
@@ -218,13 +220,16 @@ class Accelerator(accelerate.Accelerator):
         clipping = self._running.gradient_clipping()
         if norm_type != 2 or float(max_norm) != clipping:
             raise RefusedError(
-                f"clip_grad_norm_({max_norm:g}): the engine clips, and its gradient_clipping is"
-                f' {clipping:g}. Set "gradient_clipping": {max_norm:g} in the configuration'
+                f"clip_grad_norm_({max_norm:g}) differs from the engine's gradient_clipping, which"
+                f' is {clipping:g}. The engine clips: set "gradient_clipping": {max_norm:g} in the'
+                " configuration"
             )
         return self._running.get_global_grad_norm()
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        raise RefusedError("clip_grad_value_(): the engine clips by the norm, gradient_clipping")
+        raise RefusedError(
+            "clip_grad_value_() is not supported: the engine clips by the norm (gradient_clipping)"
+        )
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
@@ -266,5 +271,5 @@ def _is_trained(value: Any) -> bool:
 def _only(args: tuple, kinds: tuple[type, ...], what: str) -> Any:
     found = [it for it in args if isinstance(it, kinds)]
     if len(found) > 1:
-        raise RefusedError(f"prepare() takes one {what}, and was given several")
+        raise RefusedError(f"prepare() takes one {what}, not several")
     return found[0] if found else None

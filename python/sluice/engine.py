@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -297,14 +298,28 @@ class Engine(NotCopied):
     # ---- for training loops
 
     @property
-    def way(self) -> str:
+    def backend(self) -> str:
         """ "engine" if the engine's own units compute the module, "hooks" if PyTorch does."""
         return self._steps.passes.way
 
     @property
-    def way_reason(self) -> str:
-        """Why :attr:`way` is "hooks"; empty otherwise."""
+    def backend_reason(self) -> str:
+        """Why :attr:`backend` is "hooks"; empty otherwise."""
         return self._training.reason
+
+    @property
+    def way(self) -> str:
+        """The old name of :attr:`backend`."""
+        warnings.warn("engine.way is now engine.backend", DeprecationWarning, stacklevel=2)
+        return self.backend
+
+    @property
+    def way_reason(self) -> str:
+        """The old name of :attr:`backend_reason`."""
+        warnings.warn(
+            "engine.way_reason is now engine.backend_reason", DeprecationWarning, stacklevel=2
+        )
+        return self.backend_reason
 
     @property
     def config(self) -> dict[str, Any]:

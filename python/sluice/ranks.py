@@ -77,8 +77,8 @@ def choose_gpu(ranks: Ranks | RankContext) -> None:
         return  # each rank sees only its own GPU
     if ranks.local_rank >= gpus:
         raise RefusedError(
-            f"rank {ranks.rank} has no GPU: {ranks.local_world} ranks run on this host, which has"
-            f' {gpus}. Start fewer, or set run.device to "cpu"'
+            f"rank {ranks.rank} has no GPU: this host has {gpus} and runs {ranks.local_world}"
+            ' ranks. Start fewer ranks, or set run.device to "cpu"'
         )
     torch.cuda.set_device(ranks.local_rank)
 
@@ -99,8 +99,8 @@ def require_same(ranks: Ranks, what: dict[str, str | dict[str, Any]]) -> None:
         detail = ""
         if not isinstance(value, str):
             texts = gather_long(ranks, text)
-            detail = _first_difference(json.loads(texts[0]), json.loads(texts[other]))
-        raise RefusedError(f"{name} on rank {other} than on rank 0{detail}")
+            detail = _first_difference(json.loads(texts[0]), json.loads(texts[other]), other)
+        raise RefusedError(f"{name} between rank 0 and rank {other}{detail}")
 
 
 def gather_long(ranks: Ranks, text: str) -> list[str]:
@@ -110,10 +110,11 @@ def gather_long(ranks: Ranks, text: str) -> list[str]:
     return ["".join(it) for it in zip(*pieces)] if pieces else [""] * ranks.world
 
 
-def _first_difference(first: dict[str, Any], other: dict[str, Any]) -> str:
+def _first_difference(first: dict[str, Any], other: dict[str, Any], rank: int) -> str:
     for key in (*first, *(it for it in other if it not in first)):
         here, there = (json.dumps(it[key]) if key in it else "missing" for it in (first, other))
         if here != there:
             at = max(len(os.path.commonprefix([here, there])) - 20, 0) if len(here) > 200 else 0
-            return f": {key} is {there[at : at + 200]} there, and {here[at : at + 200]} on rank 0"
-    return ": in the order of its parts"
+            here, there = here[at : at + 200], there[at : at + 200]
+            return f": {key} is {here} on rank 0, and {there} on rank {rank}"
+    return ", in the order of its modules"

@@ -117,11 +117,12 @@ class TrainerMixin(_Trainer):
         deepspeed = _take_deepspeed(args, kwargs)
         if sluice is not None and deepspeed:
             raise RefusedError(
-                "the Trainer has sluice=, and its TrainingArguments have deepspeed=: leave one out"
+                "Trainer(sluice=...) and TrainingArguments(deepspeed=...) exclude each other:"
+                " remove one"
             )
         sluice = deepspeed or sluice
         if sluice is None:
-            raise RefusedError('Trainer needs sluice=, a configuration: sluice="ds_config.json"')
+            raise RefusedError('Trainer needs a configuration: sluice="ds_config.json"')
         TrainerConfig(sluice)  # refuses an invalid configuration here
         self._source = sluice
         self._policy = units
@@ -129,7 +130,8 @@ class TrainerMixin(_Trainer):
         self._given = self.optimizer, self.lr_scheduler
         if self.optimizer_cls_and_kwargs is not None:
             raise RefusedError(
-                "optimizer_cls_and_kwargs: give optimizers=(torch.optim.AdamW(...),)"
+                "optimizer_cls_and_kwargs is not supported: pass"
+                " optimizers=(torch.optim.AdamW(...),)"
             )
 
     @property
@@ -149,7 +151,8 @@ class TrainerMixin(_Trainer):
         super().create_accelerator_and_postprocess()
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
             raise RefusedError(
-                "Accelerate was configured for DeepSpeed or FSDP: sluice= is instead"
+                "Accelerate is configured for DeepSpeed or FSDP, which sluice= replaces: remove"
+                " that configuration"
             )
         self.accelerator.backward = self._backward
 
@@ -176,7 +179,8 @@ class TrainerMixin(_Trainer):
         wanted = "cpu" if self.args.device.type == "cpu" else "cuda"
         if (config.value("run.device") or wanted) not in ("auto", wanted):
             raise RefusedError(
-                f"run.device is not {wanted}, the Trainer's: leave run.device out, or set use_cpu"
+                f"run.device differs from the Trainer's device, {wanted}: remove run.device, or set"
+                " use_cpu"
             )
         overrides["run.device"] = wanted
         _trainer_ranks.take_first_ranks_values(self.model, self.args)
@@ -203,8 +207,9 @@ class TrainerMixin(_Trainer):
             return
         if self.engine.module is self.model and resume_from_checkpoint is None:
             raise RefusedError(
-                "train() again would go on with AdamW's moments under another schedule: resume"
-                " (resume_from_checkpoint=True), or make a Trainer of a model that is loaded"
+                "train() was called a second time, which would continue AdamW's moments with"
+                " another schedule: resume with resume_from_checkpoint=True, or make a new Trainer"
+                " with a newly loaded model"
             )
         self._give_back()
 
@@ -222,7 +227,7 @@ class TrainerMixin(_Trainer):
         if config.has("optimizer"):
             if self.optimizer is not None:
                 raise RefusedError(
-                    "optimizers= has an optimizer, and the configuration as well: leave one out"
+                    "both optimizers= and the configuration have an optimizer: remove one"
                 )
             lr = config.value("optimizer.params.lr")
             optimizer = shadow_optimizer(self.args.learning_rate if lr is None else lr, self.model)
@@ -232,7 +237,7 @@ class TrainerMixin(_Trainer):
         if config.has("scheduler"):
             if self.lr_scheduler is not None:
                 raise RefusedError(
-                    "optimizers= has a schedule, and the configuration as well: leave one out"
+                    "both optimizers= and the configuration have a schedule: remove one"
                 )
         else:
             schedule = self.create_scheduler(num_training_steps=max_steps, optimizer=optimizer)
@@ -357,8 +362,8 @@ class TrainerMixin(_Trainer):
         whole = [it for it in others if all(os.path.exists(f"{it}/{name}") for name in needed)]
         raise RefusedError(
             f"{resume_from_checkpoint} cannot be resumed: it has no {' and no '.join(missing)}"
-            + (f"; {whole[-1]} is whole" if whole else "")
-            + ". Weights alone are loaded by from_pretrained()"
+            + (f"; {whole[-1]} is complete" if whole else "")
+            + ". To load weights only, use from_pretrained()"
         )
 
     def _load_engine(self, checkpoint: str) -> None:
@@ -384,22 +389,25 @@ class Seq2SeqTrainer(TrainerMixin, transformers.Seq2SeqTrainer):
 def _check_arguments(args: Any) -> None:
     if hasattr(args, "hf_deepspeed_config"):
         raise RefusedError(
-            "TrainingArguments(deepspeed=...) were made by the package deepspeed, which has changed"
-            " how a model is made: give the JSON as Trainer(sluice=...)"
+            "TrainingArguments(deepspeed=...) loads the package deepspeed, which changes how models"
+            " are made: pass the JSON as Trainer(sluice=...)"
         )
     instead = {
-        "fsdp": "leave it out",
+        "fsdp": "remove it",
         "torch_compile": "compile the forward of the model's blocks",
         "auto_find_batch_size": "say per_device_train_batch_size",
-        "fp16_full_eval": "with fp16, evaluation is in fp16",
-        "bf16_full_eval": "with bf16, evaluation is in bf16",
-        "parallelism_config": "leave it out",
+        "fp16_full_eval": "fp16=True already evaluates in fp16",
+        "bf16_full_eval": "bf16=True already evaluates in bf16",
+        "parallelism_config": "remove it",
     }
     for name, sentence in instead.items():
         if getattr(args, name, None):
             raise RefusedError(f"TrainingArguments({name}=...) is not supported: {sentence}")
     if args.save_only_model and args.load_best_model_at_end:
-        raise RefusedError("save_only_model leaves nothing for load_best_model_at_end to load")
+        raise RefusedError(
+            "save_only_model and load_best_model_at_end exclude each other: the best"
+            " model could not be loaded"
+        )
     _trainer_ranks.check(args)
     if args.n_gpu > 1:
         args._n_gpu = 1  # an engine uses one GPU

@@ -21,7 +21,7 @@ from ._core import RefusedError
 #: computes.
 UnitPolicy = Union[str, Sequence[Union[str, type]], Callable[[str, nn.Module], bool]]
 
-OUTSIDE = "outside of blocks"
+OUTSIDE = "outside blocks"
 _WHOLE = ("auto", "engine", "hooks")
 
 
@@ -57,11 +57,11 @@ def checkpointed_share(module: nn.Module, units: list[Unit]) -> float:
     """The share of blocks that are recomputed in backward, as far as transformers reports it."""
     flag = "gradient_checkpointing"
     blocks = [it.module for it in units if it.module is not None]
-    flagged = [
-        [part for part in block.modules() if hasattr(part, flag)] for block in blocks
-    ]
+    flagged = [[part for part in block.modules() if hasattr(part, flag)] for block in blocks]
     if any(flagged):
-        return sum(any(getattr(it, flag) is True for it in parts) for parts in flagged) / len(blocks)
+        return sum(any(getattr(it, flag) is True for it in parts) for parts in flagged) / len(
+            blocks
+        )
     return float(any(getattr(it, flag, None) is True for it in module.modules()))
 
 
@@ -92,8 +92,8 @@ def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], boo
     for it in wanted:
         if not isinstance(it, (str, type)):
             raise RefusedError(
-                f"units={it!r} is no policy: each is a name, which may have *, or a class of"
-                " modules"
+                f"units={it!r} is not valid: each entry must be a module name, which may contain *,"
+                " or a module class"
             )
 
     def is_unit(name: str, module: nn.Module) -> bool:
@@ -113,8 +113,8 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
         is_unit = _auto(root)
     elif isinstance(policy, str):
         raise RefusedError(
-            f'units="{policy}" is no policy: it is "auto", "engine", "hooks", a list of names or'
-            " classes, or a function"
+            f'units="{policy}" is not valid: it must be "auto", "engine", "hooks", a list of names'
+            " or classes, or a function"
         )
     elif isinstance(policy, Sequence):
         is_unit = _by_patterns(list(policy))
@@ -126,7 +126,7 @@ def find_blocks(root: nn.Module, policy: UnitPolicy) -> list[tuple[str, nn.Modul
             blocks.setdefault(id(module), (name, module))
     if not blocks and not (isinstance(policy, str) and policy in _WHOLE):
         raise RefusedError(
-            f"units={policy!r} finds no module with parameters in {type(root).__name__}"
+            f"units={policy!r} matches no module with parameters in {type(root).__name__}"
         )
     return list(blocks.values())
 
@@ -162,7 +162,7 @@ def divide(root: nn.Module, policy: UnitPolicy, *, has_values: bool = True) -> l
 def _check_parameter(name: str, parameter: nn.Parameter, has_values: bool) -> None:
     if parameter.is_meta and has_values:
         raise RefusedError(
-            f"parameter {name} is on the device meta, without values: make or load the module on"
+            f"parameter {name} is on the meta device, without values: create or load the module on"
             " the CPU"
         )
     if isinstance(parameter, nn.parameter.UninitializedParameter):
@@ -172,7 +172,7 @@ def _check_parameter(name: str, parameter: nn.Parameter, has_values: bool) -> No
     if parameter.layout != torch.strided or not parameter.is_floating_point():
         raise RefusedError(
             f"parameter {name} is {parameter.dtype}, {parameter.layout}: only dense floating-point"
-            " numbers are trained"
+            " parameters can be trained"
         )
     if parameter.numel() == 0:
         raise RefusedError(f"parameter {name} has no elements")

@@ -14,10 +14,10 @@ from .run import Run
 
 HELP = """\
 Writes the metrics, events and configuration of a run of Sluice to TensorBoard, Weights & Biases,
-MLflow or CSV files, by their own Python packages. What is written is remembered there: the same
-command again adds what is new. Steps that were trained again after a resume replace the earlier ones
-in TensorBoard and CSV files; in Weights & Biases and MLflow, whose histories only grow, they are
-there again with a larger progress/life.
+MLflow or CSV files, with their own Python packages. The same command again adds what is new. Steps
+that were trained again after a resume replace the earlier ones in TensorBoard and CSV files. In
+Weights & Biases and MLflow, whose histories only grow, they appear again with a larger
+progress/attempt.
 """
 
 EXAMPLES = """\
@@ -47,7 +47,7 @@ def parse_options(words):
     parser.add_argument("run", metavar="RUN",
                         help="a run's directory (sluice train --out), or a metrics.jsonl")
     parser.add_argument("--follow", action="store_true",
-                        help="go on while the run does, and end with it")
+                        help="continue while the run does, and end with it")
     parser.add_argument("--tensorboard", metavar="DIR",
                         help="event files against steps, and in DIR/by_tokens against tokens")
     parser.add_argument("--csv", metavar="DIR", help="metrics.csv, events.csv and config.csv")
@@ -55,7 +55,7 @@ def parse_options(words):
     parser.add_argument("--wandb-offline", action="store_true",
                         help="without its server: into a folder")
     parser.add_argument("--wandb-dir", metavar="DIR",
-                        help="its files lie in DIR/wandb (default: RUN)")
+                        help="write its files to DIR/wandb (default: RUN)")
     parser.add_argument("--wandb-team", metavar="TEAM", help="whose project it is")
     parser.add_argument("--wandb-group", metavar="GROUP", help="a group of runs")
     parser.add_argument("--mlflow", metavar="URI", help="a run of MLflow: a tracking URI")
@@ -63,13 +63,13 @@ def parse_options(words):
                         help="its experiment (default: sluice)")
     parser.add_argument("--name", help="the run's name in Weights & Biases and MLflow")
     # Set by `sluice train`: sluice-log ends soon after its standard input closes.
-    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--companion", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if not (options.tensorboard or options.csv or options.wandb or options.mlflow):
-        parser.error("nothing is to be written: name --tensorboard, --csv, --wandb or --mlflow")
+        parser.error("no output was chosen: pass --tensorboard, --csv, --wandb or --mlflow")
     for name in ("wandb_offline", "wandb_dir", "wandb_team", "wandb_group"):
         if getattr(options, name) and not options.wandb:
-            parser.error(f"--{name.replace('_', '-')} is of no use without --wandb")
+            parser.error(f"--{name.replace('_', '-')} has no effect without --wandb")
     if options.wandb and not options.wandb_dir:
         is_file = os.path.isfile(options.run)
         options.wandb_dir = os.path.dirname(options.run) if is_file else options.run
@@ -121,11 +121,12 @@ class Logger:
 
     def _leave(self, output, sentence):
         if not self._retries:
-            self._drop(output, f"{sentence}; the same command adds what is missing once it answers")
+            self._drop(output, f"{sentence}; run the same command again once it answers, to add"
+                               " what is missing")
             return
         pause_s = self._pauses.get(output)
         if pause_s is None:
-            say(plain_text(f"{sentence}; it is tried again, and the run is not held up"))
+            say(plain_text(f"{sentence}; it will be tried again, and the run is not delayed"))
         self._pauses[output] = FIRST_RETRY_S if pause_s is None else min(2 * pause_s, MOST_RETRY_S)
         self.away[output] = time.monotonic() + self._pauses[output]
         self.outputs.remove(output)
@@ -140,7 +141,7 @@ class Logger:
             self._catch_up(output)
             if output in self.outputs:
                 del self._pauses[output]
-                say(f"{output.kind} answers again, and has what it missed")
+                say(f"{output.kind} answers again, and has received what it missed")
 
     def _catch_up(self, output):
         def only(work):
@@ -220,7 +221,8 @@ class Logger:
             self.each(lambda output: output.end(*ending))
         self.each(lambda output: output.close())
         for output in self.away:
-            say(f"{output.kind} was away to the end, and lacks steps: the same command adds them")
+            say(f"{output.kind} did not answer until the end and lacks steps: run the same command"
+                " again to add them")
             self.failed = True
         left_out = self.run.bad_lines + self.run.metrics.too_long
         if left_out:
@@ -229,21 +231,22 @@ class Logger:
 
 
 def is_input_closed():
-    """With `--beside`: whether the run's program has ended, or asks this one to end."""
+    """With `--companion`: whether the run's program has ended, or asks this one to end."""
     ready, _, _ = select.select([0], [], [], 0)
     return bool(ready) and not os.read(0, 4096)
 
 
 def follow(logger, run, options):
     while logger.outputs or logger.away:
-        is_last = options.beside and is_input_closed()
+        is_last = options.companion and is_input_closed()
         ended_before = run.ending() is not None
         news = logger.round()
         # Steps come before the run's end, so read once more after the end was seen.
         if is_last or (not news and (ended_before or run.ending() is not None)):
             return
         if not news and run.is_left(say):
-            say(f"{run.path}: the run has ended without saying so")
+            say(f"{run.path}: the run crashed: it recorded no end, and no process trains in the"
+                " folder")
             return
         time.sleep(POLL_S)
 
@@ -251,9 +254,11 @@ def follow(logger, run, options):
 def main(words=None):
     try:
         options = parse_options(words)
-        if options.beside:
+        if options.companion:
             os.nice(10)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # closes outputs as well
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # for the run; Slurm sends them to all
+            signal.signal(number, signal.SIG_IGN)
         run = Run(options.run)
         if not options.follow:
             run.check_there()

@@ -1,7 +1,7 @@
 """An MLflow run, by its tracking URI: a folder, a database or a server.
 
 MLflow keeps every value of a metric: steps that are trained again appear again, with a later time
-and a larger progress/life. What was written is recorded in tags of the run, so any machine can
+and a larger progress/attempt. What was written is recorded in tags of the run, so any machine can
 continue it.
 
 A server that cannot be reached raises Away: the caller may open() the output again.
@@ -103,7 +103,7 @@ class MlflowRun(Output):
         if self._run is None or self._is_begun:
             made = self._client.create_run(self._experiment, tags=tags, run_name=self._name)
             self._run = made.info.run_id
-        self.state["life"] = 1
+        self.state["attempt"] = 1
         params = [self._param(_key(key), str(value)[:500]) for key, value in parameters.items()]
         for i in range(0, len(params), MOST_PARAMETERS):
             self._client.log_batch(self._run, params=params[i:i + MOST_PARAMETERS])
@@ -120,13 +120,13 @@ class MlflowRun(Output):
                 for it in self._client.get_metric_history(self._run, key)}
 
     def _rewind(self, step):
-        self.state["life"] += 1
+        self.state["attempt"] += 1
 
     def _write(self, records):
         metrics = []
         for record in records:
             values = dict(record.values)
-            values["progress/life"] = float(self.state["life"])
+            values["progress/attempt"] = float(self.state["attempt"])
             if record.tokens is not None:
                 values["progress/tokens"] = float(record.tokens)
             at_ms = int(1000 * (time.time() if record.unix_s is None else record.unix_s))

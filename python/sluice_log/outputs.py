@@ -65,6 +65,8 @@ class Output:
         if not self.state:
             self._take_folder()
             self.state = self._load()
+            if "life" in self.state:  # the name in earlier versions
+                self.state["attempt"] = self.state.pop("life")
         is_same = (self.state.get("identity") == identity
                    and self.state.get("version") == VERSION)
         if not is_same or not self._resume():
@@ -84,20 +86,21 @@ class Output:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise Failure(f"{self.kind}: {self.folder} cannot be made: {error.strerror}") from error
+            raise Failure(f"{self.kind}: {self.folder} cannot be created:"
+                          f" {error.strerror}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Failure(f"{self.kind}: another sluice-log writes to {self.folder}: choose another "
-                          "folder, or end that one") from error
+            raise Failure(f"{self.kind}: another sluice-log writes to {self.folder}: choose another"
+                          " folder, or stop that process") from error
         except OSError:
             pass  # a file system without locks
 
     def _load(self):
         path = next((path for pattern in self.files for path in self.folder.glob(pattern)), None)
         if path is not None and not (self.folder / STATE).exists():
-            raise Failure(f"{self.kind}: {path} was not written by sluice-log: name a folder of its "
-                          f"own, {self.folder / 'NAME'} say")
+            raise Failure(f"{self.kind}: {path} was not written by sluice-log: choose a new folder,"
+                          f" for example {self.folder / 'NAME'}")
         try:
             found = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):

@@ -39,13 +39,13 @@ class Run:
 
     def check_there(self):
         if self.folder is None and not self.path.exists():
-            raise Failure(f"there is no {self.path}: name a run's directory (sluice train --out), "
-                          "or a metrics.jsonl")
+            raise Failure(f"{self.path} does not exist: pass the folder of a run (sluice train"
+                          " --out), or a metrics.jsonl")
         if self.folder is not None and not any(
                 (self.folder / name).exists() for name in ("config.json", "lock")) and not parts_of(
                     self.metrics.path):
-            raise Failure(f"{self.path} is not a run's directory (sluice train --out): it has "
-                          "neither metrics.jsonl nor config.json")
+            raise Failure(f"{self.path} is not the folder of a run (sluice train --out): it has"
+                          " neither metrics.jsonl nor config.json")
 
     # ---- steps and events
 
@@ -149,8 +149,8 @@ class Run:
         if not self._had_lock or is_held is None:
             if now - self._last_news > QUIET_S and not self._has_said_quiet:
                 self._has_said_quiet = True
-                say(f"nothing has come for {QUIET_S} s, and nobody on this machine trains in "
-                    f"{self.path}; waiting for it (Ctrl-C ends)")
+                say(f"{self.path} has not changed for {QUIET_S} s, and no process on this machine"
+                    " trains there; waiting for it (Ctrl-C stops)")
             return False
         if self._free_since is None:
             self._free_since = now

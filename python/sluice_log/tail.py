@@ -28,8 +28,8 @@ def open_file(path):
             folder, target = os.path.dirname(path), os.readlink(path)
             where = os.path.dirname(os.path.join(folder, target))
             if os.path.realpath(where) != os.path.realpath(folder):
-                raise Failure(f"{path} is a link to another folder, and is not a regular file of "
-                              "the run") from error
+                raise Failure(f"{path} is a link to another folder, not a regular file of the"
+                              " run") from error
             file = os.open(os.path.join(folder, os.path.basename(target)), flags)
     except OSError as error:
         if error.errno in LASTING:

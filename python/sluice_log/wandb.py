@@ -1,6 +1,6 @@
 """A Weights & Biases run, on its server or in an offline folder (for wandb sync).
 
-Its history only grows: steps that are trained again appear again, with a larger progress/life.
+Its history only grows: steps that are trained again appear again, with a larger progress/attempt.
 Charts use "step" as their axis; "progress/tokens" is available as well.
 
 A server that cannot be reached at the start raises Away: the caller may open() the output again.
@@ -32,7 +32,7 @@ class WandbRun(Output):
         self._code = 0
 
     def _begin(self, parameters):
-        self.state.update(run=uuid.uuid4().hex[:8], sequence=0, life=1)
+        self.state.update(run=uuid.uuid4().hex[:8], sequence=0, attempt=1)
         self._parameters = parameters
         self._init()
 
@@ -63,7 +63,7 @@ class WandbRun(Output):
         self._run.define_metric("*", step_metric="step")
 
     def _rewind(self, step):
-        self.state["life"] += 1
+        self.state["attempt"] += 1
 
     def _log(self, step, unix_s, values):
         values.update(step=step)
@@ -75,7 +75,7 @@ class WandbRun(Output):
     def _write(self, records):
         for record in records:
             values = dict(record.values)
-            values["progress/life"] = self.state["life"]
+            values["progress/attempt"] = self.state["attempt"]
             if record.tokens is not None:
                 values["progress/tokens"] = record.tokens
             self._log(record.step, record.unix_s, values)

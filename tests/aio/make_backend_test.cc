@@ -21,7 +21,7 @@ using testing::HasSubstr;
 TEST(MakeBackend, NamesItsChoicesWhenAskedForAnother) {
   const auto kind = parse_backend_kind("libaio");
   ASSERT_FALSE(kind.ok());
-  EXPECT_EQ(kind.error().message(), "\"libaio\" is no IO backend: choose auto, uring or posix");
+  EXPECT_EQ(kind.error().message(), "\"libaio\" is not an IO backend: choose auto, uring or posix");
   EXPECT_EQ(*parse_backend_kind("auto"), BackendKind::kAuto);
   EXPECT_EQ(*parse_backend_kind("uring"), BackendKind::kUring);
   EXPECT_EQ(*parse_backend_kind("posix"), BackendKind::kPosix);
@@ -56,7 +56,7 @@ TEST(UringRefused, FallsBackToThreadsAndSaysSoUnlessInsistedOn) {
       const auto backend = make_backend({});
       if (!backend.ok() || (*backend)->name() != "posix") _exit(11);
     }
-    if (said.size() != 1 || said[0].find("POSIX threads serve instead") == std::string::npos) {
+    if (said.size() != 1 || said[0].find("POSIX threads are used instead") == std::string::npos) {
       _exit(12);
     }
     const auto insisted = make_backend({.kind = BackendKind::kUring});
@@ -76,7 +76,7 @@ TEST(UringRefused, FallsBackToThreadsWhereRingsCanBeMadeButNotEntered) {
     const auto backend = make_backend({.threads = 2});
     if (!backend.ok() || (*backend)->name() != "posix") _exit(11);
     if (said.size() != 1 || said[0].find("io_uring_enter") != 0 ||
-        said[0].find("POSIX threads serve instead") == std::string::npos) {
+        said[0].find("POSIX threads are used instead") == std::string::npos) {
       _exit(12);
     }
     const auto insisted = make_backend({.kind = BackendKind::kUring});

@@ -115,7 +115,7 @@ TEST_F(RegularFile, IsReadThroughLinksThatStayInItsFolder) {
     fs::create_symlink(target, path_);
     const auto outside = open_inside(path_);
     ASSERT_FALSE(outside.ok());
-    EXPECT_THAT(outside.status().error().message(), HasSubstr("events.jsonl is a link that"));
+    EXPECT_THAT(outside.status().error().message(), HasSubstr("events.jsonl is a link to"));
   }
   EXPECT_EQ(open_inside(folder_.file("none")).status().error().code(), ErrorCode::kNotFound);
 }

@@ -1,8 +1,8 @@
 # The simulated drive, the fault-injecting backend and the small vocabulary everything uses.
 sluice_test(aio_sim_test COST 40
+  ONE_THREAD "FaultBackendTest.*" "SimDrive*.*" "VirtualLoop.*"
   SOURCES
     fault_backend_test.cc
-    latency_histogram_test.cc
     log_test.cc
     result_test.cc
     sim_drive_power_names_test.cc

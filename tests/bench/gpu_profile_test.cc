@@ -135,12 +135,12 @@ TEST(PhaseTimes, TableIsAStepAndSumsUpWhatItDoesNotShow) {
       {.name = "forward", .seconds = 6e-3, .kernels = {{"a", 2, 4e-3}, {"b", 4, 2e-3}}},
       {.name = "the rest", .seconds = 1e-3, .kernels = {{"c", 2, 1e-3}}}};
   EXPECT_EQ(table_by_phase(phases, {.steps = 2, .shown = 1, .step_s = 5e-3}),
-            "by phase, a step  calls      time  share\n"
-            "forward                  3.000 ms  60.0%\n"
-            "  a                 1.0  2.000 ms  40.0%\n"
-            "  others            2.0  1.000 ms  20.0%\n"
-            "the rest                 0.500 ms  10.0%\n"
-            "  c                 1.0  0.500 ms  10.0%\n");
+            "by phase, per step  calls      time  share\n"
+            "forward                    3.000 ms  60.0%\n"
+            "  a                   1.0  2.000 ms  40.0%\n"
+            "  others              2.0  1.000 ms  20.0%\n"
+            "the rest                   0.500 ms  10.0%\n"
+            "  c                   1.0  0.500 ms  10.0%\n");
 }
 
 TEST(SelfTimes, TableIsAStep) {

@@ -1,12 +1,12 @@
 // The checker of --verify must detect what a broken IO layer could do to a file.
-#include "bench/pattern.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
+
+#include "bench/closed_loop.h"
 
 namespace sluice::bench {
 namespace {

@@ -1,9 +1,8 @@
-#include "bench/trace_file.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
+#include "bench/result_file.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::bench {

@@ -48,11 +48,11 @@ void say(const std::string& line) {
   say("error " + error.message());
   std::_Exit(1);
 }
-void must(const Status& status) {
+void die_if_error(const Status& status) {
   if (!status.ok()) die(status.error());
 }
 template <typename T>
-T must(Result<T> result) {
+T value_or_die(Result<T> result) {
   if (!result.ok()) die(result.error());
   return std::move(result).value();
 }
@@ -99,11 +99,13 @@ class Run {
  public:
   Run(std::string folder, std::uint64_t seed)
       : paths_({folder + "/a", folder + "/b"}), random_(seed) {
-    backend_ = must(aio::make_backend({.kind = aio::BackendKind::kAuto, .queue_depth = 16}));
-    queue_ = must(aio::IoQueue::create(*backend_, {.block_bytes = 128 * kKiB, .queue_depth = 16}));
-    executor_ = must(aio::make_executor(1));
-    pool_ =
-        must(aio::PinnedPool::create({.buffer_bytes = kMiB, .capacity = 4, .huge_pages = false}));
+    backend_ =
+        value_or_die(aio::make_backend({.kind = aio::BackendKind::kAuto, .queue_depth = 16}));
+    queue_ = value_or_die(
+        aio::IoQueue::create(*backend_, {.block_bytes = 128 * kKiB, .queue_depth = 16}));
+    executor_ = value_or_die(aio::make_executor(1));
+    pool_ = value_or_die(
+        aio::PinnedPool::create({.buffer_bytes = kMiB, .capacity = 4, .huge_pages = false}));
   }
 
   [[noreturn]] void live() {
@@ -113,7 +115,7 @@ class Run {
       const auto steps = 1 + random_.below(4);
       for (std::uint64_t i = 0; i < steps; ++i) one_step();
       say("removing");
-      must(store_->remove());
+      die_if_error(store_->remove());
       store_.reset();
     }
   }
@@ -123,7 +125,7 @@ class Run {
   void look() {
     bool leftover = false;
     for (const std::string& path : paths_) {
-      for (const FoundRun& found : must(find_runs(*queue_, path))) {
+      for (const FoundRun& found : value_or_die(find_runs(*queue_, path))) {
         if (found.condition == StoreCondition::kLeftover)
           leftover = true;
         else if (found.condition != StoreCondition::kUnclaimed)
@@ -139,30 +141,30 @@ class Run {
     options.run = "crash";
     options.stripe_bytes = 256 * kKiB;
     options.chunk_bytes = kChunkBytes;
-    store_ = must(StateStore::create({*queue_, *queue_}, options, records()));
-    const auto writer = must(RecordWriter::create(*store_, *pool_, 2));
+    store_ = value_or_die(StateStore::create({*queue_, *queue_}, options, records()));
+    const auto writer = value_or_die(RecordWriter::create(*store_, *pool_, 2));
     for (RecordId id = 0; id < kRecords; ++id) {
-      std::span<std::byte> payload = must(writer->begin(id));
+      std::span<std::byte> payload = value_or_die(writer->begin(id));
       for (int chunk = 0; !payload.empty(); ++chunk) {
         const auto data = payload.first(std::min<std::size_t>(payload.size(), kChunkBytes));
         Chunk(id, chunk, data).fill(0);
         payload = payload.subspan(data.size());
       }
-      must(writer->write(*executor_));
+      die_if_error(writer->write(*executor_));
     }
-    must(writer->finish());
+    die_if_error(writer->finish());
     step_ = 0;
     say("made");
   }
 
   void one_step() {
-    const auto pipeline = must(SwapPipeline::create(*store_, *pool_, {.buffers = 3}));
+    const auto pipeline = value_or_die(SwapPipeline::create(*store_, *pool_, {.buffers = 3}));
     std::array<RecordId, kRecords> all{};
     std::iota(all.begin(), all.end(), 0);
     pipeline->expect(all);
     for (RecordId id = 0; id < kRecords; ++id) {
-      auto loan = must(pipeline->next());
-      must(loan.work(*executor_, [&](int index, std::span<std::byte> data) {
+      auto loan = value_or_die(pipeline->next());
+      die_if_error(loan.work(*executor_, [&](int index, std::span<std::byte> data) {
         Chunk chunk(id, index, data);
         if (!chunk.is_of(step_)) {
           say("error record " + store_->name(id) + " is not of step " + std::to_string(step_));
@@ -174,7 +176,7 @@ class Run {
     }
     ++step_;
     say("step " + std::to_string(step_));
-    must(pipeline->drain());
+    die_if_error(pipeline->drain());
   }
 
   const std::vector<std::string> paths_;

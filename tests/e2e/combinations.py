@@ -5,9 +5,9 @@
   combinations.py --other PROGRAM ...
 
 A case is a model, data and optimizer, drawn from the seed: everything that determines the results.
-A way is a placement of the state, a number of waves and ranks, and whether the run stops and
-resumes in between. Both ways have to write the same weights and, step by step, the same loss, norm
-and hashes of every unit. A case that is refused (exit code 2 and one sentence) says why. The
+A way is a placement of the state, and a number of waves and ranks. It says whether the run stops
+and resumes in between, and how much host memory a GPU can pin. Both ways have to write the same weights and, step
+by step, the same loss, norm and hashes of every unit. A case that is refused (exit code 2 and one sentence) says why. The
 test fails if more than a quarter of 40 or more cases is refused, or if nothing could be compared.
 Several seeds share the minutes; "random" draws one. With --only, one case is repeated, its output
 is shown, and its folder is kept. With --other, the second way begins with another program, that of
@@ -89,6 +89,8 @@ def draw_work(draw, data):
     # A run that stops in between evaluates there, too: so after every step, or never.
     work.update(draw.choice(({"data.validation_fraction": 0}, {
         "data.validation_fraction": 0.1, "run.eval_every": 1, "run.eval_batches": 2})))
+    if "run.eval_every" in work and draw.random() < 0.3:
+        work.update({"run.keep_best": True, "early_stopping.patience": 1000})
     precision = draw.choice(("fp32", "bf16", "bf16", "fp16"))
     work["bf16.enabled"] = precision == "bf16"
     if precision == "fp16":
@@ -130,8 +132,8 @@ def draw_places(draw, drives, micro_batches):
                                                    "nvme": round(1 - gpu - cpu, 1)}
     if draw.random() < 0.5:
         places["zero_optimization.sub_group_size"] = draw.choice((777, 5000, 10**9))
-    inputs = draw.choice((None, None, "placement.boundaries_to_cpu",
-                          "placement.boundaries_to_nvme"))
+    inputs = draw.choice((None, None, "placement.unit_inputs_to_cpu",
+                          "placement.unit_inputs_to_nvme"))
     if inputs:  # without recomputation, a GPU keeps the inputs
         places.update({inputs: "on", "placement.recompute": "on"})
     if draw.random() < 0.2:
@@ -142,7 +144,8 @@ def draw_places(draw, drives, micro_batches):
 
 
 def draw_way(draw, work, micro_batches, drives, most_ranks):
-    ranks = 2 if most_ranks > 1 and work["run.lanes"] % 2 == 0 and draw.random() < 0.4 else 1
+    several = [n for n in (2, 4) if n <= most_ranks and work["run.lanes"] % n == 0]
+    ranks = draw.choice(several) if several and draw.random() < 0.4 else 1
     steps = work["run.steps"]
     ends = [draw.randrange(1, steps), steps] if draw.random() < 0.3 else [steps]
     return Way(ranks, [(end, draw_places(draw, drives, micro_batches)) for end in ends])
@@ -246,7 +249,9 @@ class Runner:
             for key, value in settings.items():
                 text = value if isinstance(value, str) else json.dumps(value)
                 words += ["--set", f"{key}={text}"]
-            self._sluice([SLUICE if leg else first_program, *map(str, words)], place)
+            # How much host memory can be pinned for a GPU changes no bit either.
+            pinned = random.Random(f"{place.name}/{name}/{leg}").choice(("64M", "64M", "300K", "0"))
+            self._sluice([SLUICE if leg else first_program, *map(str, words)], place, pinned)
         steps = {}
         for line in (place / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             step = json.loads(line)
@@ -259,12 +264,14 @@ class Runner:
             return ["--gpus", ranks]
         return ["--ranks", ranks] if ranks > 1 else []
 
-    def _sluice(self, words, place):
+    def _sluice(self, words, place, pinned):
         if self.shows:
-            print("$", *(repr(word) if re.search(r"[^\w./=:-]", word) else word
-                         for word in words), flush=True)
+            print(f"$ SLUICE_TEST_PIN_LIMIT={pinned}",
+                  *(repr(word) if re.search(r"[^\w./=:-]", word) else word for word in words),
+                  flush=True)
         try:
-            done = subprocess.run(words, cwd=place, env=self.environment, check=False,
+            environment = {**self.environment, "SLUICE_TEST_PIN_LIMIT": pinned}
+            done = subprocess.run(words, cwd=place, env=environment, check=False,
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
@@ -334,14 +341,14 @@ def main():
     parser.add_argument("--cases", type=int, default=10**9, help="of each seed")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--gpus", type=int, default=1, help="2: some ways run on two of them")
+    parser.add_argument("--gpus", type=int, default=1, help="some ways run on up to so many")
     parser.add_argument("--jobs", type=int, default=max((os.cpu_count() or 1) // 2, 1))
     parser.add_argument("--only", type=int)
     parser.add_argument("--other", metavar="PROGRAM", default=SLUICE)
     options = parser.parse_args()
     seeds = [str(random.SystemRandom().randrange(10**9)) if seed == "random" else seed
              for seed in options.seed or ["1"]]
-    most_ranks = 2 if options.device == "cpu" else min(options.gpus, 2)
+    most_ranks = 2 if options.device == "cpu" else options.gpus
     folder = Path(tempfile.mkdtemp(prefix="sluice-combinations-", dir=os.getcwd()))
     runner = Runner(folder, options.device, most_ranks, options.only is not None,
                     options.other)

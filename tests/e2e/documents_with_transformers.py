@@ -168,7 +168,7 @@ class Losses(OfDocuments):
         self.file = self.write_run({"model": {"path": str(folder)}})
         self.tokens("text.bin", 400, seed=1)
         words = ("eval", self.file, "--weights", folder, *self.run_words())
-        self.assertIn("text.bin is one text", self.refused(
+        self.assertIn("text.bin has no document", self.refused(
             *words, "--data", self.path / "text.bin", "--by-document"))
         self.assertIn("--batches", self.refused(*words, "--data", self.path / "chat.bin",
                                                 "--by-document", "--batches", "1"))

@@ -129,7 +129,7 @@ class Export(Exchange):
                          (self.path / "name/model.safetensors").read_bytes())
         self.assertIn("step-000000020", self.refused("export", self.path / "run",
                                                      self.path / "none", "--checkpoint", "7"))
-        self.assertIn("no meaning", self.refused("export", checkpoint, self.path / "none",
+        self.assertIn("no effect", self.refused("export", checkpoint, self.path / "none",
                                                  "--checkpoint", "10"))
         self.assertFalse((self.path / "none").exists())
 
@@ -453,9 +453,9 @@ class Generate(Exchange):
         (self.path / "other.jinja").write_text("{{ raise_exception('not so') }}")
         self.assertIn("--chat: the template refuses it: not so", self.refused(
             "generate", run, "--prompt", "x", *other))
-        self.assertIn("give --chat as well",
+        self.assertIn("add --chat",
                       self.refused("generate", run, "--prompt", "x", "--system", "y"))
-        self.assertIn("bytes, which have no chat template", self.refused(
+        self.assertIn("byte tokens have no chat template", self.refused(
             "generate", run, "--prompt", "x", "--chat", "--tokenizer", "bytes"))
         for name in ("chat_template.jinja", "tokenizer_config.json"):
             (run / "tokenizer" / name).unlink()

@@ -233,10 +233,10 @@ class PassThrough(mfusepy.Operations):
     # --- start -------------------------------------------------------------------------------
 
     def init(self, path):
-        threading.Thread(target=answer_questions, args=(self._rules,), daemon=True).start()
+        threading.Thread(target=look_up_facts, args=(self._rules,), daemon=True).start()
 
 
-def answer_questions(rules):
+def look_up_facts(rules):
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(rules.answer(json.loads(line))), flush=True)

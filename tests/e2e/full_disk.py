@@ -123,7 +123,7 @@ class AFullDisk(DiskTest):
         self.disk.fill()
         self.assertEqual(self.disk.free_bytes(), 0)
         run.wait_for("was not saved")
-        run.wait_for("metrics wait in memory")
+        run.wait_for("metrics are kept in memory")
         run.wait_for_more_steps(5)
         return run
 
@@ -134,7 +134,7 @@ class AFullDisk(DiskTest):
         run.wait_for(SAVED, run.text.count(SAVED) + 1)
         run.send(signal.SIGTERM)
         self.assertEqual(run.end(), 1, run.text)
-        self.assertEqual(run.text.count("metrics wait in memory"), 1)
+        self.assertEqual(run.text.count("metrics are kept in memory"), 1)
         self.assertEqual(run.text.count("can be written again"), 1)
         self.assertRegex(run.text, r"\nsluice: \d+ checkpoints? (is|are) missing, because the disk "
                                    r"was full\n")
@@ -161,13 +161,13 @@ class AFullDisk(DiskTest):
         self.expect_bits_of_a_whole_run(self.out)
 
     def test_is_found_too_small_at_the_start_and_what_is_set_is_obeyed(self):
-        self.assertIn("saves every 30 minutes, at the end, and when it is interrupted, to "
+        self.assertIn("saves every 30 minutes, at the end, and on interruption, to "
                       f"{self.out}/checkpoints", self.train(self.out, steps=1))
         self.disk.fill(leave_bytes=500 * KIB)  # one checkpoint fits, and the run saves no other
         told = self.train(self.out, "--overwrite", steps=2)
         self.assertIn("more checkpoints of", told)
         self.assertIn("the run does not save by time", told)
-        self.assertIn("saves at the end, and when", told)
+        self.assertIn("saves at the end, and on", told)
         told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=7", steps=2)
         self.assertIn("A save fails once the disk is full", told)
         self.assertIn("saves every 7 minutes", told)
@@ -245,7 +245,7 @@ class AnExport(DiskTest):
                 # An existing export stays unchanged.
                 disk.fill()
                 told = self.export("adapters", out, *words, code=2)
-                self.assertIn(f"{out} is not empty: name a folder", told)
+                self.assertIn(f"{out} is not empty: name a new", told)
                 self.assertEqual(self.content(out), whole)
                 disk.free()
                 shutil.rmtree(out)
@@ -299,7 +299,7 @@ class OtherFailures(DiskTest):
                 run.wait_for(SAVED, 2)
                 rule = mount.fail(error, writes, out + "*")
                 run.wait_for("was not saved")
-                run.wait_for("metrics wait in memory")
+                run.wait_for("metrics are kept in memory")
                 run.wait_for_more_steps()
                 rule.remove()
                 run.wait_for("can be written again")
@@ -319,7 +319,7 @@ class OtherFailures(DiskTest):
                          "run.keep_last=1")
         run.wait_for(SAVED, 2)
         rule = mount.fail(errno.EACCES, ("unlink", "rmdir"), "a/checkpoints/*")
-        run.wait_for("older checkpoints stay: ", 2)
+        run.wait_for("older checkpoints were not removed: ", 2)
         self.assertIn("(EACCES)", run.text)
         run.wait_for(SAVED, run.text.count(SAVED) + 1)
         rule.remove()
@@ -335,7 +335,7 @@ class OtherFailures(DiskTest):
         _, hard = resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (1, hard))
         run.wait_for("was not saved")
-        run.wait_for("metrics wait in memory")
+        run.wait_for("metrics are kept in memory")
         run.wait_for_more_steps()
         resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         run.wait_for("can be written again")

@@ -81,7 +81,7 @@ class HangingDrives(SluiceRuns):
         config = json.loads(self.config.read_text(encoding="utf-8"))
         config["model"]["layers"] = 4
         config["budget"] = {"nvme_paths": [str(drive)]}
-        config["placement"] = {"boundaries_to_nvme": "on"}
+        config["placement"] = {"unit_inputs_to_nvme": "on"}
         self.config.write_text(json.dumps(config), encoding="utf-8")
         records = "drive/sluice-*inputs*/records*"
         hung = {f"{operation} of \\d+ bytes at offset \\d+ of \\S*inputs\\S*/records.*":

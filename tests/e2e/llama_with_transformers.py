@@ -382,11 +382,11 @@ class Llamas(LlamaRuns):
         # A folder of a model is not a run.
         theirs = self.path / "theirs"
         for command in (("generate", theirs, "--prompt", "x"), ("export", theirs, self.path / "x")):
-            self.assertIn(f"sluice import {theirs} RUN makes one of it", self.refused(*command))
+            self.assertIn(f"sluice import {theirs} RUN converts it", self.refused(*command))
         for command in (("plan", theirs / "config.json"), ("train", theirs / "config.json")):
-            self.assertIn("describes a model, and no run", self.refused(*command))
+            self.assertIn("describes a model, not a run", self.refused(*command))
         first = sorted(theirs.glob("*.safetensors"))[0]
-        self.assertIn("is a file: name the folder", self.refused("import", first, self.path / "x"))
+        self.assertIn("is a file: name its folder", self.refused("import", first, self.path / "x"))
         self.assertFalse((self.path / "x").exists())
         self.assertIn("there is no nowhere/config.json",
                       self.refused(*words, "--set", "model.path=nowhere"))

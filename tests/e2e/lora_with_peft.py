@@ -242,7 +242,8 @@ class Adapters(LlamaRuns):
                             ({"layers_to_transform": 0}, "layers_to_transform is 0"),
                             ({"kasa_config": {"beta": 1}}, "kasa_config is"),
                             ({"target_modules": ["q_proj"]},
-                             "target_modules is [q_proj], and the adapters beside it are of"),
+                             "target_modules is [q_proj], but the adapters in the same folder "
+                             "are for"),
                             ({"lora_alpha": 1e300}, "the alpha of its adapters is 1e+300")):
             self.assertIn(named, self.refused(*edited(**keys)))
         # Values of the recipe have to match the adapter's.
@@ -256,23 +257,24 @@ class Adapters(LlamaRuns):
         config.write_text(deep, encoding="utf-8")
         self.assertIn("adapter_config.json", self.refused(*words))
         config.write_text(kept[:50], encoding="utf-8")
-        self.assertIn("adapter_config.json: it is not JSON at byte 50", self.refused(*words, code=1))
+        self.assertIn("adapter_config.json: it is not JSON at byte 50",
+                      self.refused(*words, code=1))
         config.write_text(kept, encoding="utf-8")
         # An adapter's folder is not a model.
-        named = "and not the model that it belongs to: name that model"
+        named = "not its base model: name the base model"
         self.assertIn(named, self.refused("import", adapter, self.path / "run"))
         self.assertIn(named, self.refused("eval", file, "--weights", adapter, *self.words()))
-        self.assertIn("this one, which holds an adapter, as recipe.lora.adapter", self.refused(
+        self.assertIn("this folder, which contains an adapter, as recipe.lora.adapter", self.refused(
             *words, "--set", f"model.path={adapter}"))
         self.assertIn("recipe.lora.targets is [q_proj]", self.refused(
             *words, "--set", 'recipe.lora.targets=["q_proj"]'))
-        self.assertIn("it stands alone", self.refused(
+        self.assertIn("must be the only one", self.refused(
             *words, "--set", 'recipe.lora.targets=["all-linear", "q_proj"]'))
         self.assertIn("recipe.lora.targets is empty", self.refused(
             *words, "--set", "recipe.lora.targets=[]"))
-        self.assertIn("names gate, which can have no adapter", self.refused(
+        self.assertIn("names gate, which cannot have an adapter", self.refused(
             *words, "--set", 'recipe.lora.targets=["gate"]'))
-        self.assertIn("are trained whole", self.refused(
+        self.assertIn("cannot have adapters", self.refused(
             *words, "--set", "model.path=", "--set", "model.preset=gpt2-small"))
         weights = adapter / "adapter_model.safetensors"
         tensors = load_file(weights)
@@ -280,9 +282,9 @@ class Adapters(LlamaRuns):
         save_file({key: value for key, value in tensors.items() if key != first}, weights)
         self.assertIn(f"has no tensor {first}", self.refused(*words))
         save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 48)}, weights)
-        self.assertIn("lm_head.lora_A.weight, which is no adapter", self.refused(*words))
+        self.assertIn("lm_head.lora_A.weight, which is not an adapter", self.refused(*words))
         save_file({key: value.to(torch.int32) for key, value in tensors.items()}, weights)
-        self.assertIn("lora_A.weight is I32, and adapters are F32", self.refused(*words))
+        self.assertIn("lora_A.weight is I32, but adapters must be F32", self.refused(*words))
         save_file({**tensors, first: torch.full_like(tensors[first], torch.inf)}, weights)
         self.assertIn(f"element 0 of {first} is not finite", self.refused(*words, code=1))
         weights.unlink()
@@ -325,22 +327,22 @@ class Adapters(LlamaRuns):
         base.rename(self.path / "moved")
         generate = ("generate", run, "--prompt", "once", "--tokenizer", "bytes", "--tokens", 1)
         for command in (more, generate):
-            self.assertIn(f"model.path: there is no file or folder {base}, beside which adapters "
-                          "are trained: --set model.path=FOLDER says where it is now",
+            self.assertIn(f"model.path: there is no file or folder {base}, the base model of "
+                          "the adapters: --set model.path=FOLDER sets its new place",
                           self.refused(*command))
         self.sluice(*generate, "--set", f"model.path={self.path / 'moved'}")
         make_model("llama", seed=8).save_pretrained(base)
-        other = f"beside other weights than those of {base}: "
+        other = f"on other base weights than those of {base}: "
         merge = ("export", run, self.path / "x", "--merged")
         for command in (more, generate):
             told = self.refused(*command)
-            self.assertIn(other + "give model.path", told)
+            self.assertIn(other + "set model.path", told)
             self.assertNotIn("on the CPU", told)  # refused before planning
-        self.assertIn(other + "name theirs with --base", self.refused(*merge))
+        self.assertIn(other + "name the right ones with --base", self.refused(*merge))
         evaluation = ("eval", run / "config.json", "--adapter", run, "--data",
                       self.path / "text.bin", *self.words())
         told = self.refused(*evaluation)
-        self.assertIn(other + "name those that the run began with with --weights", told)
+        self.assertIn(other + "name the base weights of the run with --weights", told)
         self.assertNotIn("on the CPU", told)
         # One changed number, which no sampled check reads, is found while reading.
         shutil.rmtree(base)
@@ -356,7 +358,7 @@ class Adapters(LlamaRuns):
         self.assertFalse((self.path / "x").exists())
         # A checkpoint of adapters does not have a model's weights.
         newest = sorted((run / "checkpoints").iterdir())[-1]
-        self.assertIn("holds adapters, and not the weights of a model", self.refused(
+        self.assertIn("contains adapters, not the weights of a model", self.refused(
             "eval", run / "config.json", "--weights", newest, "--data", self.path / "text.bin",
             *self.words()))
         shutil.rmtree(base)
@@ -364,12 +366,12 @@ class Adapters(LlamaRuns):
         self.sluice(*more)
         # What --adapter accepts and refuses.
         evaluate = ("eval", run / "config.json", *self.words())
-        self.assertIn("nothing is named that is to be evaluated", self.refused(*evaluate))
-        self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", base))
-        self.assertIn("is no folder of PEFT's", self.refused(*evaluate, "--adapter", "gone"))
-        self.assertIn("belongs to a model", self.refused(*evaluate, "--adapter", adapter))
+        self.assertIn("there is nothing to evaluate", self.refused(*evaluate))
+        self.assertIn("is neither a PEFT folder", self.refused(*evaluate, "--adapter", base))
+        self.assertIn("is neither a PEFT folder", self.refused(*evaluate, "--adapter", "gone"))
+        self.assertIn("needs its base model", self.refused(*evaluate, "--adapter", adapter))
         self.sluice("import", base, self.path / "whole")
-        self.assertIn("holds a whole model, and no adapters", self.refused(
+        self.assertIn("contains a whole model, not adapters", self.refused(
             *evaluate, "--adapter", self.path / "whole"))
 
 

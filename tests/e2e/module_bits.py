@@ -46,7 +46,7 @@ def cases(places):
 
 
 def train(case, rank, ranks, drive):
-    import fast_models
+    import native_models
     import small_modules
     import sluice
     import torch
@@ -55,7 +55,7 @@ def train(case, rank, ranks, drive):
     torch.manual_seed(7)
     count = STEPS * accumulation * ranks
     if isinstance(module, str):
-        made, data = fast_models.make(module), fast_models.batches(count)
+        made, data = native_models.make(module), native_models.batches(count)
     else:
         made, data = small_modules.tower(dropout=module), small_modules.batches(count)
     if freezes:

@@ -111,7 +111,7 @@ class Ranks(RankRuns):
                            "--set=model.init_seed=7")
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
         self.assertEqual(ranks[0].returncode, 2, told)
-        self.assertIn("trained beside other weights", told[0])
+        self.assertIn("trained on other base weights", told[0])
 
     def test_have_the_same_bits_with_any_share_of_the_lanes(self):
         twelve = ["--set=run.lanes=12", "--set=train_batch_size=12"]
@@ -126,8 +126,9 @@ class Ranks(RankRuns):
         self.config.write_text(json.dumps(run), encoding="utf-8")
         told = self.train(5, "--out", "run3", "--resume=step-000000002", "--set-aside-later",
                           "--set=train_batch_size=60")
-        self.assertIn("added up in 12 lanes, which 5 ranks cannot share; from here on in 5", told)
-        self.assertIn("may differ from here in their last bits", told)
+        self.assertIn("accumulated in 12 lanes, which 5 ranks cannot share; from now on run.lanes "
+                      "is 5", told)
+        self.assertIn("may differ in the last bits", told)
 
     def test_a_rank_that_is_killed_ends_all_with_its_name(self):
         ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
@@ -179,7 +180,7 @@ class Ranks(RankRuns):
         self.assertFalse((other / "run").exists())
         (other / "text.bin").write_bytes(tokens[2:] + tokens[:2])
         told = refusal(elsewhere("--out", self.path / "run"))
-        self.assertIn("the training data (data.train) is not the same on rank 1", told)
+        self.assertIn("the training data (data.train) differs between rank 1 and rank 0", told)
         (other / "text.bin").write_bytes(tokens)
         for rank in elsewhere("--out", self.path / "run"):
             told = rank.communicate(timeout=WAIT_S)[1]
@@ -194,7 +195,7 @@ class Ranks(RankRuns):
         told = [rank.communicate(timeout=WAIT_S)[1]
                 for rank in self.start(2, "--out", "run", "--resume", "--steps", "6")]
         self.assertRegex(told[0], f"rank 1: .*{part.relative_to(self.path)}: .* is damaged")
-        self.assertIn("the one before it is step-000000002. To continue from there:", told[0])
+        self.assertIn("the previous checkpoint is step-000000002. To continue from there:", told[0])
         self.assertEqual(told[1], "")
         self.train(2, "--out", "run", "--resume=step-000000002", "--set-aside-later")
 
@@ -303,7 +304,8 @@ class Ranks(RankRuns):
                               env={**os.environ, **batch}, check=False, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("this Slurm job has 2 tasks, and this process is none of them", done.stderr)
+        self.assertIn("this Slurm job has 2 tasks, but this process is not one of them",
+                      done.stderr)
         # A task that srun started is one of its ranks, and starts none.
         task = {**batch, "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
         done = subprocess.run([SLUICE, "train", self.config, "--out", "run", "--ranks", "3"],
@@ -344,16 +346,17 @@ class Ranks(RankRuns):
         # Without the secret, a process on the other host cannot join.
         done = self.on_hosts('cd elsewhere\nexec sh -c "$2" < /dev/null', *three, "--out", "four")
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("the run's secret did not come by standard input", done.stderr)
+        self.assertIn("the run's secret did not arrive on standard input", done.stderr)
         # An unreachable host ends all ranks, and is named. The local host has to be the first.
         begin = time.monotonic()
         done = self.on_hosts("exit 255", *three, "--out", "three")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("host second: its ranks ended with exit code 255", done.stderr)
         self.assertLess(time.monotonic() - begin, 30)
-        for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this one"),
-                           ("\x1b[2Jother slots=1\nsecond slots=1\n", "of the hostfile is '?[2Jother'"),
-                           ("localhost slots=1\nb slots=1\n", "means another machine"),
+        for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this host"),
+                           ("\x1b[2Jother slots=1\nsecond slots=1\n",
+                            "of the hostfile is '?[2Jother'"),
+                           ("localhost slots=1\nb slots=1\n", "is a different machine"),
                            ("one two\n", "line 1 of the hostfile"),
                            (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",
                             "65000 ranks on this machine")):
@@ -421,19 +424,19 @@ class Ranks(RankRuns):
         self.assertIn("plan: ", told)
         told = self.train(2, "--out", "two", "--save-weights", "2.safetensors")
         self.assertRegex(told, "plan: .* on 2 ranks")
-        self.assertNotIn("optimizer state, buffers", told)
+        self.assertNotIn("buffers for optimizer state", told)
         self.assertEqual(self.weights("2.safetensors"), self.weights("1.safetensors"))
         # With 4 MiB less per rank, part of each rank's state goes to the drive.
         taken = re.search(r"host memory +([\d.]+)M", told).group(1)
         budget = 2 * (float(taken) - 4) / 1024
         told = self.train(2, "--out", "less", "--save-weights", "less.safetensors",
                           f"--set=budget.cpu_gib={budget}")
-        self.assertIn("optimizer state, buffers of what is on NVMe", told)
+        self.assertIn("buffers for optimizer state on NVMe", told)
         self.assertIn("optimizer state in memory", told)
         self.assertEqual(self.weights("less.safetensors"), self.weights("1.safetensors"))
         # Only the first rank reports that nothing fits.
         told = self.train(2, "--out", "none", "--set=budget.cpu_gib=0.5", code=2)
-        self.assertIn("counted for each of 2 ranks", told)
+        self.assertIn("for each of 2 ranks", told)
 
     def test_what_cannot_be_is_said_before_the_work(self):
         told = self.train(3, "--out", "run", code=2)
@@ -450,7 +453,7 @@ class Ranks(RankRuns):
                                env={**os.environ, **two}, check=False, stderr=subprocess.PIPE,
                                stdout=subprocess.DEVNULL, text=True, timeout=WAIT_S)
         self.assertEqual(tuned.returncode, 2, tuned.stderr)
-        self.assertIn("tune searches on one rank", tuned.stderr)
+        self.assertIn("tune runs on one rank", tuned.stderr)
         half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,
                               env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, check=False,
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

@@ -25,7 +25,7 @@ PLACES = {  # stage, parameters, optimizer state, and other settings
     "whole, and state in RAM": (2, "none", "cpu", []),
     "on three tiers": (3, "cpu", "auto", [
         'placement.optimizer_fractions={"gpu":0.4,"cpu":0.3,"nvme":0.3}']),
-    "inputs of units in RAM": (3, "cpu", "cpu", ["placement.boundaries_to_cpu=on"]),
+    "inputs of units in RAM": (3, "cpu", "cpu", ["placement.unit_inputs_to_cpu=on"]),
 }
 
 

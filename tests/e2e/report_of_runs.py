@@ -118,8 +118,8 @@ class ReportOfRuns(SluiceRuns):
             self.assertEqual(wide.value(cut_off), 0)
             text = shown.value("document.body.innerText")
             for words in ("completed", f"continued after step {continued_after}", "it was killed",
-                          "× the plan", "holds the step", "optimizer.params.lr", "TFLOP/s, median",
-                          "what would help"):
+                          "× the plan", "limits the step", "optimizer.params.lr", "TFLOP/s, median",
+                          "predicted effect"):
                 self.assertIn(words, text)
 
 

@@ -170,7 +170,7 @@ class OfAnotherMachine(Runs):
                                     capture_output=True, text=True).stdout
             self.assertIn("0 leftovers removed", listed)
             self.assertEqual(listed.count("kept: "), 2, listed)
-            self.assertIn("whose lock may not reach this machine or this mount", listed)
+            self.assertIn("whose lock may not be visible on this machine or mount", listed)
             self.wait_for_steps(process, "b", len(self.metrics("b")) + 2)
             process.kill()
             process.wait()

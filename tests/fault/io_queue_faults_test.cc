@@ -31,7 +31,7 @@ void PrintTo(FaultKind fault, std::ostream* out) { *out << to_string(fault); }
 namespace {
 
 constexpr std::uint64_t kSimStride = sweep_stride(23);
-constexpr std::uint64_t kRealStride = 61;
+constexpr std::uint64_t kRealStride = sweep_stride(2) == 1 ? 61 : 121;
 
 constexpr int kRequests = 200;
 constexpr std::size_t kRegions = 8;  // requests in different regions are in flight together

@@ -11,7 +11,6 @@
 #include "aio/log.h"
 #include "aio/sim_drive.h"
 #include "aio/virtual_loop.h"
-#include "swap/scrub.h"
 #include "swap/state_store.h"
 #include "swap/store_inventory.h"
 #include "tests/aio/backends_under_test.h"

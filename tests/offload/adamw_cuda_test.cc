@@ -9,7 +9,6 @@
 
 #include "offload/adamw/adamw_kernels.h"
 #include "offload/adamw/grad_stats.h"
-#include "offload/adamw/grad_stats_cuda.h"
 #include "tests/offload/adamw_case.h"
 #include "tests/offload/on_a_gpu.h"
 

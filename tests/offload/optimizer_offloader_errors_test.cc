@@ -151,7 +151,7 @@ TEST(OptimizerOffloaderErrors, SaysWhatIsMissingWhenItIsMade) {
   FakeDevice small(1);
   none = rig.environment();
   none.device = &small;
-  EXPECT_THAT(complaint(options, none), HasSubstr("of GPU memory and was given 4K"));
+  EXPECT_THAT(complaint(options, none), HasSubstr("of GPU memory, but only has 4K"));
   auto wrong = options;
   wrong.record_elements = 1000;
   EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("a multiple of 65536"));

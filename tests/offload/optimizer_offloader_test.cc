@@ -16,9 +16,12 @@ constexpr TierFractions kAllCpu{.gpu = 0, .cpu = 1, .nvme = 0};
 constexpr TierFractions kHostMix{.gpu = 0, .cpu = 0.4, .nvme = 0.6};
 constexpr TierFractions kPlacements[] = {kAllCpu, kAllNvme, kHostMix, kFullMix};
 
-// Sub-groups of many tiles.
+// Sub-groups of many tiles, half as many under a sanitizer.
+constexpr std::uint64_t kLargeSubGroup = kSanitized ? 1 << 19 : 1 << 20;
 std::vector<UnitSpec> large_units() {
-  return {{"wte", {{0, 2'300'000}}}, {"h.0", {{0, 1'150'000}, {1, 4099}}}, {"ln_f", {{1, 777}}}};
+  return {{"wte", {{0, 2 * kLargeSubGroup + 202'848}}},
+          {"h.0", {{0, kLargeSubGroup + 101'424}, {1, 4099}}},
+          {"ln_f", {{1, 777}}}};
 }
 
 struct Plan {
@@ -136,7 +139,7 @@ TEST(OptimizerOffloader, GivesTheSameBitsOnLargeUnits) {
   const Problem problem(kProblemKinds[0], large_units(), kSanitized ? 1 : 3);
   for (const TierFractions& fractions : kPlacements) {
     expect_solution(problem, {.rig = {.fractions = fractions,
-                                      .sub_group_elements = 1 << 20,
+                                      .sub_group_elements = kLargeSubGroup,
                                       .threads = 4,
                                       .drive = Drive::kPosix,
                                       .record_elements = 4 * kTileElements,

@@ -61,7 +61,7 @@ class Problem {
       initial_.push_back({state.master, state.m, state.v});
       narrow_moments(state, u);
       flat_.push_back(std::move(state));
-      for (int set = 0; set < kGradientSets; ++set)
+      for (int set = 0; set < gradient_sets(); ++set)
         gradients_.push_back(draw_gradients(units_[u].elements(), 1000 * u + set));
     }
     solve();
@@ -75,7 +75,7 @@ class Problem {
   const CanonicalUnit& initial(int unit) const { return initial_[index(unit)]; }
   const CanonicalUnit& solution(int unit) const { return solution_[index(unit)]; }
   const Bytes& gradients(int step, int unit) const {
-    return gradients_[index(unit) * kGradientSets + static_cast<std::size_t>(step % kGradientSets)];
+    return gradients_[index(unit) * index(gradient_sets()) + index(step % gradient_sets())];
   }
   std::size_t param_size_bytes(int unit) const {
     return units_[index(unit)].elements() *
@@ -102,7 +102,8 @@ class Problem {
   }
 
  private:
-  static constexpr int kGradientSets = 5;
+  // Steps have these in turn.
+  int gradient_sets() const { return std::clamp(steps_, 1, 5); }
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }
 
   static void fill_state(AdamwCase& state, std::uint64_t seed) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "offload/planner/placement_fit.h"
+#include "offload/planner/placement_planner.h"
 #include "offload/planner/placement_space.h"
 #include "tests/offload/element_ledger.h"
 #include "tests/offload/step_model_cases.h"

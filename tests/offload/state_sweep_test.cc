@@ -82,14 +82,18 @@ bool same(const std::vector<CanonicalUnit>& a, const std::vector<CanonicalUnit>&
 }
 
 TEST(StateSweep, SetsAndTakesTheSameBitsWithAnyThreads) {
+  std::uint64_t number = 0;  // of a combination; sanitizers alternate calls and take a sample
   for (const ProblemKind& kind : kProblemKinds) {
     const Problem problem(kind, many_tiles(), 0);
     const auto state = initial_state(problem);
     for (const TierFractions& fractions :
          {TierFractions{.gpu = 1, .cpu = 0, .nvme = 0},
           TierFractions{.gpu = 0, .cpu = 1, .nvme = 0}, kAllNvme, kFullMix}) {
+      if (number++ % sweep_stride(1) != 0) continue;
       for (const int threads : kSanitized ? std::vector{4} : std::vector{1, 2, 5, 40}) {
         for (const Calls calls : kBothCalls) {
+          if (kSanitized && (calls == Calls::kInOrder) == ((number + number / 4) % 2 == 0))
+            continue;
           Rig rig(problem, {.fractions = fractions,
                             .sub_group_elements = kSubGroup,
                             .threads = threads,
@@ -234,7 +238,7 @@ TEST(StateSweep, EndsWithTheErrorOfAnyCopyToOrFromTheGpu) {
   const auto state = initial_state(problem);
   for (const bool snapshot : {false, true}) {
     int errors = 0;
-    for (int fail_at = 1;; ++fail_at) {
+    for (int fail_at = 1;; fail_at += kSanitized ? 3 : 1) {
       Rig rig(problem, {.fractions = {.gpu = 1, .cpu = 0, .nvme = 0},
                         .sub_group_elements = kSubGroup,
                         .threads = 2});
@@ -251,7 +255,7 @@ TEST(StateSweep, EndsWithTheErrorOfAnyCopyToOrFromTheGpu) {
       EXPECT_THAT(status.error().message(), HasSubstr("the copy failed"));
       EXPECT_EQ(rig.offloader().drain().error().message(), status.error().message());
     }
-    EXPECT_GT(errors, 8) << "four fields of each sub-group";
+    EXPECT_GT(errors, kSanitized ? 2 : 8) << "four fields of each sub-group";
   }
 }
 

@@ -116,19 +116,18 @@ TEST(StepModelProperty, IsNeverSlowerWithAFasterResource) {
         rates = {1.5 * rates.in_bytes_per_s, 1.5 * rates.out_bytes_per_s,
                  1.5 * rates.in_both_bytes_per_s, 1.5 * rates.out_both_bytes_per_s};
       };
-      const double most_s = before_s * (sharing ? 1.05 : 1 + 1e-6);
-      EXPECT_LE(faster([&](MachineSpeeds& machine) { quicken(machine.bus); }), most_s)
+      const double max_s = before_s * (sharing ? 1.05 : 1 + 1e-6);
+      EXPECT_LE(faster([&](MachineSpeeds& machine) { quicken(machine.bus); }), max_s)
           << "seed " << seed;
-      EXPECT_LE(faster([&](MachineSpeeds& machine) { quicken(machine.drives); }), most_s)
+      EXPECT_LE(faster([&](MachineSpeeds& machine) { quicken(machine.drives); }), max_s)
           << "seed " << seed;
       EXPECT_LE(faster([](MachineSpeeds& machine) { machine.cpu_adamw_elements_per_s *= 1.5; }),
-                most_s)
+                max_s)
           << "seed " << seed;
       EXPECT_LE(faster([](MachineSpeeds& machine) { machine.gpu_adamw_elements_per_s *= 1.5; }),
-                most_s)
+                max_s)
           << "seed " << seed;
-      EXPECT_LE(faster([](MachineSpeeds& machine) { machine.host_copy_bytes_per_s *= 1.5; }),
-                most_s)
+      EXPECT_LE(faster([](MachineSpeeds& machine) { machine.host_copy_bytes_per_s *= 1.5; }), max_s)
           << "seed " << seed;
     }
   }

@@ -57,7 +57,7 @@ Walked walk(const SumOrder& order, std::int64_t micro_batches, int rank = 0) {
       sums.back() = added(sums.back(), name);
     }
     walked.levels = std::max(walked.levels, static_cast<int>(sums.size()));
-    for (int fold = 0; fold < order.folds_behind(m); ++fold) {
+    for (int fold = 0; fold < order.folds_after(m); ++fold) {
       const std::string top = sums.back();
       sums.pop_back();
       sums.back() = added(sums.back(), top);

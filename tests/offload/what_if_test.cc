@@ -1,10 +1,9 @@
-#include "offload/planner/what_if.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <optional>
 
+#include "offload/planner/placement_planner.h"
 #include "tests/offload/element_ledger.h"
 #include "tests/offload/step_model_cases.h"
 

@@ -94,7 +94,7 @@ class Loop(unittest.TestCase):
         accelerator = self.accelerator(ZERO)
         model, said = self.train(accelerator)
         self.near(said, expected)
-        self.assertEqual(accelerator.engine.engine.way, "engine")
+        self.assertEqual(accelerator.engine.engine.backend, "engine")
         self.assertFalse(accelerator.optimizer_step_was_skipped)
         values = accelerator.get_state_dict(model)
         for name, value in plain.unwrap_model(reference).state_dict().items():
@@ -211,7 +211,7 @@ class Loop(unittest.TestCase):
             with self.assertRaisesRegex(sluice.RefusedError, sentence):
                 call()
 
-        refused("needs sluice=", lambda: by_sluice.Accelerator(cpu=True))
+        refused("needs a configuration", lambda: by_sluice.Accelerator(cpu=True))
         refused("deepspeed_plugin", lambda: self.accelerator(ZERO, deepspeed_plugin=object()))
         refused("fp8", lambda: self.accelerator(ZERO, mixed_precision="fp8"))
         accelerator = self.accelerator(ZERO)
@@ -223,7 +223,7 @@ class Loop(unittest.TestCase):
         two = (model, optimizer, optimizer)
         refused("takes one optimizer", lambda: accelerator.prepare(*two))
         model, batches = accelerator.prepare(make(), loader())
-        refused("another one", lambda: accelerator.prepare(make(), loader()))
+        refused("make another Accelerator", lambda: accelerator.prepare(make(), loader()))
         refused("in one call", lambda: accelerator.prepare(optimizer))
         refused(
             '"gradient_clipping": 0.5', lambda: accelerator.clip_grad_norm_(model.parameters(), 0.5)

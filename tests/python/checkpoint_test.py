@@ -202,7 +202,7 @@ class Refusing(unittest.TestCase):
             engine.save_checkpoint(folder)
             other = tower(tied=False, seed=1)
             other.embedding.requires_grad_(False)
-            self.refused("beside other frozen parameters", other, path=folder)
+            self.refused("other values of the frozen parameters", other, path=folder)
 
     def test_a_frozen_parameter_that_differs_in_its_middle(self):
         def wide(change=0.0):
@@ -221,7 +221,7 @@ class Refusing(unittest.TestCase):
             with made() as same:
                 same.load_checkpoint(folder)
             with made(0.25) as other:
-                with self.assertRaisesRegex(sluice.RefusedError, "beside other frozen parameters"):
+                with self.assertRaisesRegex(sluice.RefusedError, "other values of the frozen parameters"):
                     other.load_checkpoint(folder)
 
     def test_what_is_not_there_or_damaged(self):
@@ -257,7 +257,7 @@ class Refusing(unittest.TestCase):
             engine.save_checkpoint(self.folder.name)
             with initialize(tower()) as other:
                 train(other, batches(1))
-                with self.assertRaisesRegex(sluice.Error, "another run keeps its checkpoints in"):
+                with self.assertRaisesRegex(sluice.Error, "another run saves its checkpoints in"):
                     other.save_checkpoint(self.folder.name)
                 with self.assertRaisesRegex(
                     sluice.RefusedError, "client_state cannot be written as JSON"
@@ -304,7 +304,7 @@ class Refusing(unittest.TestCase):
                 train(engine, batches(1, seed=9))
                 with mock.patch("torch.get_rng_state", return_value=state):
                     engine.save_checkpoint(folder)
-            self.refused("cpu generator does not suit this torch", tower(), path=folder)
+            self.refused("state of its cpu random generator", tower(), path=folder)
 
     def test_keeps_no_more_than_asked_for(self):
         with initialize(tower(), run={"keep_last": 2}) as engine:

@@ -99,7 +99,7 @@ class Checkpoints(unittest.TestCase):
         train(engine, batches(1))
         with self.assertLogs("sluice", "INFO") as said:
             engine.save_checkpoint(self.folder, "tag")
-        self.assertRegex("\n".join(said.output), "removed its checkpoint before, .*step-000000001")
+        self.assertRegex("\n".join(said.output), "its former checkpoint .*step-000000001 was removed")
         self.assertEqual(set(os.listdir(parts)), kept | {"step-000000002"})
         expected = masters(engine.engine)
         other = self.engine(seed=1)
@@ -111,7 +111,7 @@ class Checkpoints(unittest.TestCase):
         (self.folder / "tag").symlink_to(theirs)
         before = sorted(os.listdir(theirs / "checkpoints"))
         train(engine, batches(1))
-        with self.assertRaisesRegex(sluice.RefusedError, "is a link"):
+        with self.assertRaisesRegex(sluice.RefusedError, "is a symbolic link"):
             engine.save_checkpoint(self.folder, "tag")
         (self.folder / "tag").unlink()
         (self.folder / "tag").mkdir()
@@ -134,20 +134,20 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(engine.load_checkpoint(self.folder), (None, None))
         engine.save_checkpoint(self.folder, "good")
         before = masters(engine.engine)
-        self.refused("wrong is not there; there are good", engine, "wrong", sluice.Error)
+        self.refused("wrong does not exist; existing tags: good", engine, "wrong", sluice.Error)
         (self.folder / "latest").write_text("gone\n")
-        self.refused("gone, which .*latest names, is not there", engine, None, sluice.Error)
+        self.refused("gone, which .*latest names, does not exist", engine, None, sluice.Error)
         half = self.folder / "half/checkpoints/step-000000003"
         half.mkdir(parents=True)
         (half / "master-00001-of-00001.safetensors").write_bytes(b"\0" * 100)
-        self.refused("half has no whole checkpoint; there are good", engine, "half", sluice.Error)
+        self.refused("half has no complete checkpoint", engine, "half", sluice.Error)
         theirs = self.folder / "theirs"
         theirs.mkdir()
         (theirs / "mp_rank_00_model_states.pt").write_bytes(b"")
         self.refused("written by DeepSpeed", engine, "theirs")
         for tag in ("../good", "", "latest", "a/b", ".."):
-            self.refused("is no name of a folder", engine, tag)
-            with self.assertRaisesRegex(sluice.RefusedError, "is no name of a folder"):
+            self.refused("cannot be the name of a folder", engine, tag)
+            with self.assertRaisesRegex(sluice.RefusedError, "cannot be the name of a folder"):
                 engine.save_checkpoint(self.folder, tag)
         self.assertEqual(masters(engine.engine), before)
         self.assertEqual(len(train(engine, batches(1))), 1)
@@ -326,7 +326,7 @@ class Gathering(unittest.TestCase):
                 engine.save_checkpoint(folder)
                 expected = small_modules.train(engine, batches(2, seed=4))
             with sluice.initialize(frozen(), run_config()) as engine:
-                with self.assertRaisesRegex(sluice.RefusedError, "other frozen parameters"):
+                with self.assertRaisesRegex(sluice.RefusedError, "other values of the frozen parameters"):
                     engine.load_checkpoint(folder)
             module = frozen()
             module.blocks[2].up.bias.data.fill_(0.25)
@@ -403,13 +403,13 @@ class Refusing(unittest.TestCase):
         self.refused("amsgrad", config=config, **of(torch.optim.AdamW, tower(), amsgrad=True))
         module = tower()
         self.refused(
-            "no parameter of the model",
+            "that is not the model's",
             config=config,
             module=module,
             optimizer=torch.optim.AdamW(twin(module).parameters()),
         )
         self.refused(
-            r"blocks\.\d.*would be trained",
+            r"blocks\.\d.*requires a gradient but is not in the optimizer",
             config=config,
             module=module,
             optimizer=torch.optim.AdamW(module.head.parameters()),
@@ -417,7 +417,7 @@ class Refusing(unittest.TestCase):
         begun = torch.optim.AdamW(module.parameters())
         module(batches(1)[0]).backward()
         begun.step()
-        self.refused("has taken steps", module, config, optimizer=begun)
+        self.refused("has already taken steps|has already advanced", module, config, optimizer=begun)
         groups = split(module)
         groups[0]["betas"] = (0.5, 0.5)
         self.refused("betas", module, config, optimizer=torch.optim.AdamW(groups))
@@ -438,7 +438,7 @@ class Refusing(unittest.TestCase):
         begun = schedules.CosineAnnealingLR(optimizer, 5)
         optimizer.step()
         begun.step()
-        self.refused("has taken steps", module, config, optimizer=optimizer, lr_scheduler=begun)
+        self.refused("has already taken steps|has already advanced", module, config, optimizer=optimizer, lr_scheduler=begun)
         other = torch.optim.AdamW(twin(module).parameters())
         self.refused(
             "another optimizer",
@@ -451,13 +451,13 @@ class Refusing(unittest.TestCase):
             "without its optimizer", module, lr_scheduler=schedules.CosineAnnealingLR(other, 5)
         )
         both = ds_config(scheduler={"type": "WarmupLR", "params": {}})
-        self.refused("leave one out", module, both, optimizer=optimizer, lr_scheduler=begun)
+        self.refused("remove one", module, both, optimizer=optimizer, lr_scheduler=begun)
 
     def test_what_initialize_cannot_do(self):
         self.refused("mpu", mpu=object())
         self.refused("mesh_param", mesh_param=(1, 2))
         self.refused("several configurations", config_params=ds_config())
-        with self.assertRaisesRegex(sluice.RefusedError, "no torch.nn.Module"):
+        with self.assertRaisesRegex(sluice.RefusedError, "not a torch.nn.Module"):
             initialize(print)
         with self.assertRaisesRegex(sluice.RefusedError, "needs model"):
             deepspeed.initialize(config=ds_config())
@@ -490,13 +490,13 @@ class Refusing(unittest.TestCase):
         self.assertEqual(len(engine.blocks), 4)  # the attribute of the module
         with self.assertRaisesRegex(sluice.RefusedError, "lr.*cannot be set"):
             optimizer.param_groups[0]["lr"] = 1.0
-        with self.assertRaisesRegex(sluice.RefusedError, "made before the engine"):
+        with self.assertRaisesRegex(sluice.RefusedError, "make it before the engine"):
             schedules.LambdaLR(optimizer, lambda step: 1 / (1 + step))
         with self.assertRaisesRegex(sluice.RefusedError, "lr_kwargs"):
             engine.step({"lr": 1})
         with self.assertRaisesRegex(sluice.RefusedError, "dtype"):
             engine.half()
-        with self.assertRaisesRegex(sluice.RefusedError, "no backward"):
+        with self.assertRaisesRegex(sluice.RefusedError, "without a backward"):
             engine.step()
         engine.destroy()
 

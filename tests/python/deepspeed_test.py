@@ -238,10 +238,10 @@ class Configurations(unittest.TestCase):
         for text, sentence in (
             (text_of(zero_optimisation={"stage": 3}), "did you mean zero_optimization"),
             (text_of(optimizer={"params": {"learning_rate": 1}}), "optimizer.params.lr"),
-            (text_of(foo=1), "foo is not a key that Sluice or DeepSpeed knows"),
+            (text_of(foo=1), "foo is not a key of Sluice or DeepSpeed"),
             ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested deeper|is not a key"),
             ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper"),
-            ("[1]", "object|is of type list"),
+            ("[1]", "is not a JSON object|is a list"),
             ("{\n,", "ds.json:2:1"),
         ):
             for make in self.engines(text):
@@ -295,11 +295,11 @@ class Configurations(unittest.TestCase):
         module.norm.to(torch.bfloat16)
         with self.assertLogs("sluice", "WARNING") as said:
             sluice.initialize(module, ds_config()).close()
-        self.assertRegex(said.output[0], "bfloat16 and float32, and all of it is trained in float32")
+        self.assertRegex(said.output[0], "bfloat16 and float32, and all of them are trained in float32")
         with self.assertLogs("sluice", "WARNING") as said:
             logging.getLogger("sluice").warning("some processors are told to be slow in 16 bits")
             sluice.initialize(tower(blocks=1), ds_config(bf16={"enabled": True})).close()
-        self.assertNotIn("all of it is trained", "".join(said.output))
+        self.assertNotIn("all of them are trained", "".join(said.output))
 
 
 if __name__ == "__main__":

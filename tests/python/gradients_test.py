@@ -65,7 +65,7 @@ class OnTheDrives(Folder):
         before, after = self.assert_same(lambda: tower(blocks=20), bf16={"enabled": True})
         # 6 bytes per parameter before; after, only for 3 blocks and the parameters outside of
         # blocks.
-        buffers = after["gradients, buffers of those on NVMe"]
+        buffers = after["buffers for gradients on NVMe"]
         self.assertLess(after["gradients"] + buffers, before["gradients"] / 3)
 
     def test_are_forgotten_with_a_step_that_fails(self):

@@ -286,7 +286,7 @@ class Making(unittest.TestCase):
             module = Tower()
         module.blocks[0].requires_grad_(False)  # the checkpoint has values only for trained ones
         with sluice.initialize(module, self.config) as engine:
-            with self.assertRaisesRegex(sluice.RefusedError, r"load_weights\(\) gives them"):
+            with self.assertRaisesRegex(sluice.RefusedError, r"call load_weights\(\) before"):
                 engine.load_checkpoint(self.folder / "run")
 
     def test_values_outside_of_it_are_an_error_and_never_others(self):
@@ -351,7 +351,7 @@ class Making(unittest.TestCase):
         with self.assertLogs("sluice", "INFO") as logs:
             with sluice.init(run_config()) as making:
                 module = Tower()
-        self.assertIn("names no folder on NVMe", logs.output[0])
+        self.assertIn("names no NVMe folder", logs.output[0])
         self.assertEqual(making.stats, {})
         self.assertGreater(module.head.weight.abs().sum(), 0)
         self.config["zero_optimization"]["offload_param"]["nvme_path"] = str(self.folder / "typo")
@@ -373,7 +373,7 @@ class Making(unittest.TestCase):
                     os.fsync(file)
                 damaged += 1
         self.assertEqual(damaged, 1)
-        with self.assertRaisesRegex(sluice.Error, "is not what was written there"):
+        with self.assertRaisesRegex(sluice.Error, "is not the data that was written"):
             sluice.initialize(module, self.config)
 
     @unittest.skipIf(FullDisk.unavailable(), FullDisk.unavailable())

@@ -98,7 +98,7 @@ def by_torch(model, data, accumulation=1):
 
 
 @unittest.skipIf(MISSING, MISSING)
-class Fast(unittest.TestCase):
+class NativeCase(unittest.TestCase):
     def setUp(self):
         transformers.logging.set_verbosity_error()
         warnings.simplefilter("ignore")

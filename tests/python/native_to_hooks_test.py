@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 
 import sluice
-from fast_models import Fast, LENGTH, LLAMA, batches, by_torch, make, padded, train
+from native_models import NativeCase, LENGTH, LLAMA, batches, by_torch, make, padded, train
 from small_modules import DEVICE, masters, run_config, torch_adamw, tower, twin
 from transformers_test import MISSING
 
@@ -17,24 +17,24 @@ if MISSING is None:
     import transformers
 
 
-class ByHooks(Fast):
+class ByHooks(NativeCase):
     """Modules that "auto" leaves to PyTorch and "engine" refuses."""
 
     def reason(self, model, pattern):
         with self.assertRaisesRegex(sluice.RefusedError, f'units="engine".*{pattern}'):
             sluice.initialize(model, run_config(), units="engine")
         engine = self.engine(model, units="auto")
-        self.assertEqual(engine.way, "hooks")
-        self.assertRegex(engine.way_reason, pattern)
+        self.assertEqual(engine.backend, "hooks")
+        self.assertRegex(engine.backend_reason, pattern)
         return engine
 
     def test_other_modules(self):
-        self.reason(tower(), "Tower is none of the classes")
+        self.reason(tower(), "no units for Tower")
 
         class Own(transformers.LlamaForCausalLM):
             pass
 
-        self.reason(Own(transformers.LlamaConfig(**LLAMA)), "Own is none of the classes")
+        self.reason(Own(transformers.LlamaConfig(**LLAMA)), "no units for .*Own")
         hooked = make("llama")
         hooked.model.layers[1].mlp.register_forward_hook(lambda *_: None)
         self.reason(hooked, "layers.1.mlp has hooks")
@@ -65,10 +65,10 @@ class ByHooks(Fast):
         with sluice.initialize(model, tight, units="auto", run_dir=folder) as engine:
             losses = train(engine, data[:1])
             moved = {**data[1], "position_ids": torch.arange(LENGTH)[None] + 3}
-            for sentence in ("position_ids.* Nor can it go on by hooks: .*cpu_gib", "position_ids"):
+            for sentence in ("position_ids.* Hooks cannot take over either: .*cpu_gib", "position_ids"):
                 with self.assertRaisesRegex(sluice.RefusedError, sentence):
                     engine(**moved)
-                self.assertEqual(engine.way, "engine")
+                self.assertEqual(engine.backend, "engine")
             losses += train(engine, data[1:3])
             loss = engine(**data[3]).loss * 2 + engine(**data[3]).loss
             with self.assertRaisesRegex(sluice.RefusedError, "several calls"):
@@ -86,7 +86,7 @@ class ByHooks(Fast):
         self.reason(model, "variance_epsilon of model.layers.2.post_attention_layernorm is 0.1")
         model = make("llama")
         model.model.rotary_emb.inv_freq *= 2
-        self.reason(model, "logits of a few tokens differ")
+        self.reason(model, "its logits differ")
         model = make("gpt2")
         model.config.soft_cap = 30.0
         self.reason(model, "soft_cap=30.0")
@@ -95,7 +95,7 @@ class ByHooks(Fast):
 
     def test_not_another_attention(self):
         model = make("llama", attn_implementation="flex_attention")
-        self.assertEqual(self.engine(model).way, "engine")
+        self.assertEqual(self.engine(model).backend, "engine")
         self.assertEqual(model.config._attn_implementation, "flex_attention")
 
     def test_the_numbers_are_the_same(self):
@@ -113,7 +113,7 @@ class ByHooks(Fast):
         moved = [{**it, "position_ids": torch.arange(LENGTH)[None] + 3} for it in data]
         hidden = [{**it, "output_hidden_states": True} for it in data]
         for others, pattern in (
-            (naive, "labels count where attention_mask hides"),
+            (naive, "a label counts where attention_mask hides"),
             (left, "padded on the left"),
             (moved, "position_ids"),
             (hidden, "output_hidden_states"),
@@ -122,10 +122,10 @@ class ByHooks(Fast):
             expected = by_torch(make("gpt2"), together)
             engine = self.engine(make("gpt2"), units="auto")
             self.near(train(engine, data[:2]), expected[:2])
-            self.assertEqual(engine.way, "engine")
+            self.assertEqual(engine.backend, "engine")
             self.near(train(engine, together[2:]), expected[2:], pattern)
-            self.assertEqual(engine.way, "hooks")
-            self.assertRegex(engine.way_reason, pattern)
+            self.assertEqual(engine.backend, "hooks")
+            self.assertRegex(engine.backend_reason, pattern)
             self.assertEqual(engine.global_step, 6)
             engine.close()
             with self.assertRaisesRegex(sluice.RefusedError, pattern):
@@ -143,9 +143,9 @@ class ByHooks(Fast):
             engine = sluice.initialize(make("gpt2"), run_config(4), run_dir=folder)
             with engine, self.assertLogs("sluice", "WARNING") as logs:
                 self.near(train(engine, together[:4]), expected[:1])
-                self.assertEqual(engine.way, "engine")
+                self.assertEqual(engine.backend, "engine")
                 self.near(train(engine, together[4:]), expected[1:])
-                self.assertEqual(engine.way, "hooks")
+                self.assertEqual(engine.backend, "hooks")
                 self.assertRegex(" ".join(logs.output), "beginning with this step's micro-batches")
             tokens = [it["tokens_seen"] for it in sluice.metrics(folder)]
             self.assertEqual(tokens, [4 * 2 * LENGTH * step for step in (1, 2, 3)])
@@ -164,7 +164,7 @@ class ByHooks(Fast):
             engine = self.engine(make("llama"), 2)
             train(engine, data[:1])
             with self.assertRaisesRegex(
-                sluice.RefusedError, 'the first one after padding.*units="hooks" computes it'
+                sluice.RefusedError, 'the first token after padding.*units="hooks" computes it'
             ):
                 engine(**hidden)
             if anew:
@@ -172,7 +172,7 @@ class ByHooks(Fast):
             self.assertEqual(train(engine, given), expected)
             hidden["labels"][1, 3] = -100
             train(engine, [hidden, data[3]])
-            self.assertEqual((engine.way, engine.global_step), ("engine", 2))
+            self.assertEqual((engine.backend, engine.global_step), ("engine", 2))
             hidden["labels"][1, 3] = hidden["input_ids"][1, 3]
 
     def test_in_the_middle_of_a_step_without_room_for_hooks(self):
@@ -184,9 +184,9 @@ class ByHooks(Fast):
             engine._training, "_go_on", wraps=engine._training._go_on
         ) as go_on:
             go_on.side_effect = [sluice.Error("no room"), mock.DEFAULT]
-            with self.assertRaisesRegex(sluice.RefusedError, "Nor can it go on by hooks: no room"):
+            with self.assertRaisesRegex(sluice.RefusedError, "Hooks cannot take over either: no room"):
                 engine(**{**data[1], "output_hidden_states": True})
-        self.assertEqual(engine.way, "engine")
+        self.assertEqual(engine.backend, "engine")
         self.assertEqual(train(engine, data[2:]), expected)
 
     def test_several_backward_passes_of_a_micro_batch(self):
@@ -215,7 +215,7 @@ class ByHooks(Fast):
                     if done is not None:
                         losses.append(done.loss)
                 self.near(losses, expected, f"{name}, {accumulation}")
-                self.assertEqual(engine.way, "engine" if accumulation > 1 else "hooks")
+                self.assertEqual(engine.backend, "engine" if accumulation > 1 else "hooks")
 
     def test_several_passes_have_their_own_dropout(self):
         dropouts = {"resid_pdrop": 0.3, "embd_pdrop": 0.3, "attn_pdrop": 0.3}
@@ -297,7 +297,7 @@ class ByHooks(Fast):
                     engine.backward(loss)
                     done = engine.step()
                 self.near([done.loss], [total], name)
-            self.assertEqual(engine.way, "hooks")
+            self.assertEqual(engine.backend, "hooks")
 
     def test_losses_of_the_logits(self):
         data = [it["input_ids"] for it in batches(4)]
@@ -338,7 +338,7 @@ class ByHooks(Fast):
             optimizer.step()
             engine.backward(loss_of(engine, batch))
             self.assertAlmostEqual(engine.step().loss, expected.item(), delta=1e-5)
-        self.assertRegex(engine.way_reason, "made of outputs.logits, or of several calls")
+        self.assertRegex(engine.backend_reason, "made of outputs.logits, or of several calls")
 
     def test_logits_with_dropout(self):
         dropouts = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
@@ -354,7 +354,7 @@ class ByHooks(Fast):
                     loss = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=0.1)
                 engine.backward(loss)
                 losses.append(engine.step().loss)
-            self.assertRegex(engine.way_reason, "in training, with dropout")
+            self.assertRegex(engine.backend_reason, "in training, with dropout")
             self.assertLess(losses[-1], losses[0])
 
     def test_a_hook_that_comes_later(self):
@@ -368,7 +368,7 @@ class ByHooks(Fast):
             train(engine, batches(1))
             change(engine.module.transformer)
             train(engine, batches(1))
-            self.assertRegex(engine.way_reason, pattern)
+            self.assertRegex(engine.backend_reason, pattern)
 
     def test_numbers_that_are_changed_later(self):
         """From then on, results are those of the changed module, as in PyTorch."""
@@ -408,18 +408,18 @@ class ByHooks(Fast):
                     it.grad = torch.zeros_like(it) if it.grad is None else it.grad
                 optimizer.step()
                 self.near(train(engine, [batch]), [expected.item()], f"{pattern}, step {step}")
-                self.assertEqual(engine.way, "hooks" if step else "engine")
-            self.assertRegex(engine.way_reason, pattern)
+                self.assertEqual(engine.backend, "hooks" if step else "engine")
+            self.assertRegex(engine.backend_reason, pattern)
             engine.close()
 
     def test_rotary_tables_that_are_slightly_others(self):
         model = make("llama")
         model.model.rotary_emb.inv_freq[3] *= 1.01
-        self.reason(model, "inv_freq of model.rotary_emb is not what its config says")
+        self.reason(model, "inv_freq of model.rotary_emb differs")
         rounded = make("llama")  # as another device may compute it
         table = rounded.model.rotary_emb.inv_freq
         table.copy_(torch.nextafter(table, torch.full_like(table, 2)))
-        self.assertEqual(self.engine(rounded).way, "engine")
+        self.assertEqual(self.engine(rounded).backend, "engine")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ class Examples(unittest.TestCase):
             self.folder,
         )
         self.addCleanup(engine.close)
-        self.assertEqual(engine.way, "engine")
+        self.assertEqual(engine.backend, "engine")
         self.assertLess(losses[-1], losses[0] - 1)
         self.assertIn("perplexity", self.said)
         self.assertTrue((self.folder / "llama/model/model.safetensors").exists())

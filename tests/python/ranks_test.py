@@ -190,12 +190,12 @@ class Bits(unittest.TestCase):
 def by_units(case):
     """Two steps of a transformers module by native units, on all ranks or on one, then two more
     after a checkpoint. The micro-batches of a step are the same for any number of ranks."""
-    import fast_models  # imports transformers
+    import native_models  # imports transformers
 
     rank, world = sluice.ranks.rank(), sluice.ranks.world_size()
     name, accumulation, folder = case["model"], case["accumulation"], Path(case["folder"])
     noise = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.1)
-    model = fast_models.make(name, **(noise if name == "gpt2" else {}))
+    model = native_models.make(name, **(noise if name == "gpt2" else {}))
     config = run_config(
         2 * accumulation // world,
         case["place"],
@@ -211,7 +211,7 @@ def by_units(case):
             for step in range(first, last):
                 of_all = [{"input_ids": it, "labels": it} for it in batches(2 * accumulation, step)]
                 size = len(of_all) // world
-                losses += fast_models.train(engine, of_all[rank * size : (rank + 1) * size])
+                losses += native_models.train(engine, of_all[rank * size : (rank + 1) * size])
             return losses
 
         if case["load"]:
@@ -231,7 +231,7 @@ def by_units(case):
         losses += steps(2, 4)
         engine.save_weights(folder / "weights.safetensors")
         weights = hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest()
-        return [losses, weights, words.tolist(), sums, round(seen, 5), engine.way]
+        return [losses, weights, words.tolist(), sums, round(seen, 5), engine.backend]
 
 
 class ByUnits(unittest.TestCase):
@@ -239,11 +239,11 @@ class ByUnits(unittest.TestCase):
 
     def setUp(self):
         try:
-            import fast_models
+            import native_models
         except ImportError as error:
             self.skipTest(str(error))
-        if fast_models.MISSING:
-            self.skipTest(fast_models.MISSING)
+        if native_models.MISSING:
+            self.skipTest(native_models.MISSING)
 
     def test_has_the_bits_of_one_process(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -276,12 +276,12 @@ for case in json.loads(os.environ["WHAT"]):
     def test_what_units_do_not_compute_ends_all(self):
         codes, texts = Ranks(
             """
-import fast_models
+import native_models
 rank = int(os.environ["RANK"])
-auto = sluice.initialize(fast_models.make("gpt2"), run_config())
-assert auto.way == "hooks" and 'units="engine"' in auto.way_reason, auto.way_reason
+auto = sluice.initialize(native_models.make("gpt2"), run_config())
+assert auto.backend == "hooks" and 'units="engine"' in auto.backend_reason, auto.backend_reason
 auto.close()
-engine = sluice.initialize(fast_models.make("gpt2"), run_config(), units="engine")
+engine = sluice.initialize(native_models.make("gpt2"), run_config(), units="engine")
 tokens = batches(1)[0]
 batch = {"input_ids": tokens, "labels": tokens}
 if rank == 1:
@@ -292,7 +292,7 @@ engine.step()
         ).wait(60)
         self.assertEqual(codes, [1, 1], texts)
         self.assertIn("rank 1: RefusedError: the engine's units do not compute this", texts[0])
-        self.assertIn("position_ids are others than 0, 1, 2", texts[1])
+        self.assertIn("position_ids are not consecutive from 0", texts[1])
 
 
 class Wide(torch.nn.Module):
@@ -348,7 +348,7 @@ planned({drive!r}, program / 2**30)
                 XDG_CACHE_HOME=f"{drive}/cache",
             ).wait()
             self.assertEqual(codes, [1, 1], "\n".join(texts))
-            refusal = r"counted for each of 2 ranks: .*It would with budget.cpu_gib 2\.[01]"
+            refusal = r"for each of 2 ranks: .*It would fit with budget.cpu_gib 2\.[01]"
             self.assertRegex(texts[0], refusal)
             self.assertRegex(texts[1], "rank 0 .*" + refusal)
 
@@ -441,9 +441,9 @@ with start(2) as engine:
 rank = int(os.environ["RANK"])
 for module, options, sentence in (
     (tower(), {"gradient_clipping": 1.0 + rank},
-     "configuration is another on rank 1 than on rank 0: gradient_clipping is 2.0 there, and 1.0"),
+     "configuration differs between rank 0 and rank 1: gradient_clipping is 1.0 on rank 0, and 2.0"),
     (tower(blocks=3 + rank), {},
-     "other parameters on rank 1 than on rank 0: blocks.3.norm.weight is .* there, and missing"),
+     "parameters differ between rank 0 and rank 1: blocks.3.norm.weight is missing on rank 0"),
 ):
     with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, sentence):
         initialize(module, **options)
@@ -552,7 +552,7 @@ rank = int(os.environ["RANK"])
 config = run_config(run={"lanes": 2})
 with sluice.init(config, values=rank == 1):
     module = tower()
-with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, "values=False.* on rank 1 than"):
+with unittest.TestCase().assertRaisesRegex(sluice.RefusedError, "values=False.* rank 0 and rank 1"):
     sluice.initialize(module, config)
 """
         )
@@ -578,8 +578,8 @@ if int(os.environ["RANK"]) == 1:
 with initialize(module, run={"lanes": 2}) as engine:
     train(engine, batches(1))
 """,
-            "rank 1 has used the module's units in another order",
-            "rank 1 has used the module's units in another order|ended|gone",
+            "rank 1 used other units of the module",
+            "rank 1 used other units of the module|ended|gone",
             codes=[1, 1],
         )
 

@@ -108,7 +108,7 @@ class Records(Folder):
         self.assertEqual((self.path / "a/metrics.jsonl").read_bytes(), before)
         with (
             self.initialize("a"),
-            self.assertRaisesRegex(sluice.Error, "another run keeps its checkpoints in"),
+            self.assertRaisesRegex(sluice.Error, "another run saves its checkpoints in"),
         ):
             self.initialize("a")
 
@@ -167,7 +167,7 @@ class Records(Folder):
                 with self.assertRaisesRegex(sluice.RefusedError, "the engine has no run_dir"):
                     work()
         self.assertEqual(os.listdir(self.path), [])
-        with self.assertRaisesRegex(sluice.RefusedError, "give run_dir as well"):
+        with self.assertRaisesRegex(sluice.RefusedError, "also give run_dir"):
             sluice.initialize(tower(), run_config(), trace="1:2")
         # The configuration names the folder.
         with sluice.initialize(tower(), run_config(run={"dir": "named"})) as engine:
@@ -226,7 +226,7 @@ class BackgroundSaves(Folder):
                 os.rename(self.path / "a", self.path / "moved")
                 train(engine, batches(1))
                 engine.save_checkpoint(background=True)
-                with self.assertRaisesRegex(sluice.Error, "was not saved: .*no longer there"):
+                with self.assertRaisesRegex(sluice.Error, "was not saved: .*no longer exists"):
                     engine.wait()
                 engine.wait()  # reported once
                 os.rename(self.path / "moved", self.path / "a")
@@ -305,7 +305,7 @@ class Planner(Folder):
             self.assertGreater(engine.predicted_step_s, 0)
             self.assertEqual(dict(engine.memory["nvme"]), {})  # RAM suffices
             self.assertEqual(train(engine, data), expected)
-        self.assertIn("autograd is taken to keep", " ".join(logs.output))
+        self.assertIn("autograd is assumed to keep", " ".join(logs.output))
         plan = self.events("a")[0]["plan"]
         self.assertEqual(plan["step_s"], engine_step(self.events("a")))
 
@@ -356,7 +356,7 @@ class Planner(Folder):
                 train(engine, data[1:])
             self.assertEqual(kept[-1], 1)
         self.assertEqual(len(logs.output), 1)
-        sentence = r"GiB are resident in this process, and budget.cpu_gib gives it 0\.\d+: the script"
+        sentence = r"GiB of RAM, and budget.cpu_gib allows 0\.\d+: the script"
         self.assertRegex(logs.output[0], sentence)
 
 

@@ -211,7 +211,7 @@ class Runs(Folder):
         with self.assertLogs("sluice", "INFO") as logs:
             self.run_of("a", steps=1, save_weights="a.safetensors", trace=(1, 1)).train()
         said = "\n".join(logs.output)
-        for text in ("weights: random, drawn with seed", "host memory", "saved a/checkpoints/step-",
+        for text in ("weights: random, from seed", "host memory", "saved a/checkpoints/step-",
                      "validation loss", "a.safetensors", "trace: a/trace.json"):
             self.assertIn(text, said)
         self.assertEqual(len(sluice.load("a.safetensors")), len(sluice.load("a")))
@@ -220,7 +220,7 @@ class Runs(Folder):
     def test_refusals_are_the_command_lines_sentences(self):
         self.run_of("a", steps=1).train()
         self.refused("a is not empty", lambda: self.run_of("a"))
-        self.refused("no place is given", lambda: sluice.Run("run.json", progress=False))
+        self.refused("no folder is given", lambda: sluice.Run("run.json", progress=False))
         self.refused("no configuration was given", lambda: sluice.Run(out="b"))
         self.refused("nowhere.json", lambda: self.run_of("b", "nowhere.json"), sluice.Error)
         self.refused("run.stepz", lambda: self.run_of("b", overrides={"run.stepz": 3}))
@@ -235,7 +235,7 @@ class Runs(Folder):
             steps = iter(run)
             next(steps)
             self.refused(
-                "another process trains in", lambda: self.run_of("c", resume=True), sluice.Error
+                "another process is training in", lambda: self.run_of("c", resume=True), sluice.Error
             )
         self.assertFalse(Path("b").exists())
 
@@ -342,8 +342,8 @@ class Plans(Folder):
         config = run_config(run={"device": "cpu"}, data={"sequence_length": 12})
         module = tower()
         plan = sluice.plan(config, model=module)
-        self.assertIn("module model of", str(plan))
-        self.assertIn("assumed: a micro-batch is taken to have 2 x 12 tokens", str(plan))
+        self.assertIn("module model with", str(plan))
+        self.assertIn("assumed: a micro-batch is assumed to have 2 x 12 tokens", str(plan))
         self.assertGreater(plan.step_s, 0)
         self.assertEqual(plan["parameters"], sum(it.numel() for it in module.parameters()))
         self.assertEqual([it["unit"] for it in plan.units][1], "blocks.0")
@@ -408,10 +408,10 @@ class Weights(Folder):
             self.assertTrue(torch.equal(value, masters[name]), name)
             self.assertTrue(torch.equal(value.bfloat16(), rounded[name]), name)
         self.refused("is of Long", lambda: sluice.save({"a": torch.arange(3)}, "x.safetensors"))
-        self.refused("no tensor", lambda: sluice.save({"a": 3}, "x.safetensors"))
-        self.refused("was given a list", lambda: sluice.save([], "x.safetensors"))
+        self.refused("not a tensor", lambda: sluice.save({"a": 3}, "x.safetensors"))
+        self.refused("not a list", lambda: sluice.save([], "x.safetensors"))
         self.refused('dtype is "int4"', lambda: sluice.load("python", dtype="int4"))
-        self.refused("merged is of a run's", lambda: sluice.save(saved, "x", merged=True))
+        self.refused("merged only applies to a run", lambda: sluice.save(saved, "x", merged=True))
         mixed = {"a": torch.ones(3, dtype=torch.float16), "b": torch.full((2, 2), 0.5),
                  "c": torch.tensor(7.0)}  # fmt: skip
         sluice.save(mixed, "mixed.safetensors")

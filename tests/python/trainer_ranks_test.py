@@ -305,14 +305,14 @@ def refused(sentence, **options):
 
 refused("even_batches", args={"accelerator_config": {"even_batches": False}})
 refused("save_on_each_node", args={"save_on_each_node": True})
-refused("train_batch_size is 2 in the configuration, and .* x 2 ranks is 4",
+refused("train_batch_size is 2 in the configuration, but .* x 2 ranks is 4",
         keys={**KEYS, "train_batch_size": 2})
-refused("run.lanes 3 cannot be dealt", keys={**KEYS, "run": {"lanes": 3}})
+refused("run.lanes 3 cannot be divided", keys={**KEYS, "run": {"lanes": 3}})
 if not torch.cuda.is_available():
     refused("started 2 processes.* use_cpu=True", args={"use_cpu": False, "gradient_accumulation_steps": 2})
 again = trainer(f"{folder}/out", args={"max_steps": 1})  # and the ranks can go on
 again.train()
-with check.assertRaisesRegex(sluice.RefusedError, "would go on with AdamW's moments"):
+with check.assertRaisesRegex(sluice.RefusedError, "would continue AdamW's moments"):
     again.train()
 assert again.evaluate()["eval_loss"] > 0
 again.engine.close()

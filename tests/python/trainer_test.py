@@ -153,11 +153,11 @@ class PassesThatEndWithinAStep(TrainerCase):
             options = {"save_strategy": "steps", "save_steps": 1, "warmup_steps": 3}
             ours, theirs = (self.train(it, rows, units, **options) for it in kinds)
             self.near(ours, theirs, where)
-            self.assertEqual(ours.engine.way, units)
+            self.assertEqual(ours.engine.backend, units)
             self.end(ours)
             again = [self.train(it, rows, units, "checkpoint-3", **options) for it in kinds]
             self.near(*again, f"{where}, resumed")
-            self.assertEqual(again[0].engine.way, units)
+            self.assertEqual(again[0].engine.backend, units)
 
     def test_are_saved_at_their_end(self):
         for units in ("hooks", "engine"):
@@ -241,7 +241,7 @@ class Resuming(TrainerCase):
         one = self.trainer(model=noisy_gpt2(), args=self.args())
         one.train()
         expected = logged(one)
-        with self.assertRaisesRegex(sluice.RefusedError, "train\\(\\) again"):
+        with self.assertRaisesRegex(sluice.RefusedError, "train\\(\\) was called a second time"):
             one.train()
         one.train(resume_from_checkpoint=str(self.folder / "out/checkpoint-5"))
         self.assertEqual(logged(one), expected)
@@ -251,14 +251,14 @@ class Resuming(TrainerCase):
         self.trainer(args=self.args()).train()
         last = self.folder / "out/checkpoint-12"
         (last / "trainer_state.json").unlink()
-        sentence = r"checkpoint-12 cannot be resumed: it has no trainer_state.json; .*-10 is whole"
+        sentence = r"checkpoint-12 cannot be resumed: it has no trainer_state.json; .*-10 is complete"
         with self.assertRaisesRegex(sluice.RefusedError, sentence):
             self.trainer(args=self.args()).train(resume_from_checkpoint=True)
         shutil.rmtree(last)
         middle = self.folder / "out/checkpoint-10"
         manifest = next(middle.glob("sluice/checkpoints/*/checkpoint.json"))
         manifest.unlink()
-        with self.assertRaisesRegex(sluice.Error, "checkpoint-10/sluice/.* has lost that file"):
+        with self.assertRaisesRegex(sluice.Error, "checkpoint-10/sluice/.* the file was removed"):
             self.trainer(args=self.args()).train(resume_from_checkpoint=True)
         shutil.rmtree(middle / "sluice")
         with self.assertRaisesRegex(sluice.RefusedError, "has no sluice"):

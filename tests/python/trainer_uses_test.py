@@ -124,7 +124,7 @@ class Configurations(TrainerCase):
             self.trainer(model=model, sluice=wrong).train()
         sentence = str(caught.exception)
         for part in (
-            "gradient_accumulation_steps is 2 in the configuration, and",
+            "gradient_accumulation_steps is 2 in the configuration, but",
             "max_grad_norm",
             "bf16.enabled is True",
             "learning_rate is 0.001",
@@ -155,11 +155,11 @@ class Configurations(TrainerCase):
         self.assertTrue(all(it.dim() == 1 for it in decays[0.0]))
         with self.assertRaisesRegex(sluice.RefusedError, "cpu_threds"):
             self.trainer(sluice={**run, "run": {"cpu_threds": 1}}).train()
-        with self.assertRaisesRegex(sluice.RefusedError, "run.device is not cpu"):
+        with self.assertRaisesRegex(sluice.RefusedError, "run.device differs"):
             self.trainer(sluice={**run, "run": {"device": "cuda"}}).train()
         with self.assertRaisesRegex(sluice.RefusedError, "cannot be read"):
             self.trainer(sluice="/nowhere.json")
-        with self.assertRaisesRegex(sluice.RefusedError, "needs sluice="):
+        with self.assertRaisesRegex(sluice.RefusedError, "needs a configuration"):
             by_sluice.Trainer(model=make("gpt2"), args=self.arguments())
 
 
@@ -264,7 +264,7 @@ class Uses(TrainerCase):
             self.assertRaisesRegex(ImportError, "DeepSpeed is not installed"),
         ):
             transformers.Trainer(model=make("gpt2"), args=args, train_dataset=Rows("gpt2", 4))
-        with self.assertRaisesRegex(sluice.RefusedError, "leave one out"):
+        with self.assertRaisesRegex(sluice.RefusedError, "remove one"):
             by_sluice.Trainer(model=make("gpt2"), args=args, sluice={"zero_optimization": ZERO})
 
     def test_arguments_that_are_refused(self):
@@ -301,7 +301,7 @@ class Uses(TrainerCase):
             with self.assertRaisesRegex(sluice.RefusedError, sentence):
                 self.trainer(args=self.arguments(**options)).train()
         optimizer = torch.optim.AdamW(make("gpt2").parameters())
-        with self.assertRaisesRegex(sluice.RefusedError, "no parameter of the model"):
+        with self.assertRaisesRegex(sluice.RefusedError, "that is not the model's"):
             self.trainer(optimizers=(optimizer, None)).train()
         args = self.arguments()
         with mock.patch.dict(os.environ, {"OMPI_COMM_WORLD_SIZE": "2"}):

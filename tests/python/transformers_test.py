@@ -212,7 +212,7 @@ class Models(unittest.TestCase):
                 model, run_config(accumulation, place, drive), units="hooks"
             ) as engine,
         ):
-            self.assertEqual((engine.way, len(engine.units)), ("hooks", MODELS[name][4]))
+            self.assertEqual((engine.backend, len(engine.units)), ("hooks", MODELS[name][4]))
             for step in range(steps):
                 expected = 0.0
                 optimizer.zero_grad()

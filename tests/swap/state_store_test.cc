@@ -11,7 +11,6 @@
 #include "aio/log.h"
 #include "aio/page_memory.h"
 #include "swap/record_work.h"
-#include "swap/scrub.h"
 #include "swap/sealed_json.h"
 #include "swap/store_inventory.h"
 #include "tests/aio/backends_under_test.h"
@@ -113,7 +112,7 @@ TEST_P(StateStoreOn, RefusesPartsOfTwoStores) {
   std::filesystem::rename(from, to);
   options_.run = "test";
   EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("it is the store of run other"));
-  EXPECT_THAT(create_error().message(), HasSubstr("has given way to another store"));
+  EXPECT_THAT(create_error().message(), HasSubstr("was replaced by another store"));
 }
 
 TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {
@@ -151,7 +150,7 @@ TEST_P(StateStoreOn, ReplacesWhatWasLeftAndSaysSo) {
   log::set_sink([&](log::Level, std::string_view message) { said += message; });
   auto store = create();
   log::set_sink({});
-  EXPECT_THAT(said, HasSubstr("left half-written by process " + std::to_string(::getpid())));
+  EXPECT_THAT(said, HasSubstr("left incomplete by process " + std::to_string(::getpid())));
   StoreUser user(*store, *executor_);
   user.write_all(1);
   user.expect_all(1);
@@ -207,7 +206,7 @@ TEST_P(StateStoreOn, RemovesOnlyLeftovers) {
   ASSERT_THAT(sweep->removed, SizeIs(2));  // one per path, also if only one path was given
   EXPECT_THAT(sweep->kept, SizeIs(2));
   EXPECT_EQ(sweep->removed[0].run, "test");
-  EXPECT_THAT(describe(sweep->removed[0]), HasSubstr("left half-written by process"));
+  EXPECT_THAT(describe(sweep->removed[0]), HasSubstr("left incomplete by process"));
   std::vector<std::string> left;
   for (const auto& entry : std::filesystem::directory_iterator(folder_.file("a")))
     left.push_back(entry.path().filename());
@@ -339,7 +338,7 @@ TEST_P(StateStoreOn, ReportsAStaleAndASwappedRecord) {
   user.put_on_disk(2, old);
   EXPECT_THAT(user.read(2).error().message(), HasSubstr("a write was lost"));
   user.put_on_disk(0, user.image_on_disk(4));  // equal in size
-  EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4 lies in its place"));
+  EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4 was found in its place"));
 }
 
 TEST_P(StateStoreOn, SaysWhichOptionMakesNoSense) {

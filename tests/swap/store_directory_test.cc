@@ -54,7 +54,7 @@ TEST_F(StoreDirectoryOnFiles, IsTakenByOneAtATimeAndABusyOneNamesItsOwner) {
   EXPECT_EQ(second.error().message(),
             folder_.file("sluice-a") +
                 " is in use by process 7 on host here since 2026-01-02T03:04:05Z: choose another "
-                "name for this run, or end that one");
+                "name for this run, or stop that one");
   EXPECT_OK(take("b"));
   std::filesystem::remove((*first)->path() + "/owner.json");
   EXPECT_THAT(take("a").error().message(), HasSubstr("has not identified itself"));
@@ -81,7 +81,7 @@ TEST_F(StoreDirectoryOnFiles, RefusesNamesThatAreNoneForARun) {
     const auto run = take(bad);
     ASSERT_FALSE(run.ok()) << bad;
     EXPECT_EQ(run.error().code(), ErrorCode::kInvalidArgument) << bad;
-    EXPECT_THAT(run.error().message(), HasSubstr("is no name for a run"));
+    EXPECT_THAT(run.error().message(), HasSubstr("is not a name for a run"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   for (const std::string& good : {std::string(64, 'a'), std::string("Aa09._-"), std::string("-")}) {
@@ -147,11 +147,10 @@ TEST_F(StoreDirectoryOnFiles, LeavesForeignFoldersAlone) {
   EXPECT_TRUE(runs().empty());
   const auto folder = take("valley");
   EXPECT_EQ(folder.error().code(), ErrorCode::kAlreadyExists);
-  EXPECT_THAT(folder.error().message(),
-              HasSubstr("sluice-valley is a folder that no run has made"));
+  EXPECT_THAT(folder.error().message(), HasSubstr("sluice-valley is a folder that no run created"));
   const auto file = take("notes");
   EXPECT_EQ(file.error().code(), ErrorCode::kAlreadyExists);
-  EXPECT_THAT(file.error().message(), HasSubstr("sluice-notes is a file that no run has made"));
+  EXPECT_THAT(file.error().message(), HasSubstr("sluice-notes is a file that no run created"));
   EXPECT_OK(take("empty"));
   std::vector<std::string> left;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {

@@ -119,22 +119,27 @@ TALK = [user("a"), assistant("b"), user("c"), assistant("d")]
 
 
 class Cases(unittest.TestCase):
-    def encode(self, row, template=CHATML, **settings):
-        """(pieces, (reason, detail)) of a row, one of them None."""
+    def encode(self, row, template=CHATML, begins=None, **settings):
+        """(pieces, (reason, detail)) of a row, one of them None. begins: the token that the
+        tokenizer puts before every text."""
         from corpus import chat_encode
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import (AddedToken, Tokenizer, decoders, models, pre_tokenizers,
+                                processors)
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         made = Tokenizer(models.BPE(vocab={text: at for at, text in enumerate(alphabet)},
                                     merges=[]))
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = decoders.ByteLevel()
         made.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIALS])
+        if begins:
+            made.post_processor = processors.TemplateProcessing(
+                single=f"{begins} $A", special_tokens=[(begins, made.token_to_id(begins))])
         templates = template if isinstance(template, dict) else {"default": template}
         encoder = chat_encode.ChatEncoder(chat_encode.ChatSettings(**{
             "json_text": made.to_str(), "wide": False, "templates": templates,
             "special_tokens": TOKENS, "now": datetime.datetime(2024, 2, 29), "name": "t.jinja",
             "form": None, "renamed": {}, "train_on": "assistant", "max_tokens": None, "cut": False,
-            "validation_fraction": 0.0, **settings}))
+            "validation_fraction": 0.0, "end": TOKENS["eos_token"], **settings}))
         batch = encoder.encode([row if isinstance(row, bytes) else json.dumps(row).encode()])
         self.omitted = dict(batch.omitted)
         if batch.left_out:
@@ -202,6 +207,35 @@ class Rows(Cases):
                          ["d<|im_end|>\n"])
         self.assertEqual(self.trained({"instruction": "c", "output": "d", "history": [["a", "b"]]}),
                          ["b<|im_end|>\n", "d<|im_end|>\n"])
+
+    def test_trains_on_completions_that_are_text_as_trl_does(self):
+        # Without the template: the prompt, the completion, the token that ends a text.
+        row = {"prompt": "Q: a\nA:", "completion": " b"}
+        for template in (CHATML, MARKED):
+            self.assertEqual(self.encode(row, template)[0],
+                             [("Q: a\nA:", False), (" b<|endoftext|>", True)])
+        self.assertEqual(self.encode({"question": "a", "answer": "b"},
+                                     renamed={"question": "prompt", "answer": "completion"})[0],
+                         [("a", False), ("b<|endoftext|>", True)])
+        ends = {"prompt": "a", "completion": "b<|endoftext|>"}
+        self.assertEqual(self.trained(ends), ["b<|endoftext|>"])
+        self.assertEqual(self.encode(row, begins="<s>")[0],
+                         [("<s>Q: a\nA:", False), (" b<|endoftext|>", True)])
+        self.assertEqual(self.trained(row, train_on="all"), ["Q: a\nA: b<|endoftext|>"])
+        self.assertEqual(self.trained(row, train_on="last"), [" b<|endoftext|>"])
+        self.assertEqual(self.trained({"prompt": "", "completion": "b"}), ["b<|endoftext|>"])
+        self.assertEqual(self.trained(row, end=""), [" b"])
+
+    def test_leaves_out_plain_completions_that_teach_nothing_or_need_a_template(self):
+        self.assertIn("an empty assistant turn",
+                      self.left_out({"prompt": "a", "completion": " "}))
+        for row in ({"prompt": "a", "completion": [assistant("b")]}, {"prompt": "a"},
+                    {"prompt": [user("a")], "completion": "b"}):
+            self.assertIn("in none of the known forms", self.left_out(row))
+        self.assertIn("--map prompt=instruction,completion=output",
+                      self.left_out({"prompt": "a", "completion": "b", "system": "s"}))
+        self.assertIn("no text under 'prompt'",
+                      self.left_out({"messages": TALK}, form="completion"))
 
     def test_translates_names(self):
         for row, renamed in (
@@ -324,6 +358,21 @@ class Marks(Cases):
                      {"train_detail": [{"begin_offset": 0, "end_offset": 0, "train": False}]}):
             self.assertIn("neither 0 nor 1", self.left_out(
                 {"messages": [user("a"), assistant("b", **mark)]}))
+
+
+    def test_leaves_out_rows_whose_weight_is_0_and_weighs_none(self):
+        for more in ({"messages": TALK}, {"instruction": "a", "output": "b"},
+                     {"prompt": "a", "completion": "b"},
+                     {"conversations": [{"from": "human", "value": "a"},
+                                        {"from": "gpt", "value": "b"}]}):
+            for weight in (0, 0.0, False, "0", "0.0"):
+                self.assertEqual(self.left_out({**more, "weight": weight}),
+                                 "no assistant turn is marked to be trained on "
+                                 "(the row's 'weight' is 0)")
+            for weight in (1, 1.0, True, "1", None, "", "12 kg", [3], float("nan")):
+                self.assertEqual(self.trained({**more, "weight": weight}), self.trained(more))
+            for weight in (0.5, 2, -1, "0.5", float("inf")):
+                self.assertIn("neither 0 nor 1", self.left_out({**more, "weight": weight}))
 
 
 class Calls(Cases):
@@ -583,7 +632,7 @@ class LongTexts(unittest.TestCase):
                                                          *"\n\tü🌊▁_"})))
         return chat_encode.ChatEncoder(chat_encode.ChatSettings(
             made.to_str(), False, {"default": CHATML}, TOKENS, datetime.datetime(2024, 2, 29),
-            "t.jinja", None, {}, "assistant", None, False, 0.0))
+            "t.jinja", None, {}, "assistant", None, False, 0.0, "<|endoftext|>"))
 
     def test_gives_the_same_tokens_in_pieces(self):
         import random

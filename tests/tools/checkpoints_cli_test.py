@@ -65,14 +65,14 @@ class Checkpoints(Training):
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 130, told)
-        self.assertIn("interrupted, and no step is saved; to begin again: sluice --io-watchdog 9 "
+        self.assertIn("interrupted, and no step is saved; to start again: sluice --io-watchdog 9 "
                       "train run.json --set run.checkpoint_at_end=false --out 'a b' --steps 100000 "
                       "--overwrite\n", told)
 
     def test_a_run_that_has_no_step_left_replaces_no_trace(self):
         self.sluice("train", "run.json", "--out", "a", "--trace", "1:1")
         trace = (self.path / "a/trace.json").read_bytes()
-        self.assertIn("none is left to trace", self.refused(
+        self.assertIn("there is no step left to trace", self.refused(
             "train", "run.json", "--out", "a", "--resume", "--trace", "1:1"))
         self.assertEqual((self.path / "a/trace.json").read_bytes(), trace)
 

@@ -121,6 +121,8 @@ COMMANDS = {
               flag("--seed", good("0", "7") + NUMBERS_BAD),
               flag("--tokens", good("0", "3") + NUMBERS_BAD),
               flag("--tokenizer", good("bytes") + bad("absent", "", "hf", "run.json"))]),
+    "doctor": (1, [good(".", "run0", "nvme") + NO_FILES + bad("run.json")],
+               [flag("--json"), flag("--quick")]),
     "ls": (5, [DIRECTORIES + good("no_manifest")], [flag("--verify"), flag("--json")]),
     "diff": (4, [DIRECTORIES + good("run0/metrics.jsonl")] * 2, []),
     "metrics": (1, [], [flag("--keys"), flag("--json"), flag("--markdown")]),
@@ -338,7 +340,7 @@ def draw_one(draw, sensible):
             given.get("--data", [""])[-1] != "chat.bin"):
         mistakes.append("--by-document of one text")
     spared = {"config": {"--keys", "--deepspeed"}, "data": {"--config"}}
-    if left_out and not spared.get(command, set()) & set(given):
+    if left_out and command != "doctor" and not spared.get(command, set()) & set(given):
         mistakes.append("a positional is missing")
     if command == "config" and "--keys" in given and not left_out:
         mistakes.append("--keys with a configuration")
@@ -437,7 +439,7 @@ def unmarked(case, folder, result):
     if case.command == "metrics":
         expect("--markdown", lambda: result.stdout.startswith("# "))
         expect("--keys", lambda: len(result.stdout) > 3000)
-    if case.command in ("config", "data", "ls", "eval", "metrics", "plan"):
+    if case.command in ("config", "data", "doctor", "ls", "eval", "metrics", "plan"):
         expect("--json", lambda: is_json(result.stdout))
     if case.command == "data":
         missing += unmarked_data(given, result.stdout)
@@ -510,7 +512,7 @@ def state_of(folder):
             for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
 
 
-SILENT = {("diff", 1), ("ls", 1), ("scrub", 1), ("tune", 1), ("train", 1)}
+SILENT = {("diff", 1), ("doctor", 1), ("ls", 1), ("scrub", 1), ("tune", 1), ("train", 1)}
 
 
 def judge(case, folder, before, result):

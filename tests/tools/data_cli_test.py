@@ -87,7 +87,7 @@ class Documents(Data):
     def test_counts_lengths_and_what_was_left_out(self):
         said = self.shown("chat.bin", "--samples", "0")
         # The first token of the last document is not a target.
-        self.assertIn("chat.bin: 36 tokens (uint16) in 4 documents, of a vocabulary of 257\n", said)
+        self.assertIn("chat.bin: 36 tokens (uint16) in 4 documents, vocabulary of 257\n", said)
         self.assertIn("trained on: 12 tokens, 33.3% (assistant); 1 document without", said)
         self.assertIn("(shortest 3, median 7, mean 9.0, longest 22)", said)
         self.assertEqual([tuple(map(int, found)) for found in re.findall(
@@ -116,7 +116,7 @@ class Documents(Data):
     def test_at_shows_what_holds_the_token_and_what_is_behind(self):
         shown = self.as_json("chat.bin", "--at", "28", "--samples", "2")
         self.assertEqual(self.texts(shown), ["long question one\ntwo!", "none"])
-        self.assertIn("has tokens 0 to 35, and not 36", self.refused("chat.bin", "--at", "36"))
+        self.assertIn("has tokens 0 to 35, not 36", self.refused("chat.bin", "--at", "36"))
 
     def test_no_more_tokens_are_shown_than_asked_for(self):
         said = self.shown("chat.bin", "--at", "7", "--samples", "1", "--tokens", "4")
@@ -132,7 +132,7 @@ class Documents(Data):
         self.assertEqual(shown["rows"]["targets"], 5)
         self.assertEqual(sorted(self.texts(shown)), ["ask say", "xyz"])
         said = self.shown("chat.bin", "--sequence-length", "10", "--samples", "9")
-        self.assertIn("1 documents are longer and are cut", said)
+        self.assertIn("1 longer documents are truncated", said)
         self.assertIn("an epoch predicts 5 of 12 targets, 41.7%", said)
 
     def test_a_row_of_parts_says_which_part_and_how_much_is_padding(self):
@@ -248,7 +248,7 @@ class Texts(Data):
         (self.path / "run.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         self.assertIn("vocabulary ends at 299", self.refused("text.bin", "--config", "run.json",
                                                              "--set", "data.sequence_length=2"))
-        self.assertIn("is no token file: it begins as text", self.refused("run.json"))
+        self.assertIn("is not a token file: it starts with text", self.refused("run.json"))
         self.assertIn("name a token file", self.refused())
         self.assertIn("No such file", self.refused("absent"))
         self.write_tokens("newer.bin", [1, 2], version=3)

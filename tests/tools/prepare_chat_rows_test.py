@@ -29,7 +29,7 @@ class Reasons(Prepared):
         result = self.prepare("chat.jsonl", *arguments, "--overwrite")
         self.assertEqual([each[-1][0] for each in self.pieces()], ["good<|im_end|>\n"])
         self.assertIn(f"{len(rows)} of {len(rows) + 1} conversations are left out", result.stdout)
-        # As the counts are said, so they are kept beside the tokens.
+        # The counts that are printed are kept with the tokens.
         kept = json.loads((self.out / "train.bin.json").read_text(encoding="utf-8"))["preparation"]
         said = {reason: int(count) for count, reason in re.findall(
             r"^ +(\d+) (.+)$", result.stdout[result.stdout.index("conversations are left"):], re.M)}
@@ -76,8 +76,8 @@ class Reasons(Prepared):
             {"messages": [*messages(("user", "q")), {**turn, "train": False}]},
             {"conversations": [human, {"from": "gpt", "value": "bad", "train": False}]}])
         self.assertRegex(counts, r"\n +3 no assistant turn is marked to be trained on\n")
-        self.assertRegex(counts, r"\n +1 a turn weighed by its data with neither 0 nor 1\n")
-        self.assertIn("chat.jsonl:2: a turn weighed by its data with neither 0 nor 1 ('weight' is "
+        self.assertRegex(counts, r"\n +1 a turn or row weighed by its data with neither 0 nor 1\n")
+        self.assertIn("chat.jsonl:2: a turn or row weighed by its data with neither 0 nor 1 ('weight' is "
                       "0.5)", names)
 
     def test_turns_that_say_nothing(self):

@@ -83,7 +83,8 @@ class Reports(Base):
         _, data, result = self.report("a")
         self.assertEqual(len(data["runs"][0]["notices"]), 4)
         for words in ("1 line of the metrics cannot be read\n",
-                      "lack steps, in 1 place: first 2", "is torn", "1 line of the events"):
+                      "steps are missing in the metrics, in 1 place: first 2", "is incomplete",
+                      "1 line of the events"):
             self.assertIn(words, result.stderr)
 
     def test_makes_a_hundred_thousand_steps_into_less_than_two_megabytes(self):
@@ -130,6 +131,26 @@ class Pages(Base):
               return new Set(new Uint32Array(data.buffer)).size > 20;
             }).map(box => [box.id.slice(6), Number(box.dataset.points)]))""")
 
+    def test_show_sample_texts_the_newest_first_and_as_text(self):
+        def samples(events):
+            self.run_folder("a", [step(n, unix_s=1.7e9 + n) for n in range(1, 6)],
+                            [begin(0), *events])
+            self.report("a", "--force")
+            page = self.opened()
+            self.assertEqual(page.complaints, [])
+            return page.value("""(() => {
+                const heading = [...document.querySelectorAll("h2")].find(
+                    it => it.textContent === "Sample texts");
+                return heading.hidden ? null : [...heading.nextElementSibling.querySelectorAll(
+                    "tbody tr")].map(row => [...row.cells].map(cell => cell.textContent));
+            })()""")
+        self.assertIsNone(samples([]))
+        hostile = "<img src=x onerror=alert(1)></script>"
+        self.assertEqual(samples([
+            {"event": "sample", "unix_s": 1.7e9, "step": number, "prompt": "The", "tokens": 2,
+             "text": f" {number}{hostile}", "ended": number == 4} for number in (2, 4)]),
+            [["4", "The", f" 4{hostile} \N{END OF PROOF}"], ["2", "The", f" 2{hostile}"]])
+
     def test_draw_every_chart_light_and_dark_without_a_complaint(self):
         self.run_folder("a", [step(n, unix_s=1.7e9 + n, tokens_seen=100 * n,
                                    **({"val_loss": 3.0} if n % 10 == 0 else {}),
@@ -150,7 +171,7 @@ class Pages(Base):
             self.assertEqual(drawn["loss"], 100)  # raw and smoothed
             self.assertEqual(drawn["gpu-throttled"], 49)
             text = page.value("document.body.innerText")
-            self.assertRegex(text, r"GPU busy, median\s+92%\s+throttled at times")
+            self.assertRegex(text, r"GPU busy, median\s+92%\s+throttled some of the time")
             self.assertEqual(page.complaints, [])
 
     def test_zoom_all_charts_hide_runs_and_change_the_axis(self):
@@ -198,7 +219,7 @@ class Pages(Base):
         text = page.value("document.body.innerText")
         self.assertRegex(text, r"TFLOP/s, median\s+120\s+30% of large products")
         self.assertRegex(text, r"TFLOP/s, of large products\s+132\s+120\s+30%\s+0.909 ×")
-        self.assertRegex(text, r"what would help, by the plan[\s\S]*8 GiB more GPU memory\s+75 ms"
+        self.assertRegex(text, r"predicted effect of changes[\s\S]*8 GiB more GPU memory\s+75 ms"
                                r"\s+\+20%")
 
     def test_show_what_is_hostile_as_text_and_run_nothing(self):

@@ -90,7 +90,7 @@ class Resume(Training):
         yield "still copied", "still being copied", lambda folder: (
             folder / "checkpoint.json").unlink()
         yield "data missing", "is missing", lambda folder: next(folder.glob("exp_avg-*")).unlink()
-        yield "data cut short", "bytes, and not", lambda folder: os.truncate(
+        yield "data cut short", "bytes instead of", lambda folder: os.truncate(
             next(folder.glob("master-*")), 1000)
         yield "renamed", "was renamed", lambda folder: folder.rename(
             folder.with_name("step-000000009"))
@@ -116,7 +116,7 @@ class Resume(Training):
                     self.assertIn("--checkpoint step-000000004",
                                   self.sluice("export", out, "x", code=1).stderr)
                 went = self.sluice(*self.next_command(told, "To continue from there: ")).stderr
-                self.assertNotIn("it is left alone", went)
+                self.assertNotIn("it is not changed", went)
                 kept = [path for path in (self.path / out / "checkpoints").iterdir()
                         if path.name.startswith("set-aside-at-step-000000004")]
                 self.assertEqual(len(kept), 1)
@@ -135,7 +135,7 @@ class Resume(Training):
         before = contents(self.path / "a")
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "1",
                            code=1).stderr
-        self.assertIn("there is no older one that is complete. To begin a new run", told)
+        self.assertIn("there is no older complete checkpoint. To start a new run", told)
         self.assertEqual(contents(self.path / "a"), before)
 
     def test_stops_where_the_first_file_of_the_newest_is_being_copied(self):
@@ -146,7 +146,7 @@ class Resume(Training):
         for command, says in ((["train", "run.json", "--out", "a", "--resume"], "being copied"),
                               (["export", "a", "x"], "being copied"),
                               (["ls", "a"], "being copied"),
-                              (["scrub", "a"], "no checkpoint was finished there")):
+                              (["scrub", "a"], "no checkpoint was completed there")):
             with self.subTest(command=command):
                 result = self.sluice(*command, code=1)
                 self.assertIn(says, result.stdout + result.stderr)
@@ -156,7 +156,7 @@ class Resume(Training):
         (self.checkpoints / "step-000000002/checkpoint.json").unlink()
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
                            "run.keep_last=1").stderr
-        self.assertRegex(told, "step-000000002 is damaged: .*copied.*; it is left alone")
+        self.assertRegex(told, "step-000000002 is damaged: .*copied.*; it is not changed")
         self.assertIn("run.keep_last is 1: removing step-000000004 from", told)
         self.assertIn("run.keep_last removed step-000000006)", told)
         self.assertEqual(sorted(os.listdir(self.checkpoints)),
@@ -170,7 +170,7 @@ class Resume(Training):
         self.assertEqual(contents(self.path / "a"), before)
 
         # Into a new folder; a is unchanged.
-        command = self.next_command(told, "To leave this run as it is: ")
+        command = self.next_command(told, "To keep this run unchanged: ")
         self.sluice(*["b" if word == "NEW_FOLDER" else word for word in command])
         self.assertEqual(contents(self.path / "a"), before)
         self.assertEqual(self.results("b"), self.results("a")[2:])
@@ -218,8 +218,8 @@ class Resume(Training):
         self.sluice(*resume, "--steps", "6", "--set", "run.keep_last=1")  # no step is left to train
         self.assertEqual(len(os.listdir(self.checkpoints)), 3)
         told = self.sluice(*resume, "--steps", "7").stderr
-        self.assertIn("all checkpoints are kept, as so far in this run; --set run.keep_last=2",
-                      told)
+        self.assertIn("all checkpoints are kept, as in this run so far; to change that: "
+                      "--set run.keep_last=2", told)
         self.assertEqual(len(os.listdir(self.checkpoints)), 4)
 
     def stop_during_set_up(self, *arguments):
@@ -281,7 +281,7 @@ class Resume(Training):
         self.assertEqual(process.returncode, 1, told)
         last = told.splitlines()[-1]
         self.assertIn("is not finite", last)
-        self.assertIn("Which checkpoint is the newest cannot be determined now", last)
+        self.assertIn("The newest checkpoint cannot be determined now", last)
         self.assertIn("step-000000350 is damaged", last)
 
     def small_disk(self, size):
@@ -362,7 +362,7 @@ class Resume(Training):
         for command in (["train", "run.json", "--out", "a", "--resume"], ["ls", "a"],
                         ["scrub", "a"]):
             with self.subTest(command=command):
-                self.assertIn("is not a folder", self.sluice(*command, code=1).stderr)
+                self.assertIn("must be a folder", self.sluice(*command, code=1).stderr)
         self.assertEqual(len(self.metrics("a")), 6)
 
     def test_says_that_it_may_not_look_where_it_may_not(self):
@@ -406,8 +406,8 @@ class Resume(Training):
         process.send_signal(signal.SIGINT)  # saves a checkpoint
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 1, told)
-        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a is no longer there")
-        self.assertIn("1 checkpoint is missing, because the run's folder was not where it was",
+        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a no longer exists")
+        self.assertIn("1 checkpoint is missing, because the run's folder was moved or unmounted",
                       told)
         self.assertFalse((self.path / "a").exists())
         self.assertEqual(len(list((self.path / "moved/checkpoints").iterdir())), 3)
@@ -422,7 +422,7 @@ class Resume(Training):
         _, told = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 1, told)
         last = told.decode().splitlines()[-1]
-        self.assertIn("a is no longer there", last)
+        self.assertIn("a no longer exists", last)
         self.assertNotIn("There is no checkpoint", last)
 
 

@@ -4,7 +4,8 @@ ROOMS_JSON.
 
 A function of a room that is not linked does not link (sluice_room() in cmake/SluiceOptions.cmake),
 but inline code would. So includes are checked as well, also those of LibTorch. Each room has a
-README.md that describes its contents.
+README.md that describes its contents. JSON is parsed, and host memory is pinned and copied to the
+GPU, only where the lists below say.
 """
 
 import json
@@ -25,6 +26,12 @@ READ_PAST_BOUNDS = {
 # Scripts of tools/ that parse JSON without toolbox.read_json().
 LOADS = re.compile(r"\bjson\.loads?\(")
 LOADED_PAST_BOUNDS = {"tools/toolbox.py", "tools/demo", "tools/lint"}
+# Where host memory is pinned for the GPU, and where it is copied between them.
+PINS = re.compile(r"\b(?:cu(?:da)?(?:Mem)?(?:HostRegister|HostAlloc|MallocHost|AllocHost)|"
+                  r"pin(?:ned)?_memory)\(")
+PINNED_IN = {"engine/device/gpu.cc"}
+COPIES = re.compile(r"\bcudaMemcpyAsync\([^;]*\bcudaMemcpy(?:HostToDevice|DeviceToHost)\b")
+COPIED_IN = {"engine/device/cuda_host_copies.cc", "offload/state/device_tier_cuda.cc"}
 OTHERS = {"sluice_aio": "aio", "sluice_aio_sim": "aio"}
 
 
@@ -88,6 +95,17 @@ def unbounded_json(root):
                 yield f"{name} reads JSON past toolbox.read_json()"
 
 
+def pinning_elsewhere(root):
+    """A refusal has its consequence in HostPinning and HostCopies, and nowhere else."""
+    for top in ("aio", "swap", "offload", "engine", "python/native", "tools", "bench"):
+        for path in sorted(it for it in (root / top).rglob("*") if it.suffix in SUFFIXES):
+            name, text = str(path.relative_to(root)), path.read_text(encoding="utf-8")
+            if name not in PINNED_IN and PINS.search(text):
+                yield f"{name} pins host memory, which only cuda_host_pinning() may do"
+            if name not in COPIED_IN and COPIES.search(text):
+                yield f"{name} copies between host and GPU without CudaHostCopies"
+
+
 def main():
     root, rooms_file = Path(sys.argv[1]), Path(sys.argv[2])
     rooms = json.loads(rooms_file.read_text(encoding="utf-8"))
@@ -99,6 +117,7 @@ def main():
                     for path in (root / top).rglob("*.cc")}
     findings += [f"{folder} has sources and is no room" for folder in sorted(with_sources - folders)]
     findings += unbounded_json(root)
+    findings += pinning_elsewhere(root)
     print("\n".join(findings) or f"{len(folders)} rooms, no wrong include")
     return 1 if findings else 0
 

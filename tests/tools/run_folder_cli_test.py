@@ -42,7 +42,7 @@ class Tokenizers(TokenData):
         self.write("other/tokenizer.json", {"model": {"vocab": {"some": 0, "words": 1}}})
         on[4] = "4"
         told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
-        self.assertIn("the one before it is in a/tokenizer-before-step-4", told)
+        self.assertIn("the previous one is in a/tokenizer-before-step-4", told)
         self.assertEqual((self.path / "a/tokenizer-before-step-4/tokenizer.json").read_bytes(),
                          kept)
         self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(),
@@ -70,7 +70,7 @@ class Tokenizers(TokenData):
         said = self.refused(*words, *self.of("other"))
         self.assertIn("different tokenizers", said)
         result = self.sluice(*words, "--set", "model.layers=2", code=2).stderr
-        self.assertIn("a/config.json describes another model", result)
+        self.assertIn("a/config.json and the configuration describe different models", result)
         self.assertNotIn("2 layers x 32", result)  # before any plan
         self.sluice(*words, *self.of("unknown"))
         self.assertTrue((self.path / "b/tokenizer/tokenizer.json").exists())
@@ -255,7 +255,7 @@ class Exports(TokenData):
         self.sluice("train", "scratch.json", "--out", "scratch", *self.of("unknown"))
         self.assertIn("--base-name: it is empty",
                       self.refused("export", "scratch", "named", "--base-name", ""))
-        self.assertIn("the run did not begin with a model",
+        self.assertIn("the run did not start from a model",
                       self.refused("export", "scratch", "named", "--base-name", "me/x"))
         self.sluice("export", "scratch", "model", "--dtype", "bf16")
         self.config = json.loads((self.path / "model/config.json").read_text(encoding="utf-8"))

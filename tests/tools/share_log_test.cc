@@ -1,9 +1,9 @@
-#include "tools/session/share_log.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
+
+#include "tools/session/show_share.h"
 
 namespace sluice::tools {
 namespace {

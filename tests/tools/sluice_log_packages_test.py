@@ -149,7 +149,7 @@ class Wandb(RunFolder):
         found, ids, config = self.history()
         self.assertEqual(len(ids), 1)
         self.assertEqual(config["optimizer.params.lr"], 0.001)
-        steps = [(values["step"], values["progress/life"]) for _, values in found
+        steps = [(values["step"], values["progress/attempt"]) for _, values in found
                  if "train/loss" in values]
         self.assertEqual(steps, [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2), (5, 2)])
         internal = [step for step, _ in found]
@@ -185,12 +185,12 @@ class Mlflow(RunFolder):
             losses = client.get_metric_history(run.info.run_id, "train/loss")
             self.assertEqual([(it.step, it.value) for it in losses],
                              [(1, 8), (2, 4), (3, 8 / 3), (4, 2), (4, 0.5), (5, 0.5)])
-            lives = client.get_metric_history(run.info.run_id, "progress/life")
-            self.assertEqual([it.value for it in lives], [1, 1, 1, 1, 2, 2])
+            attempts = client.get_metric_history(run.info.run_id, "progress/attempt")
+            self.assertEqual([it.value for it in attempts], [1, 1, 1, 1, 2, 2])
             # Pretends that the last batch was not acknowledged.
             state = json.loads(run.data.tags["sluice.state"])
             first = losses[0].timestamp / 1000
-            state.update(step=1, unix_s=first, pending=["train/loss", "progress/life"], life=2)
+            state.update(step=1, unix_s=first, pending=["train/loss", "progress/attempt"], attempt=2)
             client.set_tag(run.info.run_id, "sluice.state", json.dumps(state))
             before = len(losses)
             self.log("--mlflow", uri)
@@ -251,12 +251,12 @@ class MlflowAway(RunFolder):
         said = self.log("--mlflow", uri, "--csv", "csv", code=1)
         self.assertLess(time.monotonic() - began, 60)  # MLflow alone would retry for 4 minutes
         self.assertEqual(len(said.splitlines()), 1, said)
-        self.assertIn(f"MLflow: {uri} cannot be used: Connection refused; the same command", said)
+        self.assertIn(f"MLflow: {uri} cannot be used: Connection refused; run the same", said)
         self.assertEqual([step for step, _ in self.rows()], [1, 2, 3])
         self.event("end", 3, how="completed")
         said = self.log("--mlflow", uri, "--csv", "csv", "--follow", code=1)
-        self.assertIn("it is tried again, and the run is not held up", said)
-        self.assertIn("MLflow was away to the end, and lacks steps", said)
+        self.assertIn("it will be tried again, and the run is not delayed", said)
+        self.assertIn("MLflow did not answer until the end and lacks steps", said)
 
 
 @unittest.skipUnless(has("mlflow", "flask", "sqlalchemy", "pandas"),
@@ -313,7 +313,7 @@ class MlflowServer(RunFolder):
             self.assertEqual(losses(), [(step, 8 / step) for step in range(1, 8)])
             run = client.search_runs([client.get_experiment_by_name("sluice").experiment_id])[0]
             self.assertEqual(run.info.status, "FINISHED")
-            self.assertEqual(run.data.metrics["progress/life"], 1)
+            self.assertEqual(run.data.metrics["progress/attempt"], 1)
         gate.close()
 
 

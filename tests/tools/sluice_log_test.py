@@ -229,17 +229,17 @@ class Files(RunFolder):
         self.assertEqual([step for step, _ in self.rows()], list(range(1, 200)))
 
     def test_refuses_what_makes_no_sense(self):
-        self.assertIn("nothing is to be written", self.log(code=2))
-        self.assertIn("--wandb-team is of no use without --wandb",
+        self.assertIn("no output was chosen", self.log(code=2))
+        self.assertIn("--wandb-team has no effect without --wandb",
                       self.log("--csv", "csv", "--wandb-team", "x", code=2))
-        self.assertIn("there is no absent", self.log("--csv", "csv", run="absent", code=1))
+        self.assertIn("absent does not exist", self.log("--csv", "csv", run="absent", code=1))
         (self.path / "empty").mkdir()
-        self.assertIn("is not a run's directory",
+        self.assertIn("is not the folder of a run",
                       self.log("--csv", "csv", run="empty", code=1))
         self.assertFalse((self.path / "csv").exists())
         self.steps(1, 1)
         (self.path / "file").write_text("")
-        self.assertIn("CSV: file/x cannot be made", self.log("--csv", "file/x", code=1))
+        self.assertIn("CSV: file/x cannot be created", self.log("--csv", "file/x", code=1))
         (self.path / "theirs").mkdir()
         (self.path / "theirs/metrics.csv").write_text("mine")
         self.assertIn("theirs/metrics.csv was not written by sluice-log",
@@ -253,7 +253,7 @@ class Files(RunFolder):
     def test_names_what_is_no_file_and_waits_for_none(self):
         self.begin()
         self.steps(1, 2)
-        makers = {"is not a regular file": (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)),
+        makers = {"not a regular file": (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)),
                   "symbolic links": (lambda path: os.symlink(path, path),)}
         for name in ("metrics.jsonl", "events.jsonl", "config.json"):
             (self.run / name).rename(self.path / name)
@@ -448,7 +448,7 @@ class Follow(RunFolder):
 
         self.begin()
         self.steps(1, 3)
-        self.assertIn("adds what is missing", self.log("--wandb", "p", code=1))
+        self.assertIn("to add what is missing", self.log("--wandb", "p", code=1))
         logger = self.start("--wandb", "p", "--csv", "csv")
         self.until(lambda: len(self.rows()) == 3, "the other output does not wait")
         self.assertEqual(history(), [])
@@ -461,7 +461,7 @@ class Follow(RunFolder):
         self.assertEqual(logger.wait(30), 0, logger.stderr.read())
         first, *others = history()
         self.assertEqual(first["optimizer.params.lr"], 0.001)
-        steps = [(it["step"], it["progress/life"]) for it in others if "train/loss" in it]
+        steps = [(it["step"], it["progress/attempt"]) for it in others if "train/loss" in it]
         self.assertEqual(steps, [(step, 1) for step in range(1, 6)])
         self.assertEqual([it["checkpoint/bytes"] for it in others if "checkpoint/bytes" in it], [5])
 
@@ -476,11 +476,11 @@ class Follow(RunFolder):
             time.sleep(1)
             self.assertIsNone(logger.poll())
         self.assertEqual(logger.wait(30), 0)
-        self.assertIn("has ended without saying so", logger.stderr.read())
+        self.assertIn("crashed: it recorded no end", logger.stderr.read())
 
     def test_beside_a_run_it_ends_with_its_input_and_has_all(self):
         self.begin()
-        logger = self.start("--csv", "csv", "--beside", stdin=subprocess.PIPE)
+        logger = self.start("--csv", "csv", "--companion", stdin=subprocess.PIPE)
         self.steps(1, 3)
         self.until(lambda: len(self.rows()) == 3)
         self.steps(4, 6)
@@ -493,6 +493,7 @@ class Follow(RunFolder):
         for step in 1, 2, 3:
             self.steps(step, step)
             self.until(lambda wanted=step: len(self.rows()) == wanted)
+            logger.send_signal(signal.SIGUSR1)  # meant for the run, and sent to all of its processes
         logger.send_signal(signal.SIGINT)
         self.assertEqual(logger.wait(30), 130)
         self.steps(4, 4)

@@ -117,8 +117,8 @@ class MadeUp(Program):
 
     def test_a_trial_that_fails_is_a_row_and_the_rest_goes_on(self):
         for fake, says in (("memory", "out of memory: CUDA wanted 3G"),
-                           ("crash", "its last words: about to crash"),
-                           ("kill", "too large for the host's memory"),
+                           ("crash", "its last output: about to crash"),
+                           ("kill", "as the kernel does when memory runs out"),
                            ("rubbish", "cannot be read"),
                            ("plan", "does not fit: 9G of the GPU missing")):
             with self.subTest(fake=fake):
@@ -141,7 +141,7 @@ class MadeUp(Program):
     def test_the_time_of_the_search_ends_a_trial_too(self):
         shown = self.tune("--budget-minutes", "0.05", fake="hang always", code=1)
         self.assertIn("the time of the search was used up", shown.stdout)
-        self.assertIn("No trial ran to its end", shown.stdout)
+        self.assertIn("No trial was completed", shown.stdout)
 
     def test_time_for_nothing_is_no_interrupt(self):
         told = self.tune("--budget-minutes", "0.0001", fake="fine", code=1).stderr
@@ -190,7 +190,7 @@ class Mistakes(Program):
                                             "tokenizer": tokenizer})
         told = self.tune("--vary", "model.layers", "--set", 'data.validation=["other.bin"]',
                          fake="fine", code=2).stderr
-        self.assertIn("would refuse this: data.train and data.validation are of different", told)
+        self.assertIn("would refuse this: data.train and data.validation use different", told)
 
     def test_the_trial_command_is_not_for_people(self):
         self.assertNotIn("trial", self.sluice("--help").stdout)

@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/tune/merge_config.h"
-#include "tools/tune/shifted_fractions.h"
 #include "tools/tune/trial_messages.h"
 #include "tools/tune/tune_dimensions.h"
 #include "tools/tune/tune_report.h"
@@ -110,14 +108,14 @@ TEST(TuneSpace, EveryChoiceResolvesAndTheStartSaysNothing) {
 TEST(TuneSpace, VariesOnlyWhatHasAnEffect) {
   EXPECT_THAT(names(space({})), ElementsAre("micro-batch", "overlap_update"));
   EXPECT_THAT(names(space(kAllTiers)),
-              ElementsAre("micro-batch", "boundaries_to_cpu", "state on the GPU", "state in RAM",
+              ElementsAre("micro-batch", "unit_inputs_to_cpu", "state on the GPU", "state in RAM",
                           "prefetch_units", "overlap_update", "sub_group_size", "record_elements",
                           "swap_buffers", "block_size", "queue_depth", "intra_op_parallelism"));
   PlanFacts no_drives = kAllTiers;
   no_drives.state_on_nvme = no_drives.params_on_nvme = false;
   no_drives.nvme_fraction = 0;
   EXPECT_THAT(names(space(no_drives)),
-              ElementsAre("micro-batch", "boundaries_to_cpu", "state on the GPU", "prefetch_units",
+              ElementsAre("micro-batch", "unit_inputs_to_cpu", "state on the GPU", "prefetch_units",
                           "overlap_update"));
 }
 
@@ -394,6 +392,14 @@ TEST_F(TuneReportTest, HasOneLineForATrial) {
   result_.rows[1].reason = "the run does not fit\n  memory  9G";
   EXPECT_THAT(table(), Not(HasSubstr("9G")));
   EXPECT_THAT(table(), HasSubstr("recompute on: failed: the run does not fit\n"));
+}
+
+TEST_F(TuneReportTest, TellsSlowerTrialsFromThoseWithinNoise) {
+  result_.rows.push_back(row({1}, Verdict::kNotFaster, 1.3));
+  result_.rows.push_back(row({0}, Verdict::kNotFaster, 1.3));
+  result_.rows.back().trial.error_s = 0.03;
+  EXPECT_THAT(table(), HasSubstr("recompute on: slower\n"));
+  EXPECT_THAT(table(), HasSubstr("as configured: within noise of the best\n"));
 }
 
 TEST_F(TuneReportTest, IsJsonForPrograms) {

@@ -1,9 +1,9 @@
-#include "tools/cli/utf8_stream.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
+
+#include "tools/cli/text_tokens.h"
 
 namespace sluice::tools {
 namespace {

@@ -67,7 +67,7 @@ class Watch(Base):
             run.train(8, 0.02)
             for screen in (small, large):
                 text = screen.wait_for("demo  training  step 8/50 (16%)", "left ")
-                for words in ("loss 0.5", "tokens/s 1.01k", "held by     compute 70%, plan NVMe read",
+                for words in ("loss 0.5", "tokens/s 1.01k", "limited by  compute 70%, plan NVMe read",
                               "25%, 25 ms", "up 1.00 GB/s, down 100 MB/s", "4.00 GiB of 8.00 GiB", "16.0 GiB of 64.0 GiB", "R 1.00 GB/s, W 500",
                               "planned 1.10k", "planned 90 ms", "began", "q quit"):
                     self.assertIn(words, text)
@@ -92,7 +92,7 @@ class Watch(Base):
                 screen.wait_for("demo  training  step 12/90")
             run.release()  # like a kill
             for screen in (small, large):
-                screen.wait_for("demo  crashed", "nobody trains here")
+                screen.wait_for("demo  crashed", "no process is training here")
 
     def test_obeys_its_keys_and_the_terminals_size(self):
         one, two = self.made_up("one"), self.made_up("two")
@@ -103,13 +103,13 @@ class Watch(Base):
             screen.press("n")
             screen.wait_for("two  ", "step 7/50", "n run 2/2")
             screen.press("n?")
-            screen.wait_for("one  ", "pause the display")
+            screen.wait_for("one  ", "pause or continue the display")
             screen.press("?2")
             screen.wait_for("learning rate", "validation loss", "nothing yet")
             screen.press("3")
-            screen.wait_for("time of a step 100 ms", "NVMe read busy 89% of the step")
+            screen.wait_for("step time 100 ms", "NVMe read busy 89% of the step")
             screen.press("\t")
-            screen.wait_for("written to drives, a step 50.0 MB", "GPU memory, peak")
+            screen.wait_for("written to drives per step 50.0 MB", "GPU memory, peak")
             screen.press("5")
             screen.wait_for("step 0 began", "Tab events")
             screen.press("1+")
@@ -126,7 +126,7 @@ class Watch(Base):
             for rows, columns in ((10, 40), (3, 20), (3, 10), (10, 3), (1, 5), (50, 150), (24, 80)):
                 screen.resize(rows, columns)
                 screen.read(0.5)
-            screen.wait_for("one  ", "held by", "q quit")
+            screen.wait_for("one  ", "limited by", "q quit")
             screen.press("\x1b[A\x1b[B\x1bOA\xff\x00\x1b")  # arrows, and other bytes
             screen.press("q")
             self.assertEqual(screen.end(), 0)
@@ -140,7 +140,7 @@ class Watch(Base):
         for how, code in ends.items():
             with self.subTest(how), self.on_terminal(run.folder) as screen:
                 before = screen.flags()
-                screen.wait_for("held by")
+                screen.wait_for("limited by")
                 self.assertNotEqual(screen.flags(), before)
                 if isinstance(how, str):
                     screen.press(how)
@@ -157,7 +157,7 @@ class Watch(Base):
             screen.wait_for("shell:")
             before = screen.flags()
             screen.press(f"{SLUICE} watch --every 0.2 {run.folder}\n")
-            screen.wait_for("held by")
+            screen.wait_for("limited by")
             screen.press("\x1a")
             screen.wait_for("Stopped")
             self.assertEqual(screen.flags()[3], before[3])
@@ -175,8 +175,8 @@ class Watch(Base):
         for rows, columns, most in ((24, 80, 1500), (60, 200, 5000)):
             with self.on_terminal(run.folder, rows=rows, columns=columns, NO_COLOR="1") as plain, \
                  self.on_terminal(run.folder, rows=rows, columns=columns, NO_COLOR=None) as screen:
-                screen.wait_for("held by")
-                plain.wait_for("held by")
+                screen.wait_for("limited by")
+                plain.wait_for("limited by")
                 before = screen.bytes
                 for _ in range(10):
                     run.train(3)
@@ -201,7 +201,7 @@ class Watch(Base):
         with self.on_terminal(run.folder, "--plain", columns=200) as screen:
             screen.wait_for("demo: training, step 3 of 50")
         with self.on_terminal(run.folder, LC_ALL="C") as screen:
-            screen.wait_for("held by     compute", "*")
+            screen.wait_for("limited by  compute", "*")
             self.assertTrue(screen.raw.isascii())
         run.train(2)
         self.assertIn("step 5 of 50", piped.stdout.readline())
@@ -268,7 +268,7 @@ class WatchPages(Base):
             self.assertLess(len(json.dumps(then)), len(json.dumps(first)) / 2)
             self.assertEqual(server.get("/", "HEAD")[:2], (200, ""))
             busy = self.refused("watch", run.folder, "--web", f"127.0.0.1:{server.port}")
-            self.assertIn("another program listens there", busy)
+            self.assertIn("another program uses this port", busy)
         self.assertEqual(server.process.returncode, 0)
 
     @unittest.skipUnless(text_string_to_metric_families, "prometheus-client is not there: tools/setup --for=test")
@@ -310,8 +310,8 @@ class WatchPages(Base):
         run = self.made_up()
         run.train(1)
         self.assertIn("--token", self.refused("watch", run.folder, "--web", "0.0.0.0:0", "--token", "short"))
-        self.assertIn("no address", self.refused("watch", run.folder, "--web", "8080"))
-        self.assertIn("no address of this machine", self.refused("watch", run.folder, "--web", "no.invalid:0"))
+        self.assertIn("not an address", self.refused("watch", run.folder, "--web", "8080"))
+        self.assertIn("not an address of this machine", self.refused("watch", run.folder, "--web", "no.invalid:0"))
         self.refused("watch", run.folder, "--web", "192.0.2.1:0")
         self.assertIn("--web", self.refused("watch", run.folder, "--token", "t" * 20))
         token = "t" * 20
@@ -429,7 +429,7 @@ class WatchPages(Base):
             self.assertIn(name, page.value("document.body.innerText"))
             self.assertEqual(page.complaints, [])
             server.process.send_signal(signal.SIGTERM)
-            page.wait_for("document.body.innerText.includes('what is shown is old')")
+            page.wait_for("document.body.innerText.includes('this page is out of date')")
 
 
 @unittest.skipUnless(HAS_ENGINE and pyte, "needs the engine and pyte")
@@ -447,7 +447,7 @@ class WatchRuns(Training):
             screen.wait_for("out  training", "/100000")
             killed.kill()
             killed.wait()
-            screen.wait_for("out  crashed", "nobody trains here")
+            screen.wait_for("out  crashed", "no process is training here")
             screen.press("q")
             self.assertEqual(screen.end(), 0)
 

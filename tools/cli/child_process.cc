@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "aio/clock.h"
@@ -100,7 +101,7 @@ Error ChildProcess::ended() {
   process_ = -1;
   if (reaped > 0) note_ending(status);
   return Error(ErrorCode::kIo, program_ + " ended " + ending_ + (ending_.empty() ? "" : " ") +
-                                   "instead of answering; above it says why");
+                                   "instead of answering; see its message above");
 }
 
 void ChildProcess::note_ending(int status) {
@@ -167,7 +168,7 @@ Result<std::string> ChildProcess::ask(const std::string& line, const std::functi
       return answer;
     }
     if (read_.size() > kMostOfAnAnswer)
-      return Error(ErrorCode::kIo, program_ + " answers without an end");
+      return Error(ErrorCode::kIo, program_ + " sent an unterminated reply");
     if (!go_on()) return Error(ErrorCode::kCancelled, program_ + " was not waited for");
     pollfd waiting{.fd = socket_, .events = POLLIN, .revents = 0};
     if (poll(&waiting, 1, kPollMs) == 0) continue;
@@ -176,6 +177,21 @@ Result<std::string> ChildProcess::ask(const std::string& line, const std::functi
     if (count <= 0) return ended();
     read_.append(piece.data(), static_cast<std::size_t>(count));
   }
+}
+
+Result<std::string> find_script(std::string_view name) {
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (auto folder = program.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    for (const char* const scripts : {"tools", "share/sluice/tools"})
+      if (const auto script = folder / scripts / name;
+          std::filesystem::is_regular_file(script, error))
+        return script.string();
+  }
+  return Error(ErrorCode::kNotFound, "the script tools/" + std::string(name) +
+                                         " was not found near " + program.string() +
+                                         ": install Sluice again");
 }
 
 }  // namespace sluice::tools

@@ -32,6 +32,7 @@ Command add_completion_command(CLI::App& sluice);
 Command add_config_command(CLI::App& sluice);
 Command add_data_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
+Command add_doctor_command(CLI::App& sluice);
 Command add_eval_command(CLI::App& sluice);  // this and the next one only with LibTorch
 Command add_export_command(CLI::App& sluice);
 Command add_generate_command(CLI::App& sluice);  // only with LibTorch
@@ -40,6 +41,7 @@ Command add_ls_command(CLI::App& sluice);
 Command add_man_command(CLI::App& sluice);
 Command add_metrics_command(CLI::App& sluice);
 Command add_plan_command(CLI::App& sluice);
+Command add_prepare_command(CLI::App& sluice);
 Command add_probe_command(CLI::App& sluice);    // only with LibTorch
 Command add_profile_command(CLI::App& sluice);  // only with LibTorch
 Command add_report_command(CLI::App& sluice);

@@ -80,6 +80,14 @@ CommandModel model_of(CLI::App& app) {
     OptionModel one = option_model(*option);
     (one.is_positional ? model.positionals : model.options).push_back(std::move(one));
   }
+  // Hands its words on to another program, which has the options.
+  if (app.get_prefix_command())
+    model.positionals.push_back({.names = {"ARGUMENTS"},
+                                 .is_positional = true,
+                                 .repeats = true,
+                                 .value_name = {},
+                                 .choices = {},
+                                 .description = "Options and files: --help lists them"});
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
     if (!command->get_group().empty()) model.commands.push_back(model_of(*command));
   return model;

@@ -48,8 +48,8 @@ Result<int> print_manual(CLI::App& sluice, const ManualOptions& options) {
 }  // namespace
 
 Command add_completion_command(CLI::App& sluice) {
-  CLI::App* const command =
-      sluice.add_subcommand("completion", "Print what completes sluice's command line in a shell");
+  CLI::App* const command = sluice.add_subcommand(
+      "completion", "Print the script that completes sluice's command line in a shell");
   command->footer(
       "  source <(sluice completion bash)                               # in ~/.bashrc\n"
       "  sluice completion zsh > ~/.zfunc/_sluice                       # a folder of $fpath\n"
@@ -62,13 +62,13 @@ Command add_completion_command(CLI::App& sluice) {
 
 Command add_man_command(CLI::App& sluice) {
   CLI::App* const command =
-      sluice.add_subcommand("man", "Print a manual page, made of what --help says");
+      sluice.add_subcommand("man", "Print a manual page, generated from --help");
   command->footer(
       "  sluice man | man -l -\n"
       "  sluice man train > ~/.local/share/man/man1/sluice-train.1");
   const auto options = std::make_shared<ManualOptions>();
-  auto* const name =
-      command->add_option("COMMAND", options->command, "Of this command, instead of the program");
+  auto* const name = command->add_option("COMMAND", options->command,
+                                         "Command to document, instead of the program");
   command->add_flag("--names", options->names, "Lists the names of all pages")->excludes(name);
   return
       [options, &sluice](aio::IoWatchdog& /*watchdog*/) { return print_manual(sluice, *options); };

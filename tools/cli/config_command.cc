@@ -22,7 +22,7 @@ Result<int> run(const ConfigCommandOptions& options) {
     const ConfigOptions& config = options.config;
     if (!config.file.empty() || !config.deepspeed.empty() || !config.overrides.empty())
       return Error(ErrorCode::kInvalidArgument,
-                   "--keys documents every key and takes no configuration");
+                   "--keys documents every key and accepts no configuration");
     std::cout << config::describe_keys();
     return 0;
   }
@@ -39,22 +39,21 @@ Result<int> run(const ConfigCommandOptions& options) {
 
 Command add_config_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "config", "Show the resolved configuration, and what became of every key");
+      "config", "Show the resolved configuration and how every key was treated");
   command->footer(
-      "Every key is honoured, derived from others, or ignored with the reason; an unknown one is\n"
-      "an error that names the nearest known one. A DeepSpeed file is read unchanged; with --json\n"
-      "  sluice config --deepspeed ds_config.json --set model.preset=gpt2-xl\n"
-      "prints a run file that means the same.");
+      "Every key is honoured, derived from others, or ignored with the reason; an unknown key "
+      "is\nan error that names a similar one. A DeepSpeed file is read unchanged; with --json\n  "
+      "sluice config --deepspeed ds_config.json --set model.preset=gpt2-xl\nprints an equivalent "
+      "run file.");
   const auto options = std::make_shared<ConfigCommandOptions>();
   add_config_options(*command, options->config);
   auto* const verbose =
-      command->add_flag("--verbose", options->verbose, "Shows the keys that were not given, too");
-  auto* const json =
-      command
-          ->add_flag("--json", options->json,
-                     "Prints the resolved configuration as a run file; what follows from the "
-                     "length of the run stays \"auto\"")
-          ->excludes(verbose);
+      command->add_flag("--verbose", options->verbose, "Also shows the keys that were not given");
+  auto* const json = command
+                         ->add_flag("--json", options->json,
+                                    "Prints the resolved configuration as a run file; values that "
+                                    "depend on the length of the run stay \"auto\"")
+                         ->excludes(verbose);
   command->add_flag("--keys", options->keys, "Documents every key; needs no configuration")
       ->excludes(verbose)
       ->excludes(json);

@@ -105,8 +105,9 @@ Result<Opened> open_file(const DataOptions& options) {
 Result<Opened> open(const DataOptions& options) {
   if (!options.config.file.empty()) return open_run(options);
   if (!options.file.empty()) return open_file(options);
-  return Error(ErrorCode::kInvalidArgument,
-               "name a token file (data/train.bin, say), or a run's configuration by --config");
+  return Error(
+      ErrorCode::kInvalidArgument,
+      "name a token file (such as data/train.bin), or a run's configuration with --config");
 }
 
 std::string tokenizer_path(const std::string& name) {
@@ -136,7 +137,7 @@ Status check_tokenizer(const FileReport& file) {
                file.path + ": token " + std::to_string(file.census.largest_at) + " is " +
                    std::to_string(file.census.largest) + ", and the tokenizer " +
                    file.tokenizer.description() + " ends at " + std::to_string(tokens - 1) +
-                   ": the text is of another tokenizer, which --tokenizer FILE names");
+                   ": the file belongs to another tokenizer; name it with --tokenizer FILE");
 }
 
 Result<FileReport> look_at(aio::IoQueue& queue, const DataOptions& options,
@@ -248,18 +249,17 @@ Result<int> run(const DataOptions& options, aio::IoWatchdog& watchdog) {
 
 Command add_data_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "data", "Show what a token file holds: counts, lengths, and text with what is trained on");
+      "data",
+      "Show the contents of a token file: counts, lengths, and text with the trained parts marked");
   command->footer(
-      "  sluice data sft/train.bin                        documents, as they are\n"
-      "  sluice data sft/train.bin --sequence-length 4096 packed into rows, cut and padded\n"
-      "  sluice data --config run.json --at 123456        the row of the run that has this token\n"
-      "What is trained on is green on a terminal, else in brackets. Text is decoded by the "
-      "tokenizer\n"
-      "that tools/prepare left beside the file. Characters that would change a terminal are shown\n"
-      "as \\x1b or \\u202e.");
+      "  sluice data sft/train.bin                        documents as stored\n  sluice data "
+      "sft/train.bin --sequence-length 4096 packed into rows, cut and padded\n  sluice data "
+      "--config run.json --at 123456        the row of the run that contains this token\nTrained "
+      "tokens are green on a terminal, otherwise in brackets. Text is decoded with the "
+      "tokenizer\nthat tools/prepare saved with the file. Characters that would change a terminal "
+      "are shown\nas \\x1b or \\u202e.");
   const auto options = std::make_shared<DataOptions>();
-  command
-      ->add_option("FILE", options->file, "A token file; without it the training data of --config")
+  command->add_option("FILE", options->file, "Token file; default: the training data of --config")
       ->check(not_empty());
   CLI::Option* const config =
       command
@@ -273,30 +273,32 @@ Command add_data_command(CLI::App& sluice) {
       ->needs(config);
   command
       ->add_option("--sequence-length", options->sequence_tokens,
-                   "Shows rows of so many tokens, as data.sequence_length makes them")
+                   "Shows rows of this many tokens, as with data.sequence_length")
       ->check(at_least(1));
-  command->add_option("--dtype", options->dtype, "Of a file that does not say so: uint16, uint32")
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Token type of a file without a header: uint16, uint32")
       ->check(CLI::IsMember({"uint16", "uint32"}))
       ->excludes(config);
-  command->add_option("--samples", options->samples, "How many are shown (default 3)")
+  command->add_option("--samples", options->samples, "Number of samples shown (default 3)")
       ->check(at_least(0));
   command
       ->add_option("--at", options->at,
-                   "Shows what holds this token of the file, and what is behind it; else samples "
-                   "are chosen by chance")
+                   "Shows the document or row that contains this token of the file, from there on; "
+                   "default: random samples")
       ->check(at_least(0));
-  command->add_option("--seed", options->seed, "Of that choice (default 0)")->check(at_least(0));
+  command->add_option("--seed", options->seed, "Seed of the random samples (default 0)")
+      ->check(at_least(0));
   command
-      ->add_option("--tokens", options->tokens,
-                   "Shown of each sample at most (default 400); 0: all")
+      ->add_option("--tokens", options->tokens, "Tokens shown of each sample (default 400); 0: all")
       ->check(at_least(0));
   command
       ->add_option("--tokenizer", options->tokenizer,
-                   "A tokenizer.json, its folder, or bytes; else the one beside the file")
+                   "A tokenizer.json, its folder, or bytes; default: the one saved with the file")
       ->check(not_empty());
   command->add_option("--tokens-tool", options->tokens_tool,
-                      "Where tools/tokens is, if not in the source tree of this program");
-  command->add_flag("--plain", options->plain, "Brackets instead of colours, on a terminal too");
+                      "Path of tools/tokens, if it is not in the source tree of this program");
+  command->add_flag("--plain", options->plain, "Brackets instead of colours, even on a terminal");
   command->add_flag("--json", options->json, "Prints one JSON object");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

@@ -48,7 +48,7 @@ std::string bars(const std::vector<data::LengthRange>& ranges) {
 std::string lengths_text(const data::TokenCensus& census) {
   const std::vector<std::uint64_t>& lengths = census.lengths;
   if (lengths.empty()) return {};
-  return "tokens of a document, and how many have so many (shortest " + text_of(lengths.front()) +
+  return "tokens per document, with the number of documents (shortest " + text_of(lengths.front()) +
          ", median " + text_of(lengths[lengths.size() / 2]) + ", mean " +
          engine::decimals(mean_of(lengths), 1) + ", longest " + text_of(lengths.back()) + "):\n" +
          bars(data::histogram_of(lengths));
@@ -64,7 +64,7 @@ std::string left_out_text(const data::TokenRecord::Preparation& made) {
     text += "  " + text_of(count) + " " + printable(reason) + "\n";
   if (made.cut > 0) text += "cut by tools/prepare: " + counted(made.cut, "conversation") + "\n";
   if (made.replaced > 0)
-    text += "not UTF-8 in places, which are U+FFFD now: " +
+    text += "with invalid UTF-8, replaced by U+FFFD: " +
             counted(made.replaced, made.conversations ? "conversation" : "source") + "\n";
   return text;
 }
@@ -81,7 +81,7 @@ std::string file_text(const FileReport& file) {
   std::string text =
       printable(file.path) + ": " + counted(census.tokens, "token") + " (" + file.type + ")";
   if (!census.lengths.empty()) text += " in " + counted(census.lengths.size(), "document");
-  if (file.vocab_size > 0) text += ", of a vocabulary of " + text_of(file.vocab_size);
+  if (file.vocab_size > 0) text += ", vocabulary of " + text_of(file.vocab_size);
   text += "\n  tokenizer: " + printable(tokenizer_text(file.tokenizer)) + "\n";
   text += "  trained on: ";
   text += file.has_documents ? counted(census.targets, "token") + ", " +
@@ -108,7 +108,7 @@ std::string rows_text(const RowsReport& rows, std::uint64_t all_targets) {
             text_of(rows.rows * rows.row_tokens) + ", " +
             percent(share_of(rows.padding(), rows.rows * rows.row_tokens)) + "\n";
   } else {
-    text += counted(rows.rows, "window") + " of a text in an epoch\n";
+    text += counted(rows.rows, "window") + " of the text per epoch\n";
   }
   text += "  an epoch predicts " + text_of(rows.targets) + " of " + text_of(all_targets) +
           " targets, " + percent(share_of(rows.targets, all_targets)) + "\n";
@@ -244,7 +244,7 @@ std::string data_text(const DataReport& report, Marks marks) {
   if (report.rows) text += rows_text(*report.rows, targets);
   if (is_marked && !report.samples.empty()) {
     const TextSegment example{.text = "so", .marked = true};
-    text += "marked is what is trained on, like this:\n" + marked_lines({&example, 1}, marks);
+    text += "the trained parts are marked like this:\n" + marked_lines({&example, 1}, marks);
   }
   for (std::size_t i = 0; i < report.samples.size(); ++i) text += sample_text(report, i, marks);
   return text;

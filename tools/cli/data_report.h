@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/token_census.h"
-#include "engine/data/token_record.h"
+#include "engine/data/token_corpus.h"
+#include "engine/data/token_sidecar.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "tools/cli/data_samples.h"
 #include "tools/cli/marked_text.h"

@@ -56,9 +56,9 @@ Result<std::uint64_t> row_that_holds(std::uint64_t token, const data::SampleSour
         return row;
   return Error(ErrorCode::kInvalidArgument,
                "--at: token " + std::to_string(token) +
-                   " is in no row of the first epoch: it is kept for validation, or left out (of "
-                   "windows some tokens are left out, others in each epoch; of documents what does "
-                   "not fit a row, or has no token to train on)");
+                   " is in no row of the first epoch: it is kept for validation, or left out "
+                   "(windows leave out some tokens, different ones in each epoch; of documents, "
+                   "parts that do not fit a row or have no token to train on are left out)");
 }
 
 Result<DataSample> row_of(const data::TokenCorpus& corpus, const data::SampleSource& rows,
@@ -134,7 +134,7 @@ Result<std::vector<DataSample>> choose_samples(const data::TokenCorpus& corpus,
   if (choice.at && *choice.at >= file.token_count())
     return Error(ErrorCode::kInvalidArgument, "--at: " + file.path() + " has tokens 0 to " +
                                                   std::to_string(file.token_count() - 1) +
-                                                  ", and not " + std::to_string(*choice.at));
+                                                  ", not " + std::to_string(*choice.at));
   if (rows == nullptr) return without_rows(corpus, choice);
   std::uint64_t first = 0;
   if (choice.at) {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "engine/observe/metrics_log.h"
-#include "engine/observe/run_diff.h"
+#include "engine/observe/run_totals.h"
 #include "tools/cli/command.h"
 
 namespace sluice::tools {
@@ -53,9 +53,9 @@ Result<int> run(const DiffOptions& options) {
   print_units("gradients", difference.gradients);
   print_units("parameters", difference.parameters);
   if (difference.gradients.empty() && !difference.parameters.empty())
-    std::cout << "  the gradients are the same: it is the update that diverged\n";
+    std::cout << "  the gradients are the same: the update diverged\n";
   if (difference.gradients.empty() && difference.parameters.empty()) {
-    std::cout << "  in which unit is not known: train both with --set run.hash_units=true\n";
+    std::cout << "  to find the unit, train both with --set run.hash_units=true\n";
   }
   return kExitDiffers;
 }
@@ -64,18 +64,15 @@ Result<int> run(const DiffOptions& options) {
 
 Command add_diff_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "diff", "Compare two runs: the first step, and the units, in which they differ");
+      "diff", "Compare two runs: find the first step and the units in which they differ");
   command->footer(
-      "  sluice train CONFIG --out a --set run.hash_units=true\n"
-      "  sluice train CONFIG --out b --set run.hash_units=true --set "
-      "placement.overlap_update=false\n"
-      "  sluice diff a b\n"
-      "Compares losses, norms, scales and hashes, which are the same bits wherever the state "
-      "lies;\n"
-      "never times. Exit code 1: the runs differ.");
+      "  sluice train CONFIG --out a --set run.hash_units=true\n  sluice train CONFIG --out b "
+      "--set run.hash_units=true --set placement.overlap_update=false\n  sluice diff a b\nCompares "
+      "losses, norms, scales and hashes, whose bits do not depend on where the state is "
+      "stored,\nbut not times. Exit code 1: the runs differ.");
   const auto options = std::make_shared<DiffOptions>();
-  command->add_option("RUN_A", options->a, "A run's directory, or a metrics.jsonl")->required();
-  command->add_option("RUN_B", options->b, "The other one")->required();
+  command->add_option("RUN_A", options->a, "A run's directory or metrics.jsonl file")->required();
+  command->add_option("RUN_B", options->b, "The other run")->required();
   return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };
 }
 

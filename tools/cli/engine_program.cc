@@ -3,21 +3,32 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
 
 namespace sluice::tools {
 
-Error become_engine(char** argv) {
+Result<std::string> engine_path() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return Error(ErrorCode::kIo, "/proc/self/exe cannot be read: " + error.message());
-  const std::string program = self.parent_path() / "sluice-engine";
-  execv(program.c_str(), argv);
+  return (self.parent_path() / "sluice-engine").string();
+}
+
+Error become_engine(char** argv) {
+  // Set by the start script of a wheel, which looks at the torch that is installed.
+  const char* const problem = std::getenv("SLUICE_TORCH_PROBLEM");
+  if (problem != nullptr && *problem != '\0') return Error(ErrorCode::kInvalidArgument, problem);
+  const auto program = engine_path();
+  if (!program.ok()) return program.error();
+  execv(program->c_str(), argv);
   const std::error_code failed(errno, std::generic_category());
-  return Error(ErrorCode::kIo, program + ", which this command needs, cannot be started: " +
-                                   failed.message() + ". Build it (tools/setup), or install again");
+  return Error(ErrorCode::kIo,
+               *program + ", which this command needs, cannot be started: " + failed.message() +
+                   ". Build it (tools/setup), or install Sluice again; sluice doctor checks the "
+                   "installation");
 }
 
 }  // namespace sluice::tools

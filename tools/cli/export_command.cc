@@ -43,7 +43,7 @@ Result<int> run(const ExportCommandOptions& options, aio::IoWatchdog& watchdog) 
             << format_bytes(exported->files.bytes) << " in " << count
             << (count == 1 ? " file" : " files")
             << (is_rounded
-                    ? " (as the model that the run began with; --dtype fp32 keeps every bit)\n"
+                    ? " (like the model that the run started from; --dtype fp32 keeps every bit)\n"
                     : "\n");
   if (exported->tokenizer.kind != engine::TokenizerFiles::Kind::kUnknown)
     std::cout << "tokenizer: " << exported->tokenizer.description() << "\n";
@@ -55,43 +55,39 @@ Result<int> run(const ExportCommandOptions& options, aio::IoWatchdog& watchdog) 
 
 Command add_export_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "export", "Export a checkpoint's weights, every byte verified, as a Hugging Face folder");
+      "export", "Export a checkpoint as a Hugging Face folder, with every byte verified");
   command->footer(
-      "  sluice export runs/demo exported\n"
-      "  sluice export runs/demo exported-bf16 --checkpoint 400 --dtype bf16\n"
-      "  python3 -c 'from transformers import AutoModelForCausalLM as M; "
-      "M.from_pretrained(\"exported\")'\n"
-      "OUT gets model.safetensors (or shards and their index), config.json,\n"
-      "generation_config.json with the tokens that end a text, README.md, which says how it was\n"
-      "trained, and the tokenizer that the run keeps in DIR/tokenizer, or the one that "
-      "tools/prepare\n"
-      "left beside its token files. A damaged checkpoint is refused, and leaves no config.json. A\n"
-      "checkpoint of adapters (recipe.lora) becomes a folder of PEFT's, or with --merged a whole\n"
-      "model.");
+      "  sluice export runs/demo exported\n  sluice export runs/demo exported-bf16 --checkpoint "
+      "400 --dtype bf16\n  python3 -c 'from transformers import AutoModelForCausalLM as M; "
+      "M.from_pretrained(\"exported\")'\nOUT gets model.safetensors (or shards and their index), "
+      "config.json,\ngeneration_config.json with the tokens that end a text, README.md, which says "
+      "how it was\ntrained, and the tokenizer from DIR/tokenizer, or the one that tools/prepare "
+      "saved with the\ntoken files. A damaged checkpoint is refused, and no config.json is "
+      "written. A checkpoint of\nadapters (recipe.lora) becomes a PEFT folder, or with --merged a "
+      "whole model.");
   const auto options = std::make_shared<ExportCommandOptions>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
-  command->add_option("OUT", options->to, "The folder to make; not there yet, or empty")
+  command->add_option("OUT", options->to, "Folder to create; it must not exist, or be empty")
       ->required();
-  command->add_option("--checkpoint", options->checkpoint,
-                      "Of a run's directory: step-000000012, or 12; else the newest");
+  command->add_option(
+      "--checkpoint", options->checkpoint,
+      "Checkpoint of a run's directory: step-000000012, 12 or best; default: the newest");
   command
       ->add_option("--dtype", options->dtype_name,
-                   "Data type of the weights: fp32, bf16 or fp16; else that of the model that the "
-                   "run began with, or fp32")
+                   "Data type of the weights: fp32, bf16 or fp16; default: that of the model that "
+                   "the run started from, or fp32")
       ->check(choices(kWeightDTypes));
   command->add_option("--max-shard-size", options->max_shard_size,
                       "Splits larger weights into several files (default 5G); 0: never");
   command->add_option("--tokenizer", options->tokenizer,
-                      "A tokenizer.json, or bytes; else the one the run was trained with");
-  command->add_flag("--merged", options->merged,
-                    "Of adapters: adds them to the weights that they were trained beside");
-  command->add_option("--base", options->base,
-                      "Those weights, where they are no longer where the run found them");
+                      "A tokenizer.json, or bytes; default: the one the run was trained with");
+  command->add_flag("--merged", options->merged, "Merges the adapters into the base weights");
+  command->add_option("--base", options->base, "Base weights, if they have moved since the run");
   command
       ->add_option("--base-name", options->base_name,
-                   "What README.md and adapter_config.json call the model that the run began with; "
-                   "else the hub's name where its folder has it, or the folder's")
+                   "Name of the base model in README.md and adapter_config.json; default: its name "
+                   "on the hub if its folder has it, or the folder's name")
       ->type_name("NAME")
       ->check(not_empty());
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };

@@ -55,7 +55,7 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const GenerateOptions& o
   if (!options.config.deepspeed.empty()) {
     SLUICE_ASSIGN_OR_RETURN(sources.deepspeed, config::read_source(options.config.deepspeed));
   }
-  SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
+  SLUICE_RETURN_IF_ERROR(look_up_facts(LookAtData::kNo, sources));
   SLUICE_ASSIGN_OR_RETURN(config::Resolved resolved, config::resolve(sources));
   // The store on NVMe is named after run.dir.
   resolved.config.run.dir = from.run_directory.empty() ? from.path : from.run_directory;
@@ -85,7 +85,7 @@ Result<Language> open_language(aio::IoQueue& queue, const GenerateOptions& optio
                                                    .token_files = config.data.train}));
   if (tokenizer.kind == engine::TokenizerFiles::Kind::kUnknown) {
     return Error(ErrorCode::kNotFound,
-                 "which tokenizer the model was trained with is not known (" + tokenizer.note +
+                 "the tokenizer of the model is not known (" + tokenizer.note +
                      "): name its file with --tokenizer FILE, or give --tokenizer bytes");
   }
   Language language{.special = tokenizer.special.within(config.model.vocab)};
@@ -104,10 +104,10 @@ Result<Language> open_language(aio::IoQueue& queue, const GenerateOptions& optio
 Status check_prompt(const GenerateOptions& options) {
   if (options.prompt.empty())
     return Error(ErrorCode::kInvalidArgument,
-                 "--prompt is empty, and a model only continues: give it a word or two");
+                 "--prompt is empty, but a model only continues text: give it a word or two");
   if (!options.chat && !(options.system.empty() && options.chat_template.empty()))
     return Error(ErrorCode::kInvalidArgument,
-                 "--system and --chat-template are for conversations: give --chat as well");
+                 "--system and --chat-template are for conversations: add --chat");
   return {};
 }
 
@@ -122,8 +122,9 @@ Status check_vocabulary(const std::vector<std::int64_t>& tokens, std::int64_t vo
   for (const std::int64_t token : tokens) {
     if (token >= 0 && token < vocab) continue;
     return Error(ErrorCode::kInvalidArgument, "the prompt has token " + std::to_string(token) +
-                                                  ", and the model knows " + std::to_string(vocab) +
-                                                  ": the tokenizer is that of another model");
+                                                  ", but the model's vocabulary is " +
+                                                  std::to_string(vocab) +
+                                                  ": the tokenizer belongs to another model");
   }
   return {};
 }
@@ -172,46 +173,46 @@ Command add_generate_command(CLI::App& sluice) {
   CLI::App* const command =
       sluice.add_subcommand("generate", "Generate text, also with models larger than memory");
   command->footer(
-      "  sluice generate runs/demo --prompt 'def main' --tokens 200 --temperature 0.8\n"
-      "  sluice generate runs/gpt2 --prompt 'The drive' --temperature 0 --set bf16.enabled=false\n"
-      "  sluice generate runs/qwen --chat --prompt 'What is a sluice?'\n"
-      "A prompt is text to continue. With --chat it is what a user says, in the chat template "
-      "that\n"
-      "lies beside the run's tokenizer, as tools/prepare --chat writes conversations.\n"
-      "Follows DIR/config.json: parameters whose device is nvme are written to a store on those\n"
-      "paths and read from it unit by unit, once for each token. Keys and values are cached. When\n"
-      "the context (data.sequence_length) is full, its last half is fed again. Stops after "
-      "--tokens,\n"
-      "or where the model ends the text, with one of the tokens that\n"
-      "DIR/tokenizer/generation_config.json names. The same seed, weights and precision give the "
-      "same\n"
-      "text.");
+      "  sluice generate runs/demo --prompt 'def main' --tokens 200 --temperature 0.8\n  sluice "
+      "generate runs/gpt2 --prompt 'The drive' --temperature 0 --set bf16.enabled=false\n  sluice "
+      "generate runs/qwen --chat --prompt 'What is a sluice?'\nA prompt is text to continue. With "
+      "--chat it is a user's message, formatted with the chat\ntemplate that is stored with the "
+      "run's tokenizer, as in tools/prepare --chat.\nDIR/config.json sets the placement: "
+      "parameters whose device is nvme are written to a store on\nthose paths and read from it "
+      "unit by unit, once for each token. Keys and values are cached. When\nthe context "
+      "(data.sequence_length) is full, its last half is fed again. Stops after --tokens,\nor where "
+      "the model ends the text, with one of the tokens that\nDIR/tokenizer/generation_config.json "
+      "names. The same seed, weights and precision give the same\ntext.");
   const auto options = std::make_shared<GenerateOptions>();
   command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
       ->required();
   command->add_option("--prompt", options->prompt, "The text to continue, or to answer")
       ->required();
-  command->add_flag("--chat", options->chat, "The prompt is what a user says; the model answers");
-  command->add_option("--system", options->system, "With --chat: a system message before it");
+  command->add_flag("--chat", options->chat,
+                    "The prompt is a user's message, which the model answers");
+  command->add_option("--system", options->system,
+                      "With --chat: a system message before the prompt");
   command->add_option("--chat-template", options->chat_template,
-                      "With --chat: the file of another template (Jinja)");
-  command->add_option("--tokens", options->tokens, "How many at most (default 100)")
+                      "With --chat: a file with another template (Jinja)");
+  command->add_option("--tokens", options->tokens, "Largest number of new tokens (default 100)")
       ->check(at_least(1));
-  command->add_option("--temperature", options->sampling.temperature,
-                      "Below 1 favours probable tokens; 0 always takes the most probable one "
-                      "(default 1)");
-  command->add_option("--top-k", options->sampling.top_k, "Draws from the K most probable tokens");
+  command->add_option(
+      "--temperature", options->sampling.temperature,
+      "Below 1 favours probable tokens; 0 always chooses the most probable one (default 1)");
+  command->add_option("--top-k", options->sampling.top_k,
+                      "Samples from the K most probable tokens");
   command->add_option("--top-p", options->sampling.top_p,
-                      "Draws from the most probable tokens whose probabilities add up to P");
-  command->add_option("--seed", options->seed, "Of the draws (default 0)");
-  command->add_option("--checkpoint", options->checkpoint,
-                      "Of a run's directory: step-000000012, or 12; else the newest");
+                      "Samples from the most probable tokens whose probabilities add up to P");
+  command->add_option("--seed", options->seed, "Sampling seed (default 0)");
+  command->add_option(
+      "--checkpoint", options->checkpoint,
+      "Checkpoint of a run's directory: step-000000012, 12 or best; default: the newest");
   command->add_option("--tokenizer", options->tokenizer,
-                      "A tokenizer.json, or bytes; else the one the run was trained with");
+                      "A tokenizer.json, or bytes; default: the one the run was trained with");
   command->add_flag("--ignore-eos", options->ignore_eos,
-                    "Continues where the model ends a text, up to --tokens");
+                    "Continues after the end of a text, up to --tokens");
   command->add_option("--tokens-tool", options->tokens_tool,
-                      "Where tools/tokens is, if not in the source tree of this program");
+                      "Path of tools/tokens, if it is not in the source tree of this program");
   add_override_options(*command, options->config);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

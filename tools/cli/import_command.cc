@@ -36,20 +36,18 @@ Result<int> run(const ImportOptions& options, aio::IoWatchdog& watchdog) {
 
 Command add_import_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "import", "Import a model from a Hugging Face folder into a new run's directory");
+      "import", "Import a model from a Hugging Face folder into the directory of a new run");
   command->footer(
-      "  sluice import Qwen3-0.6B runs/qwen\n"
-      "  sluice generate runs/qwen --prompt 'The drive'\n"
-      "  sluice train runs/qwen/config.json --resume --steps 100 \\\n"
-      "      --set data.train='[\"data/train.bin\"]'\n"
-      "HF_FOLDER is what transformers' save_pretrained() or a download from the hub leaves:\n"
-      "config.json, and model.safetensors or shards with their index, in fp32 or 16 bits. DIR "
-      "gets\n"
-      "checkpoints/step-000000000 (with moments of zero), config.json with the model's shape, and\n"
-      "in DIR/tokenizer the tokenizer and the tokens that end a text.");
+      "  sluice import Qwen3-0.6B runs/qwen\n  sluice generate runs/qwen --prompt 'The drive'\n  "
+      "sluice train runs/qwen/config.json --resume --steps 100 \\\n      --set "
+      "data.train='[\"data/train.bin\"]'\nHF_FOLDER is written by transformers' save_pretrained() "
+      "or a download from the hub:\nconfig.json, and model.safetensors or shards with their index, "
+      "in fp32 or 16 bits. DIR gets\ncheckpoints/step-000000000 (with moments of zero), "
+      "config.json with the model's shape, and\nin DIR/tokenizer the tokenizer and the tokens that "
+      "end a text.");
   const auto options = std::make_shared<ImportOptions>();
   command->add_option("HF_FOLDER", options->from, "The model's folder")->required();
-  command->add_option("DIR", options->to, "The run's directory; not there yet, or empty")
+  command->add_option("DIR", options->to, "The run's directory; it must not exist, or be empty")
       ->required();
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

@@ -25,6 +25,7 @@ struct Row {
   engine::CheckpointEntry entry;
   std::string state;    // "complete", "intact", "not finished"; otherwise see `problem`
   std::string problem;  // one sentence
+  bool is_best = false;
 };
 
 Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, bool verify) {
@@ -64,7 +65,8 @@ std::string table_of(const std::vector<Row>& rows) {
   std::string problems;
   for (const Row& row : rows) {
     cells.push_back({row.entry.name, std::to_string(row.entry.step), loss(row.entry.loss),
-                     loss(row.entry.validation_loss), format_bytes(row.entry.bytes), row.state});
+                     loss(row.entry.validation_loss), format_bytes(row.entry.bytes),
+                     row.state + (row.is_best ? ", best" : "")});
     if (!row.problem.empty()) problems += row.entry.name + ": " + row.problem + "\n";
   }
   return engine::aligned(cells) + problems;
@@ -79,6 +81,7 @@ std::string json_of(const LsOptions& options, const std::vector<Row>& rows) {
     one["validation_loss"] = row.entry.validation_loss ? Json(*row.entry.validation_loss) : Json();
     one["bytes"] = row.entry.bytes;
     one["state"] = row.state;
+    one["best"] = row.is_best;
     if (!row.problem.empty()) one["problem"] = row.problem;
     list.push_back(std::move(one));
   }
@@ -93,10 +96,12 @@ Result<int> run(const LsOptions& options, aio::IoWatchdog& watchdog) {
   const engine::CheckpointFolder folder(*files.queue, options.directory + "/checkpoints");
   SLUICE_RETURN_IF_ERROR(check_is_run(files.backend->files(), options.directory));
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
+  const auto best = engine::best_of(list);
   std::vector<Row> rows;
   bool sound = true;
   for (const engine::CheckpointEntry& entry : list) {
     SLUICE_ASSIGN_OR_RETURN(rows.emplace_back(), look_at(*files.queue, entry, options.verify));
+    rows.back().is_best = best != list.end() && entry.path == best->path;
     sound = sound && rows.back().problem.empty();
   }
   if (options.json)

@@ -44,10 +44,16 @@ using AddCommand = sluice::tools::Command (*)(CLI::App&);
 
 // The commands that need no LibTorch.
 const std::map<std::string, AddCommand, std::less<>> kOfFiles = {
-    {"data", sluice::tools::add_data_command},     {"diff", sluice::tools::add_diff_command},
-    {"export", sluice::tools::add_export_command}, {"import", sluice::tools::add_import_command},
-    {"ls", sluice::tools::add_ls_command},         {"metrics", sluice::tools::add_metrics_command},
-    {"report", sluice::tools::add_report_command}, {"scrub", sluice::tools::add_scrub_command},
+    {"data", sluice::tools::add_data_command},
+    {"diff", sluice::tools::add_diff_command},
+    {"doctor", sluice::tools::add_doctor_command},
+    {"export", sluice::tools::add_export_command},
+    {"import", sluice::tools::add_import_command},
+    {"ls", sluice::tools::add_ls_command},
+    {"metrics", sluice::tools::add_metrics_command},
+    {"prepare", sluice::tools::add_prepare_command},
+    {"report", sluice::tools::add_report_command},
+    {"scrub", sluice::tools::add_scrub_command},
     {"watch", sluice::tools::add_watch_command},
 };
 

@@ -97,7 +97,7 @@ std::string manual_page(const CommandModel& program, const CommandModel* command
           lines_of(shown.description.substr(0, shown.description.find('\n')));
   text += ".SH SYNOPSIS\n" + bold(program.name);
   if (command != nullptr) text += " " + bold(command->name);
-  text += " [" + slanted("options") + "]";
+  if (!shown.options.empty()) text += " [" + slanted("options") + "]";
   if (!shown.commands.empty()) text += " " + slanted("COMMAND");
   for (const OptionModel& positional : shown.positionals)
     text += " " + slanted(positional.names.front()) + (positional.repeats ? " ..." : "");
@@ -108,10 +108,11 @@ std::string manual_page(const CommandModel& program, const CommandModel* command
     for (const CommandModel& one : shown.commands)
       text += ".TP\n" + bold(one.name) + "\n" + lines_of(one.description);
   }
-  text += ".SH OPTIONS\n" + options_of(shown.options) + footer_of(shown.footer);
+  if (!shown.options.empty()) text += ".SH OPTIONS\n" + options_of(shown.options);
+  text += footer_of(shown.footer);
   text +=
-      ".SH EXIT STATUS\n0; 1 for what went wrong, or for damage or a difference that was found; "
-      "2 for what the user can change.\n";
+      ".SH EXIT STATUS\n0: success; 1: a failure, or damage or a difference that was found; 2: an "
+      "error that the user can correct.\n";
   text += ".SH SEE ALSO\n";
   if (command != nullptr) return text + bold(program.name) + "(1)\n";
   for (std::size_t i = 0; i < program.commands.size(); ++i)

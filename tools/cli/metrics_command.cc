@@ -25,8 +25,8 @@ Result<int> run(const MetricsOptions& options) {
 
 Command add_metrics_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "metrics", "Document what a run writes down: metrics.jsonl and events.jsonl");
-  command->footer("  sluice metrics --keys\nsluice report makes a page of what a run wrote down.");
+      "metrics", "Document the files that a run records: metrics.jsonl and events.jsonl");
+  command->footer("  sluice metrics --keys\nsluice report makes a page from these files.");
   const auto options = std::make_shared<MetricsOptions>();
   command->add_flag("--keys", options->keys, "Documents every key of both files")->required();
   auto* const json = command->add_flag("--json", options->json, "Prints one JSON object");

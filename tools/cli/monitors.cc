@@ -46,7 +46,7 @@ std::string find_program() {
 std::vector<std::string> words_of(const config::Config& config, const std::string& run_dir) {
   std::error_code ignored;
   std::vector<std::string> words = {fs::absolute(run_dir, ignored).string(), "--follow",
-                                    "--beside"};
+                                    "--companion"};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) words.push_back(std::string(option) + "=" + value);
   };
@@ -86,8 +86,8 @@ Monitors::Monitors(const config::Config& config, const std::string& run_dir) {
   const std::string program = find_program();
   if (program.empty()) {
     log::warning(
-        "the metrics go nowhere else: tensorboard, csv_monitor or wandb is enabled, and there is "
-        "no sluice-log beside this program or on PATH (it is in tools/)");
+        "metrics are not exported: tensorboard, csv_monitor or wandb is enabled, but sluice-log is "
+        "neither in this program's folder nor on PATH (it is in tools/)");
     return;
   }
   said_ = ::memfd_create(kProgram, MFD_CLOEXEC);
@@ -98,7 +98,7 @@ Monitors::Monitors(const config::Config& config, const std::string& run_dir) {
   if (started.ok())
     child_ = std::make_unique<ChildProcess>(*std::move(started));
   else
-    log::warning("the metrics go nowhere else: " + started.error().message());
+    log::warning("metrics are not exported: " + started.error().message());
 }
 
 Monitors::~Monitors() {
@@ -111,8 +111,8 @@ void Monitors::report_end() {
   child_.reset();
   if (how.ends_with("exit code 0")) return;
   const std::string why = said_ >= 0 ? last_line(said_) : std::string();
-  log::warning(std::string("the metrics go nowhere else from here on, and training continues: ") +
-               kProgram + " ended " + how + (why.empty() ? "" : ": " + why));
+  log::warning(std::string("metrics are no longer exported, and training continues: ") + kProgram +
+               " ended " + how + (why.empty() ? "" : ": " + why));
 }
 
 void Monitors::look() {
@@ -128,7 +128,7 @@ void Monitors::finish(const Interrupt& interrupt) {
          interrupt.requested() == was_interrupted)
     std::this_thread::sleep_for(kLookEvery);
   if (!child_->runs()) return report_end();
-  log::warning(std::string(kProgram) + " still writes metrics, and goes on by itself");
+  log::warning(std::string(kProgram) + " still writes metrics and continues by itself");
   child_->leave();
   child_.reset();
 }

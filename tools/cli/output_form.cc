@@ -111,10 +111,13 @@ OutputForm::OutputForm(Kind kind) : kind_(kind) {
   TerminalLine::hide_all();
   if (kind == Kind::kQuiet) {
     log::show_from(log::Level::kWarning);
-    const auto wrong_only = [](const std::string& line, std::streambuf& before) {
+    // The further lines of an error are indented.
+    const auto wrong_only = [is_wrong = false](const std::string& line,
+                                               std::streambuf& before) mutable {
       const auto begins = [&](std::string_view with) { return line.starts_with(with); };
-      if (std::any_of(std::begin(kOfWhatIsWrong), std::end(kOfWhatIsWrong), begins))
-        std::ostream(&before) << line << "\n" << std::flush;
+      if (!begins("  "))
+        is_wrong = std::any_of(std::begin(kOfWhatIsWrong), std::end(kOfWhatIsWrong), begins);
+      if (is_wrong) std::ostream(&before) << line << "\n" << std::flush;
     };
     out_ = std::make_unique<Lines>(
         std::cout, [this](const auto& line, auto&) { kept_.append(line).append("\n"); });
@@ -150,11 +153,11 @@ void OutputForm::event(std::string_view event_line) const {
 
 void add_output_options(CLI::App& command, OutputOptions& options) {
   auto* const quiet = command.add_flag("--quiet", options.quiet,
-                                       "Shows warnings, errors and the summary at the end alone");
+                                       "Shows only warnings, errors and the summary at the end");
   command
       .add_flag("--json-lines", options.json_lines,
-                "Writes everything to standard output as JSON objects, one a line: each step's "
-                "metrics, events, warnings and texts (sluice metrics --keys)")
+                "Writes all output as JSON objects to standard output, one per line: metrics of "
+                "each step, events, warnings and texts (sluice metrics --keys)")
       ->excludes(quiet);
 }
 

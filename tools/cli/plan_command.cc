@@ -63,7 +63,7 @@ Result<std::vector<engine::StepMetrics>> simulate(const config::Config& config,
   if (traced) {
     SLUICE_RETURN_IF_ERROR(trace.write_json(options.trace));
     std::cerr << "trace of the simulated steps: " << options.trace
-              << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+              << " (open it in ui.perfetto.dev or with tools/trace_summary)\n";
   }
   return steps;
 }
@@ -96,19 +96,19 @@ Status check_ranks(const config::Config& config, const PlanOptions& options) {
   constexpr int kMostRanks = 1 << 16;
   if (ranks.world > kMostRanks)
     return refused("--gpus times --hosts is " + std::to_string(ranks.world) + ": " +
-                   std::to_string(kMostRanks) + " at most can be planned for");
+                   std::to_string(kMostRanks) + " is the maximum");
   if (ranks.is_alone() && machine.describes_link())
     return refused(
-        "--link-gb-per-s, --network-gb-per-s and --link-latency-us are between several GPUs: name "
-        "them with --gpus, and --hosts");
+        "--link-gb-per-s, --network-gb-per-s and --link-latency-us need several GPUs: set --gpus, "
+        "and --hosts");
   if (ranks.hosts() == 1 && machine.network_gb_per_s)
-    return refused("--network-gb-per-s is between several hosts: name them with --hosts");
+    return refused("--network-gb-per-s needs several hosts: set --hosts");
   if (ranks.is_alone()) return {};
   const bool has_gpu = machine.describes_gpu() || engine::uses_cuda(config);
   if (!has_gpu)
     return refused(
-        "several GPUs are planned for, and this run computes on the CPU: describe a GPU "
-        "(--gpu-gib and what follows it in --help), or plan where there is one");
+        "--gpus needs a GPU, but this run computes on the CPU: describe a GPU (--gpu, or --gpu-gib "
+        "and the next options in --help), or plan on a machine with one");
   return {};
 }
 
@@ -146,9 +146,9 @@ Status set_steps(const PlanOptions& options, config::Resolved& resolved) {
                   [](const auto& key) { return key.path == "run.steps" && key.given; });
   if (has_steps && !config.run.epochs)
     return Error(ErrorCode::kInvalidArgument,
-                 "--data-tokens counts the steps of run.epochs, and run.steps is " +
+                 "--data-tokens sets the steps from run.epochs, but run.steps is " +
                      std::to_string(config.run.steps) +
-                     " already: leave it out, or give --set run.epochs=1");
+                     " already: leave it out, or use --set run.epochs=1");
   const double of_a_step =
       static_cast<double>(config.batch.train) * static_cast<double>(config.data.sequence_tokens);
   const double steps = config.run.epochs.value_or(1) * *options.data_tokens / of_a_step;
@@ -161,9 +161,9 @@ std::string invented_text(const config::Config& config) {
   const std::string training = config.lora.rank > 0 ? "adapters for" : "a full training of";
   const std::string model = config.model.path.empty() ? "model.preset " + config.model.preset
                                                       : "the model in " + config.model.path;
-  return "no run file: planned is " + training + " " + model + ", " +
+  return "no run file: this plans " + training + " " + model + ", " +
          std::to_string(config.batch.train) + " sequences of " +
-         std::to_string(config.data.sequence_tokens) + " tokens a step";
+         std::to_string(config.data.sequence_tokens) + " tokens per step";
 }
 
 // Whether the plan assumes values for drives that were not given.
@@ -187,8 +187,8 @@ Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(set_steps(options, resolved));
   SLUICE_RETURN_IF_ERROR(check_ranks(resolved.config, options));
   watchdog.set_limit_s(resolved.config.run.io_watchdog_s);
-  if (const std::string unused = config::unused_keys(resolved); !unused.empty())
-    log::warning(unused);
+  for (const std::string& text : {config::renamed_keys(resolved), config::unused_keys(resolved)})
+    if (!text.empty()) log::warning(text);
   if (!options.machine.is_elsewhere) {
     warn_of_data(resolved.config);
     warn_of_tokenizers(resolved.config, watchdog);
@@ -226,40 +226,40 @@ void add_machine_options(CLI::App& command, engine::DescribedMachine& machine) {
     command.add_option(name, value, meaning)->check(above_zero())->group("Another machine");
   };
   add("--gpu-gib", machine.gpu_gib,
-      "GPU memory; this and the next three describe a GPU by its data sheet, of whose rates the "
-      "plan takes the shares that it prints");
+      "GPU memory; this and the next three options are data sheet values, of which the plan uses "
+      "the shares that it prints");
   add("--bus-gb-per-s,--h2d-gb-per-s", machine.bus_gb_per_s,
       "host to GPU, each way: 32 for PCIe 4 x16, 64 for PCIe 5");
   add("--tflops", machine.tflops,
-      "dense products of the run's type with sums in fp32, without sparsity: by data sheets, of "
-      "16 bits");
+      "matrix products in the run's type with fp32 accumulation, without sparsity; data sheets "
+      "list it for 16 bits");
   add("--gpu-memory-gb-per-s", machine.gpu_memory_gb_per_s, "GPU memory");
-  add("--cpu-gib", machine.cpu_gib, "RAM that the run may take");
-  add("--ram-gb-per-s", machine.ram_gb_per_s, "RAM, read plus written, by all cores");
+  add("--cpu-gib", machine.cpu_gib, "RAM that the run may use");
+  add("--ram-gb-per-s", machine.ram_gb_per_s, "RAM bandwidth of all cores, read plus written");
   add("--nvme-gib", machine.nvme_gib, "space on the drives");
   add("--drive-read-gb-per-s", machine.drive_read_gb_per_s, "all drives together");
-  add("--drive-write-gb-per-s", machine.drive_write_gb_per_s, "all drives together, for hours");
+  add("--drive-write-gb-per-s", machine.drive_write_gb_per_s, "all drives together, sustained");
   add("--drive-tbw", machine.drive_tbw,
-      "TB that the drives are rated to be written in their life (600 for each TB of room)");
-  add("--link-gb-per-s", machine.link_gb_per_s, "between the GPUs of a host, each way of each");
-  add("--network-gb-per-s", machine.network_gb_per_s, "between hosts, each way of a host");
-  add("--link-latency-us", machine.link_latency_us, "of each exchange between GPUs");
+      "rated write endurance of all drives, in TB written (default: 600 per TB of space)");
+  add("--link-gb-per-s", machine.link_gb_per_s,
+      "between the GPUs of a host, per GPU and direction");
+  add("--network-gb-per-s", machine.network_gb_per_s, "between hosts, per host and direction");
+  add("--link-latency-us", machine.link_latency_us, "latency of each exchange between GPUs");
 }
 
 }  // namespace
 
 Command add_plan_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
-      "plan", "Plan a run: whether it fits, where its state goes, how long a step will take");
+      "plan", "Plan a run: whether it fits, where its state is placed, how long a step takes");
   command->footer(
-      "Measures this machine the first time (sluice probe). For another one, with a run file or "
-      "just a model's\nname (model.preset), nothing of which need be here:\n"
-      "  sluice plan qwen3-8b --gpu rtx4090 --ram 64\n"
-      "  sluice plan CONFIG --gpu-gib 24 --bus-gb-per-s 16 --tflops 71\n"
-      "For several, from what a whole host has, and how it grows with them:\n"
-      "  sluice plan CONFIG --gpus 8 --hosts 4 --gpu h100 --cpu-gib 1000 \\\n"
-      "      --link-gb-per-s 250 --network-gb-per-s 100\n"
-      "Exit code 2: the run does not fit; the nearest setting that does is named.");
+      "Measures this machine the first time (sluice probe). Another machine can be described, with "
+      "a run file\nor a model's name (model.preset); neither the model nor the data is needed:\n  "
+      "sluice plan qwen3-8b --gpu rtx4090 --ram 64\n  sluice plan CONFIG --gpu-gib 24 "
+      "--bus-gb-per-s 16 --tflops 71\nFor several GPUs, describe a whole host; the plan then "
+      "includes a scaling table:\n  sluice plan CONFIG --gpus 8 --hosts 4 --gpu h100 --cpu-gib "
+      "1000 \\\n      --link-gb-per-s 250 --network-gb-per-s 100\nExit code 2: the run does not "
+      "fit; the plan then names settings that would.");
   const auto options = std::make_shared<PlanOptions>();
   add_config_options(*command, options->config);
   command->add_flag("--json", options->json, "Prints one JSON object");
@@ -268,37 +268,38 @@ Command add_plan_command(CLI::App& sluice) {
   CLI::Option* const simulated =
       command
           ->add_option("--simulate", options->simulated_steps,
-                       "Runs this many steps in virtual time, with the drives' traffic on a "
-                       "simulated drive, and prints a run's closing table")
+                       "Simulates this many steps in virtual time, with a simulated drive, and "
+                       "prints a run's closing table")
           ->check(CLI::Range(1, kMostSteps));
   CLI::Option* const trace =
       command
-          ->add_option("--trace", options->trace, "Writes the trace of the simulated steps there")
+          ->add_option("--trace", options->trace,
+                       "Writes the trace of the simulated steps to this file")
           ->needs(simulated);
   command->add_flag("--force", options->force, "Replaces the file of --trace")->needs(trace);
   constexpr int kMostGpus = 64;
   constexpr int kMostHosts = 1 << 16;
   CLI::Option* const gpus = command
                                 ->add_option("--gpus", options->cluster.gpus_per_node,
-                                             "Plans for so many GPUs of a host, a rank each")
+                                             "GPUs per host, with one rank each")
                                 ->check(CLI::Range(1, kMostGpus));
-  command->add_option("--hosts,--nodes", options->cluster.nodes, "and for so many hosts alike")
+  command->add_option("--hosts,--nodes", options->cluster.nodes, "number of such hosts")
       ->check(CLI::Range(1, kMostHosts))
       ->needs(gpus);
-  command->add_option("--gpu", options->gpu, "A GPU by its name, in a machine that is not this one")
+  command->add_option("--gpu", options->gpu, "Name of a GPU, for another machine than this one")
       ->check(choices(gpu_names()))
       ->group("Another machine");
-  command->add_option("--ram", options->ram_gib, "GiB of RAM of that machine")
+  command->add_option("--ram", options->ram_gib, "RAM of that machine in GiB")
       ->check(above_zero())
       ->group("Another machine");
   add_machine_options(*command, options->machine);
   command->get_option("--cpu-gib")->excludes("--ram");
   command
       ->add_option("--data-tokens", options->data_tokens,
-                   "Tokens of the training data, where it is not here: for the run's hours, and "
-                   "what it writes")
+                   "Tokens of the training data if it is not on this machine: for the run's hours "
+                   "and the bytes it writes")
       ->check(above_zero());
-  command->add_flag("--list-gpus", options->lists_gpus, "Prints what --gpu knows, and ends");
+  command->add_flag("--list-gpus", options->lists_gpus, "Lists the GPUs for --gpu");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 

@@ -62,7 +62,7 @@ Command add_probe_command(CLI::App& sluice) {
       "measures that path, and the units of GPT-2 small in bf16.");
   const auto options = std::make_shared<ProbeOptions>();
   add_config_options(*command, options->config);
-  command->add_flag("--refresh", options->refresh, "Measures again, whatever is kept");
+  command->add_flag("--refresh", options->refresh, "Measures again and ignores kept results");
   command->add_flag("--json", options->json, "Prints one JSON object");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

@@ -1,6 +1,15 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,22 +18,25 @@
 
 #include "aio/clock.h"
 #include "aio/log.h"
+#include "aio/result.h"
 #include "aio/small_file.h"
 #include "aio/terminal_line.h"
 #include "engine/device/gpu.h"
 #include "engine/device/host.h"
+#include "engine/model/torch_types.h"
 #include "engine/observe/text_table.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/leftovers.h"
 #include "engine/preflight/preflight.h"
+#include "offload/element_types.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/profile_report.h"
+#include "tools/measure/gpu_profile.h"
 #include "tools/measure/gpu_recorder.h"
-#include "tools/measure/operator_recorder.h"
 #include "tools/measure/phase_ranges.h"
-#include "tools/measure/product_speed.h"
 #include "tools/measure/quantile.h"
+#include "tools/measure/recording.h"
 #include "tools/measure/step_measure.h"
 #include "tools/measure/synthetic_run.h"
 #include "tools/session/config_options.h"
@@ -37,6 +49,70 @@
 
 namespace sluice::tools {
 namespace {
+
+// A call made while a range was open belongs to that range's phase.
+void give_phases(std::vector<GpuEvent> ranges, std::vector<GpuEvent>& calls) {
+  const auto begins_before = [](std::int64_t at_ns, const GpuEvent& it) {
+    return at_ns < it.begin_ns;
+  };
+  std::sort(ranges.begin(), ranges.end(),
+            [](const GpuEvent& a, const GpuEvent& b) { return a.begin_ns < b.begin_ns; });
+  for (GpuEvent& call : calls) {
+    const auto next = std::upper_bound(ranges.begin(), ranges.end(), call.begin_ns, begins_before);
+    if (next != ranges.begin() && call.begin_ns < std::prev(next)->end_ns)
+      call.phase = std::prev(next)->phase;
+  }
+}
+
+// Runs `work` and returns the LibTorch operators that its thread called, with their phase where
+// PhaseRanges (phase_ranges.h) are open. Recording costs about a microsecond per call.
+// `trace_file`: path of a trace for Perfetto; empty: none. Exceptions of `work` are passed on.
+// Errors: kIo.
+Result<std::vector<GpuEvent>> record_operators(const std::function<void()>& work,
+                                               const std::string& trace_file) {
+  namespace profiler = torch::autograd::profiler;
+  Recording recording({profiler::ActivityType::CPU});
+  work();
+  const std::unique_ptr<profiler::ProfilerResult> recorded = recording.end();
+  std::vector<GpuEvent> events;
+  std::vector<GpuEvent> ranges;  // not nested
+  for (const profiler::KinetoEvent& event : recorded->events()) {
+    if (event.deviceType() != c10::DeviceType::CPU) continue;
+    GpuEvent call{.name = event.name(),
+                  .begin_ns = static_cast<std::int64_t>(event.startNs()),
+                  .end_ns = static_cast<std::int64_t>(event.endNs()),
+                  .phase = phase_of_range(event.name())};
+    (call.phase ? ranges : events).push_back(std::move(call));
+  }
+  give_phases(std::move(ranges), events);
+  SLUICE_RETURN_IF_ERROR(save_trace(*recorded, trace_file));
+  return events;
+}
+
+// Floating-point operations per second with LibTorch's current number of threads; the best of
+// several products in about half a second.
+double measure_cpu_products(offload::ElementType type) {
+  constexpr std::int64_t kSize = 1024;
+  constexpr std::int64_t kMeasuredNs = 500'000'000;
+  constexpr double kOperations = 2.0 * kSize * kSize * kSize;
+  const at::NoGradGuard no_tape;
+  const SteadyClock clock;
+  const auto options = at::TensorOptions().dtype(engine::scalar_type(type));
+  const at::Tensor a = at::randn({kSize, kSize}, at::kFloat).to(options);
+  const at::Tensor b = at::randn({kSize, kSize}, at::kFloat).to(options);
+  at::Tensor product = at::empty({kSize, kSize}, options);
+  at::mm_out(product, a, b);  // warms up
+  double best = 0;
+  const std::int64_t begin_ns = clock.now_ns();
+  for (std::int64_t now_ns = begin_ns; now_ns - begin_ns < kMeasuredNs;) {
+    const std::int64_t from_ns = now_ns;
+    at::mm_out(product, a, b);
+    now_ns = clock.now_ns();
+    best = std::max(
+        best, kOperations * 1e9 / static_cast<double>(std::max<std::int64_t>(now_ns - from_ns, 1)));
+  }
+  return best;
+}
 
 constexpr int kRecordedSteps = 2;
 constexpr const char* kInterruptNotice =
@@ -211,30 +287,30 @@ Command add_profile_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
       "profile", "Measure where a step's time goes: phases, units, kernels, and what would help");
   command->footer(
-      "  sluice profile configs/gpt2_xl_24gb.json --steps 10\n"
-      "  sluice profile configs/demo.json --json -o profile.json --trace kernels.json\n"
-      "Trains on random tokens, as sluice train would; nothing is saved, and no corpus is needed.\n"
-      "Phases and units are timed on the device that computes; then two steps more are recorded,\n"
-      "kernel by kernel on a GPU, operator by operator on the CPU, in all and by the phase that\n"
-      "asked for them. Speeds are beside what large products reach, as measured. Operations are\n"
-      "those of products: of attention what its mask leaves. Ctrl-C reports what was measured\n"
-      "until then, and exits with 130.");
+      "  sluice profile configs/gpt2_xl_24gb.json --steps 10\n  sluice profile configs/demo.json "
+      "--json -o profile.json --trace kernels.json\nTrains on random tokens, like sluice train; "
+      "nothing is saved, and no corpus is needed.\nPhases and units are timed on the device that "
+      "computes. Then two more steps are recorded,\nby kernel on a GPU or by operator on the CPU, "
+      "in total and for each phase. Speeds are\ncompared with the measured speed of large matrix "
+      "products. Operations are those of matrix\nproducts, without masked attention. Ctrl-C "
+      "reports what was measured until then, and exits\nwith 130.");
   const auto options = std::make_shared<ProfileOptions>();
   constexpr int kMostSteps = 1'000'000;
   add_config_options(*command, options->config);
   command->add_option("--steps", options->steps, "Measured [5]")
       ->type_name("N")
       ->check(CLI::Range(1, kMostSteps));
-  command->add_option("--warmup", options->warmup, "Steps before them [2]")
+  command->add_option("--warmup", options->warmup, "Warm-up steps before them [2]")
       ->type_name("N")
       ->check(CLI::Range(1, kMostSteps));
-  command->add_flag("--units", options->units, "Each unit in a row, instead of their kinds");
-  command->add_flag("--json", options->json, "One JSON object, with every unit and kernel");
+  command->add_flag("--units", options->units, "One row per unit, instead of per kind of unit");
+  command->add_flag("--json", options->json, "Prints one JSON object, with every unit and kernel");
   command->add_option("-o,--out", options->out, "Writes the profile to this file")
       ->check(not_empty());
   command
-      ->add_option("--trace", options->trace,
-                   "Writes a trace of the recorded steps, every kernel or operator, there")
+      ->add_option(
+          "--trace", options->trace,
+          "Writes a trace of the recorded steps, with every kernel or operator, to this file")
       ->check(not_empty());
   command->add_flag("--force", options->force, "Replaces the files of --out and --trace");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };

@@ -48,7 +48,7 @@ double a_step(const ProfileReport& report, const Flow& flow) {
 }
 
 std::string flow_table(const ProfileReport& report) {
-  std::vector<TextRow> rows = {{"moved", "a step", "GB/s over the step", "of the limit"}};
+  std::vector<TextRow> rows = {{"moved", "per step", "GB/s over the step", "share of limit"}};
   for (const Flow& flow : kFlows) {
     const double bytes = a_step(report, flow);
     if (bytes == 0 || report.profile.step_s <= 0) continue;
@@ -79,11 +79,12 @@ std::string heading(const ProfileReport& report) {
   std::string text =
       std::to_string(report.profile.passes.steps()) + " steps of " +
       std::to_string(report.tokens_per_step) + " tokens on " + report.device + ": " +
-      decimals(1e3 * report.median_step_s, 1) + " ms in the median, " +
+      decimals(1e3 * report.median_step_s, 1) + " ms (median), " +
       engine::compact(static_cast<double>(report.tokens_per_step) / report.median_step_s) +
       " tokens/s, " + tflops(speed);
   if (limit > 0)
-    text += ", " + percent(speed / limit) + " of what large products reach (" + tflops(limit) + ")";
+    text += ", " + percent(speed / limit) + " of the speed of large matrix products (" +
+            tflops(limit) + ")";
   return text + "\n";
 }
 
@@ -94,8 +95,8 @@ std::string help_text(const ProfileReport& report) {
   const bool any = std::any_of(changes.begin(), changes.end(), [](const offload::WhatIf& change) {
     return change.tokens_per_s_ratio >= kWorthSaying;
   });
-  return "\nwhat would help, by the plan" +
-         std::string(any ? "" : ": nothing that it knows of, by more than 1%") + "\n\n" + table;
+  return "\npredicted effect of changes" + std::string(any ? "" : ": none of more than 1%") +
+         "\n\n" + table;
 }
 
 Json kernels_json(const std::vector<GpuProfile::Kernel>& kernels, int steps) {
@@ -120,13 +121,12 @@ ProfileReport::Holder ProfileReport::holder() const {
   const double params = passes.seconds(PassPhase::kAwaitParams);
   const double inputs = passes.seconds(PassPhase::kAwaitInputs);
   const double rest = profile.step_s - computing - params - inputs - profile.update_exposed_s;
-  const std::array<Holder, 5> holders = {{{"compute", computing},
-                                          {"waiting for parameters", params},
-                                          {"waiting for units' inputs", inputs},
-                                          {"waiting for updates", profile.update_exposed_s},
-                                          {"what is neither compute nor a wait for one thing "
-                                           "(gradients on their way, the norm, the host)",
-                                           std::max(rest, 0.0)}}};
+  const std::array<Holder, 5> holders = {
+      {{"compute", computing},
+       {"waiting for parameters", params},
+       {"waiting for units' inputs", inputs},
+       {"waiting for updates", profile.update_exposed_s},
+       {"other work (moving gradients, the norm, the host)", std::max(rest, 0.0)}}};
   return *std::max_element(holders.begin(), holders.end(),
                            [](const Holder& a, const Holder& b) { return a.seconds < b.seconds; });
 }
@@ -149,7 +149,7 @@ std::string ProfileReport::text(bool units) const {
                                                            : recorded_step_s});
   if (const std::string flows = flow_table(*this); !flows.empty()) text += "\n" + flows;
   const Holder held = holder();
-  text += "\nheld by " + held.what + ": " + percent(held.seconds / profile.step_s) +
+  text += "\nlimited by " + held.what + ": " + percent(held.seconds / profile.step_s) +
           " of the step\n" + engine::plan_summary(*plan) + "\n";
   return text + help_text(*this);
 }

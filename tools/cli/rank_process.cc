@@ -147,7 +147,7 @@ Status check_memory(int ranks) {
                    (is_limited ? ", within its control group's limit of " +
                                      format_bytes(group->limit_bytes) + ","
                                : "") +
-                   ": each takes " + format_bytes(kOfARank) + " before it has read anything. " +
+                   ": each needs " + format_bytes(kOfARank) + " before it reads any data. " +
                    (fit > 0 ? "Start at most " + std::to_string(fit) + " here"
                             : std::string("No rank fits")) +
                    (is_limited ? ", or raise the container's or the job's memory limit"

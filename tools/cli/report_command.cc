@@ -35,7 +35,7 @@ void add_checkpoints(aio::IoQueue& queue, report::RunRecord& record) {
   const std::string path = record.path + "/checkpoints";
   const auto kind = queue.backend().files().kind_of(path);
   if (kind.ok() && *kind == aio::PathKind::kLink) {
-    record.notices.emplace_back("checkpoints is a link: those that it leads to are not listed");
+    record.notices.emplace_back("checkpoints is a link: the checkpoints in it are not listed");
     return;
   }
   const auto list = engine::CheckpointFolder(queue, path).list();
@@ -99,24 +99,23 @@ Result<int> run(const ReportCommandOptions& options, aio::IoWatchdog& watchdog) 
 }  // namespace
 
 Command add_report_command(CLI::App& sluice) {
-  CLI::App* const command = sluice.add_subcommand(
-      "report", "Make a page of one or several runs, to look at in a browser");
+  CLI::App* const command =
+      sluice.add_subcommand("report", "Make an HTML page about one or several runs");
   command->footer(
-      "  sluice report runs/demo -o report.html\n"
-      "  sluice report runs/a runs/b -o both.html --drive-tbw 1200\n"
-      "One file that loads nothing from anywhere: losses, rates, where the time went and what was\n"
-      "planned, memory, drives, what happened, configurations and their differences. A run may\n"
-      "still be going on, and its files may be damaged: what cannot be read is said.");
+      "  sluice report runs/demo -o report.html\n  sluice report runs/a runs/b -o both.html "
+      "--drive-tbw 1200\nOne self-contained file: losses, rates, where the time went compared with "
+      "the plan, memory,\ndrives, events, configurations and their differences. A run may still be "
+      "running, and its\nfiles may be damaged: the page lists what cannot be read.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  command->add_option("RUN", options->runs, "Runs' directories, or metrics.jsonl files")
+  command->add_option("RUN", options->runs, "Directories of runs, or metrics.jsonl files")
       ->required()
       ->expected(1, kMostRuns);
-  command->add_option("-o,--out", options->out, "The page, an .html file")
+  command->add_option("-o,--out", options->out, "The .html file to write")
       ->required()
       ->check(not_empty());
   command
       ->add_option("--drive-tbw", options->drive_tbw,
-                   "TB that the drives are rated to have written to them, all together")
+                   "Rated write endurance of all drives together, in TB written (TBW)")
       ->check(above_zero());
   command->add_flag("--force", options->force, "Replaces the file of --out");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };

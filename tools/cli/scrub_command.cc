@@ -15,7 +15,6 @@
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/verify_checkpoint.h"
-#include "swap/scrub.h"
 #include "swap/store_inventory.h"
 #include "tools/cli/command.h"
 #include "tools/session/open_queue.h"
@@ -66,7 +65,7 @@ Result<bool> scrub_run(aio::IoQueue& queue, const std::string& directory) {
   int checked = 0;
   for (const engine::CheckpointEntry& entry : list) {
     if (entry.leftover) {
-      std::cout << entry.name << ": not finished, or being removed; it does not count\n";
+      std::cout << entry.name << ": not finished, or being removed; it is ignored\n";
       continue;
     }
     if (!entry.complete() && entry.status.error().code() == ErrorCode::kNewerVersion) {
@@ -131,7 +130,7 @@ Result<bool> scrub_one(aio::IoQueue& queue, const ScrubOptions& options) {
   progress.clear();
   if (!report.ok()) return std::move(report).error();
   std::cout << report->records << " records, " << format_bytes(report->bytes)
-            << ", of a run that has ended: they may not belong together\n";
+            << ", of a run that has ended: they may not be from the same step\n";
   if (report->never_written > 0) std::cout << report->never_written << " were never written\n";
   for (const swap::BadRecord& bad : report->bad)
     std::cout << "BAD " << bad.name << ": " << bad.problem << "\n";
@@ -178,7 +177,7 @@ Result<int> run(const ScrubOptions& options, aio::IoWatchdog& watchdog) {
   if (of_stores.paths.empty() && (options.clean || !options.run.empty()))
     return Error(ErrorCode::kInvalidArgument,
                  std::string(options.clean ? "--remove-leftovers" : "--run") +
-                     " is for NVMe paths, and the paths given are runs' directories");
+                     " is for NVMe paths, but the paths given are directories of runs");
   bool sound = true;
   for (const std::string& path : runs) {
     SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(queue, path));
@@ -196,15 +195,15 @@ Result<int> run(const ScrubOptions& options, aio::IoWatchdog& watchdog) {
 Command add_scrub_command(CLI::App& sluice) {
   CLI::App* const command = sluice.add_subcommand(
       "scrub",
-      "Check every byte of checkpoints and stores; list stores, remove those that kills left");
+      "Verify every byte of checkpoints and stores; list stores, remove those of killed runs");
   command->footer(
-      "  sluice scrub runs/demo                  checks every checkpoint, names damaged files\n"
-      "  sluice scrub /nvme0 /nvme1              lists stores, their owners and integrity\n"
-      "  sluice scrub /nvme0 /nvme1 --run NAME   checks every record, names damaged ones\n"
-      "  sluice scrub /nvme0 --remove-leftovers  removes stores of runs that were killed, and\n"
-      "                                          nothing else; says why it keeps the others\n"
-      "  sluice scrub /nvme0 --run NAME --remove removes that store, whatever is in it, unless\n"
-      "                                          it is in use here");
+      "  sluice scrub runs/demo                  checks every checkpoint, names damaged files\n  "
+      "sluice scrub /nvme0 /nvme1              lists stores, their owners and integrity\n  sluice "
+      "scrub /nvme0 /nvme1 --run NAME   checks every record, names damaged ones\n  sluice scrub "
+      "/nvme0 --remove-leftovers  removes only stores of runs that were killed,\n                  "
+      "                        and says why it keeps the others\n  sluice scrub /nvme0 --run NAME "
+      "--remove removes that store and its contents, unless\n                                      "
+      "    it is in use here");
   const auto options = std::make_shared<ScrubOptions>();
   command
       ->add_option("PATH", options->paths,
@@ -213,12 +212,13 @@ Command add_scrub_command(CLI::App& sluice) {
   auto* const one = command->add_option("--run", options->run,
                                         "Checks the store of this run: /nvme0/sluice-NAME");
   command
-      ->add_flag("--remove", options->remove,
-                 "Removes it, also where its run may live on another machine; it is not checked")
+      ->add_flag(
+          "--remove", options->remove,
+          "Removes the store without a check, even if its run may be active on another machine")
       ->needs(one);
   command
       ->add_flag("--remove-leftovers", options->clean,
-                 "Removes the stores of runs that were killed; they are no longer of any use")
+                 "Removes the stores of killed runs, which are useless")
       ->excludes(one);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }

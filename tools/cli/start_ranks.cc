@@ -205,12 +205,12 @@ Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
   if (!is_this_host(first))
     return Error(ErrorCode::kInvalidArgument,
                  "the first host of the hostfile is " + engine::quoted(first) +
-                     ", which is not this one: start the run there, or put this host first");
+                     ", which is not this host: start the run there, or put this host first");
   const bool is_loopback = first == "localhost" || first == "127.0.0.1";
   if (hosts.size() > 1 && is_loopback)
     return Error(ErrorCode::kInvalidArgument, "the first host of the hostfile is " + first +
-                                                  ", which means another machine on each of the "
-                                                  "others: write the name that they reach it by");
+                                                  ", which is a different machine for each host: "
+                                                  "write the name by which the others reach it");
   return {};
 }
 
@@ -227,7 +227,7 @@ Result<std::string> line_of_input() {
   }
   if (next == '\n' && !line.empty()) return line;
   return Error(ErrorCode::kInvalidArgument,
-               "the run's secret did not come by standard input: the command of --ssh has to pass "
+               "the run's secret did not arrive on standard input: the command of --ssh must pass "
                "it on, as ssh does (docker exec -i, kubectl exec -i)");
 }
 

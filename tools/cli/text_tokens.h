@@ -17,6 +17,20 @@
 
 namespace sluice::tools {
 
+// Utf8Stream: turns bytes that arrive one by one into text that never ends within a character.
+// Invalid UTF-8 becomes U+FFFD, one for each part that cannot begin a character (as in Python and
+// browsers).
+class Utf8Stream {
+ public:
+  // Returns the text that this byte completes.
+  std::string push(unsigned char byte);
+  // Returns the rest: a character that was not completed.
+  std::string finish();
+
+ private:
+  std::string pending_;  // the beginning of one character
+};
+
 // The prompt for a model that was trained to chat.
 struct ChatPrompt {
   std::string system;  // empty: the template's own, if it has one

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,8 +14,7 @@
 #include "tools/cli/monitors.h"
 #include "tools/cli/option_checks.h"
 #include "tools/cli/output_form.h"
-#include "tools/cli/rank_options.h"
-#include "tools/cli/same_command.h"
+#include "tools/cli/sample_prompts.h"
 #include "tools/cli/start_ranks.h"
 #include "tools/cli/train_ranks.h"
 #include "tools/cli/train_work.h"
@@ -28,8 +28,31 @@
 namespace sluice::tools {
 namespace {
 
+std::string options_of(const CLI::App& app, const std::set<std::string>& without) {
+  std::string text;
+  for (const CLI::Option* const option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || without.contains(name)) continue;
+    const bool is_flag = option->get_items_expected_max() == 0;
+    if (is_flag) {
+      text += " " + name;
+      continue;
+    }
+    for (const std::string& value : option->results())
+      text += " " + (option->nonpositional() ? name + " " : std::string()) + shell_word(value);
+  }
+  return text;
+}
+
+// "sluice train run.json --out runs/a", including the options of `sluice` itself, quoted for a
+// shell. `without`: names of options to leave out, such as "--resume".
+std::string same_command(const CLI::App& command, const std::set<std::string>& without) {
+  return "sluice" + options_of(*command.get_parent(), without) + " " + command.get_name() +
+         options_of(command, without);
+}
+
 constexpr const char* kTrainInterruptNotice =
-    "\nfinishing the step, if one has begun, and saving it; interrupt again to stop immediately\n";
+    "\nfinishing the current step and saving it; interrupt again to stop immediately\n";
 
 struct TrainOptions : TrainRequest {
   RankOptions ranks;
@@ -64,35 +87,47 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   RunEvents events;
   OutputForm& form = *options.form;
   events.set_listener([&form](std::string_view line) { form.event(line); });
-  SLUICE_ASSIGN_OR_RETURN(WantedRun wanted, check_training(options, context, watchdog));
+  SLUICE_ASSIGN_OR_RETURN(CheckedRequest wanted, check_training(options, context, watchdog));
   const bool as_json = form.kind() == OutputForm::Kind::kJsonLines;
   const Interrupt& interrupt = made.emplace(as_json ? nullptr : kTrainInterruptNotice);
   std::optional<Monitors> monitors;
+  std::unique_ptr<SamplePrompts> samples;
   fail_writes_without_reader();
-  const TrainSurroundings around{.context = context,
-                                 .link = link,
-                                 .watchdog = watchdog,
-                                 .stop = [&interrupt] { return interrupt.requested(); },
-                                 .command = command,
-                                 .says = std::cerr,
-                                 .events = events,
-                                 .shows_progress = form.shows_progress(),
-                                 .after_step =
-                                     [&](const engine::StepMetrics& metrics) {
-                                       form.step(engine::metrics_line(metrics));
-                                       if (monitors) monitors->look();
-                                     }};
-  const auto begin = [&]() -> Result<StartedRun> {
-    SLUICE_ASSIGN_OR_RETURN(auto located, locate_training(std::move(wanted), around));
+  const TrainEnvironment environment{
+      .context = context,
+      .link = link,
+      .watchdog = watchdog,
+      .stop = [&interrupt] { return interrupt.requested(); },
+      .command = command,
+      .notices = std::cerr,
+      .events = events,
+      .shows_progress = form.shows_progress(),
+      .after_step =
+          [&](const engine::StepMetrics& metrics) {
+            form.step(engine::metrics_line(metrics));
+            if (monitors) monitors->look();
+          },
+      .make_samples = [&samples](engine::TrainingRun& run, const TrainSession::Stop& stop)
+          -> Result<std::vector<SampleText>> {
+        if (!samples) return std::vector<SampleText>();
+        return samples->generate(run, stop);
+      }};
+  const auto begin = [&]() -> Result<RunningTraining> {
+    SLUICE_ASSIGN_OR_RETURN(auto located, locate_training(std::move(wanted), environment));
+    const config::Config& config = located->wanted.resolved.config;
+    if (!config.samples.prompts.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(
+          samples, SamplePrompts::open(located->folder.queue(), config, located->wanted.tokenizer));
+    }
     if (link != nullptr) SLUICE_RETURN_IF_ERROR(hand_out(*link, *located));
-    return begin_training(std::move(located), around);
+    return begin_training(std::move(located), environment);
   };
   auto begun = begin();
   if (!begun.ok() && begun.error().code() == ErrorCode::kCancelled && interrupt.requested()) {
     std::cerr << "interrupted before the first step: nothing was changed\n";
     return kInterruptedExitCode;
   }
-  SLUICE_ASSIGN_OR_RETURN(const StartedRun started, std::move(begun));
+  SLUICE_ASSIGN_OR_RETURN(const RunningTraining started, std::move(begun));
   const LocatedRun& located = *started.located;
   monitors.emplace(located.wanted.resolved.config, located.folder.path());
   const TrainWork work{.started = started,
@@ -154,22 +189,18 @@ Command add_train_command(CLI::App& sluice) {
   CLI::App* const command =
       sluice.add_subcommand("train", "Train a transformer whose state may be larger than memory");
   command->footer(
-      "  sluice train configs/demo.json --out runs/demo\n"
-      "  sluice train configs/demo.json --out runs/demo --resume --steps 400\n"
-      "  sluice train configs/qwen3_0.6b.json --set model.path=Qwen3-0.6B --out runs/qwen\n"
-      "  sluice train configs/demo.json --out runs/nvme --steps 100 \\\n"
-      "      --set zero_optimization.offload_param.device=nvme --set "
-      "budget.nvme_paths='[\"/nvme\"]'\n"
-      "  sluice train --deepspeed ds_config.json --set model.preset=gpt2-xl \\\n"
-      "      --set data.train='[\"train.bin\"]' --out runs/xl\n"
-      "DIR gets config.json (resolved; paths are absolute, or relative to DIR where they lie in "
-      "it),\n"
-      "tokenizer/, metrics.jsonl (one line per step), checkpoints/ and, with --trace, trace.json. "
-      "It\n"
-      "may be moved or copied, and DIR/config.json is a CONFIG whose run is in DIR.\n"
-      "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 finishes the step, saves it and exits with 75\n"
-      "(--signal-exit-code); a second Ctrl-C or SIGTERM stops at once, with 130. Exit code 1: a\n"
-      "checkpoint, metrics or another file could not be written.");
+      "  sluice train configs/demo.json --out runs/demo\n  sluice train configs/demo.json --out "
+      "runs/demo --resume --steps 400\n  sluice train configs/qwen3_0.6b.json --set "
+      "model.path=Qwen3-0.6B --out runs/qwen\n  sluice train configs/demo.json --out runs/nvme "
+      "--steps 100 \\\n      --set zero_optimization.offload_param.device=nvme --set "
+      "budget.nvme_paths='[\"/nvme\"]'\n  sluice train --deepspeed ds_config.json --set "
+      "model.preset=gpt2-xl \\\n      --set data.train='[\"train.bin\"]' --out runs/xl\nDIR gets "
+      "config.json (resolved; paths are absolute, or relative to DIR if they are inside "
+      "it),\ntokenizer/, metrics.jsonl (one line per step), checkpoints/ and, with --trace, "
+      "trace.json. It\ncan be moved or copied, and DIR/config.json can be used as CONFIG for the "
+      "run in DIR.\nCtrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 finishes the step, saves it and "
+      "exits with 75\n(--signal-exit-code); a second Ctrl-C or SIGTERM stops at once, with 130. "
+      "Exit code 1: a\ncheckpoint, metrics or another file could not be written.");
   const auto options = std::make_shared<TrainOptions>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's directory (run.dir)");
@@ -178,41 +209,43 @@ Command add_train_command(CLI::App& sluice) {
   auto* const resume =
       command
           ->add_flag("--resume{newest}", options->resume,
-                     "Continues from the newest checkpoint in DIR, or with --resume=NAME from that "
-                     "one (run.resume); where there is none yet, starts at step 0")
+                     "Continues from the newest checkpoint in DIR, or from NAME with --resume=NAME "
+                     "(run.resume); without any checkpoint, starts at step 0")
           ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
           ->excludes(overwrite);
   command
       ->add_flag("--set-aside-later", options->set_aside_later,
-                 "With --resume=NAME: sets the checkpoints after that one aside, in "
-                 "DIR/checkpoints/set-aside-at-NAME (run.later_checkpoints)")
+                 "With --resume=NAME: moves later checkpoints to DIR/checkpoints/set-aside-at-NAME "
+                 "(run.later_checkpoints)")
       ->needs(resume);
   auto* const steps = command->add_option("--steps", options->steps, "Optimizer steps (run.steps)")
                           ->type_name("N")
                           ->check(at_least(1));
   command
-      ->add_option("--epochs", options->epochs,
-                   "Passes over the training data instead, fractions too (run.epochs)")
+      ->add_option(
+          "--epochs", options->epochs,
+          "Passes over the training data, instead of --steps; fractions are allowed (run.epochs)")
       ->type_name("N")
       ->check(above_zero())
       ->excludes(steps);
   command
       ->add_option("--init-from", options->init_from,
-                   "Begins with the weights of a safetensors file or folder (model.init_from)")
+                   "Starts from the weights in a safetensors file or folder (model.init_from)")
       ->excludes(resume);
   auto* const save = command->add_option("--save-weights", options->save_weights,
                                          "Writes the final weights to this .safetensors file");
-  command->add_option("--dtype", options->dtype, "Of the saved weights: fp32 (default), bf16, fp16")
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Data type of the saved weights: fp32 (default), bf16, fp16")
       ->check(choices(kWeightDTypes))
       ->needs(save);
   command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
   add_any_tokenizer(*command, options->any_tokenizer);
   add_rank_options(*command, options->ranks);
   command
-      ->add_option(
-          "--signal-exit-code", options->signal_exit_code,
-          "Exit code after a signal, once all is saved: 75 lets a scheduler tell that from "
-          "a run that is complete, 0 does not")
+      ->add_option("--signal-exit-code", options->signal_exit_code,
+                   "Exit code after a signal, when all is saved; with 75 a scheduler can tell this "
+                   "from a complete run, with 0 it cannot")
       ->type_name("CODE")
       ->capture_default_str()
       ->check(CLI::Range(0, 255));
@@ -222,8 +255,9 @@ Command add_train_command(CLI::App& sluice) {
       ->type_name("N")
       ->check(at_least(1));
   add_output_options(*command, options->output);
-  command->add_option("--trace", options->trace,
-                      "FIRST:LAST: a timeline of these steps, a track for each resource");
+  command->add_option(
+      "--trace", options->trace,
+      "FIRST:LAST: writes a timeline of these steps, with a track for each resource");
   return [options, command](aio::IoWatchdog& watchdog) -> Result<int> {
     options->gpus = options->ranks.gpus;
     return run_rank(*options, *command, watchdog);

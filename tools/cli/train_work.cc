@@ -21,7 +21,7 @@ Result<TrainSession::End> train(const TrainWork& work) {
 }
 
 // Whether a plain --resume continues after the last step taken.
-bool is_saved(const StartedRun& started) {
+bool is_saved(const RunningTraining& started) {
   const auto newest = started.located->folder.newest();
   return newest.ok() && *newest && (*newest)->step == started.run->trainer().state().global_step;
 }
@@ -29,7 +29,7 @@ bool is_saved(const StartedRun& started) {
 }  // namespace
 
 Result<int> train_and_finish(const TrainWork& work) {
-  const StartedRun& started = work.started;
+  const RunningTraining& started = work.started;
   const auto ended = train(work);
   if (!ended.ok()) work.events.end("failed", ended.error().message());
   work.form.work_is_done();
@@ -54,7 +54,7 @@ Result<int> train_and_finish(const TrainWork& work) {
     std::cerr << "interrupted; --resume continues from here\n";
     return work.signal_exit_code;
   }
-  std::cerr << "interrupted, and no step is saved; to begin again: " << work.again << "\n";
+  std::cerr << "interrupted, and no step is saved; to start again: " << work.again << "\n";
   return kInterruptedExitCode;
 }
 

@@ -14,7 +14,7 @@
 namespace sluice::tools {
 
 struct TrainWork {
-  const StartedRun& started;
+  const RunningTraining& started;
   const Interrupt& interrupt;
   RunEvents& events;
   Monitors& monitors;

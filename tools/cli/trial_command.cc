@@ -39,7 +39,7 @@ Result<config::Config> config_of(const std::string& text) {
       config::resolve({.run_file = config::Source{.name = "the trial", .text = text},
                        .deepspeed = {},
                        .overrides = {},
-                       .answers = {.gpu = {}, .samples_per_epoch = 1}}));
+                       .facts = {.gpu = {}, .samples_per_epoch = 1}}));
   return resolved.config;
 }
 
@@ -215,7 +215,7 @@ Result<int> run() {
 }  // namespace
 
 Command add_trial_command(CLI::App& sluice) {
-  sluice.add_subcommand("trial", "What `sluice tune` runs: answers its questions, line by line")
+  sluice.add_subcommand("trial", "Run by `sluice tune`: answers its requests, line by line")
       ->group("");  // hidden
   return [](aio::IoWatchdog& /*watchdog*/) { return run(); };
 }

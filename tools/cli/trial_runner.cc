@@ -18,8 +18,8 @@
 #include "engine/observe/text_table.h"
 #include "swap/store_inventory.h"
 #include "tools/session/open_queue.h"
-#include "tools/tune/merge_config.h"
-#include "tools/tune/shifted_fractions.h"
+#include "tools/tune/tune_dimensions.h"
+#include "tools/tune/tune_report.h"
 
 namespace sluice::tools {
 namespace {
@@ -190,7 +190,7 @@ Result<TrialRunner::Saying> TrialRunner::saying(const Point& point) {
     const auto moved =
         shifted(fractions, dimension.shifts,
                 dimension.choices[static_cast<std::size_t>(point[i])].shift, has_drives);
-    if (!moved) said.refusal = "there is no state to move like that";
+    if (!moved) said.refusal = "there is no such state to move";
     fractions = moved.value_or(fractions);
   }
   said.keys.push_back(fractions_key(fractions));
@@ -262,9 +262,8 @@ std::string TrialRunner::how_it_was_lost(const ChildProcess& child, const Error&
   if (child.ending().empty()) return error.message();  // still running, but its answer is invalid
   const std::string said = last_line(options_.log, log_begin);
   std::string text = "it ended " + child.ending();
-  if (child.ended_by_signal() == SIGKILL)
-    text += ", as the kernel ends what is too large for the host's memory";
-  return said.empty() ? text : text + "; its last words: " + said;
+  if (child.ended_by_signal() == SIGKILL) text += ", as the kernel does when memory runs out";
+  return said.empty() ? text : text + "; its last output: " + said;
 }
 
 }  // namespace sluice::tools

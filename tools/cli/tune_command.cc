@@ -27,7 +27,6 @@
 #include "tools/support/interrupt.h"
 #include "tools/support/output_file.h"
 #include "tools/support/progress_line.h"
-#include "tools/tune/merge_config.h"
 #include "tools/tune/tune_dimensions.h"
 #include "tools/tune/tune_report.h"
 #include "tools/tune/tune_search.h"
@@ -36,7 +35,7 @@ namespace sluice::tools {
 namespace {
 
 constexpr const char* kInterruptNotice =
-    "\nending the trial, and keeping the best so far; interrupt again to stop immediately\n";
+    "\nending the trial and keeping the best so far; interrupt again to stop immediately\n";
 constexpr int kNothingRan = 1;
 
 struct TuneOptions {
@@ -179,7 +178,8 @@ class Tuning {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, merged_config(sources_, keys));
     SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog_));
     SLUICE_RETURN_IF_ERROR(aio::write_small_file(*files.queue, options_.out, text));
-    std::cerr << options_.out << (keys.empty() ? " is the configuration as it was" : " has it")
+    std::cerr << options_.out
+              << (keys.empty() ? " is the unchanged configuration" : " has the best configuration")
               << "; to use it: sluice train " << options_.out << " --out DIR\n";
     return {};
   }
@@ -202,10 +202,10 @@ Status check_alone() {
                           engine::read_launch(engine::own_environment()));
   if (launch.context.world == 1) return {};
   return Error(ErrorCode::kInvalidArgument,
-               "tune searches on one rank, and a launcher has started " +
+               "tune runs on one rank, but a launcher has started " +
                    std::to_string(launch.context.world) +
-                   ": start it by itself, and train on several with what it finds; sluice plan "
-                   "--gpus says how a run grows with them");
+                   ": start it without a launcher, and train on several ranks with its result; "
+                   "sluice plan --gpus predicts the scaling");
 }
 
 Result<int> run(const TuneOptions& options, aio::IoWatchdog& watchdog) {
@@ -224,23 +224,25 @@ Result<int> run(const TuneOptions& options, aio::IoWatchdog& watchdog) {
 }
 
 void add_search_options(CLI::App& command, TuneOptions& options) {
-  command.add_option("--budget-minutes", options.budget_minutes, "For the whole search [15]")
+  command.add_option("--budget-minutes", options.budget_minutes, "Time for the whole search [15]")
       ->check(above_zero());
-  command.add_option("--trials", options.trials, "How many at most [60]")
+  command.add_option("--trials", options.trials, "Largest number of trials [60]")
       ->check(CLI::Range(1, 10000));
   command
       .add_option("--trial-seconds", options.trial_seconds,
-                  "Ends a trial that takes longer; default: three times what the others took")
+                  "Ends a trial that takes longer; default: three times as long as the others")
       ->check(above_zero());
-  command.add_option("--steps", options.steps, "Measured in each trial; the median counts [5]")
+  command
+      .add_option("--steps", options.steps,
+                  "Steps measured in each trial, of which the median is used [5]")
       ->check(CLI::Range(1, 1000));
-  command.add_option("--warmup", options.warmup, "Steps before them [2]")
+  command.add_option("--warmup", options.warmup, "Warm-up steps before them [2]")
       ->check(CLI::Range(1, 1000));
   command
       .add_option("--vary", options.vary.vary,
-                  "Varies this key although the configuration gives it; \"all\": every key")
+                  "Varies this key even if the configuration sets it; \"all\": every key")
       ->allow_extra_args(false);
-  command.add_option("--keep", options.vary.keep, "Leaves this key as it is")
+  command.add_option("--keep", options.vary.keep, "Does not vary this key")
       ->allow_extra_args(false);
 }
 
@@ -255,10 +257,9 @@ Command add_tune_command(CLI::App& sluice) {
       "  sluice tune configs/gpt2_xl_24gb.json --out best.json\n"
       "Trains on random tokens: no corpus is needed, and no checkpoint is saved. Varies\n" +
       keys +
-      "where they have an effect. The train batch, devices and budgets stay as they are, and so "
-      "do\n"
-      "keys of `placement` that the configuration gives, unless --vary names them. A trial that\n"
-      "does not fit, fails or hangs is a row of the table. Ctrl-C keeps the best so far and exits\n"
+      "where they have an effect. The train batch, devices, budgets and those keys of `placement` "
+      "that\nthe configuration sets stay as they are, unless --vary names them. A trial that does "
+      "not fit,\nfails or hangs is listed in the table. Ctrl-C keeps the best so far and exits "
       "with 130.");
   const auto options = std::make_shared<TuneOptions>();
   add_config_options(*command, options->config);

@@ -33,7 +33,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kMostRuns = 32;
+constexpr int kMostWatched = 32;
 constexpr double kScreenEveryS = 1;
 constexpr double kLineEveryS = 5;
 constexpr int kKeyWaitMs = 50;
@@ -61,8 +61,9 @@ Status check_runs(const WatchOptions& options) {
                 (is_there && !engine::log_parts(path + "/" + name).empty());
     if (has_run) continue;
     if (options.no_wait)
-      return Error(ErrorCode::kNotFound,
-                   path + " has no run (sluice train --out); without --no-wait it is waited for");
+      return Error(
+          ErrorCode::kNotFound,
+          path + " has no run (sluice train --out); without --no-wait this command waits for it");
     std::cerr << "waiting for a run in " << watch::printable(path) << "\n";
   }
   return {};
@@ -85,25 +86,25 @@ std::vector<std::unique_ptr<watch::RunFollower>> followers(const WatchOptions& o
   return runs;
 }
 
-int exit_code(const watch::Sight& sight) {
-  const bool is_bad = std::any_of(sight.runs.begin(), sight.runs.end(),
+int exit_code(const watch::WatchSnapshot& snapshot) {
+  const bool is_bad = std::any_of(snapshot.runs.begin(), snapshot.runs.end(),
                                   [](const auto& run) { return watch::is_bad(run.view.phase); });
   return is_bad ? kExitFailed : 0;
 }
 
-bool all_over(const watch::Sight& sight) {
-  return std::all_of(sight.runs.begin(), sight.runs.end(),
+bool all_over(const watch::WatchSnapshot& snapshot) {
+  return std::all_of(snapshot.runs.begin(), snapshot.runs.end(),
                      [](const auto& run) { return watch::is_over(run.view.phase); });
 }
 
 // Prints a line per run at intervals, if there is news; ends when all runs have ended.
 int print_lines(const watch::RunWatcher& watcher, double every_s, const Interrupt& interrupt) {
-  std::vector<std::string> said(watcher.sight()->runs.size());
+  std::vector<std::string> said(watcher.snapshot()->runs.size());
   const SteadyClock clock;
   for (;;) {
-    const auto sight = watcher.sight();
+    const auto snapshot = watcher.snapshot();
     for (std::size_t i = 0; i < said.size(); ++i) {
-      const watch::RunView& view = sight->runs[i].view;
+      const watch::RunView& view = snapshot->runs[i].view;
       const std::string line = watch::plain_line(view);
       // The remaining time changes by itself, so it is not compared.
       const std::string state =
@@ -113,12 +114,12 @@ int print_lines(const watch::RunWatcher& watcher, double every_s, const Interrup
       std::cout << line << "\n";
     }
     if (!std::cout.flush()) return 0;  // the reader has gone
-    if (all_over(*sight)) return exit_code(*sight);
+    if (all_over(*snapshot)) return exit_code(*snapshot);
     const auto deadline_ns = clock.now_ns() + static_cast<std::int64_t>(every_s * 1e9);
     while (clock.now_ns() < deadline_ns) {
       if (interrupt.requested()) return kInterruptedExitCode;
       nap_until(clock, deadline_ns);
-      if (all_over(*watcher.sight())) break;
+      if (all_over(*watcher.snapshot())) break;
     }
   }
 }
@@ -126,20 +127,22 @@ int print_lines(const watch::RunWatcher& watcher, double every_s, const Interrup
 class Viewer {
  public:
   Viewer(const watch::RunWatcher& watcher, watch::Terminal& terminal, bool unicode)
-      : watcher_(watcher), terminal_(terminal), sight_(watcher.sight()) {
+      : watcher_(watcher), terminal_(terminal), snapshot_(watcher.snapshot()) {
     options_.unicode = unicode;
-    options_.runs = static_cast<int>(sight_->runs.size());
+    options_.runs = static_cast<int>(snapshot_->runs.size());
   }
 
   void run(const Interrupt& interrupt) {
     bool is_new = true;
     while (!interrupt.requested()) {
-      if (const auto now = watcher_.sight(); !options_.paused && now->number != sight_->number) {
-        sight_ = now;
+      if (const auto now = watcher_.snapshot();
+          !options_.paused && now->number != snapshot_->number) {
+        snapshot_ = now;
         is_new = true;
       }
       if (is_new) {
-        const watch::Sight::Run& run = sight_->runs[static_cast<std::size_t>(options_.run)];
+        const watch::WatchSnapshot::Run& run =
+            snapshot_->runs[static_cast<std::size_t>(options_.run)];
         terminal_.show(watch::draw_screen(run.view, run.series, terminal_.rows(),
                                           terminal_.columns(), options_));
       }
@@ -201,14 +204,14 @@ class Viewer {
 
   // Scrolls the events, from the newest at the top to older ones.
   void scroll(int lines) {
-    const auto& run = sight_->runs[static_cast<std::size_t>(options_.run)];
-    const int most = static_cast<int>(run.view.facts.happenings.size()) - 1;
+    const auto& run = snapshot_->runs[static_cast<std::size_t>(options_.run)];
+    const int most = static_cast<int>(run.view.facts.events.size()) - 1;
     options_.scroll = std::clamp(options_.scroll + lines, 0, std::max(most, 0));
   }
 
   const watch::RunWatcher& watcher_;
   watch::Terminal& terminal_;
-  std::shared_ptr<const watch::Sight> sight_;
+  std::shared_ptr<const watch::WatchSnapshot> snapshot_;
   watch::ScreenOptions options_;
 };
 
@@ -265,8 +268,8 @@ Result<int> serve(const WatchOptions& options, const Interrupt& interrupt) {
             << "\n"
             << "watch: http://" << address.text() << "/metrics for Prometheus\n";
   if (!address.is_loopback())
-    std::cout << "watch: whoever has the token can look, and it travels unencrypted: rather tunnel "
-                 "a local port (ssh -L)\n";
+    std::cout << "watch: anyone with the token can see the page, and it is sent unencrypted: "
+                 "better tunnel a local port (ssh -L)\n";
   std::cout.flush();
   while (!interrupt.requested()) {
     server->sweep();
@@ -295,7 +298,7 @@ Result<int> run(const WatchOptions& options) {
       terminal->reset();
       return interrupt.requested() ? kInterruptedExitCode : 0;
     }
-    std::cerr << terminal.error().message() << ": a line every few seconds instead\n";
+    std::cerr << terminal.error().message() << ": prints a line every few seconds instead\n";
   }
   return print_lines(watcher, every_s, interrupt);
 }
@@ -304,36 +307,35 @@ Result<int> run(const WatchOptions& options) {
 
 Command add_watch_command(CLI::App& sluice) {
   CLI::App* const command =
-      sluice.add_subcommand("watch", "Look at runs while they train, in the terminal or a browser");
+      sluice.add_subcommand("watch", "Monitor runs in the terminal or a browser");
   command->footer(
-      "  sluice watch runs/demo\n"
-      "  sluice watch runs/a runs/b --web 127.0.0.1:8080\n"
-      "In the terminal: losses, speed, what holds the step, memory against budgets, drives,\n"
-      "checkpoints and warnings, time left; ? lists the keys. Where there is no terminal, a line\n"
-      "whenever something is new, until the runs have ended; exit code 1 where one failed or\n"
-      "crashed. --web serves the page of sluice report, which then follows the runs, and /metrics\n"
-      "for Prometheus, until Ctrl-C. Only files are read: a run does not notice.");
+      "  sluice watch runs/demo\n  sluice watch runs/a runs/b --web 127.0.0.1:8080\nIn the "
+      "terminal: losses, speed, what limits the step, memory and budgets, drives,\ncheckpoints and "
+      "warnings, time left; ? lists the keys. Without a terminal it prints a line\nwhen something "
+      "is new, until the runs have ended; exit code 1 if one failed or crashed.\n--web serves the "
+      "page of sluice report, which then follows the runs, and /metrics for\nPrometheus, until "
+      "Ctrl-C. Only files are read, so runs are not affected.");
   const auto options = std::make_shared<WatchOptions>();
-  command->add_option("RUN", options->runs, "Runs' directories; they may not be there yet")
+  command->add_option("RUN", options->runs, "Directories of runs; they need not exist yet")
       ->required()
-      ->expected(1, kMostRuns)
+      ->expected(1, kMostWatched)
       ->check(not_empty());
   command
-      ->add_option("--every", options->every_s, "Seconds between looks [1; without a terminal 5]")
+      ->add_option("--every", options->every_s, "Seconds between updates [1; without a terminal 5]")
       ->check(between(0.1, 3600));
   auto* const plain =
-      command->add_flag("--plain", options->plain, "Prints lines on a terminal, too");
-  command->add_flag("--no-wait", options->no_wait, "Refuses a run that is not there yet");
+      command->add_flag("--plain", options->plain, "Prints lines even on a terminal");
+  command->add_flag("--no-wait", options->no_wait, "Refuses a run that does not exist yet");
   auto* const web = command
                         ->add_option("--web", options->web,
-                                     "HOST:PORT to serve a page at; port 0 is any that is free. "
-                                     "Other than local addresses ask visitors for a token")
+                                     "HOST:PORT to serve the page at; port 0 is any free port. "
+                                     "Non-local addresses require a token")
                         ->check(not_empty())
                         ->excludes(plain);
   command
       ->add_option("--token", options->token,
-                   "What visitors have to show; without it one is made up where it is needed. "
-                   "Better in the environment, as SLUICE_WATCH_TOKEN: others can see command lines")
+                   "Access token; default: generated for non-local addresses. Prefer the variable "
+                   "SLUICE_WATCH_TOKEN, because other users can see command lines")
       ->needs(web);
   // https://no-color.org: any value counts unless it is empty.
   command->add_option("--no-color", options->no_colour)->envname("NO_COLOR")->group("");

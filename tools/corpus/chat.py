@@ -35,7 +35,7 @@ class ChatPreparation:
             self.words.json_text, self.words.size > 1 << 16, tokenizer.templates,
             tokenizer.special_tokens, now, tokenizer.template_from, options.chat_format,
             options.map, options.train_on, options.max_tokens, options.too_long == "cut",
-            options.validation_fraction)
+            options.validation_fraction, "" if end == "none" else end)
         markers = chat_encode.ChatEncoder(self._settings).has_markers
         self._about = {
             **{key: hashlib.sha256(tokenizer.templates[name].encode()).hexdigest()
@@ -145,6 +145,10 @@ class ChatPreparation:
         if counted["system"]:
             lines.append(f"in {counted['system']} conversations a system text is not used: they "
                          "have another one, which comes first")
+        if counted["plain"]:
+            lines.append(f"{counted['plain']} rows are a prompt and a completion as text, and are "
+                         "written without the template; --map prompt=instruction,"
+                         "completion=output uses it")
         left_out = sum(self._report.reasons.values())
         lines.append("\n".join([f"{left_out} of {counted['read']} conversations are left out"] +
                                [f"{count:>9} {reason}" for reason, count in

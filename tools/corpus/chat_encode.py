@@ -19,9 +19,9 @@ CUT_CONTEXT = 512
 MOST_ENDLESS = 3  # conversations on which the template may exceed a bound
 
 # The inputs of an encoder, which are sent to worker processes. templates: name -> text; name: the
-# file of the templates; renamed: key in the rows -> key here.
+# file of the templates; renamed: key in the rows -> key here. end: the token that ends a text.
 ChatSettings = namedtuple("ChatSettings", "json_text wide templates special_tokens now name form "
-                          "renamed train_on max_tokens cut validation_fraction")
+                          "renamed train_on max_tokens cut validation_fraction end")
 Rendered = namedtuple("Rendered", "number conversation text spans omitted dropped")
 
 
@@ -62,6 +62,7 @@ class ChatEncoder:
         self._swallowing = {number: token.content for number, token in
                             self._tokenizer.get_added_tokens_decoder().items()
                             if token.lstrip or token.rstrip}
+        self._begin = text_begin(settings.json_text)
         self._type = "I" if settings.wide else "H"
         self._side_of = side_by_hash(settings.validation_fraction)
 
@@ -75,8 +76,7 @@ class ChatEncoder:
         for number, content in enumerate(rows):
             try:
                 conversation = parse(content, self._settings.form, self._settings.renamed)
-                rendered.append(Rendered(number, *chat_spans.of_conversation(
-                    self._templates, conversation, self._settings.train_on, self._borders)))
+                rendered.append(Rendered(number, *self._render(conversation)))
             except LeftOut as left_out:
                 batch.left_out.append((number, left_out.reason, left_out.detail))
                 self._check_endless(left_out)
@@ -93,6 +93,12 @@ class ChatEncoder:
                 batch.left_out.append((each.number, left_out.reason, left_out.detail))
         batch.left_out.sort()
         return batch
+
+    def _render(self, conversation):
+        train_on = self._settings.train_on
+        if conversation.is_plain:
+            return chat_spans.of_completion(conversation, self._begin, self._settings.end, train_on)
+        return chat_spans.of_conversation(self._templates, conversation, train_on, self._borders)
 
     def _pieces(self, text):
         """(begin, Encoding) of each piece of a long text: the package takes hundreds of bytes for
@@ -162,10 +168,12 @@ class ChatEncoder:
         """The mask of the tokens of the piece that begins at `begin`."""
         if each.spans == [(0, len(each.text))]:
             return b"\1" * len(encoding.ids)
-        marked = self._templates.of(each.conversation.tools).has_markers
+        # A token that begins in a plain prompt and ends in its completion is trained on, too.
+        is_plain = each.conversation.is_plain
+        marked = not is_plain and self._templates.of(each.conversation.tools).has_markers
         offsets = encoding.offsets if marked else self._offsets(encoding, each.text[begin:])
         spans = [(first - begin, end - begin) for first, end in each.spans]
-        return chat_spans.token_mask(offsets, spans, partly=marked)
+        return chat_spans.token_mask(offsets, spans, partly=marked or is_plain)
 
     def _offsets(self, encoding, text):
         """The offsets of the tokens; for one that swallows white space, those without it."""
@@ -188,6 +196,15 @@ class ChatEncoder:
     def _spells_special(self, messages):
         contents = [message.get("content") or "" for message in messages]
         return any(special in content for special in self._specials for content in contents)
+
+
+def text_begin(json_text):
+    """The text of the special tokens that the tokenizer puts before every text (Llama's <s>)."""
+    from tokenizers import Tokenizer  # pylint: disable=import-outside-toplevel
+    encoded = Tokenizer.from_str(json_text).encode("a")
+    first = next((at for at, is_special in enumerate(encoded.special_tokens_mask)
+                  if not is_special), 0)
+    return "".join(encoded.tokens[:first])
 
 
 def chat_tokenizer(json_text):

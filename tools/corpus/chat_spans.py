@@ -116,6 +116,17 @@ def of_conversation(templates, conversation, train_on, borders):
         raise dropped or left_out from None
 
 
+def of_completion(conversation, begin, end, train_on):
+    """The same for a prompt and its completion as text. They follow each other as they are, between
+    the texts of the tokens that begin and end a text. What TRL trains on: the completion."""
+    prompt, completion = (message["content"] for message in conversation.messages)
+    whole = begin + prompt + completion
+    if not completion.endswith(end):
+        whole += end
+    first = 0 if train_on == "all" else len(begin + prompt)
+    return conversation, whole, [(first, len(whole))], {"plain"}, None
+
+
 def _all_but(template, conversation, whole):
     at = 0
     for number in sorted(conversation.untrained):

@@ -6,7 +6,7 @@ NOT_TEXT = "content that is not text"
 NO_ASSISTANT = "no assistant turn"
 EMPTY_TURN = "an empty assistant turn"
 UNTRAINED = "no assistant turn is marked to be trained on"
-WEIGHED = "a turn weighed by its data with neither 0 nor 1"
+WEIGHED = "a turn or row weighed by its data with neither 0 nor 1"
 REJECTED = "an answer that its data reject"
 
 

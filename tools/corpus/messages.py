@@ -10,14 +10,15 @@ from corpus.left_out import (EMPTY_TURN, NO_ASSISTANT, NO_FORM, NOT_JSON, NOT_TE
                              UNTRAINED, WEIGHED, LeftOut)
 from toolbox import read_json
 
-FORMS = ("messages", "sharegpt", "alpaca")
+FORMS = ("messages", "sharegpt", "alpaca", "completion")
 TURN_KEYS = ("messages", "conversations", "conversation")
 SYSTEM_KEYS = ("system", "system_prompt")
 MEDIA_KEYS = ("image", "images", "video", "videos", "audio", "audios")
 VERDICT_KEYS = ("label", "kto_tag")  # of an answer, as KTO has them
 TEXT_KEYS = ("instruction", "input", "output", "prompt", "completion")
+WEIGHT_KEY = "weight"  # of a row, as of a turn
 ROW_KEYS = (*TURN_KEYS, *TEXT_KEYS, *SYSTEM_KEYS, "history", "tools", "functions", *VERDICT_KEYS,
-            *MEDIA_KEYS)
+            WEIGHT_KEY, *MEDIA_KEYS)
 MESSAGE_KEYS = ("role", "content", "from", "value")
 SAME_MEANING = (TURN_KEYS, SYSTEM_KEYS, ("role", "from"), ("content", "value"))
 SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant",
@@ -32,8 +33,9 @@ MASKED_MARKS = ("mask", "masked")
 PART_MARKS = ("train_detail", "training_detail")  # marks on pieces of a turn (Axolotl)
 
 # untrained: the numbers of the messages that are context only; unused: texts of the row that no
-# message contains ("system").
-Conversation = namedtuple("Conversation", "messages tools fingerprint replaced untrained unused")
+# message contains ("system"); is_plain: a prompt and its completion as text, without a template.
+Conversation = namedtuple("Conversation",
+                          "messages tools fingerprint replaced untrained unused is_plain")
 
 
 def parse(content, form=None, renamed=None):
@@ -48,6 +50,8 @@ def parse(content, form=None, renamed=None):
         form = _form(row, turns)
     if form == "alpaca":
         messages, marks = _alpaca(row), {}
+    elif form == "completion":
+        messages, marks = _completion(row), {}
     else:
         if turns is None:
             raise LeftOut(NO_FORM, f"it has no list under {' or '.join(TURN_KEYS)}")
@@ -63,13 +67,13 @@ def parse(content, form=None, renamed=None):
     untrained = frozenset(number for number, trained in marks.items() if not trained)
     tools = _tools(row, "tools") or _as_tools(_tools(row, "functions"))
     _check_assistant(messages, untrained)
+    is_plain, replaced = form == "completion", False
     try:
-        return Conversation(messages, tools, _fingerprint(messages, tools), False, untrained,
-                            unused)
+        fingerprint = _fingerprint(messages, tools)
     except UnicodeEncodeError:  # JSON can hold halves of characters, which are no Unicode text
-        messages, tools = _whole_characters(messages), _whole_characters(tools)
-        return Conversation(messages, tools, _fingerprint(messages, tools), True, untrained,
-                            unused)
+        messages, tools, replaced = _whole_characters(messages), _whole_characters(tools), True
+        fingerprint = _fingerprint(messages, tools)
+    return Conversation(messages, tools, fingerprint, replaced, untrained, unused, is_plain)
 
 
 def _row(content):
@@ -121,9 +125,22 @@ def _check_row(row):
     for key in VERDICT_KEYS:
         if _is_false(row.get(key)):
             raise LeftOut(REJECTED, f"'{key}' is {json.dumps(row[key])}")
+    _check_weight(row.get(WEIGHT_KEY))
     for key in MEDIA_KEYS:
         if row.get(key) not in (None, "", [], False):
             raise LeftOut(NOT_TEXT, f"it comes with '{key}', and only text can be trained on")
+
+
+def _check_weight(value):
+    """A row's weight, which CSV has as text; what is no number is another column of that name."""
+    try:
+        weight = float(value) if isinstance(value, (str, int, float)) else None
+    except ValueError:
+        return
+    if weight == 0:
+        raise LeftOut(UNTRAINED, f"the row's '{WEIGHT_KEY}' is 0")
+    if weight not in (None, 1) and weight == weight:
+        raise LeftOut(WEIGHED, f"the row's '{WEIGHT_KEY}' is {json.dumps(value)[:40]}")
 
 
 def _is_false(value):
@@ -209,6 +226,8 @@ def _form(row, turns):
         raise LeftOut(NO_FORM, _odd_turn(turns))
     if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
         return "alpaca"
+    if isinstance(row.get("prompt"), str) and isinstance(row.get("completion"), str):
+        return "completion"
     for key in TURN_KEYS:
         if row.get(key) is not None:
             raise LeftOut(NO_FORM, f"'{key}' is no list of turns")
@@ -371,6 +390,19 @@ def _alpaca(row):
     for pair in _history(row.get("history")):
         messages += _asked(*pair)
     return messages + _asked(asked, row["output"])
+
+
+def _completion(row):
+    """A prompt and its completion, which follow each other as they are."""
+    for key in ("prompt", "completion"):
+        if not isinstance(row.get(key), str):
+            raise LeftOut(NO_FORM, f"no text under '{key}'")
+    for key in (*SYSTEM_KEYS, "tools", "functions", "history"):
+        if row.get(key):
+            raise LeftOut(NO_FORM, f"'{key}' with a prompt that is text: without a template it has "
+                                   "no place; --map prompt=instruction,completion=output uses the "
+                                   "template")
+    return _asked(row["prompt"], row["completion"])
 
 
 def _history(history):

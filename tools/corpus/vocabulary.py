@@ -105,7 +105,7 @@ def description(vocabulary):
 
 
 def fingerprint(json_text):
-    """A hash of what its tokens mean; engine/data/tokenizer_vocabulary.h defines it."""
+    """A hash of what its tokens mean; engine/exchange/tokenizer_files.h defines it."""
     try:
         tokenizer = read_json(json_text)
     except ValueError as error:

@@ -7,10 +7,10 @@ from docs_parts.program import output_of
 from toolbox import ROOT
 
 # Programs whose --help is shown as it is.
-OTHERS = ("tools/prepare", "tools/demo", "sluice-log", "aio_bench")
+OTHERS = ("tools/demo", "sluice-log", "aio_bench")
 NAMES = ("command-line.md", "configuration.md", "metrics.md")
 SOURCES = {"DeepSpeed's": "DeepSpeed", "Hugging Face's": "Hugging Face", "Sluice's own": "Sluice",
-           "found in older DeepSpeed files": "older DeepSpeed"}
+           "an older key of DeepSpeed": "older DeepSpeed"}
 
 
 def make(program):
@@ -144,6 +144,10 @@ def command_line(program):
     made += [f"| [`sluice {name}`](#sluice-{name}) | {escaped(meaning, True)} |"
              for name, meaning in commands.items()]
     for name in commands:
+        if program.is_script(name):
+            made += ["", f"## sluice {name}", "", f"{escaped(commands[name])}.", "",
+                     *_help_as_it_is([program.path, name])]
+            continue
         told = program.help(name)
         made += ["", f"## sluice {name}", "", f"{escaped(told.summary)}.", "",
                  "```text", told.usage, "```", *_options(told.sections), "",
@@ -151,8 +155,12 @@ def command_line(program):
     for name in OTHERS:
         path = ROOT / name if "/" in name else program.path.parent / name
         if path.exists():
-            made += ["", f"## {name}", "", "```text", output_of([path, "--help"]).rstrip(), "```"]
+            made += ["", f"## {name}", "", *_help_as_it_is([path])]
     return _joined(made)
+
+
+def _help_as_it_is(command):
+    return ["```text", output_of([*command, "--help"]).rstrip(), "```"]
 
 
 # --- the configuration ---------------------------------------------------------------------------
@@ -243,10 +251,12 @@ def configuration(program):
             made += ["", f"### Other keys in this section: {escaped(title)}"]
         made += ["", "| Key | What becomes of it | Reason |", "|---|---|---|"]
         for key in other:
-            what = f"same as [`{key.values}`](#{key.values})" if key.status == "alias" and any(
-                it.path == key.values and it.status == "honoured" for it in program.keys()) else \
-                f"same as {escaped(key.values, True)}" if key.status == "alias" else \
-                escaped(key.values, True)
+            what = escaped(key.values, True)
+            if key.status in ("the same as", "the old name of"):
+                named = f"[`{key.values}`](#{key.values})" if any(
+                    it.path == key.values and it.status == "honoured" for it in program.keys()) \
+                    else what
+                what = f"{key.status[len('the '):]} {named}"
             made.append(f"| <span id=\"{key.path}\"></span>`{key.path}` | {what} | "
                         f"{escaped('; '.join(filter(None, (key.meaning, *key.notes))), True)} |")
     return _joined(made)

@@ -11,10 +11,12 @@ Option = namedtuple("Option", "names value rules meaning")
 Section = namedtuple("Section", "title options")
 # lines: what stands after the options, examples and remarks.
 Help = namedtuple("Help", "summary usage sections lines")
-# status: honoured, ignored, refused or alias; notes: the lines after the meaning.
+# status: honoured, ignored, refused, the same as, or the old name of (the last two: another key, in
+# values); notes: the lines after the meaning.
 Key = namedtuple("Key", "path status values default source meaning notes")
 
 _COLUMN = 26  # where meanings begin
+_LONG_OPTION = re.compile(r"--[A-Za-z][\w-]*")
 _RULES = re.compile(r"\s*\b(Excludes|Needs): ((?:-{0,2}[A-Za-z][\w-]*(?:\s+|$))+)")
 
 
@@ -103,7 +105,13 @@ class Program:
         (listed,) = [section for section in self.help().sections if section.title == "Subcommands"]
         return {option.names[0]: option.meaning for option in listed.options}
 
+    def is_script(self, command):
+        """Whether another program in Python, with its own form of help, is behind the command."""
+        return self.help(command).summary.startswith("usage: ")
+
     def option_names(self, command=None):
+        if command and self.is_script(command):
+            return set(_LONG_OPTION.findall(output_of([self.path, command, "--help"])))
         return {name for section in self.help(command).sections if section.title != "Subcommands"
                 for option in section.options for name in option.names}
 
@@ -113,7 +121,7 @@ class Program:
         return self._keys
 
 
-_STATUS = re.compile(r"(ignored|refused|the same as)\b(.*)")
+_STATUS = re.compile(r"(ignored|refused|the same as|the old name of)\b(.*)")
 
 
 def parse_keys(text):
@@ -123,9 +131,9 @@ def parse_keys(text):
         lines = [line.strip() for line in lines]
         parts = lines[0].split("; ")
         status = _STATUS.match(lines[0])
-        if status and status[1] == "the same as":
+        if status and status[1] in ("the same as", "the old name of"):
             other, _, source = status[2].strip().rpartition("; ")
-            keys.append(Key(path, "alias", other, "", source, "", tuple(lines[1:])))
+            keys.append(Key(path, status[1], other, "", source, "", tuple(lines[1:])))
         elif status:
             what, _, source = lines[0].rpartition("; ")
             keys.append(Key(path, status[1], what, "", source, " ".join(lines[1:2]),

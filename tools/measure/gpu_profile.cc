@@ -100,7 +100,7 @@ GpuProfile profile_of(std::span<const GpuEvent> events, int steps) {
 std::string GpuProfile::table(std::size_t shown) const {
   const double per_step = steps > 0 ? 1.0 / steps : 0;
   const double wall = wall_seconds > 0 ? wall_seconds : 1;
-  std::vector<TextRow> rows = {{"on the GPU, a step", "calls", "time", "share"}};
+  std::vector<TextRow> rows = {{"on the GPU, per step", "calls", "time", "share"}};
   const auto add = [&](const std::string& name, double calls, double seconds) {
     rows.push_back({name, calls > 0 ? decimals(calls * per_step, 1) : "",
                     decimals(1e3 * seconds * per_step, 3) + " ms",
@@ -148,7 +148,7 @@ std::vector<GpuProfile::Kernel> self_times(std::span<const GpuEvent> calls) {
 std::string operator_table(const std::vector<GpuProfile::Kernel>& operators,
                            const OperatorTable& options) {
   const double per_step = 1.0 / std::max(options.steps, 1);
-  std::vector<TextRow> rows = {{"on the CPU, a step", "calls", "time", "share"}};
+  std::vector<TextRow> rows = {{"on the CPU, per step", "calls", "time", "share"}};
   const auto add = [&](const std::string& name, std::uint64_t calls, double seconds) {
     rows.push_back(
         {name, decimals(static_cast<double>(calls) * per_step, 1),

@@ -36,8 +36,8 @@ Result<std::vector<GpuEvent>> record_gpu(const std::function<void()>& work,
   }
   if (events.empty()) {
     return Error(ErrorCode::kInternal,
-                 "the driver recorded no kernel: profiling may be switched off for this user, "
-                 "and its kernels cannot be shown");
+                 "the driver recorded no kernel: profiling may be switched off for this user, so "
+                 "kernels cannot be shown");
   }
   SLUICE_RETURN_IF_ERROR(save_trace(*recorded, options.trace_file));
   return events;

@@ -26,7 +26,7 @@ const std::array<std::string, engine::kPassPhases>& names() {
 // Not the scope of user ranges: kernels within those get a copy on the GPU's lane, but no
 // correlation ID.
 PhaseRanges::PhaseRanges(engine::Trainer& trainer) : trainer_(trainer) {
-  trainer.phases_heard_by(
+  trainer.set_phase_listener(
       [open = std::make_shared<std::optional<at::RecordFunction>>()](const engine::PassSpan* span) {
         open->reset();
         if (span == nullptr) return;

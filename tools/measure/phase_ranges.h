@@ -21,7 +21,7 @@ namespace sluice::tools {
 class PhaseRanges {
  public:
   explicit PhaseRanges(engine::Trainer& trainer);
-  ~PhaseRanges() { trainer_.phases_heard_by({}); }
+  ~PhaseRanges() { trainer_.set_phase_listener({}); }
   PhaseRanges(const PhaseRanges&) = delete;
   PhaseRanges& operator=(const PhaseRanges&) = delete;
 

@@ -50,7 +50,7 @@ std::vector<PhaseTimes> operators_by_phase(std::span<const GpuEvent> calls) {
 std::string table_by_phase(const std::vector<PhaseTimes>& phases, const PhaseTable& options) {
   if (phases.empty()) return "";
   const double per_step = 1.0 / std::max(options.steps, 1);
-  std::vector<engine::TextRow> rows = {{"by phase, a step", "calls", "time", "share"}};
+  std::vector<engine::TextRow> rows = {{"by phase, per step", "calls", "time", "share"}};
   const auto add = [&](const std::string& name, std::uint64_t calls, double seconds) {
     const double share = options.step_s > 0 ? 100 * seconds * per_step / options.step_s : 0;
     rows.push_back(

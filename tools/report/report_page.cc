@@ -5,7 +5,6 @@
 
 #include "engine/data/sha256.h"
 #include "tools/report/json_text.h"
-#include "tools/report/page_parts.h"
 
 namespace sluice::report {
 namespace {

@@ -6,7 +6,9 @@
 // Threads: pure functions.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace sluice::report {
 
@@ -18,5 +20,13 @@ struct LivePage {
   std::string policy;  // the page's Content-Security-Policy, for the reply's header
 };
 LivePage live_page(const std::string& title, const std::string& json);
+
+// The source files of the page, compiled in (cmake/EmbedFiles.cmake). Constant data.
+struct PagePart {
+  std::string_view name;  // "page/main.js"
+  std::string_view text;
+};
+
+std::span<const PagePart> page_parts();
 
 }  // namespace sluice::report

@@ -3,6 +3,7 @@
 // Errors: kNotFound and kInvalidArgument if there is no run. Damage is a notice.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,11 +11,53 @@
 #include <vector>
 
 #include "aio/result.h"
-#include "tools/report/events_file.h"
 #include "tools/report/metrics_file.h"
-#include "tools/report/trace_file.h"
 
 namespace sluice::report {
+
+// EventsFile: a run's events.jsonl as the report page shows it: known events of a bounded number
+// and size, each as JSON. If the run has several attempts, only the last `begin` keeps its
+// configuration and tiers; `changes` lists what changed from one attempt to the next.
+//
+// Memory: kMostOfAKind events of each kind, of at most kMostEventBytes each (a `begin`:
+//         kMostBeginBytes), and the last kMostLatest events.
+// Errors: only if the file cannot be read.
+struct EventsFile {
+  static constexpr std::size_t kMostOfAKind = 500;
+  static constexpr std::size_t kMostSamples = 2000;  // sample texts instead
+  static constexpr std::size_t kMostEventBytes = std::size_t{8} << 10;
+  static constexpr std::size_t kMostBeginBytes = std::size_t{128} << 10;
+
+  static constexpr std::size_t kMostLatest = 100;
+
+  std::vector<std::string> events;  // JSON objects, in the order of the file
+  std::vector<std::string> latest;  // the last events, including those that `events` leaves out
+  std::int64_t left_out = 0;        // beyond kMostOfAKind
+  std::int64_t bad_lines = 0;
+  bool has_torn_end = false;
+};
+
+Result<EventsFile> read_events_file(const std::string& path);
+
+// TraceFile: how busy each resource was during the steps of a run's trace.json, as far as the file
+// can be read. Overlapping spans count once. With several ranks, only the first one's spans count.
+//
+// Memory: 16 bytes per span, at most kMostSpans.
+// Errors: only if the file cannot be read.
+struct TraceFile {
+  static constexpr std::size_t kMostSpans = std::size_t{1} << 21;
+
+  struct Track {
+    std::string name;  // as in traces: "compute", "NVMe read"
+    double busy_s = 0;
+    double bytes = 0;
+  };
+  double window_s = 0;  // time covered by the steps; 0: the trace has no steps
+  std::vector<Track> tracks;
+};
+
+// Reads the format that engine/observe/trace_log.h writes: one event per line.
+Result<TraceFile> read_trace_file(const std::string& path);
 
 struct CheckpointFact {
   std::int64_t step = 0;

@@ -31,9 +31,10 @@ Result<std::optional<engine::CheckpointEntry>> newest_of(
   SLUICE_ASSIGN_OR_RETURN(auto newest, checkpoints.newest_entry());
   if (!newest || newest->complete()) return newest;
   SLUICE_ASSIGN_OR_RETURN(const auto before, checkpoints.before(newest->step));
-  return engine::why_not(*newest).with_suffix(before ? "; the one before it is " + before->name +
-                                                           ": give --checkpoint " + before->name
-                                                     : "; there is no older one that is complete");
+  return engine::why_not(*newest).with_suffix(before
+                                                  ? "; the previous checkpoint is " + before->name +
+                                                        ": give --checkpoint " + before->name
+                                                  : "; there is no older complete checkpoint");
 }
 
 // An error if a folder without checkpoints is not a run's.
@@ -47,12 +48,12 @@ Status check_is_run(aio::FileSystem& files, const std::string& folder) {
   if (has(engine::kPeftConfigName))
     return Error(ErrorCode::kNotFound,
                  folder +
-                     " holds an adapter, and is no run's directory: sluice eval --adapter takes "
-                     "it, and sluice train continues it (recipe.lora.adapter)");
+                     " contains an adapter, not a run: use it with sluice eval --adapter, or "
+                     "continue to train it with recipe.lora.adapter");
   if (has("model.safetensors") || has("model.safetensors.index.json"))
     return Error(ErrorCode::kNotFound,
-                 folder + " is a model's folder, and no run's directory: sluice import " + folder +
-                     " RUN makes one of it");
+                 folder + " is the folder of a model, not of a run: sluice import " + folder +
+                     " RUN converts it");
   return {};
 }
 
@@ -62,6 +63,11 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
                                            const std::string& name) {
   const std::string clean = without_last_slash(directory);
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(clean));
+  if (!there && name.empty() && engine::last_name(clean) == engine::kBestName) {  // RUN/best
+    const std::string run = engine::parent_folder(clean);
+    SLUICE_ASSIGN_OR_RETURN(const bool is_run, queue.backend().files().exists(run));
+    if (is_run) return find_checkpoint(queue, run, std::string(engine::kBestName));
+  }
   if (!there) {
     return Error(ErrorCode::kNotFound, "there is no " + clean +
                                            ": name a run's directory (sluice train --out), or "
@@ -72,7 +78,7 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
     if (!name.empty())
       return Error(ErrorCode::kInvalidArgument,
                    clean + " is one checkpoint, so --checkpoint " + name +
-                       " has no meaning: leave it out, or name the run's directory");
+                       " has no effect: leave it out, or name the run's directory");
     return argument_of(clean);
   }
   const engine::CheckpointFolder checkpoints(queue,
@@ -84,10 +90,9 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
   SLUICE_ASSIGN_OR_RETURN(const auto newest, newest_of(checkpoints));
   if (newest) return argument_of(newest->path);
   SLUICE_RETURN_IF_ERROR(check_is_run(queue.backend().files(), clean));
-  return Error(ErrorCode::kNotFound,
-               "there is no checkpoint in " + checkpoints.path() +
-                   " yet: sluice train writes them as run.checkpoint_every and "
-                   "run.checkpoint_minutes say, and at its end");
+  return Error(ErrorCode::kNotFound, "there is no checkpoint in " + checkpoints.path() +
+                                         " yet: sluice train writes them at its end, and as "
+                                         "run.checkpoint_every and run.checkpoint_minutes say");
 }
 
 }  // namespace sluice::tools

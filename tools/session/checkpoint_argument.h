@@ -1,4 +1,4 @@
-// Interprets a command line's DIR: a run's directory, or the folder of one checkpoint.
+// Interprets a command line's DIR: a run's directory, the folder of one checkpoint, or RUN/best.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ struct CheckpointArgument {
   std::string run_directory;  // empty: the folder is not in one
 };
 
-// `name`: --checkpoint, "step-000000012" or "12"; empty takes the newest. If the newest cannot be
-// read, the function fails rather than take an older one. Checks manifests and file sizes, not
-// contents. Errors list the checkpoints that exist.
+// `name`: --checkpoint, "step-000000012", "12" or "best"; empty takes the newest. If the newest
+// cannot be read, the function fails rather than take an older one. Checks manifests and file
+// sizes, not contents. Errors list the checkpoints that exist.
 Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
                                            const std::string& name);
 

@@ -19,25 +19,25 @@
 #include "tools/support/value_hints.h"
 
 #ifdef SLUICE_HAS_ENGINE
-#include "engine/run/config_answers.h"
+#include "engine/run/config_facts.h"
 #endif
 
 namespace sluice::tools {
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {
-  command.add_option(
-      "CONFIG", options.file,
-      "The run's JSON file; configs/ has examples. Relative paths in it are resolved "
-      "against the working folder, those in a run's DIR/config.json against DIR");
+  command.add_option("CONFIG", options.file,
+                     "The run's JSON file; configs/ has examples. Relative paths in it start at "
+                     "the working folder, and those in a run's DIR/config.json at DIR");
   add_override_options(command, options);
 }
 
 void add_override_options(CLI::App& command, ConfigOptions& options) {
-  command.add_option("--deepspeed", options.deepspeed,
-                     "A DeepSpeed configuration, unchanged; its keys win over the run file's");
+  command.add_option(
+      "--deepspeed", options.deepspeed,
+      "A DeepSpeed configuration, unchanged; its keys override those of the run file");
   command
       .add_option("--set", options.overrides,
-                  "Overrides one key: --set run.steps=100; again for another")
+                  "Overrides one key: --set run.steps=100; may be repeated")
       ->check(configuration_key())
       ->allow_extra_args(false);
   if (const CLI::App* const program = command.get_parent(); program != nullptr)
@@ -63,13 +63,13 @@ Result<std::string> run_directory_of(const ConfigOptions& options) {
   return std::string();
 }
 
-// Answers questions about the model in model.path. Other mistakes are reported when the sources are
+// Looks up the facts of the model in model.path. Other mistakes are reported when the sources are
 // resolved.
-Status answer_model(config::Sources& sources) {
+Status look_up_model_facts(config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;
   const auto resolved = config::resolve(asking);
-  if (!resolved.ok() || !resolved->questions.model) return {};
+  if (!resolved.ok() || !resolved->missing_facts.model) return {};
   const std::string& folder = resolved->config.model.path;
   auto read = config::read_source(folder + "/config.json");
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
@@ -78,22 +78,23 @@ Status answer_model(config::Sources& sources) {
     return Error(
         ErrorCode::kNotFound,
         "model.path: there is no " + folder +
-            "/config.json: name a folder of a model as transformers' save_pretrained() "
-            "leaves it" +
+            "/config.json: name the folder of a model as transformers' save_pretrained() writes "
+            "it" +
             engine::download_hint(folder) +
-            (adapter ? ", and this one, which holds an adapter, as recipe.lora.adapter" : ""));
+            (adapter ? ", and this folder, which contains an adapter, as recipe.lora.adapter"
+                     : ""));
   }
   if (!read.ok()) return std::move(read).error().with_context("model.path");
-  sources.answers.model = *std::move(read);
+  sources.facts.model = *std::move(read);
   return {};
 }
 
-// Answers questions about the recipe of the adapters in recipe.lora.adapter.
-Status answer_adapter(config::Sources& sources) {
+// Looks up the recipe of the adapters in recipe.lora.adapter.
+Status look_up_adapter_facts(config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;
   const auto resolved = config::resolve(asking);
-  if (!resolved.ok() || !resolved->questions.adapter) return {};
+  if (!resolved.ok() || !resolved->missing_facts.adapter) return {};
   constexpr const char* kKey = "recipe.lora.adapter";
   const auto read = config::read_source(resolved->config.lora.adapter + "/" +
                                         std::string(engine::kPeftConfigName));
@@ -120,7 +121,7 @@ Status answer_adapter(config::Sources& sources) {
     auto there = engine::adapter_targets_in(*files.queue, resolved->config.lora.adapter, *family);
     if (there.ok()) targets = *std::move(there);
   }
-  sources.answers.adapter = adapter->recipe;
+  sources.facts.adapter = adapter->recipe;
   return {};
 }
 
@@ -170,37 +171,37 @@ void take_preset_for_absent_model(config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;
   const auto resolved = config::resolve(asking);
-  if (!resolved.ok() || !resolved->questions.model) return;
+  if (!resolved.ok() || !resolved->missing_facts.model) return;
   const std::string& folder = resolved->config.model.path;
   std::error_code error;
   if (std::filesystem::exists(folder + "/config.json", error)) return;
   const std::string preset = preset_of(folder);
   if (preset.empty()) return;
-  log::info(folder + " is not here: planned with the shape of model.preset " + preset);
+  log::info(folder + " does not exist: using the shape of model.preset " + preset);
   sources.overrides.emplace_back("model.path=");
   sources.overrides.emplace_back("model.preset=" + preset);
 }
 
 Status answer_folders(config::Sources& sources) {
-  SLUICE_RETURN_IF_ERROR(answer_model(sources));
-  return answer_adapter(sources);
+  SLUICE_RETURN_IF_ERROR(look_up_model_facts(sources));
+  return look_up_adapter_facts(sources);
 }
 
 #ifdef SLUICE_HAS_ENGINE
-Status answer_questions(LookAtData data, config::Sources& sources) {
+Status look_up_facts(LookAtData data, config::Sources& sources) {
   SLUICE_RETURN_IF_ERROR(answer_folders(sources));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
-  if (resolved.questions.gpu) sources.answers.gpu = engine::gpu_kind(resolved.config);
-  if (!resolved.questions.samples_per_epoch || data == LookAtData::kNo) return {};
+  if (resolved.missing_facts.gpu) sources.facts.gpu = engine::gpu_kind(resolved.config);
+  if (!resolved.missing_facts.samples_per_epoch || data == LookAtData::kNo) return {};
   const auto samples = engine::samples_per_epoch(resolved.config);
   if (samples.ok())
-    sources.answers.samples_per_epoch = *samples;
+    sources.facts.samples_per_epoch = *samples;
   else if (data == LookAtData::kYes)
     return samples.error();
   return {};
 }
 #else
-Status answer_questions(LookAtData /*data*/, config::Sources& sources) {
+Status look_up_facts(LookAtData /*data*/, config::Sources& sources) {
   return answer_folders(sources);
 }
 #endif
@@ -208,7 +209,7 @@ Status answer_questions(LookAtData /*data*/, config::Sources& sources) {
 Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data) {
   if (options.file.empty() && options.text.empty() && options.deepspeed.empty()) {
     return Error(ErrorCode::kInvalidArgument,
-                 "no configuration was given: name a run file (configs/demo.json, say), or a "
+                 "no configuration was given: name a run file (such as configs/demo.json), or a "
                  "DeepSpeed file with --deepspeed");
   }
   config::Sources sources;
@@ -227,9 +228,9 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
   }
   sources.overrides = overrides_of(options);
   sources.world_size = options.world_size;
-  sources.answers.means_default_model = true;
+  sources.facts.means_default_model = true;
   if (options.needs_shape_only) take_preset_for_absent_model(sources);
-  SLUICE_RETURN_IF_ERROR(answer_questions(data, sources));
+  SLUICE_RETURN_IF_ERROR(look_up_facts(data, sources));
   return sources;
 }
 
@@ -268,7 +269,7 @@ Result<config::Resolved> resolve_for_probe(const ConfigOptions& options) {
   sources.overrides = {"model.preset=gpt2-small", "bf16.enabled=true",
                        "train_micro_batch_size_per_gpu=1"};
   for (const std::string& override : overrides_of(options)) sources.overrides.push_back(override);
-  SLUICE_RETURN_IF_ERROR(answer_questions(LookAtData::kNo, sources));
+  SLUICE_RETURN_IF_ERROR(look_up_facts(LookAtData::kNo, sources));
   return config::resolve(sources);
 }
 

@@ -51,10 +51,10 @@ enum class LookAtData : std::uint8_t {
   kYes,        // an error if the data cannot be opened
 };
 
-// Answers what resolving these sources asks for (config::Questions), as far as `data` allows.
-Status answer_questions(LookAtData data, config::Sources& sources);
+// Looks up the facts that these sources lack (config::MissingFacts), as far as `data` allows.
+Status look_up_facts(LookAtData data, config::Sources& sources);
 
-// The sources, with these questions answered.
+// The sources, with these facts.
 Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data = LookAtData::kNo);
 // A machine can be measured without a configuration; only units need a model.
 Result<config::Resolved> resolve_for_probe(const ConfigOptions& options);

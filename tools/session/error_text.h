@@ -17,7 +17,7 @@ inline Error error_of(const std::exception& thrown) {
   if (dynamic_cast<const engine::TrainError*>(&thrown) != nullptr)
     return Error(ErrorCode::kInternal, thrown.what());
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr)
-    return Error(ErrorCode::kOutOfMemory, "the host has no memory left");
+    return Error(ErrorCode::kOutOfMemory, "the host is out of memory");
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&thrown);
   if (of_torch == nullptr) return Error(ErrorCode::kInternal, first_line(thrown.what()));
   const bool is_memory = dynamic_cast<const c10::OutOfMemoryError*>(of_torch) != nullptr;

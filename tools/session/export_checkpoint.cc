@@ -17,19 +17,18 @@ Result<std::string> base_of(const ExportRequest& request, const engine::Checkpoi
   if (!state.run.adapters) {
     if (request.base.empty()) return std::string();
     return Error(ErrorCode::kInvalidArgument,
-                 "--base: the checkpoint holds a whole model, and no adapters beside one");
+                 "--base: the checkpoint contains a whole model, not adapters");
   }
   if (!request.base.empty() && !request.merged)
     return Error(ErrorCode::kInvalidArgument,
-                 "--base names the weights that --merged adds the adapters to: give both, or leave "
-                 "it out");
+                 "--base names the weights for --merged: give both, or leave it out");
   if (!request.base.empty()) return request.base;
   const auto config = config::resolve_stored(state.configuration);
   const std::string found = config.ok() ? config->model.init_from : std::string();
   if (found.empty() && request.merged)
-    return Error(ErrorCode::kInvalidArgument,
-                 "where the weights are that the adapters were trained beside is not known: name "
-                 "them with --base FOLDER");
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "the location of the adapters' base weights is not known: name it with --base FOLDER");
   return found;
 }
 
@@ -44,7 +43,7 @@ Status check_base_name(aio::IoQueue& queue, const ExportRequest& request,
   if (!base.name.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
                "--base-name " + request.base_name +
-                   ": the run did not begin with a model, or it is not known that it did");
+                   ": the run did not start from a model, or it is not known from which");
 }
 
 // The run's token files, from its checkpoint. If the configuration is of another version and cannot
@@ -91,10 +90,9 @@ Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRe
   }
   const auto& adapters = checkpoint->state().run.adapters;
   if (request.merged && adapters && adapters->base_bits < engine::StoredAdapters{}.base_bits)
-    log::info("the adapters were trained beside this model in " +
-              std::to_string(adapters->base_bits) +
-              " bits, and are merged into its own numbers: what is written differs from what was "
-              "trained by what that rounded");
+    log::info("the adapters were trained on this model in " + std::to_string(adapters->base_bits) +
+              " bits, but are merged into its original weights: the merged model differs from the "
+              "trained one by the rounding error");
   wanted.progress = request.progress;
   SLUICE_ASSIGN_OR_RETURN(const engine::Exported files,
                           engine::export_model(queue, *checkpoint, wanted));
@@ -108,10 +106,10 @@ Result<ExportedCheckpoint> export_checkpoint(aio::IoQueue& queue, const ExportRe
 
 void warn_of_exported(const engine::TokenizerFiles& tokenizer) {
   if (tokenizer.kind == engine::TokenizerFiles::Kind::kUnknown)
-    log::warning("the folder has no tokenizer, because its tokenizer is not known: " +
-                 tokenizer.note + ". To have one in it, name it with --tokenizer FILE (or bytes)");
+    log::warning("the folder has no tokenizer, because the tokenizer is not known: " +
+                 tokenizer.note + ". To include it, use --tokenizer FILE (or bytes)");
   if (tokenizer.special.ends.empty())
-    log::warning("which token ends a text is not known: generation continues to its limit");
+    log::warning("the token that ends a text is not known: generation continues to its limit");
 }
 
 }  // namespace sluice::tools

@@ -52,17 +52,16 @@ void judge_plan(const config::Config& config, const engine::ProbeReport& machine
                                      [](const engine::ProbedWhen& when) { return when.cached; });
   if (!from_file) {
     log::warning(
-        "the steps took longer or shorter than planned: this machine may be busy; sluice tune "
-        "measures whole steps");
+        "step times differ from the plan: this machine may be busy; sluice tune measures whole "
+        "steps");
     return;
   }
-  const std::string text =
-      "the steps took longer or shorter than planned: the plan's measurements are old, ";
+  const std::string text = "step times differ from the plan: the plan's measurements are old, ";
   const Status forgotten = engine::forget_measurements(config, machine, unix_s_now());
-  log::warning(forgotten.ok()
-                   ? text + "and made again next time"
-                   : text + "and stay in " + machine.cache_path + " (" +
-                         forgotten.error().message() + "): sluice probe --refresh measures again");
+  log::warning(forgotten.ok() ? text + "and will be repeated next time"
+                              : text + "and stay in " + machine.cache_path + " (" +
+                                    forgotten.error().message() +
+                                    "): repeat them with sluice probe --refresh");
 }
 
 void warn_of_data(const config::Config& config) {

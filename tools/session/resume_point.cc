@@ -44,17 +44,17 @@ Error refusal(const RunFolder& folder, const ResumePoint& point, const ResumeCom
   const std::string name = name_of(folder, from);
   const std::string list = list_of(point.in_the_way);
   const std::string here = folder.checkpoints().path();
-  const std::string keep = ". To set them aside, in a folder " + here + "/set-aside-at-" +
+  const std::string keep = ". To move them to a folder " + here + "/set-aside-at-" +
                            engine::checkpoint_name(from.step) + ": " + command(name, kSetAside);
   if (is_own(folder, from))
     return Error(ErrorCode::kAlreadyExists,
                  "after " + from.name + " the run has " + list +
-                     ", which continuing from there would leave behind" + keep +
-                     ". To leave this run as it is: " + command(from.path, "--out NEW_FOLDER"));
+                     ", which would not belong to the continued run" + keep +
+                     ". To keep this run unchanged: " + command(from.path, "--out NEW_FOLDER"));
   return Error(ErrorCode::kAlreadyExists,
                here + " has checkpoints of its own, " + list + ", which " + from.path +
-                   " does not go with. To continue the run that is there: " + command("", "") +
-                   keep + ". Or choose another --out");
+                   " does not belong to. To continue the existing run: " + command("", "") + keep +
+                   ". Or choose another --out");
 }
 
 Status read_manifest(const RunFolder& folder, ResumePoint& point) {
@@ -73,7 +73,7 @@ Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
     const auto is_same = [&](const CheckpointEntry& other) { return other.path == entry.path; };
     if (!entry.complete() &&
         std::none_of(point.in_the_way.begin(), point.in_the_way.end(), is_same))
-      log::warning(why_not(entry).with_suffix("; it is left alone").message());
+      log::warning(why_not(entry).with_suffix("; it is not changed").message());
   }
   return {};
 }
@@ -89,9 +89,9 @@ Error with_older_one(Error error, const RunFolder& folder, const CheckpointEntry
   if (!before.ok()) return error;
   if (!*before)
     return std::move(error).with_suffix(
-        "; there is no older one that is complete. To begin a new run, choose another --out");
+        "; there is no older complete checkpoint. To start a new run, choose another --out");
   return std::move(error).with_suffix(
-      "; the one before it is " + (*before)->name + ". To continue from there: " +
+      "; the previous checkpoint is " + (*before)->name + ". To continue from there: " +
       command(name_of(folder, **before), is_own(folder, **before) ? kSetAside : ""));
 }
 
@@ -116,15 +116,16 @@ Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run
   return point;
 }
 
-Status make_way(const RunFolder& folder, const ResumePoint& point, std::ostream& says,
+Status make_way(const RunFolder& folder, const ResumePoint& point, std::ostream& notices,
                 const std::function<Status(const std::string& cut_path)>& cut) {
   if (point.in_the_way.empty()) return cut("");
   SLUICE_ASSIGN_OR_RETURN(const std::string aside,
                           folder.checkpoints().set_aside(
                               point.in_the_way, point.checkpoint->step,
                               [&](const std::string& to) { return cut(to + "/metrics.jsonl"); }));
-  says << "set aside " << list_of(point.in_the_way) << " in " << aside << " (sluice ls "
-       << shell_word(aside) << " lists them; remove the folder when they are no longer needed)\n";
+  notices << "set aside " << list_of(point.in_the_way) << " in " << aside << " (sluice ls "
+          << shell_word(aside)
+          << " lists them; remove the folder when they are no longer needed)\n";
   return {};
 }
 

@@ -47,7 +47,7 @@ Error with_older_one(Error error, const RunFolder& folder,
 // Sets aside what is in the way, and writes the new places to `says`. Before anything is moved, and
 // even if nothing is, calls `cut` with the path of the file for the metrics lines that the run
 // leaves behind; empty: the usual path.
-Status make_way(const RunFolder& folder, const ResumePoint& point, std::ostream& says,
+Status make_way(const RunFolder& folder, const ResumePoint& point, std::ostream& notices,
                 const std::function<Status(const std::string& cut_path)>& cut);
 
 }  // namespace sluice::tools

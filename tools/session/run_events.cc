@@ -14,9 +14,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using engine::EventLog;
 
-Json tiers_json(const std::vector<TierUse>& tiers) {
+Json tiers_json(const std::vector<TierUsage>& tiers) {
   Json json = Json::object();
-  for (const TierUse& tier : tiers) {
+  for (const TierUsage& tier : tiers) {
     Json one = {{"bytes", tier.bytes}, {"parts", Json::object()}};
     if (tier.budget_bytes) one["budget_bytes"] = *tier.budget_bytes;
     for (const engine::MemoryLine& line : tier.lines)
@@ -64,14 +64,14 @@ double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 }  // namespace
 
 RunEvents::RunEvents() {
-  log::set_listener([heard = heard_](log::Level level, std::string_view text) {
-    if (level != log::Level::kInfo) heard->hear(text);
+  log::set_listener([shared = shared_](log::Level level, std::string_view text) {
+    if (level != log::Level::kInfo) shared->log_warning(text);
   });
 }
 
 RunEvents::~RunEvents() { log::set_listener({}); }
 
-void RunEvents::Heard::hear(std::string_view warning) {
+void RunEvents::Shared::log_warning(std::string_view warning) {
   constexpr std::size_t kMostEarly = 100;
   const std::lock_guard lock(mutex);
   if (has_begun)
@@ -82,7 +82,7 @@ void RunEvents::Heard::hear(std::string_view warning) {
 
 // `object`: a JSON object; its members become the event's.
 void RunEvents::note(std::string_view kind, std::int64_t step, const std::string& object) {
-  heard_->log.note(kind, step, std::string_view(object).substr(1, object.size() - 2));
+  shared_->log.note(kind, step, std::string_view(object).substr(1, object.size() - 2));
 }
 
 void RunEvents::begin(const std::string& path, const Begin& begin) {
@@ -106,22 +106,22 @@ void RunEvents::begin(const std::string& path, const Begin& begin) {
   }
   json["config"] = config_json(begin.resolved);
   {
-    const std::lock_guard lock(heard_->mutex);
-    heard_->step = step;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->step = step;
     note("begin", step, json_line(json));
-    heard_->has_begun = true;
-    for (const std::string& text : heard_->early)
-      heard_->log.note("warning", step, EventLog::member("text", text));
-    heard_->early.clear();
+    shared_->has_begun = true;
+    for (const std::string& text : shared_->early)
+      shared_->log.note("warning", step, EventLog::member("text", text));
+    shared_->early.clear();
   }
-  Status there = heard_->log.open(path, begin.resolved.config.run.log_part_bytes());
-  if (there.ok()) there = heard_->log.flush();
-  if (!there.ok()) log::warning("events wait in memory: " + there.error().message());
+  Status there = shared_->log.open(path, begin.resolved.config.run.log_part_bytes());
+  if (there.ok()) there = shared_->log.flush();
+  if (!there.ok()) log::warning("events are kept in memory: " + there.error().message());
 }
 
 void RunEvents::after_step(std::int64_t step) {
-  heard_->step = step;
-  static_cast<void>(heard_->log.flush());  // on failure it waits for the next flush
+  shared_->step = step;
+  static_cast<void>(shared_->log.flush());  // on failure it waits for the next flush
 }
 
 void RunEvents::checkpoint(const engine::SavedCheckpoint& saved) {
@@ -130,14 +130,39 @@ void RunEvents::checkpoint(const engine::SavedCheckpoint& saved) {
                                              {"took_s", seconds(saved.took_ns)}}
                                       : Json{{"failed", saved.status.error().message()}};
   note("checkpoint", saved.step, json_line(json));
-  static_cast<void>(heard_->log.flush());
+  static_cast<void>(shared_->log.flush());
+}
+
+// Readers skip events of more than 8 KiB. With what is escaped, both texts stay below that.
+void RunEvents::sample(std::int64_t step, const SampleText& sample) {
+  constexpr std::size_t kMostBytes = 1800;
+  const auto cut = [](std::string text) {
+    if (text.size() > kMostBytes) text = text.substr(0, kMostBytes) + "...";
+    for (char& letter : text)
+      if (static_cast<unsigned char>(letter) < ' ' && letter != '\n' && letter != '\t')
+        letter = ' ';
+    return text;
+  };
+  const Json json = {{"prompt", cut(sample.prompt)},
+                     {"text", cut(sample.text)},
+                     {"tokens", sample.tokens},
+                     {"ended", sample.ended}};
+  note("sample", step, json_line(json));
+}
+
+void RunEvents::early_stop(const engine::StoredEvaluations& made, std::string_view text) {
+  const Json json = {{"evaluations", made.without_improvement},
+                     {"lowest_loss", made.lowest_loss ? Json(*made.lowest_loss) : Json()},
+                     {"lowest_step", made.lowest_step},
+                     {"text", text}};
+  note("early_stop", shared_->step, json_line(json));
 }
 
 void RunEvents::end(std::string_view how, std::string_view reason) {
   Json json = {{"how", how}};
   if (!reason.empty()) json["reason"] = reason;
-  note("end", heard_->step, json_line(json));
-  static_cast<void>(heard_->log.flush());
+  note("end", shared_->step, json_line(json));
+  static_cast<void>(shared_->log.flush());
 }
 
 }  // namespace sluice::tools

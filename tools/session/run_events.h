@@ -21,6 +21,7 @@
 #include "engine/observe/event_log.h"
 #include "engine/run/run_checkpoints.h"
 #include "tools/session/run_setup.h"
+#include "tools/session/sample_text.h"
 
 namespace sluice::tools {
 
@@ -40,27 +41,30 @@ class RunEvents {
     std::uint64_t trained_parameters = 0;
     std::optional<engine::Flops> flops_per_token;  // nullopt: unknown
     const config::Resolved& resolved;
-    const std::vector<TierUse>& tiers;
+    const std::vector<TierUsage>& tiers;
     const PlannedStep* planned = nullptr;  // null: the planner was not used
     int ranks = 1;
   };
-  // Begins a life of the run in `path`. A failure to write is a warning.
+  // Begins an attempt of the run in `path`. A failure to write is a warning.
   void begin(const std::string& path, const Begin& begin);
 
   // Call before begin(): the listener also gets each event's line.
   void set_listener(std::function<void(std::string_view line)> listener) {
-    heard_->log.set_listener(std::move(listener));
+    shared_->log.set_listener(std::move(listener));
   }
 
   void after_step(std::int64_t step);
   void checkpoint(const engine::SavedCheckpoint& saved);
+  void sample(std::int64_t step, const SampleText& sample);
+  // `text`: the sentence of the terminal.
+  void early_stop(const engine::StoredEvaluations& made, std::string_view text);
   void end(std::string_view how, std::string_view reason = {});
 
-  std::int64_t lost_events() const { return heard_->log.lost_events(); }
+  std::int64_t lost_events() const { return shared_->log.lost_events(); }
 
  private:
   // Shared with threads that may still be logging when this object is destroyed.
-  struct Heard {
+  struct Shared {
     engine::EventLog log;
     std::atomic<std::int64_t> step = 0;  // the last completed step
 
@@ -68,11 +72,11 @@ class RunEvents {
     bool has_begun = false;          // guarded by mutex
     std::vector<std::string> early;  // guarded by mutex: warnings before begin()
 
-    void hear(std::string_view warning);
+    void log_warning(std::string_view warning);
   };
   void note(std::string_view kind, std::int64_t step, const std::string& object);
 
-  const std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
 }  // namespace sluice::tools

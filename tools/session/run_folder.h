@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 #include "aio/io_queue.h"
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/observe/metrics_log.h"
 #include "tools/session/open_queue.h"
 
 namespace sluice::tools {
@@ -75,5 +77,19 @@ class RunFolder {
   FileQueue files_;
   std::unique_ptr<aio::FileLock> lock_;
 };
+
+// take_folder: prepares the run's folder for a new attempt of the run, once nothing can be refused
+// any longer. What the new attempt replaces or does not continue is moved away or, with
+// --overwrite, removed.
+//
+// Files that need disk space are written before checkpoints and metrics are moved, so that a full
+// disk refuses the run and leaves them unchanged. With --overwrite this holds for config.json only,
+// since removing the old run makes room for the rest.
+struct LocatedRun;
+
+// Also writes config.json and the tokenizer, and writes to `says` what was set aside. The returned
+// log continues after the last completed step.
+Result<std::unique_ptr<engine::MetricsLog>> take_folder(const LocatedRun& located,
+                                                        std::ostream& notices);
 
 }  // namespace sluice::tools

@@ -19,8 +19,8 @@
 #include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/observe/text_table.h"
-#include "engine/plan/rank_places.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/plan/shared_placement.h"
 #include "engine/preflight/host_shares.h"
 #include "engine/preflight/leftovers.h"
 #include "engine/preflight/nvme_folders.h"
@@ -32,6 +32,19 @@
 #include "tools/session/plan_here.h"
 
 namespace sluice::tools {
+
+std::vector<TierUsage> tiers_of(const engine::MemoryPlan& plan, const TierCapacities& rooms) {
+  std::vector<TierUsage> tiers;
+  const auto add = [&](const char* tier, const std::vector<engine::MemoryLine>& lines,
+                       std::uint64_t bytes, const std::optional<std::uint64_t>& budget_bytes) {
+    if (bytes > 0) tiers.push_back({tier, lines, bytes, budget_bytes});
+  };
+  add("gpu", plan.gpu, plan.gpu_bytes(), rooms.gpu_bytes);
+  add("cpu", plan.host, plan.host_bytes(), rooms.host_bytes);
+  add("nvme", plan.nvme, plan.nvme_bytes(), rooms.nvme_bytes);
+  return tiers;
+}
+
 namespace {
 
 // Saves in the background need a copy of the state. It is planned if requested, or if there is room
@@ -43,14 +56,14 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
   if (plan.purpose != engine::RunPurpose::kTraining ||
       run.checkpoint_background == Tristate::kOff ||
       (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
-       !run.checkpoint_at_end))
+       !run.checkpoint_at_end && !run.keep_best))
     return;
   const std::uint64_t bytes =
       engine::RunCheckpoints::image_bytes(model, engine::stored_moments(plan.types));
   const auto room = engine::host_room(config.budget, facts);
   const bool fits = room && plan.host_bytes() + bytes <= *room;
   const bool wants_on_the_way =
-      run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0;
+      run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0 || run.keep_best;
   planned.saves.background =
       run.checkpoint_background == Tristate::kOn || (wants_on_the_way && fits);
   if (planned.saves.background)
@@ -76,7 +89,7 @@ std::optional<double> save_speed(const std::string& folder, const engine::ProbeR
 // When the run saves; reported before its memory is taken.
 engine::SavePlan saves_of(const config::Config& config,
                           const std::optional<engine::CheckpointEntry>& from, const RunFiles& files,
-                          const PlannedRun& plan, std::ostream& says) {
+                          const PlannedRun& plan, std::ostream& notices) {
   if (config.run.dir.empty()) return {};
   const engine::ModelLayout model = engine::configured_layout(config, plan.memory.cuda);
   constexpr std::uint64_t kMetricsBytesAStep = 800;
@@ -110,8 +123,8 @@ engine::SavePlan saves_of(const config::Config& config,
                        plan.step ? save_speed(config.run.dir, plan.step->machine) : std::nullopt});
   saves.background = plan.saves.background;
   if (saves.warning) log::warning(*saves.warning);
-  says << saves.schedule << "\n";
-  if (saves.saves()) says << engine::stop_sentence(saves.stop) << "\n";
+  notices << saves.schedule << "\n";
+  if (saves.saves()) notices << engine::stop_sentence(saves.stop) << "\n";
   return saves;
 }
 
@@ -137,10 +150,10 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
   if (!plan.placement.fits) {
     for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
       log::warning(warning);
-    *options.says << engine::memory_table(plan);
+    *options.notices << engine::memory_table(plan);
     return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
   }
-  *options.says << engine::plan_summary(plan) << "\n";
+  *options.notices << engine::plan_summary(plan) << "\n";
   return plan;
 }
 
@@ -154,11 +167,11 @@ Result<PlannedRun> literal_memory(const config::Config& config, const engine::Mo
 Result<PlannedRun> planned_memory(const config::Config& config, const engine::ModelLayout& model,
                                   const offload::RankPart& ranks, const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(
-      const engine::PlanOfFirst of_first,
-      engine::plan_of_first(options.link, config, link_probe_here(),
-                            [&](const std::optional<engine::MeasuredLink>& link) {
-                              return fitting_plan(config, link, options);
-                            }));
+      const engine::FirstRankPlan of_first,
+      engine::first_rank_plan(options.link, config, link_probe_here(),
+                              [&](const std::optional<engine::MeasuredLink>& link) {
+                                return fitting_plan(config, link, options);
+                              }));
   if (of_first.plan) {
     const engine::RunPlan& plan = *of_first.plan;
     return PlannedRun{.memory = plan.memory,
@@ -182,21 +195,22 @@ std::string trained_share(const engine::ModelLayout& model) {
 void note_ranks(const config::Config& config, const offload::RankPart& ranks, int of_host) {
   if (ranks.world == 1) return;
   if (of_host > 1)
-    log::info(
-        std::to_string(of_host) +
-        " ranks share this host: memory is that of one of them, which may take as large a part of "
-        "what the host has, or of the budget; NVMe and advised settings are those of all");
+    log::info(std::to_string(of_host) +
+              " ranks share this host: the memory shown is for one of them, which may use an equal "
+              "part of the host's memory or of the budget; NVMe and advised settings are for all");
   const int threads = engine::compute_threads(config);
   const auto cores = static_cast<int>(std::ceil(aio::usable_cores()));
   if (of_host > 1 && threads > 1 && threads * of_host > cores)
-    log::warning(std::to_string(of_host) + " ranks compute with " + std::to_string(threads) +
+    log::warning(std::to_string(of_host) + " ranks use " + std::to_string(threads) +
                  " threads each on " + std::to_string(cores) +
-                 " cores, as the run has so far or run.cpu_threads says, and wait for each other: "
-                 "with --set run.cpu_threads=" +
+                 " cores, as the run did so far or as run.cpu_threads says, so threads wait for "
+                 "each other: with --set run.cpu_threads=" +
                  std::to_string(std::max(cores / of_host, 1)) +
-                 " they are faster, and results may differ in their last bits");
+                 " they are faster, but results may differ in the last bits");
   if (config.run.checkpoint_background == Tristate::kOn)
-    log::warning("run.checkpoint_background has no effect: several ranks save in the foreground");
+    log::warning(
+        "run.checkpoint_background has no effect: with several ranks training pauses while "
+        "checkpoints are saved");
 }
 
 Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose purpose,
@@ -230,13 +244,13 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
                                 .ranks = ranks}));
   // With several ranks saves run in the foreground, since the state has to be gathered first.
   if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
-  *options.says << shape.family << " model of "
-                << engine::compact(static_cast<double>(model.parameter_elements())) << " parameters"
-                << trained_share(model) << ": " << shape.layers << " layers x " << shape.hidden
-                << ", " << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
+  *options.notices << shape.family << " model of "
+                   << engine::compact(static_cast<double>(model.parameter_elements()))
+                   << " parameters" << trained_share(model) << ": " << shape.layers << " layers x "
+                   << shape.hidden << ", " << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report =
       engine::preflight(config, engine::plan_of_host(plan.memory, host_ranks), facts, files);
-  *options.says << report.table;
+  *options.notices << report.table;
   for (const std::string& note : report.notes) log::info(note);
   for (const std::string& warning : report.warnings) log::warning(warning);
   SLUICE_RETURN_IF_ERROR(report.verdict);
@@ -268,7 +282,7 @@ Result<PlannedRun> plan_training(const config::Config& config,
   SLUICE_ASSIGN_OR_RETURN(PlannedRun planned,
                           checked_plan(config, engine::RunPurpose::kTraining, options));
   SLUICE_RETURN_IF_ERROR(go_on(options));
-  planned.saves = saves_of(config, from, options.files, planned, *options.says);
+  planned.saves = saves_of(config, from, options.files, planned, *options.notices);
   return planned;
 }
 
@@ -306,7 +320,7 @@ Result<std::unique_ptr<engine::TrainingRun>> give_state(
   line.clear();
   say_how_long(made.took_ns, clock.now_ns() - begin_ns);
   if (from)
-    *options.says << "continuing from " << from->path << ", after step " << from->step << "\n";
+    *options.notices << "continuing from " << from->path << ", after step " << from->step << "\n";
   return run;
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/budget/memory_plan.h"
@@ -23,9 +24,26 @@
 #include "engine/run/training_run.h"
 #include "engine/weights/dtype.h"
 #include "tools/session/show_share.h"
-#include "tools/session/tier_use.h"
 
 namespace sluice::tools {
+
+// TierUsage: what a run takes of each tier, part by part, and its budget there, for reports.
+struct TierUsage {
+  std::string tier;  // "gpu", "cpu", "nvme"
+  std::vector<engine::MemoryLine> lines;
+  std::uint64_t bytes = 0;
+  std::optional<std::uint64_t> budget_bytes;  // unset: unknown
+};
+
+// What a run may take of each tier; unset: unknown.
+struct TierCapacities {
+  std::optional<std::uint64_t> gpu_bytes;
+  std::optional<std::uint64_t> host_bytes;
+  std::optional<std::uint64_t> nvme_bytes;
+};
+
+// One entry for each tier that the plan uses.
+std::vector<TierUsage> tiers_of(const engine::MemoryPlan& plan, const TierCapacities& rooms = {});
 
 // The planner's prediction, and the measurements it is based on.
 struct PlannedStep {
@@ -47,14 +65,14 @@ struct SetUpOptions {
   bool with_what_ifs = false;            // takes as long as several more plans
   bool of_a_series = false;              // plan_here.h
   std::function<bool()> stop = {};       // whether to end early, with kCancelled
-  std::ostream* says = &std::cerr;       // gets progress messages and the preflight table
+  std::ostream* notices = &std::cerr;    // gets progress messages and the preflight table
   engine::Communicator* link = nullptr;  // null: there is only one rank
 };
 
 // The resources a run will take and when it saves; computed and printed before it takes any.
 struct PlannedRun {
   engine::MemoryPlan memory;
-  TierRooms rooms = {};
+  TierCapacities rooms = {};
   std::optional<PlannedStep> step = {};  // nullopt: the planner was not used
   engine::SavePlan saves = {};           // for a run that trains
 };

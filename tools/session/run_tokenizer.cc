@@ -25,7 +25,7 @@ Status allowed(Status checked, bool any) {
     return {};
   }
   return Error(checked.error())
-      .with_suffix(std::string(". Prepare the text with the other one's tokenizer (tools/prepare "
+      .with_suffix(std::string(". Prepare the text with the other tokenizer (tools/prepare "
                                "--tokenizer FILE), or continue anyway with ") +
                    kAnyTokenizer);
 }
@@ -80,10 +80,9 @@ Status check_adapter(aio::IoQueue& queue, const config::Config& config) {
       engine::ModelOptions{.shape = config.model.shape(), .lora = config.lora.recipe()});
   if (!adapters.ok()) return std::move(adapters).error().with_context("recipe.lora.adapter");
   if (adapters->config().recipe.dropout != config.lora.dropout)
-    log::info(
-        config.lora.adapter +
-        " was trained with another lora_dropout than recipe.lora.dropout: training losses are "
-        "not comparable with what they were");
+    log::info(config.lora.adapter +
+              " was trained with another lora_dropout than recipe.lora.dropout: training losses "
+              "are not comparable with the earlier ones");
   return {};
 }
 
@@ -91,8 +90,8 @@ Status check_adapter(aio::IoQueue& queue, const config::Config& config) {
 
 void add_any_tokenizer(CLI::App& command, bool& any) {
   command.add_flag(kAnyTokenizer, any,
-                   "Continues though tokenizers differ: of training and validation data, or of the "
-                   "data and the model");
+                   "Continues even if the tokenizers of training and validation data, or of data "
+                   "and model, differ");
 }
 
 Result<TokenizerFiles> check_training_data(aio::IoQueue& queue, const config::Config& config,
@@ -104,7 +103,7 @@ Result<TokenizerFiles> check_training_data(aio::IoQueue& queue, const config::Co
       engine::check_same_tokenizer(queue, {train, "data.train", validation, "data.validation"});
   SLUICE_RETURN_IF_ERROR(allowed(same, any));
   if (!config.data.train.empty() && train.fingerprint.empty())
-    log::info("the data's tokenizer is not known, and not compared: " + train.note);
+    log::info("the data's tokenizer is not known and was not compared: " + train.note);
   const bool known = !train.fingerprint.empty() && !validation.fingerprint.empty();
   const TokenizerFiles data = same.ok() && known ? engine::fuller_of(train, validation) : train;
   if (!config.run.resume.empty()) return data;
@@ -139,7 +138,7 @@ Result<TokenizerFiles> check_resumed_data(aio::IoQueue& queue, const ResumedToke
   auto found = engine::tokenizer_of_weights(queue, resumed.checkpoint);
   if (!found.ok() && found.error().code() == ErrorCode::kCorrupt)
     return std::move(found).error().with_suffix(
-        ": bring it back, or move the run's tokenizer folder away to keep that of the data in it");
+        ": restore it, or move the run's tokenizer folder away to use the tokenizer of the data");
   if (!found.ok()) return found;
   return compared(queue, {*found, "the run that wrote " + resumed.checkpoint}, resumed.of_data,
                   resumed.any);
@@ -154,7 +153,7 @@ Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
                                                   .context_tokens = config.model.context_tokens,
                                                   .first_step = first_step}));
   if (kept.kind == TokenizerFiles::Kind::kUnknown && !kept.fingerprint.empty())
-    log::info("the run keeps no tokenizer, only its fingerprint: " + tokenizer.note);
+    log::info("the run stores no tokenizer, only its fingerprint: " + tokenizer.note);
   return {};
 }
 

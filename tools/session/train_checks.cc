@@ -48,8 +48,8 @@ Status check_init_from(const config::Config& config) {
     return Error(ErrorCode::kNotFound,
                  key + ": there is no file or folder " + path +
                      (config.lora.rank == 0 ? ""
-                                            : ", beside which adapters are trained: --set " + key +
-                                                  "=FOLDER says where it is now") +
+                                            : ", the base model of the adapters: --set " + key +
+                                                  "=FOLDER sets its new place") +
                      engine::download_hint(path));
   if (fs::is_regular_file(status) || fs::is_directory(status)) return {};
   return Error(ErrorCode::kInvalidArgument,
@@ -61,8 +61,8 @@ Status check_flops_profile(const config::Config& config, std::int64_t done) {
   if (!wanted.enabled) return {};
   if (wanted.step <= done || wanted.step > config.run.steps) {
     log::warning("flops_profiler.profile_step is " + std::to_string(wanted.step) +
-                 ", and the steps to come are " + std::to_string(done + 1) + " to " +
-                 std::to_string(config.run.steps) + ": none will be profiled");
+                 ", but the remaining steps are " + std::to_string(done + 1) + " to " +
+                 std::to_string(config.run.steps) + ": no step will be profiled");
   }
   return check_output_file({.option = "flops_profiler.output_file",
                             .path = wanted.output_file,
@@ -98,9 +98,9 @@ Status check_traced_steps(const engine::TraceLog::Options& trace, std::int64_t d
       "--trace " + std::to_string(trace.first_step) + ":" + std::to_string(trace.last_step);
   return Error(ErrorCode::kInvalidArgument,
                done >= steps ? wanted + ": all " + std::to_string(steps) +
-                                   " steps are done, and none is left to trace"
-                             : wanted + ": the steps that will be run are " +
-                                   std::to_string(done + 1) + " to " + std::to_string(steps));
+                                   " steps are done, so there is no step left to trace"
+                             : wanted + ": the steps of this run are " + std::to_string(done + 1) +
+                                   " to " + std::to_string(steps));
 }
 
 namespace {
@@ -112,10 +112,10 @@ std::string adapters_text(const config::Config& config, const ResumePoint& from)
   std::string targets;
   for (const std::string& target : lora.targets) targets += (targets.empty() ? "" : ", ") + target;
   const std::string begin = from.checkpoint        ? ", from " + from.checkpoint->path
-                            : lora.adapter.empty() ? std::string(", drawn at random")
+                            : lora.adapter.empty() ? std::string(", with random values")
                                                    : ", from " + lora.adapter;
-  return "adapters of rank " + std::to_string(lora.rank) + " beside " + targets + begin +
-         "; the model itself stays as it is\n";
+  return "adapters of rank " + std::to_string(lora.rank) + " on top of " + targets + begin +
+         "; the model's own weights stay unchanged\n";
 }
 
 }  // namespace
@@ -125,20 +125,20 @@ std::string weights_text(const config::Config& config, const ResumePoint& from,
   const bool has_adapters = config.lora.rank > 0;  // then no checkpoint has the model's weights
   if (from.checkpoint && !has_adapters && from.stored.run.imported())
     return "weights: from " + from.checkpoint->path +
-           ", which was imported; their optimizer state begins at zero\n";
+           ", which was imported; the optimizer state starts at zero\n";
   if (from.checkpoint && !has_adapters)
     return "weights: from " + from.checkpoint->path + ", with their optimizer state, after step " +
            std::to_string(from.checkpoint->step) + "\n";
   if (!config.model.init_from.empty())
     return "weights: from " + config.model.init_from + " (model.init_from)\n" +
            adapters_text(config, from);
-  std::string text = "weights: random, drawn with seed " + std::to_string(config.model.init_seed) +
+  std::string text = "weights: random, from seed " + std::to_string(config.model.init_seed) +
                      " (model.init_seed)\n" + adapters_text(config, from);
   if (!config_file.empty() && lies_in_another_run(config_file, config.run.dir)) {
     const std::string folder = fs::path(config_file).parent_path().string();
     text += "the weights of the run in " + (folder.empty() ? "." : folder) +
             " are not used: --resume=" + (folder.empty() ? "" : folder + "/") +
-            "checkpoints/NAME begins with those of a checkpoint (sluice ls lists them)\n";
+            "checkpoints/NAME starts from those of a checkpoint (sluice ls lists them)\n";
   }
   return text;
 }

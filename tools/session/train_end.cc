@@ -11,7 +11,7 @@
 namespace sluice::tools {
 namespace {
 
-void write_trace(const StartedRun& started, const AfterTraining& after,
+void write_trace(const RunningTraining& started, const TrainOutputs& after,
                  std::vector<std::string>& missing) {
   const std::int64_t first_step = started.located->wanted.trace->first_step;
   if (started.run->trainer().state().global_step < first_step) {
@@ -21,7 +21,7 @@ void write_trace(const StartedRun& started, const AfterTraining& after,
   const std::string path = started.located->folder.file("trace.json");
   if (const Status written = started.run->write_trace(path); written.ok()) {
     after.results << "trace: " << path
-                  << " (open it in ui.perfetto.dev, or give it to tools/trace_summary)\n";
+                  << " (open it in ui.perfetto.dev or with tools/trace_summary)\n";
   } else {
     missing.push_back("the trace was not written: " + written.error().message());
   }
@@ -39,9 +39,8 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
   if (repeats) text.clear();
   const auto newest = folder.newest();
   if (!newest.ok())
-    return text + ". Which checkpoint is the newest cannot be determined now (" +
-           newest.error().message() + ")" +
-           (repeats ? "" : ": --resume continues from it once it can be read");
+    return text + ". The newest checkpoint cannot be determined now (" + newest.error().message() +
+           ")" + (repeats ? "" : ": --resume continues from it when it can be read");
   if (!*newest) return text + ". There is no checkpoint yet";
   return text + ". The newest checkpoint is " + (*newest)->path +
          (repeats ? "" : ": --resume continues from there");
@@ -49,9 +48,9 @@ std::string after_a_failure(const RunFolder& folder, const config::Config& confi
 
 }  // namespace
 
-void write_last_files(const StartedRun& started, const AfterTraining& after,
+void write_last_files(const RunningTraining& started, const TrainOutputs& after,
                       std::vector<std::string>& missing) {
-  const WantedRun& wanted = started.located->wanted;
+  const CheckedRequest& wanted = started.located->wanted;
   const std::string& weights = wanted.request.save_weights;
   if (wanted.trace) write_trace(started, after, missing);
   if (weights.empty()) return;
@@ -61,7 +60,8 @@ void write_last_files(const StartedRun& started, const AfterTraining& after,
     missing.push_back("the weights were not saved: " + saved.error().message());
 }
 
-Status say_where_it_continues(const StartedRun& started, const std::function<Status()>& steps) {
+Status say_where_it_continues(const RunningTraining& started,
+                              const std::function<Status()>& steps) {
   const auto failed = [&](Error error, bool repeats) {
     started.session->finish_saves();
     return std::move(error).with_suffix(

@@ -10,6 +10,7 @@
 #include "aio/clock.h"
 #include "aio/drive_names.h"
 #include "aio/log.h"
+#include "aio/text.h"
 #include "aio/units.h"
 #include "engine/profile/step_flops.h"
 #include "engine/step/train_error.h"
@@ -45,7 +46,7 @@ std::string seconds(std::int64_t ns) {
 
 std::string describe(const engine::SavedCheckpoint& saved) {
   std::string text = "saved " + saved.path + " (" + format_bytes(saved.bytes) +
-                     "; training stood still for " + seconds(saved.stopped_ns);
+                     "; training paused for " + seconds(saved.stopped_ns);
   if (saved.took_ns > saved.stopped_ns) text += ", on the disk after " + seconds(saved.took_ns);
   for (std::size_t i = 0; i < saved.removed.size(); ++i)
     text += (i == 0 ? "; run.keep_last removed " : ", ") + saved.removed[i];
@@ -55,14 +56,23 @@ std::string describe(const engine::SavedCheckpoint& saved) {
 // The text after "because"; with several ranks the error names the rank and the host.
 std::string why_not_saved(const engine::SavedCheckpoint& saved, bool has_other_ranks) {
   const Error& error = saved.status.error();
-  if (saved.directory_lost) return "the run's folder was not where it was";
+  if (saved.directory_lost) return "the run's folder was moved or unmounted";
   if (has_other_ranks) return "of " + error.message();
-  if (error.error_number() == EFBIG) return "the limit on a file's size was reached (ulimit -f)";
+  if (error.error_number() == EFBIG) return "the file size limit was reached (ulimit -f)";
   return error.code() == ErrorCode::kNoSpace ? "the disk was full" : "the disk was read-only";
 }
 
+// For a terminal: without control characters, and cut.
+std::string one_line(const std::string& text) {
+  constexpr std::size_t kMost = 200;
+  std::string line;
+  for (const char letter : text.substr(0, kMost))
+    line += static_cast<unsigned char>(letter) < ' ' || letter == '\x7f' ? ' ' : letter;
+  return text.size() > kMost ? line + "..." : line;
+}
+
 void warn_unless_pruned(const Status& pruned) {
-  if (!pruned.ok()) log::warning("older checkpoints stay: " + pruned.error().message());
+  if (!pruned.ok()) log::warning("older checkpoints were not removed: " + pruned.error().message());
 }
 
 }  // namespace
@@ -75,6 +85,10 @@ TrainSession::TrainSession(const Parts& parts, const engine::SavePlan& saves, st
            .plain_every_steps = std::max<std::int64_t>(parts.run->config().run.log_every_steps, 1),
            .breakdown = parts.run->config().wall_clock_breakdown,
            .silent = !parts.shows_progress}),
+      evaluations_(parts.run->config().early_stopping,
+                   parts.evaluations.value_or(engine::StoredEvaluations{})),
+      keeps_best_(saves.best),
+      saves_at_end_(saves.at_end),
       flops_of_token_(engine::trained_flops(
           engine::flops_of_token(parts.run->model(), parts.run->config().data.sequence_tokens))),
       tokens_seen_(tokens_before(*parts.log, *parts.run)),
@@ -91,10 +105,16 @@ Result<TrainSession::End> TrainSession::train() {
 }
 
 void TrainSession::begin() {
+  if (evaluations_.stops()) {  // the run that it continues has stopped
+    report_early_stop();
+    *parts_.notices << "a larger early_stopping.patience, or 0, continues it\n";
+  }
   if (parts_.checkpoints != nullptr && has_steps()) warn_unless_pruned(parts_.checkpoints->prune());
 }
 
-bool TrainSession::has_steps() const { return parts_.run->trainer().state().global_step < steps_; }
+bool TrainSession::has_steps() const {
+  return parts_.run->trainer().state().global_step < steps_ && !evaluations_.stops();
+}
 
 Result<bool> TrainSession::take_step() {
   const std::int64_t step = parts_.run->trainer().state().global_step + 1;
@@ -103,6 +123,7 @@ Result<bool> TrainSession::take_step() {
   const bool interrupted = parts_.stop();
   if (saves_after(step, interrupted)) SLUICE_RETURN_IF_ERROR(save());
   SLUICE_RETURN_IF_ERROR(report_saves());
+  if (evaluations_.stops()) report_early_stop();
   return interrupted;
 }
 
@@ -150,11 +171,10 @@ void TrainSession::one_step(std::int64_t step) {
   count_traffic(before, parts_.run->traffic(), metrics);
   if (!outcome.skipped) metrics.unit_hashes = parts_.run->trainer().unit_hashes();
   scores_ = {.loss = metrics.loss};
-  if (evaluates_after(step)) {
-    progress_.clear();
-    metrics.val_loss = scores_.validation_loss = parts_.run->evaluate();
-    *parts_.says << "step " << step << "  validation loss " << *metrics.val_loss << "\n";
-  }
+  is_lowest_ = false;
+  if (evaluates_after(step)) evaluate(metrics);
+  if (keeps_best_ || parts_.run->config().early_stopping.patience > 0)
+    scores_.evaluations = evaluations_.made();
   totals_.add(metrics);
   warn_if_nothing_is_learnt(metrics);
   if (parts_.shows_progress) progress_.update(metrics);
@@ -162,9 +182,54 @@ void TrainSession::one_step(std::int64_t step) {
   parts_.events->after_step(step);
   if (parts_.after_step) parts_.after_step(metrics);
   report_flops(step, outcome, took_ns);
+  make_samples(step);
   ++taken_steps_;
   if (outcome.skipped) ++skipped_steps_;
   last_ = std::move(metrics);
+}
+
+void TrainSession::evaluate(StepMetrics& metrics) {
+  progress_.clear();
+  metrics.val_loss = scores_.validation_loss = parts_.run->evaluate();
+  is_lowest_ = evaluations_.add(metrics.step, *metrics.val_loss);
+  *parts_.notices << "step " << metrics.step << "  validation loss " << *metrics.val_loss << "\n";
+}
+
+// A tokenizer that fails costs the texts, not the run.
+void TrainSession::make_samples(std::int64_t step) {
+  const config::Config& config = parts_.run->config();
+  const std::int64_t every =
+      config.samples.every_steps > 0 ? config.samples.every_steps : config.run.eval_every_steps;
+  if (!parts_.make_samples || config.samples.prompts.empty()) return;
+  if (step != steps_ && (every == 0 || step % every != 0)) return;
+  const SteadyClock clock;
+  const engine::TraceScope span(parts_.run->trace(), clock, engine::TraceTrack::kRun, "samples",
+                                {"step", step});
+  progress_.clear();
+  const auto texts = parts_.make_samples(*parts_.run, parts_.stop);
+  if (!texts.ok()) {
+    log::warning("sample texts of step " + std::to_string(step) +
+                 " are missing: " + texts.error().message());
+    return;
+  }
+  for (const SampleText& text : *texts) {
+    parts_.events->sample(step, text);
+    *parts_.notices << "step " << step << "  sample  " << one_line(text.prompt + text.text) << "\n";
+  }
+}
+
+void TrainSession::report_early_stop() {
+  const engine::StoredEvaluations& made = evaluations_.made();
+  std::string text = "stopped early: the validation loss has not improved for " +
+                     std::to_string(made.without_improvement) +
+                     (made.without_improvement == 1 ? " evaluation" : " evaluations") +
+                     " (early_stopping.patience)";
+  if (made.lowest_loss)
+    text += "; the lowest is " + significant(*made.lowest_loss) + ", after step " +
+            std::to_string(made.lowest_step);
+  progress_.clear();
+  *parts_.notices << text << "\n";
+  parts_.events->early_stop(made, text);
 }
 
 void TrainSession::warn_if_nothing_is_learnt(const StepMetrics& metrics) {
@@ -175,9 +240,9 @@ void TrainSession::warn_if_nothing_is_learnt(const StepMetrics& metrics) {
       "the gradient norm has been exactly 0 for " +
           std::to_string(engine::RunTotals::kStepsAtNorm0) + " steps, up to step " +
           std::to_string(metrics.step) +
-          ": the model learns nothing. Its weights may be too large after too high a learning "
-          "rate (optimizer.params.lr), or no trained token may be left in the data: stop, and "
-          "begin again from an earlier checkpoint with a lower rate");
+          ": the model learns nothing. Its weights may have grown too large because of a high "
+          "learning rate (optimizer.params.lr), or the data may have no tokens to train on: stop, "
+          "and start again from an earlier checkpoint with a lower rate");
 }
 
 void TrainSession::compare_with_limit(double flops_per_s) {
@@ -216,19 +281,20 @@ bool TrainSession::applied_nothing() const {
 // occasionally, when a failed save has freed some space.
 void TrainSession::report_metrics(const Status& written) {
   if (parts_.log->lost_lines() > 0) {
-    log::warning_once("metrics are lost", "no more metrics fit in the memory where they wait for " +
-                                              parts_.log->path() +
-                                              ": those of later steps are lost");
+    log::warning_once("metrics are lost",
+                      "the memory for metrics that could not yet be written is full: " +
+                          parts_.log->path() + ": metrics of later steps are lost");
   }
   if (!written.ok()) {
     calm_steps_ = 0;
     if (std::exchange(metrics_wait_, true)) return;
     progress_.clear();
-    log::warning("metrics wait in memory, and training continues: " + written.error().message());
+    log::warning("metrics are kept in memory, and training continues: " +
+                 written.error().message());
   } else if (metrics_wait_ && ++calm_steps_ >= kCalmSteps) {
     metrics_wait_ = false;
     progress_.clear();
-    log::warning(parts_.log->path() + " can be written again, and has the steps that waited");
+    log::warning(parts_.log->path() + " can be written again, and the waiting steps were added");
   }
 }
 
@@ -265,7 +331,7 @@ void TrainSession::compare_with_grace() {
   stop_.step_s = std::min(*first_step_s_, step_s);
   if (stop_.seconds() <= engine::kUsualGraceS) return;
   progress_.clear();
-  *parts_.says << engine::stop_sentence(stop_) << "\n";
+  *parts_.notices << engine::stop_sentence(stop_) << "\n";
 }
 
 bool TrainSession::evaluates_after(std::int64_t step) const {
@@ -275,7 +341,8 @@ bool TrainSession::evaluates_after(std::int64_t step) const {
 
 bool TrainSession::saves_after(std::int64_t step, bool interrupted) const {
   return parts_.checkpoints != nullptr &&
-         (interrupted || save_clock_.is_due(step, SteadyClock().now_ns()));
+         (interrupted || (is_lowest_ && keeps_best_) || (evaluations_.stops() && saves_at_end_) ||
+          save_clock_.is_due(step, SteadyClock().now_ns()));
 }
 
 Status TrainSession::save() {
@@ -296,7 +363,7 @@ Status TrainSession::report_saves() {
     save_clock_.save_ended(SteadyClock().now_ns());
     parts_.events->checkpoint(saved);
     if (saved.status.ok()) {
-      *parts_.says << describe(saved) << "\n";
+      *parts_.notices << describe(saved) << "\n";
       warn_unless_pruned(saved.pruned);
       continue;
     }

@@ -17,10 +17,11 @@
 #include "engine/budget/save_plan.h"
 #include "engine/observe/metrics_log.h"
 #include "engine/observe/run_totals.h"
-#include "engine/observe/train_progress.h"
+#include "engine/run/evaluation_history.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/training_run.h"
 #include "tools/session/run_events.h"
+#include "tools/session/sample_text.h"
 
 namespace sluice::tools {
 
@@ -34,11 +35,13 @@ class TrainSession {
     engine::MetricsLog* log = nullptr;
     engine::RunCheckpoints* checkpoints = nullptr;
     RunEvents* events = nullptr;
-    std::ostream* says = nullptr;     // messages about evaluations and saves
+    std::ostream* notices = nullptr;  // messages about evaluations and saves
     std::ostream* results = nullptr;  // the profile that flops_profiler asks for
     bool shows_progress = true;       // as lines on standard error
     Stop stop;                        // called once per step
     std::function<void(const engine::StepMetrics&)> after_step = {};
+    std::optional<engine::StoredEvaluations> evaluations = {};  // before a resume
+    MakeSamples make_samples = {};                              // empty: no sample texts
     int ranks = 1;
   };
   // `steps`: of the whole run, including those before a resume.
@@ -55,7 +58,7 @@ class TrainSession {
 
   // The parts of train().
   void begin();
-  bool has_steps() const;
+  bool has_steps() const;  // false also if the run stops early: early_stopping.patience
   // Takes a step, with its evaluation and its checkpoint if one is due. Returns whether the run has
   // to stop.
   Result<bool> take_step();
@@ -89,6 +92,9 @@ class TrainSession {
   engine::StepMetrics metrics_of(std::int64_t step, const engine::StepOutcome& outcome,
                                  std::int64_t took_ns) const;
   bool evaluates_after(std::int64_t step) const;
+  void evaluate(engine::StepMetrics& metrics);
+  void report_early_stop();
+  void make_samples(std::int64_t step);
   bool saves_after(std::int64_t step, bool interrupted) const;
   Status report_failure(const engine::SavedCheckpoint& saved);
   void compare_with_grace();
@@ -100,6 +106,10 @@ class TrainSession {
   engine::TrainProgress progress_;
   engine::RunTotals totals_;
   engine::RunCheckpoints::Scores scores_;
+  engine::EvaluationHistory evaluations_;
+  bool is_lowest_ = false;  // the last step's validation loss, of all so far
+  const bool keeps_best_;
+  const bool saves_at_end_;
   engine::StepMetrics last_;
   std::int64_t saved_step_ = 0;    // saved, or being saved
   const double flops_of_token_;    // forward and backward

@@ -2,27 +2,93 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iosfwd>
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include "aio/log.h"
 #include "aio/real_file_system.h"
+#include "aio/result.h"
+#include "engine/config/changes.h"
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
+#include "engine/config/resolve.h"
+#include "engine/config/schedule_outlook.h"
+#include "engine/config/stored_config.h"
 #include "engine/device/gpu.h"
 #include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/profile/step_flops.h"
 #include "engine/run/stored_state.h"
-#include "tools/session/change_notice.h"
 #include "tools/session/open_queue.h"
+#include "tools/session/resume_point.h"
+#include "tools/session/run_folder.h"
 #include "tools/session/run_tokenizer.h"
-#include "tools/session/take_folder.h"
 #include "tools/session/train_checks.h"
 #include "tools/session/weight_dtype.h"
 
 namespace sluice::tools {
 namespace {
+
+// What `sluice train` says before the first step: the length of the run, the end of its schedule
+// and, for a resumed run, what has changed since the checkpoint.
+
+void report_epochs(const config::Resolved& resolved, std::ostream& notices) {
+  if (!resolved.config.run.epochs) return;
+  for (const config::KeyReport& report : resolved.reports)
+    if (report.path == "run.steps" && report.source.empty())
+      notices << report.value << " steps: " << report.reason << "\n";
+}
+
+// Whether a change of this key gets a line of its own.
+bool has_line(const std::string& path) {
+  // The origin of the initial weights does not matter to a resumed run.
+  return config::decides_results(path) && !path.starts_with("model.init") &&
+         !config::concerns_schedule(path) && path != config::kDecayedKey;
+}
+
+void report_differences(const config::Config& was, const config::Config& now,
+                        const config::RunPosition& position, std::ostream& notices) {
+  // Checkpoints have absolute paths.
+  std::error_code error;
+  const auto here = config::stored_config(now, std::filesystem::current_path(error).string());
+  if (!here.ok()) {
+    log::warning("the changes since the checkpoint are not known: " + here.error().message());
+    return;
+  }
+  for (const config::KeyChange& change : config::changed_keys(was, *here))
+    if (has_line(change.path))
+      notices << "changed since the checkpoint: " << config::to_text(change) << "\n";
+  const std::string schedule = config::change_of_schedule(was, now, position);
+  const std::string keys = config::changed_schedule_keys(was, now);
+  if (!schedule.empty())
+    notices << schedule << "\n";
+  else if (!keys.empty())
+    notices << keys << "; the schedule does not change\n";
+}
+
+// Writes to `says` a line for each changed key that affects results, and one line for all keys of
+// the schedule. No such line if the checkpoint was imported. kInvalidArgument if the rest of the
+// schedule would change no weight.
+Status report_changes(const config::Resolved& resolved, const ResumePoint& from,
+                      std::ostream& notices) {
+  config::RunPosition position;
+  report_epochs(resolved, notices);
+  if (from.configuration) {
+    position = {.global_step = from.stored.position.global_step,
+                .applied_step = from.stored.position.applied_step};
+    const auto& was = *from.configuration;
+    if (was.ok())
+      report_differences(*was, resolved.config, position, notices);
+    else  // an older program's, with a value that is refused today
+      log::warning("the changes since the checkpoint are not known: " + was.error().message());
+  }
+  SLUICE_RETURN_IF_ERROR(config::check_steps_left(resolved.config, position));
+  const std::string end = config::end_of_schedule(resolved.config, position);
+  if (!end.empty()) log::warning(end);
+  return {};
+}
 
 using engine::TrainingRun;
 
@@ -47,7 +113,7 @@ RunFolder::Entry entry_of(const TrainRequest& options, const config::Config& con
 
 // run.resume in a file or through --set has the meaning of --resume. Options that CLI11 refuses
 // with --resume must therefore be refused with run.resume.
-Status check_beside_resume(const TrainRequest& options, const config::Config& config) {
+Status check_resume_conflicts(const TrainRequest& options, const config::Config& config) {
   if (config.run.resume.empty()) return {};
   const auto refused = [&](const std::string& option, const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, option + " cannot be combined with run.resume (" +
@@ -55,7 +121,7 @@ Status check_beside_resume(const TrainRequest& options, const config::Config& co
   };
   if (options.overwrite) return refused("--overwrite", "it would remove the run that is resumed");
   if (!options.init_from.empty())
-    return refused("--init-from", "the weights are those of the checkpoint");
+    return refused("--init-from", "the weights come from the checkpoint");
   return {};
 }
 
@@ -68,7 +134,7 @@ Result<engine::TokenizerFiles> data_tokenizer(const config::Config& config, bool
 
 // Keeps what the run has used so far unless the configuration sets it: the number of threads, the
 // order of additions and the keys of kept_keys.h. The first two may change last bits.
-void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std::ostream& says) {
+void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std::ostream& notices) {
   std::int64_t& threads = resolved.config.run.cpu_threads;
   if (threads == 0) threads = point.stored.run.cpu_threads;
   if (point.stored.run.imported()) return;
@@ -80,22 +146,23 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std:
        {config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved),
         config::keep_decayed_parameters(stored, resolved),
         config::keep_number_of_checkpoints(stored, resolved),
+        config::keep_best_checkpoint(stored, resolved),
         config::keep_origin(stored, here, resolved)})
-    if (!said.empty()) says << said << "\n";
+    if (!said.empty()) notices << said << "\n";
 }
 
 // Adjusts the wanted run to where it continues. The configuration is stored with the run, so
 // run.resume is removed: starting another run from it does not mean resuming this one.
-Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const ResumePoint& from,
-                           std::ostream& says) {
+Result<CheckedRequest> adjusted(CheckedRequest wanted, const RunFolder& folder,
+                                const ResumePoint& from, std::ostream& notices) {
   config::Config& config = wanted.resolved.config;
   const bool any_tokenizer = wanted.request.any_tokenizer;
   config.run.later_checkpoints = config::LaterCheckpoints::kRefuse;
   config.run.resume.clear();
   if (!from.checkpoint) {
     if (wanted.entry != RunFolder::Entry::kResume) return wanted;
-    says << "there is no checkpoint in " << folder.file("checkpoints")
-         << " yet: starting at step 0\n";
+    notices << "there is no checkpoint in " << folder.file("checkpoints")
+            << " yet: starting at step 0\n";
     SLUICE_RETURN_IF_ERROR(check_init_from(config));  // the run begins at step 0 after all
     SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer, check_first_data(folder.queue(), config,
                                                                wanted.tokenizer, any_tokenizer));
@@ -107,7 +174,7 @@ Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const Resu
     SLUICE_RETURN_IF_ERROR(engine::check_base(folder.queue(), from.stored.run, config.model.shape(),
                                               config.model.init_from));
   }
-  keep_what_it_had(from, wanted.resolved, says);
+  keep_what_it_had(from, wanted.resolved, notices);
   SLUICE_ASSIGN_OR_RETURN(wanted.tokenizer,
                           check_resumed_data(folder.queue(), {.checkpoint = from.checkpoint->path,
                                                               .of_data = wanted.tokenizer,
@@ -116,25 +183,26 @@ Result<WantedRun> adjusted(WantedRun wanted, const RunFolder& folder, const Resu
 }
 
 // Reports what the run is about to do; an error if it would have no effect.
-Status check_steps(const LocatedRun& located, std::ostream& says) {
+Status check_steps(const LocatedRun& located, std::ostream& notices) {
   const auto& [wanted, folder, from] = located;
   const config::Config& config = wanted.resolved.config;
-  says << weights_text(config, from, wanted.request.config.file)
-       << config::format_autos(wanted.resolved);
-  if (const std::string unused = config::unused_keys(wanted.resolved); !unused.empty())
-    log::warning(unused);
-  SLUICE_RETURN_IF_ERROR(report_changes(wanted.resolved, from, says));
+  notices << weights_text(config, from, wanted.request.config.file)
+          << config::format_autos(wanted.resolved);
+  for (const std::string& text :
+       {config::renamed_keys(wanted.resolved), config::unused_keys(wanted.resolved)})
+    if (!text.empty()) log::warning(text);
+  SLUICE_RETURN_IF_ERROR(report_changes(wanted.resolved, from, notices));
   const std::int64_t steps = config.run.steps;
   const std::int64_t done = from.checkpoint ? from.checkpoint->step : 0;
   if (done >= steps) {
-    says << "all " << steps << " steps are done: --steps N continues to step N\n";
+    notices << "all " << steps << " steps are done: --steps N continues to step N\n";
   }
   warn_of_rate(config, done);
   SLUICE_RETURN_IF_ERROR(check_flops_profile(config, done));
   if (!wanted.trace) return {};
   SLUICE_RETURN_IF_ERROR(check_traced_steps(*wanted.trace, done, steps));
   if (std::filesystem::exists(folder.file("trace.json")))
-    says << folder.file("trace.json") << " will be replaced\n";
+    notices << folder.file("trace.json") << " will be replaced\n";
   return {};
 }
 
@@ -147,6 +215,7 @@ Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& ru
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
+       .keep_best = wanted.keep_best,
        .background = saves.background,
        .check_directory = [&folder] { return folder.check_there(); }});
 }
@@ -174,12 +243,13 @@ Result<std::unique_ptr<TrainingRun>> set_up(const LocatedRun& located, const Pla
 
 }  // namespace
 
-Result<WantedRun> check_training(const TrainRequest& request, const engine::RankContext& context,
-                                 aio::IoWatchdog& watchdog) {
+Result<CheckedRequest> check_training(const TrainRequest& request,
+                                      const engine::RankContext& context,
+                                      aio::IoWatchdog& watchdog) {
   ConfigOptions config_options = request.config;
   config_options.world_size = context.world;
   add_overrides(request, config_options);
-  WantedRun wanted;
+  CheckedRequest wanted;
   wanted.request = request;
   SLUICE_ASSIGN_OR_RETURN(wanted.resolved, resolve(config_options, LookAtData::kYes));
   config::Config& config = wanted.resolved.config;
@@ -187,9 +257,9 @@ Result<WantedRun> check_training(const TrainRequest& request, const engine::Rank
   if (request.gpus > 0 && !engine::uses_cuda(config)) {
     return Error(ErrorCode::kInvalidArgument,
                  "--gpus " + std::to_string(request.gpus) +
-                     ", but run.device is \"cpu\": set it to \"auto\", or name --ranks");
+                     ", but run.device is \"cpu\": set it to \"auto\", or use --ranks");
   }
-  SLUICE_RETURN_IF_ERROR(check_beside_resume(request, config));
+  SLUICE_RETURN_IF_ERROR(check_resume_conflicts(request, config));
   wanted.entry = entry_of(request, config);
   SLUICE_ASSIGN_OR_RETURN(wanted.weight_dtype, weight_dtype(request.dtype));
   if (!request.trace.empty()) {
@@ -200,7 +270,7 @@ Result<WantedRun> check_training(const TrainRequest& request, const engine::Rank
   }
   if (config.run.dir.empty()) {
     return Error(ErrorCode::kInvalidArgument,
-                 "no place is given for the run's files: --out DIR, or run.dir");
+                 "no folder is given for the run's files: use --out DIR, or run.dir");
   }
   aio::RealFileSystem files;
   SLUICE_RETURN_IF_ERROR(engine::require_nvme_folders(config, files));
@@ -213,42 +283,45 @@ Result<WantedRun> check_training(const TrainRequest& request, const engine::Rank
   return wanted;
 }
 
-Result<std::unique_ptr<const LocatedRun>> locate_training(WantedRun wanted,
-                                                          const TrainSurroundings& around) {
+Result<std::unique_ptr<const LocatedRun>> locate_training(CheckedRequest wanted,
+                                                          const TrainEnvironment& environment) {
   const config::Run& run = wanted.resolved.config.run;
   SLUICE_ASSIGN_OR_RETURN(RunFolder folder,
-                          RunFolder::open(run.dir, wanted.entry, around.watchdog));
-  SLUICE_ASSIGN_OR_RETURN(ResumePoint from, find_resume_point(folder, run, around.command));
-  SLUICE_ASSIGN_OR_RETURN(wanted, adjusted(std::move(wanted), folder, from, around.says));
-  engine::share_compute_threads(around.context.world, around.context.local_world,
+                          RunFolder::open(run.dir, wanted.entry, environment.watchdog));
+  SLUICE_ASSIGN_OR_RETURN(ResumePoint from, find_resume_point(folder, run, environment.command));
+  SLUICE_ASSIGN_OR_RETURN(wanted, adjusted(std::move(wanted), folder, from, environment.notices));
+  engine::share_compute_threads(environment.context.world, environment.context.local_world,
                                 wanted.resolved.config);
   auto located = std::make_unique<const LocatedRun>(LocatedRun{
       .wanted = std::move(wanted), .folder = std::move(folder), .from = std::move(from)});
-  SLUICE_RETURN_IF_ERROR(check_steps(*located, around.says));
+  SLUICE_RETURN_IF_ERROR(check_steps(*located, environment.notices));
   return located;
 }
 
-Result<StartedRun> begin_training(std::unique_ptr<const LocatedRun> located,
-                                  const TrainSurroundings& around) {
+Result<RunningTraining> begin_training(std::unique_ptr<const LocatedRun> located,
+                                       const TrainEnvironment& environment) {
   const auto& [wanted, folder, from] = *located;
-  const int ranks = around.context.world;
+  const int ranks = environment.context.world;
+  if (!wanted.resolved.config.samples.prompts.empty() && !environment.make_samples)
+    return Error(ErrorCode::kUnsupported,
+                 "samples.prompts works only with the command sluice train: leave it out");
   SLUICE_ASSIGN_OR_RETURN(const std::int64_t there, count_checkpoints(folder, from));
   const SetUpOptions options{.files = {.complete_checkpoints = there,
                                        .weights = wanted.request.save_weights,
                                        .weight_dtype = wanted.weight_dtype},
                              .with_what_ifs = true,
-                             .stop = around.stop,
-                             .says = &around.says,
-                             .link = around.link};
+                             .stop = environment.stop,
+                             .notices = &environment.notices,
+                             .link = environment.link};
   SLUICE_ASSIGN_OR_RETURN(PlannedRun planned,
                           plan_training(wanted.resolved.config, from.checkpoint, options));
-  SLUICE_ASSIGN_OR_RETURN(auto run, set_up(*located, planned, options, around.command));
+  SLUICE_ASSIGN_OR_RETURN(auto run, set_up(*located, planned, options, environment.command));
   if (wanted.trace) run->trace().start(*wanted.trace);
   SLUICE_ASSIGN_OR_RETURN(auto checkpoints, make_checkpoints(*run, planned.saves, folder));
-  if (around.stop()) return Error(ErrorCode::kCancelled, "interrupted");
-  SLUICE_ASSIGN_OR_RETURN(auto log, take_folder(*located, around.says));
+  if (environment.stop()) return Error(ErrorCode::kCancelled, "interrupted");
+  SLUICE_ASSIGN_OR_RETURN(auto log, take_folder(*located, environment.notices));
   const config::Config& config = run->config();
-  around.events.begin(
+  environment.events.begin(
       folder.file("events.jsonl"),
       {.step = run->trainer().state().global_step,
        .steps = config.run.steps,
@@ -261,28 +334,30 @@ Result<StartedRun> begin_training(std::unique_ptr<const LocatedRun> located,
        .tiers = tiers_of(planned.memory, planned.rooms),
        .planned = planned.step ? &*planned.step : nullptr,
        .ranks = ranks});
-  auto session =
-      std::make_unique<TrainSession>(TrainSession::Parts{.run = run.get(),
-                                                         .log = log.get(),
-                                                         .checkpoints = checkpoints.get(),
-                                                         .events = &around.events,
-                                                         .says = &around.says,
-                                                         .results = &around.results,
-                                                         .shows_progress = around.shows_progress,
-                                                         .stop = around.stop,
-                                                         .after_step = around.after_step,
-                                                         .ranks = ranks},
-                                     planned.saves, config.run.steps);
+  auto session = std::make_unique<TrainSession>(
+      TrainSession::Parts{.run = run.get(),
+                          .log = log.get(),
+                          .checkpoints = checkpoints.get(),
+                          .events = &environment.events,
+                          .notices = &environment.notices,
+                          .results = &environment.results,
+                          .shows_progress = environment.shows_progress,
+                          .stop = environment.stop,
+                          .after_step = environment.after_step,
+                          .evaluations = from.stored.evaluations,
+                          .make_samples = environment.make_samples,
+                          .ranks = ranks},
+      planned.saves, config.run.steps);
   if (planned.step) {
     session->compare_with_plan(planned.step->step_s);
     session->compare_with_limit(planned.step->machine.speeds.gpu_matmul_flops_per_s);
   }
-  return StartedRun{.located = std::move(located),
-                    .planned = std::move(planned),
-                    .run = std::move(run),
-                    .checkpoints = std::move(checkpoints),
-                    .log = std::move(log),
-                    .session = std::move(session)};
+  return RunningTraining{.located = std::move(located),
+                         .planned = std::move(planned),
+                         .run = std::move(run),
+                         .checkpoints = std::move(checkpoints),
+                         .log = std::move(log),
+                         .session = std::move(session)};
 }
 
 }  // namespace sluice::tools

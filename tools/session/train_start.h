@@ -2,15 +2,15 @@
 // the previous one:
 //
 // - TrainRequest   what is asked for
-// - WantedRun      check_training(): valid, except for conflicts with the run's folder
+// - CheckedRequest      check_training(): valid, except for conflicts with the run's folder
 // - LocatedRun     locate_training(): its folder, where it continues, its final configuration
-// - StartedRun     begin_training(): its plan (run_setup.h), memory, state; it owns the folder
+// - RunningTraining     begin_training(): its plan (run_setup.h), memory, state; it owns the folder
 //
 // `sluice train` handles Ctrl-C once it has the second, and the first of several ranks sends the
 // third to the others.
 //
 // Ownership: each value owns its contents, including the value it was made from. The objects that
-//            TrainSurroundings refers to must outlive the run.
+//            TrainEnvironment refers to must outlive the run.
 // Threads:   one.
 // Errors:    the user's mistakes and errors of drives and files, as one sentence. kCancelled: it
 //            was asked to stop before its first step, and nothing was changed.
@@ -59,7 +59,7 @@ struct TrainRequest {
   int gpus = 0;  // as requested; 0: not given
 };
 
-struct WantedRun {
+struct CheckedRequest {
   TrainRequest request;
   config::Resolved resolved;
   RunFolder::Entry entry = RunFolder::Entry::kNew;
@@ -67,33 +67,35 @@ struct WantedRun {
   std::optional<engine::TraceLog::Options> trace;
   engine::TokenizerFiles tokenizer;
 };
-Result<WantedRun> check_training(const TrainRequest& request, const engine::RankContext& context,
-                                 aio::IoWatchdog& watchdog);
+Result<CheckedRequest> check_training(const TrainRequest& request,
+                                      const engine::RankContext& context,
+                                      aio::IoWatchdog& watchdog);
 
-struct TrainSurroundings {
+struct TrainEnvironment {
   engine::RankContext context;
   engine::Communicator* link = nullptr;  // between several ranks
   aio::IoWatchdog& watchdog;
   TrainSession::Stop stop;
   ResumeCommand command;              // for messages that say how to continue
-  std::ostream& says;                 // for progress messages
+  std::ostream& notices;              // for progress messages
   std::ostream& results = std::cout;  // for requested results: the profile of a step
   RunEvents& events;                  // receives the warnings of check_training()
   bool shows_progress = true;
   std::function<void(const engine::StepMetrics&)> after_step = {};
+  MakeSamples make_samples = {};  // for samples.prompts, which is refused without it
 };
 
 // Final: nothing in it changes any more.
 struct LocatedRun {
-  WantedRun wanted;  // with what it keeps of the run that it continues
+  CheckedRequest wanted;  // with what it keeps of the run that it continues
   RunFolder folder;
   ResumePoint from;
 };
-Result<std::unique_ptr<const LocatedRun>> locate_training(WantedRun wanted,
-                                                          const TrainSurroundings& around);
+Result<std::unique_ptr<const LocatedRun>> locate_training(CheckedRequest wanted,
+                                                          const TrainEnvironment& environment);
 
 // Later members refer to those before them.
-struct StartedRun {
+struct RunningTraining {
   std::unique_ptr<const LocatedRun> located;
   PlannedRun planned;
   std::unique_ptr<engine::TrainingRun> run;
@@ -101,7 +103,7 @@ struct StartedRun {
   std::unique_ptr<engine::MetricsLog> log;
   std::unique_ptr<TrainSession> session;
 };
-Result<StartedRun> begin_training(std::unique_ptr<const LocatedRun> located,
-                                  const TrainSurroundings& around);
+Result<RunningTraining> begin_training(std::unique_ptr<const LocatedRun> located,
+                                       const TrainEnvironment& environment);
 
 }  // namespace sluice::tools

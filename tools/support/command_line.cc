@@ -148,13 +148,13 @@ Status parse(CLI::App& app, const std::vector<std::string>& words, bool& shown) 
     const std::size_t equals = text.find(" = ");
     if (equals == std::string::npos) return mistake(app, text);
     return mistake(app, text.substr(kPrefix.size(), equals - kPrefix.size()) + ": \"" +
-                            text.substr(equals + 3) + "\" is not a number it can take");
+                            text.substr(equals + 3) + "\" is not a possible number");
   } catch (const CLI::ExtrasError& error) {
     return mistake(app, unknown_word(app, error));
   } catch (const CLI::ExcludesError& error) {
     return mistake(app, with(plain(error.what()), " excludes ", " cannot be combined with "));
   } catch (const CLI::RequiresError& error) {
-    return mistake(app, with(plain(error.what()), " requires ", " is of no use without "));
+    return mistake(app, with(plain(error.what()), " requires ", " needs "));
   } catch (const CLI::ParseError& error) {
     return mistake(app, plain(error.what()));
   }

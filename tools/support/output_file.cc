@@ -32,7 +32,8 @@ Status check_folder(const OutputFile& file) {
   if (::stat(folder.c_str(), &info) != 0) {
     if (errno == ENOENT && is_same_folder(folder, file.made_folder)) return {};
     if (errno == ENOENT)
-      return Error(ErrorCode::kNotFound, what + "there is no folder " + folder + ": make it first");
+      return Error(ErrorCode::kNotFound,
+                   what + "there is no folder " + folder + ": create it first");
     return Error::from_errno(errno, {.operation = file.option + ": look-up of", .path = folder});
   }
   if (!S_ISDIR(info.st_mode))

@@ -15,7 +15,7 @@ struct KeyValue {
 };
 
 // Shifts optimizer state away from the plan's placement. The plan depends on the rest of the point,
-// so the shift is computed for each point (shifted_fractions.h).
+// so the shift is computed for each point (shifted(), tune_dimensions.h).
 enum class Shift : std::uint8_t {
   kNone,
   kToGpu,  // from RAM, or from the drives if RAM has none

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "aio/units.h"
@@ -16,7 +18,7 @@ constexpr std::string_view kAccumulation = "gradient_accumulation_steps";
 constexpr std::string_view kFractions = "placement.optimizer_fractions";
 constexpr std::string_view kSubGroup = "zero_optimization.sub_group_size";
 constexpr std::string_view kRecompute = "placement.recompute";
-constexpr std::string_view kUnitInputs = "placement.boundaries_to_cpu";
+constexpr std::string_view kUnitInputs = "placement.unit_inputs_to_cpu";
 constexpr std::string_view kOverlap = "placement.overlap_update";
 constexpr std::string_view kPrefetch = "placement.prefetch_units";
 constexpr std::string_view kWave = "placement.wave_micro_batches";
@@ -129,7 +131,7 @@ class Space {
     if (config_.batch.accumulation > 1 && facts_.wave_micro_batches > 0 && may_vary(kWave)) waves();
     if (may_vary(kRecompute)) add(switches(kRecompute, config_.placement.recompute));
     if (facts_.cuda && may_vary(kUnitInputs))
-      add(switches(kUnitInputs, config_.placement.boundaries_to_cpu));
+      add(switches(kUnitInputs, config_.placement.unit_inputs_to_cpu));
     const bool several_tiers =
         (facts_.gpu_fraction > 0) + (facts_.cpu_fraction > 0) + (facts_.nvme_fraction > 0) > 1;
     if (config_.zero.offload_optimizer.device == config::OffloadDevice::kAuto && several_tiers &&
@@ -260,7 +262,7 @@ Status check_keys(const std::vector<std::string>& keys, std::string_view option)
     return Error(ErrorCode::kInvalidArgument, std::string(option)
                                                   .append(" ")
                                                   .append(key)
-                                                  .append(": what can be varied is ")
+                                                  .append(": the keys that can be varied are ")
                                                   .append(list));
   }
   return {};
@@ -284,6 +286,41 @@ Result<TuneSpace> tune_space(const config::Resolved& resolved, const PlanFacts& 
       return Error(ErrorCode::kInvalidArgument, "--vary and --keep both name " + key);
   }
   return Space(resolved, facts, options).build();
+}
+
+namespace {
+
+constexpr double kNothing = 1e-9;
+
+// Moves a share from `below` to `tier`, or back. No share falls below zero.
+bool move(double& tier, double& below, double share) {
+  const double moved = std::clamp(share, -tier, below);
+  tier += moved;
+  below -= moved;
+  return moved > kNothing || moved < -kNothing;
+}
+
+}  // namespace
+
+std::optional<config::TierFractions> shifted(const config::TierFractions& from, Shift shifts,
+                                             double share, bool has_drives) {
+  config::TierFractions to = from;
+  bool has_moved = false;
+  if (shifts == Shift::kToGpu)
+    has_moved = move(to.gpu, from.cpu > kNothing || !has_drives ? to.cpu : to.nvme, share);
+  else if (shifts == Shift::kToCpu && has_drives)
+    has_moved = move(to.cpu, to.nvme, share);
+  if (!has_moved) return std::nullopt;
+  return to;
+}
+
+KeyValue fractions_key(const config::TierFractions& fractions) {
+  const auto rounded = [](double share) { return std::round(share * 1e4) / 1e4; };
+  const double gpu = rounded(fractions.gpu);
+  const double nvme = rounded(fractions.nvme);
+  const nlohmann::ordered_json json{
+      {"gpu", gpu}, {"cpu", std::max(0.0, rounded(1 - gpu - nvme))}, {"nvme", nvme}};
+  return {.key = "placement.optimizer_fractions", .json = json.dump()};
 }
 
 }  // namespace sluice::tools

@@ -9,10 +9,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/config/config.h"
 #include "engine/config/resolve.h"
 #include "tools/tune/search_space.h"
 
@@ -52,5 +54,13 @@ Result<TuneSpace> tune_space(const config::Resolved& resolved, const PlanFacts& 
 
 // All keys that can be varied, for help texts.
 std::vector<std::string> tunable_keys();
+
+// Moves `share` of all state to the tier, or away from it if negative. The other tier is the next
+// lower one that has or may have state: RAM, else the drives. nullopt if no state can move.
+std::optional<config::TierFractions> shifted(const config::TierFractions& from, Shift shifts,
+                                             double share, bool has_drives);
+
+// In the form of placement.optimizer_fractions: shares that add up to 1.
+KeyValue fractions_key(const config::TierFractions& fractions);
 
 }  // namespace sluice::tools

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "aio/bounded_json.h"
 #include "aio/units.h"
@@ -40,7 +41,7 @@ std::string_view word_of(Verdict verdict) {
 std::string_view word_of(TuneEnd end) {
   switch (end) {
     case TuneEnd::kNothingFaster:
-      return "nothing near it is faster";
+      return "no neighbouring configuration is faster";
     case TuneEnd::kTimeUsed:
       return "the time is used up";
     case TuneEnd::kTrialsUsed:
@@ -61,23 +62,29 @@ std::string name_of(const TuneReport& report, const TuneRow& row) {
 
 std::string verdict_of(const TuneReport& report, std::size_t number) {
   const TuneRow& row = report.result.rows[number];
-  std::string text(report.result.best == number ? "best" : word_of(row.verdict));
+  const TuneResult& result = report.result;
+  std::string text(result.best == number ? "best" : word_of(row.verdict));
+  if (row.verdict == Verdict::kNotFaster && result.best) {
+    const Trial& best = result.rows[*result.best].trial;
+    text = row.trial.step_s > best.step_s + noise_s(best, row.trial) ? "slower"
+                                                                     : "within noise of the best";
+  }
   return row.reason.empty() ? text : text + ": " + first_line(row.reason);
 }
 
 std::string conclusion(const TuneReport& report) {
   const TuneResult& result = report.result;
-  if (!result.best) return "No trial ran to its end.\n";
+  if (!result.best) return "No trial was completed.\n";
   const TuneRow& best = result.rows[*result.best];
   std::string text;
   if (*result.best == 0) {
-    text = "No trial was faster than the configuration as it is";
+    text = "No trial was faster than the unchanged configuration";
   } else {
     text = "Best: " + name_of(report, best) + ": " + outcome_of(best);
     const double gain = result.confirmation ? result.confirmation->gain() : 0;
     if (gain > 0)
-      text += ".\nMeasured again in turns, it is " + decimals(gain, 3) + " times as fast as " +
-              "the configuration as it was";
+      text += ".\nMeasured again alternately, it is " + decimals(gain, 3) + " times as fast as " +
+              "the unchanged configuration";
     const std::string failure = result.confirmation ? result.confirmation->failure : "";
     if (!failure.empty())
       text += ".\nMeasured again, it failed, and nothing is changed: " + first_line(failure);
@@ -154,7 +161,7 @@ std::string table_of(const TuneReport& report) {
   }
   std::string text = beside(engine::aligned(rows), words);
   for (const std::string& key : report.kept)
-    text.append("Kept as the configuration says: ")
+    text.append("Not varied, because the configuration sets it: ")
         .append(key)
         .append(" (--vary ")
         .append(key)
@@ -182,6 +189,66 @@ std::string json_of(const TuneReport& report) {
   }
   json["kept"] = report.kept;
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace {
+
+void put(Json& root, std::string_view path, Json value) {
+  Json* at = &root;
+  for (std::size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
+    at = &(*at)[std::string(path.substr(0, dot))];
+    if (!at->is_object()) *at = Json::object();
+    path.remove_prefix(dot + 1);
+  }
+  (*at)[std::string(path)] = std::move(value);
+}
+
+// Interprets text like resolve(): JSON, else a string.
+Json value_of(const std::string& text) {
+  Json value = json_or_discarded<Json>(text);
+  return value.is_discarded() ? Json(text) : value;
+}
+
+std::string merged_text(const config::Sources& sources) {
+  Json root = Json::object();
+  if (sources.run_file) {
+    const auto text = config::plain_json(*sources.run_file);
+    if (text.ok()) root = json_or_discarded<Json>(*text);
+  }
+  if (!root.is_object()) return {};
+  for (const std::string& override_text : sources.overrides) {
+    const std::size_t equals = override_text.find('=');
+    put(root, std::string_view(override_text).substr(0, equals),
+        value_of(override_text.substr(equals + 1)));
+  }
+  return root.dump(2) + "\n";
+}
+
+}  // namespace
+
+config::Sources with_changes(const config::Sources& sources, const std::vector<KeyValue>& changes) {
+  config::Sources changed = sources;
+  for (const KeyValue& change : changes)
+    changed.overrides.push_back(change.key + "=" + change.json);
+  return changed;
+}
+
+Result<std::string> merged_config(const config::Sources& sources,
+                                  const std::vector<KeyValue>& changes) {
+  const config::Sources changed = with_changes(sources, changes);
+  SLUICE_ASSIGN_OR_RETURN(const config::Resolved wanted, config::resolve(changed));
+  const std::string whole = config::to_json(wanted);
+  if (sources.deepspeed) return whole;
+  const std::string text = merged_text(changed);
+  const auto resolved =
+      config::resolve({.run_file = config::Source{.name = "the merged file", .text = text},
+                       .deepspeed = {},
+                       .overrides = {},
+                       .world_size = sources.world_size,
+                       .facts = sources.facts});
+  const bool is_same =
+      resolved.ok() && config::to_json(resolved->config) == config::to_json(wanted.config);
+  return is_same ? text : whole;
 }
 
 }  // namespace sluice::tools

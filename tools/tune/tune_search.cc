@@ -184,11 +184,15 @@ Result<TuneSearch::Outcome> TuneSearch::measure(TuneRow row) {
                                   : Outcome::kNotFaster;
 }
 
+double noise_s(const Trial& a, const Trial& b) {
+  return 2 * std::sqrt(a.error_s * a.error_s + b.error_s * b.error_s);  // hypot: glibc 2.35
+}
+
 bool TuneSearch::is_faster(const Trial& trial) const {
   if (!result_.best) return true;
   const Trial& best = result_.rows[*result_.best].trial;
-  const double noise = 2 * std::hypot(best.error_s, trial.error_s);
-  return best.step_s - trial.step_s > std::max(options_.least_gain * best.step_s, noise);
+  return best.step_s - trial.step_s >
+         std::max(options_.least_gain * best.step_s, noise_s(best, trial));
 }
 
 // The first pass tries every choice; later passes skip those that were far from the best.

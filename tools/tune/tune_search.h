@@ -45,6 +45,9 @@ struct Trial {
   bool measured() const { return failure.empty(); }
 };
 
+// The difference of two steps' times that may be noise.
+double noise_s(const Trial& a, const Trial& b);
+
 // The subject of a search.
 class TuneSubject {
  public:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "aio/bounded_json.h"
@@ -91,15 +92,23 @@ void take_checkpoint(const Json& event, RunFacts& facts) {
   facts.last_checkpoint_unix_s = number(event, "unix_s").value_or(0);
 }
 
-Happening happening(const Json& event) {
-  using Kind = Happening::Kind;
+EventRow event_row(const Json& event) {
+  using Kind = EventRow::Kind;
   const std::string name = text(event, "event");
-  Happening one{.step = whole(event, "step").value_or(0),
-                .unix_s = number(event, "unix_s").value_or(0),
-                .kind = Kind::kBegin,
-                .text = {}};
+  EventRow one{.step = whole(event, "step").value_or(0),
+               .unix_s = number(event, "unix_s").value_or(0),
+               .kind = Kind::kBegin,
+               .text = {}};
   if (name == "begin") {
     one.text = one.step > 0 ? "continued" : "began";
+  } else if (name == "sample") {
+    one.kind = Kind::kSample;
+    one.text = text(event, "prompt") + text(event, "text");
+    std::ranges::replace_if(
+        one.text, [](char c) { return c == '\n' || c == '\t'; }, ' ');
+  } else if (name == "early_stop") {
+    one.kind = Kind::kEnd;
+    one.text = text(event, "text");
   } else if (name == "warning") {
     one.kind = Kind::kWarning;
     one.text = text(event, "text");
@@ -145,7 +154,7 @@ RunFacts facts_of(const report::RunRecord& record) {
   const RunFacts counted = facts;
   for (const std::string& line : record.events.latest) {
     const Json event = take(line);
-    facts.happenings.push_back(happening(event));
+    facts.events.push_back(event_row(event));
   }
   facts.begins = counted.begins;
   facts.warnings = counted.warnings;

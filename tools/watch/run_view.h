@@ -6,13 +6,69 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tools/report/run_record.h"
-#include "tools/watch/run_phase.h"
 
 namespace sluice::watch {
+
+// Whether a process trains in a run's folder, without touching the lock: taking it to see whether
+// it is free could refuse a run that begins at that moment. The kernel lists the locks of this
+// machine in /proc/locks, but not those of network or user-space file systems, and not in another
+// container.
+//
+// Threads: any. Errors: kUnknown.
+enum class RunLock : std::uint8_t { kUnknown, kFree, kHeld };
+
+// `folder`: the run's. kFree if there is no lock file.
+RunLock run_lock(const std::string& folder);
+
+// Whether `locks`, the text of /proc/locks, has a flock() of this inode.
+bool lists_lock(std::string_view locks, std::uint64_t inode);
+
+// RunPhase: what a run is doing, inferred from what it wrote and when. A run records when it
+// begins, when a step or a checkpoint is done, and when it ends. Its state in between follows from
+// its configuration and the time that has passed.
+enum class RunPhase : std::uint8_t {
+  kWaiting,  // there is no run yet
+  kStarting,
+  kTraining,
+  kEvaluating,
+  kSaving,  // while training continues, or at the end
+  kSilent,  // nothing new for a long time; whether it still runs is unknown
+  kCompleted,
+  kInterrupted,
+  kFailed,
+  kCrashed,  // it began, recorded no end, and no process holds the lock
+  kStopped,  // like kCrashed, for a run that did not record its begin
+};
+
+struct RunObservation {
+  bool is_there = false;  // at least one of its files exists
+  RunLock lock = RunLock::kUnknown;
+  std::optional<RunPhase> end;  // how the last attempt ended, if it recorded that
+  double end_unix_s = 0;
+  bool has_begun = false;  // in this attempt
+  std::int64_t begin_step = 0;
+  double newest_unix_s = 0;  // time of the last write
+  double unchanged_s = 0;    // how long no write was seen, independent of the wall clock
+  std::int64_t last_step = 0;
+  double last_step_unix_s = 0;  // 0: unknown
+  double interval_s = 0;        // between steps; 0: unknown
+  std::int64_t total_steps = 0;
+  std::int64_t eval_every = 0;
+  std::int64_t checkpoint_every = 0;
+  // The last step with a checkpoint or an attempt at one; nullopt: unknown.
+  std::optional<std::int64_t> last_saved;
+};
+
+RunPhase phase_of(const RunObservation& observation, double now_unix_s);
+
+const char* phase_word(RunPhase phase);  // "training", ...
+bool is_over(RunPhase phase);
+bool is_bad(RunPhase phase);  // failed, crashed
 
 struct TierView {
   std::string name;  // "gpu", "cpu", "nvme"
@@ -21,14 +77,21 @@ struct TierView {
   std::optional<double> used_bytes;  // GPU: peak so far; host: resident now
 };
 
-struct Happening {
+struct EventRow {
   std::int64_t step = 0;
   double unix_s = 0;
-  enum class Kind : std::uint8_t { kBegin, kCheckpoint, kWarning, kBad, kEnd } kind = Kind::kBegin;
+  enum class Kind : std::uint8_t {
+    kBegin,
+    kCheckpoint,
+    kWarning,
+    kSample,
+    kBad,
+    kEnd
+  } kind = Kind::kBegin;
   std::string text;
 };
 
-// What the run's last life recorded at its begin, and what happened since the run began.
+// What the run's last attempt recorded at its begin, and what happened since the run began.
 struct RunFacts {
   std::optional<std::int64_t> total_steps;
   std::optional<std::int64_t> ranks;
@@ -54,7 +117,7 @@ struct RunFacts {
   std::optional<std::int64_t> last_attempt;  // the last attempt, saved or not
   std::int64_t eval_every = 0;               // from the configuration
   std::int64_t checkpoint_every = 0;
-  std::vector<Happening> happenings;  // the last ones, in file order
+  std::vector<EventRow> events;  // the last ones, in file order
 };
 
 // Derives the facts from a run's events and configuration.

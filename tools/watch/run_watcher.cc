@@ -7,17 +7,17 @@ namespace sluice::watch {
 RunWatcher::RunWatcher(std::vector<std::unique_ptr<RunFollower>> runs,
                        std::chrono::milliseconds every)
     : shared_(std::make_shared<Shared>()) {
-  auto nothing = std::make_shared<Sight>();
+  auto nothing = std::make_shared<WatchSnapshot>();
   for (const auto& run : runs) {
     RunView view{.name = run->record().name, .path = run->record().path};
     view.phase = RunPhase::kSilent;
     nothing->runs.push_back({.view = std::move(view), .series = run->record().metrics.series});
   }
-  shared_->sight = std::move(nothing);
+  shared_->snapshot = std::move(nothing);
   shared_->runs = std::move(runs);
   thread_ = std::thread([shared = shared_, every] { work(*shared, every); });
   std::unique_lock lock(shared_->mutex);
-  shared_->changed.wait_for(lock, kPatience, [this] { return shared_->sight->number > 0; });
+  shared_->changed.wait_for(lock, kPatience, [this] { return shared_->snapshot->number > 0; });
 }
 
 RunWatcher::~RunWatcher() {
@@ -34,17 +34,17 @@ RunWatcher::~RunWatcher() {
 }
 
 void RunWatcher::look(Shared& shared) {
-  auto sight = std::make_shared<Sight>();
+  auto snapshot = std::make_shared<WatchSnapshot>();
   {
     const std::lock_guard lock(shared.runs_mutex);
     for (const auto& run : shared.runs) {
       run->poll();
-      sight->runs.push_back({.view = run->view(), .series = run->record().metrics.series});
+      snapshot->runs.push_back({.view = run->view(), .series = run->record().metrics.series});
     }
-    sight->number = ++shared.number;
+    snapshot->number = ++shared.number;
   }
   const std::lock_guard lock(shared.mutex);
-  shared.sight = std::move(sight);
+  shared.snapshot = std::move(snapshot);
   shared.changed.notify_all();
 }
 
@@ -60,9 +60,9 @@ void RunWatcher::work(Shared& shared, std::chrono::milliseconds every) {
   shared.changed.notify_all();
 }
 
-std::shared_ptr<const Sight> RunWatcher::sight() const {
+std::shared_ptr<const WatchSnapshot> RunWatcher::snapshot() const {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->sight;
+  return shared_->snapshot;
 }
 
 }  // namespace sluice::watch

@@ -1,7 +1,7 @@
 // RunWatcher: followers of several runs, and a thread that polls them periodically. A file system
-// that does not answer blocks only that thread; readers still get the last sight. Construction and
-// destruction wait for the thread for at most kPatience. After that, construction returns without a
-// sight, and destruction detaches the thread, which keeps the data it needs.
+// that does not answer blocks only that thread; readers still get the last snapshot. Construction
+// and destruction wait for the thread for at most kPatience. After that, construction returns
+// without a snapshot, and destruction detaches the thread, which keeps the data it needs.
 //
 // Threads: any may call.
 #pragma once
@@ -19,8 +19,8 @@
 namespace sluice::watch {
 
 // What the followers saw at one moment; immutable.
-struct Sight {
-  std::uint64_t number = 0;  // increases with each sight; 0: nothing seen yet
+struct WatchSnapshot {
+  std::uint64_t number = 0;  // increases with each snapshot; 0: nothing seen yet
   struct Run {
     RunView view;
     report::StepSeries series;
@@ -36,9 +36,9 @@ class RunWatcher {
   RunWatcher& operator=(const RunWatcher&) = delete;
 
   // All runs, even before the first poll.
-  std::shared_ptr<const Sight> sight() const;
+  std::shared_ptr<const WatchSnapshot> snapshot() const;
 
-  // Calls visit(number of the sight, followers) while no poll is running. False: a poll has been
+  // Calls visit(number of the snapshot, followers) while no poll is running. False: a poll has been
   // running for kPatience because a file does not answer.
   template <typename Visit>
   bool with_runs(const Visit& visit) const {
@@ -58,7 +58,7 @@ class RunWatcher {
 
     std::mutex mutex;
     std::condition_variable changed;
-    std::shared_ptr<const Sight> sight;  // guarded by mutex, like the members below
+    std::shared_ptr<const WatchSnapshot> snapshot;  // guarded by mutex, like the members below
     bool stops = false;
     bool has_ended = false;
   };

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "tools/report/metrics_file.h"
-#include "tools/watch/chart.h"
+#include "tools/watch/frame.h"
 #include "tools/watch/numbers.h"
 #include "tools/watch/sentences.h"
 
@@ -60,12 +60,12 @@ constexpr Spec kValidation{"validation loss", "val_loss", plain_number, false, t
 constexpr Spec kNorm{"gradient norm", "grad_norm", plain_number, true};
 constexpr Spec kRate{"learning rate", "lr", plain_number, true};
 constexpr Spec kSpeed{"tokens/s", "tokens_per_s", count_text, true};
-constexpr Spec kTime{"time of a step", "step_ms", milliseconds_text, true};
+constexpr Spec kTime{"step time", "step_ms", milliseconds_text, true};
 constexpr Spec kBusy{"GPU busy", "gpu_utilization_percent", percent_text, true};
 constexpr Spec kGpu{"GPU memory, peak", "gpu_peak_bytes", bytes_text, true};
 constexpr Spec kHost{"host memory", "host_rss_bytes", bytes_text, true};
-constexpr Spec kRead{"read from drives, a step", "nvme_read_bytes", traffic_text, true};
-constexpr Spec kWrite{"written to drives, a step", "nvme_write_bytes", traffic_text, true};
+constexpr Spec kRead{"read from drives per step", "nvme_read_bytes", traffic_text, true};
+constexpr Spec kWrite{"written to drives per step", "nvme_write_bytes", traffic_text, true};
 
 class Painter {
  public:
@@ -158,7 +158,7 @@ class Painter {
     };
     key("q", "quit");
     key("?", "help");
-    key("p", options_.paused ? "go on" : "pause");
+    key("p", options_.paused ? "continue" : "pause");
     key("Tab", kPanelNames[static_cast<std::size_t>(options_.panel)]);
     key("+/-", options_.zoom == 0 ? "whole run"
                                   : ("last 1/" + std::to_string(1 << options_.zoom)).c_str());
@@ -170,17 +170,17 @@ class Painter {
 
   void help(const Area& area) {
     constexpr std::array<std::array<const char*, 2>, 11> kKeys = {{
-        {"q, Ctrl-C", "quit; the run is not touched"},
-        {"p, Space", "pause the display, and go on"},
+        {"q, Ctrl-C", "quit; the run is not affected"},
+        {"p, Space", "pause or continue the display"},
         {"Tab, 1 to 5", "overview, learning, speed, memory and drives, events"},
-        {"+, -, 0", "the last half of the steps, twice as many, all"},
+        {"+, -, 0", "zoom: the last half of the steps, twice as many, all"},
         {"l", "losses on a logarithmic scale, and back"},
-        {"n, N", "the next and the previous of several runs"},
+        {"n, N", "next and previous run"},
         {"Up, Down", "older and newer events"},
-        {"?, h", "this page, and back"},
+        {"?, h", "this help, and back"},
         {"", ""},
-        {"", "update wait: what compute waited for, of the optimizer's updates"},
-        {"", "a day: as much as would be written in 24 hours at the speed of the last steps"},
+        {"", "update wait: the time that compute waited for optimizer updates"},
+        {"", "per day: the bytes written in 24 hours at the speed of the last steps"},
     }};
     for (int i = 0; i < static_cast<int>(kKeys.size()) && i < area.rows; ++i) {
       frame_.put(area.row + i, 1, kKeys[static_cast<std::size_t>(i)][0], Style::kTitle);
@@ -308,7 +308,7 @@ class Painter {
   int parts(const Area& area) {
     int used = 0;
     if (!view_.step_ms) return used;
-    line(area, used, "held by", holds_the_step(view_));
+    line(area, used, "limited by", holds_the_step(view_));
     constexpr std::array<Style, 4> kStyles = {Style::kCurve, Style::kCurve, Style::kWarn,
                                               Style::kQuiet};
     for (std::size_t i = 0; i < kPartNames.size(); ++i)
@@ -377,7 +377,8 @@ class Painter {
       line(area, used, "drives",
            "R " + rate_text(view_.nvme_read_bytes) + ", W " + rate_text(view_.nvme_write_bytes));
       line(area, used, "written",
-           traffic_text(view_.written_bytes) + ", " + traffic_text(view_.written_a_day) + " a day");
+           traffic_text(view_.written_bytes) + ", " + traffic_text(view_.written_a_day) +
+               " per day");
     }
     if (view_.h2d_bytes.value_or(0) > 0 || view_.d2h_bytes.value_or(0) > 0)
       line(area, used, "bus",
@@ -407,14 +408,14 @@ class Painter {
     for (const std::string& notice : view_.notices)
       if (options_.panel == Panel::kEvents && used < area.rows)
         frame_.put(area.row + used++, area.column, notice, Style::kWarn, area.columns);
-    const auto& all = view_.facts.happenings;
+    const auto& all = view_.facts.events;
     if (all.empty() && used < area.rows && options_.panel == Panel::kEvents)
-      frame_.put(area.row + used, area.column, "nothing has been noted", Style::kQuiet);
+      frame_.put(area.row + used, area.column, "no events", Style::kQuiet);
     const int count = static_cast<int>(all.size());
     const int first = std::clamp(scroll, 0, std::max(0, count - 1));
     for (int i = first; i < count && used < area.rows; ++i) {
-      const Happening& one = all[static_cast<std::size_t>(count - 1 - i)];
-      using Kind = Happening::Kind;
+      const EventRow& one = all[static_cast<std::size_t>(count - 1 - i)];
+      using Kind = EventRow::Kind;
       const Style style = one.kind == Kind::kBad       ? Style::kBad
                           : one.kind == Kind::kWarning ? Style::kWarn
                                                        : Style::kPlain;

@@ -10,12 +10,12 @@ std::string phase_sentence(const RunView& view) {
     case RunPhase::kWaiting:
       return "there is no run here yet: " + view.path;
     case RunPhase::kCrashed:
-      return "it ended without saying so, and nobody trains here: killed, or its machine stopped";
+      return "crashed: no end was recorded, and no process is training here";
     case RunPhase::kStopped:
-      return "nobody trains here, and no end was recorded";
+      return "no process is training here, and no end was recorded";
     case RunPhase::kSilent:
       return "nothing new for " + duration_text(view.since_last_s) +
-             ", and whether it still runs cannot be seen from here";
+             ", and whether it still runs is not known on this machine";
     case RunPhase::kFailed:
     case RunPhase::kInterrupted:
       return view.facts.end_reason;

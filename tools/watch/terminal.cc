@@ -107,7 +107,7 @@ Result<std::unique_ptr<Terminal>> Terminal::open(bool with_colours) {
     return Error(ErrorCode::kUnsupported, std::string("the terminal ") + why);
   };
   int found = 0;
-  if (::setupterm(nullptr, STDOUT_FILENO, &found) != OK) return refused("is not known (TERM)");
+  if (::setupterm(nullptr, STDOUT_FILENO, &found) != OK) return refused("is unknown (TERM)");
   if (::tigetstr(const_cast<char*>("cup")) == nullptr)  // NOLINT(*-const-cast): ncurses's own
     return refused("cannot move its cursor (TERM)");
   ::tcgetattr(STDOUT_FILENO, &restore.modes);

@@ -3,7 +3,7 @@
 //
 //   /          the report's page, which requests the rest
 //   /data?at=  what is new since the page's cursors (tools/report/page/live.js)
-//   /metrics   tools/watch/exposition.h
+//   /metrics   exposition()
 //
 // Without a token, only requests are answered whose Host names this machine by a name that no other
 // machine can have given it. Otherwise a page from elsewhere could read the data through a name of
@@ -17,14 +17,26 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tools/watch/run_follower.h"
 #include "tools/watch/run_watcher.h"
 
 namespace sluice::watch {
+
+// The metrics of runs in Prometheus's text format 0.0.4: each family with HELP and TYPE, in base
+// units (seconds, bytes). Values of metrics.jsonl are named after their keys and explained by
+// engine/observe/metric_keys.cc, so that new keys appear here automatically.
+//
+// Threads: pure functions.
+inline constexpr const char* kExpositionType = "text/plain; version=0.0.4; charset=utf-8";
+
+// The label `run` is a run's name.
+std::string exposition(std::span<const RunFollower* const> runs);
 
 struct WebRequest {
   std::string method;
@@ -70,7 +82,7 @@ class WebPages {
   std::string html_;
   std::string policy_;
   std::string title_;
-  std::uint64_t answered_ = 0;                     // number of the sight of the answers below
+  std::uint64_t answered_ = 0;                     // number of the snapshot of the answers below
   std::map<std::string, std::string> increments_;  // by run and cursor
   std::string metrics_text_;
 };

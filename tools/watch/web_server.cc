@@ -50,9 +50,9 @@ std::string WebAddress::text() const {
 
 Result<WebAddress> parse_address(const std::string& text) {
   const auto refused = [&] {
-    return Error(
-        ErrorCode::kInvalidArgument,
-        "\"" + text + "\" is no address: write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080");
+    return Error(ErrorCode::kInvalidArgument,
+                 "\"" + text +
+                     "\" is not an address: write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080");
   };
   const std::size_t colon = text.rfind(':');
   if (colon == text.npos || colon == 0) return refused();
@@ -108,9 +108,9 @@ Result<std::unique_ptr<WebServer>> WebServer::listen(const WebAddress& address) 
   const int looked_up =
       ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
   if (looked_up != 0)
-    return Error(
-        ErrorCode::kInvalidArgument,
-        "--web: " + address.host + " is no address of this machine: " + ::gai_strerror(looked_up));
+    return Error(ErrorCode::kInvalidArgument,
+                 "--web: " + address.host +
+                     " is not an address of this machine: " + ::gai_strerror(looked_up));
   const std::unique_ptr<addrinfo, FreeAddresses> list(found);
   std::unique_ptr<WebServer> server(new WebServer());
   server->address_ = address;
@@ -124,8 +124,8 @@ Result<std::unique_ptr<WebServer>> WebServer::listen(const WebAddress& address) 
       ::listen(server->socket_, kBacklog) != 0) {
     const int error = errno;
     const char* const advice =
-        error == EADDRINUSE ? ": another program listens there; choose another port, or 0 for any"
-        : error == EACCES   ? ": ports below 1024 are the system's"
+        error == EADDRINUSE ? ": another program uses this port; choose another one, or 0 for any"
+        : error == EACCES   ? ": ports below 1024 are reserved for the system"
                             : "";
     return Error(
         error == EADDRINUSE ? ErrorCode::kBusy : ErrorCode::kInvalidArgument,

@@ -215,7 +215,7 @@ at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& inpu
                              KvCache& cache) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
-              ": after the first positions come single ones, and not ", input.size(1));
+              ": after the first positions only single positions can follow, not ", input.size(1));
   const AttentionOptions options = attention_options({.training = false});
   const auto attend = [&](const at::Tensor& qkv) -> Attended {
     const HeadViews heads(qkv, heads_);

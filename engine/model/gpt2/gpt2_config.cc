@@ -79,7 +79,7 @@ double probability(HuggingFaceConfig& config, const char* key, double default_va
   const Json value = config.json().value(key, Json(default_value));
   if (value.is_number() && value >= 0 && value < 1) return value.get<double>();
   config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(key) + "\" is " + value.dump() +
-                                             ", which is not a dropout"));
+                                             ", which is not a dropout probability"));
   return default_value;
 }
 
@@ -117,8 +117,8 @@ Gpt2Variant variant_in(HuggingFaceConfig& config) {
 }
 
 constexpr const char* kDifferentDropouts =
-    "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): model.dropout is resid_pdrop's, "
-    "for all three";
+    "its dropouts differ (resid_pdrop, embd_pdrop, attn_pdrop): resid_pdrop is used for all three "
+    "(model.dropout)";
 
 // Missing keys have the defaults of transformers' class.
 HuggingFaceModel parse(HuggingFaceConfig& config) {

@@ -45,12 +45,12 @@ class Gpt2Family final : public ModelFamily {
 
   std::span<const ShapeNumber> numbers() const override { return gpt2_numbers(); }
 
-  UsualNumbers usual() const override { return {.dropout = kDropout}; }
+  DefaultNumbers default_numbers() const override { return {.dropout = kDropout}; }
 
   Status check(const ModelShape& shape) const override {
     if (shape.hidden % shape.heads == 0) return {};
     return cannot_build("hidden " + std::to_string(shape.hidden) + " cannot be divided among " +
-                        std::to_string(shape.heads) + " heads: make it a multiple of them");
+                        std::to_string(shape.heads) + " heads: make it a multiple of that");
   }
 
   ModelLayout layout(const ModelOptions& options) const override { return gpt2_layout(options); }

@@ -14,7 +14,7 @@ Gpt2Head::Gpt2Head(const ModelShape& shape, std::int64_t chunk_rows)
     : vocab_(shape.vocab),
       chunk_rows_(chunk_rows),
       epsilon_(gpt2_variant(shape).epsilon),
-      places_(gpt2_head_parameters(shape)) {}
+      indices_(gpt2_head_parameters(shape)) {}
 
 std::int64_t Gpt2Head::chunk_rows(at::Device device) const {
   return chunk_rows_ == 0 ? loss_chunk_rows(vocab_, device.is_cpu()) : chunk_rows_;
@@ -25,7 +25,7 @@ OutputLossOptions Gpt2Head::loss_options(at::Device device, double grad_scale) c
 }
 
 Normed Gpt2Head::norm(const UnitViews& parameters, const at::Tensor& input) const {
-  return layer_norm(input, parameters[places_.norm_weight], parameters[places_.norm_bias],
+  return layer_norm(input, parameters[indices_.norm_weight], parameters[indices_.norm_bias],
                     epsilon_);
 }
 
@@ -35,12 +35,12 @@ HeadUnit::Loss Gpt2Head::loss_and_gradient(const UnitViews& parameters, const at
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const Normed normed = norm(parameters, input);
   OutputLoss loss = output_loss_and_gradient(
-      normed.output.flatten(0, 1), parameters[places_.output], targets.flatten(),
-      loss_options(input.device(), grad_scale), gradients[places_.output]);
+      normed.output.flatten(0, 1), parameters[indices_.output], targets.flatten(),
+      loss_options(input.device(), grad_scale), gradients[indices_.output]);
   at::Tensor grad_input =
       layer_norm_backward(loss.grad_rows.view(input.sizes()), input, normed,
-                          parameters[places_.norm_weight], parameters[places_.norm_bias],
-                          {gradients[places_.norm_weight], gradients[places_.norm_bias]}, {});
+                          parameters[indices_.norm_weight], parameters[indices_.norm_bias],
+                          {gradients[indices_.norm_weight], gradients[indices_.norm_bias]}, {});
   return {std::move(loss.sum), std::move(grad_input)};
 }
 
@@ -48,7 +48,7 @@ at::Tensor Gpt2Head::loss_sum(const UnitViews& parameters, const at::Tensor& inp
                               const at::Tensor& targets) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor rows = norm(parameters, input).output.flatten(0, 1);
-  return output_loss(rows, parameters[places_.output], targets.flatten(),
+  return output_loss(rows, parameters[indices_.output], targets.flatten(),
                      loss_options(input.device(), 1));
 }
 
@@ -56,7 +56,7 @@ at::Tensor Gpt2Head::token_losses(const UnitViews& parameters, const at::Tensor&
                                   const at::Tensor& targets) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor rows = norm(parameters, input).output.flatten(0, 1);
-  return output_losses(rows, parameters[places_.output], targets.flatten(),
+  return output_losses(rows, parameters[indices_.output], targets.flatten(),
                        loss_options(input.device(), 1))
       .view(targets.sizes());
 }
@@ -66,7 +66,7 @@ at::Tensor Gpt2Head::logits(const UnitViews& parameters, const at::Tensor& input
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = norm(parameters, last).output.flatten(0, 1);
-  return product(rows, parameters[places_.output].t())
+  return product(rows, parameters[indices_.output].t())
       .narrow(1, 0, vocab_)
       .reshape({input.size(0), positions, vocab_});
 }

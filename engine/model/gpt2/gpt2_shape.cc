@@ -19,28 +19,28 @@ ShapeNumber later_word(std::string_view key, std::string_view choices, double de
   return {.key = key,
           .default_value = default_value,
           .choices = choices,
-          .came_later = true,
+          .omit_if_default = true,
           .meaning = meaning};
 }
 
 std::vector<ShapeNumber> make_numbers() {
   return {
       later_word("model.activation", kGpt2Activations, 0,
-                 "the function between the feed-forward layer's products (activation_function); "
-                 "gelu_new is by a tanh, gelu the exact one"),
+                 "activation function of the feed-forward layer (activation_function); gelu_new is "
+                 "the tanh approximation, gelu is exact"),
       {.key = "model.norm_epsilon",
        .default_value = kGpt2Epsilon,
        .minimum = kGpt2SmallestEpsilon,
        .maximum = kGpt2MostEpsilon,
-       .came_later = true,
+       .omit_if_default = true,
        .meaning = "layer_norm_epsilon"},
       later_word("model.tied_head", kSwitchChoices, 1,
-                 "whether the output projection is the token embedding (tie_word_embeddings)"),
-      later_word("model.scale_attention", kSwitchChoices, 1,
-                 "whether scores of attention are divided by the square root of a head's width "
-                 "(scale_attn_weights)"),
+                 "use the token embedding as the output projection (tie_word_embeddings)"),
+      later_word(
+          "model.scale_attention", kSwitchChoices, 1,
+          "divide attention scores by the square root of the head width (scale_attn_weights)"),
       later_word("model.scale_attention_by_layer", kSwitchChoices, 0,
-                 "whether they are divided by the number of the block as well, from 1 on "
+                 "also divide attention scores by the block's number, counted from 1 "
                  "(scale_attn_by_inverse_layer_idx)"),
   };
 }

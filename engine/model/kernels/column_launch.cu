@@ -1,5 +1,5 @@
 #include "engine/model/kernels/activation_number.cuh"
-#include "engine/model/kernels/column_launch.h"
+#include "engine/model/kernels/fused_launch.h"
 #include "engine/model/kernels/packed_numbers.cuh"
 
 namespace sluice::engine {

@@ -1,4 +1,4 @@
-#include "engine/model/kernels/norm_launch.h"
+#include "engine/model/kernels/fused_launch.h"
 #include "engine/model/kernels/packed_numbers.cuh"
 
 namespace sluice::engine {

@@ -1,5 +1,5 @@
+#include "engine/model/kernels/fused_launch.h"
 #include "engine/model/kernels/packed_numbers.cuh"
-#include "engine/model/kernels/rotary_launch.h"
 
 namespace sluice::engine {
 namespace {

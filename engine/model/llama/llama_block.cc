@@ -11,9 +11,9 @@
 #include "engine/model/kv_cache.h"
 #include "engine/model/llama/llama_products.h"
 #include "engine/model/llama/rope_frequencies.h"
+#include "engine/model/ops/activate.h"
 #include "engine/model/ops/attention.h"
 #include "engine/model/ops/dropout.h"
-#include "engine/model/ops/gated_mlp.h"
 #include "engine/model/ops/rms_norm.h"
 #include "engine/model/ops/rotary.h"
 
@@ -42,14 +42,14 @@ class LlamaBlock::Pass {
   Pass(const LlamaBlock& block, const PassContext& context, const UnitViews& parameters,
        const at::Tensor& input, std::int64_t first = 0)
       : shape_(block.shape_),
-        places_(block.places_),
+        indices_(block.indices_),
         w_(parameters),
         adapters_{.scale = block.adapter_scale_,
                   .dropout = dropout_at(context, DropoutSite::kAdapter, block.adapter_dropout_)},
-        qkv_(places_.qkv, w_, adapters_),
-        projection_(places_.projection, w_, adapters_),
-        gated_(places_.gated, w_, adapters_),
-        down_(places_.down, w_, adapters_),
+        qkv_(indices_.qkv, w_, adapters_),
+        projection_(indices_.projection, w_, adapters_),
+        gated_(indices_.gated, w_, adapters_),
+        down_(indices_.down, w_, adapters_),
         input_(input),
         options_{
             .heads = block.heads_,
@@ -89,7 +89,7 @@ class LlamaBlock::Pass {
   Kept run(const Attend& attend, bool keep) const {
     Kept kept;
     {
-      RmsNormed normed = rms_norm(input_, w_[places_.norm1], shape_.epsilon);
+      RmsNormed normed = rms_norm(input_, w_[indices_.norm1], shape_.epsilon);
       kept.rstd1 = std::move(normed.rstd);
       kept.qkv = qkv_.output(normed.output);
     }
@@ -97,7 +97,7 @@ class LlamaBlock::Pass {
     if (!keep) kept.qkv.reset();
     kept.middle = projection_.output(kept.attended.output);
     if (!keep) kept.attended = {};
-    RmsNormed normed = add_and_rms_norm(kept.middle, input_, w_[places_.norm2], shape_.epsilon);
+    RmsNormed normed = add_and_rms_norm(kept.middle, input_, w_[indices_.norm2], shape_.epsilon);
     kept.rstd2 = std::move(normed.rstd);
     kept.gate_and_up = gated_.output(normed.output);
     return kept;
@@ -150,9 +150,9 @@ class LlamaBlock::Pass {
       down.put(g, product, overwrites_);
     }
     const ProductsPass::Backward gated(gated_, gate_and_up);
-    gated.put(g, rms_norm(middle, w_[places_.norm2], shape_.epsilon).output, overwrites_);
-    return rms_norm_backward(gated.input_gradient(), middle, saved.take(kRstd2), w_[places_.norm2],
-                             g[places_.norm2], grad_output);
+    gated.put(g, rms_norm(middle, w_[indices_.norm2], shape_.epsilon).output, overwrites_);
+    return rms_norm_backward(gated.input_gradient(), middle, saved.take(kRstd2), w_[indices_.norm2],
+                             g[indices_.norm2], grad_output);
   }
 
   // Returns the gradient of the first norm's output.
@@ -172,12 +172,12 @@ class LlamaBlock::Pass {
     }
     if (shape_.head_norms)
       norm_and_rotate_backward(gradient, qkv, norms(),
-                               {g[places_.query_norm], g[places_.query_norm + 1]}, rotary());
+                               {g[indices_.query_norm], g[indices_.query_norm + 1]}, rotary());
     else
       rotate_backward(gradient, rotary());
     qkv.reset();
     const ProductsPass::Backward products(qkv_, gradient);
-    products.put(g, rms_norm(input_, w_[places_.norm1], shape_.epsilon).output, overwrites_);
+    products.put(g, rms_norm(input_, w_[indices_.norm1], shape_.epsilon).output, overwrites_);
     return products.input_gradient();
   }
 
@@ -188,7 +188,7 @@ class LlamaBlock::Pass {
     return place_.documents->padded_tokens;
   }
   HeadNorms norms() const {
-    return {.weights = {w_[places_.query_norm], w_[places_.query_norm + 1]},
+    return {.weights = {w_[indices_.query_norm], w_[indices_.query_norm + 1]},
             .epsilon = shape_.epsilon};
   }
   Rotary rotary() const {
@@ -197,7 +197,7 @@ class LlamaBlock::Pass {
   }
 
   const LlamaShape& shape_;
-  const LlamaBlockParameters& places_;
+  const LlamaBlockParameters& indices_;
   const UnitViews& w_;
   const ProductsPass::Adapters adapters_;
   const ProductsPass qkv_;
@@ -206,7 +206,7 @@ class LlamaBlock::Pass {
   const ProductsPass down_;
   const at::Tensor& input_;
   AttentionOptions options_;
-  RotaryPlace place_;
+  RotaryStart place_;
   RotaryFrequencies frequencies_;
   at::Tensor of_rows_;
   bool overwrites_;
@@ -215,7 +215,7 @@ class LlamaBlock::Pass {
 LlamaBlock::LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int64_t layer)
     : ModelUnit(llama_block_layout(shape, layer)),
       shape_(shape),
-      places_(llama_block_parameters(shape, lora)),
+      indices_(llama_block_parameters(shape, lora)),
       adapter_scale_(lora.exists() ? lora.scale() : 0),
       adapter_dropout_(lora.dropout),
       heads_{.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
@@ -276,15 +276,15 @@ at::Tensor LlamaBlock::backward(const PassContext& context, const UnitViews& par
   at::Tensor grad_norm = pass.attention_branch_backward(saved, grad_middle, gradients);
   const at::Tensor rstd1 = saved.take(kRstd1);
   saved.clear();
-  return rms_norm_backward(std::move(grad_norm), input, rstd1, parameters[places_.norm1],
-                           gradients[places_.norm1], grad_middle);
+  return rms_norm_backward(std::move(grad_norm), input, rstd1, parameters[indices_.norm1],
+                           gradients[indices_.norm1], grad_middle);
 }
 
 at::Tensor LlamaBlock::extend(const UnitViews& parameters, const at::Tensor& input,
                               KvCache& cache) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
-              ": after the first positions come single ones, and not ", input.size(1));
+              ": after the first positions only single positions can follow, not ", input.size(1));
   const Pass pass(*this, {.training = false}, parameters, input, cache.length());
   Pass::Kept kept = pass.run(
       [&](at::Tensor& qkv) { return pass.attend_cached(qkv, cache, layer_); }, /*keep=*/false);

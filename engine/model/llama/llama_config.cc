@@ -137,11 +137,11 @@ RopeScaling scaling_of(HuggingFaceConfig& config, const Json& rope) {
 // positions.
 void refuse_other_positions(HuggingFaceConfig& config, const Json& rope) {
   for (const char* const key : {"mrope_section", "long_factor", "short_factor"})
-    if (rope.contains(key)) config.refuse(key, rope[key], "one angle for each position");
+    if (rope.contains(key)) config.refuse(key, rope[key], "one angle per position");
   for (const Json* const place : {&rope, &config.json()}) {
     const Json share = place->value("partial_rotary_factor", Json());
     if (!share.is_null() && share != 1)
-      config.refuse("partial_rotary_factor", share, "whole heads turned (1.0)");
+      config.refuse("partial_rotary_factor", share, "whole heads rotated (1.0)");
   }
 }
 
@@ -244,7 +244,7 @@ void parse_layer_types(HuggingFaceConfig& config, const Json& types, LlamaWindow
   for (std::size_t layer = 0; layer < sliding.size(); ++layer)
     if (window.has(static_cast<std::int64_t>(layer)) != sliding[layer])
       return config.refuse("layer_types", types,
-                           "one order of layers, again and again, after the first");
+                           "one repeating order of layers after the first ones");
 }
 
 LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
@@ -271,8 +271,8 @@ LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
   const bool any = std::find(types.begin(), types.end(), Json(kSliding)) != types.end();
   if (any && window.tokens == 0) {
     config.fail(Error(ErrorCode::kInvalidArgument,
-                      "\"layer_types\" names \"sliding_attention\", and the file has no window "
-                      "(\"sliding_window\", and for a Qwen \"use_sliding_window\")"));
+                      "\"layer_types\" names \"sliding_attention\", but the file sets no window "
+                      "(\"sliding_window\", and for Qwen \"use_sliding_window\")"));
     return window;
   }
   parse_layer_types(config, types, window);
@@ -438,7 +438,7 @@ Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
     return model;
   }
   return Error(ErrorCode::kInvalidArgument,
-               "\"model_type\" is " + type.dump() + ", which is no Llama's");
+               "\"model_type\" is " + type.dump() + ", which is not a Llama model");
 }
 
 }  // namespace sluice::engine

@@ -103,8 +103,8 @@ class LlamaFamily final : public ModelFamily {
   }
   std::span<const ShapeNumber> numbers() const override { return llama_numbers(); }
   // Llama 3's width, and no dropout.
-  UsualNumbers usual() const override { return {.dropout = 0, .ffn_multiplier = 3.5}; }
-  void settle(ModelShape& shape) const override { settle_llama(shape); }
+  DefaultNumbers default_numbers() const override { return {.dropout = 0, .ffn_multiplier = 3.5}; }
+  void resolve_derived(ModelShape& shape) const override { settle_llama(shape); }
   Status check(const ModelShape& shape) const override { return check_llama(shape); }
   std::span<const std::string_view> adapter_targets() const override {
     return llama_adapter_targets();

@@ -78,42 +78,42 @@ class Parameters {
 
 struct PlacedBlock {
   UnitLayout layout;
-  LlamaBlockParameters places;
+  LlamaBlockParameters indices;
 };
 
 PlacedBlock placed_block(const LlamaShape& shape, std::int64_t layer) {
   Parameters made("layers." + std::to_string(layer));
-  LlamaBlockParameters places;
-  made.matrices(places.qkv,
+  LlamaBlockParameters indices;
+  made.matrices(indices.qkv,
                 {{"self_attn.q_proj", shape.query_width()},
                  {"self_attn.k_proj", shape.key_width()},
                  {"self_attn.v_proj", shape.key_width()}},
                 shape.hidden);
-  made.matrices(places.projection, {{"self_attn.o_proj", shape.hidden}}, shape.query_width());
-  made.matrices(places.gated, {{"mlp.gate_proj", shape.ffn}, {"mlp.up_proj", shape.ffn}},
+  made.matrices(indices.projection, {{"self_attn.o_proj", shape.hidden}}, shape.query_width());
+  made.matrices(indices.gated, {{"mlp.gate_proj", shape.ffn}, {"mlp.up_proj", shape.ffn}},
                 shape.hidden);
-  made.matrices(places.down, {{"mlp.down_proj", shape.hidden}}, shape.ffn);
-  made.vectors(places.norm1, {{"input_layernorm.weight", shape.hidden}}, kGain);
-  made.vectors(places.norm2, {{"post_attention_layernorm.weight", shape.hidden}}, kGain);
+  made.matrices(indices.down, {{"mlp.down_proj", shape.hidden}}, shape.ffn);
+  made.vectors(indices.norm1, {{"input_layernorm.weight", shape.hidden}}, kGain);
+  made.vectors(indices.norm2, {{"post_attention_layernorm.weight", shape.hidden}}, kGain);
   if (shape.head_norms)
     made.vectors(
-        places.query_norm,
+        indices.query_norm,
         {{"self_attn.q_norm.weight", shape.head_dim}, {"self_attn.k_norm.weight", shape.head_dim}},
         kGain);
   if (shape.qkv_bias)
-    made.vectors(places.qkv.bias,
+    made.vectors(indices.qkv.bias,
                  {{"self_attn.q_proj.bias", shape.query_width()},
                   {"self_attn.k_proj.bias", shape.key_width()},
                   {"self_attn.v_proj.bias", shape.key_width()}},
                  kBias);
   if (shape.output_bias)
-    made.vectors(places.projection.bias, {{"self_attn.o_proj.bias", shape.hidden}}, kBias);
+    made.vectors(indices.projection.bias, {{"self_attn.o_proj.bias", shape.hidden}}, kBias);
   if (shape.mlp_bias) {
-    made.vectors(places.gated.bias,
+    made.vectors(indices.gated.bias,
                  {{"mlp.gate_proj.bias", shape.ffn}, {"mlp.up_proj.bias", shape.ffn}}, kBias);
-    made.vectors(places.down.bias, {{"mlp.down_proj.bias", shape.hidden}}, kBias);
+    made.vectors(indices.down.bias, {{"mlp.down_proj.bias", shape.hidden}}, kBias);
   }
-  return {made.take(), places};
+  return {made.take(), indices};
 }
 
 constexpr int kToken = 0;  // in the embedding
@@ -149,11 +149,11 @@ bool is_target(const LoraRecipe& lora, std::size_t target) {
 }
 
 // The entry for the target's adapter.
-int& adapter_of(LlamaBlockParameters& places, std::size_t target) {
-  if (target < 3) return places.qkv.adapters[target];
-  if (target == 3) return places.projection.adapters[0];
-  if (target < 6) return places.gated.adapters[target - 4];
-  return places.down.adapters[0];
+int& adapter_of(LlamaBlockParameters& indices, std::size_t target) {
+  if (target < 3) return indices.qkv.adapters[target];
+  if (target == 3) return indices.projection.adapters[0];
+  if (target < 6) return indices.gated.adapters[target - 4];
+  return indices.down.adapters[0];
 }
 
 }  // namespace
@@ -163,10 +163,10 @@ LlamaBlockParameters llama_block_parameters(const LlamaShape& shape, const LoraR
   int next = static_cast<int>(block.layout.parameters.size());
   for (std::size_t target = 0; lora.exists() && target < kTargets.size(); ++target) {
     if (!is_target(lora, target)) continue;
-    adapter_of(block.places, target) = next;
+    adapter_of(block.indices, target) = next;
     next += 2;
   }
-  return block.places;
+  return block.indices;
 }
 
 std::span<const std::string_view> llama_adapter_targets() { return kTargets; }

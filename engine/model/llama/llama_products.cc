@@ -43,22 +43,22 @@ std::int64_t ProductsPass::first_column(int part) const {
 
 // Computes one product if weights and biases are contiguous.
 at::Tensor ProductsPass::base_output(const at::Tensor& input) const {
-  const bool has_bias = places_.bias != kNoParameter;
-  const auto weight = joined_rows(w_, places_.weight, places_.parts);
+  const bool has_bias = indices_.bias != kNoParameter;
+  const auto weight = joined_rows(w_, indices_.weight, indices_.parts);
   const auto bias =
-      has_bias ? joined_rows(w_, places_.bias, places_.parts) : std::optional(at::Tensor());
+      has_bias ? joined_rows(w_, indices_.bias, indices_.parts) : std::optional(at::Tensor());
   if (weight && bias) return linear(input, *weight, *bias, kOutIn);
   std::vector<at::Tensor> made;
-  made.reserve(static_cast<std::size_t>(places_.parts));
-  for (int part = 0; part < places_.parts; ++part)
-    made.push_back(linear(input, w_[places_.weight + part],
-                          has_bias ? w_[places_.bias + part] : at::Tensor(), kOutIn));
+  made.reserve(static_cast<std::size_t>(indices_.parts));
+  for (int part = 0; part < indices_.parts; ++part)
+    made.push_back(linear(input, w_[indices_.weight + part],
+                          has_bias ? w_[indices_.bias + part] : at::Tensor(), kOutIn));
   return at::cat(made, -1);
 }
 
 at::Tensor ProductsPass::output(const at::Tensor& input) const {
   at::Tensor made = base_output(input);
-  for (int part = 0; part < places_.parts; ++part)
+  for (int part = 0; part < indices_.parts; ++part)
     if (has_adapter(part))
       add_adapter(made.narrow(-1, first_column(part), width(part)), input, adapter(part));
   return made;
@@ -67,8 +67,8 @@ at::Tensor ProductsPass::output(const at::Tensor& input) const {
 ProductsPass::Backward::Backward(const ProductsPass& products, const at::Tensor& grad_output)
     : products_(products),
       grad_output_(grad_output),
-      inner_(static_cast<std::size_t>(products.places_.parts)) {
-  for (int part = 0; part < products.places_.parts; ++part)
+      inner_(static_cast<std::size_t>(products.indices_.parts)) {
+  for (int part = 0; part < products.indices_.parts; ++part)
     if (products.has_adapter(part))
       inner_[static_cast<std::size_t>(part)] =
           adapter_inner_gradient(columns(part), products.adapter(part));
@@ -79,22 +79,22 @@ at::Tensor ProductsPass::Backward::columns(int part) const {
 }
 
 at::Tensor ProductsPass::Backward::of_part(int part) const {
-  return products_.places_.parts == 1 ? grad_output_ : columns(part).contiguous();
+  return products_.indices_.parts == 1 ? grad_output_ : columns(part).contiguous();
 }
 
 at::Tensor ProductsPass::Backward::input_gradient() const {
-  const LlamaProducts& places = products_.places_;
+  const LlamaProducts& indices = products_.indices_;
   const UnitViews& w = products_.w_;
   at::Tensor sum;
-  if (const auto weight = joined_rows(w, places.weight, places.parts)) {
+  if (const auto weight = joined_rows(w, indices.weight, indices.parts)) {
     sum = linear_input_gradient(grad_output_, *weight, kOutIn);
   } else {
-    for (int part = 0; part < places.parts; ++part) {
-      at::Tensor made = linear_input_gradient(of_part(part), w[places.weight + part], kOutIn);
+    for (int part = 0; part < indices.parts; ++part) {
+      at::Tensor made = linear_input_gradient(of_part(part), w[indices.weight + part], kOutIn);
       sum = sum.defined() ? sum.add_(made) : std::move(made);
     }
   }
-  for (int part = 0; part < places.parts; ++part)
+  for (int part = 0; part < indices.parts; ++part)
     if (products_.has_adapter(part))
       add_adapter_input_gradient(sum, inner_[static_cast<std::size_t>(part)],
                                  products_.adapter(part));
@@ -110,27 +110,27 @@ void ProductsPass::Backward::put_weight(const at::Tensor& gradient, const at::Te
 }
 
 void ProductsPass::Backward::put_biases(const UnitViews& gradients) const {
-  const LlamaProducts& places = products_.places_;
-  if (places.bias == kNoParameter || !gradients[places.bias].defined()) return;
-  if (const auto joined = joined_rows(gradients, places.bias, places.parts))
+  const LlamaProducts& indices = products_.indices_;
+  if (indices.bias == kNoParameter || !gradients[indices.bias].defined()) return;
+  if (const auto joined = joined_rows(gradients, indices.bias, indices.parts))
     return accumulate_bias_gradient(*joined, grad_output_);
-  for (int part = 0; part < places.parts; ++part)
-    accumulate_bias_gradient(gradients[places.bias + part], of_part(part));
+  for (int part = 0; part < indices.parts; ++part)
+    accumulate_bias_gradient(gradients[indices.bias + part], of_part(part));
 }
 
 void ProductsPass::Backward::put(const UnitViews& gradients, const at::Tensor& input,
                                  bool overwrite) const {
-  const LlamaProducts& places = products_.places_;
+  const LlamaProducts& indices = products_.indices_;
   put_biases(gradients);
-  if (gradients[places.weight].defined()) {
-    if (const auto joined = joined_rows(gradients, places.weight, places.parts)) {
+  if (gradients[indices.weight].defined()) {
+    if (const auto joined = joined_rows(gradients, indices.weight, indices.parts)) {
       put_weight(*joined, grad_output_, input, overwrite);
     } else {
-      for (int part = 0; part < places.parts; ++part)
-        put_weight(gradients[places.weight + part], of_part(part), input, overwrite);
+      for (int part = 0; part < indices.parts; ++part)
+        put_weight(gradients[indices.weight + part], of_part(part), input, overwrite);
     }
   }
-  for (int part = 0; part < places.parts; ++part) {
+  for (int part = 0; part < indices.parts; ++part) {
     if (!products_.has_adapter(part)) continue;
     const int a = products_.place(part);
     put_adapter_gradients({.a = gradients[a], .b = gradients[a + 1], .overwrite = overwrite},

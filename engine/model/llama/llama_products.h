@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/model/llama/llama_layout.h"
-#include "engine/model/ops/adapter.h"
+#include "engine/model/ops/linear.h"
 #include "engine/model/unit_views.h"
 
 namespace sluice::engine {
@@ -22,8 +22,8 @@ class ProductsPass {
     Dropout dropout = {};
   };
   // All must outlive it.
-  ProductsPass(const LlamaProducts& places, const UnitViews& parameters, const Adapters& adapters)
-      : places_(places), w_(parameters), adapters_(adapters) {}
+  ProductsPass(const LlamaProducts& indices, const UnitViews& parameters, const Adapters& adapters)
+      : indices_(indices), w_(parameters), adapters_(adapters) {}
 
   at::Tensor output(const at::Tensor& input) const;
 
@@ -52,18 +52,18 @@ class ProductsPass {
 
  private:
   bool has_adapter(int part) const { return place(part) != kNoParameter; }
-  int place(int part) const { return places_.adapters[static_cast<std::size_t>(part)]; }
+  int place(int part) const { return indices_.adapters[static_cast<std::size_t>(part)]; }
   Adapter adapter(int part) const {
     return {.a = w_[place(part)],
             .b = w_[place(part) + 1],
             .scale = adapters_.scale,
             .dropout = numbered(adapters_.dropout, place(part))};
   }
-  std::int64_t width(int part) const { return w_[places_.weight + part].size(0); }
+  std::int64_t width(int part) const { return w_[indices_.weight + part].size(0); }
   std::int64_t first_column(int part) const;
   at::Tensor base_output(const at::Tensor& input) const;
 
-  const LlamaProducts& places_;
+  const LlamaProducts& indices_;
   const UnitViews& w_;
   const Adapters adapters_;
 };

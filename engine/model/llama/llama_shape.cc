@@ -60,42 +60,44 @@ ShapeNumber word(std::string_view key, std::string_view choices, double default_
 std::vector<ShapeNumber> make_numbers() {
   return {
       word("model.architecture", kLlamaArchitectures, 0,
-           "whose code in transformers: it decides which biases and norms there can be"),
-      count("model.kv_heads", 0, "heads of keys and of values; 0: as many as model.heads"),
-      count("model.head_dim", 0, "numbers of a head; 0: model.hidden / model.heads"),
+           "architecture in transformers, which decides which biases and norms are possible"),
+      count("model.kv_heads", 0, "key and value heads; 0: as many as model.heads"),
+      count("model.head_dim", 0, "width of a head; 0: model.hidden / model.heads"),
       {.key = "model.norm_epsilon",
        .default_value = 1e-6,
        .minimum = 0,
        .maximum = 1000,
        .meaning = "rms_norm_eps"},
       word("model.tied_head", kSwitchChoices, 0,
-           "whether the output projection is the token embedding (tie_word_embeddings)"),
+           "use the token embedding as the output projection (tie_word_embeddings)"),
       word("model.attention_bias", kSwitchChoices, 0,
-           "biases of attention's products: of llama and qwen3; a qwen2 has those of queries, keys "
-           "and values anyway"),
-      word("model.mlp_bias", kSwitchChoices, 0, "biases of the feed-forward layer: of llama"),
+           "biases in attention's linear layers, for llama and qwen3; qwen2 always has those of "
+           "queries, keys and values"),
+      word("model.mlp_bias", kSwitchChoices, 0, "biases in the feed-forward layer, for llama"),
       count("model.window", 0,
-            "keys that a query sees, its own among them (sliding_window); 0: all before it"),
+            "sliding window in tokens: the keys that a query sees, including its own "
+            "(sliding_window); 0: all before it"),
       count("model.window_first_layer", 0, "the first block with the window"),
       count("model.window_layers", 0,
-            "blocks in a row with the window, before window_full_layers without; 0: all from the "
-            "first on"),
-      count("model.window_full_layers", 0, "blocks in a row without it"),
+            "consecutive blocks with the window, followed by window_full_layers blocks without; 0: "
+            "all after the first"),
+      count("model.window_full_layers", 0, "consecutive blocks without the window"),
       factor("model.rope_theta", 10000, "base of the rotary frequencies"),
       word("model.rope_scaling", kRopeScalings, 0,
-           "how rotary positions reach beyond the first training's (rope_type)"),
-      factor("model.rope_factor", 1, "of the scaling"),
+           "how rotary positions are extended beyond the original context (rope_type)"),
+      factor("model.rope_factor", 1, "factor of the scaling"),
       count("model.rope_original_context", 0,
-            "tokens of the first training's sequences (original_max_position_embeddings); 0: "
-            "model.context"),
-      factor("model.rope_low_freq_factor", 1, "of llama3"),
-      factor("model.rope_high_freq_factor", 4, "of llama3"),
-      factor("model.rope_attention_factor", 0, "of yarn; 0: by its other numbers"),
-      factor("model.rope_mscale", 0, "of yarn; 0: none"),
-      factor("model.rope_mscale_all_dim", 0, "of yarn; 0: none"),
+            "sequence length of the original training, in tokens "
+            "(original_max_position_embeddings); 0: model.context"),
+      factor("model.rope_low_freq_factor", 1, "for llama3"),
+      factor("model.rope_high_freq_factor", 4, "for llama3"),
+      factor("model.rope_attention_factor", 0, "for yarn; 0: computed from its other parameters"),
+      factor("model.rope_mscale", 0, "for yarn; 0: none"),
+      factor("model.rope_mscale_all_dim", 0, "for yarn; 0: none"),
       factor("model.rope_beta_fast", 32, "of yarn"),
       factor("model.rope_beta_slow", 1, "of yarn"),
-      word("model.rope_truncate", kSwitchChoices, 1, "of yarn: whole dimensions as its limits"),
+      word("model.rope_truncate", kSwitchChoices, 1,
+           "for yarn: round its limits to whole dimensions"),
   };
 }
 
@@ -136,14 +138,15 @@ std::string text(std::int64_t number) { return std::to_string(number); }
 
 Status check_heads(const LlamaShape& shape) {
   if (shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
-    return cannot_build(text(shape.heads) + " heads cannot share " + text(shape.kv_heads) +
-                        " of keys and values (kv_heads): make heads a multiple of them");
+    return cannot_build(text(shape.heads) + " heads cannot be divided among " +
+                        text(shape.kv_heads) +
+                        " key and value heads (kv_heads): make heads a multiple of kv_heads");
   if (shape.head_dim < 2 || shape.head_dim % 2 != 0)
     return cannot_build("head_dim is " + text(shape.head_dim) +
-                        "; rotary positions turn pairs of numbers, so it must be even");
+                        "; rotary positions rotate pairs of numbers, so it must be even");
   constexpr std::int64_t kMostHeadDim = 256;
   if (shape.head_dim > kMostHeadDim)
-    return cannot_build("head_dim is " + text(shape.head_dim) + "; it can be at most " +
+    return cannot_build("head_dim is " + text(shape.head_dim) + "; it must be at most " +
                         text(kMostHeadDim));
   return {};
 }
@@ -155,17 +158,17 @@ Status check_architecture(const ModelShape& of, const LlamaShape& shape) {
       architecture == LlamaArchitecture::kLlama || architecture == LlamaArchitecture::kQwen3;
   if (numbers.on(kAttentionBias) && !may_have_bias)
     return cannot_build(architecture == LlamaArchitecture::kQwen2
-                            ? "a qwen2 has the biases that it has: leave attention_bias out"
-                            : "a mistral has no biases: leave attention_bias out");
+                            ? "the biases of qwen2 are fixed: leave attention_bias out"
+                            : "mistral has no biases: leave attention_bias out");
   if (numbers.on(kMlpBias) && architecture != LlamaArchitecture::kLlama)
-    return cannot_build("mlp_bias is of the architecture llama alone");
+    return cannot_build("mlp_bias is only for the architecture llama");
   if (shape.window.tokens != 0 && architecture == LlamaArchitecture::kLlama)
-    return cannot_build("a window is of the architectures mistral, qwen2 and qwen3, not of llama");
+    return cannot_build(
+        "a window is for the architectures mistral, qwen2 and qwen3, not for llama");
   if (architecture == LlamaArchitecture::kMistral && shape.window.tokens != 0 &&
       (shape.window.first != 0 || shape.window.windowed != 0))
     return cannot_build(
-        "all blocks of a mistral have the window: leave window_first_layer and "
-        "window_layers out");
+        "all blocks of mistral have the window: leave window_first_layer and window_layers out");
   return {};
 }
 
@@ -178,12 +181,11 @@ Status check_rope(const LlamaShape& shape) {
     return cannot_build("rope_factor is " + std::to_string(rope.factor) +
                         "; it must be at least 1");
   if (rope.scaling == RopeScaling::kDynamic && shape.head_dim == 2)
-    return cannot_build("rope_scaling dynamic needs heads of more than 2 numbers");
+    return cannot_build("rope_scaling dynamic needs a head width above 2");
   if (rope.scaling == RopeScaling::kLlama3 &&
       !(rope.low_frequency_factor > 0 && rope.high_frequency_factor > rope.low_frequency_factor))
     return cannot_build(
-        "rope_high_freq_factor must be more than rope_low_freq_factor, and that "
-        "more than 0");
+        "rope_high_freq_factor must be more than rope_low_freq_factor, which must be more than 0");
   if (rope.scaling == RopeScaling::kYarn && !(rope.beta_fast > 0 && rope.beta_slow > 0))
     return cannot_build("rope_beta_fast and rope_beta_slow must be more than 0");
   return {};
@@ -229,7 +231,7 @@ Status check_llama(const ModelShape& shape) {
   if (llama.architecture == LlamaArchitecture::kLlama && shape.hidden % shape.heads != 0)
     return cannot_build("hidden " + text(shape.hidden) + " cannot be divided among " +
                         text(shape.heads) +
-                        " heads, which transformers wants of a llama: make it a multiple of them");
+                        " heads, as transformers requires for llama: make it a multiple of that");
   SLUICE_RETURN_IF_ERROR(check_heads(llama));
   SLUICE_RETURN_IF_ERROR(check_architecture(shape, llama));
   return check_rope(llama);
@@ -237,18 +239,18 @@ Status check_llama(const ModelShape& shape) {
 
 void settle_llama(ModelShape& shape) {
   // Not checked yet: values that are not counts stay unchanged.
-  const auto settle = [&shape](const char* name, std::int64_t value) {
+  const auto resolve_derived = [&shape](const char* name, std::int64_t value) {
     double& number = shape.numbers[name];
     if (number == 0) number = static_cast<double>(value);
   };
-  settle(kKvHeads, shape.heads);
-  if (shape.heads > 0) settle(kHeadDim, shape.hidden / shape.heads);
+  resolve_derived(kKvHeads, shape.heads);
+  if (shape.heads > 0) resolve_derived(kHeadDim, shape.hidden / shape.heads);
   const double scaling = shape.numbers[kScaling];
   if (scaling == static_cast<double>(RopeScaling::kNone) ||
       scaling == static_cast<double>(RopeScaling::kLinear))
     shape.numbers[kOriginalContext] = 0;  // these scalings do not read it
   else
-    settle(kOriginalContext, shape.context_tokens);
+    resolve_derived(kOriginalContext, shape.context_tokens);
 }
 
 }  // namespace sluice::engine

@@ -84,7 +84,7 @@ LlamaShape llama_shape(const ModelShape& shape);
 // ModelFamily::check().
 Status check_llama(const ModelShape& shape);
 
-// See ModelFamily::settle(): resolves derived defaults to numbers.
+// See ModelFamily::resolve_derived(): resolves derived defaults to numbers.
 void settle_llama(ModelShape& shape);
 
 }  // namespace sluice::engine

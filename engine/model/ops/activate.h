@@ -1,4 +1,4 @@
-// The elementwise function between a feed-forward layer's products.
+// The functions between a feed-forward layer's products: elementwise, or gated.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,5 +13,14 @@ at::Tensor activate(const at::Tensor& input, Activation activation);
 // The sum of the latter over all rows is added to bias_gradient (fp32; may be undefined).
 void activate_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
                        const at::Tensor& bias_gradient);
+
+// The gated middle (Shazeer, "GLU Variants Improve Transformer", 2020): the SiLU of a gate,
+// multiplied by the other half. Both are in one tensor [..., 2 F], with the gates first. Returns
+// [..., F].
+at::Tensor silu_gated(const at::Tensor& gate_and_up);
+
+// In place: gate_and_up becomes its gradient. `gradient` is that of silu_gated()'s output, and
+// becomes that output, [..., F].
+void silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 
 }  // namespace sluice::engine

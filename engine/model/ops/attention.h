@@ -9,13 +9,48 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <optional>
 
-#include "engine/model/ops/attention_reach.h"
+#include "engine/model/documents.h"
 #include "engine/model/ops/dropout.h"
 #include "engine/model/ops/head_views.h"
 
 namespace sluice::engine {
+
+// The keys that a query attends to: its own position and earlier ones, within its document, and
+// only the nearest if there is a window.
+struct AttentionReach {
+  // Keys visible to a query, including its own; 0: all. This is transformers' sliding_window, and
+  // one more than FlashAttention's window_size_left.
+  std::int64_t window = 0;
+  const Documents* documents = nullptr;  // null: each sequence is one document
+
+  // Whether the window or documents hide a key that the causal mask would leave, in a sequence of
+  // `tokens`.
+  bool is_short(std::int64_t tokens) const {
+    return documents != nullptr || (window != 0 && window < tokens);
+  }
+};
+
+// True where a key (the third dimension) is hidden from a query (the second): [B, T, T] with
+// documents, else [1, T, T].
+at::Tensor hidden_keys(const AttentionReach& reach, std::int64_t tokens, at::Device device);
+
+// Causal attention by plain products and a softmax in fp32 (float64 for float64). It computes a
+// bounded number of heads at a time, so that the probabilities are never in memory as a whole.
+// Backward recomputes them. The arithmetic and masks are the same on CPU and CUDA.
+struct PlainAttentionOptions {
+  AttentionReach reach = {};
+  Dropout dropout = {};
+  std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
+};
+
+// Returns [B, T, width of the queries].
+at::Tensor plain_attention(const HeadViews& heads, const PlainAttentionOptions& options);
+// Writes the gradients of queries, keys and values.
+void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
+                              const PlainAttentionOptions& options, const HeadViews& gradients);
 
 struct AttentionOptions {
   HeadShape heads;

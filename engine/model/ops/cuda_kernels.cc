@@ -19,7 +19,7 @@ CudaDtype dtype_of(const at::Tensor& tensor) {
     case at::kHalf:
       return CudaDtype::kHalf;
     default:
-      TORCH_CHECK(false, "the model's CUDA kernels know fp32, bf16 and fp16, not ",
+      TORCH_CHECK(false, "the model's CUDA kernels support fp32, bf16 and fp16, not ",
                   tensor.scalar_type());
   }
 }

@@ -8,10 +8,7 @@
 
 #include <algorithm>
 
-#include "engine/model/kernels/column_launch.h"
-#include "engine/model/kernels/elementwise_launch.h"
-#include "engine/model/kernels/norm_launch.h"
-#include "engine/model/kernels/rotary_launch.h"
+#include "engine/model/kernels/fused_launch.h"
 
 namespace sluice::engine {
 namespace {
@@ -96,7 +93,7 @@ RotaryShape rotary_shape(const at::Tensor& packed, const HeadShape& heads) {
 }
 
 RotaryTurns rotary_turns(const at::Tensor& packed, const Rotary& rotary) {
-  const RotaryPlace& place = rotary.place;
+  const RotaryStart& place = rotary.place;
   RotaryTurns turns = {
       .scale = rotary.frequencies.scale,
       .positions = place.documents == nullptr
@@ -292,7 +289,8 @@ at::Tensor fused_dropout_and_sum(const at::Tensor& rows, const Dropout& dropout,
   return dropped;
 }
 
-void fused_gather(const ThreeParts& parts, at::Tensor& gathered, const at::Tensor& bias_gradient) {
+void fused_gather(const QkvGradients& parts, at::Tensor& gathered,
+                  const at::Tensor& bias_gradient) {
   const c10::cuda::CUDAGuard guard(gathered.device());
   const at::Tensor partials = partials_for(gathered);
   C10_CUDA_CHECK(launch_gather({.first = parts.first.const_data_ptr(),

@@ -1,7 +1,6 @@
-// The fused kernels of norm_launch.h, column_launch.h, elementwise_launch.h and rotary_launch.h for
-// tensors, on the current stream. They serve the 16-bit CUDA tensors for which cuda_fuses() is
-// true; other tensors use ATen's operators. In a build without CUDA each throws, and cuda_fuses()
-// is always false.
+// The fused kernels of fused_launch.h for tensors, on the current stream. They serve the 16-bit
+// CUDA tensors for which cuda_fuses() is true; other tensors use ATen's operators. In a build
+// without CUDA each throws, and cuda_fuses() is always false.
 //
 // Gradients of parameters are fp32 and are added to; those of biases may be undefined. The same
 // inputs give the same bits.
@@ -57,7 +56,7 @@ void fused_activation_backward(at::Tensor& input, at::Tensor& gradient, Activati
 
 // Whether each half of the rows suits a kernel on its own.
 bool cuda_fuses_halves(const at::Tensor& rows);
-// See gated_mlp.h.
+// See activate.h.
 at::Tensor fused_silu_gated(const at::Tensor& gate_and_up);
 void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 
@@ -82,11 +81,11 @@ at::Tensor fused_dropout_and_sum(const at::Tensor& rows, const Dropout& dropout,
 
 // Three contiguous tensors, concatenated in `gathered`; the second is as wide as the third. Their
 // columns are added to bias_gradient.
-struct ThreeParts {
+struct QkvGradients {
   const at::Tensor& first;
   const at::Tensor& second;
   const at::Tensor& third;
 };
-void fused_gather(const ThreeParts& parts, at::Tensor& gathered, const at::Tensor& bias_gradient);
+void fused_gather(const QkvGradients& parts, at::Tensor& gathered, const at::Tensor& bias_gradient);
 
 }  // namespace sluice::engine

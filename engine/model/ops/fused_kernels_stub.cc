@@ -5,7 +5,7 @@ namespace sluice::engine {
 namespace {
 
 [[noreturn]] void refuse() {
-  TORCH_CHECK(false, "this build of Sluice has no CUDA code, and so no fused kernels");
+  TORCH_CHECK(false, "this build of Sluice has no CUDA code, so it has no fused kernels");
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ at::Tensor fused_dropout_and_sum(const at::Tensor& /*rows*/, const Dropout& /*dr
                                  const at::Tensor& /*bias_gradient*/) {
   refuse();
 }
-void fused_gather(const ThreeParts& /*parts*/, at::Tensor& /*gathered*/,
+void fused_gather(const QkvGradients& /*parts*/, at::Tensor& /*gathered*/,
                   const at::Tensor& /*bias_gradient*/) {
   refuse();
 }

@@ -6,7 +6,17 @@
 
 #include <cstdint>
 
+#include "engine/model/ops/cuda_kernels.h"
+
 namespace sluice::engine {
+
+// Returns the rows' losses in nats (fp32; float64 for float64), with the softmax in fp32. Replaces
+// logits [rows, columns] by the gradient of grad_scale times the losses' sum, with zeros in columns
+// from `vocab` on. Without options.gradient the contents of logits are undefined afterwards. A
+// target outside the vocabulary throws on the CPU and is a NaN loss on CUDA; kIgnoredTarget has no
+// loss and no gradient.
+at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
+                                  const CrossEntropyOptions& options);
 
 struct OutputLossOptions {
   std::int64_t vocab = 0;       // later rows of `output` are zero and take no part
@@ -19,7 +29,7 @@ struct OutputLoss {
   at::Tensor grad_rows;  // shaped as `rows`
 };
 // rows [N, C], output [>= vocab, C], targets [N]. output_gradient has output's shape (fp32, added
-// to; undefined: not wanted). A target of kIgnoredTarget (cross_entropy.h) has no loss.
+// to; undefined: not wanted). A target of kIgnoredTarget (cuda_kernels.h) has no loss.
 OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& output,
                                     const at::Tensor& targets, const OutputLossOptions& options,
                                     const at::Tensor& output_gradient);

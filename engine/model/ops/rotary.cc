@@ -31,7 +31,7 @@ Turns turns_of(const at::Tensor& packed, const Rotary& rotary) {
       rotary.of_rows.defined()
           ? rotary.of_rows.view({packed.size(0), packed.size(1), -1})
           : at::tensor(rotary.frequencies.of_pair, at::kFloat).to(packed.device());
-  const RotaryPlace& place = rotary.place;
+  const RotaryStart& place = rotary.place;
   const at::Tensor positions =
       place.documents != nullptr
           ? place.documents->positions

@@ -17,7 +17,7 @@
 namespace sluice::engine {
 
 // The positions of the rotated tokens: in their documents, or from `first` on in each sequence.
-struct RotaryPlace {
+struct RotaryStart {
   std::int64_t first = 0;
   const Documents* documents = nullptr;
 };
@@ -25,7 +25,7 @@ struct RotaryPlace {
 struct Rotary {
   const HeadShape& heads;
   const RotaryFrequencies& frequencies;
-  RotaryPlace place;
+  RotaryStart place;
   at::Tensor of_rows = {};  // fp32 [B * T, head_dim / 2]: per-token frequencies
 };
 

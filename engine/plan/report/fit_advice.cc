@@ -39,12 +39,12 @@ std::string more_at_full_paths(const config::Config& config, const NvmeStripes& 
     if (stripes.room_bytes[i] >= share) continue;
     full += (full.empty() ? "" : ", ") + stripes.paths[i] + " has room for " +
             format_bytes(stripes.room_bytes[i]) + " of the " + format_bytes(share) +
-            " that it would take";
+            " that it needs";
     if (superfluous.empty() && fits_without(config, stripes, i, needed_bytes))
       superfluous = stripes.paths[i];
   }
-  return "more room on NVMe (" + full + ": free some space there, " +
-         (superfluous.empty() ? "" : "take " + superfluous + " out of budget.nvme_paths, ") +
+  return "more space on NVMe (" + full + ": free some space there, " +
+         (superfluous.empty() ? "" : "remove " + superfluous + " from budget.nvme_paths, ") +
          "or add a path on another drive to budget.nvme_paths)";
 }
 
@@ -54,8 +54,8 @@ std::string more_at_any_path(const NvmeStripes& stripes) {
   for (std::size_t i = 0; i < stripes.paths.size(); ++i)
     rooms += (rooms.empty() ? "" : ", ") + stripes.paths[i] + " has room for " +
              format_bytes(stripes.room_bytes[i]);
-  return "more room on NVMe (" + rooms +
-         ": free some space there, or name folders with more of it in budget.nvme_paths)";
+  return "more space on NVMe (" + rooms +
+         ": free some space there, or set budget.nvme_paths to folders with more space)";
 }
 
 // What the drives themselves lack for this many bytes; empty: nothing.
@@ -124,7 +124,7 @@ Advice budget_advice(const char* key, const char* before, const char* behind, st
   if (available == 0 || bytes <= available)
     return {kBudgetRank, std::string(key) + " " + gib_up_text(bytes)};
   return {kMachineRank, std::string(before) + " " + gib_up_text(bytes) + " GiB" + behind +
-                            " (there are " + format_bytes(available) + ")"};
+                            " (this one has " + format_bytes(available) + ")"};
 }
 
 // Whether a control group leaves less than the machine has, in a plan for this machine's RAM.
@@ -143,7 +143,7 @@ std::string micro_batch_text(const config::BatchSizes& batch, std::int64_t micro
 Advice advice_of(const config::Config& config, const RunPlan& plan, const offload::FitHint& hint,
                  bool activations_are_largest) {
   const offload::TierBytes& budget = plan.input.budget;
-  const offload::TierBytes& beside = plan.beside.at_most;
+  const offload::TierBytes& outside = plan.outside.at_most;
   const int activations = activations_are_largest ? kLargestRank : kOtherRank;
   const int state = activations_are_largest ? kOtherRank : kLargestRank;
   const bool in_group = is_in_small_group(plan);
@@ -152,20 +152,19 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
       return budget_advice(
           "budget.gpu_gib", "a GPU with", "",
           static_cast<std::uint64_t>(
-              static_cast<double>(budget.gpu + beside.gpu + hint.more_bytes) / (1 - kGpuSlack)),
+              static_cast<double>(budget.gpu + outside.gpu + hint.more_bytes) / (1 - kGpuSlack)),
           plan.available.gpu);
     case Change::kMoreCpu:
-      return budget_advice("budget.cpu_gib",
-                           in_group ? "a memory limit of" : "a machine with RAM of",
-                           in_group ? " for this container or job" : "",
-                           plan.ranks.of_host(budget.cpu + beside.cpu + hint.more_bytes),
+      return budget_advice("budget.cpu_gib", in_group ? "a memory limit of" : "a machine with",
+                           in_group ? " for this container or job" : " of RAM",
+                           plan.ranks.of_host(budget.cpu + outside.cpu + hint.more_bytes),
                            plan.ranks.of_host(plan.available.cpu));
     case Change::kMoreNvme:
       return {state, more_nvme_text(config, plan, hint.more_bytes)};
     case Change::kRecompute:
       return {activations, "placement.recompute \"on\""};
     case Change::kInputsToCpu:
-      return {activations, "placement.boundaries_to_cpu \"on\""};
+      return {activations, "placement.unit_inputs_to_cpu \"on\""};
     case Change::kOptimizerAnywhere:
       return {state,
               std::string("zero_optimization.offload_optimizer.device \"auto\"") +
@@ -190,7 +189,7 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   const offload::TierBytes& missing = plan.placement.missing;
   std::string text = "this run does not fit";
   if (!plan.ranks.is_alone())
-    text += ", counted for each of " + std::to_string(plan.ranks.world) + " ranks";
+    text += ", for each of " + std::to_string(plan.ranks.world) + " ranks";
   text += ':';
   const auto add = [&](std::uint64_t bytes, const std::string& tier) {
     if (bytes > 0)
@@ -202,18 +201,18 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   add(missing.nvme, "NVMe");
   const MemoryLine largest = largest_part(plan);
   if (largest.bytes > 0)
-    text += "; most of it goes to " + largest.what + ", " + format_bytes(largest.bytes);
+    text += "; the largest part is " + largest.what + ", " + format_bytes(largest.bytes);
   std::vector<Advice> all;
   all.reserve(plan.placement.hints.size());
   for (const offload::FitHint& hint : plan.placement.hints)
     all.push_back(advice_of(config, plan, hint, is_activations(largest)));
   if (all.empty())
     return text +
-           ". No single change is enough: take a smaller model, shorter sequences "
+           ". No single change is enough: use a smaller model, shorter sequences "
            "(data.sequence_length) or a larger machine";
   std::stable_sort(all.begin(), all.end(),
                    [](const Advice& a, const Advice& b) { return a.rank < b.rank; });
-  text += ". It would with ";
+  text += ". It would fit with ";
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (i > 0) text += i + 1 == all.size() ? ", or " : ", ";
     text += all[i].text;

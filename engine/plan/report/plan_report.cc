@@ -75,11 +75,11 @@ Shares shares_of(const RunPlan& plan) {
 
 std::string activations_text(const Shares& shares) {
   const std::string blocks = std::to_string(shares.blocks);
-  if (shares.blocks == 0) return "of the module's own passes";
+  if (shares.blocks == 0) return "kept by the module itself";
   if (shares.kept == shares.blocks) return "all " + blocks + " blocks keep theirs";
-  if (shares.kept == 0) return "those of all " + blocks + " blocks are recomputed";
+  if (shares.kept == 0) return "all " + blocks + " blocks recompute theirs";
   return std::to_string(shares.kept) + " of " + blocks +
-         " blocks keep theirs, the others are recomputed";
+         " blocks keep theirs, the others recompute";
 }
 
 std::string placement_text(const RunPlan& plan) {
@@ -89,25 +89,25 @@ std::string placement_text(const RunPlan& plan) {
                      " NVMe\n";
   const offload::Waves& waves = plan.memory.waves;
   if (waves.count() > 1)
-    text += "waves: " + std::to_string(waves.count()) + " a step, each of " +
+    text += "waves: " + std::to_string(waves.count()) + " per step, each of " +
             (waves.micro_batches % waves.of_a_wave == 0 ? "" : "at most ") +
             std::to_string(waves.of_a_wave) + " of its " + std::to_string(waves.micro_batches) +
             " micro-batches\n";
   const std::string spilled =
-      shares.spilled > 0 ? std::to_string(shares.spilled) + " wait on NVMe" : "";
+      shares.spilled > 0 ? std::to_string(shares.spilled) + " are kept on NVMe" : "";
   if (!plan.memory.cuda)
     return spilled.empty() ? text : text + "activations: the inputs of " + spilled + "\n";
   text += "parameters: " + std::to_string(shares.resident) + " of " + std::to_string(shares.units) +
           " units stay on the GPU\n";
   text += "activations: " + activations_text(shares);
   if (shares.offloaded > 0)
-    text += "; the inputs of " + std::to_string(shares.offloaded) + " wait in host memory";
+    text += "; the inputs of " + std::to_string(shares.offloaded) + " are kept in host memory";
   if (!spilled.empty()) text += (shares.offloaded > 0 ? ", of " : "; the inputs of ") + spilled;
   return text + "\n";
 }
 
 std::string resource_table(const StepPrediction& step) {
-  std::vector<TextRow> rows = {{"resource", "busy", "of the step"}};
+  std::vector<TextRow> rows = {{"resource", "busy", "share of step"}};
   for (int i = 0; i < offload::kResources; ++i) {
     const auto resource = static_cast<offload::Resource>(i);
     const double busy_s = step.busy(resource);
@@ -127,7 +127,7 @@ std::string ranks_name(const offload::RankGroup& ranks) {
 std::string growth_table(const RunPlan& plan) {
   if (plan.growth.empty()) return "";
   std::vector<TextRow> rows = {
-      {"ranks", "step", "tokens/s", "of linear", "link not under compute", "held by"}};
+      {"ranks", "step", "tokens/s", "scaling efficiency", "exposed link time", "bottleneck"}};
   for (const RankGrowth& row : plan.growth) {
     if (!row.fits) {
       rows.push_back({"  " + ranks_name(row.ranks), "does not fit"});
@@ -162,7 +162,7 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   for (const auto& it : offload::zero3_estimates(model, machines)) add("ZeRO-3", it);
   const std::string gpus =
       plan.ranks.is_alone() ? "one GPU" : std::to_string(plan.ranks.world) + " GPUs";
-  rows.push_back({"Sluice, " + gpus + ", activations and all",
+  rows.push_back({"Sluice, " + gpus + ", including activations",
                   format_bytes(plan.memory.gpu_bytes()),
                   format_bytes(plan.ranks.of_host(plan.memory.host_bytes()))});
   return aligned(rows);
@@ -171,8 +171,8 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
 std::string adapters_text(const config::Config& config, const RunPlan& plan) {
   if (!plan.trains_adapters) return "";
   const bool in_8_bits = config.lora.base_bits == BaseForm::kInt8Bits;
-  return std::string(in_8_bits ? "kept in 8 bits, " : "") + "and " +
-         compact(static_cast<double>(plan.trained)) + " in adapters, ";
+  return std::string(in_8_bits ? "stored in 8 bits, " : "") + "and " +
+         compact(static_cast<double>(plan.trained)) + " of adapters, ";
 }
 
 std::string gb_per_s(double bytes_per_s) { return decimals(1e-9 * bytes_per_s, 1) + " GB/s"; }
@@ -188,13 +188,13 @@ std::string ranks_text(const RunPlan& plan) {
                                   std::to_string(ranks.hosts()) + " hosts"
                             : "all on one host";
   text +=
-      ": what follows is of each rank, which has an equal part of its host's memory, drives "
-      "and cores\nlink: " +
-      gb_per_s(link.gather_bytes_per_s) + " gathered and " + gb_per_s(link.exchange_bytes_per_s) +
-      " exchanged by each, ";
+      ": the following is per rank, and each has an equal part of its host's memory, drives and "
+      "cores\nlink: " +
+      gb_per_s(link.gather_bytes_per_s) + " of all-gather and " +
+      gb_per_s(link.exchange_bytes_per_s) + " of all-to-all per rank, ";
   if (ranks.hosts() > 1 && link.network_bytes_per_s > 0)
     text += gb_per_s(link.network_bytes_per_s) + " between hosts, ";
-  return text + decimals(1e6 * link.latency_s, 0) + " us a call (" +
+  return text + decimals(1e6 * link.latency_s, 0) + " us per call (" +
          (when.estimated ? "as described or assumed" : "measured") + ")\n";
 }
 
@@ -202,15 +202,15 @@ std::string ranks_text(const RunPlan& plan) {
 std::string link_text(const RunPlan& plan) {
   if (plan.ranks.is_alone()) return "";
   const StepPrediction& step = plan.placement.prediction;
-  return "link: " + decimals(1e-9 * step.link_bytes, 2) + " GB received by each rank a step; " +
-         milliseconds_text(step.link_exposed_s) + " of it not under compute\n";
+  return "link: " + decimals(1e-9 * step.link_bytes, 2) + " GB received by each rank per step; " +
+         milliseconds_text(step.link_exposed_s) + " not overlapped with compute\n";
 }
 
 std::string described_text(const RunPlan& plan) {
   const ProbeReport& machine = plan.machine;
   std::string text;
   if (!machine.shares.empty()) {
-    std::vector<TextRow> rows = {{"of the data sheet's rate", "taken", "from"}};
+    std::vector<TextRow> rows = {{"share of the data sheet's rate", "taken", "from"}};
     for (const RateShare& it : machine.shares)
       rows.push_back({"  " + std::string(it.what), percent_text(it.share), std::string(it.from)});
     text += "\n" + aligned(rows);
@@ -221,8 +221,8 @@ std::string described_text(const RunPlan& plan) {
     for (std::size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : "; ") + items[i];
     text += '\n';
   };
-  list("assumed, because it was not given: ", machine.assumed);
-  list("taken from this machine, because it was not given: ", machine.from_here);
+  list("assumed, because not given: ", machine.assumed);
+  list("taken from this machine, because not given: ", machine.from_here);
   return text;
 }
 
@@ -237,9 +237,9 @@ std::string outlook_text(const config::Config& config, const RunPlan& plan) {
     text += "; " + decimals(outlook->written_tb, outlook->written_tb < 10 ? 1 : 0) +
             " TB written, " + decimals(100 * outlook->drive_life, 1) + "% of the " +
             decimals(plan.drive_tbw, 0) +
-            (plan.drive_tbw_assumed ? " TB that such a drive is rated for (an assumed rating: "
-                                      "give your drive's with --drive-tbw)"
-                                    : " TB that the drives are rated for");
+            (plan.drive_tbw_assumed
+                 ? " TB of write endurance (an assumed rating: give your drive's with --drive-tbw)"
+                 : " TB of write endurance that the drives are rated for");
   return text + "\n";
 }
 
@@ -268,19 +268,21 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster) {
   const StepPrediction& step = plan.placement.prediction;
   std::string text =
-      config.model.family + " model of " + compact(static_cast<double>(plan.parameters)) +
+      config.model.family + " model with " + compact(static_cast<double>(plan.parameters)) +
       " parameters, " + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
-      " tokens a step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
+      " tokens per step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
       "\n" + ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n" + described_text(plan);
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n" +
           link_text(plan);
   if (step.nvme_write_bytes > 0) {
     text += "drives: " + decimals(1e-9 * step.nvme_read_bytes, 2) + " GB read and " +
-            decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written a step; " +
+            decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written per step; " +
             decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
-            " TB written a day\n";
+            " TB written per day\n";
   }
+  const std::string pinning = pinning_text(plan.machine);
+  if (!pinning.empty()) text += pinning + "\n";
   text += outlook_text(config, plan) + described_text(plan);
   const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
@@ -298,7 +300,7 @@ std::string plan_summary(const RunPlan& plan) {
       "plan: " + milliseconds_text(step.step_s) + " a step" +
       (waves > 1 ? " in " + std::to_string(waves) + " waves" : "") +
       (plan.ranks.is_alone() ? "" : " on " + std::to_string(plan.ranks.world) + " ranks") + ", " +
-      compact(tokens_per_s(plan)) + " tokens/s; held by " + resource_name(step.bottleneck) +
+      compact(tokens_per_s(plan)) + " tokens/s; limited by " + resource_name(step.bottleneck) +
       " (busy " + percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
   if (step.update_exposed_s > 0.005 * step.step_s)
     text += ", forward waits " + milliseconds_text(step.update_exposed_s) + " for updates";

@@ -53,7 +53,7 @@ inline const char* change_name(offload::WhatIf::Change change) {
     case Change::kMoreGpu:
       return "8 GiB more GPU memory";
     case Change::kTwiceDrives:
-      return "as many drives again";
+      return "twice as many drives";
     case Change::kTwiceMicroBatch:
       return "twice the micro-batch";
     case Change::kOverlapUpdate:
@@ -66,7 +66,7 @@ inline const char* change_name(offload::WhatIf::Change change) {
 
 // " of each of 16 ranks"; empty: there is one rank.
 inline std::string of_each_rank_text(const RunPlan& plan) {
-  return plan.ranks.is_alone() ? "" : " of each of " + std::to_string(plan.ranks.world) + " ranks";
+  return plan.ranks.is_alone() ? "" : " for each of " + std::to_string(plan.ranks.world) + " ranks";
 }
 
 struct NvmePathShare {

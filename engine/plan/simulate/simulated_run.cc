@@ -322,9 +322,9 @@ Result<std::vector<StepMetrics>> simulate_run(const config::Config& config, cons
                                               const SimulationOptions& options) {
   if (!std::isfinite(plan.placement.prediction.step_s)) {
     return Error(ErrorCode::kInvalidArgument,
-                 "the plan needs a resource without a speed (" +
+                 "the plan needs the speed of a resource that was not measured (" +
                      std::string(to_string(plan.placement.prediction.bottleneck)) +
-                     "): measure it (sluice probe), or say it (sluice plan --help)");
+                     "): measure it (sluice probe), or give it (sluice plan --help)");
   }
   return Simulation(config, plan, options).run();
 }

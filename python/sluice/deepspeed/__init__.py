@@ -90,7 +90,7 @@ def initialize(
     """
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param), *unknown.items()):
         if value is not None:
-            raise RefusedError(f"initialize({name}=...) is not supported: leave it out")
+            raise RefusedError(f"initialize({name}=...) is not supported: remove it")
     if model is None:
         raise RefusedError("initialize() needs model=, a torch.nn.Module")
     keys = read_config(_one_config(args, config, config_params))
@@ -155,7 +155,7 @@ def translated(
             keys.update(translate.group_keys(groups))
     if schedule is not None:
         if _section(config, "scheduler").get("type"):
-            raise RefusedError("a scheduler is given, and the configuration has one: leave one out")
+            raise RefusedError("both lr_scheduler= and the configuration have a schedule: remove one")
         if optimizer is None:
             optimizer = shadow_optimizer(_number(params, "lr", 1e-3), model)
             if not _is_schedule(schedule):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 
 from .. import ranks
+
+_log = logging.getLogger("sluice")
 
 
 class Accelerator:
@@ -43,7 +46,9 @@ class Accelerator:
             torch.cuda.set_device(device_index)
 
     def device_count(self) -> int:
-        return torch.cuda.device_count() if self._name == "cuda" else ranks.of_launcher().local_world
+        return (
+            torch.cuda.device_count() if self._name == "cuda" else ranks.of_launcher().local_world
+        )
 
     def is_available(self) -> bool:
         return True
@@ -79,7 +84,13 @@ class Accelerator:
         return "nccl" if self._name == "cuda" else "gloo"
 
     def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:
-        return tensor.pin_memory() if self._name == "cuda" else tensor
+        if self._name != "cuda":
+            return tensor
+        try:
+            return tensor.pin_memory()
+        except RuntimeError as error:  # as on WSL2; pageable memory has the same numbers
+            _log.warning("host memory stays pageable, which makes copies slower: %s", error)
+            return tensor
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == self._name

@@ -34,7 +34,9 @@ _MOST_MARK = 1 << 16  # bytes
 def check_tag(tag: Any) -> str:
     name = str(tag)
     if name in ("", ".", "..", _LATEST) or Path(name).name != name or "\n" in name:
-        raise RefusedError(f"tag {name!r} is no name of a folder in the checkpoints' directory")
+        raise RefusedError(
+            f"tag {name!r} cannot be the name of a folder in the checkpoint directory"
+        )
     return name
 
 
@@ -46,8 +48,8 @@ def check_client_state(state: Any) -> Any:
         raise RefusedError(f"client_state cannot be written as JSON: {error}") from error
     if again != state:
         raise RefusedError(
-            "client_state would come back changed: JSON has lists, no tuples, and names of entries"
-            " that are strings"
+            "client_state cannot be stored exactly: JSON turns tuples into lists, and keys into"
+            " strings. Use lists, and strings as keys"
         )
     return state
 
@@ -63,7 +65,9 @@ def save(
     """Returns the checkpoint's folder, DIR/TAG/checkpoints/step-N. `latest` is written last."""
     where = os.path.join(directory, tag)
     if os.path.islink(where):
-        raise RefusedError(f"{where} is a link, and nothing is saved through one: take another tag")
+        raise RefusedError(
+            f"{where} is a symbolic link, which a save does not follow: use another tag"
+        )
     folder = engine.save_checkpoint(  # written to `latest` below
         where, client_state, background=False, within_step=within_step
     )
@@ -83,9 +87,9 @@ def _settle(engine: Engine, directory: str, tag: str, folder: str, save_latest: 
     try:
         engine.remove_checkpoint(before)
     except Error as error:
-        _log.warning("tag %s was saved anew, and its checkpoint before is kept: %s", tag, error)
+        _log.warning("tag %s was saved again; its former checkpoint was kept: %s", tag, error)
     else:
-        _log.info("tag %s was saved anew: removed its checkpoint before, %s", tag, before)
+        _log.info("tag %s was saved again; its former checkpoint %s was removed", tag, before)
 
 
 def _named_by(folder: str) -> Path | None:
@@ -122,7 +126,7 @@ def find(directory: str, tag: Any) -> str | None:
             tag = Path(latest).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             _log.warning(
-                "there is no %s: to load a checkpoint of a directory without it, say which tag%s",
+                "there is no %s: pass the tag of the checkpoint to load%s",
                 latest,
                 _and_known(directory),
             )
@@ -136,13 +140,13 @@ def find(directory: str, tag: Any) -> str | None:
         return folder
     if any(Path(folder).glob("*_model_states.pt")):
         raise RefusedError(
-            f"{folder} was written by DeepSpeed: its zero_to_fp32.py makes weights of it, which"
-            " engine.load_weights() takes"
+            f"{folder} was written by DeepSpeed: convert it to weights with its zero_to_fp32.py,"
+            " and load these with engine.load_weights()"
         )
-    what = "has no whole checkpoint" if os.path.isdir(folder) else "is not there"
+    what = "has no complete checkpoint" if os.path.isdir(folder) else "does not exist"
     raise Error(f"{folder}{said} {what}{_and_known(directory)}")
 
 
 def _and_known(directory: str) -> str:
     known = tags(directory)
-    return f"; there are {', '.join(known)}" if known else ""
+    return f"; existing tags: {', '.join(known)}" if known else ""

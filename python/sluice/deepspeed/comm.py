@@ -48,8 +48,8 @@ def init_distributed(
         given["store"] = distributed.HashStore()
     elif init_method is None and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         _log.warning(
-            "torch.distributed is left alone: its ranks meet at MASTER_ADDR and MASTER_PORT, and"
-            " the launcher has not set them. The engine's ranks meet without it"
+            "torch.distributed is not initialized, because the launcher has not set MASTER_ADDR and"
+            " MASTER_PORT. The engine's ranks do not need it"
         )
         return
     else:

@@ -22,17 +22,17 @@ _log = logging.getLogger("sluice")
 
 # Attributes of DeepSpeed's engine that this one lacks, with what to use instead.
 _REFUSED = {
-    "train_batch": "it is of pipelines: call engine(batch), backward() and step()",
-    "eval_batch": "it is of pipelines: call engine(batch) under torch.no_grad()",
-    "set_train_batch_size": "the batch is the configuration's: make another engine",
-    "set_train_micro_batch_size": "the batch is the configuration's: make another engine",
-    "set_lr": "the rate is the scheduler's: say it in the configuration",
-    "no_sync": "gradients are accumulated by gradient_accumulation_steps",
+    "train_batch": "it belongs to pipelines: call engine(batch), backward() and step()",
+    "eval_batch": "it belongs to pipelines: call engine(batch) under torch.no_grad()",
+    "set_train_batch_size": "the configuration sets the batch size: make another engine",
+    "set_train_micro_batch_size": "the configuration sets the batch size: make another engine",
+    "set_lr": "the scheduler sets the learning rate: change it in the configuration",
+    "no_sync": "gradient_accumulation_steps sets the accumulation",
     "save_fp16_model": "call save_16bit_model()",
     "compile": "compile the forward of the model's blocks before initialize()",
-    "allreduce_gradients": "step() has the whole gradient, of all ranks",
-    "offload_states": "the configuration says where states are",
-    "reload_states": "the configuration says where states are",
+    "allreduce_gradients": "step() sums the gradients of all ranks",
+    "offload_states": "the configuration sets where states are stored",
+    "reload_states": "the configuration sets where states are stored",
 }
 
 
@@ -103,11 +103,13 @@ class DeepSpeedEngine:
         """Ends the micro-batch, and the step if it was the step's last. `is_last` ends the step
         early, for an epoch that ends within an accumulation."""
         if lr_kwargs:
-            raise RefusedError("step(lr_kwargs=...): the schedule is the configuration's")
+            raise RefusedError(
+                "step(lr_kwargs=...) is not supported: the configuration sets the schedule"
+            )
         if self._is_boundary is False and not is_last and self.engine.is_boundary:
             raise RefusedError(
-                f"a step has {self.gradient_accumulation_steps()} micro-batches, and"
-                " set_gradient_accumulation_boundary(False) asks for more: raise"
+                f"a step has at most {self.gradient_accumulation_steps()} micro-batches, and"
+                " set_gradient_accumulation_boundary(False) requests more: raise"
                 " gradient_accumulation_steps"
             )
         done = self.engine.step(is_last=is_last or self._is_boundary is True)
@@ -213,8 +215,8 @@ class DeepSpeedEngine:
         if self.world_size > 1:
             if is_iterable:
                 raise RefusedError(
-                    "training_data is iterable, and several ranks would get the same rows: make a"
-                    " DataLoader that gives each its own"
+                    "training_data is an iterable, so all ranks would get the same rows: make a"
+                    " DataLoader that gives each rank its own"
                 )
             sampler = _RankSampler(dataset, self.world_size, self.global_rank)
         return DataLoader(
@@ -273,16 +275,18 @@ class DeepSpeedEngine:
             Error: the tag has no complete checkpoint, or it is damaged.
         """
         if custom_load_fn is not None:
-            raise RefusedError("custom_load_fn: give weights to engine.load_weights()")
+            raise RefusedError(
+                "custom_load_fn is not supported: load weights with engine.load_weights()"
+            )
         if not load_module_only and not (load_optimizer_states and load_lr_scheduler_states):
             raise RefusedError(
-                "load_optimizer_states and load_lr_scheduler_states go together with the weights:"
-                " load_module_only=True takes these alone, and begins at step 0"
+                "load_optimizer_states and load_lr_scheduler_states cannot be False: pass"
+                " load_module_only=True to load the weights only and begin at step 0"
             )
         if load_module_only and self.world_size > 1:
             raise RefusedError(
-                "load_module_only=True is for one rank: begin the run with these weights"
-                " (module.load_state_dict() before initialize())"
+                "load_module_only=True works with one rank only: load the weights before"
+                " initialize(), with module.load_state_dict()"
             )
         folder = checkpoints.find(os.fspath(load_dir), tag)
         if folder is None:
@@ -336,6 +340,6 @@ class DeepSpeedEngine:
         self.engine.close()
 
     def to(self, *_: Any, **__: Any) -> NoReturn:
-        raise RefusedError("the engine's configuration says where the module is and in what dtype")
+        raise RefusedError("the engine's configuration sets the module's device and dtype")
 
     half = bfloat16 = float = cuda = cpu = to

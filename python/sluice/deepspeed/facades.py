@@ -28,9 +28,9 @@ class ParameterGroup(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise RefusedError(
-            f"param_groups[...][{key!r}] cannot be set: the engine's configuration says what it is"
-            " (optimizer, optimizer.groups, scheduler). A schedule of one's own is made before the"
-            " engine, and given to it: initialize(optimizer=..., lr_scheduler=...)"
+            f"param_groups[...][{key!r}] cannot be set: the engine's configuration sets it"
+            " (optimizer, optimizer.groups, scheduler). To use your own schedule, make it before"
+            " the engine and pass it: initialize(optimizer=..., lr_scheduler=...)"
         )
 
     def __delitem__(self, key: str) -> None:
@@ -90,7 +90,9 @@ class EngineOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Does nothing: engine.step() updates the parameters."""
         if closure is not None:
-            raise RefusedError("an optimizer with a closure: call engine.backward() and step()")
+            raise RefusedError(
+                "step() takes no closure: call engine.backward(loss) and engine.step()"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: a step's gradients are dropped after it."""
@@ -102,7 +104,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         raise RefusedError("the optimizer's state is loaded by engine.load_checkpoint()")
 
     def add_param_group(self, group: dict[str, Any]) -> None:
-        raise RefusedError("parameters are the engine's: all of them have to be there before it is")
+        raise RefusedError("parameters cannot be added later: create all of them before the engine")
 
     def __repr__(self) -> str:
         lines = [
@@ -139,7 +141,9 @@ class EngineSchedule:
         return {"last_batch_iteration": self.last_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise RefusedError("the schedule goes with the engine: engine.load_checkpoint() sets it")
+        raise RefusedError(
+            "the schedule is part of the engine: engine.load_checkpoint() restores it"
+        )
 
 
 def shadow_optimizer(lr: float, module: torch.nn.Module) -> torch.optim.Optimizer:

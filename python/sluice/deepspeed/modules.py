@@ -47,11 +47,12 @@ class _Adam:
         **_: Any,  # options for how DeepSpeed computes it
     ) -> torch.optim.Optimizer:  # type: ignore[misc]
         if not bias_correction:
-            raise RefusedError(f"{cls.__name__}(bias_correction=False): AdamW here corrects it")
+            raise RefusedError(
+                f"{cls.__name__}(bias_correction=False) is not supported: the"
+                " engine's AdamW corrects the bias"
+            )
         kind = torch.optim.AdamW if adamw_mode and adam_w_mode else torch.optim.Adam
-        return kind(
-            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
-        )
+        return kind(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
 
 
 class DeepSpeedCPUAdam(_Adam):
@@ -141,14 +142,16 @@ _LOGGING = {"log_dist": log_dist, "logger": _log}
 _ZERO = {"GatheredParameters": zero.GatheredParameters, "Init": zero.Init}
 
 _MASTERS = "masters are written by engine.engine.save_weights(path), as safetensors"
-_ONE_MODULE = "give the whole model to initialize(): its blocks come and go one by one"
+_ONE_MODULE = "pass the whole model to initialize(), which streams it block by block"
 _CHECKPOINTED = "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()"
-_EXPERTS = "give a model with experts of its own (transformers' are)"
-_ADAM_ALONE = "the engine has AdamW and Adam: torch's, or the configuration's optimizer section"
+_EXPERTS = "use a model that has its own experts (as in transformers)"
+_ADAM_ALONE = (
+    "the engine has AdamW and Adam: pass torch's, or use the configuration's optimizer section"
+)
 _PROFILED = "`sluice profile` counts operations"
-_OPTIMIZER = "the optimizer is what initialize() returns"
+_OPTIMIZER = "use the optimizer that initialize() returns"
 _SCHEDULES = (
-    "name the schedule in the configuration's scheduler section, or give one of transformers'"
+    "describe the schedule in the configuration's scheduler section, or pass one from transformers'"
     " get_scheduler() as lr_scheduler"
 )
 
@@ -158,7 +161,7 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "inference": ({}, "call the model under torch.no_grad(), with or without an engine"),
     "moe": ({}, _EXPERTS),
     "moe.layer": ({}, _EXPERTS),
-    "moe.utils": ({}, "give all parameters to initialize() as they are"),
+    "moe.utils": ({}, "pass all parameters to initialize() unchanged"),
     "ops": ({}, _ADAM_ALONE),
     "ops.adagrad": ({}, _ADAM_ALONE),
     "ops.adam": (_ADAMS, _ADAM_ALONE),
@@ -166,18 +169,18 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "ops.adam.fused_adam": ({"FusedAdam": FusedAdam}, ""),
     "ops.lamb": ({}, _ADAM_ALONE),
     "ops.lion": ({}, _ADAM_ALONE),
-    "ops.op_builder": ({}, "nothing is compiled when a script runs: leave it out"),
-    "ops.sparse_attention": ({}, "the model's own attention is what is computed"),
-    "ops.transformer": ({}, "the model's own layers are what is computed"),
+    "ops.op_builder": ({}, "nothing is compiled at run time: remove the call"),
+    "ops.sparse_attention": ({}, "the engine computes the model's own attention"),
+    "ops.transformer": ({}, "the engine computes the model's own layers"),
     "pipe": ({}, _ONE_MODULE),
     "profiling": ({}, _PROFILED),
     "profiling.flops_profiler": ({}, _PROFILED),
-    "runtime": ({}, "its names are in sluice.deepspeed"),
+    "runtime": ({}, "import its names from sluice.deepspeed"),
     "runtime.activation_checkpointing": ({}, _CHECKPOINTED),
     "runtime.activation_checkpointing.checkpointing": ({}, _CHECKPOINTED),
     "runtime.config": (
         {},
-        "give the configuration to initialize(); engine.config has it as resolved",
+        "pass the configuration to initialize(); engine.config is the resolved one",
     ),
     "runtime.dataloader": ({"RepeatingLoader": RepeatingLoader}, ""),
     "runtime.engine": ({}, ""),
@@ -185,9 +188,9 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "runtime.pipe": ({}, _ONE_MODULE),
     "runtime.utils": (
         {"see_memory_usage": see_memory_usage},
-        "the engine clips by gradient_clipping in its configuration",
+        "set gradient_clipping in the configuration: the engine clips",
     ),
-    "runtime.zero": (_ZERO, "zero.Init and zero.GatheredParameters are what there is"),
+    "runtime.zero": (_ZERO, "only zero.Init and zero.GatheredParameters are available"),
     "runtime.zero.config": ({}, "zero_optimization is a section of the configuration"),
     "runtime.zero.partition_parameters": ({**_ZERO, "ZeroParamStatus": ZeroParamStatus}, ""),
     "runtime.zero.stage_1_and_2": ({}, _OPTIMIZER),
@@ -203,20 +206,22 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
         "",
     ),
     "utils.logging": (_LOGGING, ""),
-    "utils.zero_to_fp32": ({}, f"checkpoints are the engine's own: {_MASTERS}"),
+    "utils.zero_to_fp32": ({}, f"checkpoints have the engine's own format: {_MASTERS}"),
 }
 
 #: By name: what to use instead.
 _INSTEAD = {
     "PipelineModule": _ONE_MODULE,
     "init_inference": _MODULES["inference"][1],
-    "OnDevice": "make the model on the CPU",
+    "OnDevice": "create the model on the CPU",
     "tp_model_init": "tensors are not divided among GPUs",
-    "utils.groups": "there are no groups of ranks: sluice.deepspeed.comm has rank and world size",
+    "utils.groups": "groups of ranks are not supported: sluice.deepspeed.comm has rank and world"
+    " size",
     "utils.safe_get_full_fp32_param": _MASTERS,
-    "utils.safe_get_full_grad": "a step's gradients are the engine's, and gone after it;"
-    " engine.get_global_grad_norm() is their norm",
-    "utils.safe_get_full_optimizer_state": "moments are in engine.save_checkpoint()'s files alone",
+    "utils.safe_get_full_grad": "the engine holds a step's gradients, and drops them after the"
+    " step; engine.get_global_grad_norm() is their norm",
+    "utils.safe_get_full_optimizer_state": "moments can only be read from the files of"
+    " engine.save_checkpoint()",
     "utils.safe_set_full_fp32_param": "change it within zero.GatheredParameters(modifier_rank=0)",
 }
 

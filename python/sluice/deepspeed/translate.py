@@ -129,7 +129,7 @@ def given_groups(
     names = trained_names(module)
     entries = list(groups)
     if not entries:
-        raise RefusedError("model_parameters is empty: was it a generator that was read before?")
+        raise RefusedError("model_parameters is empty: if it is a generator, it was read before")
     is_plain = not isinstance(entries[0], dict)
     if is_plain:
         entries = [{"params": entries}]
@@ -145,18 +145,18 @@ def given_groups(
         )
         if extra:
             raise RefusedError(
-                f"a group of parameters has its own {', '.join(extra)}: only lr and weight_decay"
-                " may differ, the others are the optimizer's"
+                f"a parameter group has its own {', '.join(extra)}: only lr and weight_decay may"
+                " differ between groups"
             )
         foreign = [it for it in parameters if it.requires_grad and id(it) not in names]
         if foreign:
             raise RefusedError(
-                f"a parameter of shape {tuple(foreign[0].shape)} is optimized and is no parameter"
-                " of the model: was the model changed, or copied, after the optimizer was made?"
+                f"the optimizer has a parameter of shape {tuple(foreign[0].shape)} that is not the"
+                " model's: make the optimizer after the model was last changed or copied"
             )
         ids = [id(it) for it in parameters if it.requires_grad]
         if len(set(ids)) < len(ids) or seen & set(ids):
-            raise RefusedError("a parameter is in two groups")
+            raise RefusedError("a parameter is in two groups of the optimizer")
         seen |= set(ids)
         rate: Any = entry.get("initial_lr", entry.get("lr", lr))
         decay: Any = entry.get("weight_decay", weight_decay)
@@ -164,8 +164,8 @@ def given_groups(
     missing = [name for key, name in names.items() if key not in seen]
     if missing:
         raise RefusedError(
-            f"{missing[0]}{' and others' if len(missing) > 1 else ''} would be trained and is not"
-            " among the parameters that are to be: freeze it (requires_grad_(False)) before"
+            f"{missing[0]}{' and others' if len(missing) > 1 else ''} requires a gradient"
+            " but is not in the optimizer: add it, or freeze it first (requires_grad_(False))"
         )
     return None if is_plain else found
 
@@ -182,22 +182,27 @@ def optimizer_keys(optimizer: Any, module: nn.Module) -> Keys:
     """
     if type(optimizer) not in (torch.optim.AdamW, torch.optim.Adam):
         raise RefusedError(
-            f"the optimizer is {_full_name(type(optimizer))}, and the engine has AdamW and Adam:"
-            " give torch.optim.AdamW or torch.optim.Adam, or none and an optimizer section in the"
-            " configuration"
+            f"the optimizer is {_full_name(type(optimizer))}, which the engine does not support:"
+            " pass torch.optim.AdamW or torch.optim.Adam, or no optimizer and an optimizer section"
+            " in the configuration"
         )
     if any(optimizer.state.values()):
         raise RefusedError(
-            "the optimizer has taken steps, and its moments cannot be taken over: give a new one"
+            "the optimizer has already taken steps, and its moments cannot be imported: pass a new"
+            " one"
         )
     groups = optimizer.param_groups
     first = groups[0]
     for name in ("betas", "eps", "amsgrad", "maximize", "decoupled_weight_decay"):
         if any(it.get(name) != first.get(name) for it in groups):
-            raise RefusedError(f"{name} differs between groups of the optimizer: it has to be one")
+            raise RefusedError(
+                f"{name} differs between groups of the optimizer: it must be equal in all of them"
+            )
     for name in ("amsgrad", "maximize"):
         if first[name]:
-            raise RefusedError(f"the optimizer was made with {name}=True, which the engine has not")
+            raise RefusedError(
+                f"the optimizer was made with {name}=True, which the engine does not support"
+            )
     found = given_groups(
         [
             {key: it[key] for key in ("params", "lr", "weight_decay", "initial_lr") if key in it}
@@ -250,10 +255,11 @@ def schedule_keys(schedule: Any, optimizer: torch.optim.Optimizer) -> Keys:
         RefusedError: the engine has no such schedule, or it has begun.
     """
     if getattr(schedule, "optimizer", optimizer) is not optimizer:
-        raise RefusedError("the schedule is of another optimizer than the one that is given")
+        raise RefusedError("the schedule belongs to another optimizer than the one passed")
     if getattr(schedule, "last_epoch", 0) > 0:
         raise RefusedError(
-            "the schedule has taken steps: give a new one, and load_checkpoint() to go on"
+            "the schedule has already advanced: pass a new one, and call load_checkpoint() to"
+            " continue a run"
         )
     rates = [float(it.get("initial_lr", it["lr"])) for it in optimizer.param_groups]
     kind, params = _schedule(schedule, rates)
@@ -291,15 +297,15 @@ def _schedule(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, Any
 def _must_be_one(rates: Sequence[float], end: float, name: str) -> None:
     if end != 0 and any(it != rates[0] for it in rates):
         raise RefusedError(
-            f"the schedule's {name} is the same for groups whose lr differ: the engine scales all"
-            " alike"
+            f"the schedule's {name} is the same for groups with different lr, but the engine scales"
+            " all of them by one factor"
         )
 
 
 def _of_lambdas(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, Any]]:
     first = schedule.lr_lambdas[0]
     if any(not _same(it, first) for it in schedule.lr_lambdas):
-        raise _no_such("a LambdaLR whose groups have different functions")
+        raise _no_such("a LambdaLR with different functions for its groups")
     function = first.func if isinstance(first, functools.partial) else first
     name = getattr(function, "__qualname__", type(function).__name__)
     if not getattr(function, "__module__", "").startswith("transformers."):
@@ -334,8 +340,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def _no_such(what: str) -> RefusedError:
     return RefusedError(
-        f"the schedule is {what}, which the engine has not. It has transformers' (get_scheduler,"
-        " but for reduce_lr_on_plateau, greedy and cosine_warmup_with_min_lr), torch's"
-        " CosineAnnealingLR, PolynomialLR and a LinearLR that begins at 1, and what scheduler.type"
-        " of a configuration can be"
+        f"the schedule is {what}, which the engine does not support. It supports those of"
+        " transformers' get_scheduler (except reduce_lr_on_plateau, greedy and"
+        " cosine_warmup_with_min_lr), torch's CosineAnnealingLR, PolynomialLR and a LinearLR that"
+        " begins at 1, and those of the key scheduler.type"
     )

@@ -33,8 +33,9 @@ def begin_anew(engine: Engine) -> None:
     """Begins again from the current masters, with moments of zero, at step 0."""
     if engine.world_size > 1:
         raise RefusedError(
-            "several ranks cannot begin anew from their own masters: save_16bit_model() or"
-            " engine.save_weights(), and load_state_dict() in the next run"
+            "several ranks cannot restart from their own master weights: save them with"
+            " save_16bit_model() or engine.save_weights(), and load them with load_state_dict() in"
+            " the next run"
         )
     frozen = {name for name, it in engine.module.named_parameters() if not it.requires_grad}
     state = engine.state_dict() if frozen else {}

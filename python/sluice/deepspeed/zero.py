@@ -16,7 +16,9 @@ from ..engine import Engine
 from .._deferred_init import DeferredInit, init, materialized
 
 _log = logging.getLogger("sluice")
-_NOT_MODIFIED = "changed within GatheredParameters: give modifier_rank=0 to write it back"
+_NOT_MODIFIED = (
+    "was changed within GatheredParameters: pass modifier_rank=0 to write the change back"
+)
 
 
 class Init:
@@ -39,7 +41,9 @@ class Init:
         **__: Any,
     ):
         if module is not None:
-            raise RefusedError("zero.Init(module=...): give the module to initialize() instead")
+            raise RefusedError(
+                "zero.Init(module=...) is not supported: pass the module to initialize()"
+            )
         self._dtype = dtype if enabled else None
         self._before = torch.get_default_dtype()
         given = config_dict_or_path if config_dict_or_path is not None else config
@@ -54,7 +58,7 @@ class Init:
         if self._deferred is not None:
             self._deferred.__enter__()
         else:
-            _log.info("zero.Init without a configuration: parameters are made in RAM")
+            _log.info("zero.Init has no configuration, so parameters are created in RAM")
         if self._dtype is not None:
             torch.set_default_dtype(self._dtype)
         return self
@@ -95,7 +99,10 @@ class GatheredParameters:
         owners = {id(it): _engines.find([it]) for it in self._parameters}
         found = {id(it): it for it in owners.values() if it is not None}
         if len(found) > 1:
-            raise RefusedError("GatheredParameters of several engines at once: one after another")
+            raise RefusedError(
+                "GatheredParameters takes parameters of one engine: gather those of"
+                " several engines one after another"
+            )
         self._holding = ExitStack()
         if not found:  # they have ordinary values, or are on a drive
             self._holding.enter_context(materialized(self._parameters, changes=self._modifies))

@@ -1,7 +1,7 @@
-#include "engine/budget/fetch_limits.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "engine/budget/param_plan.h"
 
 namespace sluice::engine {
 namespace {

@@ -9,10 +9,11 @@
 #include "engine/budget/configured_model.h"
 #include "engine/budget/cpu_sink_plan.h"
 #include "engine/budget/memory_plan.h"
-#include "engine/budget/settled_places.h"
+#include "engine/budget/resolved_placement.h"
 #include "engine/budget/state_plan.h"
 #include "tests/engine/planned_config.h"
 #include "tests/engine/random_places.h"
+#include "tests/sanitized.h"
 
 namespace sluice::engine {
 namespace {
@@ -27,6 +28,9 @@ struct Case {
 
   friend std::ostream& operator<<(std::ostream& out, const Case& it) { return out << it.name; }
 };
+
+// Of places, others in each run: fewer under a sanitizer.
+constexpr int kRounds = 16 / static_cast<int>(sweep_stride(4));
 
 class MemoryLedgerTest : public testing::TestWithParam<Case> {
  protected:
@@ -47,9 +51,9 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
   MemoryAmounts amounts(const MemoryPlan& plan, const std::vector<UnitPlacement>& places) const {
     const auto ledger = MemoryLedger::create(spec_, plan.fetching.block_slots);
     EXPECT_TRUE(ledger.ok());
-    const auto settled = settle_places(spec_, places);
-    EXPECT_TRUE(settled.ok());
-    return (*ledger)->amounts(*settled);
+    const auto resolved = resolve_placement(spec_, places);
+    EXPECT_TRUE(resolved.ok());
+    return (*ledger)->amounts(*resolved);
   }
   std::vector<UnitPlacement> some_places() {
     std::vector<UnitPlacement> places = random_.of(model_, spec_.on_gpu);
@@ -119,9 +123,9 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
   void expect_slots_of_the_host(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
     const offload::ElementType type = plan.types.compute();
     std::uint64_t slots = 0;
-    if (plan.ranks.world > 1) slots += GatheredPlaces(model_, type, plan.ranks.world).bytes();
-    if (plan.base) slots += GatheredPlaces(model_.base(), plan.base->form).bytes();
-    if (plan.base && plan.base->form.is_int8) slots += UnpackedPlaces(model_.base(), type).bytes();
+    if (plan.ranks.world > 1) slots += GatheredBuffers(model_, type, plan.ranks.world).bytes();
+    if (plan.base) slots += GatheredBuffers(model_.base(), plan.base->form).bytes();
+    if (plan.base && plan.base->form.is_int8) slots += UnpackedBuffers(model_.base(), type).bytes();
     EXPECT_EQ(amounts.host.param_slots, slots);
   }
 
@@ -134,7 +138,7 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
 
 TEST_P(MemoryLedgerTest, CountsWhatEachPartTakes) {
   SCOPED_TRACE("seed " + std::to_string(seed_));
-  for (int round = 0; round < 40 && !HasFailure(); ++round) {
+  for (int round = 0; round < kRounds && !HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
     const std::vector<UnitPlacement> places = some_places();
     const MemoryPlan plan = this->plan(places);
@@ -147,13 +151,13 @@ TEST_P(MemoryLedgerTest, CountsWhatEachPartTakes) {
   }
 }
 
-// The run does what the planner chose, and settling it again changes nothing.
+// The run does what the planner chose, and resolving it again changes nothing.
 TEST_P(MemoryLedgerTest, SettlesPlacesForGood) {
   SCOPED_TRACE("seed " + std::to_string(seed_));
-  for (int round = 0; round < 20 && !HasFailure(); ++round) {
-    const auto once = settle_places(spec_, some_places());
+  for (int round = 0; round < kRounds && !HasFailure(); ++round) {
+    const auto once = resolve_placement(spec_, some_places());
     ASSERT_TRUE(once.ok());
-    const auto twice = settle_places(spec_, *once);
+    const auto twice = resolve_placement(spec_, *once);
     ASSERT_TRUE(twice.ok());
     for (std::size_t unit = 0; unit < once->size(); ++unit) {
       const UnitPlacement& a = (*once)[unit];
@@ -240,12 +244,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"short_records", {"placement.record_elements=1000000"}},
         Case{"host", shape(6, 256, 4, 5003) + std::vector<std::string>{"run.device=cpu"}, false},
         Case{"host_fp32", {"run.device=cpu", "bf16.enabled=false"}, false},
-        Case{"host_inputs_spilled",
-             {"run.device=cpu", "gradient_accumulation_steps=3", "placement.boundaries_to_nvme=on"},
-             false},
+        Case{
+            "host_inputs_spilled",
+            {"run.device=cpu", "gradient_accumulation_steps=3", "placement.unit_inputs_to_nvme=on"},
+            false},
         Case{"inputs_spilled",
              {"gradient_accumulation_steps=5", "placement.wave_micro_batches=2",
-              "placement.boundaries_to_nvme=on"}},
+              "placement.unit_inputs_to_nvme=on"}},
         Case{"host_of_four",
              {"run.device=cpu", "run.lanes=4", "gradient_accumulation_steps=4"},
              false,
@@ -315,13 +320,13 @@ INSTANTIATE_TEST_SUITE_P(
                               {"zero_optimization.offload_optimizer.ratio=0.3",
                                "zero_optimization.sub_group_size=1e5"})},
         Case{"kept_and_leaving",
-             devices("cpu", "cpu", {"placement.boundaries_to_cpu=on", "placement.recompute=off"})},
+             devices("cpu", "cpu", {"placement.unit_inputs_to_cpu=on", "placement.recompute=off"})},
         Case{"waves", devices("auto", "auto",
                               {"gradient_accumulation_steps=6", "placement.wave_micro_batches=2"})},
         Case{"waves_inputs_leave",
              devices("cpu", "auto",
                      {"gradient_accumulation_steps=6", "placement.wave_micro_batches=4",
-                      "placement.boundaries_to_cpu=on"})},
+                      "placement.unit_inputs_to_cpu=on"})},
         Case{"waves_in_lanes", devices("auto", "auto",
                                        {"gradient_accumulation_steps=8", "run.lanes=4",
                                         "run.rounds=2", "placement.wave_micro_batches=3"})},

@@ -39,7 +39,7 @@ class SavePlanTest : public testing::Test {
 TEST_F(SavePlanTest, SavesEveryHalfHourWhereWhatIsKeptAndOneMoreFit) {
   EXPECT_EQ(plan().every_minutes, 30);
   EXPECT_EQ(plan().schedule,
-            "saves every 30 minutes, at the end, and when it is interrupted, to "
+            "saves every 30 minutes, at the end, and on interruption, to "
             "runs/a/checkpoints (100G each, the newest 2 are kept)");
   expect_room_for(3);
   EXPECT_EQ(plan().every_minutes, 0);
@@ -56,10 +56,10 @@ TEST_F(SavePlanTest, SaysWhatDoesNotFitAndWhatWould) {
   EXPECT_THAT(planned.schedule, Not(HasSubstr("minutes")));
   EXPECT_EQ(planned.warning,
             "3 more checkpoints of 100G each (run.keep_last 2, and the one being written) may not "
-            "fit on the disk of runs/a, where 310G are free, less 40G for what else the run puts "
-            "there. So the run does not save by time. Choose an --out on a disk with more room, "
-            "free some there, or set run.keep_last=1; run.checkpoint_minutes=30 saves by time "
-            "anyway");
+            "fit on the disk of runs/a, where 310G are free, less 40G for the run's other "
+            "files. So the run does not save by time. Choose an --out on a disk with more space, "
+            "free some space there, or set run.keep_last=1; run.checkpoint_minutes=30 saves by time "
+            "nevertheless");
   needs_.free_bytes = 150 * kGiB;  // not even two fit
   EXPECT_THAT(warning(), Not(HasSubstr("run.keep_last=")));
   needs_.free_bytes = 30 * kGiB;  // less than the others need
@@ -107,7 +107,7 @@ TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanTheRunWillWrite) {
 TEST_F(SavePlanTest, KeepsAllByTimeWhereThereIsRoomForAWeekOrForAllThatAreKnown) {
   run_.keep_last_checkpoints = 0;
   EXPECT_EQ(plan().every_minutes, 0);
-  EXPECT_THAT(warning(), HasSubstr("how many there will be by time is not known"));
+  EXPECT_THAT(warning(), HasSubstr("their number is not known when saving by time"));
   expect_room_for(7 * 24 * 2 + 1);  // and the one at the end
   run_.checkpoint_every_steps = 4;
   expect_room_for(7 * 24 * 2 + 250);
@@ -131,16 +131,32 @@ TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanThereAreStepsLeft) {
   expect_room_for(3);
 }
 
+TEST_F(SavePlanTest, NeedsRoomForTheBestToo) {
+  run_.keep_best = true;
+  run_.eval_every_steps = 100;
+  EXPECT_EQ(plan().schedule,
+            "saves every 30 minutes, after each evaluation with the lowest validation loss so far, "
+            "at the end, and on interruption, to runs/a/checkpoints (100G each, the newest "
+            "2 and the best are kept)");
+  expect_room_for(4);
+  EXPECT_THAT(warning(), HasSubstr("run.keep_last 2, the best, and the one being written"));
+  run_.checkpoint_at_end = false;  // the best is reason enough for saves
+  run_.checkpoint_minutes = 0;
+  EXPECT_TRUE(plan().saves());
+  run_.steps = 100;  // one evaluation
+  expect_room_for(1);
+}
+
 TEST_F(SavePlanTest, SavesNothingWhereNothingIsWanted) {
   run_.checkpoint_at_end = false;
   EXPECT_FALSE(plan().saves());
-  EXPECT_THAT(plan().schedule, HasSubstr("nothing is saved"));
+  EXPECT_THAT(plan().schedule, HasSubstr("no checkpoints are saved"));
   needs_.free_bytes = 0;
   EXPECT_EQ(warning(), "none");
   run_.checkpoint_every_steps = 100;
   needs_.free_bytes = 300 * kGiB;
   EXPECT_EQ(plan().schedule,
-            "saves every 100 steps, every 30 minutes, and when it is interrupted, to "
+            "saves every 100 steps, every 30 minutes, and on interruption, to "
             "runs/a/checkpoints (100G each, the newest 2 are kept)");
 }
 

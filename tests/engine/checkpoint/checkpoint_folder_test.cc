@@ -57,6 +57,34 @@ TEST_F(CheckpointList, IsEmptyWhereThereIsNoFolder) {
   EXPECT_THAT(found.error().message(), HasSubstr("nor any other"));
 }
 
+// The oracle is the list of losses below, by hand.
+TEST_F(CheckpointList, KeepsTheBestBesideTheNewest) {
+  const auto save_with = [this](std::int64_t step, std::optional<double> validation_loss) {
+    ASSERT_OK(save_checkpoint(*queue_, folder_.path_of(step),
+                              {.version = static_cast<std::uint64_t>(step),
+                               .step = step,
+                               .validation_loss = validation_loss}));
+  };
+  EXPECT_FALSE(*folder_.best());
+  save_with(1, std::nullopt);
+  EXPECT_THAT(folder_.find("best").error().message(), HasSubstr("has a validation loss"));
+  save_with(2, 3.5);
+  save_with(3, 2.5);
+  save_with(4, 2.5);
+  save_with(5, 9.0);
+  EXPECT_EQ((*folder_.best())->step, 3);
+  EXPECT_EQ(folder_.find("best")->step, 3);
+  EXPECT_THAT(*folder_.prune(1, 5, /*keep_best=*/true),
+              ElementsAre("step-000000001", "step-000000002", "step-000000004"));
+  save_with(6, 1.0);
+  EXPECT_THAT(*folder_.prune(1, 6, /*keep_best=*/true),
+              ElementsAre("step-000000003", "step-000000005"));
+  save_with(7, 8.0);
+  put(folder_.path_of(6) + "/checkpoint.json", "{}");  // what is damaged is not the best
+  EXPECT_EQ((*folder_.best())->step, 7);
+  EXPECT_THAT(*folder_.prune(1, 7, /*keep_best=*/true), IsEmpty());
+}
+
 TEST_F(CheckpointList, IsByStepNotByName) {
   for (const std::int64_t step : {1'000'000'000, 5, 999'999'999, 0}) save(step);
   const auto entries = folder_.list();
@@ -93,7 +121,7 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   EXPECT_THAT(problem(3), HasSubstr("checkpoint.json: it has no checksum"));
   EXPECT_THAT(problem(4), HasSubstr("still being copied"));
   EXPECT_THAT(problem(5),
-              HasSubstr("format version 99, and this program reads versions up to 9; use"));
+              HasSubstr("format version 99, but this program reads only versions up to 9; use"));
   EXPECT_EQ((*entries)[4].status.error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ((*entries)[5].status.error().code(), ErrorCode::kNewerVersion);
   EXPECT_EQ(folder_.find("3").error().code(), ErrorCode::kCorrupt);
@@ -141,7 +169,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
     const auto newest = folder_.newest();
     ASSERT_FALSE(newest.ok());
     EXPECT_EQ(newest.error().code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is not ours"));
+    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is not a checkpoint"));
     EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
     EXPECT_FALSE(remove_checkpoint(*queue_, name).ok());
     EXPECT_TRUE(*drive_.files().exists(part));
@@ -324,7 +352,7 @@ TEST(CheckpointSearch, ThatFailsIsNotAnEmptyFolder) {
   EXPECT_THAT(folder.newest().error().message(), HasSubstr("is its drive mounted?"));
   std::filesystem::remove(path);
   std::ofstream(path) << "a file";
-  EXPECT_THAT(folder.newest().error().message(), HasSubstr("is not a folder"));
+  EXPECT_THAT(folder.newest().error().message(), HasSubstr("must be a folder"));
   EXPECT_EQ(folder.newest().error().code(), ErrorCode::kIo);
   std::filesystem::remove(path);
   std::filesystem::create_directories(path);

@@ -200,6 +200,22 @@ TEST(CheckpointManifest, KeepsTheFamilyAndItsNumbers) {
   EXPECT_THAT(run_differences(stored, now), testing::Contains(HasSubstr("the model's family is")));
 }
 
+TEST(CheckpointManifest, KeepsTheEvaluationsOfARunThatMayStopEarly) {
+  CheckpointManifest manifest = test_manifest();
+  const auto lowest_step = manifest.state.position.global_step - 1;
+  for (const std::optional<double>& lowest : {std::optional<double>(), std::optional(2.5)}) {
+    manifest.state.evaluations = StoredEvaluations{
+        .lowest_loss = lowest, .lowest_step = lowest_step, .without_improvement = 3};
+    EXPECT_EQ(features_of(manifest), nlohmann::json({"evaluations"}));
+    const auto read = parse_checkpoint_manifest(to_text(manifest));
+    ASSERT_OK(read);
+    EXPECT_EQ(*read, manifest);
+  }
+  manifest.state.evaluations->lowest_step = manifest.state.position.global_step + 1;
+  EXPECT_THAT(parse_checkpoint_manifest(to_text(manifest)).error().message(),
+              HasSubstr("evaluations are impossible"));
+}
+
 TEST(CheckpointManifest, KeepsTheOrderOfSums) {
   CheckpointManifest manifest = test_manifest();
   manifest.state.run.sums = {.by_use = true, .lanes = 4, .rounds = 3};
@@ -267,7 +283,8 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   };
   using nlohmann::json;
   constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
-  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("not a checkpoint"));
+  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }),
+              HasSubstr("not the manifest of a checkpoint"));
   EXPECT_THAT(refusal([](json& c) { c["version"] = 99; }, kNewer),
               HasSubstr("that wrote it, 0.1.0"));
   EXPECT_THAT(refusal(
@@ -294,9 +311,9 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 1ULL << 63; }), HasSubstr("bytes"));
   EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 100; }), HasSubstr("1 chunks"));
   EXPECT_THAT(refusal([](json& c) { c["files"][0]["xxh3_64"] = std::string(32, 'A'); }),
-              HasSubstr("not written as"));
-  EXPECT_THAT(refusal([](json& c) { c["more"] = 1; }), HasSubstr("not written as"));
-  EXPECT_THAT(refusal([](json& c) { c["run"]["seed"] = "x"; }), HasSubstr("should be"));
+              HasSubstr("not in the form that"));
+  EXPECT_THAT(refusal([](json& c) { c["more"] = 1; }), HasSubstr("not in the form that"));
+  EXPECT_THAT(refusal([](json& c) { c["run"]["seed"] = "x"; }), HasSubstr("not valid"));
   EXPECT_THAT(refusal([](json& c) { c.erase("configuration"); }), HasSubstr("configuration"));
 }
 

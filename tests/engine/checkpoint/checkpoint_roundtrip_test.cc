@@ -169,7 +169,7 @@ TEST_F(Checkpoint, RefusesToLoseBitsOfAMoment) {
       parameters_[0].name,
       {.fields = {std::span(&third, 1), std::span(&half, 1), std::span(&third, 1)}});
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("is no bf16 number"));
+  EXPECT_THAT(refused.error().message(), HasSubstr("is not a bf16 number"));
   options.moments = DType::kF16;
   EXPECT_FALSE(CheckpointWriter::begin(*queue_, "/run/other", parameters_, options).ok());
 }
@@ -273,8 +273,9 @@ TEST_F(Checkpoint, SaysWhichValuesComeNext) {
     EXPECT_FALSE((*writer)->commit(test_state(1, 12)).ok());
     return status.error().message();
   };
-  EXPECT_THAT(refused(first(10)),
-              HasSubstr("element 0 of \"wpe.weight\" came where element 100 of \"wpe.weight\""));
+  EXPECT_THAT(
+      refused(first(10)),
+      HasSubstr("element 0 of \"wpe.weight\" was given, but element 100 of \"wpe.weight\""));
   offload::ConstStateSlice wrong = first(10);
   wrong.first_element = 100;
   wrong.fields[1] = {};

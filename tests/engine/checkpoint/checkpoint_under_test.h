@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,6 +101,7 @@ struct Save {
   bool replace = false;
   std::uint64_t range = 1500;  // elements per append
   int writers = 1;             // above 1: each writes a part
+  std::optional<double> validation_loss = {};
 };
 
 // Appends the values of these pieces. Writer: CheckpointWriter or PartWriter.
@@ -185,7 +187,9 @@ inline Status save_checkpoint(aio::IoQueue& queue, const std::string& folder, co
   SLUICE_ASSIGN_OR_RETURN(const auto writer,
                           CheckpointWriter::begin(queue, folder, parameters, options));
   SLUICE_RETURN_IF_ERROR(append_all(*writer, parameters, save));
-  return writer->commit(test_state(save.version, save.step));
+  CheckpointState state = test_state(save.version, save.step);
+  state.validation_loss = save.validation_loss;
+  return writer->commit(state);
 }
 
 // Reads everything, compares every bit with the version's values, and returns the version.

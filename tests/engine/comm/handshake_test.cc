@@ -24,12 +24,12 @@ using testing::Not;
 // A door and a rank that knocks there, step by step.
 class HandshakeTest : public testing::Test {
  protected:
-  static Door::Options options(const RunKey& key, const char* purpose = "meeting") {
+  static Door::Options options(const RunKey& key, const char* purpose = "rendezvous") {
     return {.key = key, .purpose = purpose, .refusal = "another run"};
   }
 
   // Runs both and returns the knocker's state.
-  Knock::State meet(Door& door, Knock& knock) {
+  Knock::State shake_hands(Door& door, Knock& knock) {
     socket_ = connected(port_of(listener_));
     Knock::State state = knock.begin(socket_);
     const Deadline until = soon();
@@ -72,8 +72,8 @@ class HandshakeTest : public testing::Test {
 TEST_F(HandshakeTest, LetsInWhoProvesTheSecretWithWhatItSaysOfItself) {
   const RunKey key("secret", "job");
   Door door(listener_, options(key));
-  Knock knock(key, "meeting", "rank 7");
-  EXPECT_EQ(meet(door, knock), Knock::State::kWelcome);
+  Knock knock(key, "rendezvous", "rank 7");
+  EXPECT_EQ(shake_hands(door, knock), Knock::State::kWelcome);
   ASSERT_TRUE(guest_);
   EXPECT_EQ(guest_->payload, "rank 7");
   // Data after the handshake does not belong to it.
@@ -87,12 +87,13 @@ TEST_F(HandshakeTest, LetsInWhoProvesTheSecretWithWhatItSaysOfItself) {
 TEST_F(HandshakeTest, TurnsAwayAnotherSecretAnotherJobAndAnotherPurpose) {
   const RunKey key("secret", "job");
   for (const auto& [other, purpose] :
-       {std::pair(RunKey("other", "job"), "meeting"), std::pair(RunKey("secret", "jo"), "meeting"),
-        std::pair(RunKey("", "job"), "meeting"), std::pair(RunKey("secretj", "ob"), "meeting"),
-        std::pair(key.derived("token"), "meeting"), std::pair(key, "data of 1")}) {
+       {std::pair(RunKey("other", "job"), "rendezvous"),
+        std::pair(RunKey("secret", "jo"), "rendezvous"), std::pair(RunKey("", "job"), "rendezvous"),
+        std::pair(RunKey("secretj", "ob"), "rendezvous"),
+        std::pair(key.derived("token"), "rendezvous"), std::pair(key, "data of 1")}) {
     Door door(listener_, options(key));
     Knock knock(other, purpose, "rank 1");
-    EXPECT_EQ(meet(door, knock), Knock::State::kRefused);
+    EXPECT_EQ(shake_hands(door, knock), Knock::State::kRefused);
     EXPECT_EQ(knock.refusal().message(), "another run");
     EXPECT_FALSE(guest_);
     EXPECT_EQ(door.turned_away(), "127.0.0.1");
@@ -101,7 +102,7 @@ TEST_F(HandshakeTest, TurnsAwayAnotherSecretAnotherJobAndAnotherPurpose) {
 
 TEST_F(HandshakeTest, DoesNotBelieveAnAcceptorWithoutTheSecret) {
   const RunKey key("secret", "job");
-  Knock knock(key, "meeting", "rank 1");
+  Knock knock(key, "rendezvous", "rank 1");
   socket_ = connected(port_of(listener_));
   EXPECT_EQ(knock.begin(socket_), Knock::State::kWaiting);
   const FileDescriptor acceptor = accepted(listener_);
@@ -112,7 +113,7 @@ TEST_F(HandshakeTest, DoesNotBelieveAnAcceptorWithoutTheSecret) {
 
 TEST_F(HandshakeTest, SendsNeitherSecretNorJobAndAProofServesOnce) {
   const RunKey key("a secret of the run", "the job's name");
-  Knock knock(key, "meeting", "rank 1");
+  Knock knock(key, "rendezvous", "rank 1");
   socket_ = connected(port_of(listener_));
   EXPECT_EQ(knock.begin(socket_), Knock::State::kWaiting);
   const FileDescriptor acceptor = accepted(listener_);
@@ -170,7 +171,7 @@ TEST_F(HandshakeTest, HearsWhoCameAMomentAgoBeforeItMakesRoomForOthers) {
       ASSERT_TRUE(door.look().ok());
   }
   socket_ = connected(port_of(listener_));
-  Knock knock(key, "meeting", "rank 1");
+  Knock knock(key, "rendezvous", "rank 1");
   ASSERT_EQ(knock.begin(socket_), Knock::State::kWaiting);
   for (int i = 0; i < 3; ++i) come();
   Knock::State state = Knock::State::kWaiting;

@@ -356,7 +356,7 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
   EXPECT_EQ(others->front().address(), "10.1.0.10");
   const auto refusal = [](const char* text) { return parse_hostfile(text).error().message(); };
   EXPECT_EQ(refusal("a slots=1\n#\nb slots=2\na slots=1\n"),
-            "line 4 of the hostfile: host 'a' is there twice");
+            "line 4 of the hostfile: host 'a' is listed twice");
   EXPECT_THAT(refusal("a slots=1\nb\n"),
               HasSubstr("line 2 of the hostfile: expected 'host slots=N'"));
   EXPECT_EQ(refusal("-oProxyCommand=x slots=1\n"),

@@ -18,9 +18,8 @@
 
 #include "engine/comm/control_channel.h"
 #include "engine/comm/control_frames.h"
-#include "engine/comm/data_connections.h"
 #include "engine/comm/handshake.h"
-#include "engine/comm/rank_hello.h"
+#include "engine/comm/tcp_communicator.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/comm/test_sockets.h"
 
@@ -47,7 +46,7 @@ std::vector<TcpOptions> with_secret(std::vector<TcpOptions> options) {
   return options;
 }
 
-TEST(Meeting, AStrangerWhoKnowsTheJobNeitherJoinsNorEndsTheRun) {
+TEST(Rendezvous, AStrangerWhoKnowsTheJobNeitherJoinsNorEndsTheRun) {
   const auto options = with_secret(options_of(places_of(std::array{3})));
   std::vector<std::thread> ranks;
   const auto start = [&](std::size_t rank) {
@@ -72,16 +71,17 @@ TEST(Meeting, AStrangerWhoKnowsTheJobNeitherJoinsNorEndsTheRun) {
   for (std::thread& thread : ranks) thread.join();
 }
 
-TEST(Meeting, NamesTheHostOfOneThatHasAnotherSecret) {
+TEST(Rendezvous, NamesTheHostOfOneThatHasAnotherSecret) {
   auto options = with_secret(options_of(places_of(std::array{2})));
   options[1].secret = "of another";
   options[0].rendezvous_timeout = seconds(3);
   options[0].how_to_start = "start them";
   const auto statuses = in_threads(options, [](int, Communicator&) { FAIL(); });
-  EXPECT_THAT(message_of(statuses[0]),
-              AllOf(HasSubstr("rank 1 of 2 did not come"), HasSubstr(": start them. A process at "
-                                                                     "127.0.0.1 came with another "
-                                                                     "SLUICE_SECRET")));
+  EXPECT_THAT(
+      message_of(statuses[0]),
+      AllOf(
+          HasSubstr("rank 1 of 2 did not connect"),
+          HasSubstr(": start them. A process at 127.0.0.1 connected with another SLUICE_SECRET")));
 }
 
 // Rank 0 is in a process with a limit on descriptors, and gets more connections than it can have.
@@ -124,15 +124,15 @@ void expect_ranks_meet_among_strangers(int strangers, std::uint64_t more_descrip
   EXPECT_EQ(WEXITSTATUS(status), 0) << "1: it did not meet; 3: it was busy with strangers";
 }
 
-TEST(Meeting, HundredsOfConnectionsThatSayNothingKeepNobodyWaiting) {
+TEST(Rendezvous, HundredsOfConnectionsThatSayNothingKeepNobodyWaiting) {
   expect_ranks_meet_among_strangers(400, 0);
 }
 
-TEST(Meeting, ConnectionsThatSayNothingDoNotUseUpDescriptors) {
+TEST(Rendezvous, ConnectionsThatSayNothingDoNotUseUpDescriptors) {
   expect_ranks_meet_among_strangers(60, 40);
 }
 
-TEST(Meeting, NeedsDescriptorsForAllRanksAndSaysSoBefore) {
+TEST(Rendezvous, NeedsDescriptorsForAllRanksAndSaysSoBefore) {
   EXPECT_EXIT(
       {
         rlimit limit{};
@@ -151,7 +151,7 @@ TEST(Meeting, NeedsDescriptorsForAllRanksAndSaysSoBefore) {
 }
 
 // Rank 2 has arrived and never connects for data; before it fails, it keeps strangers there.
-TEST(Meeting, StrangersAtThePortForDataDoNotHideAFailure) {
+TEST(Rendezvous, StrangersAtThePortForDataDoNotHideAFailure) {
   auto options = with_secret(options_of(places_of(std::array{3})));
   std::vector<std::thread> threads;
   for (const TcpOptions& of_rank : options) {
@@ -181,7 +181,7 @@ TEST(Meeting, StrangersAtThePortForDataDoNotHideAFailure) {
   EXPECT_LT(time_now() - begin, seconds(10));
 }
 
-TEST(Meeting, SaysThatAnotherProgramHasAPortForData) {
+TEST(Rendezvous, SaysThatAnotherProgramHasAPortForData) {
   auto options = with_secret(options_of(places_of(std::array{2})));
   std::atomic<bool> is_over{false};
   std::thread first([&] {
@@ -204,8 +204,8 @@ TEST(Meeting, SaysThatAnotherProgramHasAPortForData) {
     const auto sockets = connect_for_data(**control, 1, RunKey(options[1].secret, options[1].job),
                                           time_now() + seconds(3));
     EXPECT_THAT(sockets.ok() ? "" : sockets.error().message(),
-                AllOf(HasSubstr("rank 1 (a) was not let in by rank 0 (a) for data, at 127.0.0.1:"),
-                      HasSubstr("what listens there is not a rank of this run"),
+                AllOf(HasSubstr("rank 1 (a) was not accepted by rank 0 (a) for data, at 127.0.0.1:"),
+                      HasSubstr("the process there is not a rank of this run"),
                       Not(HasSubstr("firewall"))));
   }
   is_over = true;
@@ -234,7 +234,7 @@ std::string said_of(const std::function<void(const FileDescriptor& socket)>& ser
   return comm.ok() ? "" : comm.error().message();
 }
 
-TEST(Meeting, SaysSoonThatAnotherProgramHasThePort) {
+TEST(Rendezvous, SaysSoonThatAnotherProgramHasThePort) {
   const auto says = [](const std::string& text) {
     return [text](const FileDescriptor& socket) {
       EXPECT_TRUE(send_all(socket, std::as_bytes(std::span(text)), soon()).ok());
@@ -253,10 +253,10 @@ TEST(Meeting, SaysSoonThatAnotherProgramHasThePort) {
                     static_cast<void>(receive_all(socket, all, time_now() + seconds(2)));
                   },
                   milliseconds(300)),
-              HasSubstr("has said nothing for 300 ms"));
+              HasSubstr("has not answered for 300 ms"));
 }
 
-TEST(Meeting, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
+TEST(Rendezvous, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
   const std::string evil = "\x1b[2J\x1b]0;owned\a\nsluice: all is well" + std::string(9000, 'x');
   const std::string said = said_of([&](const FileDescriptor& socket) {
     const Frame frame = failure_frame(0, Error(ErrorCode::kIo, evil.substr(0, 3500)));
@@ -268,7 +268,7 @@ TEST(Meeting, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
   for (const char c : said) EXPECT_GE(c, ' ');
 }
 
-TEST(Meeting, TellsOthersTheAddressThatARankIsGiven) {
+TEST(Rendezvous, TellsOthersTheAddressThatARankIsGiven) {
   const Hello hello{.rank = 1, .world = 3, .data_port = 7, .address = "10.0.0.7\n", .host = "a"};
   const auto read = unpack_hello(pack(hello));
   ASSERT_TRUE(read);
@@ -283,7 +283,7 @@ TEST(Meeting, TellsOthersTheAddressThatARankIsGiven) {
   }
 }
 
-TEST(Meeting, RefusesAnAddressToListenAtThatThisHostHasNot) {
+TEST(Rendezvous, RefusesAnAddressToListenAtThatThisHostHasNot) {
   auto options = with_secret(options_of(places_of(std::array{1, 1})));
   for (const std::string& elsewhere : {std::string("192.0.2.1"), std::string(70, 'x')}) {
     options[0].listen_address = elsewhere;

@@ -150,7 +150,7 @@ TEST(Tcp, NamesARankThatLeftWithoutSayingWhy) {
   });
   for (const int rank : {0, 2}) {
     EXPECT_THAT(message_of(ends[static_cast<std::size_t>(rank)]),
-                HasSubstr("rank 1 (a) is not there any more for all_gather"));
+                HasSubstr("rank 1 (a) is no longer reachable for all_gather"));
   }
 }
 
@@ -257,7 +257,7 @@ TEST(Rendezvous, NamesRanksThatNeverCome) {
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code(), ErrorCode::kTimedOut);
     EXPECT_THAT(message_of(status),
-                HasSubstr("rendezvous: ranks 2 and 3 of 4 did not come to rank 0"));
+                HasSubstr("rendezvous: ranks 2 and 3 of 4 did not connect to rank 0"));
     EXPECT_THAT(message_of(status), HasSubstr("within 400 ms"));
   }
 }
@@ -281,7 +281,7 @@ TEST(Rendezvous, RefusesRanksThatDoNotFitTogether) {
   };
   auto options = options_of(places_of(std::array{2}));
   options[1].context.world = 3;
-  expect_all(options, "rank 1 says that there are 3 ranks, and rank 0 that there are 2");
+  expect_all(options, "rank 1 says that there are 3 ranks, but rank 0 says that there are 2");
   options = options_of(places_of(std::array{3}));
   options[2].context.local_rank = 1;
   expect_all(options, "ranks 1 and 2 are both local rank 1 of host a");
@@ -289,7 +289,7 @@ TEST(Rendezvous, RefusesRanksThatDoNotFitTogether) {
   options[1].context.local_world = 1;
   options[1].context.local_rank = 0;
   options[1].host = "b";
-  expect_all(options, "rank 0 (a) says that its host has 2 ranks, and 1 came from there");
+  expect_all(options, "rank 0 (a) says that its host has 2 ranks, and 1 connected from there");
   options = options_of(places_of(std::array{1}));
   options[0].context.rank = 1;
   expect_all(options, "there is no rank 1 of 1");
@@ -300,7 +300,7 @@ TEST(Rendezvous, NamesARankThatTwoProcessesClaim) {
   options[2].context.rank = 1;
   options[2].context.local_rank = 1;
   for (const Status& status : in_threads(options, [](int, Communicator&) { FAIL(); })) {
-    EXPECT_THAT(message_of(status), HasSubstr("two processes say that they are rank 1"));
+    EXPECT_THAT(message_of(status), HasSubstr("two processes claim to be rank 1"));
   }
 }
 
@@ -326,7 +326,7 @@ TEST(Rendezvous, NamesARankThatLeavesBeforeAllHaveCome) {
   const auto statuses = in_threads(options, [](int, Communicator&) { FAIL(); });
   killer.join();
   EXPECT_THAT(message_of(statuses[0]),
-              HasSubstr("rank 1 (a) is gone: it left before all had come"));
+              HasSubstr("rank 1 (a) has disconnected before all ranks had connected"));
 }
 
 TEST(Rendezvous, DropsStrangersAndTurnsAwayOtherRuns) {
@@ -404,8 +404,7 @@ TEST(TcpProcesses, NameARankOfWhichNothingIsHeard) {
   processes.wait_until_ready();
   processes.signal(1, SIGSTOP);
   for (const int rank : {0, 2}) {
-    EXPECT_EQ(processes.last_words(rank),
-              "rank 1 (a) is gone: nothing was heard of it for 1500 ms");
+    EXPECT_EQ(processes.last_words(rank), "rank 1 (a) is gone: it has not responded for 1500 ms");
   }
 }
 

@@ -75,7 +75,7 @@ TEST(BatchSizes, NameTheNearestThatCanBeDivided) {
 TEST(BatchSizes, AreRefusedWhenTheyAreBeyondAnyRun) {
   EXPECT_THAT(refusal(resolve_run(R"({"train_micro_batch_size_per_gpu": 1073741824,
                                       "gradient_accumulation_steps": 1073741824})")),
-              HasSubstr("more than any run"));
+              HasSubstr("larger than any run"));
 }
 
 TEST(BatchSizes, OfALaterSourceOverruleTheThirdOfAnEarlierOne) {

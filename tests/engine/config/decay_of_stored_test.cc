@@ -45,7 +45,7 @@ TEST(DecayedParameters, StayWhatTheyWereInARunFromBeforeTheKey) {
 TEST(DecayedParameters, ChangeWhereTheNewConfigurationGivesThemAndThatIsSaid) {
   Resolved now = accepted(resolve_run(kRun, {std::string(kKey) + "=matrices"}));
   EXPECT_EQ(keep_decayed_parameters(kRun, now),
-            "optimizer.params.decayed was all, and is matrices from here on");
+            "optimizer.params.decayed was all, and is matrices from now on");
   EXPECT_EQ(decayed(now), DecayedParameters::kMatrices);
 }
 
@@ -98,7 +98,8 @@ TEST(Lanes, StayOnAnotherNumberOfRanksThatCanShareThem) {
   EXPECT_EQ(said, "");
   EXPECT_EQ(kept(2, {.lanes = 3}, said), 2);
   EXPECT_EQ(said,
-            "gradients were added up in 3 lanes, which 2 ranks cannot share; from here on in 2");
+            "gradients were accumulated in 3 lanes, which 2 ranks cannot share; from now on "
+            "run.lanes is 2");
   EXPECT_EQ(kept(2, {.lanes = 1}, said), 2);
   EXPECT_NE(said.find("in 1 lane, which"), std::string::npos);
 }
@@ -126,7 +127,8 @@ TEST(Origin, OfAResumedRunStaysWhatItWas) {
   EXPECT_EQ(same.config.model.init_from, "/models/a");
   Resolved other = accepted(resolve_run(of_llama(R"(, "init_from": "a")")));
   EXPECT_EQ(keep_origin(stored, "/data", other),
-            "model.init_from a has no effect: the weights are the checkpoint's, which began with "
+            "model.init_from a has no effect: the weights come from the checkpoint, and that run "
+            "started from "
             "/models/a");
   EXPECT_EQ(other.config.model.init_from, "/models/a");
   Resolved silent = accepted(resolve_run(of_llama("")));
@@ -164,12 +166,17 @@ TEST(DecayedParameters, AreKnownThoughTheStoredConfigurationNoLongerResolves) {
 TEST(KeptCheckpoints, AreAsManyAsBeforeUnlessTheirNumberIsGiven) {
   const std::string all = to_json(accepted(resolve_run(kRun, {"run.keep_last=0"})).config);
   Resolved now = accepted(resolve_run(kRun));
-  EXPECT_EQ(keep_number_of_checkpoints(all, now),
-            "all checkpoints are kept, as so far in this run; --set run.keep_last=2 changes that");
+  EXPECT_EQ(
+      keep_number_of_checkpoints(all, now),
+      "all checkpoints are kept, as in this run so far; to change that: --set run.keep_last=2");
   EXPECT_EQ(now.config.run.keep_last_checkpoints, 0);
   Resolved given = accepted(resolve_run(kRun, {"run.keep_last=3"}));
   EXPECT_EQ(keep_number_of_checkpoints(all, given), "");
   EXPECT_EQ(given.config.run.keep_last_checkpoints, 3);
+  EXPECT_EQ(keep_best_checkpoint(all, now), "");
+  EXPECT_THAT(keep_best_checkpoint(R"({"run": {"keep_best": true}})", now),
+              HasSubstr("--set run.keep_best=false"));
+  EXPECT_TRUE(now.config.run.keep_best);
   EXPECT_EQ(keep_number_of_checkpoints(kRun, now), "");  // it says nothing
   EXPECT_THAT(refusal(resolve_run(kRun, {"run.keep_last=4294967297"})), HasSubstr("1000000"));
 }

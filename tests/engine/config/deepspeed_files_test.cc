@@ -223,7 +223,7 @@ TEST(DeepSpeedFiles, ForeignSections) {
   const Config config = resolve_file("stage3_foreign_sections.json").config;
   EXPECT_EQ(config.batch.accumulation, 32);
   EXPECT_EQ(config.precision, Precision::kFp32);
-  EXPECT_EQ(config.placement.boundaries_to_cpu, Tristate::kOn);
+  EXPECT_EQ(config.placement.unit_inputs_to_cpu, Tristate::kOn);
   EXPECT_EQ(config.zero.offload_optimizer.device, OffloadDevice::kCpu);
   EXPECT_TRUE(config.flops_profiler.enabled);
   EXPECT_EQ(config.flops_profiler.step, 5);
@@ -269,7 +269,7 @@ TEST(DeepSpeedFiles, GptLiteZero3) {
   EXPECT_EQ(config.schedule.warmup.steps, 1000);
   EXPECT_EQ(config.optimizer.weight_decay, 3e-7);
   EXPECT_EQ(config.zero.offload_param.device, OffloadDevice::kCpu);
-  EXPECT_EQ(config.placement.boundaries_to_cpu, Tristate::kOn);
+  EXPECT_EQ(config.placement.unit_inputs_to_cpu, Tristate::kOn);
 }
 
 TEST(DeepSpeedFiles, Zero3CpuOffload) {

@@ -19,7 +19,7 @@ TEST(ConfigText, SaysWhatElsePeopleWriteIntoJson) {
   EXPECT_THAT(refusal(resolve_run(R"({"fp16": {"enabled": TRUE}})")), HasSubstr("lower case"));
   EXPECT_THAT(refusal(resolve_run(R"({"steps_per_print": Infinity})")), HasSubstr("no Infinity"));
   EXPECT_THAT(refusal(resolve_run("{\n/* why\n\"train_batch_size\": 8}")),
-              AllOf(StartsWith("run.json:2:"), HasSubstr("the comment has no end")));
+              AllOf(StartsWith("run.json:2:"), HasSubstr("the comment is not closed")));
   EXPECT_THAT(refusal(resolve_run(" \n")), HasSubstr("the file is empty"));
 }
 
@@ -36,6 +36,7 @@ TEST(ConfigText, EachSourceMayHaveCommentsTrailingCommasAndKeysWithoutQuotes) {
   },
   "optimizer": {"params": {"betas": [0.5, 0.75,]}},
   "wall_clock_breakdown": True,
+  "scheduler": None,
 } # the end)";
   const std::string marked = std::string("\xEF\xBB\xBF") + text;
   for (const Resolved& resolved : {accepted(resolve_deepspeed(text)), accepted(resolve_run(text)),
@@ -74,6 +75,9 @@ TEST(ConfigText, WhatADeepSpeedFileMayNotHaveIsNamedWithItsPlace) {
   EXPECT_THAT(of("{\"optimizer\": {\"params\": {\"betas\": [0.5 0.75]}}}"),
               HasSubstr("a comma between them"));
   EXPECT_THAT(of("{\"train_batch_size\": 8"), testing::Not(HasSubstr("comma")));
+  for (const std::string number : {"0x4", "4_000", "08", "+1", ".5"})
+    EXPECT_THAT(of("{\"train_batch_size\": " + number + "}"),
+                AllOf(HasSubstr(number + " is not a JSON number"), HasSubstr("decimal digits")));
   // DeepSpeed raises an error, too.
   EXPECT_THAT(of("{train_batch_size: 8, /* again */ \"train_batch_size\": 8}"), HasSubstr("twice"));
 }

@@ -70,8 +70,12 @@ Json surroundings(const Key& key) {
   if (key.path == "scheduler.params.lr_range_test_step_rate") put(root, "run.steps", 100);
   if (key.path == "optimizer.params.adam_w_mode") put(root, "optimizer.type", "Adam");
   if (key.path == "bf16.check_grad_overflow") put(root, "bf16.enabled", true);
-  if (key.path == "placement.boundaries_to_nvme" || key.path == "placement.gradients_to_nvme")
+  if (key.path == "placement.unit_inputs_to_nvme" || key.path == "placement.gradients_to_nvme")
     put(root, "budget.nvme_paths", Json({"/nvme"}));
+  if (key.path == "run.keep_best" || key.path.starts_with("early_stopping.")) {
+    put(root, "run.eval_every", 5);
+    put(root, "early_stopping.patience", 2);
+  }
   if (key.path == "model.hidden") put(root, "model.heads", 1);
   if (key.path == "model.family") put(root, "model.preset", "custom");
   if (key.path == "model.preset" || key.path == "model.path" || key.path == "model.family") {
@@ -216,8 +220,8 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
   EXPECT_THAT(refused("rope_scaling", 3), HasSubstr("model.rope_scaling must be"));
   EXPECT_THAT(refused("tied_head", "maybe"), HasSubstr("model.tied_head must be true or false"));
   EXPECT_THAT(refused("kv_heads", 2.5), HasSubstr("kv_heads is 2.5"));
-  EXPECT_THAT(refused("kv_heads", 5), HasSubstr("cannot share 5"));
-  EXPECT_THAT(refused("mlp_bias", true), HasSubstr("mlp_bias is of the architecture llama alone"));
+  EXPECT_THAT(refused("kv_heads", 5), HasSubstr("cannot be divided among 5"));
+  EXPECT_THAT(refused("mlp_bias", true), HasSubstr("mlp_bias is only for the architecture llama"));
 }
 
 // A file stores them only if they differ from the fixed values of earlier versions, so that older
@@ -369,13 +373,13 @@ TEST(NearestKey, PointsAtTheSectionThatHasTheKey) {
   EXPECT_EQ(suggest_key("thread_count"), "thread_count is a key of aio");
   EXPECT_EQ(suggest_key("model.queue_depth"), "queue_depth is a key of aio");
   EXPECT_EQ(suggest_key("run.train_batch_size"), "train_batch_size is at the top level");
-  EXPECT_EQ(suggest_key("num_train_epochs"), "here that is run.epochs");
-  EXPECT_EQ(suggest_key("optimizer.params.learning_rate"), "here that is optimizer.params.lr");
+  EXPECT_EQ(suggest_key("num_train_epochs"), "Sluice's key is run.epochs");
+  EXPECT_EQ(suggest_key("optimizer.params.learning_rate"), "Sluice's key is optimizer.params.lr");
 }
 
 TEST(NearestKey, ListsASmallSectionWhenNothingIsNear) {
   EXPECT_EQ(suggest_key("budget.zzzzzzzz"), "budget has cpu_gib, gpu_gib, nvme_gib, nvme_paths");
-  EXPECT_EQ(suggest_key("zzzzzzzzzzzz"), "nothing near it is known");
+  EXPECT_EQ(suggest_key("zzzzzzzzzzzz"), "no key is similar");
 }
 
 }  // namespace

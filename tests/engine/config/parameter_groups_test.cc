@@ -111,23 +111,24 @@ TEST(ParameterGroups, MatchNamesOfCheckpointsAndOfTransformers) {
 TEST(ParameterGroups, AreCountedInTheReport) {
   const Resolved resolved = accepted(
       resolve_run(run_file(R"([{"match": "*.bias", "lr": 1}, {"match": "wte.weight", "lr": 1}])")));
-  EXPECT_EQ(report_on(resolved, "optimizer.groups").reason, "parameters of each: 13, 1");
+  EXPECT_EQ(report_on(resolved, "optimizer.groups").reason, "parameters per group: 13, 1");
   EXPECT_EQ(report_on(resolved, "optimizer.groups").outcome, Outcome::kHonoured);
 }
 
 TEST(ParameterGroups, APatternWithoutParametersIsRefusedWithTheNearestNames) {
   EXPECT_THAT(refused(R"([{"match": "*.biass", "weight_decay": 0}])"),
               AllOf(HasSubstr("optimizer.groups[0].match \"*.biass\" matches no parameter"),
-                    HasSubstr("the nearest are h.0.ln_1.bias, h.0.attn.c_attn.bias")));
-  EXPECT_THAT(refused(R"([{"match": ["*.bias", "transformer.wt.weight"], "lr": 1}])"),
-              AllOf(HasSubstr("\"transformer.wt.weight\""), HasSubstr("nearest are wte.weight")));
+                    HasSubstr("similar names are h.0.ln_1.bias, h.0.attn.c_attn.bias")));
+  EXPECT_THAT(
+      refused(R"([{"match": ["*.bias", "transformer.wt.weight"], "lr": 1}])"),
+      AllOf(HasSubstr("\"transformer.wt.weight\""), HasSubstr("similar names are wte.weight")));
   EXPECT_THAT(refused(R"([{"match": "lm_head.*", "lr": 1}])"),
               HasSubstr("lm_head.weight is tied to wte.weight"));
-  EXPECT_THAT(refused(R"([{"match": "*q_proj*", "lr": 1}])"), HasSubstr("nearest"));
+  EXPECT_THAT(refused(R"([{"match": "*q_proj*", "lr": 1}])"), HasSubstr("similar names"));
   // Parameters that an earlier group matched do not count for this one.
   EXPECT_THAT(refused(R"([{"match": "*.bias", "lr": 1}, {"match": "ln_f.bias", "lr": 2}])"),
-              AllOf(HasSubstr("optimizer.groups[1].match \"ln_f.bias\" is left nothing"),
-                    HasSubstr("Put it before them")));
+              AllOf(HasSubstr("optimizer.groups[1].match \"ln_f.bias\" has no parameters left"),
+                    HasSubstr("Put this group before them")));
 }
 
 // They may belong to a Python module, whose names no family has.
@@ -142,14 +143,14 @@ TEST(ParameterGroups, AreLeftToThePlanWhereNoModelIsNamed) {
   const char* const sentence = "optimizer.groups[0].match \"encoder.*\" matches no parameter";
   EXPECT_THAT(refusal(with(R"(, "model": {"preset": "gpt2-small"})")), HasSubstr(sentence));
   EXPECT_THAT(refusal(resolve({.run_file = Source{.name = "run.json", .text = file("")},
-                               .answers = {.means_default_model = true}})),
+                               .facts = {.means_default_model = true}})),
               HasSubstr(sentence));
 }
 
 TEST(ParameterGroups, MistakesInAnEntryAreNamed) {
   EXPECT_THAT(refused(R"({"match": "*"})"), HasSubstr("must be a list of objects"));
   EXPECT_THAT(refused(R"(["*.bias"])"), HasSubstr("optimizer.groups[0] is \"*.bias\""));
-  EXPECT_THAT(refused(R"([{"lr": 1}])"), HasSubstr("lacks match"));
+  EXPECT_THAT(refused(R"([{"lr": 1}])"), HasSubstr("needs match"));
   EXPECT_THAT(refused(R"([{"match": "*.bias"}])"), HasSubstr("neither lr nor weight_decay"));
   EXPECT_THAT(refused(R"([{"match": "*.bias", "weight_decy": 0}])"),
               HasSubstr("did you mean weight_decay?"));
@@ -157,7 +158,7 @@ TEST(ParameterGroups, MistakesInAnEntryAreNamed) {
               HasSubstr("optimizer.groups[1].lr must be at least 0"));
   EXPECT_THAT(refused(R"([{"match": 3, "lr": 1}])"),
               HasSubstr("optimizer.groups[0].match must be"));
-  EXPECT_THAT(refused(R"([{"match": [], "lr": 1}])"), HasSubstr("lacks match"));
+  EXPECT_THAT(refused(R"([{"match": [], "lr": 1}])"), HasSubstr("needs match"));
   std::string many;
   for (int i = 0; i < 257; ++i) many += std::string(i == 0 ? "" : ",") + R"({"match":"*","lr":1})";
   EXPECT_THAT(refused("[" + many + "]"), HasSubstr("more than 256 patterns"));
@@ -205,7 +206,7 @@ TEST(ClippingByValue, StandsInPlaceOfTheNorm) {
   EXPECT_THAT(refusal(with({"gradient_clipping=1"})), HasSubstr("set one of them to 0"));
   const Resolved by_auto = accepted(with({"gradient_clipping=auto"}));
   EXPECT_EQ(by_auto.config.gradient_clipping_norm, 0);
-  EXPECT_THAT(report_on(by_auto, "gradient_clipping").reason, HasSubstr("clips instead"));
+  EXPECT_THAT(report_on(by_auto, "gradient_clipping").reason, HasSubstr("is used instead"));
   EXPECT_EQ(accepted(resolve_run(R"({"train_batch_size": 8, "gradient_clipping": "auto"})"))
                 .config.gradient_clipping_norm,
             1);

@@ -40,14 +40,14 @@ TEST(ConfigReport, EndsWithWhatEachAutoBecameAndHowToChooseIt) {
       accepted(resolve_both(R"({"train_batch_size": 4})",
                             R"({"train_batch_size": "auto", "gradient_clipping": "auto",
           "optimizer": {"params": {"lr": "auto", "weight_decay": 0.5}}})")));
-  const std::size_t list = text.find("\"auto\" became\n");
+  const std::size_t list = text.find("chosen for \"auto\"\n");
   ASSERT_NE(list, std::string::npos) << text;
   EXPECT_EQ(text.substr(list),
-            "\"auto\" became\n"
-            "  train_batch_size     4      [run.json] ds.json leaves it to this file\n"
+            "chosen for \"auto\"\n"
+            "  train_batch_size     4      [run.json] ds.json says \"auto\", so this file decides\n"
             "  optimizer.params.lr  5e-05  [ds.json] Hugging Face's learning_rate\n"
             "  gradient_clipping    1.0    [ds.json] Hugging Face's max_grad_norm\n"
-            "  to choose one of them: --set KEY=VALUE, or the key in a run file\n");
+            "  to set one yourself: --set KEY=VALUE, or the key in a run file\n");
 }
 
 TEST(ConfigReport, LeavesOutAGroupWithoutKeys) {

@@ -14,16 +14,16 @@ TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
   EXPECT_THAT(refusal(resolve_run(run_with(nvme + "}}"))),
               AllOf(HasSubstr("budget.nvme_paths"), HasSubstr("offload_param.nvme_path")));
 
-  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"boundaries_to_nvme": "on"})"))),
-              AllOf(HasSubstr("placement.boundaries_to_nvme"), HasSubstr("budget.nvme_paths")));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"unit_inputs_to_nvme": "on"})"))),
+              AllOf(HasSubstr("placement.unit_inputs_to_nvme"), HasSubstr("budget.nvme_paths")));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"gradients_to_nvme": "on"})"))),
               AllOf(HasSubstr("placement.gradients_to_nvme"), HasSubstr("budget.nvme_paths")));
   const std::string to_nvme =
-      R"("budget": {"nvme_paths": ["/a"]}, "placement": {"boundaries_to_nvme": "on"})";
-  EXPECT_EQ(accepted(resolve_run(run_with(to_nvme))).config.placement.boundaries_to_nvme,
+      R"("budget": {"nvme_paths": ["/a"]}, "placement": {"unit_inputs_to_nvme": "on"})";
+  EXPECT_EQ(accepted(resolve_run(run_with(to_nvme))).config.placement.unit_inputs_to_nvme,
             Tristate::kOn);
-  EXPECT_THAT(refusal(resolve_run(run_with(to_nvme), {"placement.boundaries_to_cpu=off"})),
-              AllOf(HasSubstr("boundaries_to_nvme"), HasSubstr("boundaries_to_cpu to \"auto\"")));
+  EXPECT_THAT(refusal(resolve_run(run_with(to_nvme), {"placement.unit_inputs_to_cpu=off"})),
+              AllOf(HasSubstr("unit_inputs_to_nvme"), HasSubstr("unit_inputs_to_cpu to \"auto\"")));
   const std::string with_path = nvme + R"(, "nvme_path": "/a"}})";
   EXPECT_THAT(accepted(resolve_run(run_with(with_path))).config.param_nvme_paths(),
               ElementsAre("/a"));
@@ -34,7 +34,7 @@ TEST(ResolveConfig, NvmeNeedsAFolderAndTheBudgetsComesFirst) {
   EXPECT_THAT(resolved.config.optimizer_nvme_paths(), ElementsAre("/b", "/c"));
   const auto reports = reports_on(resolved, "zero_optimization.offload_param.nvme_path");
   ASSERT_EQ(reports.size(), 2U);
-  EXPECT_EQ(reports[1].reason, "budget.nvme_paths replaces it");
+  EXPECT_EQ(reports[1].reason, "budget.nvme_paths overrides it");
 }
 
 TEST(ResolveConfig, WeightsOfDrivesAreAutoEqualOrOneForEachFolder) {
@@ -64,7 +64,7 @@ TEST(ResolveConfig, WeightsOfDrivesAreAutoEqualOrOneForEachFolder) {
 TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {
   const std::string fractions =
       R"("placement": {"optimizer_fractions": {"gpu": 0.5, "nvme": 0.5}})";
-  EXPECT_THAT(refusal(resolve_run(run_with(fractions))), HasSubstr("set it to \"auto\""));
+  EXPECT_THAT(refusal(resolve_run(run_with(fractions))), HasSubstr("set the device to \"auto\""));
   const std::string device = "zero_optimization.offload_optimizer.device=auto";
   EXPECT_THAT(refusal(resolve_run(run_with(fractions), {device})),
               HasSubstr("set budget.nvme_paths"));

@@ -1,5 +1,9 @@
 #include "engine/config/resolve.h"
 
+#include <algorithm>
+
+#include "engine/config/changes.h"
+#include "engine/config/report.h"
 #include "engine/families/families.h"
 #include "tests/engine/config/resolving.h"
 
@@ -74,7 +78,7 @@ TEST(ResolveConfig, RejectsUnknownKeysInEverySource) {
 }
 
 TEST(ResolveConfig, DoesNotTakeADottedNameForAPath) {
-  EXPECT_THAT(refusal(resolve_run(run_with(R"("fp16.enabled": true)"))), HasSubstr("nest it"));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("fp16.enabled": true)"))), HasSubstr("nest the key"));
 }
 
 TEST(ResolveConfig, LaterSourcesWinAndSaySo) {
@@ -106,7 +110,7 @@ TEST(ResolveConfig, AutoInADeepSpeedFileLeavesTheRunFilesValue) {
   EXPECT_EQ(resolved.config.batch.accumulation, 4);
   EXPECT_EQ(resolved.config.optimizer.learning_rate, 0.125);
   EXPECT_THAT(report_on(resolved, "optimizer.params.lr").reason,
-              HasSubstr("ds.json leaves it to this file"));
+              HasSubstr("ds.json says \"auto\""));
   EXPECT_THAT(report_on(resolved, "optimizer.params.weight_decay").reason,
               HasSubstr("the default, for \"auto\""));
 }
@@ -170,13 +174,13 @@ TEST(ResolveConfig, RefusesAutocastAndWhatElseWouldTrainSomethingElse) {
 
 TEST(ResolveConfig, OneCycleNeedsItsBounds) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("scheduler": {"type": "OneCycle"})"))),
-              AllOf(HasSubstr("cycle_min_lr has to be given"), HasSubstr("cycle_max_lr")));
+              AllOf(HasSubstr("cycle_min_lr must be given"), HasSubstr("cycle_max_lr")));
 }
 
 TEST(ResolveConfig, ARunHasOneSixteenBitType) {
   const std::string fp16 = R"("fp16": {"enabled": true})";
   const std::string bf16 = R"("bf16": {"enabled": true})";
-  EXPECT_THAT(refusal(resolve_run(run_with(fp16 + "," + bf16))), HasSubstr("one 16-bit type"));
+  EXPECT_THAT(refusal(resolve_run(run_with(fp16 + "," + bf16))), HasSubstr("are both true"));
   EXPECT_EQ(accepted(resolve_run(run_with(fp16))).config.precision, Precision::kFp16);
   EXPECT_EQ(accepted(resolve_run(run_with(bf16))).config.precision, Precision::kBf16);
   // A later source that asks for the other type overrides the first.
@@ -190,7 +194,7 @@ TEST(ResolveConfig, AutoPrecisionIsBf16WhereTheGpuHasItAndElseFp16) {
   const std::string bf16 = R"("bf16": {"enabled": "auto"})";
   const auto with = [&](const std::string& more, std::optional<GpuKind> gpu) {
     return accepted(resolve({.deepspeed = Source{"ds.json", run_with(more)},
-                             .answers = {.gpu = gpu, .samples_per_epoch = {}}}));
+                             .facts = {.gpu = gpu, .samples_per_epoch = {}}}));
   };
   const std::string both = fp16 + "," + bf16;
   EXPECT_EQ(with(both, GpuKind::kWithBf16).config.precision, Precision::kBf16);
@@ -198,7 +202,7 @@ TEST(ResolveConfig, AutoPrecisionIsBf16WhereTheGpuHasItAndElseFp16) {
   const auto on_cpu = with(both, GpuKind::kNone);
   EXPECT_EQ(on_cpu.config.precision, Precision::kBf16);
   EXPECT_FALSE(on_cpu.config.fp16.enabled);
-  EXPECT_THAT(report_on(on_cpu, "bf16.enabled").reason, HasSubstr("no GPU computes"));
+  EXPECT_THAT(report_on(on_cpu, "bf16.enabled").reason, HasSubstr("the CPU computes"));
   EXPECT_EQ(with(bf16, GpuKind::kWithoutBf16).config.precision, Precision::kFp16);
   EXPECT_EQ(with(fp16, GpuKind::kWithBf16).config.precision, Precision::kFp16);
   EXPECT_EQ(with(R"("fp16": {"enabled": false}, )" + bf16, GpuKind::kWithoutBf16).config.precision,
@@ -207,11 +211,11 @@ TEST(ResolveConfig, AutoPrecisionIsBf16WhereTheGpuHasItAndElseFp16) {
             Precision::kFp16);
 
   // The machine's GPU is asked for only if it matters; a configuration results either way.
-  EXPECT_TRUE(with(both, {}).questions.gpu);
+  EXPECT_TRUE(with(both, {}).missing_facts.gpu);
   EXPECT_EQ(with(both, {}).config.precision, Precision::kBf16);
-  EXPECT_FALSE(with(both, GpuKind::kNone).questions.gpu);
-  EXPECT_FALSE(with(both + R"(, "run": {"device": "cpu"})", {}).questions.gpu);
-  EXPECT_FALSE(with(R"("bf16": {"enabled": true}, )" + fp16, {}).questions.gpu);
+  EXPECT_FALSE(with(both, GpuKind::kNone).missing_facts.gpu);
+  EXPECT_FALSE(with(both + R"(, "run": {"device": "cpu"})", {}).missing_facts.gpu);
+  EXPECT_FALSE(with(R"("bf16": {"enabled": true}, )" + fp16, {}).missing_facts.gpu);
   // Stored as resolved: a run continues in the type in which it began.
   EXPECT_THAT(to_json(with(both, GpuKind::kWithoutBf16)), HasSubstr(R"("enabled": true)"));
 }
@@ -265,7 +269,7 @@ TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"heads": 7})"))),
               HasSubstr("hidden 768 cannot be divided among 7 heads"));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"preset": "custom", "layers": 2})"))),
-              AllOf(HasSubstr("model.hidden has to be given"), Not(HasSubstr("model.layers has"))));
+              AllOf(HasSubstr("model.hidden must be given"), Not(HasSubstr("model.layers has"))));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("data": {"sequence_length": 2000})"))),
               HasSubstr("longer than model.context 1024"));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"preset": "gpt2-xxl"})"))),
@@ -297,17 +301,16 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   const Config all = accepted(resolve_run(file(R"("rank": 4, "targets": "all-linear")"))).config;
   EXPECT_EQ(all.lora.targets, usual.config.lora.targets);
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4, "targets": ["q_proj", "query"])"))),
-              HasSubstr("names query, which can have no adapter: there are q_proj, k_proj"));
+              HasSubstr("names query, which cannot have an adapter: choose from q_proj, k_proj"));
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))),
-              HasSubstr("models of the family gpt2 are trained whole"));
+              HasSubstr("models of the family gpt2 cannot have adapters"));
   // Without a rank other adapter keys are refused, and a run's own file has none of them.
   for (const char* const asked : {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)",
                                   R"("targets": "all-linear")", R"("rank_stabilised": true)"})
-    EXPECT_THAT(refusal(resolve_run(file(asked))),
-                HasSubstr("is given without recipe.lora.rank, without which the model itself"))
+    EXPECT_THAT(refusal(resolve_run(file(asked))), HasSubstr("is given without recipe.lora.rank"))
         << asked;
   EXPECT_THAT(refusal(resolve_run(file(R"("adapter": "peft")"))),
-              HasSubstr("recipe.lora.adapter is peft, and the adapter_config.json in it was not"));
+              HasSubstr("recipe.lora.adapter is peft, but its adapter_config.json was not"));
   const Resolved none = accepted(resolve_run(file(R"("rank": 0, "alpha": 6, "adapter": "peft")")));
   EXPECT_EQ(none.config.lora.rank, 0);
   EXPECT_THAT(report_on(none, "recipe.lora.alpha").reason,
@@ -315,16 +318,23 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   EXPECT_THAT(to_json(none.config), Not(HasSubstr("rank_stabilised")));
 }
 
+TEST(ResolveConfig, AModelThatIsRefusedHasNoFurtherReason) {
+  Sources sources = {.run_file = Source{"run.json", run_with(R"("model": {"path": "hf"},
+                                                 "recipe": {"lora": {"rank": 4}})")}};
+  sources.facts.model = Source{"hf/config.json", R"({"model_type": "mamba"})"};
+  EXPECT_THAT(refusal(resolve(sources)), AllOf(HasSubstr("mamba"), Not(HasSubstr("adapters"))));
+}
+
 TEST(ResolveConfig, AdaptersThatGoOnAreWhatTheyWere) {
   const auto resolved = [](const std::string& lora) {
     Sources sources = {.run_file = Source{"run.json", run_with(R"("model": {"preset": "qwen3-0.6b"},
                                                    "recipe": {"lora": {"adapter": "peft")" +
                                                                lora + "}}")}};
-    sources.answers.adapter = engine::LoraRecipe{.rank = 3,
-                                                 .alpha = 5,
-                                                 .rank_stabilised = true,
-                                                 .dropout = 0.25,
-                                                 .targets = {"q_proj", "o_proj"}};
+    sources.facts.adapter = engine::LoraRecipe{.rank = 3,
+                                               .alpha = 5,
+                                               .rank_stabilised = true,
+                                               .dropout = 0.25,
+                                               .targets = {"q_proj", "o_proj"}};
     return accepted(resolve(sources));
   };
   const Resolved as_it_was = resolved("");
@@ -340,7 +350,7 @@ TEST(ResolveConfig, AdaptersThatGoOnAreWhatTheyWere) {
   EXPECT_EQ(changed.config.lora.dropout, 0);
   // A run's own file is complete, so it asks no questions.
   const Resolved again = accepted(resolve_run(to_json(as_it_was.config)));
-  EXPECT_FALSE(again.questions.adapter);
+  EXPECT_FALSE(again.missing_facts.adapter);
   EXPECT_EQ(to_json(again.config), to_json(as_it_was.config));
 }
 
@@ -362,21 +372,58 @@ TEST(ResolveConfig, ReadsTheNamesOfOlderFiles) {
       HasSubstr("given twice"));
 }
 
+TEST(ResolveConfig, AcceptsOldNamesOfKeysAndSaysTheNewOnes) {
+  for (const auto& [value, expected] :
+       {std::pair(R"("on")", Tristate::kOn), std::pair(R"("off")", Tristate::kOff),
+        std::pair(R"("auto")", Tristate::kAuto), std::pair("true", Tristate::kOn)}) {
+    const auto resolved = accepted(
+        resolve_run(run_with(R"("placement": {"boundaries_to_cpu": )" + std::string(value) + "}")));
+    EXPECT_EQ(resolved.config.placement.unit_inputs_to_cpu, expected) << value;
+    EXPECT_EQ(renamed_keys(resolved),
+              "placement.boundaries_to_cpu is now placement.unit_inputs_to_cpu (the old names "
+              "still work)");
+    EXPECT_THAT(report_on(resolved, "placement.unit_inputs_to_cpu").reason,
+                HasSubstr("given as placement.boundaries_to_cpu, its old name"));
+    // The resolved configuration has the new name alone, and nothing to say about it.
+    const std::string json = to_json(resolved);
+    EXPECT_THAT(json, Not(HasSubstr("boundaries_to")));
+    const auto again = accepted(resolve_run(json));
+    EXPECT_EQ(renamed_keys(again), "");
+    EXPECT_TRUE(changed_keys(resolved.config, again.config).empty());
+  }
+}
+
+TEST(ResolveConfig, OldAndNewNameInOneSourceAreRefusedByBothNames) {
+  for (const char* both :
+       {R"("placement": {"boundaries_to_cpu": "on", "unit_inputs_to_cpu": "on"})",
+        R"("placement": {"unit_inputs_to_cpu": "off", "boundaries_to_cpu": "on"})"})
+    EXPECT_THAT(refusal(resolve_run(run_with(both))),
+                AllOf(HasSubstr("placement.unit_inputs_to_cpu is given twice"),
+                      HasSubstr("also as placement.boundaries_to_cpu: keep one of them")));
+  // A later source wins, under either name.
+  const std::string on = run_with(R"("placement": {"boundaries_to_cpu": "on"})");
+  const auto off = accepted(resolve_run(on, {"placement.unit_inputs_to_cpu=off"}));
+  EXPECT_EQ(off.config.placement.unit_inputs_to_cpu, Tristate::kOff);
+  EXPECT_EQ(renamed_keys(off), "");
+  const auto old_last = accepted(resolve_run(on, {"placement.boundaries_to_cpu=off"}));
+  EXPECT_EQ(old_last.config.placement.unit_inputs_to_cpu, Tristate::kOff);
+}
+
 TEST(ResolveConfig, StagesBelowThreeTrainAlikeOnOneRank) {
   const auto resolved = accepted(resolve_run(run_with(R"("zero_optimization": {"stage": 2})")));
   EXPECT_EQ(report_on(resolved, "zero_optimization.stage").outcome, Outcome::kHonoured);
   EXPECT_THAT(report_on(resolved, "zero_optimization.stage").reason,
-              HasSubstr("one rank has nothing to divide"));
+              HasSubstr("with one rank there is nothing to divide"));
 }
 
 TEST(ResolveConfig, CpuCheckpointingKeepsUnitInputsInRam) {
   const std::string text = run_with(R"("activation_checkpointing": {"cpu_checkpointing": true})");
-  EXPECT_EQ(accepted(resolve_run(text)).config.placement.boundaries_to_cpu, Tristate::kOn);
-  EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=off"}))
-                .config.placement.boundaries_to_cpu,
+  EXPECT_EQ(accepted(resolve_run(text)).config.placement.unit_inputs_to_cpu, Tristate::kOn);
+  EXPECT_EQ(accepted(resolve_run(text, {"placement.unit_inputs_to_cpu=off"}))
+                .config.placement.unit_inputs_to_cpu,
             Tristate::kOff);
-  EXPECT_EQ(accepted(resolve_run(text, {"placement.boundaries_to_cpu=false"}))
-                .config.placement.boundaries_to_cpu,
+  EXPECT_EQ(accepted(resolve_run(text, {"placement.unit_inputs_to_cpu=false"}))
+                .config.placement.unit_inputs_to_cpu,
             Tristate::kOff);
 }
 
@@ -406,6 +453,30 @@ TEST(ResolveConfig, ChecksTheFormOfOverrides) {
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps=many"})),
               HasSubstr("--set: run.steps must be a whole number, not \"many\""));
   EXPECT_THAT(refusal(resolve_run(run, {"run.dir=\xff\xfe"})), HasSubstr("not UTF-8"));
+}
+
+TEST(ResolveConfig, EarlyStoppingKeepsTheBestCheckpointAndNeedsEvaluations) {
+  const auto with = [](const std::string& run, const std::string& stopping) {
+    return resolve_run(
+        run_with(R"("run": {)" + run + R"(}, "early_stopping": {)" + stopping + "}"));
+  };
+  const std::string evaluates = R"("eval_every": 5)";
+  const Resolved stops = accepted(with(evaluates, R"("patience": 2, "min_delta": 0.5)"));
+  EXPECT_TRUE(stops.config.run.keep_best);
+  EXPECT_EQ(stops.config.early_stopping.min_delta, 0.5);
+  EXPECT_EQ(report_on(stops, "run.keep_best").reason, "early_stopping.patience");
+  EXPECT_FALSE(accepted(with(evaluates + R"(, "keep_best": false)", R"("patience": 2)"))
+                   .config.run.keep_best);
+  EXPECT_FALSE(accepted(with(evaluates, "")).config.run.keep_best);
+  EXPECT_THAT(refusal(with("", R"("patience": 2)")), HasSubstr("set run.eval_every"));
+  EXPECT_THAT(refusal(with(R"("keep_best": true)", "")), HasSubstr("set run.eval_every"));
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("run": {"eval_every": 5, "keep_best": true},
+                                              "data": {"validation_fraction": 0})"))),
+              HasSubstr("run.keep_best needs validation data"));
+  const Resolved unused = accepted(with(evaluates, R"("min_delta": 0.5)"));
+  const auto reports = reports_on(unused, "early_stopping.min_delta");
+  EXPECT_TRUE(std::ranges::any_of(
+      reports, [](const KeyReport& it) { return it.outcome == Outcome::kIgnored; }));
 }
 
 TEST(ResolveConfig, ChecksTheWorldSize) {

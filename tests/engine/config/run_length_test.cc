@@ -21,7 +21,7 @@ Sources sources_with(std::string text, std::vector<std::string> overrides,
                      std::optional<std::uint64_t> samples_per_epoch = {}) {
   return {.run_file = Source{"run.json", std::move(text)},
           .overrides = std::move(overrides),
-          .answers = {.gpu = {}, .samples_per_epoch = samples_per_epoch}};
+          .facts = {.gpu = {}, .samples_per_epoch = samples_per_epoch}};
 }
 
 Resolved resolved_with(const std::string& text, std::vector<std::string> overrides,
@@ -35,7 +35,7 @@ TEST(RunLength, EpochsReachTheScheduleOnceTheDataIsKnown) {
   EXPECT_EQ(config.run.steps, 1496);  // 1495.5
   EXPECT_EQ(config.schedule.warmup.total_steps, 1496);
   EXPECT_EQ(config.schedule.warmup.steps, 149);
-  EXPECT_FALSE(resolved.questions.samples_per_epoch);
+  EXPECT_FALSE(resolved.missing_facts.samples_per_epoch);
   EXPECT_GT(learning_rate(config.schedule, 1495), 0);
   EXPECT_EQ(report_on(resolved, "run.steps").reason,
             "run.epochs 2.0 x 5982 sequences / train_batch_size 8");
@@ -59,10 +59,10 @@ TEST(RunLength, IsWholeStepsThatCoverTheEpochs) {
 
 TEST(RunLength, StaysOpenUntilTheDataIsKnown) {
   const Resolved open = resolved_with(kAutoDecay, {"run.epochs=2"});
-  EXPECT_TRUE(open.questions.samples_per_epoch);
+  EXPECT_TRUE(open.missing_facts.samples_per_epoch);
   EXPECT_EQ(open.config.run.steps, kOpenSteps);
   EXPECT_EQ(report_on(open, "run.steps").value, "\"auto\"");
-  EXPECT_THAT(report_on(open, "run.steps").reason, HasSubstr("once the training data is opened"));
+  EXPECT_THAT(report_on(open, "run.steps").reason, HasSubstr("when the training data is opened"));
   for (const std::string& text : {to_json(open), to_json(open.config)}) {
     const Resolved known = resolved_with(text, {}, 400);
     EXPECT_EQ(known.config.run.steps, 100);
@@ -163,7 +163,7 @@ TEST(RunLength, RefusesEpochsThatNeverLeaveTheFirstRateOfTheWarmUp) {
   };
   const std::string cosine = R"("type": "cosine", "params": {"warmup_ratio": 0.03})";
   EXPECT_THAT(checked(cosine, 1).error().message(),
-              AllOf(HasSubstr("the one step that is left would have a learning rate of exactly 0"),
+              AllOf(HasSubstr("the one remaining step would have a learning rate of exactly 0"),
                     HasSubstr("run.epochs"), HasSubstr("scheduler.params.warmup_num_steps=0")));
   EXPECT_TRUE(checked(cosine, 2).ok());
   EXPECT_TRUE(checked(R"("type": "cosine", "params": {"warmup_num_steps": 0})", 1).ok());
@@ -178,7 +178,7 @@ TEST(RunLength, RefusesEpochsThatNeverLeaveTheFirstRateOfTheWarmUp) {
   // A user who asks for a single step to try one gets a warning, and the step.
   const Config counted = resolved_with(text(cosine), {"run.steps=1"}).config;
   EXPECT_TRUE(check_steps_left(counted, {}).ok());
-  EXPECT_THAT(end_of_schedule(counted, {}), HasSubstr("gets to exactly 0"));
+  EXPECT_THAT(end_of_schedule(counted, {}), HasSubstr("reaches only exactly 0"));
 }
 
 TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
@@ -198,7 +198,7 @@ TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
               AllOf(HasSubstr("within the warm-up"), HasSubstr("warmup_num_steps is 1000")));
   // DeepSpeed's first two updates use the warm-up's first rate.
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "2"),
-              HasSubstr("The learning rate gets to exactly 0"));
+              HasSubstr("The learning rate reaches only exactly 0"));
   EXPECT_THAT(said(R"("warmup_num_steps": 10)", "500"), IsEmpty());
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "500"), IsEmpty());
 }
@@ -233,7 +233,7 @@ TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
   const Config now = resolved_with(kAutoDecay, {"run.steps=400"}).config;
   const RunPosition end{.global_step = 101, .applied_step = 101};
   EXPECT_THAT(change_of_schedule(was, now, end),
-              AllOf(HasSubstr("the learning rate of step 102 was to be exactly 0, and is 0.4"),
+              AllOf(HasSubstr("the learning rate of step 102 was exactly 0, and is now 0.4"),
                     HasSubstr("run.steps was 100 and is 400"),
                     HasSubstr("scheduler.params.total_num_steps was 100 and is 400"),
                     HasSubstr("scheduler.params.warmup_num_steps was 10 and is 40")));
@@ -246,7 +246,7 @@ TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
               IsEmpty());
   // Skipped steps do not advance a schedule.
   EXPECT_THAT(change_of_schedule(was, now, {.global_step = 60, .applied_step = 50}),
-              HasSubstr("of step 61 was to be 0.28"));
+              HasSubstr("of step 61 was 0.28"));
 }
 
 // For any number of remaining steps.

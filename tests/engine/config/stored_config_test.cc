@@ -85,7 +85,7 @@ TEST(StoredConfig, NeedsAWorkingFolderForRelativePathsAlone) {
   config.data.train = {"a.bin"};
   const auto stored = stored_config(config, "");
   ASSERT_FALSE(stored.ok());
-  EXPECT_THAT(stored.error().message(), HasSubstr("what a.bin is relative to"));
+  EXPECT_THAT(stored.error().message(), HasSubstr("the relative path a.bin"));
 }
 
 }  // namespace

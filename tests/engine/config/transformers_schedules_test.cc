@@ -152,7 +152,7 @@ TEST(TransformersSchedules, FollowTheLengthOfTheRun) {
       resolve_run(run_file("warmup_stable_decay", R"("warmup_ratio": 0.1)"), {"run.epochs=2"}));
   EXPECT_EQ(parts(open), (std::vector<std::int64_t>{kOpenSteps, kOpenSteps, kOpenSteps}));
   EXPECT_EQ(parts(accepted(resolve({.run_file = Source{"run.json", to_json(open)},
-                                    .answers = {.samples_per_epoch = 800}}))),
+                                    .facts = {.samples_per_epoch = 800}}))),
             (std::vector<std::int64_t>{20, 160, 20}));
   // If the run is too short, the warm-up comes first.
   EXPECT_EQ(parts(resolved("warmup_stable_decay", R"("warmup_steps": 200)")),
@@ -174,8 +174,7 @@ TEST(TransformersSchedules, AreRefusedWhereTheyContradictThemselves) {
   const auto refused = [](const char* type, const char* params) {
     return refusal(resolve_run(run_file(type, params)));
   };
-  EXPECT_THAT(refused("cosine_with_min_lr", ""),
-              HasSubstr("min_lr or min_lr_rate has to be given"));
+  EXPECT_THAT(refused("cosine_with_min_lr", ""), HasSubstr("min_lr or min_lr_rate must be given"));
   EXPECT_THAT(refused("cosine_with_min_lr", R"("min_lr": 0.1, "min_lr_rate": 0.1)"),
               HasSubstr("leave one of them out"));
   EXPECT_THAT(refused("polynomial", R"("lr_end": 0.5)"),

@@ -39,7 +39,7 @@ TEST(TypedKeys, AFamilyNeedsNoPreset) {
   EXPECT_EQ(accepted(resolve_run(of_stage_3(R"("model": {"family": "gpt2"})"))).config.model.hidden,
             768);
   EXPECT_THAT(refusal(resolve_run(of_stage_3(R"("model": {"family": "llama", "layers": 2})"))),
-              AllOf(HasSubstr("no model.preset is named, so model.hidden has to be given"),
+              AllOf(HasSubstr("no model.preset is named, so model.hidden must be given"),
                     Not(HasSubstr("model.layers"))));
   EXPECT_THAT(
       refusal(resolve_run(of_stage_3(R"("model": {"family": "llama", "preset": "gpt2-small"})"))),
@@ -54,7 +54,7 @@ TEST(TypedKeys, MisspelledOnesAreRefusedWithTheNearestKnown) {
   for (const Typo& typo :
        {Typo{R"({"zero_optimisation": {"stage": 3}})", "did you mean zero_optimization?"},
         Typo{R"({"optimizer": {"params": {"learning_rate": 1}}})", "optimizer.params.lr"},
-        Typo{R"({"foo": 1})", "foo is not a key that Sluice or DeepSpeed knows"},
+        Typo{R"({"foo": 1})", "foo is not a key of Sluice or DeepSpeed"},
         // DeepSpeed also refuses it: its sections accept no unknown keys.
         Typo{R"({"zero_optimization": {"aio": {"queue_depth": 32}}})", "aio is at the top level"}})
     for (const auto& resolved : {resolve_deepspeed(typo.text), resolve_run(typo.text)})
@@ -73,7 +73,7 @@ TEST(TypedKeys, WhatHasNoEffectIsNamed) {
   EXPECT_EQ(unused_keys(both_ways(of_stage_3(R"("pipeline": {"stages": 2}, "scheduler":
                 {"type": "WarmupCosineLR", "params": {"total_num_steps": 100, "min_lr": 1e-5,
                  "warmup_num_steps": 10}})"))),
-            "no effect here: pipeline, scheduler.params.min_lr (sluice config says why)");
+            "without effect: pipeline, scheduler.params.min_lr (sluice config shows why)");
   // Nothing was requested, or another source decides.
   EXPECT_EQ(unused_keys(both_ways(of_stage_3(
                 R"("autotuning": {"enabled": false}, "prescale_gradients": false, "pipeline": {},
@@ -87,7 +87,7 @@ TEST(TypedKeys, WhatHasNoEffectIsNamed) {
   EXPECT_EQ(
       unused_keys(both_ways(
           of_stage_3(R"("communication_data_type": "fp16", "gradient_predivide_factor": 2)"))),
-      "no effect here: communication_data_type, gradient_predivide_factor (sluice config says "
+      "without effect: communication_data_type, gradient_predivide_factor (sluice config shows "
       "why)");
   // Their values must not appear in logs.
   EXPECT_THAT(unused_keys(both_ways(of_stage_3(R"("comet": {"enabled": true, "api_key": "x9z"})"))),

@@ -1,11 +1,11 @@
-#include "engine/data/packed_rows.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <random>
 #include <set>
+
+#include "engine/data/sample_source.h"
 
 namespace sluice::data {
 namespace {

@@ -134,7 +134,7 @@ TEST_F(SampleSourceTest, WhatHasNothingToTrainOnIsLeftOutAndRefusedWhereItIsAll)
                                       {.sequence_tokens = 4, .shuffle_seed = {}});
   ASSERT_FALSE(source.ok());
   EXPECT_THAT(source.error().message(),
-              HasSubstr("none of the 3 documents of the data has a token to train on"));
+              HasSubstr("none of the 3 documents in the data has a token to train on"));
   trained[5] = true;
   write({4, 3, 2}, trained);
   const TokenCorpus again = corpus();
@@ -192,10 +192,10 @@ TEST_F(SampleSourceTest, SaysWhatBecameOfDocumentsAndTellsMasksApart) {
   const auto source = document_source(all, std::vector<DocumentRange>{{0, 0, 3}},
                                       {.sequence_tokens = 4, .shuffle_seed = {}});
   ASSERT_OK(source);
-  EXPECT_EQ((*source)->outcome(),
-            "3 documents in 2 rows of 4 tokens, 75% full; 6 tokens are trained on; 1 documents are "
-            "longer and are cut to their beginning (data.long_documents); 1 have no token to train "
-            "on and are left out");
+  EXPECT_EQ(
+      (*source)->outcome(),
+      "3 documents in 2 rows of 4 tokens, 75% full; 6 tokens are trained on; 1 longer documents "
+      "are truncated (data.long_documents); 1 documents without tokens to train on are left out");
   EXPECT_TRUE((*source)->leaves_out());
   const auto before = all.fingerprint();
   trained[0] = false;

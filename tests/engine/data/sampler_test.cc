@@ -129,7 +129,7 @@ TEST(ShuffledSampler, SaysHowManyTokensThereAreAndAreNeeded) {
   EXPECT_EQ(sampler.error().code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(sampler.error().message(),
               testing::AllOf(HasSubstr("500 tokens"), HasSubstr("at most 300"),
-                             HasSubstr("needs 301 in one piece")));
+                             HasSubstr("needs 301 contiguous tokens")));
   EXPECT_FALSE(ShuffledSampler::create({}, {.sequence_tokens = 1}).ok());
   EXPECT_THAT(ShuffledSampler::create(ranges, {.sequence_tokens = 0}).error().message(),
               HasSubstr("at least 1 token"));

@@ -1,9 +1,8 @@
-#include "engine/data/token_census.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/data/token_record.h"
+#include "engine/data/token_corpus.h"
+#include "engine/data/token_sidecar.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/data/token_files_for_tests.h"
 

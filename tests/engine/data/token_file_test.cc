@@ -49,7 +49,7 @@ TEST_F(TokenFileTest, ReadsRawUint16AndSaysThatItTookItSo) {
   const auto file = open();
   ASSERT_OK(file);
   expect_tokens(*file, narrow_);
-  EXPECT_THAT(file->note(), AllOf(HasSubstr("taken as uint16"), Not(HasSubstr("uint32"))));
+  EXPECT_THAT(file->note(), AllOf(HasSubstr("read as uint16"), Not(HasSubstr("uint32"))));
   EXPECT_EQ(file->vocab_size(), 0U);
 }
 
@@ -68,7 +68,7 @@ TEST_F(TokenFileTest, ReadsRawUint32WhenToldAndSuspectsItWhenNot) {
 
 TEST_F(TokenFileTest, RefusesATextAndPartsWithoutTheirSidecar) {
   write_text(path(), "{\"messages\": [{\"role\": \"user\"}]} \n");
-  EXPECT_THAT(open().error().message(), HasSubstr("is no token file: it begins as text"));
+  EXPECT_THAT(open().error().message(), HasSubstr("is not a token file: it starts with text"));
   EXPECT_OK(open(TokenType::kUint16));
   write_file(path(), bytes_of(narrow_));
   EXPECT_TRUE(open()->assumes_type());
@@ -77,7 +77,7 @@ TEST_F(TokenFileTest, RefusesATextAndPartsWithoutTheirSidecar) {
     write_text(path() + part, "x");
     for (const auto type : {std::optional<TokenType>(), std::optional(TokenType::kUint16)})
       EXPECT_THAT(open(type).error().message(),
-                  AllOf(HasSubstr(part), HasSubstr(".json, without which it cannot be read")));
+                  AllOf(HasSubstr(part), HasSubstr(".json, which is needed to read it")));
     std::filesystem::remove(path() + part);
   }
 }
@@ -169,9 +169,9 @@ TEST_F(TokenFileTest, RefusesAHeaderThatDoesNotFitItsFile) {
 TEST_F(TokenFileTest, RefusesFormatsItDoesNotKnow) {
   write_file(path(), llmc_file(20240520, 2, narrow_));
   expect_refusal(ErrorCode::kUnsupported,
-                 AllOf(HasSubstr("of version 2"), HasSubstr("only version 1 is known")));
+                 AllOf(HasSubstr("of version 2"), HasSubstr("only version 1 is supported")));
   write_file(path(), llmc_file(20240801, 1, wide_));
-  expect_refusal(ErrorCode::kUnsupported, HasSubstr("only version 7 is known"));
+  expect_refusal(ErrorCode::kUnsupported, HasSubstr("only version 7 is supported"));
   write_file(path(), llmc_file(20240522, 1, narrow_));
   expect_refusal(ErrorCode::kInvalidArgument, HasSubstr("multiple-choice"));
 }
@@ -202,13 +202,13 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
            {good.substr(0, good.size() - 1), "is not a JSON object"},
            {with("sluice-tokens", "tokens"), "\"format\""},
            {with("\"version\": 1", "\"version\": 3"), "version 3"},
-           {with("\"version\": 1", "\"version\": 2"), "\"documents\" is not there"},
+           {with("\"version\": 1", "\"version\": 2"), "\"documents\" is missing"},
            {with("uint32", "int32"), "\"dtype\" is neither"},
-           {with("\"tokens\": 5", "\"tokens\": -5"), "\"tokens\" is not there"},
-           {with("\"tokens\": 5", "\"tokens\": 5.0"), "\"tokens\" is not there"},
-           {with("128256", "0"), "\"vocab_size\" is not there"},
-           {with("{\"kind\": \"bytes\"}", "\"bytes\""), "\"tokenizer\" is not there"},
-           {with("\"kind\"", "\"sort\""), "\"kind\" is not there"}}) {
+           {with("\"tokens\": 5", "\"tokens\": -5"), "\"tokens\" is missing"},
+           {with("\"tokens\": 5", "\"tokens\": 5.0"), "\"tokens\" is missing"},
+           {with("128256", "0"), "\"vocab_size\" is missing"},
+           {with("{\"kind\": \"bytes\"}", "\"bytes\""), "\"tokenizer\" is missing"},
+           {with("\"kind\"", "\"sort\""), "\"kind\" is missing"}}) {
     write_text(path() + ".json", text);
     SCOPED_TRACE(text);
     const auto file = open();
@@ -218,7 +218,7 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
   write_text(path() + ".json", with("\"version\": 1", "\"version\": 3"));
   expect_refusal(ErrorCode::kNewerVersion, HasSubstr("version 3"));
   write_text(path() + ".json", std::string(kMaxSidecarBytes + 1, ' '));
-  EXPECT_THAT(open().error().message(), HasSubstr("more than a description"));
+  EXPECT_THAT(open().error().message(), HasSubstr("too large for a description"));
 }
 
 TEST_F(TokenFileTest, RefusesWhatIsNoFile) {
@@ -255,6 +255,19 @@ TEST_F(TokenFileTest, FindsTheFirstTokenBeyondAVocabulary) {
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message(),
               AllOf(HasSubstr("token 1200000 is 300"), HasSubstr("vocabulary ends at 299")));
+}
+
+TEST(TokenSidecar, NamesItsTokenizer) {
+  EXPECT_EQ(parse_token_sidecar(sidecar_text("uint16", 5, 300))->vocabulary_sha256, "");
+  const std::string named =
+      R"({"format": "sluice-tokens", "version": 1, "dtype": "uint16", "tokens": 5,
+          "vocab_size": 300, "tokenizer": {"kind": "bpe", "sha256": "ab", "vocabulary_sha256": )";
+  const auto sidecar = parse_token_sidecar(named + "\"cd\"}}");
+  ASSERT_TRUE(sidecar.ok());
+  EXPECT_EQ(sidecar->tokenizer_sha256, "ab");
+  EXPECT_EQ(sidecar->vocabulary_sha256, "cd");
+  EXPECT_EQ(parse_token_sidecar(named + "null}}")->vocabulary_sha256, "");
+  EXPECT_FALSE(parse_token_sidecar(named + "7}}").ok());
 }
 
 }  // namespace

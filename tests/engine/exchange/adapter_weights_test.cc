@@ -149,21 +149,21 @@ TEST_F(Adapters, OfPeftAreReadInTheModelsOrder) {
 
 TEST_F(Adapters, AreRefusedByKeyAndValueWhereSluiceDoesNotComputeThem) {
   const std::vector<std::pair<json, const char*>> cases = {
-      {{{"r", 0}}, "r is 0, which is no rank: it is a whole number from 1 to 4096"},
+      {{{"r", 0}}, "r is 0, which is not a rank: it must be a whole number from 1 to 4096"},
       {{{"r", 3.0}}, "r is 3.0"},
       {{{"r", "3"}}, "r is \"3\""},
       {{{"r", true}}, "r is true"},
       {{{"r", 18446744073709551615U}}, "r is 18446744073709551615"},
       {{{"r", 9223372036854775808U}}, "r is 9223372036854775808"},
-      {{{"r", 4}}, "lora_A.weight is 3 x 8, and beside this model it would be 4 x 8"},
-      {{{"lora_alpha", "12"}}, "lora_alpha is \"12\", which is no number"},
+      {{{"r", 4}}, "lora_A.weight is 3 x 8, but for this model it must be 4 x 8"},
+      {{{"lora_alpha", "12"}}, "lora_alpha is \"12\", which is not a number"},
       {{{"lora_alpha", 0}}, "the alpha of its adapters is 0"},
       {{{"lora_alpha", -1}}, "the alpha of its adapters is -1"},
       {{{"lora_alpha", 1e39}}, "the alpha of its adapters is 1e+39"},
       {{{"lora_dropout", -0.5}}, "lora_dropout is -0.5"},
       {{{"lora_dropout", 2}}, "lora_dropout is 2"},
-      {{{"use_rslora", 1}}, "use_rslora is 1: it is true or false"},
-      {{{"use_dora", true}}, "use_dora is true, which Sluice does not compute"},
+      {{{"use_rslora", 1}}, "use_rslora is 1: it must be true or false"},
+      {{{"use_dora", true}}, "use_dora is true, which Sluice does not support"},
       {{{"bias", "all"}}, "bias is \"all\""},
       {{{"lora_bias", true}}, "lora_bias is true"},
       {{{"fan_in_fan_out", true}}, "fan_in_fan_out is true"},
@@ -178,12 +178,14 @@ TEST_F(Adapters, AreRefusedByKeyAndValueWhereSluiceDoesNotComputeThem) {
       {{{"a_key_of_tomorrow", 1}}, "a_key_of_tomorrow is 1"},
       {{{"\x1b[2J\n", 1}}, R"("\u001b[2J\n" is 1)"},
       {{{std::string(5000, 'k'), std::string(5000, 'v')}}, "kkk...\" is \"vvv"},
-      {{{"target_modules", {"q_proj"}}}, "target_modules is [q_proj], and the adapters beside it"},
-      {{{"target_modules", {"q_proj", "down_proj", "v_proj"}}}, "v_proj], and the adapters beside"},
+      {{{"target_modules", {"q_proj"}}},
+       "target_modules is [q_proj], but the adapters in the same folder"},
+      {{{"target_modules", {"q_proj", "down_proj", "v_proj"}}},
+       "v_proj], but the adapters in the same"},
       {{{"target_modules", {"proj", "down_proj"}}}, "target_modules is [proj, down_proj]"},
-      {{{"target_modules", {"q_proj", 1}}}, "target_modules is [\"q_proj\",1]: it is a list"},
-      {{{"target_modules", json::array()}}, "target_modules is []: it is a list"},
-      {{{"target_modules", 5}}, "target_modules is 5: it is a list"},
+      {{{"target_modules", {"q_proj", 1}}}, "target_modules is [\"q_proj\",1]: it must be a list"},
+      {{{"target_modules", json::array()}}, "target_modules is []: it must be a list"},
+      {{{"target_modules", 5}}, "target_modules is 5: it must be a list"},
       {{{"target_modules", {"\x1b]0;", "\n"}}}, R"(target_modules is ["\u001b]0;", "\n"])"},
   };
   for (const auto& [keys, says] : cases) {
@@ -258,33 +260,34 @@ TEST_F(Adapters, AreRefusedByTheNameOfTheTensorThatIsAnother) {
   const auto renamed = [&](const std::string& name) {
     return changed([&](auto& all) { all.front().name = name; });
   };
-  EXPECT_THAT(renamed("x"), HasSubstr("it has a tensor x, which is no adapter"));
+  EXPECT_THAT(renamed("x"), HasSubstr("it has a tensor x, which is not an adapter"));
   EXPECT_THAT(renamed("\x1b[2J"), HasSubstr(R"(it has a tensor "\u001b[2J", which is no)"));
   EXPECT_THAT(renamed(std::string(1 << 20, 'n')), HasSubstr("nnn...\", which is no"));
   for (const char* const odd : {".lora_A.", ".lora_A.weight", "q_proj.lora_A.", "..lora_B.."})
     EXPECT_NE(renamed(odd), "accepted");
   EXPECT_THAT(renamed("base_model.model.lm_head.lora_A.weight"), HasSubstr("lm_head.lora_A"));
   EXPECT_THAT(renamed("base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"),
-              HasSubstr("lora_magnitude_vector, which is no adapter"));
+              HasSubstr("lora_magnitude_vector, which is not an adapter"));
   EXPECT_THAT(renamed("model.layers.0.self_attn.q_proj.lora_A.weight"),
               HasSubstr("it has no tensor " + first));
   EXPECT_THAT(changed([](auto& all) { all.erase(all.begin()); }),
-              HasSubstr("it has no tensor " + first + ": a product of this model has an adapter"));
-  EXPECT_THAT(changed([](auto& all) { all.clear(); }), HasSubstr("holds no adapters"));
+              HasSubstr("it has no tensor " + first + ": a linear layer must have an adapter"));
+  EXPECT_THAT(changed([](auto& all) { all.clear(); }), HasSubstr("contains no adapters"));
   EXPECT_THAT(changed([](auto& all) {
                 all.push_back(all.front());
                 all.back().name.replace(all.back().name.find("layers.0"), 8, "layers.2");
               }),
-              HasSubstr("layers.2.self_attn.q_proj.lora_A.weight, for which this model has no"));
+              HasSubstr("layers.2.self_attn.q_proj.lora_A.weight, which does not exist in this"));
   EXPECT_THAT(changed([](auto& all) { std::swap(all.front().shape[0], all.front().shape[1]); }),
-              HasSubstr(first + " is 8 x 3, and beside this model it would be 3 x 8"));
+              HasSubstr(first + " is 8 x 3, but for this model it must be 3 x 8"));
   EXPECT_THAT(changed([](auto& all) { all.front().shape = {}; }), HasSubstr(first + " is"));
   EXPECT_THAT(changed([](auto& all) { all.front().shape = {3, 8, 1}; }), HasSubstr("3 x 8 x 1"));
   for (const DType wrong : {DType::kI64, DType::kI32, DType::kBool})
-    EXPECT_THAT(changed([&](auto& all) {
-                  for (TensorSpec& tensor : all) tensor.dtype = wrong;
-                }),
-                HasSubstr(first + " is " + std::string(to_string(wrong)) + ", and adapters are"));
+    EXPECT_THAT(
+        changed([&](auto& all) {
+          for (TensorSpec& tensor : all) tensor.dtype = wrong;
+        }),
+        HasSubstr(first + " is " + std::string(to_string(wrong)) + ", but adapters must be"));
   std::vector<TensorSpec> halves = tensors;
   for (TensorSpec& tensor : halves) tensor.dtype = DType::kBF16;
   EXPECT_EQ(of_tensors(halves), "accepted");
@@ -303,7 +306,7 @@ TEST_F(Adapters, AreNotTakenForTheModelTheyBelongTo) {
   ASSERT_EQ(with(json::object()), "accepted");
   const Status found = check_is_no_adapter(queue().backend().files(), path("a"));
   ASSERT_FALSE(found.ok());
-  EXPECT_THAT(found.error().message(), HasSubstr("name that model, and this folder as"));
+  EXPECT_THAT(found.error().message(), HasSubstr("name the base model, and this folder as"));
   put("a/config.json", json::object());
   EXPECT_TRUE(check_is_no_adapter(queue().backend().files(), path("a")).ok());
 }

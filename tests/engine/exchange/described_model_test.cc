@@ -54,9 +54,9 @@ TEST_F(DescribedModel, IsToBeDownloadedWhereItsFolderIsNotThereAlone) {
   EXPECT_EQ(absent_model(path("bare")), "");
   EXPECT_EQ(absent_model(path("bare/Qwen3-8B")),
             path("bare/Qwen3-8B") +
-                " is not there, and Sluice downloads no models: hf download Qwen/Qwen3-8B "
+                " does not exist, and Sluice downloads no models: hf download Qwen/Qwen3-8B "
                 "--local-dir " +
-                path("bare/Qwen3-8B") + ", or name the folder that has it");
+                path("bare/Qwen3-8B") + ", or name the folder that contains it");
   EXPECT_EQ(absent_model(path("bare/model.safetensors")), "");
   EXPECT_EQ(absent_model(path("bare/model.safetensors.index.json")), "");
   EXPECT_EQ(absent_model(path(std::string(300, 'x'))), "");  // cannot be looked up
@@ -242,7 +242,7 @@ TEST_F(BaseOfAdapters, IsKnownByASampleOfEveryParameter) {
     const std::uint64_t elements = values_of(p).size();
     for (const std::uint64_t element : {std::uint64_t{0}, elements / 3, elements - 1}) {
       write(p, element);
-      EXPECT_THAT(check(stored), HasSubstr("beside other weights than those of X: ADVICE")) << p;
+      EXPECT_THAT(check(stored), HasSubstr("on other base weights than those of X: ADVICE")) << p;
     }
   }
   // A change between the sampled ranges is in the fingerprint of all values only. An older

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include "engine/exchange/base_model.h"
-#include "engine/exchange/generation_config.h"
 #include "engine/exchange/model_card.h"
 #include "tests/engine/exchange/folder_under_test.h"
 

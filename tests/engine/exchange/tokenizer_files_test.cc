@@ -199,7 +199,7 @@ TEST_F(Tokenizers, AreTheSameWithMoreAddedTokensAndTheLargerIsKept) {
   EXPECT_EQ(fuller_of(larger, one).path, larger.path);
   const Status refused = check_same_tokenizer(queue(), {one, "x", other, "y"});
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("token 0 is \"a\" in the former and \"B\""));
+  EXPECT_THAT(refused.error().message(), HasSubstr("token 0 is \"a\" in the first and \"B\""));
   TokenizerFiles without_file = larger;
   without_file.kind = Kind::kUnknown;
   EXPECT_FALSE(check_same_tokenizer(queue(), {one, "x", without_file, "y"}).ok());
@@ -229,7 +229,7 @@ TEST_F(Tokenizers, OfTokenFilesAreKnownByFingerprintOrByTheFileBeside) {
   EXPECT_EQ(of("data/train.bin").kind, Kind::kFile);
   EXPECT_EQ(of("data/train.bin").fingerprint, in("data").fingerprint);
   put_sidecar("data/train.bin", {{"kind", "bpe"}, {"sha256", std::string(64, '0')}});
-  EXPECT_THAT(of("data/train.bin").note, HasSubstr("it was changed"));
+  EXPECT_THAT(of("data/train.bin").note, HasSubstr("it has changed"));
   EXPECT_EQ(of("none.bin").kind, Kind::kUnknown);
   // A token that ends a conversation does not begin one.
   put("chat.bin.json", json{{"format", "sluice-tokens"},

@@ -104,7 +104,7 @@ class Bellum final : public DataFamily {
                                                     .meaning = "numbers of a head"}};
     return known;
   }
-  UsualNumbers usual() const override { return {.dropout = 0, .ffn_multiplier = 2.5}; }
+  DefaultNumbers default_numbers() const override { return {.dropout = 0, .ffn_multiplier = 2.5}; }
   // The heads together may be wider or narrower than hidden.
   Status check(const ModelShape& shape) const override {
     const auto size = static_cast<std::int64_t>(shape.numbers.at("head_size"));

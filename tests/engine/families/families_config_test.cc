@@ -42,7 +42,7 @@ TEST(FamiliesInConfigurations, ShareTheRowOfAKey) {
   for (const Key& key : all_keys()) rows += key.path == "model.data_heads" ? 1 : 0;
   EXPECT_EQ(rows, 1);
   EXPECT_EQ(find_key("model.data_heads")->families, "ante|bellum");
-  EXPECT_THAT(describe_keys(), HasSubstr("of models of the family ante or bellum"));
+  EXPECT_THAT(describe_keys(), HasSubstr("for models of the family ante or bellum"));
 
   EXPECT_EQ(shape_of(kAnte).numbers.at("data_heads"), 4);
   EXPECT_EQ(shape_of(kBellum).numbers.at("data_heads"), 2);
@@ -55,10 +55,12 @@ TEST(FamiliesInConfigurations, ShareTheRowOfAKey) {
 TEST(FamiliesInConfigurations, RefuseAKeyOfOthersAndWhatIsOutOfTheirOwnRange) {
   EXPECT_THAT(refusal_of(R"("data_heads": 4)"),
               HasSubstr("model.data_heads belongs to models of the family ante or bellum, and this "
-                        "one is of gpt2"));
-  EXPECT_THAT(refusal_of(with(kBellum, R"("data_theta": 100)")),
-              HasSubstr("model.data_theta belongs to models of the family ante, and this one is of "
-                        "bellum"));
+                        "model is of the family gpt2"));
+  EXPECT_THAT(
+      refusal_of(with(kBellum, R"("data_theta": 100)")),
+      HasSubstr(
+          "model.data_theta belongs to models of the family ante, and this model is of the family "
+          "bellum"));
   EXPECT_THAT(refusal_of(with(kAnte, R"("data_heads": 9)")), HasSubstr("it must be at most 8"));
   EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 1)")), HasSubstr("it must be at least 2"));
   EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 65)")), HasSubstr("at most 64"));

@@ -79,7 +79,7 @@ TEST(Families, HaveAllOfTheirNumbersAndNoOther) {
   EXPECT_THAT(refusal(shape), HasSubstr("a model of the family ante needs data_theta"));
   shape = *preset_shape("ante-small");
   shape.numbers["head_size"] = 8;
-  EXPECT_THAT(refusal(shape), HasSubstr("head_size is no number of the family ante"));
+  EXPECT_THAT(refusal(shape), HasSubstr("head_size is not a number of the family ante"));
   shape = *preset_shape("ante-small");
   shape.numbers["data_heads"] = 9;
   EXPECT_THAT(refusal(shape), HasSubstr("data_heads is 9"));

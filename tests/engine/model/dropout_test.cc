@@ -15,7 +15,7 @@
 #include <set>
 
 #include "engine/model/counter_random.h"
-#include "engine/model/ops/adapter.h"
+#include "engine/model/ops/linear.h"
 
 namespace sluice::engine {
 namespace {

@@ -29,10 +29,8 @@
 
 #include "engine/model/ops/activate.h"
 #include "engine/model/ops/attention.h"
-#include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/fused_kernels.h"
-#include "engine/model/ops/gated_mlp.h"
-#include "engine/model/ops/plain_attention.h"
+#include "engine/model/ops/output_loss.h"
 #include "engine/model/ops/rms_norm.h"
 #include "engine/model/ops/rotary.h"
 

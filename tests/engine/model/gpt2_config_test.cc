@@ -114,7 +114,7 @@ TEST(Gpt2Config, RefusesByKeyAndValueWhatItDoesNotCompute) {
   }
   EXPECT_THAT(
       parse_gpt2_config(config_with(R"("activation_function": "quick_gelu")")).error().message(),
-      HasSubstr(R"(and Sluice computes GPT-2s with "gelu_new", "gelu", "relu" or "silu")"));
+      HasSubstr(R"(but Sluice supports GPT-2s with "gelu_new", "gelu", "relu" or "silu")"));
 }
 
 // Another value at any place of a file gives a sentence, or a model that is written as it was read.

@@ -115,7 +115,7 @@ TEST(ModelShape, AHeadOfItsOwnIsTheFirstOfItsUnitAndIsNotPadded) {
   const ModelLayout own = gpt2_layout({.shape = shape, .padded_vocab = 64});
   EXPECT_EQ(own.parameter_elements(), tied.parameter_elements() + 7 * 12);
   EXPECT_TRUE(own.borrowed(own.head()).empty());
-  EXPECT_FALSE(own.lends(0));
+  EXPECT_FALSE(own.has_borrowers(0));
   const ParameterSpec& head = own.layout(own.head()).parameters.front();
   EXPECT_EQ(head.name, "lm_head.weight");
   EXPECT_EQ(head.group, kDecayed);

@@ -16,7 +16,7 @@
 #include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_head.h"
 #include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/ops/cross_entropy.h"
+#include "engine/model/ops/output_loss.h"
 
 namespace sluice::engine {
 namespace {

@@ -7,7 +7,6 @@ float64, in fp32 and in bf16, and of transformers' own in bf16. With adapters it
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from driver_process import driver
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
 import reference_packages
@@ -30,7 +30,6 @@ try:
 except ImportError as missing:
     MISSING = f"transformers cannot be imported ({missing}); tools/setup --for=test installs it"
 
-DRIVER = os.path.abspath(os.environ.get("MODEL_DRIVER", "build/bin/model_driver"))
 BATCH, TOKENS = 2, 37  # no row is aligned by chance
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 # Largest error of a tensor, relative to its largest magnitude. What is left in float64 is rounding
@@ -108,14 +107,6 @@ def driver_words(adapters):
 def make_config(case):
     kind, keys = CASES[case]
     return getattr(transformers, kind)(**{**SIZES, **keys}, attn_implementation="eager")
-
-
-def driver(command, **options):
-    words = [f"{key}={value}" for key, value in options.items()]
-    result = subprocess.run([DRIVER, command, *words], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise AssertionError(f"code {result.returncode}: {result.stderr.strip()}")
-    return result.stdout
 
 
 def our_name(name):

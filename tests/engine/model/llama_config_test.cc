@@ -189,7 +189,7 @@ TEST(LlamaConfig, AMinistralWithoutWindowsIsWrittenWithOneThatNoLayerHas) {
 
 TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_THAT(refusal(config_of("llama", {{"hidden_act", "gelu"}})),
-              HasSubstr(R"("hidden_act" is "gelu", and Sluice computes Llamas with "silu" alone)"));
+              HasSubstr(R"("hidden_act" is "gelu", but Sluice supports Llamas with "silu" only)"));
   EXPECT_THAT(refusal(config_of("llama", {{"rope_scaling", {{"rope_type", "longrope"}}}})),
               HasSubstr(R"("rope_type" is "longrope")"));
   EXPECT_THAT(

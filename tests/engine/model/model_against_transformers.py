@@ -6,14 +6,13 @@ in fp32 and 16 bits, and of transformers' own in the same dtype, so a bound says
 compares with theirs.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 import numpy as np
+import driver_process
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tools"))
@@ -26,7 +25,6 @@ try:
 except ImportError as missing:
     MISSING = f"transformers cannot be imported ({missing}); tools/setup --for=test installs it"
 
-DRIVER = os.path.abspath(os.environ.get("MODEL_DRIVER", "build/bin/model_driver"))
 BATCH, TOKENS = 3, 21  # odd numbers: no row is aligned by chance
 SHAPE = {"layers": 3, "hidden": 48, "heads": 4, "context": 24, "vocab": 101}
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16,
@@ -62,11 +60,7 @@ UPCAST = {"scale_attn_by_inverse_layer_idx": True, ROUNDING: True}
 
 def driver(command, **options):
     shape = {} if "config" in options else SHAPE
-    words = [f"{key}={value}" for key, value in {**shape, **options}.items()]
-    result = subprocess.run([DRIVER, command, *words], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise AssertionError(f"code {result.returncode}: {result.stderr.strip()}")
-    return result.stdout
+    return driver_process.driver(command, **{**shape, **options})
 
 
 def parameters(**options):

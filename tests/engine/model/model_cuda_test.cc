@@ -12,8 +12,8 @@
 #include <map>
 #include <string>
 
-#include "engine/model/ops/cross_entropy.h"
 #include "engine/model/ops/dropout.h"
+#include "engine/model/ops/output_loss.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {

@@ -1,8 +1,11 @@
-// One forward and backward pass of a model, for model_against_transformers.py: reads parameters and
-// tokens from files, and writes logits, loss and gradients to files.
+// Forward and backward passes of models, for the tests that compare them with transformers: reads
+// parameters and tokens from files, and writes logits, loss and gradients to files.
 //
-//   model_driver layout key=value...   prints "name dimension..." of every parameter, in file order
-//   model_driver run key=value...
+// Each line of its input is a command, whose words have tabs between them. It prints "done" after
+// each, and ends with 1 after one that failed.
+//
+//   layout key=value...   prints "name dimension..." of every parameter, in file order
+//   run key=value...
 //
 // The model is the one of config=FILE, a Hugging Face config.json, or of the keys of a GPT-2. With
 // rank=4 alpha=8 targets=q_proj,v_proj (and rank_stabilised=1) it is frozen and has adapters.
@@ -22,6 +25,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -173,7 +177,10 @@ void run(const Options& options) {
   if (!out.flush()) throw std::runtime_error("the output could not be written");
 }
 
-int main_of(const std::vector<std::string>& arguments) {
+void obey(const std::string& line) {
+  std::vector<std::string> arguments;
+  std::stringstream words(line);
+  for (std::string word; std::getline(words, word, '\t');) arguments.push_back(word);
   if (arguments.empty()) throw std::invalid_argument("layout or run is missing");
   Options options = {
       {"ffn", "0"},     {"padded_vocab", "0"}, {"chunk_rows", "0"},      {"recompute", "0"},
@@ -191,15 +198,17 @@ int main_of(const std::vector<std::string>& arguments) {
   } else {
     throw std::invalid_argument("unknown command " + arguments[0]);
   }
-  return 0;
+  std::puts("done");
+  std::fflush(stdout);
 }
 
 }  // namespace
 }  // namespace sluice::engine
 
-int main(int argc, char** argv) {
+int main() {
   try {
-    return sluice::engine::main_of({argv + 1, argv + argc});
+    for (std::string line; std::getline(std::cin, line);) sluice::engine::obey(line);
+    return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "model_driver: %s\n", error.what());
     return 1;

@@ -90,8 +90,9 @@ TEST(ModelLayout, KnowsKindsAndWhoLends) {
   EXPECT_THAT(model.lenders(3), ElementsAre(0));
   EXPECT_EQ(model.borrowed(3).size(), 2U);
   EXPECT_THAT(model.lenders(4), IsEmpty());
-  EXPECT_TRUE(model.lends(0));
-  EXPECT_FALSE(model.lends(1) || model.lends(2) || model.lends(3) || model.lends(4));
+  EXPECT_TRUE(model.has_borrowers(0));
+  EXPECT_FALSE(model.has_borrowers(1) || model.has_borrowers(2) || model.has_borrowers(3) ||
+               model.has_borrowers(4));
   EXPECT_TRUE(model.is_block(1));
   EXPECT_FALSE(model.is_block(0) || model.is_block(4));
 }

@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "engine/model/fp32_pieces.h"
-#include "engine/model/ops/adapter.h"
 #include "engine/model/ops/attention.h"
 #include "engine/model/ops/linear.h"
 

@@ -24,7 +24,7 @@ TEST(MetricKeys, DocumentEveryKeyOfALineInItsOrder) {
 
 TEST(MetricKeys, SayUnitAndMeaningAndWhenTheKeyIsThere) {
   const std::set<std::string_view> units = {
-      "", "tokens", "s", "nats a token", "tokens/s", "ms", "bytes", "TFLOP/s", "%", "W"};
+      "", "tokens", "s", "nats per token", "tokens/s", "ms", "bytes", "TFLOP/s", "%", "W"};
   for (const auto keys : {metric_keys(), event_keys()}) {
     for (const MetricKey& key : keys) {
       EXPECT_TRUE(units.contains(key.unit)) << key.name;

@@ -229,7 +229,8 @@ TEST_F(MetricsLogTest, NamesTheLineThatIsNoMetrics) {
     EXPECT_EQ(content(), text) << "nothing was cut";
     return log.ok() ? "accepted" : log.error().message();
   };
-  EXPECT_THAT(refused("my notes\n" + whole), HasSubstr(path_ + ": line 1 is not a step's metrics"));
+  EXPECT_THAT(refused("my notes\n" + whole),
+              HasSubstr(path_ + ": line 1 does not contain metrics of a step"));
   EXPECT_THAT(refused(whole + "{}\n"), HasSubstr("line 4"));
   EXPECT_THAT(refused(whole + "\n" + whole), HasSubstr("line 4"));
   std::string negative = whole;

@@ -1,10 +1,10 @@
-#include "engine/observe/run_diff.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
+
+#include "engine/observe/run_totals.h"
 
 namespace sluice::engine {
 namespace {

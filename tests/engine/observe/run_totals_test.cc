@@ -42,13 +42,13 @@ TEST(RunTotals, AddUpToATableInColumns) {
             "validation loss             6.0000\n"
             "tokens/s                      2.0k\n"
             "\n"
-            "time                    total   share   per step\n"
-            "forward                 0.5 s   12.5%   250.0 ms\n"
-            "backward                1.0 s   25.0%   500.0 ms\n"
-            "update, waited for      0.2 s    5.0%   100.0 ms\n"
-            "other                   2.3 s   57.5%  1150.0 ms\n"
-            "all                     4.0 s  100.0%  2000.0 ms\n"
-            "update, behind compute  0.4 s   10.0%   200.0 ms\n"
+            "time                             total   share   per step\n"
+            "forward                          0.5 s   12.5%   250.0 ms\n"
+            "backward                         1.0 s   25.0%   500.0 ms\n"
+            "update, exposed                  0.2 s    5.0%   100.0 ms\n"
+            "other                            2.3 s   57.5%  1150.0 ms\n"
+            "all                              4.0 s  100.0%  2000.0 ms\n"
+            "update, overlapped with compute  0.4 s   10.0%   200.0 ms\n"
             "\n"
             "traffic     total  per step       rate\n"
             "NVMe read   1.86G   953.67M  0.50 GB/s\n"
@@ -101,7 +101,7 @@ TEST(RunTotals, SayTheSpeedAndItsShareOfTheLimit) {
   EXPECT_THAT(totals.closing_table(), testing::ContainsRegex("TFLOP/s +15\\.0\n"));
   totals.compare_with_limit(60e12);
   EXPECT_THAT(totals.closing_table(),
-              testing::ContainsRegex("TFLOP/s +15\\.0 \\(25% of large products\\)\n"));
+              testing::ContainsRegex("TFLOP/s +15\\.0 \\(25% of large matrix products\\)\n"));
 }
 
 TEST(RunTotals, SayHowBusyGpusWereOverTheTimeThatIsKnown) {

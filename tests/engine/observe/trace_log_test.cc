@@ -12,7 +12,6 @@
 #include <set>
 #include <thread>
 
-#include "engine/observe/trace_lanes.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {

@@ -1,5 +1,3 @@
-#include "engine/observe/train_progress.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +7,8 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+
+#include "engine/observe/run_totals.h"
 
 namespace sluice::engine {
 namespace {
@@ -73,7 +73,7 @@ TEST(TrainProgress, SaysWhatPassesRecomputedAndWaitedForIfThatWasMeasured) {
   metrics.await_inputs_ms = 0;
   progress.update(metrics);
   EXPECT_THAT(progress.text(),
-              HasSubstr(" ms, of these recompute 20.0, waiting for parameters 3.2 and inputs 0.0"));
+              HasSubstr(" ms, including recompute 20.0, waiting for parameters 3.2 and inputs 0.0"));
 }
 
 TEST(TrainProgress, FollowsAChangeOfSpeedWithinAFewDozenSteps) {

@@ -25,7 +25,7 @@ double needed_gib(const RunPlan& plan) {
     if (hint.change == offload::FitHint::Change::kMoreNvme)
       return static_cast<double>(plan.input.budget.nvme + hint.more_bytes) / kGiB;
   }
-  ADD_FAILURE() << "more room on NVMe is no hint";
+  ADD_FAILURE() << "more space on NVMe is no hint";
   return 0;
 }
 
@@ -39,7 +39,7 @@ TEST(NvmeHint, NamesThePathsThatAreFullAndWhatTheyWouldTake) {
     EXPECT_THAT(does_not_fit(config, plan),
                 AllOf(HasSubstr("/fast has room for 3.80G of the 7."),
                       HasSubstr("/slow has room for 4.75G of the 7."), HasSubstr("free some space"),
-                      HasSubstr("add a path"), Not(HasSubstr("out of budget.nvme_paths")),
+                      HasSubstr("add a path"), Not(HasSubstr("from budget.nvme_paths")),
                       Not(HasSubstr("budget.nvme_gib"))));
     // That suffices, and is not much more than needed.
     const auto with_each = [&](double gib) {
@@ -54,7 +54,7 @@ TEST(NvmeHint, TakesOutAPathThatOnlyHindersTheOthers) {
   const Rooms rooms{.fast_gib = 0, .slow_gib = 100};
   EXPECT_THAT(refusal(over_two_paths(), rooms),
               AllOf(HasSubstr("/fast has room for 0 of the 7."), Not(HasSubstr("/slow has")),
-                    HasSubstr("take /fast out of budget.nvme_paths")));
+                    HasSubstr("remove /fast from budget.nvme_paths")));
   EXPECT_TRUE(plan_on(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), rooms).placement.fits);
 }
 
@@ -76,7 +76,7 @@ TEST(NvmeHint, RaisesABudgetOnlyWithWhatTheDrivesThenLack) {
               AllOf(HasSubstr(raised), Not(HasSubstr("nvme_weights")), Not(HasSubstr("has room"))));
   EXPECT_THAT(
       refusal(budget("auto"), little),
-      AllOf(HasSubstr(raised), HasSubstr("and more room on NVMe (/fast has room for 3.80G")));
+      AllOf(HasSubstr(raised), HasSubstr("and more space on NVMe (/fast has room for 3.80G")));
 }
 
 TEST(NvmeHint, NamesBothPathsOfOneStoreEach) {
@@ -87,14 +87,14 @@ TEST(NvmeHint, NamesBothPathsOfOneStoreEach) {
                       "zero_optimization.offload_param.nvme_path=/slow"});
   EXPECT_THAT(refusal(config, {.fast_gib = 4, .slow_gib = 5}),
               AllOf(HasSubstr("/fast has room for 3.80G"), HasSubstr("/slow has room for 4.75G"),
-                    HasSubstr("folders with more of it in budget.nvme_paths"),
+                    HasSubstr("budget.nvme_paths to folders with more space"),
                     Not(HasSubstr("budget.nvme_gib"))));
 }
 
 TEST(NvmeHint, NamesTheOnlyPath) {
   EXPECT_THAT(refusal(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), {.slow_gib = 0}),
               AllOf(HasSubstr("/slow has room for 0 of the 14."), HasSubstr("add a path"),
-                    Not(HasSubstr("out of budget.nvme_paths"))));
+                    Not(HasSubstr("from budget.nvme_paths"))));
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // Plans over several NVMe paths that differ in speed or room.
-#include "engine/plan/nvme_stripes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "aio/units.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/plan/run_plan.h"
 #include "tests/engine/plan/two_paths_under_test.h"
 
 namespace sluice::engine {
@@ -99,7 +98,7 @@ TEST(NvmeStripes, OfPathsThatAreNotStripedNeedNoEqualRoom) {
   for (const PathBytes& it : plan.memory.nvme_paths())
     EXPECT_LT(it.bytes, (it.path == "/fast" ? 30 : 5) * kGiB) << it.path;
   EXPECT_THAT(format_plan(config, plan, {}),
-              AllOf(HasSubstr("/fast"), Not(HasSubstr("share")), Not(HasSubstr("together"))));
+              AllOf(HasSubstr("/fast"), Not(HasSubstr("stripes")), Not(HasSubstr("together"))));
   const auto json = nlohmann::json::parse(plan_json(config, plan, {}))["nvme_paths"];
   ASSERT_EQ(json.size(), 2U);
   EXPECT_TRUE(json[0]["share"].is_null() && json[0]["weight"].is_null());
@@ -123,7 +122,7 @@ TEST(NvmeStripes, ThatMakeRoomSlowTheDrivesTogetherDown) {
   // 4 of 8 GB/s that both could do, and the measured values are reduced by the same factor.
   EXPECT_DOUBLE_EQ(machine.speeds.drives.in_bytes_per_s, 3.5e9);
   EXPECT_DOUBLE_EQ(machine.speeds.drives.out_both_bytes_per_s, 1.75e9);
-  EXPECT_THAT(restriped_text(stripes), AllOf(HasSubstr("dealt 1:1"), HasSubstr("instead of 3:1"),
+  EXPECT_THAT(restriped_text(stripes), AllOf(HasSubstr("distributed 1:1"), HasSubstr("instead of 3:1"),
                                              HasSubstr("slower together")));
 }
 
@@ -137,7 +136,7 @@ TEST(NvmeStripes, ThatMakeRoomAreNotCalledSlowerWithoutAMeasurement) {
   restripe(stripes, {1, 2}, described);
   EXPECT_EQ(described.speeds.drives.in_bytes_per_s, measured().speeds.drives.in_bytes_per_s);
   EXPECT_THAT(restriped_text(stripes),
-              AllOf(HasSubstr("dealt 1:2"), HasSubstr("instead of 1:1"), Not(HasSubstr("slower"))));
+              AllOf(HasSubstr("distributed 1:2"), HasSubstr("instead of 1:1"), Not(HasSubstr("slower"))));
 }
 
 TEST(NvmeStripes, StayAsTheyAreWhereThereIsRoom) {

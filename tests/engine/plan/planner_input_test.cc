@@ -7,8 +7,7 @@
 #include <random>
 
 #include "engine/budget/configured_model.h"
-#include "engine/budget/settled_places.h"
-#include "offload/planner/placement_fit.h"
+#include "engine/budget/resolved_placement.h"
 #include "offload/planner/placement_planner.h"
 #include "tests/engine/plan/plan_under_test.h"
 #include "tests/engine/random_places.h"
@@ -272,10 +271,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "zero_optimization.sub_group_size=1e9"})},
         Case{"kept", devices("auto", "cpu", {"placement.recompute=off"})},
         Case{"recomputed", devices("auto", "cpu", {"placement.recompute=on"})},
-        Case{"inputs_leave", devices("cpu", "cpu", {"placement.boundaries_to_cpu=on"})},
+        Case{"inputs_leave", devices("cpu", "cpu", {"placement.unit_inputs_to_cpu=on"})},
         Case{"inputs_leave_accumulated",
              devices("none", "cpu",
-                     {"placement.boundaries_to_cpu=on", "gradient_accumulation_steps=3",
+                     {"placement.unit_inputs_to_cpu=on", "gradient_accumulation_steps=3",
                       "placement.prefetch_units=4"})}),
     [](const auto& it) { return std::string(it.param.name); });
 

@@ -9,9 +9,9 @@
 
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
-#include "engine/plan/rank_growth.h"
-#include "engine/plan/rank_places.h"
 #include "engine/plan/report/plan_report.h"
+#include "engine/plan/run_plan.h"
+#include "engine/plan/shared_placement.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/plan/plan_under_test.h"
 #include "tests/engine/random_places.h"
@@ -57,10 +57,10 @@ TEST(RankPlans, CountWhatTheMemoryPlanOfEachRankCounts) {
                        .ranks = kFour});
     ASSERT_TRUE(input.ok()) << input.error().message();
     for (int round = 0; round < 20 && !HasFailure(); ++round) {
-      const RankPlaces whole{.places = random.of(model), .block_slots = input->step.slots()};
+      const SharedPlacement whole{.places = random.of(model), .block_slots = input->step.slots()};
       const auto first = whole.options(model, {.rank = 0, .world = 4}, true);
       ASSERT_TRUE(first.ok());
-      RankPlaces places{.places = first->places, .block_slots = input->step.slots()};
+      SharedPlacement places{.places = first->places, .block_slots = input->step.slots()};
       for (offload::UnitPlacement& place : places.places)
         if (!model.has_frozen()) place.resident = config.zero.stage < 3;
       TierBytes most;
@@ -100,7 +100,7 @@ TEST(RankPlans, ShareWhatAHostHas) {
   EXPECT_NEAR(plan.placement.prediction.link_bytes, 0.75 * (4 + 2 * 2) * 1.3e10, 2e10);
   const std::string text = format_plan(config, plan, {});
   EXPECT_THAT(text, HasSubstr("4 ranks, all on one host"));
-  EXPECT_THAT(text, HasSubstr("tier of each of 4 ranks"));
+  EXPECT_THAT(text, HasSubstr("tier for each of 4 ranks"));
   EXPECT_THAT(text, HasSubstr("link between ranks"));
 }
 
@@ -197,30 +197,30 @@ TEST(RankPlans, AdviseBudgetsOfAHost) {
   FAIL() << "more RAM would do";
 }
 
-TEST(RankPlaces, AreTheFirstRanksEverywhere) {
-  const RankPlaces places{.places = {{.gpu_elements = 5,
-                                      .cpu_elements = 1,
-                                      .nvme_elements = 7,
-                                      .resident = true,
-                                      .activations = offload::ActivationPlace::kSpill},
-                                     {.cpu_elements = 1ULL << 40, .params_on_nvme = true}},
-                          .block_slots = 3,
-                          .wave_micro_batches = 2,
-                          .nvme_weights = {3, 1}};
+TEST(SharedPlacement, AreTheFirstRanksEverywhere) {
+  const SharedPlacement places{.places = {{.gpu_elements = 5,
+                                           .cpu_elements = 1,
+                                           .nvme_elements = 7,
+                                           .resident = true,
+                                           .activations = offload::ActivationPlace::kSpill},
+                                          {.cpu_elements = 1ULL << 40, .params_on_nvme = true}},
+                               .block_slots = 3,
+                               .wave_micro_batches = 2,
+                               .nvme_weights = {3, 1}};
   const auto told = in_threads(
       options_of(std::vector<RankPlace>{{.host = "here"}, {.host = "here", .local_rank = 1}}),
       [&](int rank, Communicator& link) {
-        const auto shared = share_places(link, rank == 0 ? std::optional(places) : std::nullopt);
+        const auto shared = share_placement(link, rank == 0 ? std::optional(places) : std::nullopt);
         ASSERT_TRUE(shared.ok()) << shared.error().message();
         EXPECT_EQ(*shared, places);
       });
   for (const Status& status : told) EXPECT_TRUE(status.ok());
 }
 
-TEST(RankPlaces, LackInTheLastShardWhatTheUnitLacks) {
+TEST(SharedPlacement, LackInTheLastShardWhatTheUnitLacks) {
   const config::Config config = on_four();
   const ModelLayout model = configured_layout(config, true);
-  RankPlaces places;
+  SharedPlacement places;
   for (int unit = 0; unit < model.units(); ++unit) {
     const std::uint64_t elements =
         offload::shard_of(model.layout(unit).elements, {.rank = 0, .world = 7}).elements;

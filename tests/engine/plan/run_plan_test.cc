@@ -66,7 +66,7 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
       overrides.push_back("placement.recompute=on");
       return;
     case Change::kInputsToCpu:
-      overrides.push_back("placement.boundaries_to_cpu=on");
+      overrides.push_back("placement.unit_inputs_to_cpu=on");
       return;
     case Change::kOptimizerAnywhere:
       overrides.push_back("zero_optimization.offload_optimizer.device=auto");
@@ -118,7 +118,7 @@ bool check(const std::vector<std::string>& overrides, const DescribedMachine& ma
   }
   EXPECT_FALSE(plan.placement.hints.empty());
   EXPECT_GT(plan.placement.missing.total(), 0);
-  EXPECT_NE(does_not_fit(config, plan).find("It would with "), std::string::npos);
+  EXPECT_NE(does_not_fit(config, plan).find("It would fit with "), std::string::npos);
   expect_hints_to_be_enough(plan, machine, overrides);
   return false;
 }
@@ -208,7 +208,7 @@ TEST(RunPlan, NamesWhatIsEnoughWhereTheFileForbidsIt) {
 // Memory kept between passes does not change; the rest is halved.
 TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
   const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
-                                          "placement.boundaries_to_cpu=on"};
+                                          "placement.unit_inputs_to_cpu=on"};
   // Each suffices; and if half does not, smaller ones are named.
   std::int64_t smallest = 256;
   for (const double gpu_gib : {18, 12, 9, 6}) {
@@ -224,7 +224,7 @@ TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
 TEST(RunPlan, NamesSmallerWavesWhereThatIsEnough) {
   const std::vector<std::string> large = {
       "train_micro_batch_size_per_gpu=8", "gradient_accumulation_steps=64",
-      "placement.wave_micro_batches=64", "placement.boundaries_to_cpu=off"};
+      "placement.wave_micro_batches=64", "placement.unit_inputs_to_cpu=off"};
   EXPECT_FALSE(check(large, described(10)));
   const config::Config config = planned_config(large);
   EXPECT_THAT(does_not_fit(config, planned(config, {.machine = described(10)})),
@@ -238,9 +238,10 @@ TEST(RunPlan, NamesTheRemedyOfWhatIsLargeFirst) {
                                           "zero_optimization.offload_optimizer.device=none"};
   const config::Config config = planned_config(large);
   const std::string text = does_not_fit(config, planned(config, {.machine = described(30)}));
-  EXPECT_THAT(text, testing::ContainsRegex("most of it goes to activations, [0-9.]+G. It would "
-                                           "with train_micro_batch_size_per_gpu [0-9]+ with "
-                                           "gradient_accumulation_steps [0-9]+"))
+  EXPECT_THAT(text,
+              testing::ContainsRegex(
+                  "the largest part is activations, [0-9.]+G. It would fit with "
+                  "train_micro_batch_size_per_gpu [0-9]+ with gradient_accumulation_steps [0-9]+"))
       << text;
 }
 
@@ -253,7 +254,7 @@ TEST(RunPlan, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
   const config::Config config = planned_config(devices);
   const std::string text = does_not_fit(config, planned(config, {.machine = machine}));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("budget.cpu_gib")));
-  EXPECT_THAT(text, testing::ContainsRegex("a machine with RAM of [0-9.]+ GiB .there are 12G."));
+  EXPECT_THAT(text, testing::ContainsRegex("a machine with [0-9.]+ GiB of RAM .this one has 12G."));
 }
 
 // DeepSpeed's keys would allow 48 blocks on the GPU: as many stay as fit.
@@ -318,9 +319,9 @@ TEST(RunPlan, AssumesTheDriveOfADescribedGpuThatIsNotHere) {
   EXPECT_EQ(plan.machine.speeds.drives.in_bytes_per_s, 6e9);
   EXPECT_EQ(plan.machine.speeds.drives.out_bytes_per_s, 3e9);
   EXPECT_THAT(plan.machine.assumed,
-              testing::ElementsAre(testing::HasSubstr("900 GiB of room on NVMe"),
+              testing::ElementsAre(testing::HasSubstr("900 GiB of space on NVMe"),
                                    testing::HasSubstr("a drive that reads 6 GB/s"),
-                                   testing::HasSubstr("a drive that writes 3 GB/s for hours")));
+                                   testing::HasSubstr("a drive that sustains writes of 3 GB/s")));
   EXPECT_TRUE(plan.machine.from_here.empty());
   EXPECT_TRUE(plan.drive_tbw_assumed);
   EXPECT_EQ(plan.drive_tbw, 600);
@@ -332,7 +333,7 @@ TEST(RunPlan, TakesNoRateOf16BitsForARunInFp32) {
   machine.tflops.reset();
   const auto plan = plan_run(planned_config({"bf16.enabled=false"}), {.machine = machine});
   ASSERT_FALSE(plan.ok());
-  EXPECT_THAT(plan.error().message(), testing::HasSubstr("give its rate in fp32"));
+  EXPECT_THAT(plan.error().message(), testing::HasSubstr("give its fp32 speed"));
   EXPECT_TRUE(plan_run(planned_config({}), {.machine = machine}).ok());
 }
 
@@ -380,8 +381,13 @@ TEST(RunPlan, WeighsAFrozenBaseByWhatIsStreamed) {
                    .placement.fits);
   // And the report's text.
   const std::string report = format_plan(config, plan, {});
-  EXPECT_THAT(report, HasSubstr("8.19B parameters, and 43.65M in adapters"));
+  EXPECT_THAT(report, HasSubstr("8.19B parameters, and 43.65M of adapters"));
   EXPECT_THAT(report, Not(HasSubstr("DeepSpeed's estimate")));
+  EXPECT_THAT(report, Not(HasSubstr("can be pinned")));
+  RunPlan limited = plan;
+  limited.machine.pin = {.tried_bytes = 2.0 * kGiB, .pinned_bytes = 512.0 * kMiB};
+  EXPECT_THAT(format_plan(config, limited, {}),
+              HasSubstr("only 512M of host memory can be pinned for the GPU"));
 }
 
 TEST(RunPlan, GetsFasterWithTheMachine) {

@@ -110,7 +110,7 @@ TEST(SimulatedRun, SpillsInputsAtTheSpeedOfTheDrive) {
   const Simulated simulated =
       simulate(devices("cpu", "cpu") + std::vector<std::string>{"gradient_accumulation_steps=6",
                                                                 "placement.wave_micro_batches=3",
-                                                                "placement.boundaries_to_nvme=on"},
+                                                                "placement.unit_inputs_to_nvme=on"},
                slow);
   const offload::StepPrediction& predicted = simulated.plan.placement.prediction;
   ASSERT_GT(predicted.nvme_write_bytes, 0);
@@ -198,7 +198,7 @@ TEST(SimulatedRun, EndsInTheTableOfARunWithoutALoss) {
   for (const StepMetrics& step : simulate(devices("cpu", "nvme"), described()).steps)
     totals.add(step);
   const std::string table = totals.closing_table();
-  for (const char* row : {"steps", "tokens/s", "forward", "backward", "update, waited for",
+  for (const char* row : {"steps", "tokens/s", "forward", "backward", "update, exposed",
                           "NVMe read", "NVMe write", "host to device", "GPU"})
     EXPECT_NE(table.find(row), std::string::npos) << row;
   EXPECT_EQ(table.find("loss"), std::string::npos);

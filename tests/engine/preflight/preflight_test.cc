@@ -67,7 +67,7 @@ TEST_F(Preflight, FindsNothingWrongOnAMachineThatHasEnough) {
   EXPECT_THAT(checked.warnings, IsEmpty());
   EXPECT_THAT(checked.table,
               AllOf(HasSubstr("host memory"), HasSubstr("of 92G available"),
-                    HasSubstr("of it pinned"), HasSubstr("on /a/run"), HasSubstr("on /b"),
+                    HasSubstr("pinned part"), HasSubstr("on /a/run"), HasSubstr("on /b"),
                     HasSubstr("O_DIRECT"), HasSubstr("io_uring"), Not(HasSubstr("GPU memory"))));
 }
 
@@ -93,13 +93,13 @@ TEST_F(Preflight, AdvisesNoSettingWhereNoneIsEnough) {
   facts_.cgroup_bytes = 256 * kMiB;
   facts_.cgroup_limit_bytes = 512 * kMiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("No setting is enough: 1G of it is the program"),
+              AllOf(HasSubstr("No setting is enough: 1G are the program"),
                     HasSubstr("Raise the memory limit of this container or job to 1.3"),
                     Not(HasSubstr("sequence"))));
   facts_.available_bytes = 256 * kMiB;
   facts_.cgroup_bytes.reset();
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("It takes 88"), HasSubstr("more of free host memory")));
+              AllOf(HasSubstr("The run needs 88"), HasSubstr("more free host memory")));
 }
 
 TEST_F(Preflight, NamesTheBudgetThatIsTooSmallWhereTheMachineHasMore) {
@@ -118,10 +118,11 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
                 {"kept for backward", MemoryUse::kActivations, 12 * kGiB}};
   config_.batch.micro = 8;
   const std::string activations = refusal(ErrorCode::kOutOfMemory);
-  EXPECT_THAT(activations,
-              AllOf(HasSubstr("12G of it are activations: take smaller micro-batches "
-                              "(train_micro_batch_size_per_gpu, now 8) and as many more of them"),
-                    Not(HasSubstr("NVMe"))));
+  EXPECT_THAT(
+      activations,
+      AllOf(HasSubstr("12G of it are activations: use smaller micro-batches "
+                      "(train_micro_batch_size_per_gpu, now 8) and proportionally more of them"),
+            Not(HasSubstr("NVMe"))));
   plan_.host = {{"moments and masters", MemoryUse::kState, 12 * kGiB},
                 {"kept for backward", MemoryUse::kActivations, 2 * kGiB}};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
@@ -142,11 +143,11 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
   plan_.host = {{"kept for backward", MemoryUse::kActivations, 40 * kGiB}};
   plan_.waves = {.micro_batches = 16, .of_a_wave = 16};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              HasSubstr("let fewer of a step's micro-batches go through the model together "
-                        "(placement.wave_micro_batches, now 16), which trains the same"));
+              HasSubstr("run fewer of a step's micro-batches through the model together "
+                        "(placement.wave_micro_batches, now 16), with the same results"));
   plan_.waves.of_a_wave = 1;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              HasSubstr("take smaller micro-batches (train_micro_batch_size_per_gpu, now "));
+              HasSubstr("use smaller micro-batches (train_micro_batch_size_per_gpu, now "));
 }
 
 TEST_F(Preflight, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
@@ -317,7 +318,7 @@ TEST_F(Preflight, CountsWhatLiesOnADriveThatIsMemoryAsHostMemory) {
   facts_.available_bytes = 11 * kGiB;  // 4 for the run itself and 7 on /b
   EXPECT_THAT(
       refusal(ErrorCode::kOutOfMemory),
-      AllOf(HasSubstr("11G of host memory"), HasSubstr("7G of it are NVMe paths that are memory")));
+      AllOf(HasSubstr("11G of host memory"), HasSubstr("7G of it are NVMe paths in memory")));
   facts_.available_bytes = 12 * kGiB;
   report();
 }

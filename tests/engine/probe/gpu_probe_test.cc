@@ -103,6 +103,28 @@ TEST_F(ProbeCuda, StaysWithinItsLimitAndGivesEverythingBack) {
   EXPECT_EQ(cuda_pinned_bytes(), pinned_before);
 }
 
+// The machine is like WSL2: the bus is measured as a run would use it.
+TEST_F(ProbeCuda, MeasuresPageableMemoryWhereLittleCanBePinned) {
+  struct NoLimit {
+    ~NoLimit() { cuda_host_pinning().set_limit({}); }
+  } const no_limit;
+  const auto usual = probe_gpu({.seconds = 0.3});
+  ASSERT_OK(usual);
+  EXPECT_FALSE(usual->pin.is_limited());
+  for (const std::uint64_t limit : {std::uint64_t{0}, 500 * kMiB}) {
+    cuda_host_pinning().set_limit(limit);
+    const auto limited = probe_gpu({.seconds = 0.3});
+    ASSERT_OK(limited);
+    EXPECT_TRUE(limited->pin.is_limited());
+    EXPECT_LE(limited->pin.pinned_bytes, static_cast<double>(limit));
+    for (const double rate : {limited->bus.in_bytes_per_s, limited->bus.out_bytes_per_s,
+                              limited->bus.in_both_bytes_per_s, limited->bus.out_both_bytes_per_s})
+      EXPECT_GT(rate, 1e8) << "bytes per second, with " << limit << " bytes pinned";
+    EXPECT_LT(limited->bus.in_bytes_per_s, usual->bus.in_bytes_per_s);
+    EXPECT_EQ(cuda_host_pinning().pinned_bytes() + cuda_host_pinning().refused_bytes(), 0U);
+  }
+}
+
 TEST_F(ProbeCuda, SaysThatMemoryWasMissingAndGivesBackWhatItGot) {
   const std::uint64_t before = reserved_bytes();
   const MostOfTheGpu limit(before + 96 * kMiB);

@@ -7,8 +7,6 @@
 
 #include "aio/machine_info.h"
 #include "aio/units.h"
-#include "engine/probe/copy_overlap.h"
-#include "engine/probe/memory_copy.h"
 #include "engine/probe/timed_passes.h"
 #include "tests/aio/sim_test_util.h"
 

@@ -73,11 +73,13 @@ TEST(Measurement, ValuesAreTheSpeedsTheyCameFrom) {
                                  .out_bytes_per_s = 2,
                                  .in_both_bytes_per_s = 3,
                                  .out_both_bytes_per_s = 4},
+                         .pin = {.tried_bytes = 9, .pinned_bytes = 8},
                          .copy_bytes_per_s = 5,
                          .adamw_elements_per_s = 6,
                          .matmul_flops_per_s = 7};
   SpeedValues values = values_of(speeds);
-  EXPECT_EQ(values.size(), 7U);
+  EXPECT_EQ(values.size(), 9U);
+  EXPECT_EQ(values.at("pinned_bytes"), 8);
   EXPECT_EQ(values.at("bus_out_both_bytes_per_s"), 4);
   const auto back = from_values<GpuSpeeds>(values);
   ASSERT_TRUE(back.has_value());

@@ -40,30 +40,49 @@ TEST(ProbeReport, ShowsEveryNumberWithItsAge) {
   EXPECT_THAT(text, testing::ContainsRegex("matrix product +701.5 TFLOP/s"));
   EXPECT_THAT(text, testing::ContainsRegex("block +0.000 ms +0.000 ms +1.250 ms"));
   EXPECT_THAT(text, testing::AllOf(HasSubstr("estimated"), HasSubstr("/home/speeds.json"),
-                                   HasSubstr("all paths together, stripes dealt 3:1")));
+                                   HasSubstr("all paths together, stripes distributed 3:1")));
   EXPECT_THAT(text, Not(HasSubstr("alone on a drive")));
   ProbeReport of_one_drive = example();
   of_one_drive.paths[1].sharers = 2;
   EXPECT_THAT(format_report(of_one_drive, kNow),
-              HasSubstr("/nvme1, alone on a drive that has 2 of the paths"));
+              HasSubstr("/nvme1, measured alone on a drive that has 2 of the paths"));
 }
 
 TEST(ProbeReport, SaysWhatWasMeasuredWhileTheMachineWasBusy) {
   ProbeReport report = example();
   EXPECT_EQ(busy_warning(report), "");
   report.host_when = {.unix_s = kNow, .disturbed = true};
-  report.disturbances = {"memory and cores: other work had 90% of the processor time"};
+  report.disturbances = {"memory and cores: other work used 90% of the processor time"};
   EXPECT_THAT(format_report(report, kNow),
               testing::ContainsRegex("memory, copy +201.50 GB/s +now, while busy"));
   EXPECT_THAT(busy_warning(report),
               testing::AllOf(HasSubstr("this machine was busy"), HasSubstr(report.disturbances[0]),
-                             HasSubstr("is not kept")));
-  report.disturbances.emplace_back("nvme: other work had 80% of the processor time");
+                             HasSubstr("is not saved")));
+  report.disturbances.emplace_back("nvme: other work used 80% of the processor time");
   EXPECT_THAT(busy_warning(report), HasSubstr("90% of the processor time; nvme: 80%)"));
   report.disturbances.pop_back();
   const auto json = nlohmann::json::parse(to_json(report));
   EXPECT_EQ(json["host"]["disturbed"], true);
   EXPECT_EQ(json["disturbed_by"][0], report.disturbances[0]);
+}
+
+TEST(ProbeReport, SaysThatLittleHostMemoryCanBePinned) {
+  ProbeReport report = example();
+  EXPECT_EQ(pinning_text(report), "");
+  EXPECT_THAT(format_report(report, kNow), Not(HasSubstr("pageable")));
+  report.pin = {.tried_bytes = 2048.0 * 1048576, .pinned_bytes = 2048.0 * 1048576};
+  EXPECT_EQ(pinning_text(report), "") << "all that was tried could be pinned";
+  report.pin.pinned_bytes = 896.0 * 1048576;
+  report.speeds.bus = {.in_bytes_per_s = 6.25e9, .out_bytes_per_s = 5.5e9};
+  EXPECT_THAT(pinning_text(report),
+              testing::AllOf(HasSubstr("only 896M of host memory can be pinned"),
+                             HasSubstr("6.25 GB/s to the GPU and 5.50 GB/s from it")));
+  const std::string text = format_report(report, kNow);
+  EXPECT_THAT(text, testing::ContainsRegex("host to GPU, pageable +6.25 GB/s +2 h"));
+  EXPECT_THAT(text, testing::ContainsRegex("can be pinned +896M +2 h"));
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["gpu_speeds"]["pinned_bytes"], 896.0 * 1048576);
+  EXPECT_EQ(json["gpu_speeds"]["pin_tried_bytes"], 2048.0 * 1048576);
 }
 
 // Like a trial of sluice tune that uses the measurement of an earlier one.
@@ -77,10 +96,10 @@ TEST(ProbeReport, SaysWhatWasMeasuredEarlierWhileTheMachineWasBusy) {
   EXPECT_THAT(
       busy_warning(report),
       testing::AllOf(HasSubstr("Earlier in this series"), HasSubstr("(memory and cores, the GPU)"),
-                     Not(HasSubstr("not kept")), Not(HasSubstr("again"))));
-  report.disturbances = {"nvme: other work had 90% of the processor time"};
+                     Not(HasSubstr("not saved")), Not(HasSubstr("again"))));
+  report.disturbances = {"nvme: other work used 90% of the processor time"};
   EXPECT_THAT(busy_warning(report),
-              testing::AllOf(HasSubstr("not kept for longer than this series"),
+              testing::AllOf(HasSubstr("not saved beyond this series"),
                              Not(HasSubstr("measures it again")), HasSubstr(". Earlier")));
 }
 

@@ -1,9 +1,9 @@
-#include "engine/probe/quiet_measurement.h"
-
 #include <gmock/gmock.h>
 
 #include <ctime>
 #include <vector>
+
+#include "engine/probe/timed_passes.h"
 
 namespace sluice::engine {
 namespace {
@@ -58,7 +58,7 @@ TEST(QuietMeasurement, TakesTheQuietestTryAndSaysWhatDisturbedIt) {
   MadeUpProcess process({0.9, 0.5, 0.6});
   QuietMeasurement quiet({.work = MeasuredWork::kComputes, .read = process.read()});
   EXPECT_EQ(*quiet.measure<int>(process.measure()), 2);
-  EXPECT_THAT(quiet.disturbance(), HasSubstr("other work had 50% of the processor time"));
+  EXPECT_THAT(quiet.disturbance(), HasSubstr("other work used 50% of the processor time"));
   EXPECT_EQ(process.measured(), 3);
 }
 
@@ -77,7 +77,7 @@ TEST(QuietMeasurement, SaysWhichRepeatsDiffer) {
     return 5;
   });
   EXPECT_EQ(*measured, 5);
-  EXPECT_THAT(quiet.disturbance(), HasSubstr("its repeats differ by a factor of 9"));
+  EXPECT_THAT(quiet.disturbance(), HasSubstr("repeated measurements differ by a factor of 9"));
 }
 
 TEST(QuietMeasurement, GivesTheErrorOfWhatIsMeasured) {
@@ -126,8 +126,9 @@ TEST(LostShare, LeavesOutWhatTheRunsOwnThreadsWaitForEachOther) {
 }
 
 TEST(QuietMeasurement, SaysThatARunHasMoreThreadsThanCores) {
-  EXPECT_THAT(crowding(32, 16), HasSubstr("run.cpu_threads is 32, and affinity and quotas leave "
-                                          "this process 16"));
+  EXPECT_THAT(
+      crowding(32, 16),
+      HasSubstr("run.cpu_threads is 32, and CPU affinity and quotas allow this process 16"));
   EXPECT_THAT(crowding(2, 1), HasSubstr("more threads than cores"));
   EXPECT_EQ(crowding(16, 16), "");
   EXPECT_EQ(crowding(2, 1.5), "");  // one thread for half a core

@@ -130,7 +130,7 @@ TEST_F(SpeedsCacheTest, LeavesAFileOfANewerVersionAlone) {
   log::set_sink([this](log::Level, std::string_view line) { said_.emplace_back(line); });
   said_.clear();
   EXPECT_EQ(get(cache_at(kNow)), 2);
-  EXPECT_THAT(said_, ElementsAre(HasSubstr("newer version"), HasSubstr("could not be kept")));
+  EXPECT_THAT(said_, ElementsAre(HasSubstr("newer version"), HasSubstr("could not be saved")));
   EXPECT_EQ(file(), newer);
 }
 

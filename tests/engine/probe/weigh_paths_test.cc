@@ -1,6 +1,6 @@
-#include "engine/probe/weigh_paths.h"
-
 #include <gmock/gmock.h>
+
+#include "engine/probe/probe_report.h"
 
 namespace sluice::engine {
 namespace {

@@ -132,7 +132,7 @@ TEST_F(Tables, SayWhatTheStepComputedAndHowFast) {
   EXPECT_THAT(text, testing::ContainsRegex("recompute +2\\.00 ms +8\\.0%"));
   EXPECT_THAT(text, testing::ContainsRegex("await parameters +4\\.00 ms +16\\.0%"));
   EXPECT_THAT(text, testing::ContainsRegex("await update +3\\.00 ms +12\\.0%"));
-  EXPECT_THAT(text, testing::ContainsRegex("update, behind compute +7\\.00 ms"));
+  EXPECT_THAT(text, testing::ContainsRegex("update, overlapped with compute +7\\.00 ms"));
   EXPECT_THAT(text, Not(HasSubstr("limit")));
   profile_.limit_flops_per_s = 2 * phase_flops(profile_, PassPhase::kForward) / 2e-3;
   EXPECT_THAT(format_flops_profile(profile_, {}),

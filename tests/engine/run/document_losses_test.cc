@@ -1,5 +1,3 @@
-#include "engine/run/document_losses.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <numeric>
 
 #include "engine/data/sample_source.h"
+#include "engine/run/evaluation_run.h"
 #include "tests/aio/backends_under_test.h"
 #include "tests/engine/data/token_files_for_tests.h"
 

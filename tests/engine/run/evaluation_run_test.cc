@@ -112,9 +112,9 @@ TEST_P(EvaluationIn, GivesTheLossOfACheckpointOfAdapters) {
   ASSERT_OK(load(on_nvme, run));
   EXPECT_EQ(run->evaluate({}).mean(), loss);
   for (const auto& [changed, says] :
-       std::map<std::string, std::string>{{"model.init_seed=9", "beside other weights than those"},
-                                          {"recipe.lora.rank=2", "of another recipe than"},
-                                          {"model.hidden=64", "of a different model than"}}) {
+       std::map<std::string, std::string>{{"model.init_seed=9", "on other base weights than those"},
+                                          {"recipe.lora.rank=2", "describe different adapters"},
+                                          {"model.hidden=64", "describe different models"}}) {
     std::vector<std::string> other = overrides;
     other.push_back(changed);
     const Status loaded = load(SmallRun(other), run);

@@ -145,7 +145,7 @@ TEST(GradientSink, AddsUpAsTheOrderSaysInAnyWaves) {
 TEST(GradientSink, AddsUpAdaptersOfATiedHeadsModel) {
   const SmallRun small(of_adapters({"run.device=cpu", "model.tied_head=on"}));
   const ModelLayout model = configured_layout(small.config(), /*on_gpu=*/false);
-  ASSERT_TRUE(model.has_frozen() && model.lends(0));
+  ASSERT_TRUE(model.has_frozen() && model.has_borrowers(0));
   EXPECT_TRUE(BorrowedSums::borrowers(model, 0).empty());
   for (const std::int64_t of_a_wave : {4, 1}) {
     Step step(model, {.micro_batches = 4, .lanes = 2, .rounds = 1}, of_a_wave);

@@ -170,7 +170,7 @@ std::vector<RankVariant> rank_variants() {
       "zero_optimization.offload_optimizer.device=nvme",
       "zero_optimization.offload_param.device=nvme",
       "zero_optimization.stage3_param_persistence_threshold=0",
-      "zero_optimization.sub_group_size=1000", "placement.boundaries_to_nvme=on"};
+      "zero_optimization.sub_group_size=1000", "placement.unit_inputs_to_nvme=on"};
   std::vector<std::string> int8_shards_on_nvme = on_nvme;
   int8_shards_on_nvme.emplace_back("zero_optimization.stage=3");
   int8_shards_on_nvme.emplace_back("recipe.lora.base_bits=8");

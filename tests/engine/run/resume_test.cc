@@ -165,7 +165,7 @@ TEST(ResumeRefuses, AdaptersOfAnotherRecipeOrBase) {
       {of_adapters({"recipe.lora.base_bits=8"}), "recipe.lora.base_bits is 8, and was 16"},
       {of_adapters({"recipe.lora.dropout=0"}), "recipe.lora.dropout is 0, and was 0.2"},
       {of_adapters({R"(recipe.lora.targets=["q_proj"])"}), "recipe.lora.targets is [q_proj]"},
-      {of_adapters({"model.init_seed=9"}), "beside other weights than those of this run"}};
+      {of_adapters({"model.init_seed=9"}), "on other base weights than those of this run"}};
   for (const auto& other : others) {
     const SmallRun changed(other.overrides);
     const Status resumed = resume(*changed.make(), path);

@@ -167,7 +167,7 @@ TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
   ASSERT_TRUE(lock.ok());
   const auto check = [&]() -> Status {
     if (*(*lock)->is_at(directory + "/lock")) return {};
-    return Error(ErrorCode::kNotFound, directory + " is no longer there");
+    return Error(ErrorCode::kNotFound, directory + " no longer exists");
   };
   for (const bool background : {false, true}) {
     const auto checkpoints =
@@ -182,7 +182,7 @@ TEST(RunCheckpoints, MakeNoFolderWhereTheRunsIsNotAnyMore) {
     std::filesystem::rename(directory, moved);
     const SavedCheckpoint refused = save();
     EXPECT_TRUE(refused.directory_lost);
-    EXPECT_THAT(refused.status.error().message(), HasSubstr("is no longer there"));
+    EXPECT_THAT(refused.status.error().message(), HasSubstr("no longer exists"));
     EXPECT_FALSE(std::filesystem::exists(directory));
     std::filesystem::rename(moved, directory);
     const SavedCheckpoint saved = save();

@@ -68,7 +68,7 @@ class Traced {
 };
 
 // Reads ahead at the end of the last step complete some milliseconds later.
-void settle(TrainingRun& run) {
+void wait_until_quiet(TrainingRun& run) {
   run.trainer().drain();
   std::uint64_t before = 0;
   for (int i = 0; i < 100; ++i) {
@@ -81,14 +81,14 @@ void settle(TrainingRun& run) {
 
 // All of the run's steps, and their traffic.
 TrainingRun::Traffic run_traced(TrainingRun& run) {
-  settle(run);
+  wait_until_quiet(run);
   const TrainingRun::Traffic before = run.traffic();
   run.trace().start({.first_step = 1, .last_step = kSteps});
   for (int step = 1; step <= kSteps; ++step) {
     run.trace().begin_step(step, SteadyClock().now_ns());
     run.step();
   }
-  settle(run);
+  wait_until_quiet(run);
   run.trace().end_steps(SteadyClock().now_ns());
   const TrainingRun::Traffic after = run.traffic();
   return {.nvme_read_bytes = after.nvme_read_bytes - before.nvme_read_bytes,
@@ -139,7 +139,7 @@ TEST(TraceCuda, ShowsCopiesThatRunWhileComputeGoesOn) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device in this machine";
   // Blocks so heavy that copies overlap with them visibly.
   const SmallRun small({"model.layers=8", "model.hidden=512", "model.heads=8", "model.context=256",
-                        "placement.boundaries_to_cpu=on"});
+                        "placement.unit_inputs_to_cpu=on"});
   const auto run = small.start();
   const TrainingRun::Traffic moved = run_traced(*run);
   const Traced traced(*run, small.folder().file("trace.json"));

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "engine/observe/process_memory.h"
-#include "engine/run/config_answers.h"
+#include "engine/run/config_facts.h"
 #include "engine/run/run_data.h"
 #include "tests/engine/run/run_under_test.h"
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/observe/run_diff.h"
+#include "engine/observe/run_totals.h"
 #include "tests/engine/run/run_under_test.h"
 
 namespace sluice::engine {

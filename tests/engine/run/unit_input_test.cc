@@ -106,7 +106,7 @@ MemoryPlan plan_of(const std::vector<std::string>& overrides) {
 
 TEST(MemoryPlan, TakesNothingMoreForInputsOnTheCpu) {
   const MemoryPlan off = plan_of({"run.device=cpu"});
-  const MemoryPlan on = plan_of({"run.device=cpu", "placement.boundaries_to_cpu=on"});
+  const MemoryPlan on = plan_of({"run.device=cpu", "placement.unit_inputs_to_cpu=on"});
   EXPECT_FALSE(on.activations.unit_inputs);
   EXPECT_EQ(on.host_bytes(), off.host_bytes());
   EXPECT_GT(line_of(on.host, "activations"), 0U);
@@ -118,12 +118,12 @@ TEST(SpilledUnitInputs, GoToTheDrivesAndBackWhereTheHostComputes) {
   const std::vector<std::string> base = {"run.device=cpu", "gradient_accumulation_steps=4",
                                          "placement.wave_micro_batches=2"};
   std::vector<std::string> spilling = base;
-  spilling.emplace_back("placement.boundaries_to_nvme=on");
+  spilling.emplace_back("placement.unit_inputs_to_nvme=on");
   const MemoryPlan off = plan_of(base);
   const MemoryPlan on = plan_of(spilling);
   constexpr std::uint64_t kImage = 4096 + 4096;
   EXPECT_EQ(line_of(on.nvme, "unit inputs"), 2 * 2 * kImage);
-  EXPECT_EQ(line_of(on.host, "unit inputs, buffers of those on NVMe"), 2 * 2 * kImage);
+  EXPECT_EQ(line_of(on.host, "buffers for unit inputs on NVMe"), 2 * 2 * kImage);
   EXPECT_EQ(line_of(off.host, "activations") - line_of(on.host, "activations"),
             2 * 2 * (2 * 16 * 32 * 2));
   EXPECT_EQ(line_of(off.nvme, "unit inputs"), 0U);
@@ -156,7 +156,7 @@ std::vector<std::string> with(std::vector<std::string> base, const std::vector<s
 
 TEST_F(UnitInputsCuda, MoveFromTheGpusPlanToTheHosts) {
   const MemoryPlan off = plan_of(nine_blocks());
-  const MemoryPlan on = plan_of(with(nine_blocks(), {"placement.boundaries_to_cpu=on"}));
+  const MemoryPlan on = plan_of(with(nine_blocks(), {"placement.unit_inputs_to_cpu=on"}));
   EXPECT_EQ(line_of(off.host, "unit inputs"), 0U);
   EXPECT_EQ(line_of(on.host, "unit inputs"), 6 * kUnitBytes);
   EXPECT_EQ(line_of(off.gpu, "activations") - line_of(on.gpu, "activations"), 6 * kUnitBytes);
@@ -187,7 +187,7 @@ TEST_F(UnitInputsCuda, ChangeNoBitOnTheHostAndCrossTheBusOnceEachWay) {
     const std::uint64_t moved = base.back() == "placement.prefetch_units=3" ? 4 : 6;
     const std::uint64_t widened = base.back() == "bf16.enabled=false" ? 2 : 1;
     const Trained off = train(base);
-    const Trained on = train(with(base, {"placement.boundaries_to_cpu=on"}));
+    const Trained on = train(with(base, {"placement.unit_inputs_to_cpu=on"}));
     EXPECT_EQ(off.losses, on.losses) << base.back();
     EXPECT_EQ(off.masters, on.masters) << base.back();
     const std::uint64_t bytes = 8 * moved * widened * kUnitBytes;
@@ -203,7 +203,7 @@ TEST_F(UnitInputsCuda, ChangeNoBitOnTheDrives) {
         with(nine_blocks(), {"bf16.enabled=false"})}) {
     const std::uint64_t widened = base.back() == "bf16.enabled=false" ? 2 : 1;
     const Trained off = train(base);
-    const Trained on = train(with(base, {"placement.boundaries_to_nvme=on"}));
+    const Trained on = train(with(base, {"placement.unit_inputs_to_nvme=on"}));
     EXPECT_EQ(off.losses, on.losses) << base.back();
     EXPECT_EQ(off.masters, on.masters) << base.back();
     const std::uint64_t bytes = 8 * 6 * widened * kUnitBytes;

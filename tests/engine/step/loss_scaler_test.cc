@@ -66,7 +66,8 @@ TEST(LossScaler, SaysAtTheFloorWhatToDoAndLeavesRoomForTheUnit) {
   EXPECT_EQ(state, before);
   const Error error = std::move(status).error().with_suffix(" (first seen in h.3)");
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.message(), HasSubstr("at a loss scale of 1, which fp16.min_loss_scale"));
+  EXPECT_THAT(error.message(),
+              HasSubstr("at a loss scale of 1, the smallest that fp16.min_loss_scale"));
   EXPECT_THAT(error.message(), testing::EndsWith("train in bf16 (first seen in h.3)"));
 }
 

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "bench/model_report.h"
+#include "bench/model_workload.h"
 #include "engine/budget/configured_model.h"
 #include "engine/device/gpu.h"
 #include "engine/exchange/export_model.h"
@@ -108,7 +108,7 @@ TEST(ToyFamily, HasTwoKindsOfBlocksAndAHeadThatBorrowsNothing) {
   EXPECT_NE(&model.kind(1), &model.kind(2));
   EXPECT_EQ(&model.kind(1), &model.kind(3));
   EXPECT_TRUE(model.borrowed(model.head()).empty());
-  EXPECT_FALSE(model.lends(0));
+  EXPECT_FALSE(model.has_borrowers(0));
   EXPECT_EQ(model.kv_cache_bytes(16, 2), 2U * 2 * 16 * 12 * 2);  // for two blocks
 }
 

@@ -63,9 +63,9 @@ TEST(SafetensorsHeader, RefusesATensorThatIsNotWhatItSays) {
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"),
               HasSubstr("not whole"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"),
-              HasSubstr("not a begin and an end"));
+              HasSubstr("not a start and an end"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2],"data_offsets":[0])"),
-              HasSubstr("not a begin and an end"));
+              HasSubstr("not a start and an end"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])"),
               HasSubstr("too many numbers in its data_offsets"));
   EXPECT_THAT(refusal_of(R"("dtype":"F32","shape":[2])"), HasSubstr("lacks its dtype, shape or"));
@@ -91,7 +91,7 @@ TEST(SafetensorsHeader, RefusesNumbersThatOverflow) {
   EXPECT_EQ(refusal_of(R"("dtype":"F32","shape":[)" + huge + R"(,0],"data_offsets":[0,0])", 0),
             "accepted");
   EXPECT_THAT(refusal_of(R"("dtype":"U8","shape":[4],"data_offsets":[)" + huge + ",3]", 4),
-              HasSubstr("not a begin and an end"));
+              HasSubstr("not a start and an end"));
   EXPECT_THAT(
       refusal_of(R"("dtype":"U8","shape":[0],"data_offsets":[)" + huge + "," + huge + "]", 0),
       HasSubstr("gap"));
@@ -110,21 +110,22 @@ TEST(SafetensorsHeader, RefusesTensorsThatDoNotFillTheFile) {
   EXPECT_THAT(two("[0,4]", "[3,7]", 7), HasSubstr("\"b\" overlaps"));
   EXPECT_THAT(two("[0,4]", "[0,4]", 4), HasSubstr("overlaps"));
   EXPECT_THAT(two("[0,4]", "[5,9]", 9), HasSubstr("gap of 1 bytes before tensor \"b\""));
-  EXPECT_THAT(two("[0,4]", "[4,8]", 7), HasSubstr("\"b\" ends 1 bytes behind the end"));
-  EXPECT_THAT(two("[0,4]", "[4,8]", 10), HasSubstr("2 bytes behind the last tensor"));
+  EXPECT_THAT(two("[0,4]", "[4,8]", 7), HasSubstr("\"b\" ends 1 bytes beyond the end"));
+  EXPECT_THAT(two("[0,4]", "[4,8]", 10), HasSubstr("2 trailing bytes belong to no tensor"));
 }
 
 TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   EXPECT_THAT(refusal("", 0), HasSubstr("does not begin with an object"));
   EXPECT_THAT(refusal("[]", 0), HasSubstr("does not begin with an object"));
-  EXPECT_THAT(refusal("{", 0), HasSubstr("not JSON from byte"));
+  EXPECT_THAT(refusal("{", 0), HasSubstr("not JSON after byte"));
   EXPECT_THAT(refusal("{} {}", 0), HasSubstr("not JSON"));
   EXPECT_THAT(refusal("{\"a\xff\":1}", 0), HasSubstr("not JSON"));
-  EXPECT_THAT(refusal(R"({"a":1})", 0), HasSubstr("something else than an object of tensors"));
+  EXPECT_THAT(refusal(R"({"a":1})", 0), HasSubstr("something other than an object of tensors"));
   EXPECT_THAT(refusal(R"({"a":null})", 0), HasSubstr("null"));
   EXPECT_THAT(refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("something else"));
   EXPECT_THAT(refusal(R"({"__metadata__":{"a":"1","a":"2"}})", 0), HasSubstr("\"a\" twice"));
-  EXPECT_THAT(refusal(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("two metadata"));
+  EXPECT_THAT(refusal(R"({"__metadata__":{},"__metadata__":{}})", 0),
+              HasSubstr("two sections of metadata"));
   EXPECT_THAT(refusal(R"({"__metadata__":{"a":{}}})", 0), HasSubstr("an object where"));
   const std::string a = R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   EXPECT_THAT(refusal("{" + a + "," + a + "}", 0), HasSubstr("\"a\" is there twice"));
@@ -148,7 +149,7 @@ TEST(SafetensorsHeader, RefusesALengthThatCannotBe) {
   EXPECT_EQ(refusal_of_prefix(2, 10), "2");
   EXPECT_EQ(refusal_of_prefix(0x1234, 1 << 20), "4660");
   EXPECT_THAT(refusal_of_prefix(1, 10), HasSubstr("does not fit"));
-  EXPECT_THAT(refusal_of_prefix(3, 10), HasSubstr("it has 10 bytes, and a header of 3"));
+  EXPECT_THAT(refusal_of_prefix(3, 10), HasSubstr("it has 10 bytes, so a header of 3"));
   EXPECT_THAT(refusal_of_prefix(2, 7), HasSubstr("does not fit"));
   EXPECT_THAT(refusal_of_prefix(100'000'001, 1ULL << 40), HasSubstr("not a safetensors file"));
   EXPECT_THAT(refusal_of_prefix(~0ULL, 1ULL << 40), HasSubstr("not a safetensors file"));
@@ -176,8 +177,8 @@ TEST(SafetensorsHeader, RefusesADeclarationThatCouldNotBeReadBack) {
     return places.ok() ? "accepted" : places.error().message();
   };
   EXPECT_THAT(message({{"a", DType::kF32, {2}}, {"a", DType::kF32, {2}}}),
-              HasSubstr("\"a\" cannot be stored: its name is taken"));
-  EXPECT_THAT(message({{"__metadata__", DType::kF32, {2}}}), HasSubstr("keeps that name"));
+              HasSubstr("\"a\" cannot be stored: its name is already used"));
+  EXPECT_THAT(message({{"__metadata__", DType::kF32, {2}}}), HasSubstr("reserves that name"));
   EXPECT_THAT(message({{"\xff", DType::kF32, {2}}}), HasSubstr("not UTF-8"));
   EXPECT_THAT(message({{"a", DType::kF32, {1ULL << 62}}}), HasSubstr("too large"));
   EXPECT_THAT(message({{"a", DType::kF32, std::vector<std::uint64_t>(65, 1)}}),
@@ -209,7 +210,7 @@ TEST(SafetensorsIndex, NamesFilesOfItsOwnFolderOnly) {
   EXPECT_THAT(message("[]"), HasSubstr("is a list"));
   EXPECT_THAT(message("7"), HasSubstr("not an object"));
   EXPECT_THAT(message("{"), HasSubstr("not JSON"));
-  EXPECT_THAT(message(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\" has something else"));
+  EXPECT_THAT(message(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\" has something other"));
   EXPECT_THAT(message(R"({"weight_map":{"a":["m.safetensors"]}})"), HasSubstr("something else"));
   EXPECT_THAT(message(R"({"weight_map":{"a":{}}})"), HasSubstr("something else"));
   EXPECT_THAT(message(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("two weight_map"));

@@ -97,10 +97,10 @@ TEST_P(SafetensorsReading, RefusesWhatIsNotFiniteWhereWeightsAreBegunWith) {
 
 TEST_P(SafetensorsReading, SaysWhatIsThereInPlaceOfWeights) {
   put("m.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n");
-  EXPECT_THAT(refusal("m.safetensors"), HasSubstr("m.safetensors: it is a pointer of git-lfs"));
+  EXPECT_THAT(refusal("m.safetensors"), HasSubstr("m.safetensors: it is a git-lfs pointer"));
   std::filesystem::remove(folder_.file("m.safetensors"));
   put("pytorch_model-00001-of-00002.bin", "x");
-  EXPECT_THAT(refusal(""), HasSubstr("save it anew by transformers"));
+  EXPECT_THAT(refusal(""), HasSubstr("convert it with transformers"));
 }
 
 TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
@@ -125,7 +125,7 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   }
   put("bad.json", R"({"weight_map":{"in a":"b.safetensors"}})");
   EXPECT_THAT(refusal("bad.json"),
-              HasSubstr("bad.json: tensor \"in a\" is said to be in b.safetensors, and is not"));
+              HasSubstr("bad.json: tensor \"in a\" is listed in b.safetensors, but is missing"));
   // A list may name more tensors than exist, such as buffers that were not saved.
   put("more.json",
       R"({"weight_map":{"in a":"a.safetensors","rope":"a.safetensors","mask":"b.safetensors"}})");
@@ -135,13 +135,12 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   log::set_sink({});
   ASSERT_EQ(warnings.size(), 1U);  // only from the first open
-  EXPECT_THAT(warnings[0], HasSubstr("and is not there, and so for 1 more"));
+  EXPECT_THAT(warnings[0], HasSubstr("but is missing there, and so are 1 more"));
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   EXPECT_EQ(open("more.json")->find("rope"), nullptr);
   put("lost.json", R"({"weight_map":{"in a":"c.safetensors"}})");
-  EXPECT_THAT(
-      refusal("lost.json"),
-      HasSubstr("lost.json: it names c.safetensors, which is not beside it; all of its 1 files"));
+  EXPECT_THAT(refusal("lost.json"), HasSubstr("lost.json: it names c.safetensors, which is not in "
+                                              "the same folder; all of its 1 files"));
   put("broken.json", R"({"weight_map")");
   EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is not JSON"));
   // Like transformers, after a merged model was saved over shards.
@@ -170,7 +169,7 @@ TEST_P(SafetensorsReading, NamesTheFileThatIsNone) {
   put("cut.safetensors", whole.substr(0, whole.size() - 1));
   EXPECT_THAT(refusal("cut.safetensors"), HasSubstr("cut.safetensors: tensor \"a\" ends 1 bytes"));
   put("cut.safetensors", whole.substr(0, 20));
-  EXPECT_THAT(refusal("cut.safetensors"), HasSubstr("(is it cut short?)"));
+  EXPECT_THAT(refusal("cut.safetensors"), HasSubstr("(is it truncated?)"));
 }
 
 TEST_P(SafetensorsReading, NoticesThatAFileChangedSinceItWasOpened) {

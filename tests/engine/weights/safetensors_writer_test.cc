@@ -146,9 +146,9 @@ TEST_P(SafetensorsWriting, SaysWhichValuesComeNext) {
   };
   EXPECT_EQ(message({{"a", 2}, {"a", 1}, {"b", 2}}), "written");
   EXPECT_THAT(message({{"a", 2}, {"b", 2}}),
-              HasSubstr("\"b\" came where element 2 of \"a\" comes next"));
+              HasSubstr("\"b\" was given, but element 2 of \"a\" must be next"));
   EXPECT_THAT(message({{"a", 4}}), HasSubstr("\"a\" has 3 elements, and 4 came"));
-  EXPECT_THAT(message({{"a", 3}, {"a", 1}}), HasSubstr("element 0 of \"b\" comes next"));
+  EXPECT_THAT(message({{"a", 3}, {"a", 1}}), HasSubstr("element 0 of \"b\" must be next"));
   EXPECT_THAT(message({{"a", 3}, {"b", 2}, {"c", 1}}), HasSubstr("come after the last tensor"));
 }
 

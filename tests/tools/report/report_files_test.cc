@@ -135,7 +135,8 @@ TEST_F(ReportFiles, NamesMissingSteps) {
   put("config.json", "{}");
   const auto run = data();
   EXPECT_EQ(run["gaps"], nlohmann::json::parse("[[2,4],[6,6]]"));
-  EXPECT_THAT(run["notices"].dump(), HasSubstr("lack steps, in 2 places: first 2 to 4"));
+  EXPECT_THAT(run["notices"].dump(),
+              HasSubstr("steps are missing in the metrics, in 2 places: first 2 to 4"));
 }
 
 TEST_F(ReportFiles, ShowsBothOfTwoWriters) {
@@ -217,7 +218,7 @@ TEST_F(ReportFiles, EmbedsNothingThatALinkLeadsTo) {
   EXPECT_THAT(run.dump(), testing::Not(HasSubstr("swordfish")));
   for (const char* const name : {"config.json", "events.jsonl", "trace.json", "metrics-cut.jsonl"})
     EXPECT_THAT(run["notices"].dump(),
-                HasSubstr(std::string(name) + " is a link that leads out of the run's folder"));
+                HasSubstr(std::string(name) + " is a link to a file outside of the run's folder"));
   // A file that the user names is read, wherever it is.
   put("named", step(3));
   std::filesystem::create_symlink(folder_.file("named"), elsewhere.file("named"));
@@ -291,6 +292,16 @@ TEST_F(ReportFiles, BoundsEvents) {
   EXPECT_EQ(events->events.size(), EventsFile::kMostOfAKind);
   EXPECT_EQ(events->left_out, 200);
   EXPECT_EQ(events->bad_lines, 1);
+  text.clear();
+  for (int i = 0; i < 2001; ++i)
+    text += R"({"event":"sample","unix_s":1,"step":1,"prompt":"a","text":"b"})"
+            "\n";
+  put("events.jsonl", text + R"({"event":"early_stop","unix_s":1,"step":1,"text":"c"})" + "\n");
+  const auto samples = read_events_file(folder_.file("events.jsonl"));
+  ASSERT_OK(samples);
+  EXPECT_EQ(samples->events.size(), EventsFile::kMostSamples + 1);
+  EXPECT_EQ(samples->left_out, 1);
+  EXPECT_EQ(samples->bad_lines, 0);
 }
 
 // Random bytes are read or refused, and always make a page.

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/report/json_text.h"
-#include "tools/report/page_parts.h"
 #include "tools/report/report_data.h"
 
 namespace sluice::report {

@@ -1,6 +1,4 @@
 // Files that grow, are cut, replaced and renamed while they are followed.
-#include "tools/watch/file_follower.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "tests/aio/backends_under_test.h"
+#include "tools/watch/run_follower.h"
 
 namespace sluice::watch {
 namespace {

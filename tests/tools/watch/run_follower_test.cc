@@ -16,7 +16,7 @@
 
 #include "engine/observe/event_log.h"
 #include "tests/aio/backends_under_test.h"
-#include "tools/watch/exposition.h"
+#include "tools/watch/web_pages.h"
 
 namespace sluice::watch {
 namespace {
@@ -70,6 +70,20 @@ TEST_F(FollowedRun, ReadsEventsWhoseFileIsAboutToBeBegunAnew) {
   EXPECT_EQ(polled().facts.total_steps, 20);
   fs::rename(folder_.file("events.jsonl"), folder_.file("events.jsonl.1"));
   EXPECT_EQ(polled().facts.total_steps, 20);
+}
+
+TEST_F(FollowedRun, ShowsSampleTextsAndWhyItStoppedEarly) {
+  add("events.jsonl", event("begin", 0, now_s_, ",\"steps\":20") +
+                          event("sample", 4, now_s_, R"(,"prompt":"The","text":" drive\nspins")") +
+                          event("early_stop", 8, now_s_, R"(,"text":"stopped early: why")") +
+                          event("end", 8, now_s_, R"(,"how":"completed")"));
+  const auto& rows = polled().facts.events;
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[1].text, "The drive spins");
+  EXPECT_EQ(rows[1].kind, EventRow::Kind::kSample);
+  EXPECT_EQ(rows[2].text, "stopped early: why");
+  EXPECT_EQ(polled().phase, RunPhase::kCompleted);
+  EXPECT_EQ(polled().facts.checkpoints, 0);
 }
 
 TEST_F(FollowedRun, CountsLinesThatAreTooLong) {
@@ -185,8 +199,8 @@ TEST_F(FollowedRun, DoesNotReadThroughALinkOutOfTheFolder) {
   EXPECT_FALSE(polled().last);
   const std::string all = follower_.increment("0");
   EXPECT_THAT(all, testing::Not(HasSubstr("swordfish")));
-  EXPECT_THAT(all, HasSubstr("config.json is a link that leads out of the run's folder"));
-  EXPECT_THAT(all, HasSubstr("metrics.jsonl is a link that leads out of the run's folder"));
+  EXPECT_THAT(all, HasSubstr("config.json is a link to a file outside of the run's folder"));
+  EXPECT_THAT(all, HasSubstr("metrics.jsonl is a link to a file outside of the run's folder"));
   // A link that stays inside the folder is read.
   fs::remove(folder_.file("metrics.jsonl"));
   std::ofstream(folder_.file("m.jsonl")) << step(7);

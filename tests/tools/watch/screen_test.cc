@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "tools/report/metrics_file.h"
-#include "tools/watch/chart.h"
+#include "tools/watch/frame.h"
 #include "tools/watch/numbers.h"
 #include "tools/watch/sentences.h"
 
@@ -39,8 +39,8 @@ class Screen : public testing::Test {
     RunView view{.name = "demo", .path = "runs/demo", .phase = RunPhase::kTraining};
     view.facts.total_steps = 200;
     view.facts.bottleneck = "NVMe read";
-    view.facts.happenings = {
-        {.step = 50, .unix_s = 1e9, .kind = Happening::Kind::kWarning, .text = "busy"}};
+    view.facts.events = {
+        {.step = 50, .unix_s = 1e9, .kind = EventRow::Kind::kWarning, .text = "busy"}};
     view.last =
         StepLine{.step = 100, .values = std::vector<double>(report::metric_columns().size(), kNaN)};
     view.last->values[report::metric_column("loss")] = 0.04;
@@ -59,7 +59,7 @@ TEST_F(Screen, ShowsWhatMattersOnASmallTerminal) {
   const std::string text = draw_screen(view(), series(100), 24, 80, {}).text();
   for (const char* const words :
        {"demo  training  step 100/200 (50%)", "left 1 min 40 s", "loss 0.04", "tokens/s",
-        "held by     compute 80%, plan NVMe read", "update wait", "15%, 15 ms",
+        "limited by  compute 80%, plan NVMe read", "update wait", "15%, 15 ms",
         "R 1.00 GB/s, W 1.00 GB/s", "954 MiB of 3.73 GiB", "step 50 busy", "q quit"})
     EXPECT_THAT(text, HasSubstr(words));
 }
@@ -89,7 +89,7 @@ TEST_F(Screen, FitsIntoAnyTerminal) {
       "31m\xff\r\n\xe2\x80\xae<script>" +
       std::string(500, 'x');
   hostile.notices = {"\x1b]0;title\x07"};
-  hostile.facts.happenings.front().text = hostile.name;
+  hostile.facts.events.front().text = hostile.name;
   hostile.parts = {kNaN, 7, -3, std::numeric_limits<double>::infinity()};
   hostile.tiers.front().budget_bytes = 0;
   const report::StepSeries long_series = series(3000);

@@ -18,7 +18,7 @@ class Run {
     this.visible = true;
     this.update(raw);
   }
-  // What a live page gets while the run goes on replaces what it had.
+  // What a live page gets during the run replaces what it had.
   update(raw) {
     Object.assign(this, raw);
     this.steps = this.series.last;
@@ -40,7 +40,7 @@ class Run {
     const limit = this.begin.machine.product_flops_per_s;
     this.limitTflops = isNumber(limit) && limit > 0 ? limit * (isNumber(this.begin.ranks) ? this.begin.ranks : 1) / 1e12 : undefined;
     const last = this.events.findLast(event => event.event === "begin" || event.event === "end");
-    this.state = this.live ? this.live.text : !last ? "state unknown" : last.event === "end" ? String(last.how) : "no end recorded: going on, or killed";
+    this.state = this.live ? this.live.text : !last ? "state unknown" : last.event === "end" ? String(last.how) : "no end recorded: still running, or killed";
   }
   get css() { return color("run-" + (this.index % 8 + 1)); }
 

@@ -80,7 +80,7 @@ async function ask() {
     made.className = "quiet small";
     showNew();
   } catch (error) {
-    made.textContent = `sluice watch does not answer (${error.message}): what is shown is old`;
+    made.textContent = `sluice watch does not answer (${error.message}): this page is out of date`;
     made.className = "tag warn";
   }
   setTimeout(() => document.hidden ? document.addEventListener("visibilitychange", ask, { once: true }) : ask(), next);

@@ -94,7 +94,7 @@ function buildPage() {
   else app.append(make("div.panel", { style: { marginTop: "14px" } }, kept("div", "The summary", summaryTable)));
 
   section("Learning", grid(learningSpecs));
-  section("On the way", grid([timelineSpec]));
+  section("Events", grid([timelineSpec]));
   const plan = living([planPanel, resourcePanel]);
   const choice = runs.length > 1 ? make("div.tools", null, make("label", null, "Steps of ", make("select", { "aria-label": "Whose steps", change() {
     phasesRun = Number(this.value);
@@ -102,15 +102,18 @@ function buildPage() {
     plan.show();
   } }, runs.map((run, i) => make("option", { value: i }, run.name))))) : null;
   section("Where the time goes", grid(speedSpecs), make("div", { style: { height: "12px" } }), choice, grid([phasesSpec]), make("div", { style: { height: "12px" } }), plan.box);
-  section("Memory", grid(memorySpecs), make("div", { style: { height: "12px" } }), kept("div", "Memory as planned", tiersPanel));
+  section("Memory", grid(memorySpecs), make("div", { style: { height: "12px" } }), kept("div", "Planned memory", tiersPanel));
   const drives = grid(driveSpecs);
   const drivesHeading = section("Drives and buses", drives);
+  const samples = kept("div", "The sample texts", samplesPanel);
+  const samplesHeading = section("Sample texts", samples);
   section("Events", guarded("What happened", happeningsPanel));
   section("Configuration", kept("div", "The configuration", configPanel, onFacts));
   section("Machine and versions", kept("div", "The machine", machinePanel));
   const showCharts = () => {
     showAll();
     drivesHeading.hidden = driveSpecs.every(spec => spec.chart.box.hidden);
+    samplesHeading.hidden = !samples.hasChildNodes();
   };
   onData.push(showCharts);
   showCharts();
@@ -126,7 +129,7 @@ onTheme.push(showAll);
 buildPage();
 window.addEventListener("beforeprint", () => printed(true));
 window.addEventListener("afterprint", () => printed(false));
-// For whoever checks the page from outside: which charts there are and whether they drew.
+// For tests of the page: which charts there are and whether they drew.
 const nameCharts = () => { root.dataset.charts = charts.filter(chart => !chart.box.hidden).map(chart => chart.spec.id).join(" "); };
 onData.push(nameCharts);
 nameCharts();

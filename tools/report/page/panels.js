@@ -33,10 +33,10 @@ function cardsOf(run) {
   const tflops = run.median("tflops_per_s");
   if (isNumber(tflops)) add("TFLOP/s, median", number(tflops, 3), run.limitTflops ? `${share(tflops / run.limitTflops)} of large products` : "of forward and backward");
   const busy = run.median("gpu_utilization_percent");
-  if (isNumber(busy)) add("GPU busy, median", percent(busy), run.most("gpu_throttled_percent") > 0 ? "throttled at times" : isNumber(run.median("gpu_power_watts")) ? watts(run.median("gpu_power_watts")) : "");
+  if (isNumber(busy)) add("GPU busy, median", percent(busy), run.most("gpu_throttled_percent") > 0 ? "throttled some of the time" : isNumber(run.median("gpu_power_watts")) ? watts(run.median("gpu_power_watts")) : "");
   const step = run.median("step_ms");
-  add("Step, median", milliseconds(step), run.plan ? `${number(step / (run.plan.step_s * 1e3), 3)} × the plan` : "no plan is kept");
-  add("Time trained", duration(run.last("trained_s")), run.begins.length > 1 ? `in ${run.begins.length} lives` : "steps alone");
+  add("Step, median", milliseconds(step), run.plan ? `${number(step / (run.plan.step_s * 1e3), 3)} × the plan` : "no plan was recorded");
+  add("Time trained", duration(run.last("trained_s")), run.begins.length > 1 ? `in ${run.begins.length} attempts` : "steps alone");
   if (run.most("gpu_peak_bytes") > 0) add("GPU, peak", bytes(run.most("gpu_peak_bytes")), budgetNote(run, "gpu"));
   add("Host, peak", bytes(run.most("host_rss_bytes")), budgetNote(run, "cpu"));
   if (run.drives.write_bytes > 0) {
@@ -61,7 +61,7 @@ function summaryTable() {
 
 function noticesBox() {
   const items = runs.flatMap(run => run.notices.map(text => make("li", null, runs.length > 1 ? run.name + ": " + text : text)));
-  return items.length ? make("div.notices", { role: "note" }, make("b", null, "What could not be read as it should"), make("ul", null, items)) : null;
+  return items.length ? make("div.notices", { role: "note" }, make("b", null, "What could not be read"), make("ul", null, items)) : null;
 }
 
 function tiersPanel() {
@@ -88,7 +88,7 @@ function happeningsPanel() {
     const all = runs.flatMap(run => happeningsOf.get(run).filter(it => chosen.has(it.kind)).map(it => [run, it]));
     const rows = all.slice(0, most).map(([run, it]) => [...(runs.length > 1 ? [run.name] : []), right(number(it.step)), clock(it.unix),
       make("span.tag", { style: { color: color(MARKS[it.kind].css) } }, MARKS[it.kind].label), { kind: "wrap", text: it.text }]);
-    body.replaceChildren(rows.length ? table([...(runs.length > 1 ? ["run"] : []), right("step"), "when", "what", ""], rows) : make("span.quiet", null, "Nothing was noted."),
+    body.replaceChildren(rows.length ? table([...(runs.length > 1 ? ["run"] : []), right("step"), "when", "what", ""], rows) : make("span.quiet", null, "No events."),
       all.length > most ? make("p.quiet.small", null, `${number(all.length - most)} more are in the data.`) : "");
   };
   const tools = make("div.tools", null, kinds.map(kind => {
@@ -106,6 +106,25 @@ function happeningsPanel() {
   return make("div.panel.long", null, tools, body, make("p.print.small", null, "Of long tables the first 60 rows are printed."));
 }
 
+// Sample texts, the newest first: of each prompt, or of one.
+function samplesPanel() {
+  const samples = runs.flatMap(run => run.events.filter(it => it.event === "sample").map(it => [run, it])).reverse();
+  if (!samples.length) return null;
+  const prompts = [...new Set(samples.map(([, it]) => String(it.prompt)))].sort();
+  const body = make("div.tall");
+  const most = 100;
+  let wanted = "";
+  const show = () => {
+    const found = samples.filter(([, it]) => !wanted || it.prompt === wanted);
+    body.replaceChildren(table([...(runs.length > 1 ? ["run"] : []), right("step"), "prompt", "text"],
+      found.slice(0, most).map(([run, it]) => [...(runs.length > 1 ? [run.name] : []), right(number(it.step)), { kind: "wrap", text: String(it.prompt) }, { kind: "wrap", text: String(it.text) + (it.ended ? " ∎" : "") }])),
+    found.length > most ? make("p.quiet.small", null, `${number(found.length - most)} more are in the data.`) : "");
+  };
+  const select = make("select", { "aria-label": "Which prompt", change() { wanted = select.value; show(); } }, [["", "all prompts"], ...prompts.map(it => [it, it.slice(0, 60)])].map(([value, text]) => make("option", { value }, text)));
+  show();
+  return make("div.panel.long", null, prompts.length > 1 ? make("div.tools", null, select) : "", body);
+}
+
 function configPanel() {
   const values = runs.map(run => new Map(run.config));
   const why = runs.map(run => new Map(run.begin.config.map(members).sort((a, b) => (b.outcome === "ignored") - (a.outcome === "ignored")).map(it => [it.path, it])));
@@ -113,7 +132,7 @@ function configPanel() {
   const differs = key => runs.length > 1 && new Set(values.map(map => map.get(key))).size > 1;
   const isDerived = key => why.some(map => map.get(key)?.outcome === "derived");
   const isGiven = key => why.some(map => map.get(key)?.outcome === "given");
-  const choices = [["all", "all keys"], ...(runs.length > 1 ? [["differs", "what differs between the runs"]] : []), ["given", "what was given"], ["derived", "what was derived"]];
+  const choices = [["all", "all keys"], ...(runs.length > 1 ? [["differs", "differences between the runs"]] : []), ["given", "given keys"], ["derived", "derived keys"]];
   let choice = runs.length > 1 ? "differs" : keys.some(isGiven) ? "given" : "all";
   let wanted = "";
   const body = make("div.tall");
@@ -127,7 +146,7 @@ function configPanel() {
       rows.push([{ kind: "key", text: key }, ...runs.map((_, i) => ({ kind: "wrap", text: values[i].get(key) ?? why[i].get(key)?.value ?? "–" })), { kind: "wrap", text: notes.join(" | ") }]);
       classes.push(differs(key) ? "differs" : "");
     }
-    body.replaceChildren(rows.length ? table(["key", ...runs.map(run => runs.length > 1 ? run.name : "value"), "how it came about"], rows, classes)
+    body.replaceChildren(rows.length ? table(["key", ...runs.map(run => runs.length > 1 ? run.name : "value"), "source"], rows, classes)
       : make("span.quiet", null, choice === "differs" ? "The configurations do not differ." : "Nothing here."));
   };
   const search = make("input", { type: "search", placeholder: "Find a key or value", "aria-label": "Find a key or value", input() { wanted = search.value.toLowerCase(); show(); } });
@@ -146,7 +165,7 @@ function machinePanel() {
   const machine = (run, member) => run.begin.machine[member];
   add("model", run => run.begin.model.family && `${run.begin.model.family}, ${count(run.begin.model.parameters)} parameters` +
     (run.begin.model.trained_parameters !== run.begin.model.parameters ? `, ${count(run.begin.model.trained_parameters)} of them trained` : ""));
-  add("tokens a step", run => isNumber(run.begin.tokens_per_step) ? number(run.begin.tokens_per_step) : null);
+  add("tokens per step", run => isNumber(run.begin.tokens_per_step) ? number(run.begin.tokens_per_step) : null);
   add("ranks", run => isNumber(run.begin.ranks) ? number(run.begin.ranks) : null);
   add("GPU", run => machine(run, "gpu"));
   add("CPU", run => machine(run, "cpu") && `${machine(run, "cpu")}, ${number(machine(run, "cores"))} cores`);

@@ -76,7 +76,7 @@ function columnSpec(id, title, name, options) {
 
 const thinnedNote = () => {
   const widths = shown().filter(run => run.thinned).map(run => run.series.width);
-  return widths.length ? `a point is up to ${number(Math.max(...widths))} steps: mean, and band from least to most` : "";
+  return widths.length ? `a point is up to ${number(Math.max(...widths))} steps: the mean, and a band from minimum to maximum` : "";
 };
 const lossText = value => number(value, 5);
 const perplexity = (run, i) => {
@@ -117,15 +117,15 @@ const watts = value => isNumber(value) ? `${number(value, 3)} W` : "–";
 const speedSpecs = [
   columnSpec("speed", "Tokens per second", "tokens_per_s", { unit: count, smooth: true, zero: true,
     lines: () => linesAcross(run => run.plan?.tokens_per_s, "planned") }),
-  columnSpec("time", "Time of a step", "step_ms", { unit: milliseconds, smooth: true, zero: true, log: true,
+  columnSpec("time", "Step time", "step_ms", { unit: milliseconds, smooth: true, zero: true, log: true,
     lines: () => linesAcross(run => run.plan && run.plan.step_s * 1e3, "planned") }),
-  columnSpec("gpu-busy", "GPU busy", "gpu_utilization_percent", { unit: percent, smooth: true, zero: true, note: () => "while some kernel ran, as its driver says" }),
+  columnSpec("gpu-busy", "GPU busy", "gpu_utilization_percent", { unit: percent, smooth: true, zero: true, note: () => "time in which any kernel ran, from the driver" }),
   columnSpec("gpu-power", "GPU power", "gpu_power_watts", { unit: watts, smooth: true, zero: true }),
   columnSpec("gpu-throttled", "GPU throttled", "gpu_throttled_percent", { unit: percent, zero: true,
     build() {
       const throttled = shown().some(run => run.most("gpu_throttled_percent") > 0);
       const curves = throttled ? curvesOf("gpu_throttled_percent") : [];
-      return curves.length ? { curves, marks: resumeMarks(), note: "by heat or the power supply" } : null;
+      return curves.length ? { curves, marks: resumeMarks(), note: "because of heat or the power supply" } : null;
     } }),
 ];
 
@@ -153,12 +153,12 @@ function written(run) {
 }
 
 const driveSpecs = [
-  columnSpec("nvme-read", "Read from drives, a step", "nvme_read_bytes", { unit: drive, zero: true,
+  columnSpec("nvme-read", "Read from drives per step", "nvme_read_bytes", { unit: drive, zero: true,
     build: () => trafficOf("nvme_read_bytes") }),
-  columnSpec("nvme-write", "Written to drives, a step", "nvme_write_bytes", { unit: drive, zero: true,
+  columnSpec("nvme-write", "Written to drives per step", "nvme_write_bytes", { unit: drive, zero: true,
     build: () => trafficOf("nvme_write_bytes") }),
   {
-    id: "wear", title: "Written to drives, in all", unit: drive, zero: true,
+    id: "wear", title: "Written to drives in total", unit: drive, zero: true,
     build() {
       const curves = [];
       for (const run of shown()) {
@@ -178,7 +178,7 @@ const driveSpecs = [
       });
     },
   },
-  columnSpec("h2d", "Host to GPU, a step", "h2d_bytes", { unit: drive, zero: true, build: () => trafficOf("h2d_bytes") }),
+  columnSpec("h2d", "Host to GPU per step", "h2d_bytes", { unit: drive, zero: true, build: () => trafficOf("h2d_bytes") }),
   columnSpec("d2h", "GPU to host, a step", "d2h_bytes", { unit: drive, zero: true, build: () => trafficOf("d2h_bytes") }),
 ];
 

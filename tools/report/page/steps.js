@@ -66,7 +66,7 @@ const phasesSpec = {
       v: bars.map(bar => bar.parts.slice(0, p + 1).reduce((a, b) => a + b, 0)) })).reverse();
     const lines = run.plan ? [{ y: run.plan.step_s * 1e3, label: "planned step", css: color("text") }] : [];
     const several = bars.some(bar => bar.last > bar.first);
-    return { curves, lines, marks: [], note: (runs.length > 1 ? run.name + ", " : "") + (several ? "a bar is the mean of several steps" : "a bar a step"),
+    return { curves, lines, marks: [], note: (runs.length > 1 ? run.name + ", " : "") + (several ? "each bar is the mean of several steps" : "one bar per step"),
       legend: PHASES.map(phase => ({ label: phase.label, css: phase.css() })),
       read: at => {
         const bar = bars.reduce((best, it) => Math.abs(it.x - at) < Math.abs(best.x - at) ? it : best);
@@ -128,7 +128,7 @@ function speedRows(run) {
 function helpTable(run) {
   if (!run.whatIf.length) return "";
   const gain = it => (it.tokens_per_s_ratio >= 1 ? "+" : "") + share(it.tokens_per_s_ratio - 1);
-  return table(["what would help, by the plan", right("step"), right("tokens/s")],
+  return table(["predicted effect of changes", right("step"), right("tokens/s")],
     run.whatIf.slice(0, 20).map(it => [String(it.with), right(milliseconds(it.step_s * 1e3)), right(gain(it))]));
 }
 
@@ -155,8 +155,8 @@ function planPanel() {
   panel.append(table(["", right("planned"), right("measured"), right("share"), right("ratio")], rows));
   panel.append(helpTable(run));
   if (planned && run.median("gpu_peak_bytes") > 0)
-    panel.append(make("p.quiet.small", null, "Phases are planned by the GPU's clock and measured by the program's: what the GPU updates itself is part of forward in the plan, while the program may be waiting for it."));
-  if (!plan) panel.append(make("p.quiet.small", null, "The planner was not asked, or the run is of a version that did not keep its prediction."));
+    panel.append(make("p.quiet.small", null, "The plan uses the GPU's time and the measurement the program's: updates on the GPU are part of forward in the plan, while the program may measure them as waiting."));
+  if (!plan) panel.append(make("p.quiet.small", null, "The planner was not used, or the run is from a version that did not record its prediction."));
   return panel;
 }
 
@@ -174,7 +174,7 @@ function resourcePanel() {
     const measuredBytes = moved ? run.median(moved) : undefined;
     if (!(busy > 0) && !(measured > 0) && !(measuredBytes > 0)) continue;
     const holds = plan && plan.bottleneck === name;
-    rows.push([make("span", null, name + " ", holds ? make("span.tag.warn", null, "holds the step") : null),
+    rows.push([make("span", null, name + " ", holds ? make("span.tag.warn", null, "limits the step") : null),
       busy > 0 || measured > 0 ? twoBars(busy / plan?.step_s, measured / stepMs) : "",
       right(busy > 0 ? `${milliseconds(busy * 1e3)} (${share(busy / plan.step_s)})` : "–"),
       right(isNumber(measured) ? `${milliseconds(measured)} (${share(measured / stepMs)})` : "–"),
@@ -182,14 +182,14 @@ function resourcePanel() {
       right(measuredBytes > 0 && stepMs > 0 ? drive(measuredBytes / stepMs * 1e3) + "/s" : "–")]);
   }
   if (!rows.length) return null;
-  return make("div.panel", null, table(["resource", "", right("planned busy"), right("measured busy"), right("planned a step"), right("moved a step"), right("rate")], rows),
-    make("p.quiet.small", null, run.trace ? `Grey: planned, coloured: measured. Busy as in the trace of some steps (${duration(run.trace.window_s)}); bytes are the median of the points.`
-      : "Grey: planned, coloured: measured, the median of the points. How long drives and buses are busy is known of runs that were traced (sluice train --trace FIRST:LAST)."));
+  return make("div.panel", null, table(["resource", "", right("planned busy"), right("measured busy"), right("planned per step"), right("moved per step"), right("rate")], rows),
+    make("p.quiet.small", null, run.trace ? `Grey: planned, coloured: measured. Busy as in the trace of some steps (${duration(run.trace.window_s)}); bytes are medians.`
+      : "Grey: planned, coloured: measured (median). How long drives and buses are busy is only measured in traced runs (sluice train --trace FIRST:LAST)."));
 }
 
 // The time line: one row a run.
 const MARKS = {
-  begin: { label: "began or continued", css: "accent" }, checkpoint: { label: "checkpoint", css: "good" }, skipped: { label: "skipped step", css: "waited" },
+  begin: { label: "started or continued", css: "accent" }, checkpoint: { label: "checkpoint", css: "good" }, skipped: { label: "skipped step", css: "waited" },
   warning: { label: "warning", css: "warn" }, bad: { label: "failure, kill or loss not finite", css: "bad" },
 };
 
@@ -205,8 +205,9 @@ function happenings(run) {
         ? "; changed: " + event.changes.filter(it => it?.[0] !== "run.resume").map(it => Array.isArray(it) ? `${it[0]} from ${it[1] ?? "default"} to ${it[2] ?? "default"}` : "").join(", ") : "";
       list.push({ ...what, kind: "begin", text: (event === run.begins[0] && event.step === 0 ? "began" : "continued after step " + number(event.step)) + changes.replace(/; changed: $/, "") });
     } else if (event.event === "checkpoint" && event.failed !== undefined) list.push({ ...what, kind: "bad", text: "checkpoint was not saved: " + event.failed });
-    else if (event.event === "checkpoint") list.push({ ...what, kind: "checkpoint", text: `saved, ${bytes(event.bytes)}; stood still for ${duration(event.stopped_s)}, on the disk after ${duration(event.took_s)}` });
+    else if (event.event === "checkpoint") list.push({ ...what, kind: "checkpoint", text: `saved, ${bytes(event.bytes)}; training paused for ${duration(event.stopped_s)}, on the disk after ${duration(event.took_s)}` });
     else if (event.event === "warning") list.push({ ...what, kind: "warning", text: String(event.text) });
+    else if (event.event === "early_stop") list.push({ ...what, kind: "begin", text: String(event.text) });
     else if (event.event === "end") list.push({ ...what, kind: event.how === "failed" ? "bad" : "begin", text: String(event.how) + (event.reason ? ": " + event.reason : "") });
   });
   const saved = new Set(run.events.filter(it => it.event === "checkpoint").map(it => it.step));

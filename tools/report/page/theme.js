@@ -1,4 +1,4 @@
-// Light and dark. Charts are drawn on canvases, so they ask for colours and are told of a change.
+// Light and dark. Charts are drawn on canvases, so they ask for colours and listen for a change.
 
 const root = document.documentElement;
 const darkByDefault = window.matchMedia("(prefers-color-scheme: dark)");

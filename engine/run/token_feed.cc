@@ -1,0 +1,84 @@
+#include "engine/run/token_feed.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/budget/configured_model.h"
+#include "engine/device/host.h"
+#include "engine/model/torch_types.h"
+#include "engine/runtime/evaluation_pass.h"
+
+namespace sluice::engine {
+namespace {
+
+// Passes over the tokens that follow those in the cache. Gives the logits of the last one.
+class ExtendingPasses final : public Passes {
+ public:
+  ExtendingPasses(const Model& model, KvCache& cache, std::span<const std::int64_t> tokens,
+                  const at::Device& device)
+      : model_(model), cache_(cache) {
+    std::vector<std::int64_t> ids(tokens.begin(), tokens.end());
+    const auto count = static_cast<std::int64_t>(ids.size());
+    flow_ = at::from_blob(ids.data(), {1, count}, at::kLong).to(device).clone();
+  }
+
+  void forward(int unit, const UnitViews& views) override {
+    flow_ = model_.unit(unit).extend(views, flow_, cache_);
+  }
+  void head(int /*unit*/, const UnitViews& views) override {
+    const at::Tensor logits = model_.head().logits(views, flow_, 1);
+    logits_ = logits.flatten().to(at::kCPU, at::kFloat).contiguous();
+  }
+  const at::Tensor& logits() const { return logits_; }
+
+ private:
+  const Model& model_;
+  KvCache& cache_;
+  at::Tensor flow_;
+  at::Tensor logits_;
+};
+
+}  // namespace
+
+TokenFeed::TokenFeed(const config::Config& config, const MemoryPlan& plan, const Model& model,
+                     Resources& parts)
+    : model_(model),
+      parts_(parts),
+      device_(compute_device(plan)),
+      cache_(model.layout(), generation_context(config),
+             at::TensorOptions()
+                 .dtype(scalar_type(offload::compute_type(plan.types.form)))
+                 .device(device_)) {}
+
+std::vector<float> TokenFeed::feed(std::span<const std::int64_t> tokens) {
+  const auto capacity = static_cast<std::size_t>(cache_.capacity());
+  if (seen_.size() + tokens.size() <= capacity) {
+    seen_.insert(seen_.end(), tokens.begin(), tokens.end());
+    return pass(tokens);
+  }
+  std::vector<std::int64_t> all = std::move(seen_);
+  const bool slides = !all.empty();
+  all.insert(all.end(), tokens.begin(), tokens.end());
+  const std::size_t kept = slides ? std::max<std::size_t>(capacity / 2, 1) : capacity;
+  seen_.assign(all.end() - static_cast<std::ptrdiff_t>(kept), all.end());
+  cache_.clear();
+  return pass(seen_);
+}
+
+void TokenFeed::restart() {
+  seen_.clear();
+  cache_.clear();
+}
+
+std::vector<float> TokenFeed::pass(std::span<const std::int64_t> tokens) {
+  ExtendingPasses passes(model_, cache_, tokens, device_);
+  run_forward(parts_, passes);
+  cache_.advance(static_cast<std::int64_t>(tokens.size()));
+  const at::Tensor& numbers = passes.logits();
+  const auto* const first = numbers.const_data_ptr<float>();
+  return {first, first + numbers.numel()};
+}
+
+}  // namespace sluice::engine
