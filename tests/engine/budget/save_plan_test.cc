@@ -134,6 +134,7 @@ TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanThereAreStepsLeft) {
 TEST_F(SavePlanTest, NeedsRoomForTheBestToo) {
   run_.keep_best = true;
   run_.eval_every_steps = 100;
+  needs_.free_bytes = 400 * kGiB;
   EXPECT_EQ(plan().schedule,
             "saves every 30 minutes, after each evaluation with the lowest validation loss so far, "
             "at the end, and on interruption, to runs/a/checkpoints (100G each, the newest "
