@@ -13,6 +13,7 @@ is not as it should be.
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import shlex
@@ -23,11 +24,13 @@ import tempfile
 import time
 from pathlib import Path
 
-MODEL = {
-    "model.family": "llama", "model.architecture": "qwen3", "model.preset": "custom",
-    "model.layers": 4, "model.hidden": 128, "model.heads": 4, "model.kv_heads": 2,
-    "model.head_dim": 32, "model.mlp_hidden": 384, "model.context": 64, "model.vocab": 512,
-    "train_micro_batch_size_per_gpu": 4, "data.train": '["data/train.bin"]',
+RUN = {
+    "train_micro_batch_size_per_gpu": 4,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
+    "model": {"family": "llama", "architecture": "qwen3", "preset": "custom", "layers": 4,
+              "hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn_multiplier": 3,
+              "context": 64, "vocab": 257},
+    "data": {"train": ["data/train.bin"]},
 }
 MODULE = """
 import torch, sluice
@@ -58,7 +61,7 @@ class Userland:
         words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         env = ["env", "-i", "HOME=/home/user", "LANG=C.UTF-8",
                "PATH=/home/user/venv/bin:/usr/bin:/bin"]
-        done = run(["chroot", self.root, *words, *env, "sh", "-c", f"cd /home/user && {line}"],
+        done = run(["chroot", self.root, *words, *env, "sh", "-c", f"cd /home/user || exit 1; {line}"],
                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds)
         if expected is not None and done.returncode != expected:
             sys.exit(f"{line}\nended with {done.returncode}, not {expected}:\n{done.stdout[-4000:]}")
@@ -85,10 +88,7 @@ def mount(*words):
 
 
 def train(userland, more, **options):
-    words = ["sluice", "train", "--quiet", "--out", "run"]
-    for key, value in MODEL.items():
-        words += ["--set", f"{key}={value}"]
-    return userland.shell(shlex.join(words) + " " + more, **options)
+    return userland.shell(f"sluice train run.json --quiet --out run {more}", **options)
 
 
 def check(userland, wheel, torch_site):
@@ -115,21 +115,23 @@ def check(userland, wheel, torch_site):
     begin = time.monotonic()
     userland.shell("sluice prepare --demo-corpus data --tokenizer bytes")
     prepared = time.monotonic() - begin
+    (userland.root / "home/user/run.json").write_text(json.dumps(RUN), encoding="ascii")
     begin = time.monotonic()
-    train(userland, "--steps 1 --set model.vocab=256")
+    train(userland, "--steps 1")
     first_step = time.monotonic() - begin
     print(f"pip install {installed:.1f} s, data {prepared:.1f} s, first step {first_step:.1f} s")
-    train(userland, "--overwrite --set model.vocab=256 --steps 100000 & "
+    userland.shell("rm -r run")
+    train(userland, "--steps 100000 & "
                     "pid=$!; while [ ! -s run/metrics.jsonl ]; do sleep 0.2; done; "
                     "kill -TERM $pid; wait $pid", expected=75)
     steps = userland.shell("sluice ls run")
-    train(userland, "--resume --set model.vocab=256 --steps "
+    train(userland, "--resume --steps "
                     "$(($(tail -n 1 run/metrics.jsonl | sed 's/.*\"step\": *\\([0-9]*\\).*/\\1/') + 5))")
     print(steps)
     userland.shell("sluice export run exported && test -s exported/model.safetensors")
     userland.shell("aio_bench --help")
     userland.has(f"python3 -c {shlex.quote(MODULE)}", "trained by")
-    userland.has("sluice report run && ls run", "report.html")
+    userland.has("sluice report run --out report.html && ls", "report.html")
     # Without torch.
     userland.shell("python3 -m venv bare && mv venv/bin/sluice sluice-script && "
                    f"bare/bin/pip install --no-index --no-deps ./{name}")
@@ -155,7 +157,8 @@ def main():
     if ctypes.CDLL(None, use_errno=True).unshare(0x00020000) != 0:
         sys.exit("no mount namespace of its own")
     mount("--make-rprivate", "/")
-    with tempfile.TemporaryDirectory(prefix="sluice-userland-") as temporary:
+    with tempfile.TemporaryDirectory(
+            prefix="sluice-userland-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         mount("-t", "tmpfs", "tmpfs", folder)
         lower = Path(options.system)
@@ -175,8 +178,10 @@ def main():
         os.chown(home, USER, USER)
         mount("-t", "tmpfs", "tmpfs", root / "srv")
         (root / "overlay").symlink_to("srv")
-        check(Userland(root), options.wheel.resolve(), options.torch.resolve())
-        subprocess.run(["umount", "--recursive", folder], check=False)
+        try:
+            check(Userland(root), options.wheel.resolve(), options.torch.resolve())
+        finally:
+            subprocess.run(["umount", "--lazy", "--recursive", folder], check=False)
     return 0
 
 

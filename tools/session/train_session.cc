@@ -64,11 +64,17 @@ std::string why_not_saved(const engine::SavedCheckpoint& saved, bool has_other_r
 
 // For a terminal: without control characters, and cut.
 std::string one_line(const std::string& text) {
-  constexpr std::size_t kMost = 200;
+  std::size_t most = 200;
+  const auto byte = [&text](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  if (text.size() > most)  // never within a character
+    while ((byte(most) & 0xc0) == 0x80) --most;
   std::string line;
-  for (const char letter : text.substr(0, kMost))
-    line += static_cast<unsigned char>(letter) < ' ' || letter == '\x7f' ? ' ' : letter;
-  return text.size() > kMost ? line + "..." : line;
+  for (std::size_t at = 0; at < std::min(most, text.size()); ++at) {
+    const bool is_c1 = byte(at) == 0xc2 && at + 1 < text.size() && byte(at + 1) < 0xa0;
+    line += byte(at) < ' ' || byte(at) == 0x7f || is_c1 ? ' ' : text[at];
+    if (is_c1) ++at;  // control characters of two bytes
+  }
+  return text.size() > most ? line + "..." : line;
 }
 
 void warn_unless_pruned(const Status& pruned) {
