@@ -54,12 +54,13 @@ TEST_F(SavePlanTest, SaysWhatDoesNotFitAndWhatWould) {
   EXPECT_EQ(planned.every_minutes, 0);
   EXPECT_TRUE(planned.at_end);
   EXPECT_THAT(planned.schedule, Not(HasSubstr("minutes")));
-  EXPECT_EQ(planned.warning,
-            "3 more checkpoints of 100G each (run.keep_last 2, and the one being written) may not "
-            "fit on the disk of runs/a, where 310G are free, less 40G for the run's other "
-            "files. So the run does not save by time. Choose an --out on a disk with more space, "
-            "free some space there, or set run.keep_last=1; run.checkpoint_minutes=30 saves by time "
-            "nevertheless");
+  EXPECT_EQ(
+      planned.warning,
+      "3 more checkpoints of 100G each (run.keep_last 2, and the one being written) may not "
+      "fit on the disk of runs/a, where 310G are free, less 40G for the run's other "
+      "files. So the run does not save by time. Choose an --out on a disk with more space, "
+      "free some space there, or set run.keep_last=1; run.checkpoint_minutes=30 saves by time "
+      "nevertheless");
   needs_.free_bytes = 150 * kGiB;  // not even two fit
   EXPECT_THAT(warning(), Not(HasSubstr("run.keep_last=")));
   needs_.free_bytes = 30 * kGiB;  // less than the others need

@@ -203,10 +203,11 @@ TEST(Rendezvous, SaysThatAnotherProgramHasAPortForData) {
   if (control.ok()) {
     const auto sockets = connect_for_data(**control, 1, RunKey(options[1].secret, options[1].job),
                                           time_now() + seconds(3));
-    EXPECT_THAT(sockets.ok() ? "" : sockets.error().message(),
-                AllOf(HasSubstr("rank 1 (a) was not accepted by rank 0 (a) for data, at 127.0.0.1:"),
-                      HasSubstr("the process there is not a rank of this run"),
-                      Not(HasSubstr("firewall"))));
+    EXPECT_THAT(
+        sockets.ok() ? "" : sockets.error().message(),
+        AllOf(HasSubstr("rank 1 (a) was not accepted by rank 0 (a) for data, at 127.0.0.1:"),
+              HasSubstr("the process there is not a rank of this run"),
+              Not(HasSubstr("firewall"))));
   }
   is_over = true;
   first.join();

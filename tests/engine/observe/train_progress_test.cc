@@ -72,8 +72,9 @@ TEST(TrainProgress, SaysWhatPassesRecomputedAndWaitedForIfThatWasMeasured) {
   metrics.await_params_ms = 3.25;
   metrics.await_inputs_ms = 0;
   progress.update(metrics);
-  EXPECT_THAT(progress.text(),
-              HasSubstr(" ms, including recompute 20.0, waiting for parameters 3.2 and inputs 0.0"));
+  EXPECT_THAT(
+      progress.text(),
+      HasSubstr(" ms, including recompute 20.0, waiting for parameters 3.2 and inputs 0.0"));
 }
 
 TEST(TrainProgress, FollowsAChangeOfSpeedWithinAFewDozenSteps) {

@@ -122,8 +122,9 @@ TEST(NvmeStripes, ThatMakeRoomSlowTheDrivesTogetherDown) {
   // 4 of 8 GB/s that both could do, and the measured values are reduced by the same factor.
   EXPECT_DOUBLE_EQ(machine.speeds.drives.in_bytes_per_s, 3.5e9);
   EXPECT_DOUBLE_EQ(machine.speeds.drives.out_both_bytes_per_s, 1.75e9);
-  EXPECT_THAT(restriped_text(stripes), AllOf(HasSubstr("distributed 1:1"), HasSubstr("instead of 3:1"),
-                                             HasSubstr("slower together")));
+  EXPECT_THAT(restriped_text(stripes),
+              AllOf(HasSubstr("distributed 1:1"), HasSubstr("instead of 3:1"),
+                    HasSubstr("slower together")));
 }
 
 // Nothing is known of drives that were not measured.
@@ -135,8 +136,9 @@ TEST(NvmeStripes, ThatMakeRoomAreNotCalledSlowerWithoutAMeasurement) {
   NvmeStripes stripes = nvme_stripes(over_two_paths(), described, &drives);
   restripe(stripes, {1, 2}, described);
   EXPECT_EQ(described.speeds.drives.in_bytes_per_s, measured().speeds.drives.in_bytes_per_s);
-  EXPECT_THAT(restriped_text(stripes),
-              AllOf(HasSubstr("distributed 1:2"), HasSubstr("instead of 1:1"), Not(HasSubstr("slower"))));
+  EXPECT_THAT(
+      restriped_text(stripes),
+      AllOf(HasSubstr("distributed 1:2"), HasSubstr("instead of 1:1"), Not(HasSubstr("slower"))));
 }
 
 TEST(NvmeStripes, StayAsTheyAreWhereThereIsRoom) {

@@ -122,7 +122,7 @@ TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   EXPECT_THAT(refusal("{\"a\xff\":1}", 0), HasSubstr("not JSON"));
   EXPECT_THAT(refusal(R"({"a":1})", 0), HasSubstr("something other than an object of tensors"));
   EXPECT_THAT(refusal(R"({"a":null})", 0), HasSubstr("null"));
-  EXPECT_THAT(refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("something else"));
+  EXPECT_THAT(refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("something other"));
   EXPECT_THAT(refusal(R"({"__metadata__":{"a":"1","a":"2"}})", 0), HasSubstr("\"a\" twice"));
   EXPECT_THAT(refusal(R"({"__metadata__":{},"__metadata__":{}})", 0),
               HasSubstr("two sections of metadata"));
@@ -135,7 +135,7 @@ TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   EXPECT_THAT(shortened, HasSubstr("\"\\n[[["));
   EXPECT_THAT(shortened, HasSubstr("[...\" is there twice"));
   EXPECT_LT(shortened.size(), 200U);
-  EXPECT_THAT(refusal("{\"a\":" + std::string(100'000, '['), 0), HasSubstr("something else"));
+  EXPECT_THAT(refusal("{\"a\":" + std::string(100'000, '['), 0), HasSubstr("something other"));
   EXPECT_THAT(refusal(std::string(100'000, '{'), 0), HasSubstr("not JSON"));
 }
 
@@ -211,8 +211,8 @@ TEST(SafetensorsIndex, NamesFilesOfItsOwnFolderOnly) {
   EXPECT_THAT(message("7"), HasSubstr("not an object"));
   EXPECT_THAT(message("{"), HasSubstr("not JSON"));
   EXPECT_THAT(message(R"({"weight_map":{"a":1}})"), HasSubstr("\"a\" has something other"));
-  EXPECT_THAT(message(R"({"weight_map":{"a":["m.safetensors"]}})"), HasSubstr("something else"));
-  EXPECT_THAT(message(R"({"weight_map":{"a":{}}})"), HasSubstr("something else"));
+  EXPECT_THAT(message(R"({"weight_map":{"a":["m.safetensors"]}})"), HasSubstr("something other"));
+  EXPECT_THAT(message(R"({"weight_map":{"a":{}}})"), HasSubstr("something other"));
   EXPECT_THAT(message(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("two weight_map"));
   EXPECT_THAT(message(R"({"weight_map":{"a":"m.safetensors","a":"m.safetensors"}})"),
               HasSubstr("\"a\" twice"));

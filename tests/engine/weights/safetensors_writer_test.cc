@@ -159,8 +159,8 @@ TEST_P(SafetensorsWriting, RefusesWhatItCannotWriteBeforeItWritesAnything) {
         *queue_, {.path = folder_.file(name), .max_shard_bytes = shard}, tensors);
     return writer.ok() ? "accepted" : writer.error().message();
   };
-  EXPECT_THAT(message("m.bin", {}), HasSubstr("ends in .safetensors, not to"));
-  EXPECT_THAT(message(".safetensors", {}), HasSubstr("ends in .safetensors"));
+  EXPECT_THAT(message("m.bin", {}), HasSubstr("must end in .safetensors"));
+  EXPECT_THAT(message(".safetensors", {}), HasSubstr("must end in .safetensors"));
   EXPECT_THAT(message("m.safetensors", {{"a", DType::kI8, {1}}}), HasSubstr("as I8, only as F16"));
   EXPECT_THAT(message("no/m.safetensors", {{"a", DType::kF32, {1}}}), HasSubstr("no"));
   EXPECT_THAT(message("m.safetensors", {{"a", DType::kF32, {1ULL << 50}}}),
