@@ -4,11 +4,12 @@
 #include <cctype>
 #include <cstddef>
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "aio/bounded_json.h"
 
 namespace sluice::config {
 namespace {
@@ -114,14 +115,11 @@ std::string dump(const Json& value) {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-constexpr std::size_t kLongestNumber = 400;  // longer than any that a double needs
-
 // 0x4, 4_000, 08, +1 and the like.
 bool is_wrong_number(std::string_view word) {
   constexpr std::string_view kStarts = "0123456789+-.";
-  if (word.empty() || kStarts.find(word.front()) == std::string_view::npos) return false;
-  static const std::regex kNumber(R"(-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?)");
-  return word.size() > kLongestNumber || !std::regex_match(word.begin(), word.end(), kNumber);
+  return !word.empty() && kStarts.find(word.front()) != std::string_view::npos &&
+         json_or_discarded<Json>(word).is_discarded();
 }
 
 // Advice for common text that is not JSON. `end` is the position after the last byte read, `reason`

@@ -192,7 +192,7 @@ TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
   write_corpus(small.folder().file("train.bin"), 19'000);
   const Status resumed = resume(*small.make(), path);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
+  EXPECT_THAT(resumed.error().message(), HasSubstr("the tokens in the files of data.train have changed"));
 }
 
 // One token that is in no sample of the older fingerprint, which is all that checkpoints of earlier
@@ -210,7 +210,7 @@ TEST(ResumeRefuses, OneTokenThatHasChanged) {
   }
   const Status resumed = resume(*small.make(), path);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(), HasSubstr("the files of data.train have other tokens"));
+  EXPECT_THAT(resumed.error().message(), HasSubstr("the tokens in the files of data.train have changed"));
 
   auto manifest = read_checkpoint_manifest(*run->drives().reads, path);
   ASSERT_OK(manifest);
@@ -267,8 +267,8 @@ TEST(ResumeWarns, OfAnotherOrderOfAdditions) {
   EXPECT_EQ(warnings, "");
   EXPECT_TRUE(resume(*SmallRun({base[0], "run.rounds=4"}).make(), path).ok());
   log::set_sink({});
-  EXPECT_THAT(warnings, HasSubstr("added up gradients in 2 lanes, and from here on in 1 lane in "
-                                  "each of 4 rounds: results may differ"));
+  EXPECT_THAT(warnings, HasSubstr("accumulated gradients in 2 lanes, and now uses 1 lane in each "
+                                  "of 4 rounds: results may differ"));
 }
 
 // Moments are stored in another type from here on. They are widened without loss, or narrowed to
@@ -300,13 +300,13 @@ TEST(ResumeConverts, MomentsToTheTypeThatTheRunStores) {
   EXPECT_EQ(taken_over(wide_path, kBf16, said), wide);
   EXPECT_EQ(said, "");
   EXPECT_EQ(taken_over(narrow_path, kBf16, said), narrow);
-  EXPECT_THAT(said, HasSubstr("begin with the same values"));
+  EXPECT_THAT(said, HasSubstr("start with the same values"));
 
   said.clear();
   std::vector<std::string> on_nvme = kBf16Moments;
   on_nvme.insert(on_nvme.end(), kOnNvme.begin(), kOnNvme.end());
   const std::vector<float> narrowed = taken_over(wide_path, kBf16Moments, said);
-  EXPECT_THAT(said, HasSubstr("each is rounded up or down at random"));
+  EXPECT_THAT(said, HasSubstr("they are rounded stochastically"));
   EXPECT_EQ(taken_over(wide_path, on_nvme, said), narrowed);
   const std::size_t masters = wide.size() / 3;
   EXPECT_TRUE(std::equal(wide.begin(), wide.begin() + static_cast<std::ptrdiff_t>(masters),
