@@ -192,7 +192,8 @@ TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
   write_corpus(small.folder().file("train.bin"), 19'000);
   const Status resumed = resume(*small.make(), path);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(), HasSubstr("the tokens in the files of data.train have changed"));
+  EXPECT_THAT(resumed.error().message(),
+              HasSubstr("the tokens in the files of data.train have changed"));
 }
 
 // One token that is in no sample of the older fingerprint, which is all that checkpoints of earlier
@@ -210,7 +211,8 @@ TEST(ResumeRefuses, OneTokenThatHasChanged) {
   }
   const Status resumed = resume(*small.make(), path);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(), HasSubstr("the tokens in the files of data.train have changed"));
+  EXPECT_THAT(resumed.error().message(),
+              HasSubstr("the tokens in the files of data.train have changed"));
 
   auto manifest = read_checkpoint_manifest(*run->drives().reads, path);
   ASSERT_OK(manifest);
