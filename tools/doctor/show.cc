@@ -86,8 +86,10 @@ std::string table_of(const std::vector<Finding>& findings, const TableOptions& o
     if (it.cost.empty()) continue;
     const bool is_same = said != nullptr && it.cost == said->cost && it.change == said->change;
     if (!is_same) said = &it;
-    for (const std::string& text : is_same ? std::vector{"The same as for " + said->subject + "."}
-                                           : std::vector{it.cost, it.change}) {
+    for (const std::string& text :
+         is_same ? std::vector{"The same as for " +
+                               (said->subject == "." ? "this folder" : said->subject) + "."}
+                 : std::vector{it.cost, it.change}) {
       if (text.empty()) continue;
       out += std::string(indent, ' ');
       add_wrapped(out, text, indent, columns);
