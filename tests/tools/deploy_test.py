@@ -200,7 +200,7 @@ class Kubernetes(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
 
 
-# Records its arguments, and runs the command without a container: /work is the mounted folder.
+# Records its arguments, and runs the command without a container: /sluice is the mounted folder.
 SRUN = """\
 #!{python}
 import json, os, sys
@@ -210,7 +210,7 @@ with open(os.environ["CALLS"], "a") as calls:
 if "CODE" in os.environ:
     sys.exit(int(os.environ["CODE"]))
 (work,) = [it.split("=")[1].split(":")[0] for it in words if it.startswith("--container-mounts=")]
-command = [work + it[5:] if it.startswith("/work/") else it for it in words]
+command = [work + it.removeprefix("/sluice") if it.startswith("/sluice/") else it for it in words]
 os.execv(os.environ["SLUICE"], command[command.index("sluice"):])
 """
 SCONTROL = '#!/bin/sh\necho "[\\"scontrol\\", \\"$1\\", \\"$2\\"]" >> "$CALLS"\n'
@@ -282,12 +282,12 @@ class Slurm(InFolder):
         ((_, *words),) = self.called()
         self.assertEqual(words[:4], [
             "--cpus-per-task=8", f"--container-image={self.work}/sluice.sqsh",
-            f"--container-mounts={self.work}:/work,/local/a:/nvme", "--container-workdir=/work"])
+            f"--container-mounts={self.work}:/sluice,/local/a:/nvme", "--container-workdir=/sluice"])
         self.ended(CODE="0", IMAGE="/images/sluice.sif")
         ((_, *words),) = self.called()
         self.assertEqual(words[:8], [
-            "--cpus-per-task=8", "apptainer", "exec", "--nv", "--bind", f"{self.work}:/work",
-            "--pwd", "/work"])
+            "--cpus-per-task=8", "apptainer", "exec", "--nv", "--bind", f"{self.work}:/sluice",
+            "--pwd", "/sluice"])
         self.assertEqual(words[8:10], ["/images/sluice.sif", "sluice"])
 
     def test_makes_a_secret_once_that_others_cannot_read(self):
