@@ -81,6 +81,13 @@ EngineFacts engine_facts(const BuildFacts& build, const std::string& engine,
   // The loader then prints what it would load, and starts nothing.
   read_libraries(run({"/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", engine}).output, facts);
   if (!facts.torch_folder.empty()) facts.torch_version = version_in(facts.torch_folder);
+  // The start script of a wheel looks at the torch that is installed. `sluice` then refuses to start
+  // the engine.
+  const char* const problem = std::getenv("SLUICE_TORCH_PROBLEM");  // NOLINT(concurrency-mt-unsafe)
+  if (problem != nullptr && *problem != '\0') {
+    facts.problem = problem;
+    return facts;
+  }
   const ProgramEnd end = run({engine, "--version"});
   facts.starts = end.started && end.ended_well;
   const std::string said = last_line(end.output);

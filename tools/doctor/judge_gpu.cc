@@ -19,6 +19,12 @@ constexpr int kFirstWithFp8 = 89;
 // "2.11.0" of "2.11.0+cu130".
 std::string release_of(const std::string& version) { return version.substr(0, version.find('+')); }
 
+// "2.11" of "2.11.1+cu130": LibTorch's functions are the same within a minor release.
+std::string interface_of(const std::string& version) {
+  const std::string release = release_of(version);
+  return release.substr(0, release.rfind('.'));
+}
+
 // 13000 of "13.0.88" and of "2.11.0+cu130"; 0 for torch without CUDA.
 int cuda_of_toolkit(const std::string& version) {
   const std::size_t dot = version.find('.');
@@ -85,7 +91,7 @@ void judge_torch(const MachineFacts& facts, std::vector<Finding>& findings) {
                built;
   } else {
     it.found = engine.torch_version + ", in " + engine.torch_folder;
-    if (release_of(engine.torch_version) != release_of(built)) {
+    if (interface_of(engine.torch_version) != interface_of(built)) {
       it.is_needed = !engine.starts;
       add_problem(it, engine.starts ? State::kLimited : State::kNotPossible,
                   "Sluice was built for " + built +

@@ -202,6 +202,14 @@ TEST_F(GatherEngine, KeepsTheLoadersWords) {
       "no GPU can be used");
 }
 
+TEST_F(GatherEngine, IsNotStartedWithATorchThatAWheelRefused) {
+  ASSERT_EQ(setenv("SLUICE_TORCH_PROBLEM", "torch 2.12.0 is installed here", 1), 0);
+  const EngineFacts facts = engine("", {.started = true, .ended_well = true});
+  unsetenv("SLUICE_TORCH_PROBLEM");
+  EXPECT_FALSE(facts.starts);
+  EXPECT_EQ(facts.problem, "torch 2.12.0 is installed here");
+}
+
 TEST_F(GatherEngine, IsNotStartedWhereThereIsNone) {
   const RunProgram never = [](const std::vector<std::string>& /*words*/) {
     ADD_FAILURE();

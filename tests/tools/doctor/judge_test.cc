@@ -132,6 +132,8 @@ TEST_F(Judge, SaysWhichTorchDoesNotFit) {
   facts_.engine.starts = false;
   expect("torch", State::kNotPossible, false, "built for 2.11.0+cu130");
   facts_.engine.starts = true;
+  facts_.engine.torch_version = "2.11.1+cu130";
+  EXPECT_EQ(finding("torch").state, State::kGood);
   facts_.engine.torch_version = "2.11.0+cu128";  // CUDA has a line of its own
   EXPECT_EQ(finding("torch").state, State::kGood);
   facts_.engine.torch_version = "";
