@@ -371,7 +371,7 @@ class Marks(Cases):
                                  "(the row's 'weight' is 0)")
             for weight in (1, 1.0, True, "1", None, "", "12 kg", [3], float("nan")):
                 self.assertEqual(self.trained({**more, "weight": weight}), self.trained(more))
-            for weight in (0.5, 2, -1, "0.5", float("inf")):
+            for weight in (0.5, 2, -1, "0.5", float("inf"), 10**400):
                 self.assertIn("neither 0 nor 1", self.left_out({**more, "weight": weight}))
 
 

@@ -137,6 +137,8 @@ def _check_weight(value):
         weight = float(value) if isinstance(value, (str, int, float)) else None
     except ValueError:
         return
+    except OverflowError:  # an integer beyond any float
+        weight = float("inf")
     if weight == 0:
         raise LeftOut(UNTRAINED, f"the row's '{WEIGHT_KEY}' is 0")
     if weight not in (None, 1) and weight == weight:
