@@ -81,8 +81,8 @@ EngineFacts engine_facts(const BuildFacts& build, const std::string& engine,
   // The loader then prints what it would load, and starts nothing.
   read_libraries(run({"/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", engine}).output, facts);
   if (!facts.torch_folder.empty()) facts.torch_version = version_in(facts.torch_folder);
-  // The start script of a wheel looks at the torch that is installed. `sluice` then refuses to start
-  // the engine.
+  // The start script of a wheel looks at the torch that is installed. `sluice` then refuses to
+  // start the engine.
   const char* const problem = std::getenv("SLUICE_TORCH_PROBLEM");  // NOLINT(concurrency-mt-unsafe)
   if (problem != nullptr && *problem != '\0') {
     facts.problem = problem;
