@@ -137,9 +137,9 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
     if (words.front().starts_with('-'))  // ssh would parse it as an option
       return wrong(where + "no host is called " + quoted(words.front()));
     if (slots == 0) {
-      std::string found;
-      for (const std::string_view word : words) found += " " + quoted(word);
-      return wrong(where + "expected 'host slots=N' with N of 1 or more, and found" + found);
+      std::string found = "expected 'host slots=N' with N of 1 or more, and found";
+      for (const std::string_view word : words) found.append(" ").append(quoted(word));
+      return wrong(where + found);
     }
     const HostSlots named{std::string(words.front()), slots};
     if (named.host.starts_with('@') || named.address().empty())

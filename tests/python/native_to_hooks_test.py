@@ -1,6 +1,7 @@
 """Modules of transformers that native units cannot compute, or no longer can: hooks do, or an error
 says why not."""
 
+import contextlib
 import tempfile
 import unittest
 from pathlib import Path
@@ -106,7 +107,8 @@ class ByHooks(NativeCase):
         self.near(train(self.engine(model, units="auto"), data), expected)
 
     def test_calls_that_units_do_not_compute(self):
-        """An engine in use switches to hooks and keeps its moments."""
+        """An engine in use switches to hooks, keeps its moments and leaves no file behind."""
+        self.enterContext(contextlib.chdir(self.folder))  # other tests' folders are not there
         data = batches(8)
         naive = [padded(it, left=False, labels=False) for it in data]
         left = [padded(it, left=True) for it in data]
@@ -130,7 +132,7 @@ class ByHooks(NativeCase):
             engine.close()
             with self.assertRaisesRegex(sluice.RefusedError, pattern):
                 train(self.engine(make("gpt2")), others[:1])
-        self.assertEqual(list(Path.cwd().glob("sluice-to-hooks-*")), [])
+        self.assertEqual(list(self.folder.glob("sluice-to-hooks-*")), [])
 
     def test_in_the_middle_of_a_step(self):
         """The step's earlier micro-batches are computed again, by hooks."""

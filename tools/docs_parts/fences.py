@@ -156,7 +156,7 @@ class Checker:
         """Whether a word is one of this project's programs."""
         path = Path(word)
         if path.name in ("sluice", "sluice-log") or path.name.endswith("_bench"):
-            return "=" not in word and "/sluice/" not in word
+            return not set("=:") & set(word) and "/sluice/" not in word  # no assignment, no mount
         return word.startswith(("tools/", "./tools/", "build/bin/")) and not path.suffix
 
     def _program_exists(self, word):
