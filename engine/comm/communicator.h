@@ -82,7 +82,7 @@ class Communicator {
     return all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(all),
                       {.group = group});
   }
-  // Texts of any length up to kMaxTextBytes.
+  // Texts of any length up to kMaxTextBytes; a group of one rank gets its own back.
   Result<std::vector<std::string>> all_gather_text(std::string_view mine,
                                                    ProcessGroup group = ProcessGroup::kWorld);
   // In place and exact: kInvalidArgument, on every rank, if a sum overflows. There is none for
@@ -114,7 +114,10 @@ class Communicator {
 };
 
 // A world of one rank, which is rank 0 of every group and receives what it sends. It never moves
-// device memory: with a stream the collectives have to be in place.
+// device memory: with a stream the collectives have to be in place. It has no state, and abort()
+// does nothing, because no rank waits.
 std::unique_ptr<Communicator> make_single_process_communicator();
+// One that everybody may use, for as long as the process lives.
+Communicator& single_process() noexcept;
 
 }  // namespace sluice::engine

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int liste
     log::warning("this Slurm job has " + std::to_string(launch.tasks_beside) +
                  " tasks, but this process is not one of them: it trains alone. Start the command "
                  "with srun to get a rank in each task");
-  if (launch.context.world == 1) return std::unique_ptr<Communicator>();
+  if (launch.context.world == 1) return make_single_process_communicator();
   // Another rank may be busy as long as a checkpoint takes; a dead rank is detected immediately.
   constexpr std::chrono::hours kMostPatience(6);
   if (launch.master_address.empty()) {

@@ -138,7 +138,7 @@ Result<RunPlan> FamilyModel::plan(const config::Config& config, const Asked& ask
 }
 
 Result<ModulePlacement> FamilyModel::places(const config::Config& config, const Asked& asked,
-                                            Communicator* link,
+                                            Communicator& link,
                                             const std::string& cache_path) const {
   ModulePlacement made;
   if (!asked.on_gpu && !has_choice(config, asked.on_gpu)) return made;

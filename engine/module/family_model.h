@@ -52,7 +52,7 @@ class FamilyModel {
   // machine unless `cache_path` has its speeds. With several ranks it is a collective over `link`,
   // and returns the first rank's result.
   Result<ModulePlacement> places(const config::Config& config, const Asked& asked,
-                                 Communicator* link, const std::string& cache_path) const;
+                                 Communicator& link, const std::string& cache_path) const;
 
   // Computes logits from tokens, int64 [B, T], and these values by unit and parameter, on the
   // values' device and without dropout.

@@ -249,11 +249,11 @@ Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumpti
 Status plan_by_first(const config::Config& config, const ModuleLayout& layout, const OfRank& rank,
                      const ModulePlanOptions& given, ModulePlan& plan) {
   ModulePlanOptions options = given;
-  options.asked.ranks = rank_group(given.link);
+  options.asked.ranks = rank_group(*given.link);
   SLUICE_ASSIGN_OR_RETURN(
       FirstRankPlan of_first,
       first_rank_plan(
-          given.link, config,
+          *given.link, config,
           {.cache_path = given.asked.cache_path,
            .refresh = given.asked.refresh,
            .unix_s = given.asked.unix_s},
@@ -328,11 +328,8 @@ std::string smaller_units_hint(const ModuleLayout& layout) {
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options) {
   OfRank rank{.config = config, .on_gpu = uses_cuda(config)};
-  if (options.link != nullptr) {
-    rank.part = {options.link->rank(), options.link->world_size()};
-    rank.config.budget =
-        budget_of_rank(config.budget, options.link->world_size(ProcessGroup::kNode));
-  }
+  rank.part = {options.link->rank(), options.link->world_size()};
+  rank.config.budget = budget_of_rank(config.budget, options.link->world_size(ProcessGroup::kNode));
   const std::uint64_t copy = checkpoint_copy_bytes(config, layout.trained(), rank.part.world);
   ModulePlan plan;
   if (layout.has_frozen()) {

@@ -47,7 +47,7 @@ struct ModulePlacement {
 
 struct ModulePlanOptions {
   ModulePlacement places = {};   // for a family's model
-  Communicator* link = nullptr;  // if there are several ranks
+  Communicator* link = &single_process();
   double checkpointed = 0;       // fraction of blocks recomputed in backward
   // Options for the planner; plan_module() sets the ranks and the machine to the actual ones.
   PlanRunOptions asked = {};

@@ -14,7 +14,7 @@
 namespace sluice::engine {
 
 void ModuleRun::fail(const std::string& reason) {
-  if (!ranks().is_alone()) ranks().link->abort(reason);
+  ranks().link->abort(reason);
 }
 
 void ModuleRun::check_order() {

@@ -64,7 +64,7 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
                                                      const Environment& environment) {
   Communicator* const link = environment.link;
   SLUICE_RETURN_IF_ERROR(check_config(given));
-  const int local_world = link != nullptr ? link->world_size(ProcessGroup::kNode) : 1;
+  const int local_world = link->world_size(ProcessGroup::kNode);
   config::Config config = given;  // for this rank
   config.budget = budget_of_rank(given.budget, local_world);
   ModulePlanOptions options = environment.plan;

@@ -57,7 +57,7 @@ class ModuleRun final : public SavedRun {
   // values until initialise() or load().
   struct Environment {
     ModulePlanOptions plan = {};
-    Communicator* link = nullptr;  // if there are several ranks; must outlive the run
+    Communicator* link = &single_process();  // must outlive the run
     // Threads that update and add, for all ranks of this host; 0: as many as compute.
     int workers = 0;
   };

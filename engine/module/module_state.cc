@@ -222,7 +222,7 @@ Status ModuleRun::lock_directory(const std::string& path) {
   auto lock = files.lock(path + "/lock");
   if (!lock.ok() && lock.error().code() == ErrorCode::kBusy)
     return Error(ErrorCode::kBusy, "another run saves its checkpoints in " + path +
-                                       ": wait for it, stop it, or choose another directory");
+                                       ": wait for it, stop it, or choose another folder");
   if (!lock.ok()) return std::move(lock).error();
   CheckpointFolder folder(*parts_->drives().saves, RunCheckpoints::folder_of(path));
   SLUICE_ASSIGN_OR_RETURN(const auto leftovers, folder.clean_leftovers());

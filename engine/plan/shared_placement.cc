@@ -92,28 +92,23 @@ Result<SharedPlacement> share_placement(Communicator& link,
   return places_of(texts.front());
 }
 
-offload::RankGroup rank_group(const Communicator* link) {
-  if (link == nullptr) return {};
-  return {.world = link->world_size(), .local_world = link->world_size(ProcessGroup::kNode)};
+offload::RankGroup rank_group(const Communicator& link) {
+  return {.world = link.world_size(), .local_world = link.world_size(ProcessGroup::kNode)};
 }
 
-Result<FirstRankPlan> first_rank_plan(Communicator* link, const config::Config& config,
+Result<FirstRankPlan> first_rank_plan(Communicator& link, const config::Config& config,
                                       const LinkProbeOptions& probe, const PlanWithLink& plan) {
   FirstRankPlan of_first;
   std::optional<MeasuredLink> measured;
-  if (link != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(measured, probe_link(*link, config, probe));
+  if (link.world_size() > 1) {
+    SLUICE_ASSIGN_OR_RETURN(measured, probe_link(link, config, probe));
   }
   std::optional<SharedPlacement> own;
-  if (link == nullptr || link->rank() == 0) {
+  if (link.rank() == 0) {
     SLUICE_ASSIGN_OR_RETURN(of_first.plan, plan(measured));
     own = SharedPlacement::of(*of_first.plan);
   }
-  if (link == nullptr) {
-    of_first.places = *std::move(own);
-    return of_first;
-  }
-  SLUICE_ASSIGN_OR_RETURN(of_first.places, share_placement(*link, own));
+  SLUICE_ASSIGN_OR_RETURN(of_first.places, share_placement(link, own));
   return of_first;
 }
 

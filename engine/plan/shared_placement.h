@@ -37,19 +37,18 @@ struct SharedPlacement {
 Result<SharedPlacement> share_placement(Communicator& link,
                                         const std::optional<SharedPlacement>& own);
 
-// Null: there is one rank.
-offload::RankGroup rank_group(const Communicator* link);
+offload::RankGroup rank_group(const Communicator& link);
 
 struct FirstRankPlan {
   std::optional<RunPlan> plan;  // on the first rank; the others only have its places
   SharedPlacement places;
 };
 
-// The first rank plans, with the measured rates between all ranks (probe_link()). Without a link
-// there is only one rank. An error of `plan` is returned only on that rank; it must abort() the
-// others, which wait for it.
+// The first rank plans, with the measured rates between all ranks (probe_link()) if there are
+// several. An error of `plan` is returned only on that rank; it must abort() the others, which wait
+// for it.
 using PlanWithLink = std::function<Result<RunPlan>(const std::optional<MeasuredLink>&)>;
-Result<FirstRankPlan> first_rank_plan(Communicator* link, const config::Config& config,
+Result<FirstRankPlan> first_rank_plan(Communicator& link, const config::Config& config,
                                       const LinkProbeOptions& probe, const PlanWithLink& plan);
 
 }  // namespace sluice::engine

@@ -98,14 +98,14 @@ Status clear_here(const config::Config& config) {
 
 }  // namespace
 
-Status clear_leftovers(const config::Config& config, Communicator* link) {
-  if (link == nullptr || link->rank(ProcessGroup::kNode) == 0) {
+Status clear_leftovers(const config::Config& config, Communicator& link) {
+  if (link.rank(ProcessGroup::kNode) == 0) {
     const Status cleared = clear_here(config);
     if (!cleared.ok())
       log::warning("files left by killed runs could not be removed from the drives: " +
                    cleared.error().message());
   }
-  return link == nullptr ? Status() : link->barrier(ProcessGroup::kNode);
+  return link.barrier(ProcessGroup::kNode);
 }
 
 std::string leftovers_note(const config::Config& config) {

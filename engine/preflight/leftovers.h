@@ -15,9 +15,9 @@
 
 namespace sluice::engine {
 
-// Removes leftovers from all paths that a run of the configuration may use. With a link it is a
-// collective: one rank of each host removes them, the others wait, and errors are the link's.
-Status clear_leftovers(const config::Config& config, Communicator* link = nullptr);
+// Removes leftovers from all paths that a run of the configuration may use. A collective:
+// one rank of each host removes them, the others wait, and errors are the link's.
+Status clear_leftovers(const config::Config& config, Communicator& link = single_process());
 
 // For callers that remove nothing: a sentence with the size of the leftovers on those paths, which
 // the next run will remove; empty if there are none.

@@ -54,7 +54,7 @@ TrainingRun::~TrainingRun() {
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan,
-                                                         Communicator* link) {
+                                                         Communicator& link) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
   run->model_ = make_model(configured_model(config, plan.cuda));
   SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
@@ -64,7 +64,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   at::set_num_threads(compute_threads(config));
   SLUICE_ASSIGN_OR_RETURN(run->parts_,
                           Resources::create(config, run->plan_, run->model(),
-                                            {.use = Resources::Use::kSteps, .link = link}));
+                                            {.use = Resources::Use::kSteps, .link = &link}));
   const UpdateRules rules = update_rules(config, plan.state.settings);
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules));
   run->trainer_ = std::make_unique<Trainer>(

@@ -44,7 +44,7 @@ class TrainingRun final : public SavedRun {
   // then abort the link, so that the others do not wait.
   static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
                                                      const MemoryPlan& plan,
-                                                     Communicator* link = nullptr);
+                                                     Communicator& link = single_process());
   bool is_first_rank() const { return ranks().part.rank == 0; }
   // Called on every rank once its state is set, or has failed with `own`. No rank continues before
   // all can. All ranks get an error if one has failed, or reads other data or weights than the

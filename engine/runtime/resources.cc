@@ -17,8 +17,7 @@ namespace {
 
 int threads_of(const config::Config& config, const Resources::Environment& environment) {
   if (environment.use == Resources::Use::kForward) return compute_threads(config);
-  const int ranks =
-      environment.link != nullptr ? environment.link->world_size(ProcessGroup::kNode) : 1;
+  const int ranks = environment.link->world_size(ProcessGroup::kNode);
   // A launcher may have left LibTorch one thread (torchrun does). Work whose results do not depend
   // on the number of threads may use more.
   return environment.workers > 0 ? std::max(environment.workers / ranks, 1)
@@ -35,7 +34,7 @@ Result<std::unique_ptr<Resources>> Resources::create(const config::Config& confi
                                                      const MemoryPlan& plan,
                                                      const ModelLayout& model,
                                                      const Environment& environment) {
-  std::unique_ptr<Resources> made(new Resources(plan, model, environment.link));
+  std::unique_ptr<Resources> made(new Resources(plan, model, *environment.link));
   SLUICE_CHECK(made->ranks_.link->world_size() == plan.ranks.world, "the plan's ranks have a link");
   SLUICE_RETURN_IF_ERROR(made->make_forward(config, environment));
   if (environment.use != Use::kForward) SLUICE_RETURN_IF_ERROR(made->make_training());

@@ -48,7 +48,7 @@ class Resources {
   };
   struct Environment {
     Use use = Use::kSteps;
-    Communicator* link = nullptr;  // null: there is one rank
+    Communicator* link = &single_process();
     std::optional<Frozen> frozen = {};
     // Threads for updates and additions, over all ranks of this host; 0: from the configuration.
     int workers = 0;
@@ -106,11 +106,10 @@ class Resources {
   GpuMonitor* gpu_monitor() const { return gpu_monitor_.get(); }  // null: on the CPU
 
  private:
-  Resources(const MemoryPlan& plan, const ModelLayout& model, Communicator* link)
+  Resources(const MemoryPlan& plan, const ModelLayout& model, Communicator& link)
       : plan_(plan),
         model_(model),
-        own_link_(link != nullptr ? nullptr : make_single_process_communicator()),
-        ranks_{.part = plan.ranks, .link = link != nullptr ? link : own_link_.get()} {}
+        ranks_{.part = plan.ranks, .link = &link} {}
   Status limit_gpu(const config::Config& config) const;
   Status make_forward(const config::Config& config, const Environment& environment);
   Status make_training();
@@ -118,7 +117,6 @@ class Resources {
 
   const MemoryPlan& plan_;
   const ModelLayout& model_;
-  const std::unique_ptr<Communicator> own_link_;  // for a single rank
   GpuRanks cuda_ranks_;
   RankLink ranks_;
   TraceLog trace_;

@@ -22,11 +22,10 @@
 
 namespace sluice::engine {
 
-// A run's ranks and their link; a single rank may have a link too. A null link: there is nothing to
-// exchange.
+// A run's ranks and their link.
 struct RankLink {
   offload::RankPart part;
-  Communicator* link = nullptr;
+  Communicator* link = &single_process();
 
   bool is_alone() const { return part.world == 1; }
 };

@@ -63,7 +63,7 @@ void prepare_by_all(const config::Config& config, const Ranks& ranks) {
 
 ModuleRun::Environment environment_of(const ResolvedConfig& config, const Ranks& ranks) {
   ModuleRun::Environment environment;
-  environment.link = ranks.link();
+  environment.link = &ranks.link();
   environment.workers = workers_of(config);
   return environment;
 }
@@ -114,24 +114,23 @@ Ranks::Ranks(const std::map<std::string, std::string>& environment) {
 }
 
 void Ranks::abort(const std::string& reason) const {
-  if (link_) link_->abort(reason);
+  link_->abort(reason);
 }
 
 std::string Ranks::failure() const {
-  const Status health = link_ ? link_->health() : Status();
+  const Status health = link_->health();
   return health.ok() ? std::string() : health.error().message();
 }
 
 std::vector<std::string> Ranks::all_gather(const std::string& text) const {
-  return link_ ? value_of(link_->all_gather_text(text)) : std::vector<std::string>{text};
+  return value_of(link_->all_gather_text(text));
 }
 
 void Ranks::broadcast(const at::Tensor& values) const {
   TORCH_CHECK(values.device().is_cpu() && values.is_contiguous());
-  if (link_)
-    must_be(link_->broadcast(std::span(static_cast<std::byte*>(values.data_ptr()),
-                                       static_cast<std::size_t>(values.nbytes())),
-                             /*root=*/0));
+  must_be(link_->broadcast(std::span(static_cast<std::byte*>(values.data_ptr()),
+                                     static_cast<std::size_t>(values.nbytes())),
+                           /*root=*/0));
 }
 
 ModuleLayout layout_of(const std::vector<PythonUnit>& described) {

@@ -44,7 +44,7 @@ class Ranks {
   // Waits for the other ranks.
   explicit Ranks(const std::map<std::string, std::string>& environment);
   const RankContext& context() const { return context_; }
-  Communicator* link() const { return link_.get(); }  // null: there is one rank
+  Communicator& link() const { return *link_; }
   void abort(const std::string& reason) const;
   // The first known failure of any rank, without waiting; empty: none.
   std::string failure() const;

@@ -79,7 +79,7 @@ std::string begin_again(const CLI::App& command, RunFolder::Entry entry, const R
 // For the first rank, or the only one. `reason` is sent to the other ranks; empty if they reached
 // the end too. `interrupt` is created once there is something to finish.
 Result<int> run(const TrainOptions& options, const CLI::App& app,
-                const engine::RankContext& context, engine::Communicator* link,
+                const engine::RankContext& context, engine::Communicator& link,
                 aio::IoWatchdog& watchdog, std::optional<Interrupt>& made, std::string& reason) {
   const ResumeCommand command = [&](const std::string& name, const std::string& more) {
     return resume_command(app, name, more);
@@ -119,7 +119,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
       SLUICE_ASSIGN_OR_RETURN(
           samples, SamplePrompts::open(located->folder.queue(), config, located->wanted.tokenizer));
     }
-    if (link != nullptr) SLUICE_RETURN_IF_ERROR(hand_out(*link, *located));
+    if (link.world_size() > 1) SLUICE_RETURN_IF_ERROR(hand_out(link, *located));
     return begin_training(std::move(located), environment);
   };
   auto begun = begin();
@@ -143,7 +143,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
   } else {
     reason = ended.error().message();
     // Before the run is destroyed, which would signal the others that all is done.
-    if (link != nullptr) link->abort(reason);
+    link.abort(reason);
   }
   return at_work(ended);
 }
@@ -166,17 +166,17 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   SLUICE_ASSIGN_OR_RETURN(const auto link, std::move(met));
   if (launch.context.rank > 0) return follow_first_rank(launch.context, *link, watchdog);
   const auto failed = [&](Error error) {
-    if (link) link->abort(error.message());
+    link->abort(error.message());
     return error;
   };
   try {
     std::string reason = "the first rank has ended";
     std::optional<Interrupt> interrupt;  // lives until the last rank has ended
-    auto done = run(options, app, launch.context, link.get(), watchdog, interrupt, reason);
+    auto done = run(options, app, launch.context, *link, watchdog, interrupt, reason);
     if (!done.ok()) return failed(std::move(done).error());
-    if (link && !reason.empty()) link->abort(reason);
+    if (!reason.empty()) link->abort(reason);
     // A file that the first rank could not write is no failure of the other ranks.
-    if (link && reason.empty()) end_together(*link, *done == kExitNotSaved ? 0 : *done);
+    if (reason.empty()) end_together(*link, *done == kExitNotSaved ? 0 : *done);
     return done;
   } catch (const std::exception& error) {
     return failed(error_of(error));
@@ -203,9 +203,9 @@ Command add_train_command(CLI::App& sluice) {
       "Exit code 1: a\ncheckpoint, metrics or another file could not be written.");
   const auto options = std::make_shared<TrainOptions>();
   add_config_options(*command, options->config);
-  command->add_option("--out", options->out, "The run's directory (run.dir)");
+  command->add_option("--out", options->out, "The run's folder (run.dir)");
   auto* const overwrite = command->add_flag("--overwrite", options->overwrite,
-                                            "Replaces the run in a directory that is not empty");
+                                            "Replaces the run in a folder that is not empty");
   auto* const resume =
       command
           ->add_flag("--resume{newest}", options->resume,
@@ -245,9 +245,8 @@ Command add_train_command(CLI::App& sluice) {
   command
       ->add_option("--signal-exit-code", options->signal_exit_code,
                    "Exit code after a signal, when all is saved; with 75 a scheduler can tell this "
-                   "from a complete run, with 0 it cannot")
+                   "from a complete run, with 0 it cannot [75]")
       ->type_name("CODE")
-      ->capture_default_str()
       ->check(CLI::Range(0, 255));
   command
       ->add_option("--log-every", options->log_every,

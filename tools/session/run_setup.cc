@@ -145,7 +145,7 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
                           plan_here(config, {.machine = {},
                                              .with_what_ifs = options.with_what_ifs,
                                              .of_a_series = options.of_a_series,
-                                             .ranks = engine::rank_group(options.link),
+                                             .ranks = engine::rank_group(*options.link),
                                              .link = link}));
   if (!plan.placement.fits) {
     for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
@@ -168,7 +168,7 @@ Result<PlannedRun> planned_memory(const config::Config& config, const engine::Mo
                                   const offload::RankPart& ranks, const SetUpOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(
       const engine::FirstRankPlan of_first,
-      engine::first_rank_plan(options.link, config, link_probe_here(),
+      engine::first_rank_plan(*options.link, config, link_probe_here(),
                               [&](const std::optional<engine::MeasuredLink>& link) {
                                 return fitting_plan(config, link, options);
                               }));
@@ -223,15 +223,12 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
   SLUICE_RETURN_IF_ERROR(engine::check_device(config));
   const bool on_gpu = engine::uses_cuda(config);
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
-  const int host_ranks =
-      options.link != nullptr ? options.link->world_size(engine::ProcessGroup::kNode) : 1;
-  SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config, options.link));
+  const int host_ranks = options.link->world_size(engine::ProcessGroup::kNode);
+  SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config, *options.link));
   const engine::MachineFacts facts =
       engine::facts_of_rank(engine::machine_facts(config), host_ranks);
   config.budget = engine::budget_of_rank(config.budget, host_ranks);
-  const offload::RankPart ranks =
-      options.link != nullptr ? offload::RankPart{options.link->rank(), options.link->world_size()}
-                              : offload::RankPart();
+  const offload::RankPart ranks{options.link->rank(), options.link->world_size()};
   note_ranks(config, ranks, host_ranks);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   SLUICE_ASSIGN_OR_RETURN(
@@ -271,7 +268,7 @@ void say_how_long(std::int64_t memory_ns, std::int64_t state_ns) {
 
 Status go_on(const SetUpOptions& options) {
   if (options.stop && options.stop()) return Error(ErrorCode::kCancelled, "interrupted");
-  return options.link == nullptr ? Status() : options.link->health();
+  return options.link->health();
 }
 
 }  // namespace
@@ -291,7 +288,7 @@ Result<MadeRun> make_run(const config::Config& config, const PlannedRun& planned
   const SteadyClock clock;
   const std::int64_t begin_ns = clock.now_ns();
   SLUICE_ASSIGN_OR_RETURN(auto run,
-                          engine::TrainingRun::create(config, planned.memory, options.link));
+                          engine::TrainingRun::create(config, planned.memory, *options.link));
   return MadeRun{.run = std::move(run), .took_ns = clock.now_ns() - begin_ns};
 }
 

@@ -66,7 +66,7 @@ struct SetUpOptions {
   bool of_a_series = false;              // plan_here.h
   std::function<bool()> stop = {};       // whether to end early, with kCancelled
   std::ostream* notices = &std::cerr;    // gets progress messages and the preflight table
-  engine::Communicator* link = nullptr;  // null: there is only one rank
+  engine::Communicator* link = &engine::single_process();
 };
 
 // The resources a run will take and when it saves; computed and printed before it takes any.

@@ -312,7 +312,7 @@ Result<RunningTraining> begin_training(std::unique_ptr<const LocatedRun> located
                              .with_what_ifs = true,
                              .stop = environment.stop,
                              .notices = &environment.notices,
-                             .link = environment.link};
+                             .link = &environment.link};
   SLUICE_ASSIGN_OR_RETURN(PlannedRun planned,
                           plan_training(wanted.resolved.config, from.checkpoint, options));
   SLUICE_ASSIGN_OR_RETURN(auto run, set_up(*located, planned, options, environment.command));

@@ -73,7 +73,7 @@ Result<CheckedRequest> check_training(const TrainRequest& request,
 
 struct TrainEnvironment {
   engine::RankContext context;
-  engine::Communicator* link = nullptr;  // between several ranks
+  engine::Communicator& link = engine::single_process();
   aio::IoWatchdog& watchdog;
   TrainSession::Stop stop;
   ResumeCommand command;              // for messages that say how to continue

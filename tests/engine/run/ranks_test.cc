@@ -71,7 +71,7 @@ Outcome train_rank(TrainingRun& run) {
 // How a rank begins, and what the first one does afterwards.
 struct RankWork {
   std::function<std::unique_ptr<TrainingRun>(const SmallRun&, const offload::RankPart&,
-                                             Communicator*)>
+                                             Communicator&)>
       begin;
   std::function<void(TrainingRun&)> lead;
 };
@@ -86,14 +86,14 @@ std::vector<std::string> on_ranks(int world, std::vector<std::string> overrides,
 
 void work_on(int world, const SmallRun& small, const RankWork& work) {
   if (world == 1) {
-    work.lead(*work.begin(small, {}, nullptr));
+    work.lead(*work.begin(small, {}, single_process()));
     return;
   }
   std::vector<RankPlace> places;
   for (int rank = 0; rank < world; ++rank) places.push_back({.host = "here", .local_rank = rank});
   const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
     try {
-      const auto run = work.begin(small, {rank, world}, &link);
+      const auto run = work.begin(small, {rank, world}, link);
       if (rank == 0) {
         work.lead(*run);
       } else {
@@ -110,7 +110,7 @@ void work_on(int world, const SmallRun& small, const RankWork& work) {
 // Resumes their checkpoint with other numbers of ranks, and saves again.
 void expect_resumed(const std::string& path, int begun, const std::vector<std::string>& overrides,
                     const std::vector<float>& expected) {
-  const auto begin = [&](const SmallRun& small, const offload::RankPart& part, Communicator* link) {
+  const auto begin = [&](const SmallRun& small, const offload::RankPart& part, Communicator& link) {
     auto run = small.make({.ranks = part}, link);
     auto reader = CheckpointReader::open(*run->drives().reads, path, {});
     if (!reader.ok()) throw std::runtime_error(reader.error().message());
@@ -133,7 +133,7 @@ Outcome train_on(int world, const std::vector<std::string>& overrides, bool resu
   const SmallRun small(on_ranks(world, overrides, micro_batches));
   Outcome outcome;
   std::string path;
-  const auto begin = [](const SmallRun& of, const offload::RankPart& part, Communicator* link) {
+  const auto begin = [](const SmallRun& of, const offload::RankPart& part, Communicator& link) {
     return of.start({.ranks = part}, link);
   };
   work_on(world, small, {.begin = begin, .lead = [&](TrainingRun& run) {

@@ -17,7 +17,7 @@ class SmallRun : public SmallConfig {
   using SmallConfig::SmallConfig;
 
   // Without a state yet.
-  std::unique_ptr<TrainingRun> make(PlanOptions options = {}, Communicator* link = nullptr) const {
+  std::unique_ptr<TrainingRun> make(PlanOptions options = {}, Communicator& link = single_process()) const {
     const config::Config configuration = config(options.ranks.world);
     options.on_gpu = uses_cuda(configuration);
     const ModelLayout model = configured_layout(configuration, options.on_gpu);
@@ -30,7 +30,7 @@ class SmallRun : public SmallConfig {
 
   // Created and initialised.
   std::unique_ptr<TrainingRun> start(const PlanOptions& options = {},
-                                     Communicator* link = nullptr) const {
+                                     Communicator& link = single_process()) const {
     auto run = make(options, link);
     const Status initialised = run->initialise({});
     if (!initialised.ok()) throw std::runtime_error(initialised.error().message());
