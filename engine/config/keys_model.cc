@@ -188,7 +188,7 @@ std::vector<Key> join_rows() {
        .field = SLUICE_FIELD(model.path),
        .default_json = "\"\"",
        .meaning = "a Hugging Face folder (config.json, safetensors files, tokenizer), which gives "
-                  "the model's shape and initial weights"},
+                  "the model's shape and initial weights; or OWNER/NAME on the hub"},
       {.path = "model.preset",
        .field = SLUICE_FIELD(model.preset),
        .default_json = "\"gpt2-small\"",

@@ -160,10 +160,20 @@ void check_shape(Derivation& derivation) {
   if (!valid.ok()) derivation.reject(valid.error().message());
 }
 
+// The folder of a model that is given by its name on the hub.
+void take_hub_folder(Derivation& derivation, std::string_view key, std::string& path) {
+  const auto found = derivation.facts.hub_folders.find(path);
+  if (found == derivation.facts.hub_folders.end()) return;
+  derivation.note(key, path + " of the Hugging Face hub");
+  path = found->second;
+}
+
 }  // namespace
 
 void derive_model(Derivation& derivation) {
   Model& model = derivation.config.model;
+  take_hub_folder(derivation, "model.path", model.path);
+  take_hub_folder(derivation, "model.init_from", model.init_from);
   const Origin origin = model.path.empty() ? preset_origin(derivation) : folder_origin(derivation);
   fill_family(derivation, origin);
   const engine::ModelShape& shape = origin.shape;

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +46,8 @@ struct ResolverFacts {
   std::optional<GpuKind> gpu;  // that run.device allows
   std::optional<std::uint64_t> samples_per_epoch;
   std::optional<Source> model;  // the config.json in model.path
+  // Folders of models that model.path and model.init_from give by their name on the hub.
+  std::map<std::string, std::string> hub_folders = {};
   // The recipe of recipe.lora.adapter; without targets if these are not plain names.
   std::optional<engine::LoraRecipe> adapter;
   // Whether a configuration without a model means the default one, as on the command line. A module

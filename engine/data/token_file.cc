@@ -186,8 +186,11 @@ TokenFile::TokenFile(std::unique_ptr<aio::File> file, const TokenLayout& layout)
     : file_(std::move(file)), layout_(layout) {}
 
 Result<TokenFile> TokenFile::open(const std::string& path, const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(auto file, open_regular(path));
-  TokenFile tokens(std::move(file), {});
+  auto file = open_regular(path);
+  if (!file.ok() && file.error().code() == ErrorCode::kNotFound)
+    return std::move(file).error().with_suffix("; sluice prepare makes token files");
+  if (!file.ok()) return std::move(file).error();
+  TokenFile tokens(*std::move(file), {});
   SLUICE_ASSIGN_OR_RETURN(tokens.file_bytes_, tokens.file_->size_bytes());
   SLUICE_RETURN_IF_ERROR(tokens.find_layout(options));
   // Windows are read in shuffled order: read-ahead would be wasted.

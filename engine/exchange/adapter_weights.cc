@@ -321,6 +321,7 @@ std::string peft_config_text(const PeftConfig& config) {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
       {"base_model_name_or_path", config.base.empty() ? Json() : Json(config.base)},
+      {"revision", config.base_revision.empty() ? Json() : Json(config.base_revision)},
       {"r", config.recipe.rank},
       {"lora_alpha", config.recipe.alpha},
       {"lora_dropout", config.recipe.dropout},

@@ -26,8 +26,9 @@ class ModelFamily;
 
 // The keys of adapter_config.json that Sluice uses.
 struct PeftConfig {
-  LoraRecipe recipe;  // targets as written; none if they are a pattern
-  std::string base;   // name of the base model; may be empty
+  LoraRecipe recipe;               // targets as written; none if they are a pattern
+  std::string base;                // name of the base model; may be empty
+  std::string base_revision = {};  // of the base on the hub; may be empty
 };
 // For any text. Errors are a sentence without the file's name; kCorrupt for an invalid value.
 Result<PeftConfig> parse_peft_config(std::string_view text);

@@ -84,6 +84,13 @@ std::optional<std::string> name_on_hub(const std::filesystem::path& folder) {
   return std::nullopt;
 }
 
+// The commit from "models--Qwen--Qwen3-0.6B/snapshots/COMMIT".
+std::string revision_on_hub(const std::filesystem::path& folder) {
+  return name_on_hub(folder) && folder.parent_path().filename() == "snapshots"
+             ? folder.filename().string()
+             : std::string();
+}
+
 std::string member(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -116,7 +123,9 @@ BaseModel described(aio::IoQueue& queue, const std::string& folder, const Json& 
   // A fine-tune's file may still name its base model, which has other weights.
   const std::string plain = absolute.filename().string();
   const std::string own = is_name_on_hub(said) && said.ends_with("/" + plain) ? said : plain;
-  BaseModel base{.name = name_on_hub(absolute).value_or(own), .folder = absolute.string()};
+  BaseModel base{.name = name_on_hub(absolute).value_or(own),
+                 .revision = revision_on_hub(absolute),
+                 .folder = absolute.string()};
   base.dtype = dtype_in(config);
   auto metadata = card_metadata(text_of(queue, folder + "/README.md"));
   base.license = metadata["license"];
@@ -151,6 +160,7 @@ Status keep_base_model(aio::IoQueue& queue, const BaseModel& base, const std::st
   if (base.folder.empty()) return {};
   const Json generation = json_or_discarded<Json>(base.generation_config);
   const Json json = {{"name", base.name},
+                     {"revision", base.revision},
                      {"folder", base.folder},
                      {"license", base.license},
                      {"license_name", base.license_name},
@@ -174,6 +184,7 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
                      "the model card will not name the base model");
   const Json generation = json.value("generation_config", Json());
   BaseModel base{.name = member(json, "name"),
+                 .revision = member(json, "revision"),
                  .folder = member(json, "folder"),
                  .license = member(json, "license"),
                  .license_name = member(json, "license_name"),

@@ -1,12 +1,14 @@
 // The model that a run began with, as far as an export needs it: name, license and generation
 // settings. A run stores these when it begins, as the base's folder may be gone later:
 //
-//   DIR/base_model.json   {"name": "Qwen/Qwen3-0.6B", "folder": "/models/Qwen3-0.6B",
+//   DIR/base_model.json   {"name": "Qwen/Qwen3-0.6B", "revision": "",
+//                          "folder": "/models/Qwen3-0.6B",
 //                          "license": "apache-2.0", "license_name": "", "license_link": "",
 //                          "dtype": "bfloat16", "generation_config": {...}}
 //
 // The name is the hub's if the folder is in a cache of the hub, or if "_name_or_path" in its
-// config.json ends with the folder's name. Otherwise it is the folder's name. `dtype` is that of
+// config.json ends with the folder's name. Otherwise it is the folder's name. The revision is
+// the commit that the cache's folder is of. `dtype` is that of
 // the weights, from config.json. The license is from the metadata at the top of the folder's
 // README.md.
 //
@@ -26,8 +28,9 @@ namespace sluice::engine {
 
 struct BaseModel {
   std::string name;
-  std::string folder;   // empty: no base, or unknown
-  std::string license;  // empty: unknown; also for the next two
+  std::string revision = {};  // the commit of a folder in the hub's cache; empty: unknown
+  std::string folder;         // empty: no base, or unknown
+  std::string license;        // empty: unknown; also for the next two
   std::string license_name;
   std::string license_link;
   std::string generation_config;    // JSON

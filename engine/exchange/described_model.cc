@@ -161,6 +161,27 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights) {
   return slash == std::string::npos ? "." : weights.substr(0, slash);
 }
 
+bool is_hub_name(const std::string& text) {
+  const auto is_plain = [](std::string_view part) {
+    return !part.empty() && std::isalnum(static_cast<unsigned char>(part.front())) != 0 &&
+           std::all_of(part.begin(), part.end(), [](unsigned char c) {
+             return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+           });
+  };
+  const std::size_t slash = text.find('/');
+  if (slash == std::string::npos) return false;
+  const std::string owner = text.substr(0, slash);
+  const std::size_t at = std::min(text.find('@', slash), text.size());
+  const std::string name = text.substr(slash + 1, at - slash - 1);
+  if (!is_plain(owner) || !is_plain(name) || at + 1 == text.size()) return false;
+  for (const char* const ending : {".safetensors", ".json", ".bin"})
+    if (name.ends_with(ending)) return false;
+  if (std::find(kPlainFolders.begin(), kPlainFolders.end(), owner) != kPlainFolders.end())
+    return false;
+  std::error_code error;
+  return !std::filesystem::exists(owner, error) && !error;
+}
+
 std::string absent_model(const std::string& folder) {
   std::error_code error;
   // A folder without read permission may exist.
@@ -180,8 +201,11 @@ std::string absent_model(const std::string& folder) {
   if (!parent.empty() && parent.find('/') == std::string::npos && parent.front() != '.' &&
       !is_plain)
     owner = parent;
-  return path.string() + " does not exist, and Sluice downloads no models: hf download " + owner +
-         "/" + name + " --local-dir " + path.string() + ", or name the folder that contains it";
+  const bool is_found_by_name = owner != "OWNER" && !std::filesystem::exists(owner, error);
+  return path.string() + " does not exist: hf download " + owner + "/" + name + " --local-dir " +
+         path.string() + " downloads the model" +
+         (is_found_by_name ? ", and so does its name on the hub, " + owner + "/" + name : "") +
+         ". Or name the folder that contains it";
 }
 
 std::string download_hint(const std::string& folder) {

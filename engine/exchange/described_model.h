@@ -15,6 +15,10 @@ namespace sluice::engine {
 // The folder of `weights`: the path itself, or the folder of a file or an index.
 std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
 
+// Whether the text is a model's name on the hub: OWNER/NAME or OWNER/NAME@REVISION. A path that
+// exists is none, nor is one in an existing folder or in a folder that is usual for models.
+bool is_hub_name(const std::string& text);
+
 // If the folder does not exist: says so, with the command that downloads a model into it. Empty if
 // it exists, if that is unknown, or if the path is a file's.
 std::string absent_model(const std::string& folder);

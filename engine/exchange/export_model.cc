@@ -253,10 +253,11 @@ Status write_last(aio::IoQueue& queue, const ModelOptions& model, const ExportOp
                                  config_text(model.shape, options));
   SLUICE_ASSIGN_OR_RETURN(BaseModel base,
                           base_model_of_run(queue, options.run_directory, options.base));
-  if (!options.base_name.empty()) base.name = options.base_name;
+  if (!options.base_name.empty()) base = {.name = options.base_name};
   // The base's name, not a path of this machine: adapters are shared.
-  return aio::write_small_file(queue, options.folder + "/" + std::string(kPeftConfigName),
-                               peft_config_text({.recipe = model.lora, .base = base.name}));
+  return aio::write_small_file(
+      queue, options.folder + "/" + std::string(kPeftConfigName),
+      peft_config_text({.recipe = model.lora, .base = base.name, .base_revision = base.revision}));
 }
 
 Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint,

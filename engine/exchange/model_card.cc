@@ -162,7 +162,8 @@ std::string introduction(const ModelCard& card, const Keys& keys) {
             (card.base.name.empty() ? std::string("another folder") : code(card.base.name)) +
             ", and were not trained further.\n";
   } else if (!card.base.name.empty()) {
-    text += ", trained from " + code(card.base.name) + ".\n";
+    text += ", trained from " + code(card.base.name) +
+            (card.base.revision.empty() ? "" : " at commit " + code(card.base.revision)) + ".\n";
   } else if (!weights.empty()) {
     text += ", trained from the weights in " + code(short_name(weights)) + ".\n";
   } else {
@@ -296,7 +297,10 @@ Status write_model_papers(aio::IoQueue& queue, const CheckpointReader& checkpoin
   const Keys keys(card.state.configuration);
   SLUICE_ASSIGN_OR_RETURN(
       card.base, base_model_of_run(queue, metadata.run_directory, keys.text("/model/init_from")));
-  if (!metadata.base_name.empty()) card.base.name = metadata.base_name;
+  if (!metadata.base_name.empty()) {
+    card.base.name = metadata.base_name;
+    card.base.revision.clear();
+  }
   SLUICE_RETURN_IF_ERROR(complete_generation_config(queue, card.base, metadata.folder));
   if (is_trained(card)) {
     const std::string type = keys.text("/data/dtype");

@@ -48,7 +48,7 @@ def bad(*texts):
 NUMBERS_BAD = bad("-1", "-5", "nan", "inf", "abc", "", "1.5.2", "0x", "99999999999999999999999",
                   "3 4")
 COUNTS_BAD = NUMBERS_BAD + bad("0", "2.5")
-NO_FILES = bad("absent", "absent/deeper", "pipe", "", "a\tb", "é")
+NO_FILES = bad("absent", "./absent/deeper", "pipe", "", "a\tb", "é")
 CONFIGS = good("run.json") * 6 + NO_FILES + bad(
     "truncated.json", "binary.json", "empty.json", "folder", "list.json", "huge.json", "typo.json",
     "text.bin", "run0/metrics.jsonl")
@@ -111,7 +111,7 @@ MACHINE = good("24", "0.5") + bad("0", *(value.text for value in NUMBERS_BAD))
 
 # Per command: its weight, positionals, flags. A flag with values of None takes none.
 COMMANDS = {
-    "config": (8, [CONFIGS], [SET, DEEPSPEED, flag("--json"), flag("--verbose"), flag("--keys")]),
+    "config": (5, [CONFIGS], [SET, DEEPSPEED, flag("--json"), flag("--verbose"), flag("--keys")]),
     "data": (6, [TOKENS],
              [flag("--json"), flag("--plain"), flag("--config", CONFIGS), SET,
               flag("--sequence-length", good("4", "8") + COUNTS_BAD),
@@ -186,6 +186,12 @@ if HAS_ENGINE:
                           value.text for value in NUMBERS_BAD))),
                       flag("--seed", good("0", "7") + bad("-1", "abc", "1.5")),
                       flag("--checkpoint", CHECKPOINTS)]),
+        # These runs have no chat template. tests/e2e/chat_with_transformers.py talks with a model.
+        "chat": (1, [bad("run0", "run0/best", "absent", "")],
+                 [flag("--tokens", good("1", "5") + COUNTS_BAD), flag("--system", good("x")),
+                  flag("--chat-template", good("run.json") + bad("absent")),
+                  flag("--temperature", good("0", "0.7") + NUMBERS_BAD),
+                  flag("--checkpoint", CHECKPOINTS)]),
         "plan": (4, [CONFIGS],
                  [flag("--json"), flag("--simulate", good("1", "2") + COUNTS_BAD),
                   flag("--trace", good("t.json") + bad("folder", "run.json", "", "absent/t.json")),

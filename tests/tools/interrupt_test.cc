@@ -118,6 +118,21 @@ TEST(InterruptDeathTest, ASignalThatComesTwiceIsOneStop) {
   }
 }
 
+TEST(InterruptDeathTest, ASignalAfterATakenOneIsAFirstOne) {
+  EXPECT_EXIT(
+      {
+        const SignalThread signals;
+        Interrupt interrupt;
+        for (int time = 0; time < 3; ++time) {
+          send(SIGINT);
+          wait_for(interrupt);
+          if (interrupt.take() != SIGINT || interrupt.requested()) _exit(1);
+        }
+        _exit(kWentOn);
+      },
+      testing::ExitedWithCode(kWentOn), "");
+}
+
 TEST(InterruptDeathTest, StopsWithoutASignalAsByOne) {
   EXPECT_EXIT(
       {

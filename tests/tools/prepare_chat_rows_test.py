@@ -218,7 +218,7 @@ class Choices(Prepared):
         self.rows([*rows, {}])  # enough for processes
         self.assertGreater((self.folder / "chat.jsonl").stat().st_size, 9 << 20)
         told = []
-        for jobs in (1, 2, 3):
+        for jobs in (1, 3):
             out = self.folder / f"out{jobs}"
             result = self.prepare("chat.jsonl", "--jobs", jobs, "--validation-fraction", "0.2",
                                   out=out)
@@ -226,7 +226,6 @@ class Choices(Prepared):
                           result.stderr)
             told.append((self.contents(out), self.sidecar(out=out), result.stderr))
         self.assertEqual(told[0], told[1])
-        self.assertEqual(told[0], told[2])
         left_out = len(range(0, 14000, 97))
         counts = [len(self.documents(name, self.folder / "out1"))
                   for name in ("train.bin", "val.bin")]
@@ -251,19 +250,18 @@ class Choices(Prepared):
 
     def test_has_no_part_to_validate_on_where_there_are_too_few(self):
         self.tokenizer()
-        for number in range(60):  # among them one that the hash puts into val.bin
-            out = self.folder / "few"
-            self.rows([asked(f"Water {number}.")])
-            result = self.run_tool("--chat", "chat.jsonl", "--tokenizer", "tok", "--out", out,
-                                   "--overwrite", "--validation-fraction", "0.05")
-            self.assertIn("leaves nothing in", result.stderr)
-            if "train.bin" in result.stderr:
-                break
-        self.assertIn("leaves nothing in train.bin", result.stderr)
+        self.rows([asked(f"Water {number}.") for number in range(60)])
+        self.prepare("chat.jsonl", "--validation-fraction", "0.05", out=self.folder / "many")
+        held_back = self.pieces("val.bin", self.folder / "many")[0][-1][0].split("<")[0]
+        for text, empty in ((held_back, "train.bin"), ("Water 7.", "val.bin")):
+            self.rows([asked(text)])
+            result = self.run_tool("--chat", "chat.jsonl", "--tokenizer", "tok", "--out",
+                                   self.folder / "few", "--validation-fraction", "0.05")
+            self.assertIn(f"leaves nothing in {empty}", result.stderr)
         result = self.run_tool("--chat", "chat.jsonl", "--tokenizer", "tok", "--out", self.out)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("there is no val.bin", result.stderr)
-        self.assertEqual(self.trained(), [[f"Water {number}.<|im_end|>\n"]])
+        self.assertEqual(self.trained(), [["Water 7.<|im_end|>\n"]])
         self.assertEqual([path.name for path in self.out.glob("val*")], [])
 
     def test_says_where_a_message_spells_a_special_token(self):
@@ -349,14 +347,14 @@ class Files(Prepared):
 
     def test_a_model_that_is_not_here_is_to_be_downloaded(self):
         self.write("chat.jsonl", "{}")
-        for name, command in (("Qwen/Qwen3-8B", "hf download Qwen/Qwen3-8B "
-                                                "--local-dir Qwen/Qwen3-8B"),
+        (self.folder / "unsloth").mkdir()  # a name in it is a path
+        for name, command in (("unsloth/Qwen3-8B", "hf download unsloth/Qwen3-8B "
+                                                   "--local-dir unsloth/Qwen3-8B"),
                               ("models/Llama-3.1-8B", "hf download meta-llama/Llama-3.1-8B "
                                                       "--local-dir models/Llama-3.1-8B"),
-                              ("unsloth/Qwen3-8B/", "hf download unsloth/Qwen3-8B ")):
+                              ("Qwen/Qwen3-8B/", "hf download Qwen/Qwen3-8B ")):
             said = self.refused("chat.jsonl", tokenizer=name)
-            self.assertIn(f"there is no folder {name.rstrip('/')}, and models are not downloaded",
-                          said)
+            self.assertIn(f"there is no folder {name.rstrip('/')}: fetch it by", said)
             self.assertIn(command, said)
 
     def test_says_what_is_wrong_with_a_tokenizer(self):

@@ -244,6 +244,19 @@ def load_dataset(name, config):
                                PYTHONPATH=path)
         self.assertIn("has no split 'test'; it has train, validation", result.stderr)
 
+    def test_a_data_set_that_cannot_be_loaded_is_refused_with_the_reason(self):
+        for raised, said in (("ConnectionError('reach')", "the hub cannot be reached: load it once"),
+                             ("DatasetNotFoundError('no x')", "there is no data set a/b on the hub"),
+                             ("DatasetNotFoundError('a gated dataset')", "is gated: accept its terms"),
+                             ("ValueError('config')", "could not be loaded: config")):
+            self.write("stand-in/datasets.py", "class DatasetNotFoundError(Exception): pass\n"
+                       f"def load_dataset(*_):\n    raise {raised}\n")
+            result = self.run_tool("--hf-dataset", "a/b:c", "--out", self.out, HF_HUB_OFFLINE="",
+                                   PYTHONPATH=str(self.folder / "stand-in"))
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(said, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1)
+
 
 class Split(Prepared):
     def corpus(self):

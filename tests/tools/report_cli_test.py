@@ -54,7 +54,7 @@ class Reports(Base):
     def test_refuses_what_is_no_run_and_what_it_would_replace(self):
         self.assertIn("there is no absent", self.refused("report", "absent", "-o", "p.html"))
         (self.path / "empty").mkdir()
-        self.assertIn("not a run's directory", self.refused("report", "empty", "-o", "p.html"))
+        self.assertIn("not a run's folder", self.refused("report", "empty", "-o", "p.html"))
         self.run_folder("a", [step(1)])
         self.assertIn("--out", self.refused("report", "a"))
         self.write("p.html", "mine")

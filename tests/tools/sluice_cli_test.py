@@ -42,12 +42,20 @@ class CommandLine(Program):
     def test_suggests_what_was_meant_and_names_the_help_of_the_command(self):
         said = self.refused("trian" if HAS_ENGINE else "scurb", "x")
         self.assertIn("did you mean train?" if HAS_ENGINE else "did you mean scrub?", said)
-        self.assertIn("sluice --help", said)
+        self.assertIn("? sluice --help", said)
         said = self.refused("ls", "x", "--verfiy")
         self.assertIn("did you mean --verify?", said)
         self.assertIn("sluice ls --help", said)
         for arguments in (["ls"], ["ls", "a", "b"], ["config", "x", "--set"]):
             self.assertIn(f"sluice {arguments[0]} --help", self.refused(*arguments))
+
+    def test_says_where_it_looked_for_a_run_file(self):
+        self.assertIn(f"there is no absent.json in the folder {os.path.realpath(self.path)}: name",
+                      self.refused("config", "absent.json"))
+        self.assertIn("CONFIG: there is no /absent.json: name", self.refused("config", "/absent.json"))
+        self.assertIn("sluice plan takes a model's name too, such as qwen3-8b",
+                      self.refused("config", "qwen3-8"))
+        self.assertIn(". is a folder: name a run file", self.refused("config", "."))
 
     def test_refuses_what_would_be_without_effect(self):
         self.write("run.json", {"model": {"preset": "gpt2-small"}, "train_batch_size": 1})
@@ -130,6 +138,7 @@ class AbsentModels(Program):
         self.write("one.json", {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
                                 "model": {"preset": "gpt2-small"}})
         (self.path / "text.bin").write_bytes(bytes(64))
+        (self.path / "Qwen").mkdir()  # a name in it is a path; tests/tools/hub_cli_test.py has names
         hub = "hf download Qwen/Qwen3-8B --local-dir Qwen/Qwen3-8B"
         cases = [(["config", "run.json"], "hf download Qwen/Qwen3-8B --local-dir models/Qwen3-8B"),
                  (["import", "Qwen/Qwen3-8B", "a"], hub), (["import", "Qwen/Qwen3-8B/", "a"], hub),
@@ -142,7 +151,7 @@ class AbsentModels(Program):
         for arguments, command in cases:
             with self.subTest(arguments=arguments):
                 said = self.refused(*arguments)
-                self.assertIn("Sluice downloads no models", said)
+                self.assertIn(" does not exist: hf download ", said)
                 self.assertIn(command, said)
         (self.path / "Qwen/Qwen3-8B").mkdir(parents=True)  # an existing, empty folder
         self.assertNotIn("download", self.refused("import", "Qwen/Qwen3-8B", "a"))
@@ -337,7 +346,7 @@ class Plan(Program):
                 for tier in plan["tiers"].values():
                     self.assertLessEqual(tier["bytes"], tier["budget_bytes"])
                 self.assertGreater(plan["prediction"]["tokens_per_s"], 0)
-        text = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", *CARD).stdout
+        text = self.sluice("plan", ROOT / "configs/gpt2_small.json", *CARD).stdout
         for what in ("optimizer state", "per step", "limited by", "ZeRO-3", "budget"):
             self.assertIn(what, text)
         self.assertFalse((self.path / "nvme").exists())  # nothing was measured there
@@ -368,9 +377,6 @@ class Plan(Program):
         self.assertAlmostEqual(run["nvme_write_tb"], 306e-12 * step["nvme_write_bytes"])
         self.assertEqual(run["drive_rated_tb"], 1200)
         self.assertAlmostEqual(run["share_of_drive_life"], run["nvme_write_tb"] / 1200)
-        mine = json.loads(self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more,
-                                      "--drive-tbw", 300).stdout)
-        self.assertEqual(mine["run"]["drive_rated_tb"], 300)
         given = self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more[:-1],
                             "--drive-tbw", 300).stdout
         self.assertIn("300 TB of write endurance that the drives are rated for\n", given)
@@ -398,16 +404,16 @@ class Plan(Program):
 
     def test_a_described_gpu_needs_no_drive_here(self):
         card = ["--gpu-gib", 24, "--tflops", 165, "--ram", 64]
-        for name in (ROOT / "configs/qwen3_8b_24gb.json", "qwen3-8b"):
+        for name in (ROOT / "configs/qwen3_8b_24gb.json", "qwen3-0.6b"):
             shown = self.sluice("plan", name, *card)
             self.assertIn("a drive that reads 6 GB/s (--drive-read-gb-per-s); "
                           "a drive that sustains writes of 3 GB/s", shown.stdout)
-        self.assertIn("no run file: this plans a full training of model.preset qwen3-8b, "
+        self.assertIn("no run file: this plans a full training of model.preset qwen3-0.6b, "
                       "16 sequences of 2048 tokens per step", shown.stderr)
         self.assertEqual(list(self.path.iterdir()), [])
         # The budget is that of the described machine.
         large = ["--gpu", "h100", "--set", "budget.cpu_gib=9000", "--set", "budget.nvme_gib=9000"]
-        shown = self.sluice("plan", "qwen3-8b", *large)
+        shown = self.sluice("plan", "qwen3-0.6b", *large)
         self.assertNotIn("asks for", shown.stderr)
         self.assertNotIn("(--ram)", shown.stdout)
         self.assertNotIn("(--nvme-gib)", shown.stdout)
@@ -443,7 +449,7 @@ class Plan(Program):
         self.assertIn("qwen9-8b", self.refused("plan", "qwen9-8b", "--gpu", "rtx4090"))
 
     def test_says_what_it_takes_from_this_machine(self):
-        shown = self.sluice("plan", ROOT / "configs/gpt2_xl_24gb.json", "--gpu-gib", 24,
+        shown = self.sluice("plan", ROOT / "configs/gpt2_small.json", "--gpu-gib", 24,
                             "--tflops", 165, "--cpu-gib", 56).stdout
         self.assertIn("taken from this machine, because not given: the speed of RAM and of "
                       "AdamW on the CPU (--ram-gb-per-s)\n", shown)
@@ -488,7 +494,7 @@ class Plan(Program):
             "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True},
             "zero_optimization": {"stage": 3, "offload_param": {"device": "auto"},
                                   "offload_optimizer": {"device": "auto"}},
-            "model": {"layers": 24, "hidden": 2048, "heads": 16, "context": 1024, "vocab": 50257},
+            "model": {"layers": 8, "hidden": 2048, "heads": 16, "context": 1024, "vocab": 50257},
             "data": {"train": ["text.bin"], "dtype": "uint16"}})
         card = ["plan", "run.json", "--gpu-gib", 24, "--tflops", 150, *CARD[2:]]
         hosts = [*card, "--gpus", 4, "--hosts", 8, "--network-gb-per-s", 100]

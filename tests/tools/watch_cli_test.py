@@ -48,7 +48,7 @@ class Watch(Base):
     def test_waits_for_a_run_and_refuses_to(self):
         self.assertIn("absent has no run", self.refused("watch", "absent", "--no-wait"))
         self.write("file", "x")
-        self.assertIn("not a run's directory", self.refused("watch", "file"))
+        self.assertIn("not a run's folder", self.refused("watch", "file"))
         with self.on_terminal(self.path / "demo") as screen:
             screen.wait_for("demo  waiting", "there is no run here yet")
             run = self.made_up()

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "aio/clock.h"
@@ -177,21 +176,6 @@ Result<std::string> ChildProcess::ask(const std::string& line, const std::functi
     if (count <= 0) return ended();
     read_.append(piece.data(), static_cast<std::size_t>(count));
   }
-}
-
-Result<std::string> find_script(std::string_view name) {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  for (auto folder = program.parent_path(); folder.has_relative_path();
-       folder = folder.parent_path()) {
-    for (const char* const scripts : {"tools", "share/sluice/tools"})
-      if (const auto script = folder / scripts / name;
-          std::filesystem::is_regular_file(script, error))
-        return script.string();
-  }
-  return Error(ErrorCode::kNotFound, "the script tools/" + std::string(name) +
-                                         " was not found near " + program.string() +
-                                         ": install Sluice again");
 }
 
 }  // namespace sluice::tools

@@ -11,10 +11,10 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "aio/result.h"
+#include "tools/support/scripts.h"  // find_script()
 
 namespace sluice::tools {
 
@@ -70,9 +70,5 @@ class ChildProcess {
   int ended_by_signal_ = 0;
   std::string read_;  // received after the last answer
 };
-
-// The path of a script of tools/, such as "prepare". It is in the source folder that this program
-// was built in, or among what was installed with it. kNotFound says what to do.
-Result<std::string> find_script(std::string_view name);
 
 }  // namespace sluice::tools

@@ -3,7 +3,7 @@
 // A command adds its options to the app and returns the function that runs it. It prints results on
 // standard output, and progress and warnings on standard error. Exit codes: 0; 1 for failures of
 // this program or machine; 2 for the user's mistakes; 1 also if a check found damage or a
-// difference. Ctrl-C gives 130, but 0 if train saved its work.
+// difference. Ctrl-C gives 130, but 0 if train saved its work, or at chat's prompt.
 #pragma once
 
 #include <functional>
@@ -28,6 +28,7 @@ using Command = std::function<Result<int>(aio::IoWatchdog& watchdog)>;
 // is no longer the user's mistake, whatever its code. Prints the error and returns exit code 1.
 int at_work(const Result<int>& ended);
 
+Command add_chat_command(CLI::App& sluice);  // only with LibTorch
 Command add_completion_command(CLI::App& sluice);
 Command add_config_command(CLI::App& sluice);
 Command add_data_command(CLI::App& sluice);

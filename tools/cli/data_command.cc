@@ -20,6 +20,7 @@
 #include "tools/cli/option_checks.h"
 #include "tools/cli/text_tokens.h"
 #include "tools/session/config_options.h"
+#include "tools/session/hub_model.h"
 #include "tools/session/open_queue.h"
 #include "tools/session/show_share.h"
 
@@ -119,7 +120,9 @@ Result<engine::TokenizerFiles> tokenizer_of(aio::IoQueue& queue, const DataOptio
                                             const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(engine::TokenizerFiles beside, engine::tokenizer_of_tokens(queue, path));
   if (options.tokenizer.empty()) return beside;
-  auto named = engine::tokenizer_named(queue, tokenizer_path(options.tokenizer));
+  SLUICE_ASSIGN_OR_RETURN(const std::string folder,
+                          model_folder(options.tokenizer, HubFiles::kTokenizer));
+  auto named = engine::tokenizer_named(queue, tokenizer_path(folder));
   if (!named.ok()) return std::move(named).error().with_context("--tokenizer");
   const Status same = engine::check_same_tokenizer(
       queue, {*named, "--tokenizer " + options.tokenizer, beside, path});

@@ -16,9 +16,14 @@ struct DiffOptions {
 };
 
 Result<std::vector<engine::StepMetrics>> metrics_of(const std::string& path) {
-  std::error_code ignored;  // if this fails, opening it fails too and says why
-  const bool folder = std::filesystem::is_directory(path, ignored);
-  return engine::read_metrics(folder ? path + "/metrics.jsonl" : path);
+  std::error_code error;  // if this fails, opening it fails too and says why
+  const bool folder = std::filesystem::is_directory(path, error);
+  const std::string file = folder ? path + "/metrics.jsonl" : path;
+  if (!std::filesystem::exists(file, error) && !error)
+    return Error(ErrorCode::kNotFound, "there is no " + file +
+                                           ": name a run's folder (sluice train --out), or its "
+                                           "metrics.jsonl");
+  return engine::read_metrics(file);
 }
 
 void print_units(const char* what, const std::vector<std::string>& units) {
@@ -71,7 +76,7 @@ Command add_diff_command(CLI::App& sluice) {
       "losses, norms, scales and hashes, whose bits do not depend on where the state is "
       "stored,\nbut not times. Exit code 1: the runs differ.");
   const auto options = std::make_shared<DiffOptions>();
-  command->add_option("RUN_A", options->a, "A run's directory or metrics.jsonl file")->required();
+  command->add_option("RUN_A", options->a, "A run's folder or metrics.jsonl file")->required();
   command->add_option("RUN_B", options->b, "The other run")->required();
   return [options](aio::IoWatchdog& /*watchdog*/) { return run(*options); };
 }

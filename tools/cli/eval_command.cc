@@ -24,6 +24,7 @@
 #include "tools/cli/option_checks.h"
 #include "tools/session/checkpoint_argument.h"
 #include "tools/session/config_options.h"
+#include "tools/session/hub_model.h"
 #include "tools/session/open_queue.h"
 #include "tools/session/run_setup.h"
 #include "tools/session/run_tokenizer.h"
@@ -328,6 +329,7 @@ Result<std::string> resolved_weights(const std::string& weights, aio::IoWatchdog
 
 Result<int> run(const EvalOptions& asked, aio::IoWatchdog& watchdog) {
   EvalOptions options = asked;
+  SLUICE_ASSIGN_OR_RETURN(options.weights, model_folder(options.weights, HubFiles::kModel));
   SLUICE_ASSIGN_OR_RETURN(options.weights, resolved_weights(options.weights, watchdog));
   if (!options.weights.empty()) SLUICE_RETURN_IF_ERROR(check_weights(options.weights));
   SLUICE_ASSIGN_OR_RETURN(const Evaluated wanted, evaluated(options, watchdog));

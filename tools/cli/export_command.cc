@@ -66,13 +66,13 @@ Command add_export_command(CLI::App& sluice) {
       "written. A checkpoint of\nadapters (recipe.lora) becomes a PEFT folder, or with --merged a "
       "whole model.");
   const auto options = std::make_shared<ExportCommandOptions>();
-  command->add_option("DIR", options->from, "A run's directory, or the folder of one checkpoint")
+  command->add_option("DIR", options->from, "A run's folder, or the folder of one checkpoint")
       ->required();
   command->add_option("OUT", options->to, "Folder to create; it must not exist, or be empty")
       ->required();
   command->add_option(
       "--checkpoint", options->checkpoint,
-      "Checkpoint of a run's directory: step-000000012, 12 or best; default: the newest");
+      "Checkpoint in a run's folder: step-000000012, 12 or best; default: the newest");
   command
       ->add_option("--dtype", options->dtype_name,
                    "Data type of the weights: fp32, bf16 or fp16; default: that of the model that "

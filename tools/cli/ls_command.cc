@@ -51,7 +51,7 @@ Status check_is_run(aio::FileSystem& files, const std::string& directory) {
     if (there) return {};
   }
   return Error(ErrorCode::kNotFound, directory +
-                                         " is not a run's directory (sluice train --out): it has "
+                                         " is not a run's folder (sluice train --out): it has "
                                          "neither checkpoints nor config.json");
 }
 
@@ -92,7 +92,9 @@ std::string json_of(const LsOptions& options, const std::vector<Row>& rows) {
 Result<int> run(const LsOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
   SLUICE_ASSIGN_OR_RETURN(const bool there, files.backend->files().exists(options.directory));
-  if (!there) return Error(ErrorCode::kNotFound, "there is no " + options.directory);
+  if (!there)
+    return Error(ErrorCode::kNotFound,
+                 "there is no " + options.directory + ": name a run's folder (sluice train --out)");
   const engine::CheckpointFolder folder(*files.queue, options.directory + "/checkpoints");
   SLUICE_RETURN_IF_ERROR(check_is_run(files.backend->files(), options.directory));
   SLUICE_ASSIGN_OR_RETURN(const auto list, folder.list());
@@ -123,7 +125,7 @@ Command add_ls_command(CLI::App& sluice) {
       "  sluice ls runs/demo --verify   reads every byte and checks it\n"
       "Exit code 1: a checkpoint is damaged or cannot be read.");
   const auto options = std::make_shared<LsOptions>();
-  command->add_option("DIR", options->directory, "The run's directory")->required();
+  command->add_option("DIR", options->directory, "The run's folder")->required();
   command->add_flag("--verify", options->verify, "Reads every byte, as sluice scrub DIR does");
   command->add_flag("--json", options->json, "Prints one JSON object");
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };

@@ -82,6 +82,7 @@ int run(int argc, const char* const* argv) {
   commands["train"] = sluice::tools::add_train_command(app);
   commands["eval"] = sluice::tools::add_eval_command(app);
   commands["generate"] = sluice::tools::add_generate_command(app);
+  commands["chat"] = sluice::tools::add_chat_command(app);
   commands["plan"] = sluice::tools::add_plan_command(app);
   commands["probe"] = sluice::tools::add_probe_command(app);
   commands["profile"] = sluice::tools::add_profile_command(app);

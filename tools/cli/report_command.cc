@@ -107,7 +107,7 @@ Command add_report_command(CLI::App& sluice) {
       "the plan, memory,\ndrives, events, configurations and their differences. A run may still be "
       "running, and its\nfiles may be damaged: the page lists what cannot be read.");
   const auto options = std::make_shared<ReportCommandOptions>();
-  command->add_option("RUN", options->runs, "Directories of runs, or metrics.jsonl files")
+  command->add_option("RUN", options->runs, "Folders of runs, or metrics.jsonl files")
       ->required()
       ->expected(1, kMostRuns);
   command->add_option("-o,--out", options->out, "The .html file to write")

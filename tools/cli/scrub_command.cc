@@ -172,12 +172,12 @@ Result<int> run(const ScrubOptions& options, aio::IoWatchdog& watchdog) {
         queue.backend().files().exists(path + "/" + std::string(engine::kManifestName)));
     if (is_checkpoint)
       return Error(ErrorCode::kInvalidArgument,
-                   path + " is one checkpoint: name the directory of its run");
+                   path + " is one checkpoint: name the folder of its run");
   }
   if (of_stores.paths.empty() && (options.clean || !options.run.empty()))
     return Error(ErrorCode::kInvalidArgument,
                  std::string(options.clean ? "--remove-leftovers" : "--run") +
-                     " is for NVMe paths, but the paths given are directories of runs");
+                     " is for NVMe paths, but the paths given are folders of runs");
   bool sound = true;
   for (const std::string& path : runs) {
     SLUICE_ASSIGN_OR_RETURN(const bool one, scrub_run(queue, path));
@@ -207,7 +207,7 @@ Command add_scrub_command(CLI::App& sluice) {
   const auto options = std::make_shared<ScrubOptions>();
   command
       ->add_option("PATH", options->paths,
-                   "Run directories, and NVMe paths as in budget.nvme_paths")
+                   "Folders of runs, and NVMe paths as in budget.nvme_paths")
       ->required();
   auto* const one = command->add_option("--run", options->run,
                                         "Checks the store of this run: /nvme0/sluice-NAME");

@@ -90,12 +90,11 @@ class ToolTokens final : public TextTokens {
   Result<std::vector<std::int64_t>> encode(const std::string& text) override {
     return begin({{"encode", text}});
   }
-  Result<std::vector<std::int64_t>> encode_chat(const ChatPrompt& prompt) override {
-    json messages = json::array();
-    if (!prompt.system.empty())
-      messages.push_back({{"role", "system"}, {"content", prompt.system}});
-    messages.push_back({{"role", "user"}, {"content", prompt.user}});
-    return begin({{"chat", messages}});
+  Result<std::vector<std::int64_t>> encode_chat(const ChatMessages& messages) override {
+    json list = json::array();
+    for (const ChatMessage& each : messages)
+      list.push_back({{"role", each.role}, {"content", each.content}});
+    return begin({{"chat", list}});
   }
   Result<std::string> decode(std::int64_t token) override { return text_of({{"next", token}}); }
   Result<std::string> finish() override { return text_of({{"end", true}}); }
@@ -133,7 +132,7 @@ class ToolTokens final : public TextTokens {
 
 }  // namespace
 
-Result<std::vector<std::int64_t>> TextTokens::encode_chat(const ChatPrompt& /*prompt*/) {
+Result<std::vector<std::int64_t>> TextTokens::encode_chat(const ChatMessages& /*messages*/) {
   return Error(ErrorCode::kInvalidArgument, "byte tokens have no chat template");
 }
 

@@ -31,11 +31,12 @@ class Utf8Stream {
   std::string pending_;  // the beginning of one character
 };
 
-// The prompt for a model that was trained to chat.
-struct ChatPrompt {
-  std::string system;  // empty: the template's own, if it has one
-  std::string user;
+// One message of a conversation. Without a system message the template may add its own.
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
 };
+using ChatMessages = std::vector<ChatMessage>;
 
 class TextTokens {
  public:
@@ -46,7 +47,7 @@ class TextTokens {
   virtual Result<std::vector<std::int64_t>> encode(const std::string& text) = 0;
   // The tokens of a conversation up to where the assistant's turn begins. Only tool_tokens() with
   // `chat` supports this.
-  virtual Result<std::vector<std::int64_t>> encode_chat(const ChatPrompt& prompt);
+  virtual Result<std::vector<std::int64_t>> encode_chat(const ChatMessages& messages);
   // The text that this token completes; may be empty.
   virtual Result<std::string> decode(std::int64_t token) = 0;
   // Returns the text of an incomplete sequence at the end.

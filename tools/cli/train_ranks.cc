@@ -96,17 +96,16 @@ void add_rank_options(CLI::App& command, RankOptions& options) {
           ->excludes(ranks)
           ->excludes(gpus);
   command
-      .add_option("--ssh", options.remote.shell,
-                  "Command used instead of ssh; it gets a host and a shell command line, and must "
-                  "pass standard input on")
+      .add_option(
+          "--ssh", options.remote.shell,
+          "Command that reaches a host; it gets the host and a shell command line, and must "
+          "pass standard input on [ssh -o BatchMode=yes]")
       ->type_name("COMMAND")
-      ->capture_default_str()
       ->needs(hostfile);
   command
       .add_option("--master-port", options.remote.master_port,
-                  "Port at which the first rank waits for the others")
+                  "Port at which the first rank waits for the others [29500]")
       ->type_name("PORT")
-      ->capture_default_str()
       ->check(CLI::Range(1, 65535))
       ->needs(hostfile);
 }

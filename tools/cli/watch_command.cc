@@ -54,7 +54,7 @@ Status check_runs(const WatchOptions& options) {
     const bool is_there = std::filesystem::exists(path, ignored);
     if (is_there && !std::filesystem::is_directory(path, ignored))
       return Error(ErrorCode::kInvalidArgument,
-                   path + " is not a run's directory (sluice train --out)");
+                   path + " is not a run's folder (sluice train --out)");
     bool has_run = false;
     for (const char* const name : {"metrics.jsonl", "config.json", "events.jsonl", "lock"})
       has_run = has_run || std::filesystem::exists(path + "/" + name, ignored) ||
@@ -316,7 +316,7 @@ Command add_watch_command(CLI::App& sluice) {
       "page of sluice report, which then follows the runs, and /metrics for\nPrometheus, until "
       "Ctrl-C. Only files are read, so runs are not affected.");
   const auto options = std::make_shared<WatchOptions>();
-  command->add_option("RUN", options->runs, "Directories of runs; they need not exist yet")
+  command->add_option("RUN", options->runs, "Folders of runs; they need not exist yet")
       ->required()
       ->expected(1, kMostWatched)
       ->check(not_empty());

@@ -115,10 +115,10 @@ class ChatPreparation:
         return {"conversations": self._conversations["read"], "cut": self._conversations["cut"],
                 **self._report.record()}
 
-    def closing_lines(self, out, said, writers):
+    def closing_lines(self, out, sidecars, writers):
         """said: side -> what its sidecar says."""
         lines = []
-        for side, description in said.items():
+        for side, description in sidecars.items():
             tokens, trained = description["tokens"], description["trained_tokens"]
             lines.append(f"{out}/{side}.bin: {description['documents']} conversations, {tokens} "
                          f"tokens ({description['dtype']}), {trained} of them trained on "

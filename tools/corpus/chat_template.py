@@ -170,10 +170,10 @@ def as_the_template_reads(template, messages, tools):
     calling = sum(bool(message.get("tool_calls")) for message in messages)
     if not calling:
         return messages
-    for said in (_without_content, lambda message: {**message, "content": None},
+    for with_content in (_without_content, lambda message: {**message, "content": None},
                  lambda message: {**message, "content": ""}):
         for arguments_as in (lambda arguments: arguments, as_object, _as_text):
-            converted = [_converted(message, said, arguments_as) for message in messages]
+            converted = [_converted(message, with_content, arguments_as) for message in messages]
             try:
                 text, has_marks = _with_or_without_marks(template, converted, tools)
             except LeftOut as left_out:
@@ -216,11 +216,11 @@ def _arguments(message):
             yield call["function"]["arguments"]
 
 
-def _converted(message, said, arguments_as):
+def _converted(message, with_content, arguments_as):
     if not message.get("tool_calls"):
         return message
     if message.get("content") is None:
-        message = said(message)
+        message = with_content(message)
     return {**message, "tool_calls": [
         {**call, "function": {key: arguments_as(value) if key == "arguments" else value
                               for key, value in call["function"].items()}}

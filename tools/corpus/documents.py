@@ -92,6 +92,22 @@ def why_unread(error, source):
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
+def _why_not_loaded(reference, error):
+    what = f"the data set {reference}"
+    if isinstance(error, ConnectionError):
+        offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+        why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
+        return (f"{what} is not in the cache of the package datasets, and {why}: load it once where "
+                "there is a network and copy the cache (HF_HOME), or prepare files")
+    if type(error).__name__ == "DatasetNotFoundError":
+        if "gated" in str(error):
+            return (f"{what} is gated: accept its terms on its page, then log in with "
+                    "`hf auth login` or set HF_TOKEN")
+        return (f"there is no data set {reference.partition(':')[0]} on the hub. If it is private, "
+                "log in with `hf auth login` or set HF_TOKEN")
+    return f"{what} could not be loaded: {error}"
+
+
 class HubDataset:
     """A Hugging Face data set: NAME[:CONFIG[:SPLIT]]. Without SPLIT, its train split is for
     training and its validation split, if there is one, for validation."""
@@ -106,7 +122,7 @@ class HubDataset:
         try:
             loaded = datasets.load_dataset(name, config or None)
         except Exception as error:  # the package raises exceptions of any kind
-            raise Failure(f"the data set {reference} could not be loaded: {error}") from error
+            raise Failure(_why_not_loaded(reference, error)) from error
         if split and split not in loaded or not split and "train" not in loaded:
             raise Failure(f"the data set {reference} has no split '{split or 'train'}'; it has "
                           f"{', '.join(loaded)}")

@@ -55,10 +55,10 @@ def parse(content, form=None, renamed=None):
     else:
         if turns is None:
             raise LeftOut(NO_FORM, f"it has no list under {' or '.join(TURN_KEYS)}")
-        said = [_said_by(turn) if form == "sharegpt" else _message(turn) for turn in turns]
+        found = [_said_by(turn) if form == "sharegpt" else _message(turn) for turn in turns]
         marks = {number: _is_trained(turn) for number, turn in enumerate(turns)}
         marks.update((number, False) for number in range(untrained_before))
-        messages = said
+        messages = found
     systems = _systems(row)
     if systems and (not messages or messages[0]["role"] != "system"):
         messages = [{"role": "system", "content": systems[0]}, *messages]

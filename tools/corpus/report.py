@@ -53,7 +53,8 @@ class Report:
     def record(self):
         """For the sidecars: how much is missing from the token files, by reason, with the rarest
         reasons summed up; and how many sources, or conversations, had characters replaced."""
-        left_out = sorted((self.reasons + self._skips).items(), key=lambda one: (-one[1], one[0]))
+        left_out = sorted((self.reasons + self._skips).items(),
+                          key=lambda reason: (-reason[1], reason[0]))
         kept, rest = left_out[:REASONS_RECORDED], left_out[REASONS_RECORDED:]
         if rest:
             kept.append(("other reasons", sum(count for _, count in rest)))

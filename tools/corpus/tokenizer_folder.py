@@ -9,9 +9,12 @@ Special tokens are those of both tokenizer_config.json and special_tokens_map.js
 precedence if it lists added tokens, and otherwise the latter.
 """
 
+import os
+import re
+import subprocess
 from pathlib import Path
 
-from toolbox import Failure, read_json
+from toolbox import ROOT, Failure, read_json
 
 TEMPLATE_FILE = "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"
@@ -30,21 +33,51 @@ OWNERS = {"qwen": "Qwen", "llama": "meta-llama", "mistral": "mistralai", "minist
 PLAIN_FOLDERS = ("models", "model", "base", "weights", "checkpoints", "hf", "data", "out", "runs")
 
 
+def is_hub_name(text):
+    """Whether it is OWNER/NAME or OWNER/NAME@REVISION, and no path; the same rule as in
+    engine/exchange/described_model.cc."""
+    name = re.fullmatch(r"([A-Za-z0-9][\w.-]*)/[A-Za-z0-9][\w.-]*(@.+)?", text, re.ASCII)
+    return bool(name) and name[1] not in PLAIN_FOLDERS and not os.path.exists(name[1]) \
+        and not text.partition("@")[0].endswith((".safetensors", ".json", ".bin"))
+
+
+def from_hub(text):
+    """The folder of a tokenizer that is given by its model's name on the hub; other texts as they
+    are."""
+    if not is_hub_name(text):
+        return text
+    read_end, write_end = os.pipe()
+    with open(read_end, encoding="utf-8") as replies:
+        try:  # another program: its packages may be in another environment
+            subprocess.run([ROOT / "tools/hub", "--files", "tokenizer", "--reply-fd", str(write_end),
+                            text], pass_fds=[write_end], stdin=subprocess.DEVNULL, stdout=2,
+                           check=False)
+        finally:
+            os.close(write_end)
+        reply = replies.read()
+    reply = read_json(reply) if reply else {
+        "error": f"{text} was not found: tools/hub ended without an answer; see its message above"}
+    if "error" in reply:
+        raise Failure(reply["error"])
+    return reply["folder"]
+
+
 def check_is_there(path):
-    """Explains a missing path: it may be the name of a model, which has to be downloaded."""
+    """Explains a missing path: it may be the folder of a model that has to be downloaded."""
     path = Path(path)
     if path.exists():
         return
     if path.suffix == ".json":
         raise Failure(f"there is no file {path}: name the tokenizer.json, or the folder of the "
                       "model that has it")
-    raise Failure(f"there is no folder {path}, and models are not downloaded: fetch it by\n\n"
-                  f"  {download_command(path)}\n\nor name the folder that has it")
+    raise Failure(f"there is no folder {path}: fetch it by\n\n  {download_command(path)}\n\nor name "
+                  "the folder that has it, or the model on the hub as OWNER/NAME")
 
 
 def download_command(path):
     """The same rule as in engine/exchange/described_model.cc."""
-    owner = next((it for word, it in OWNERS.items() if path.name.lower().startswith(word)), "OWNER")
+    name = path.name.lower()
+    owner = next((owner for word, owner in OWNERS.items() if name.startswith(word)), "OWNER")
     if len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in PLAIN_FOLDERS \
             and not path.parts[0].startswith("."):
         owner = path.parts[0]

@@ -1,8 +1,10 @@
 #include "tools/session/checkpoint_argument.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_names.h"
@@ -54,6 +56,10 @@ Status check_is_run(aio::FileSystem& files, const std::string& folder) {
     return Error(ErrorCode::kNotFound,
                  folder + " is the folder of a model, not of a run: sluice import " + folder +
                      " RUN converts it");
+  if (!has("config.json"))
+    return Error(ErrorCode::kNotFound, folder +
+                                           " is not a run's folder (sluice train --out): it has "
+                                           "neither checkpoints nor config.json");
   return {};
 }
 
@@ -70,15 +76,19 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
   }
   if (!there) {
     return Error(ErrorCode::kNotFound, "there is no " + clean +
-                                           ": name a run's directory (sluice train --out), or "
+                                           ": name a run's folder (sluice train --out), or "
                                            "the folder of one of its checkpoints");
   }
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(clean, ignored))
+    return Error(ErrorCode::kInvalidArgument,
+                 clean + " is a file: name a run's folder (sluice train --out)");
   SLUICE_ASSIGN_OR_RETURN(const bool is_one, is_checkpoint(queue.backend().files(), clean));
   if (is_one) {
     if (!name.empty())
       return Error(ErrorCode::kInvalidArgument,
                    clean + " is one checkpoint, so --checkpoint " + name +
-                       " has no effect: leave it out, or name the run's directory");
+                       " has no effect: leave it out, or name the run's folder");
     return argument_of(clean);
   }
   const engine::CheckpointFolder checkpoints(queue,

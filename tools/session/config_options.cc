@@ -8,13 +8,16 @@
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "aio/log.h"
 #include "aio/real_file_system.h"
+#include "engine/config/nearest_key.h"
 #include "engine/config/stored_config.h"
 #include "engine/exchange/adapter_weights.h"
 #include "engine/exchange/described_model.h"
 #include "engine/families/families.h"
+#include "tools/session/hub_model.h"
 #include "tools/session/open_queue.h"
 #include "tools/support/value_hints.h"
 
@@ -63,14 +66,25 @@ Result<std::string> run_directory_of(const ConfigOptions& options) {
   return std::string();
 }
 
-// Looks up the facts of the model in model.path. Other mistakes are reported when the sources are
-// resolved.
-Status look_up_model_facts(config::Sources& sources) {
+// Looks up the facts of the model in model.path, and the folders of models on the hub. Other
+// mistakes are reported when the sources are resolved.
+Status look_up_model_facts(HubFiles files, config::Sources& sources) {
   config::Sources asking = sources;
   asking.leaves_folders_open = true;
   const auto resolved = config::resolve(asking);
-  if (!resolved.ok() || !resolved->missing_facts.model) return {};
-  const std::string& folder = resolved->config.model.path;
+  if (!resolved.ok()) return {};
+  const config::Model& model = resolved->config.model;
+  for (const auto& [key, name] :
+       {std::pair("model.path", model.path), std::pair("model.init_from", model.init_from)}) {
+    if (!engine::is_hub_name(name) || sources.facts.hub_folders.contains(name)) continue;
+    auto found = model_folder(name, files);
+    if (!found.ok()) return std::move(found).error().with_context(key);
+    sources.facts.hub_folders[name] = *std::move(found);
+  }
+  if (!resolved->missing_facts.model) return {};
+  const auto on_hub = sources.facts.hub_folders.find(model.path);
+  const std::string& folder =
+      on_hub == sources.facts.hub_folders.end() ? model.path : on_hub->second;
   auto read = config::read_source(folder + "/config.json");
   if (!read.ok() && read.error().code() == ErrorCode::kNotFound) {
     aio::RealFileSystem files;
@@ -182,14 +196,16 @@ void take_preset_for_absent_model(config::Sources& sources) {
   sources.overrides.emplace_back("model.preset=" + preset);
 }
 
-Status answer_folders(config::Sources& sources) {
-  SLUICE_RETURN_IF_ERROR(look_up_model_facts(sources));
+Status answer_folders(LookAtData data, config::Sources& sources) {
+  // What only shows or plans a run reads no weights.
+  const HubFiles files = data == LookAtData::kIfItOpens ? HubFiles::kConfig : HubFiles::kModel;
+  SLUICE_RETURN_IF_ERROR(look_up_model_facts(files, sources));
   return look_up_adapter_facts(sources);
 }
 
 #ifdef SLUICE_HAS_ENGINE
 Status look_up_facts(LookAtData data, config::Sources& sources) {
-  SLUICE_RETURN_IF_ERROR(answer_folders(sources));
+  SLUICE_RETURN_IF_ERROR(answer_folders(data, sources));
   SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
   if (resolved.missing_facts.gpu) sources.facts.gpu = engine::gpu_kind(resolved.config);
   if (!resolved.missing_facts.samples_per_epoch || data == LookAtData::kNo) return {};
@@ -201,10 +217,36 @@ Status look_up_facts(LookAtData data, config::Sources& sources) {
   return {};
 }
 #else
-Status look_up_facts(LookAtData /*data*/, config::Sources& sources) {
-  return answer_folders(sources);
+Status look_up_facts(LookAtData data, config::Sources& sources) {
+  return answer_folders(data, sources);
 }
 #endif
+
+namespace {
+
+// Why a run file was not read. The user may be in another folder, or mean a model or a run.
+Error no_run_file(Error error, const std::string& name) {
+  std::error_code ignored;
+  const std::filesystem::path file = name;
+  if (std::filesystem::is_directory(file, ignored))
+    return Error(ErrorCode::kInvalidArgument,
+                 name +
+                     " is a folder: name a run file, such as configs/demo.json or the "
+                     "config.json of a run");
+  if (error.code() != ErrorCode::kNotFound) return error;
+  std::string presets;
+  for (const engine::NamedShape& it : engine::model_presets())
+    presets += (presets.empty() ? "" : "|") + std::string(it.name);
+  const std::string preset = config::nearest_choice(name, presets);
+  const std::string here = std::filesystem::current_path(ignored).string();
+  return Error(
+      ErrorCode::kNotFound,
+      "there is no " + name + (file.is_relative() ? " in the folder " + here : "") +
+          ": name a run file, such as configs/demo.json" +
+          (preset.empty() ? "" : "; sluice plan takes a model's name too, such as " + preset));
+}
+
+}  // namespace
 
 Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data) {
   if (options.file.empty() && options.text.empty() && options.deepspeed.empty()) {
@@ -215,7 +257,8 @@ Result<config::Sources> sources_of(const ConfigOptions& options, LookAtData data
   config::Sources sources;
   if (!options.file.empty()) {
     auto read = config::read_source(options.file);
-    if (!read.ok()) return std::move(read).error().with_context("CONFIG");
+    if (!read.ok())
+      return no_run_file(std::move(read).error(), options.file).with_context("CONFIG");
     SLUICE_ASSIGN_OR_RETURN(const std::string run, run_directory_of(options));
     sources.run_file =
         run.empty() ? *std::move(read) : config::in_run_folder(*std::move(read), run);
@@ -241,7 +284,9 @@ bool take_model_as_config(ConfigOptions& options, bool with_drive) {
   const bool is_folder = std::filesystem::is_directory(path, error);
   const bool has_model = is_folder && std::filesystem::exists(path / "config.json", error);
   const std::string preset = preset_meant_by(options.file);
-  if (std::filesystem::exists(path, error) ? !has_model : preset.empty()) return false;
+  const bool is_on_hub = preset.empty() && engine::is_hub_name(options.file);
+  if (std::filesystem::exists(path, error) ? !has_model : preset.empty() && !is_on_hub)
+    return false;
   const auto shape = engine::preset_shape(preset);
   constexpr std::int64_t kTokens = 2048;
   const std::int64_t context = shape && !has_model ? shape->context_tokens : kTokens;
@@ -255,7 +300,7 @@ bool take_model_as_config(ConfigOptions& options, bool with_drive) {
                         {"data", {{"sequence_length", std::min(context, kTokens)}}},
                         {"run", {{"epochs", 1}}}};
   if (with_drive) run["budget"] = {{"nvme_paths", nlohmann::json::array({"nvme"})}};
-  if (has_model)
+  if (has_model || is_on_hub)
     run["model"] = {{"path", options.file}};
   else
     run["model"] = {{"preset", preset}};

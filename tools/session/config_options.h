@@ -43,8 +43,10 @@ std::vector<std::string> overrides_of(const ConfigOptions& options);
 // also has a lock, metrics or checkpoints. An error if the directory cannot be searched.
 Result<std::string> run_directory_of(const ConfigOptions& options);
 
-// Whether resolving reads the training data when run.epochs makes the length of the run depend on
-// it. Everything else that the configuration leaves to the machine is always looked up.
+// Whether resolving is for work with the model and its data, or only to show and plan a run. Work
+// downloads a model of the hub, the rest only its config.json. The training data are read when the
+// run's length depends on them (run.epochs). Everything else that the configuration leaves to the
+// machine is always looked up.
 enum class LookAtData : std::uint8_t {
   kNo,         // the number of steps changes nothing
   kIfItOpens,  // if the data cannot be opened, the length stays open

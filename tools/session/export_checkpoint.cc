@@ -7,6 +7,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/base_model.h"
 #include "tools/session/checkpoint_argument.h"
+#include "tools/session/hub_model.h"
 #include "tools/session/run_tokenizer.h"
 
 namespace sluice::tools {
@@ -22,7 +23,7 @@ Result<std::string> base_of(const ExportRequest& request, const engine::Checkpoi
   if (!request.base.empty() && !request.merged)
     return Error(ErrorCode::kInvalidArgument,
                  "--base names the weights for --merged: give both, or leave it out");
-  if (!request.base.empty()) return request.base;
+  if (!request.base.empty()) return model_folder(request.base, HubFiles::kModel);
   const auto config = config::resolve_stored(state.configuration);
   const std::string found = config.ok() ? config->model.init_from : std::string();
   if (found.empty() && request.merged)

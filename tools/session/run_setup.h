@@ -62,10 +62,10 @@ struct RunFiles {
 
 struct SetUpOptions {
   RunFiles files = {};
-  bool with_what_ifs = false;            // takes as long as several more plans
-  bool of_a_series = false;              // plan_here.h
-  std::function<bool()> stop = {};       // whether to end early, with kCancelled
-  std::ostream* notices = &std::cerr;    // gets progress messages and the preflight table
+  bool with_what_ifs = false;          // takes as long as several more plans
+  bool of_a_series = false;            // plan_here.h
+  std::function<bool()> stop = {};     // whether to end early, with kCancelled
+  std::ostream* notices = &std::cerr;  // gets progress messages and the preflight table
   engine::Communicator* link = &engine::single_process();
 };
 

@@ -9,6 +9,7 @@
 #include "engine/exchange/model_weights.h"
 #include "engine/exchange/tokenizer_checks.h"
 #include "engine/families/families.h"
+#include "tools/session/hub_model.h"
 #include "tools/session/open_queue.h"
 
 namespace sluice::tools {
@@ -129,7 +130,9 @@ Status check_evaluation_data(aio::IoQueue& queue, const config::Config& config, 
 void warn_of_tokenizers(const config::Config& config, aio::IoWatchdog& watchdog) {
   const auto checked = [&]() -> Status {
     SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
-    return check_training_data(*files.queue, config, /*any=*/false).status();
+    config::Config known = config;
+    if (is_partial_snapshot(known.model.init_from)) known.model.init_from.clear();
+    return check_training_data(*files.queue, known, /*any=*/false).status();
   }();
   if (!checked.ok()) log::warning("sluice train would refuse this: " + checked.error().message());
 }
@@ -160,7 +163,9 @@ Status keep_run_tokenizer(aio::IoQueue& queue, const config::Config& config,
 Result<TokenizerFiles> chosen_tokenizer(aio::IoQueue& queue, const ChosenTokenizer& chosen) {
   auto of_run = engine::find_tokenizer(queue, chosen.run_directory, chosen.token_files);
   if (chosen.name.empty()) return of_run;
-  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, chosen.name));
+  SLUICE_ASSIGN_OR_RETURN(std::string name, model_folder(chosen.name, HubFiles::kTokenizer));
+  if (name != chosen.name) name += "/tokenizer.json";
+  SLUICE_ASSIGN_OR_RETURN(TokenizerFiles named, engine::tokenizer_named(queue, name));
   if (!of_run.ok()) {  // the named tokenizer replaces it
     log::warning(of_run.error().message());
     return named;

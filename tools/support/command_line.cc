@@ -43,8 +43,9 @@ std::string full_name(const CLI::App& app) {
 Error mistake(const CLI::App& app, const std::string& what) {
   const std::string name = full_name(innermost(app));
   const bool has_commands = !innermost(app).get_subcommands([](auto*) { return true; }).empty();
-  return Error(ErrorCode::kInvalidArgument,
-               what + "; " + name + " --help lists the " + (has_commands ? "commands" : "options"));
+  const char* const between = what.ends_with('?') ? " " : "; ";
+  return Error(ErrorCode::kInvalidArgument, what + between + name + " --help lists the " +
+                                                (has_commands ? "commands" : "options"));
 }
 
 std::string did_you_mean(std::string_view word, const std::string& choices,

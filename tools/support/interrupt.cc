@@ -95,6 +95,12 @@ Interrupt::~Interrupt() {
   listener = nullptr;
 }
 
+int Interrupt::take() {
+  const std::lock_guard lock(listener_mutex);
+  deliberate_ = 0;
+  return first_signal_.exchange(0);
+}
+
 void Interrupt::on_signal(int number) const {
   const auto now = std::chrono::steady_clock::now();
   int none = 0;

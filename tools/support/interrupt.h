@@ -63,6 +63,8 @@ class Interrupt {
   bool requested() const { return first_signal() != 0; }
   // The number of the first signal, to be passed on; 0: none yet.
   int first_signal() const { return first_signal_.load(std::memory_order_relaxed); }
+  // Returns first_signal() and forgets it: the next signal is a first one again.
+  int take();
 
  private:
   friend class SignalThread;

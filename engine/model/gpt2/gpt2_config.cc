@@ -158,6 +158,7 @@ std::string gpt2_config_text(const HuggingFaceModel& model) {
                {"n_embd", shape.hidden},
                {"n_head", shape.heads},
                {"n_positions", shape.context_tokens},
+               {"n_ctx", shape.context_tokens},  // llama.cpp's converter reads this one
                {"n_inner", inner},
                {"vocab_size", shape.vocab},
                {"activation_function", name_of(variant.activation)},
@@ -169,7 +170,8 @@ std::string gpt2_config_text(const HuggingFaceModel& model) {
                {"bos_token_id", to_json(model.special.begin)},
                {"eos_token_id", to_json(model.special.ends)},
                {"pad_token_id", to_json(model.special.padding)},
-               {"dtype", hugging_face_dtype(model.dtype)}};
+               {"dtype", hugging_face_dtype(model.dtype)},
+               {"torch_dtype", hugging_face_dtype(model.dtype)}};
   if (!variant.scales_attention) json["scale_attn_weights"] = false;
   if (variant.scales_by_layer) json["scale_attn_by_inverse_layer_idx"] = true;
   return json.dump(2) + "\n";

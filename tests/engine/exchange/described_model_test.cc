@@ -54,12 +54,40 @@ TEST_F(DescribedModel, IsToBeDownloadedWhereItsFolderIsNotThereAlone) {
   EXPECT_EQ(absent_model(path("bare")), "");
   EXPECT_EQ(absent_model(path("bare/Qwen3-8B")),
             path("bare/Qwen3-8B") +
-                " does not exist, and Sluice downloads no models: hf download Qwen/Qwen3-8B "
+                " does not exist: hf download Qwen/Qwen3-8B "
                 "--local-dir " +
-                path("bare/Qwen3-8B") + ", or name the folder that contains it");
+                path("bare/Qwen3-8B") +
+                " downloads the model, and so does its name on the hub, Qwen/Qwen3-8B. Or name the "
+                "folder that contains it");
   EXPECT_EQ(absent_model(path("bare/model.safetensors")), "");
   EXPECT_EQ(absent_model(path("bare/model.safetensors.index.json")), "");
   EXPECT_EQ(absent_model(path(std::string(300, 'x'))), "");  // cannot be looked up
+}
+
+TEST_F(DescribedModel, HasANameOnTheHubWhereItIsNoPath) {
+  for (const char* const name : {"Qwen/Qwen3-0.6B", "me/a_b.c-D@main", "0x/a@refs/pr/1"})
+    EXPECT_TRUE(is_hub_name(name)) << name;
+  for (const char* const path : {"",
+                                 "/",
+                                 "gpt2",
+                                 "/Qwen/a",
+                                 "Qwen/",
+                                 "/a",
+                                 "Qwen/Qwen3-8B/",
+                                 "a/b/c",
+                                 "./a",
+                                 "../a",
+                                 "a/..",
+                                 "a b/c",
+                                 "Qwen/a@",
+                                 "models/Qwen3-8B",
+                                 "runs/a",
+                                 "me/model.safetensors",
+                                 "me/tokenizer.json",
+                                 "me/'; rm x",
+                                 "-a/b",
+                                 "a/-b"})
+    EXPECT_FALSE(is_hub_name(path)) << path;
 }
 
 TEST_F(DescribedModel, IsRefusedByFolderFileAndIndexWhereSluiceDoesNotComputeIt) {

@@ -64,7 +64,9 @@ TEST_F(BaseModels, TakeALicenseOnlyWhereItIsPlain) {
 
 TEST_F(BaseModels, OfAHubsCacheHaveTheHubsName) {
   put("hub/models--some-one--Model--7B/snapshots/0a/config.json", json{{"model_type", "llama"}});
-  EXPECT_EQ(of("hub/models--some-one--Model--7B/snapshots/0a").name, "some-one/Model--7B");
+  const BaseModel base = of("hub/models--some-one--Model--7B/snapshots/0a");
+  EXPECT_EQ(base.name, "some-one/Model--7B");
+  EXPECT_EQ(base.revision, "0a");
 }
 
 TEST_F(BaseModels, AreNotKnownOfWeightsAlone) {

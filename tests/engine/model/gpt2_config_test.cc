@@ -77,7 +77,9 @@ TEST(Gpt2Config, WritesWhatSetsAModelApart) {
   EXPECT_EQ(usual.at("activation_function"), "gelu_new");
   EXPECT_EQ(usual.at("layer_norm_epsilon"), 1e-5);
   EXPECT_EQ(usual.at("tie_word_embeddings"), true);
-  EXPECT_EQ(usual.size(), 18U);
+  EXPECT_EQ(usual.at("n_ctx"), usual.at("n_positions"));  // llama.cpp's converter reads n_ctx
+  EXPECT_EQ(usual.at("torch_dtype"), usual.at("dtype"));
+  EXPECT_EQ(usual.size(), 20U);
   const json other = written(
       R"("activation_function": "swish", "layer_norm_epsilon": 1e-06, "tie_word_embeddings": false,
          "scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true, "n_inner": 100,

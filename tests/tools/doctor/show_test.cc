@@ -48,10 +48,11 @@ TEST(DoctorTable, SaysOnceWhatSeveralLinesHaveInCommon) {
   all[2].subject = all[3].subject = "another";
   const std::string table = table_of(all, {.columns = 200});
   EXPECT_EQ(table.find("not registered"), table.rfind("not registered"));
-  EXPECT_THAT(table, HasSubstr("another        8M (ulimit -l)\n"
-                               "                             The same as for locked memory.\n"
-                               "limited       another        8M (ulimit -l)\n"
-                               "                             The same as for locked memory.\n"));
+  EXPECT_THAT(table,
+              HasSubstr("another        8M (ulimit -l)\n"
+                        "                             The same as for locked memory above.\n"
+                        "limited       another        8M (ulimit -l)\n"
+                        "                             The same as for locked memory above.\n"));
 }
 
 TEST(DoctorTable, EndsWithWhatItComesTo) {
