@@ -26,7 +26,7 @@ install(TARGETS ${programs} RUNTIME DESTINATION bin COMPONENT programs OPTIONAL)
 if(TARGET sluice_mpi)  # the program looks for it in its own folder
   install(TARGETS sluice_mpi LIBRARY DESTINATION bin COMPONENT programs OPTIONAL)
 endif()
-install(PROGRAMS tools/prepare tools/tokens tools/trace_summary DESTINATION ${share}/tools
+install(PROGRAMS tools/hub tools/prepare tools/tokens tools/trace_summary DESTINATION ${share}/tools
   COMPONENT ${component_of_scripts})
 install(FILES tools/tool_packages.py tools/toolbox.py DESTINATION ${share}/tools
   COMPONENT ${component_of_scripts})

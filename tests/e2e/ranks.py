@@ -417,11 +417,12 @@ class Ranks(RankRuns):
         run = json.loads(self.config.read_text(encoding="utf-8"))
         run["zero_optimization"] = {"stage": 3, "offload_param": {"device": "auto"},
                                     "offload_optimizer": {"device": "auto"}}
-        run["model"] |= {"layers": 4, "hidden": 256}
+        run["model"] |= {"layers": 4, "hidden": 192}
         run["placement"] = {"record_elements": 65536}
         self.config.write_text(json.dumps(run), encoding="utf-8")
-        told = self.train(1, "--out", "one", "--save-weights", "1.safetensors")
-        self.assertIn("plan: ", told)
+        # Not planned, so that this machine need not be measured for it.
+        self.train(1, "--out", "one", "--save-weights", "1.safetensors", *(
+            f"--set=zero_optimization.offload_{what}.device=cpu" for what in ("optimizer", "param")))
         told = self.train(2, "--out", "two", "--save-weights", "2.safetensors")
         self.assertRegex(told, "plan: .* on 2 ranks")
         self.assertNotIn("buffers for optimizer state", told)

@@ -1,17 +1,21 @@
 """A wheel in a system that has Python and torch, no compiler and nothing of ours.
 
   wheel_in_userland.py WHEEL --system FOLDER|SUITE [--mirror URL] --torch SITE_PACKAGES
+                       [--python python3.11] [--other-torch SITE_PACKAGES]
 
-As root. A Debian or Ubuntu is made by debootstrap (SUITE: bookworm, jammy, noble) or taken from
-FOLDER. An ordinary user of it gets a virtual environment that holds the torch of SITE_PACKAGES (of
-the same Python version, laid under it, so nothing is downloaded), installs the wheel, and then:
-`sluice doctor`, data, a first training of a small Qwen3 on the CPU, a stop by SIGTERM with exit code
-75, a resume, an export, `aio_bench`, a module from Python; and what is said without torch. Prints
-the seconds from the start of `pip install` to the first step. Exits with 1 at the first thing that
-is not as it should be.
+It needs root. A Debian or Ubuntu is made by debootstrap (SUITE: bookworm, jammy, noble) or taken
+from FOLDER. An ordinary user of it gets a virtual environment with the torch of SITE_PACKAGES, which
+is for the same Python version and laid under it: nothing is downloaded. The user installs the wheel,
+runs `sluice doctor`, makes data and trains a small Qwen3 on the CPU. SIGTERM stops the run with exit
+code 75, and it is resumed and exported. `aio_bench` and a module from Python follow.
+
+The commands are tried without torch, too, and with --other-torch, which the wheel is not for. It
+prints the seconds that `pip install` and the first step take, and exits with 1 at the first thing
+that is not as it should be.
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -34,12 +38,13 @@ RUN = {
 }
 MODULE = """
 import torch, sluice
+torch.manual_seed(1)
 module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 config = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
 with sluice.initialize(module, config) as engine:
     losses = []
     for _ in range(20):
-        loss = engine(torch.ones(4, 8)).square().mean()
+        loss = (engine(torch.ones(4, 8)) - 3).square().mean()
         engine.backward(loss)
         losses.append(engine.step().loss)
 assert losses[-1] < losses[0], losses
@@ -91,20 +96,47 @@ def train(userland, more, **options):
     return userland.shell(f"sluice train run.json --quiet --out run {more}", **options)
 
 
-def check(userland, wheel, torch_site):
+def lay_under(root, site, torch_site):
+    """Adds the packages of `torch_site` to those of the folder `site` of a system."""
+    if site.parent.name != torch_site.parent.name:
+        sys.exit(f"{torch_site} is not for {site.parent.name}")
+    folder = Path(tempfile.mkdtemp(dir=root / "overlay"))
+    for name in ("upper", "work"):
+        (folder / name).mkdir()
+    owner = site.stat()
+    os.chown(folder / "upper", owner.st_uid, owner.st_gid)
+    mount("-t", "overlay", "overlay", "-o",
+          f"lowerdir={site}:{torch_site},upperdir={folder}/upper,workdir={folder}/work", site)
+
+
+def with_torch(userland, venv, torch_site, python):
+    """Makes a virtual environment of the user, with the packages of `torch_site` in it."""
+    userland.shell(f"{python} -m venv {venv}")
+    (site,) = (userland.root / "home/user" / venv / "lib").glob("python3.*/site-packages")
+    lay_under(userland.root, site, torch_site)
+
+
+def check_refusal(userland, venv, problem):
+    """What needs torch says one sentence, which ends with the command that helps."""
+    sentence = (rf"this build of sluice is for torch \S+, and {problem}: run "
+                r"pip install 'torch==[0-9.]+\*', or [^\n]*")
+    said = userland.has(f"{venv}/bin/sluice train run.json --out refused",
+                        rf"\Asluice: {sentence}\n\Z", expected=1)
+    print(said.strip())
+    userland.has(f"! {venv}/bin/python -c 'import sluice' 2>&1 | grep -v '^ '",
+                 r"No module named 'torch'" if problem.startswith("no ") else
+                 rf"\nImportError: {sentence}\n\Z", expected=None)
+    said = " ".join(userland.shell(f"{venv}/bin/sluice doctor --quick", expected=1).split())
+    if len(re.findall(sentence, said)) != 1:
+        sys.exit(f"sluice doctor does not say {sentence!r} once:\n{said}")
+    userland.has(f"{venv}/bin/sluice ls run", "step")  # needs no torch
+
+
+def check(userland, wheel, torch_site, other_site, python):
     said = userland.shell("for it in cc gcc g++ clang nvcc cmake; do command -v $it; done; true")
     if said:
         sys.exit(f"a compiler is there: {said}")
-    userland.shell("python3 -m venv venv")
-    (site,) = (userland.root / "home/user/venv/lib").glob("python3.*/site-packages")
-    if site.parent.name != torch_site.parent.name:
-        sys.exit(f"{torch_site} is not for {site.parent.name}")
-    upper, work = (userland.root / "overlay" / name for name in ("upper", "work"))
-    for folder in (upper, work):
-        folder.mkdir(parents=True)
-    os.chown(upper, USER, USER)
-    mount("-t", "overlay", "overlay", "-o",
-          f"lowerdir={site}:{torch_site},upperdir={upper},workdir={work}", site)
+    with_torch(userland, "venv", torch_site, python)
     shutil.copy(wheel, userland.root / "home/user")
     name = wheel.name
     begin = time.monotonic()
@@ -132,25 +164,24 @@ def check(userland, wheel, torch_site):
     userland.shell("aio_bench --help")
     userland.has(f"python3 -c {shlex.quote(MODULE)}", "trained by")
     userland.has("sluice report run --out report.html && ls", "report.html")
-    # Without torch.
-    userland.shell("python3 -m venv bare && mv venv/bin/sluice sluice-script && "
-                   f"bare/bin/pip install --no-index --no-deps ./{name}")
-    said = userland.has("bare/bin/sluice plan run/config.json", "no torch is installed here: run",
-                        expected=1)
-    print(said)
-    userland.has("bare/bin/sluice ls run", "step", expected=None)
-    userland.shell("bare/bin/python -c 'import sluice'", expected=1)
+    userland.shell(f"{python} -m venv bare && bare/bin/pip install --no-index --no-deps ./{name}")
+    check_refusal(userland, "bare", "no torch is installed here")
+    if other_site:
+        with_torch(userland, "other", other_site, python)
+        userland.shell(f"other/bin/pip install --no-index --no-deps ./{name}")
+        check_refusal(userland, "other", r"torch \S+ is installed here")
     print("all as it should be")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path)
+def add_system(parser):
     parser.add_argument("--system", required=True)
     parser.add_argument("--mirror")
     parser.add_argument("--torch", type=Path, required=True)
-    options = parser.parse_args()
+
+
+@contextlib.contextmanager
+def system(options):
+    """The root folder of a system that is thrown away, in memory. /overlay is for lay_under()."""
     if os.geteuid() != 0:
         sys.exit("this needs root: it makes a system, and mounts")
     # Mounts end with this process.
@@ -172,17 +203,31 @@ def main():
               f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work", root)
         for name in ("proc", "dev", "sys"):
             mount("--rbind", f"/{name}", root / name)
+        mount("-t", "tmpfs", "tmpfs", root / "srv")
+        (root / "overlay").symlink_to("srv")
+        try:
+            yield root
+        finally:
+            subprocess.run(["umount", "--lazy", "--recursive", folder], check=False)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", type=Path)
+    add_system(parser)
+    parser.add_argument("--other-torch", type=Path)
+    parser.add_argument("--python", default="python3")
+    options = parser.parse_args()
+    with system(options) as root:
         home = root / "home/user"
         home.mkdir(parents=True)
         mount("-t", "tmpfs", "tmpfs", home)
         os.chown(home, USER, USER)
-        mount("-t", "tmpfs", "tmpfs", root / "srv")
-        (root / "overlay").symlink_to("srv")
-        try:
-            check(Userland(root), options.wheel.resolve(), options.torch.resolve())
-        finally:
-            subprocess.run(["umount", "--lazy", "--recursive", folder], check=False)
+        check(Userland(root), options.wheel.resolve(), options.torch.resolve(),
+              options.other_torch and options.other_torch.resolve(), options.python)
     return 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

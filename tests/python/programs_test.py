@@ -123,6 +123,11 @@ class Start(Folder):
         environment = json.loads(self.start("ls", SLUICE_TORCH_PROBLEM="old").stdout)[1]
         self.assertIn("torch 2.12.0+cu130 is installed", environment["SLUICE_TORCH_PROBLEM"])
         shutil.rmtree(self.site / "torch")
+        other = self.folder / "other"
+        self.torch("2.13.0+cu130", other)
+        environment = json.loads(self.start("doctor", path=[other]).stdout)[1]
+        self.assertIn("torch 2.13.0+cu130 is installed", environment["SLUICE_TORCH_PROBLEM"])
+        self.assertEqual(environment["LD_LIBRARY_PATH"].split(":")[0], str(other / "torch/lib"))
         environment = json.loads(self.start("ls").stdout)[1]
         self.assertIn("no torch is installed", environment["SLUICE_TORCH_PROBLEM"])
 

@@ -35,7 +35,7 @@ EXAMPLE = textwrap.dedent(
     with sluice.initialize(module, config) as engine:
         losses = []
         for _ in range(20):
-            loss = engine(torch.ones(4, 8)).square().mean()
+            loss = (engine(torch.ones(4, 8)) - 3).square().mean()
             engine.backward(loss)
             losses.append(engine.step().loss)
         engine.save_checkpoint("run")

@@ -145,8 +145,7 @@ TEST(SingleProcess, GathersSmallValuesAndHasNoRankToAbort) {
   EXPECT_TRUE(comm->all_gather_text(std::string(kMaxTextBytes + 1, 'x')).ok());  // not sent
   EXPECT_TRUE(comm->health().ok());
   comm->abort("no room");
-  for (const Status& status :
-       {comm->health(), comm->barrier(), comm->all_gather_values(0.1, all)})
+  for (const Status& status : {comm->health(), comm->barrier(), comm->all_gather_values(0.1, all)})
     EXPECT_TRUE(status.ok());
 }
 

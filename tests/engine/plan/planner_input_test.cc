@@ -146,14 +146,14 @@ TEST(PlanWithinBudget, CountsSlotsAsThePlannerDid) {
       shape(24, 1024, 16) + std::vector<std::string>{"zero_optimization.offload_param.device=cpu",
                                                      "gradient_accumulation_steps=8"};
   int fitting = 0;
-  for (double gpu_gib = 1.5; gpu_gib < 9; gpu_gib += 0.25) {
+  for (double gpu_gib = 1.5; gpu_gib < 9; gpu_gib += 0.5) {
     const Fitted it = fitted(overrides, gpu_gib, 64);
     if (!it.plan.placement.fits) continue;
     ++fitting;
     EXPECT_TRUE(it.within) << gpu_gib << " GiB";
     EXPECT_EQ(used_by(it.plan.memory).gpu, it.plan.placement.used.gpu) << gpu_gib << " GiB";
   }
-  EXPECT_GT(fitting, 10);
+  EXPECT_GT(fitting, 5);
 }
 
 TEST(PlanWithinBudget, CountsWhatTheHostKeepsWhereItComputes) {

@@ -16,7 +16,7 @@
 namespace sluice::engine {
 namespace {
 
-constexpr int kSteps = 20;
+constexpr int kSteps = 8;
 
 // All digits. A loss that overflowed in both runs, as in fp16 on some processors, is equal too.
 std::vector<std::string> texts_of(const std::vector<double>& losses) {

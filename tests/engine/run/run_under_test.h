@@ -17,7 +17,8 @@ class SmallRun : public SmallConfig {
   using SmallConfig::SmallConfig;
 
   // Without a state yet.
-  std::unique_ptr<TrainingRun> make(PlanOptions options = {}, Communicator& link = single_process()) const {
+  std::unique_ptr<TrainingRun> make(PlanOptions options = {},
+                                    Communicator& link = single_process()) const {
     const config::Config configuration = config(options.ranks.world);
     options.on_gpu = uses_cuda(configuration);
     const ModelLayout model = configured_layout(configuration, options.on_gpu);
