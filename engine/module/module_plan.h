@@ -46,9 +46,9 @@ struct ModulePlacement {
 };
 
 struct ModulePlanOptions {
-  ModulePlacement places = {};   // for a family's model
+  ModulePlacement places = {};  // for a family's model
   Communicator* link = &single_process();
-  double checkpointed = 0;       // fraction of blocks recomputed in backward
+  double checkpointed = 0;  // fraction of blocks recomputed in backward
   // Options for the planner; plan_module() sets the ranks and the machine to the actual ones.
   PlanRunOptions asked = {};
 };

@@ -13,9 +13,7 @@
 
 namespace sluice::engine {
 
-void ModuleRun::fail(const std::string& reason) {
-  ranks().link->abort(reason);
-}
+void ModuleRun::fail(const std::string& reason) { ranks().link->abort(reason); }
 
 void ModuleRun::check_order() {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks().part.world));

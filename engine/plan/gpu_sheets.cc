@@ -100,7 +100,8 @@ Result<const GpuSheet*> find_gpu_sheet(std::string_view name) {
   }
   return Error(ErrorCode::kInvalidArgument, "there is no GPU \"" + std::string(name) +
                                                 "\" in the table, which has " + names +
-                                                "; describe another GPU with --gpu-gib, --tflops, "
+                                                "; describe another NVIDIA GPU of compute "
+                                                "capability 7.5 or newer with --gpu-gib, --tflops, "
                                                 "--gpu-memory-gb-per-s and --bus-gb-per-s");
 }
 

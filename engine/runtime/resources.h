@@ -107,9 +107,7 @@ class Resources {
 
  private:
   Resources(const MemoryPlan& plan, const ModelLayout& model, Communicator& link)
-      : plan_(plan),
-        model_(model),
-        ranks_{.part = plan.ranks, .link = &link} {}
+      : plan_(plan), model_(model), ranks_{.part = plan.ranks, .link = &link} {}
   Status limit_gpu(const config::Config& config) const;
   Status make_forward(const config::Config& config, const Environment& environment);
   Status make_training();

@@ -45,10 +45,11 @@ def main(argv=None):
                                             batch_size=args.per_device_train_batch_size))
 
     no_decay = ("bias", "ln_1.weight", "ln_2.weight", "ln_f.weight")
+    named = list(model.named_parameters())
     groups = [
-        {"params": [it for name, it in model.named_parameters() if not name.endswith(no_decay)],
+        {"params": [parameter for name, parameter in named if not name.endswith(no_decay)],
          "weight_decay": args.weight_decay},
-        {"params": [it for name, it in model.named_parameters() if name.endswith(no_decay)],
+        {"params": [parameter for name, parameter in named if name.endswith(no_decay)],
          "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate)

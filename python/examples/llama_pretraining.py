@@ -4,7 +4,7 @@
     python llama_pretraining.py --text book.txt --output_dir runs/llama \\
         --model meta-llama/Llama-3.2-1B --bf16
 
-units="engine" requires the engine's own units. A model that they do not compute is refused, with
+units="engine" requires the engine's own units. A model that they do not support is refused, with
 the reason. By default ("auto") PyTorch computes such a model instead; engine.backend says which of the
 two does.
 """

@@ -65,7 +65,8 @@ def main(argv=None):
     with sluice.initialize(model, configuration(args)) as engine:
         for _ in range(args.steps):
             starts = torch.randint(len(tokens) - args.length, (args.batch,))
-            batch = torch.stack([tokens[it:it + args.length] for it in starts]).to(engine.device)
+            batch = torch.stack([tokens[start:start + args.length] for start in starts])
+            batch = batch.to(engine.device)
             engine.backward(engine(input_ids=batch, labels=batch).loss)
             losses.append(engine.step().loss)
         print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; in RAM:",

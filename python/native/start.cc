@@ -113,9 +113,7 @@ Ranks::Ranks(const std::map<std::string, std::string>& environment) {
   link_ = value_of(meet_ranks(launch));
 }
 
-void Ranks::abort(const std::string& reason) const {
-  link_->abort(reason);
-}
+void Ranks::abort(const std::string& reason) const { link_->abort(reason); }
 
 std::string Ranks::failure() const {
   const Status health = link_->health();

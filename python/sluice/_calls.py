@@ -80,7 +80,7 @@ class Call:
     def passed_with(self, scale: float) -> Passed:
         """Copies the call's tensors, which the script may overwrite."""
         kwargs = {key: own_copy(value) for key, value in self.kwargs.items()}
-        args = tuple(own_copy(it) for it in self.args)
+        args = tuple(own_copy(value) for value in self.args)
         return Passed(self.batch, self.number, args, kwargs, scale)
 
 
@@ -91,11 +91,11 @@ def calls_in(node: Any) -> list[Any]:
     seen = {id(node): node}  # holds the node, so that no other gets its id
     left = [node]
     while left:
-        it = left.pop()
-        if isinstance(it, kinds):
-            found.append(it)
+        operation = left.pop()
+        if isinstance(operation, kinds):
+            found.append(operation)
             continue
-        for after, _ in it.next_functions:
+        for after, _ in operation.next_functions:
             if after is not None and id(after) not in seen:
                 seen[id(after)] = after
                 left.append(after)

@@ -30,7 +30,7 @@ class Checkpoints:
         trained = self._trained
         if directory is None:
             if not self._record.directory:
-                raise RefusedError("save_checkpoint() needs a directory: the engine has no run_dir")
+                raise RefusedError("save_checkpoint() needs a folder: the engine has no run_dir")
             directory = self._record.directory
         trained.check_values()
         trained.residency.check_memory()
@@ -59,7 +59,7 @@ class Checkpoints:
             if not self._record.directory:
                 raise RefusedError("load_checkpoint() needs a path: the engine has no run_dir")
             path = self._record.directory
-        if trained.is_empty and any(not it.trained for it in trained.managed.values()):
+        if trained.is_empty and any(not managed.trained for managed in trained.managed.values()):
             raise RefusedError(
                 "a checkpoint does not contain frozen parameters, and those of a module made under"
                 " sluice.init(values=False) have no values: call load_weights() before"

@@ -27,19 +27,19 @@ _log = logging.getLogger("sluice")
 
 def sample(parameters: Iterable[ManagedParameter], whole: bool = False) -> str:
     """A fingerprint of names, shapes and some or all values. Empty without parameters."""
-    return sample_of(((it, it.parameter) for it in parameters), whole)
+    return sample_of(((managed, managed.parameter) for managed in parameters), whole)
 
 
 def sample_of(values: Iterable[tuple[ManagedParameter, torch.Tensor]], whole: bool = False) -> str:
     """The fingerprint of these values: SOME, which earlier versions wrote, or SOME/ALL."""
     some, every = hashlib.sha256(), ValuesHash()
     any_there = False
-    for it, value in values:
+    for managed, value in values:
         any_there = True
         flat = value.detach().reshape(-1)
         ends = torch.cat([values_of(flat[:_SAMPLED]), values_of(flat[-_SAMPLED:])])
         ends = ends.float().cpu().contiguous()
-        some.update(f"{it.name} {tuple(it.parameter.shape)}".encode())
+        some.update(f"{managed.name} {tuple(managed.parameter.shape)}".encode())
         some.update(ends.numpy().tobytes())
         for first in range(0, flat.numel() if whole else 0, _AT_ONCE):
             every.add(values_of(flat[first : first + _AT_ONCE]).float().cpu().contiguous())
@@ -74,9 +74,11 @@ def take_first_ranks_values(
     """Gives all ranks the first rank's values, as DeepSpeed does. This covers parameters, and
     buffers that have the same form on all ranks. Sparse and quantized ones stay local to each
     rank."""
-    tensors: dict[str, torch.Tensor] = {it.name: it.parameter for it in parameters}
-    with _deferred_init.materialized(it.parameter for it in parameters):
-        own: dict[str, Any] = {it.name: sample([it], whole=True) for it in parameters}
+    tensors: dict[str, torch.Tensor] = {managed.name: managed.parameter for managed in parameters}
+    with _deferred_init.materialized(managed.parameter for managed in parameters):
+        own: dict[str, Any] = {
+            managed.name: sample([managed], whole=True) for managed in parameters
+        }
     for name, buffer in module.named_buffers():
         is_strided = buffer.layout == torch.strided and not buffer.is_quantized
         if is_strided and not (buffer.is_meta or buffer.numel() == 0 or is_spilled(buffer)):
@@ -86,7 +88,10 @@ def take_first_ranks_values(
     others = [name for name, first in of_all[0].items() if _differs(first, of_all, name)]
     if not others:
         return
-    with _deferred_init.materialized((tensors[it] for it in others), changes=True), torch.no_grad():
+    with (
+        _deferred_init.materialized((tensors[name] for name in others), changes=True),
+        torch.no_grad(),
+    ):
         for name in others:
             tensor, values = tensors[name], _plain(tensors[name])
             ranks.broadcast(values)
@@ -105,11 +110,13 @@ def take_first_ranks_values(
 def _differs(first: Any, of_all: list[dict[str, Any]], name: str) -> bool:
     """Whether a buffer's values differ between ranks. Buffers of different forms, such as a cache
     that grows, stay local to each rank."""
-    if any(name not in said for said in of_all):
+    if any(name not in fingerprints for fingerprints in of_all):
         return False
-    if isinstance(first, list) and any(said[name][:2] != first[:2] for said in of_all):
+    if isinstance(first, list) and any(
+        fingerprints[name][:2] != first[:2] for fingerprints in of_all
+    ):
         return False
-    return any(said[name] != first for said in of_all)
+    return any(fingerprints[name] != first for fingerprints in of_all)
 
 
 def _to_text(tensor: torch.Tensor) -> dict[str, Any]:
@@ -142,7 +149,7 @@ def _persistent_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
 def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str:
     """The state of the first rank, with the random generators of every rank."""
     buffers = _persistent_buffers(module)
-    size = sum(it.numel() * it.element_size() for it in buffers.values())
+    size = sum(buffer.numel() * buffer.element_size() for buffer in buffers.values())
     if size > _MOST_BUFFER_BYTES:
         raise RefusedError(
             f"the module's persistent buffers take {size} bytes, and a checkpoint stores at most"
@@ -160,9 +167,9 @@ def pack(module: nn.Module, client_state: Any, frozen: str, ranks: Ranks) -> str
     some, _, every = frozen.partition("/")
     of_ranks = []
     for rank, text in enumerate(ranks.all_gather(json.dumps([refused, generators]))):
-        said, of_rank = json.loads(text)
-        if said:
-            raise RefusedError(said if ranks.world == 1 else f"rank {rank}: {said}")
+        refusal, of_rank = json.loads(text)
+        if refusal:
+            raise RefusedError(refusal if ranks.world == 1 else f"rank {rank}: {refusal}")
         of_ranks.append(of_rank)
     return json.dumps(
         {

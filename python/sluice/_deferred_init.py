@@ -78,7 +78,7 @@ class _Materializing(TorchFunctionMode):
 def materialized(tensors: Iterable[torch.Tensor], changes: bool = False) -> Iterator[None]:
     """Makes these tensors usable within the context where sluice.init() has spilled them, and
     spills them again afterwards."""
-    if not any(is_spilled(it) for it in tensors):
+    if not any(is_spilled(tensor) for tensor in tensors):
         yield
         return
     with _Materializing(Use.CHANGE if changes else Use.READ) as mode:

@@ -23,7 +23,7 @@ def remove(module: nn.Module) -> None:
 
 def all_open() -> list[Any]:
     engines = [reference() for reference in list(_open.values())]
-    return [it for it in engines if it is not None]
+    return [engine for engine in engines if engine is not None]
 
 
 def is_trained(module: nn.Module) -> bool:
@@ -33,4 +33,7 @@ def is_trained(module: nn.Module) -> bool:
 def find(parameters: Iterable[torch.Tensor]) -> Any:
     """The first engine that has any of these parameters, or None."""
     wanted = list(parameters)
-    return next((it for it in all_open() if any(it.has(one) for one in wanted)), None)
+    return next(
+        (engine for engine in all_open() if any(engine.has(parameter) for parameter in wanted)),
+        None,
+    )

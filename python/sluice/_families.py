@@ -80,7 +80,10 @@ def family_of(model: nn.Module) -> Family:
     _check_parameters(model, family)
     _check_twin(model)
     # Values that sluice.init() holds are on the drives or do not exist yet; meta tensors have none.
-    if not any(it.is_meta or is_spilled(it) or 0 in it.stride() for it in model.parameters()):
+    if not any(
+        parameter.is_meta or is_spilled(parameter) or 0 in parameter.stride()
+        for parameter in model.parameters()
+    ):
         _check_logits(model, family)
     _check_rotary(model)
     return family
@@ -88,9 +91,9 @@ def family_of(model: nn.Module) -> Family:
 
 def _check_class(model: nn.Module) -> None:
     kind = type(model)
-    of = getattr(getattr(model, "config", None), "model_type", None)
-    wanted = CLASSES.get(of) if isinstance(of, str) else None
-    where = f"transformers.models.{of}.modeling_{of}"
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    wanted = CLASSES.get(model_type) if isinstance(model_type, str) else None
+    where = f"transformers.models.{model_type}.modeling_{model_type}"
     if wanted is None or kind.__name__ != wanted or kind.__module__ != where:
         known = ", ".join(CLASSES.values())
         raise NotOfAFamily(f"the engine has no units for {kind.__qualname__}, only for {known}")
@@ -154,7 +157,7 @@ def find_hook(model: nn.Module, known: frozenset[int]) -> str | None:
             part._backward_pre_hooks,
         ):
             if hooks and not known.issuperset(hooks):
-                if not all(key in known or _is_harmless(it) for key, it in hooks.items()):
+                if not all(key in known or _is_harmless(hook) for key, hook in hooks.items()):
                     return name or "the module itself"
     return None
 
@@ -173,7 +176,7 @@ def _read(config: Any) -> Family:
         if key in READ or key in _HARMLESS or (key in _MUST_BE_OFF and not value):
             continue
         if key not in usual or usual[key] != value:
-            raise NotOfAFamily(f"its config has {key}={value!r}, which the engine does not compute")
+            raise NotOfAFamily(f"its config has {key}={value!r}, which the engine does not support")
     try:
         return Family(json.dumps(own))
     except Error as error:
@@ -267,7 +270,9 @@ def _check_logits(model: nn.Module, family: Family) -> None:
             part.training = False
         with torch.no_grad():
             expected = model(input_ids=tokens, use_cache=False).logits.double()
-            found = family.logits([[it.contiguous() for it in unit] for unit in values], tokens)
+            found = family.logits(
+                [[tensor.contiguous() for tensor in unit] for unit in values], tokens
+            )
     except Exception as error:
         raise NotOfAFamily(
             f"its logits could not be compared with the engine's: {error}"

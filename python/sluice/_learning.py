@@ -19,8 +19,10 @@ class LearningWatch:
         self._trained = trained
         keys = trained.keys()
         rate, groups = keys["optimizer"]["params"]["lr"], keys["optimizer"].get("groups", [])
-        of_groups = [it["lr"] for it in groups if it.get("lr") is not None]
-        self._most_of_rate = max([1.0, *(it / rate for it in of_groups)]) if rate > 0 else 1.0
+        of_groups = [group["lr"] for group in groups if group.get("lr") is not None]
+        self._most_of_rate = (
+            max([1.0, *(own_rate / rate for own_rate in of_groups)]) if rate > 0 else 1.0
+        )
         # Without a schedule, groups have their own rates whatever the base rate is.
         self._most_of_groups = max(of_groups, default=0) if rate == 0 else 0
         # A range test raises the rate too far on purpose.

@@ -1,5 +1,5 @@
 """Turns the arguments of a call into a micro-batch for the engine's units. The loss must be the
-same as transformers'; otherwise the units do not compute the call."""
+same as transformers'; otherwise the units do not support the call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Documents = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class NotByUnits(Exception):
-    """Why units do not compute a call, as a clause."""
+    """Why units do not support a call, as a clause."""
 
 
 class MicroBatch:
@@ -57,8 +57,8 @@ def micro_batch(
         raise NotByUnits(
             "the loss is not the model's own: it was called without input_ids and labels"
         )
-    for name, it in (("input_ids", tokens), ("labels", labels)):
-        if not isinstance(it, torch.Tensor) or it.dim() != 2 or it.dtype != torch.int64:
+    for name, tensor in (("input_ids", tokens), ("labels", labels)):
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() != 2 or tensor.dtype != torch.int64:
             raise NotByUnits(f"{name} is not an int64 tensor of shape [rows, positions]")
     if labels.shape != tokens.shape or tokens.numel() == 0:
         raise NotByUnits("labels and input_ids have different shapes")
@@ -128,7 +128,7 @@ def _facts(
             raise NotByUnits("position_ids is not a tensor")
         usual = torch.arange(tokens.shape[1], device=positions.device)
         facts["moved"] = (positions != usual).any().to(tokens.device)
-    together = torch.stack([it.long() for it in facts.values()]).tolist()
+    together = torch.stack([fact.long() for fact in facts.values()]).tolist()
     return dict(zip(facts, together))
 
 

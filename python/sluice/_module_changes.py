@@ -54,7 +54,9 @@ class Snapshot:
             for key, buffer in part._buffers.items()
             if buffer is not None and not _is_updated_in_passes(part)
         ]
-        self._stream = torch.cuda.Stream() if any(it[3].is_cuda for it in self._buffers) else None
+        self._stream = (
+            torch.cuda.Stream() if any(entry[3].is_cuda for entry in self._buffers) else None
+        )
         self._before: torch.cuda.Event | None = None
 
     @staticmethod
@@ -112,7 +114,11 @@ class Snapshot:
             self._stream.wait_event(self._before)
             differs = torch.stack([(now != values).any() for *_, now, values in compared]).tolist()
         return next(
-            (_buffer_changed(name, key) for (name, key, *_), it in zip(compared, differs) if it),
+            (
+                _buffer_changed(name, key)
+                for (name, key, *_), has_changed in zip(compared, differs)
+                if has_changed
+            ),
             None,
         )
 

@@ -120,7 +120,9 @@ class Monitors:
             output.take(records)
 
         self._outputs = [
-            it for it in self._outputs if self._guarded(it.kind, lambda it=it: write(it))
+            output
+            for output in self._outputs
+            if self._guarded(output.kind, lambda output=output: write(output))
         ]
         self._is_open = True
 

@@ -73,7 +73,7 @@ class NativePasses:
     ):
         """
         Args:
-            must: refuses what the units do not compute. Otherwise PyTorch takes over by hooks.
+            must: refuses what the units do not support. Otherwise PyTorch takes over by hooks.
             to_hooks: switches to hooks, for the reason given.
         """
         self._trained = trained
@@ -159,7 +159,7 @@ class NativePasses:
         if not has_gradient:
             return self._original(*args, **kwargs)
         if self._must:
-            raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
+            raise RefusedError(f"the engine's units do not support this: {reason}. {_BY_HOOKS}")
         self._to_hooks(reason)
         self._steps.begin_pass()
         return self._trained.module(*args, **kwargs)
@@ -168,15 +168,17 @@ class NativePasses:
         """Checks what may have changed since the family was chosen."""
         trained = self._trained
         if self._counted != len(trained.outer_handles):
-            self._known = frozenset([*trained.hook_ids(), *(it.id for it in self._record.handles)])
+            self._known = frozenset(
+                [*trained.hook_ids(), *(handle.id for handle in self._record.handles)]
+            )
             self._counted = len(trained.outer_handles)
         hooked = find_hook(trained.module, self._known)
         if hooked is not None:
             raise NotByUnits(f"{hooked} has hooks")
-        for it in trained.managed.values():
-            own = it.parameter._post_accumulate_grad_hooks  # one is the engine's
-            if it.parameter._backward_hooks or len(own or ()) > 1:
-                raise NotByUnits(f"{it.name} has hooks")
+        for managed in trained.managed.values():
+            own = managed.parameter._post_accumulate_grad_hooks  # one is the engine's
+            if managed.parameter._backward_hooks or len(own or ()) > 1:
+                raise NotByUnits(f"{managed.name} has hooks")
         training = trained.module.training
         number = -1
         for number, (name, part) in enumerate(trained.module.named_modules()):
@@ -194,7 +196,7 @@ class NativePasses:
     def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not args:
             return dict(kwargs)
-        names = [it for it in _argument_names(self._original) if it != "self"]
+        names = [name for name in _argument_names(self._original) if name != "self"]
         return {**dict(zip(names, args)), **kwargs}
 
     def _pass(self, batch: MicroBatch, has_gradient: bool, number: int) -> MicroBatchPass:
@@ -234,7 +236,7 @@ class NativePasses:
         if recompute != "auto":
             return recompute == "off"
         blocks = blocks_of(self._trained.module)
-        return not any(getattr(it, "gradient_checkpointing", False) for it in blocks)
+        return not any(getattr(block, "gradient_checkpointing", False) for block in blocks)
 
     def _logits(self, call: Call, has_gradient: bool) -> torch.Tensor:
         if self._trained.residency.generation != call.generation:
@@ -269,7 +271,7 @@ class NativePasses:
         calls = [node] if is_own else calls_in(loss.grad_fn)
         kind = Loss._backward_cls  # type: ignore[attr-defined]
         is_loss = isinstance(calls[0], kind) if len(calls) == 1 else not calls
-        if any(it.call.was_passed and not it.call.is_retained for it in calls):
+        if any(operation.call.was_passed and not operation.call.is_retained for operation in calls):
             raise RefusedError(
                 "backward() already ran for this loss: call it with retain_graph=True to be able to"
                 " call it again"
@@ -283,12 +285,12 @@ class NativePasses:
                 reason, can_go = "a micro-batch has several backward passes", not self._must
         if reason:
             if not can_go:
-                raise RefusedError(f"the engine's units do not compute this: {reason}. {_BY_HOOKS}")
+                raise RefusedError(f"the engine's units do not support this: {reason}. {_BY_HOOKS}")
             self._to_hooks(reason)
             self._steps.begin_pass()
             self._steps.begin_backward()
-        for it in calls:
-            it.call.is_retained |= retain_graph
+        for operation in calls:
+            operation.call.is_retained |= retain_graph
         if is_own and not reason:
             self._run_backward(call, scale)
         else:
@@ -304,8 +306,11 @@ class NativePasses:
         trained.run.abandon_step()
         trained.run.expect_several_passes()
 
-        def compute(it: Passed) -> None:
-            self._passes.backward(self._pass(it.batch, True, it.number), it.scale)
+        def compute(micro_batch_pass: Passed) -> None:
+            self._passes.backward(
+                self._pass(micro_batch_pass.batch, True, micro_batch_pass.number),
+                micro_batch_pass.scale,
+            )
 
         self._steps.repeat(step, compute)
         trained.residency.in_backward = True

@@ -184,7 +184,7 @@ def plan(
     text = found.text
     if found.assumptions:
         values["assumptions"] = list(found.assumptions)
-        text += "\n" + "".join(f"assumed: {it}\n" for it in found.assumptions)
+        text += "\n" + "".join(f"{assumption}\n" for assumption in found.assumptions)
     made = Plan(values, text)
     if not found.fits:
         refused = RefusedError(found.reason)
@@ -213,7 +213,7 @@ def probe(
     keys = dict(overrides or {})
     if path is not None:
         paths = path if isinstance(path, list) else [path]
-        keys["budget.nvme_paths"] = [os.fspath(it) for it in paths]
+        keys["budget.nvme_paths"] = [os.fspath(folder) for folder in paths]
     is_given = config is not None or deepspeed is not None
     found = _core.probe(config_options(config, deepspeed, keys), is_given, refresh)
     if found.warning:

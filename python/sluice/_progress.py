@@ -55,9 +55,9 @@ class Progress:
         if now - self._last_line < _SECONDS_BETWEEN_LINES and self._done != self._total:
             return
         self._last_line = now
-        of = f"/{self._total}" if self._total is not None else ""
+        out_of = f"/{self._total}" if self._total is not None else ""
         what = "  ".join(f"{name} {text}" for name, text in texts.items())
-        print(f"step {self._done}{of}  {what}", file=sys.stderr, flush=True)
+        print(f"step {self._done}{out_of}  {what}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._bar is not None:

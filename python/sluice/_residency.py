@@ -65,7 +65,9 @@ class Residency(NotCopied):
         self._frames: list[int] = []  # of running modules: the sequence number when each began
         self._passes = Passes()
         self._versions: list[list[int]] = [[] for _ in units]
-        self._views = [run.views(unit) if it.parameters else [] for unit, it in enumerate(units)]
+        self._views = [
+            run.views(unit) if of_unit.parameters else [] for unit, of_unit in enumerate(units)
+        ]
         self._copies: dict[int, list[torch.Tensor]] = {}  # of units, in place of their views
         self._most = max(run.most_acquired, 1)
         self._at_once = min(self._most, 2)  # may grow up to _most
@@ -152,7 +154,10 @@ class Residency(NotCopied):
         try:
             for unit in wanted:
                 with self.holding([unit]), torch.inference_mode(False):
-                    copies = [it.parameter.detach().clone() for it in self._units[unit].parameters]
+                    copies = [
+                        managed.parameter.detach().clone()
+                        for managed in self._units[unit].parameters
+                    ]
                 self._copies[unit] = copies
                 self.attach(unit)
             yield
@@ -164,7 +169,9 @@ class Residency(NotCopied):
         In between, check_memory() refuses them."""
         dropped = [unit for unit in units if unit in self._copies]
         # One assignment: an interrupt finds all of them, or none.
-        self._copies = {unit: it for unit, it in self._copies.items() if unit not in dropped}
+        self._copies = {
+            unit: copies for unit, copies in self._copies.items() if unit not in dropped
+        }
         if dropped:
             self.attach(*dropped)
         return dropped
@@ -187,8 +194,10 @@ class Residency(NotCopied):
             return free
         if free is not None and device.type == "cpu":
             free //= max(self._ranks.local_world, 1)
-        said = [int(it) for it in self._ranks.all_gather("-1" if free is None else str(free))]
-        return min((it for it in said if it >= 0), default=None)
+        of_ranks = [
+            int(text) for text in self._ranks.all_gather("-1" if free is None else str(free))
+        ]
+        return min((room for room in of_ranks if room >= 0), default=None)
 
     def _watch(self, tensor: torch.Tensor, wanted: list[int], began: int) -> None:
         """Hooks a tensor that the module made: its gradient comes before those of the tensors it
@@ -222,7 +231,7 @@ class Residency(NotCopied):
     def check_in_backward(self) -> None:
         if not self.in_backward:
             self._run.loss_scale  # raises if the engine is closed
-            if any(it.in_backward for it in _engines.all_open()):
+            if any(engine.in_backward for engine in _engines.all_open()):
                 raise RefusedError(
                     "the loss of another engine depends on this engine's module, and a backward"
                     " pass can use one engine only. Make both models parts of one module with one"
@@ -260,13 +269,13 @@ class Residency(NotCopied):
 
     def _make_room(self, unit: int) -> None:
         while len(self._blocks) >= self._at_once:
-            idle = next((it for it in self._blocks if self._depth[it] == 0), None)
+            idle = next((block for block in self._blocks if self._depth[block] == 0), None)
             if idle is not None:
                 self._release(idle)
             elif len(self._blocks) < self._most:
                 return
             else:
-                using = ", ".join(self._units[it].name for it in self._blocks)
+                using = ", ".join(self._units[block].name for block in self._blocks)
                 raise Error(
                     f"unit {self._units[unit].name} is needed while {using} is in use, and memory"
                     f" is planned for {self._most} units at a time: choose units that do not call"
@@ -323,14 +332,21 @@ class Residency(NotCopied):
     # ---- changes that only the optimizer may make
 
     def note_versions(self) -> None:
-        self._versions = [[it.parameter._version for it in unit.parameters] for unit in self._units]
+        self._versions = [
+            [managed.parameter._version for managed in unit.parameters] for unit in self._units
+        ]
 
     def step_taken(self) -> None:
         """Marks parameters as changed, so that autograd refuses a graph from before the step.
         Copies have the values from before, and are dropped."""
         self._drop_copies(list(self._copies))
         torch.autograd.graph.increment_version(
-            [it.parameter for unit in self._units for it in unit.parameters if it.trained]
+            [
+                managed.parameter
+                for unit in self._units
+                for managed in unit.parameters
+                if managed.trained
+            ]
         )
         self.generation += 1
         self.note_versions()
@@ -338,16 +354,18 @@ class Residency(NotCopied):
     def _check_versions(self, *units: int, now: str = "") -> None:
         changed = []
         for unit in units:
-            for it, version in zip(self._units[unit].parameters, self._versions[unit]):
-                if it.parameter._version != version:
-                    self._versions[unit][it.index] = it.parameter._version
-                    changed.append(it)
+            for managed, version in zip(self._units[unit].parameters, self._versions[unit]):
+                if managed.parameter._version != version:
+                    self._versions[unit][managed.index] = managed.parameter._version
+                    changed.append(managed)
         if not changed:
             return
         if not now:
-            is_copy = all(it.unit in self._copies for it in changed)
+            is_copy = all(managed.unit in self._copies for managed in changed)
             now = "Its old value returns when the block ends" if is_copy else _CHANGED
-        names = ", ".join(it.name for it in changed[:3]) + (", ..." if len(changed) > 3 else "")
+        names = ", ".join(managed.name for managed in changed[:3]) + (
+            ", ..." if len(changed) > 3 else ""
+        )
         raise RefusedError(
             f"parameter {names} was changed in place, which only the optimizer may do. {now}"
         )
@@ -355,21 +373,21 @@ class Residency(NotCopied):
     def check_memory(self, *units: int) -> None:
         """Checks that the parameters of these units, or of all, still use the engine's memory."""
         for unit in units or range(len(self._units)):
-            for it in self._units[unit].parameters:
-                if not self.is_attached(it):
+            for managed in self._units[unit].parameters:
+                if not self.is_attached(managed):
                     raise RefusedError(
-                        f"parameter {it.name} no longer uses the engine's memory, so the engine"
-                        " would train other values than the module computes with. The cause is"
-                        " `parameter.data = tensor`, vector_to_parameters() or a swap for an EMA."
-                        " Put the former tensor back into `parameter.data`, or call"
+                        f"parameter {managed.name} no longer uses the engine's memory, so the"
+                        " engine would train other values than the module computes with. The cause"
+                        " is `parameter.data = tensor`, vector_to_parameters() or a swap for an"
+                        " EMA. Put the former tensor back into `parameter.data`, or call"
                         " engine.load_weights() or load_checkpoint(), which attach the module"
                         " again. To change values, use"
                         " sluice.deepspeed.zero.GatheredParameters(..., modifier_rank=0); evaluate"
                         " averaged weights in a second module"
                     )
 
-    def is_attached(self, it: ManagedParameter) -> bool:
-        return _is_view(it.parameter, self._memory_of(it.unit)[it.index])
+    def is_attached(self, managed: ManagedParameter) -> bool:
+        return _is_view(managed.parameter, self._memory_of(managed.unit)[managed.index])
 
     def _memory_of(self, unit: int) -> list[torch.Tensor]:
         return self._copies.get(unit) or self._views[unit]
@@ -377,17 +395,17 @@ class Residency(NotCopied):
     def attach(self, *units: int) -> None:
         """Makes the parameters of these units, or of all, use the engine's memory again."""
         for unit in units or range(len(self._units)):
-            for it, view in zip(self._units[unit].parameters, self._memory_of(unit)):
-                if not _is_view(it.parameter, view):
-                    it.parameter.data = view
+            for managed, view in zip(self._units[unit].parameters, self._memory_of(unit)):
+                if not _is_view(managed.parameter, view):
+                    managed.parameter.data = view
 
     def units_with(self, other: Unit) -> list[int]:
         """The units of this object that contain the other unit's parameters."""
-        wanted = {id(it.parameter) for it in other.parameters}
+        wanted = {id(managed.parameter) for managed in other.parameters}
         return [
             number
             for number, unit in enumerate(self._units)
-            if any(id(it.parameter) in wanted for it in unit.parameters)
+            if any(id(managed.parameter) in wanted for managed in unit.parameters)
         ]
 
     def go_on_in(self, after: Residency) -> None:

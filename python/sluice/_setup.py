@@ -100,7 +100,10 @@ def parameters_of(units: list[Unit]) -> list[tuple[str, list[Parameter]]]:
     return [
         (
             unit.name,
-            [Parameter(it.name, list(it.parameter.shape), it.trained) for it in unit.parameters],
+            [
+                Parameter(managed.name, list(managed.parameter.shape), managed.trained)
+                for managed in unit.parameters
+            ],
         )
         for unit in units
     ]

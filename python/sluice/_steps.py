@@ -86,8 +86,8 @@ class Steps:
     # ---- a pass
 
     def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        args = tuple(self.as_computed(it) for it in args)
-        kwargs = {key: self.as_computed(it) for key, it in kwargs.items()}
+        args = tuple(self.as_computed(value) for value in args)
+        kwargs = {key: self.as_computed(value) for key, value in kwargs.items()}
         try:
             self.begin_pass()
             return self.passes(*args, **kwargs)
@@ -168,8 +168,8 @@ class Steps:
 
     def forget(self) -> None:
         """Forgets the micro-batches since the last step."""
-        for it in self._trained.managed.values():
-            it.parameter.grad = None
+        for managed in self._trained.managed.values():
+            managed.parameter.grad = None
         count = len(self._trained.units)
         self._arrived = [0] * count
         self._parts = [0] * count
@@ -201,14 +201,14 @@ class Steps:
     def _hand_over(self, unit: int) -> None:
         of_unit = self._trained.units[unit]
         gradients = []
-        for it in of_unit.parameters:
-            gradient = it.parameter.grad if it.trained else None
+        for managed in of_unit.parameters:
+            gradient = managed.parameter.grad if managed.trained else None
             if gradient is not None and gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             gradients.append(gradient)
         self._trained.run.add(unit, gradients, self._is_single[unit] and self._learns_parts)
-        for it in of_unit.parameters:
-            it.parameter.grad = None
+        for managed in of_unit.parameters:
+            managed.parameter.grad = None
         self._parts[unit] += 1 if self._arrived[unit] == of_unit.trained_count else 2
         self._arrived[unit] = 0
 
@@ -243,13 +243,13 @@ class Steps:
         """Computes the step so far in a new run, which does not have it."""
         begun = self._passes_begun
         self._losses = []
-        if any(len(it) > 1 for it in step.passed):
+        if any(len(passes) > 1 for passes in step.passed):
             self._learns_parts = False
         try:
             for number, passes in enumerate(step.passed):
                 self._trained.residency.begin_micro_batch()
-                for it in passes:
-                    compute(it)
+                for passed in passes:
+                    compute(passed)
                 if number < step.ended:
                     self._end_micro_batch()
         except BaseException:

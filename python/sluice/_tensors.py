@@ -14,11 +14,11 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):  # outputs of transformers are dicts, too
-        for it in value.values():
-            yield from tensors_in(it)
+        for item in value.values():
+            yield from tensors_in(item)
     elif isinstance(value, (list, tuple)):
-        for it in value:
-            yield from tensors_in(it)
+        for item in value:
+            yield from tensors_in(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for it in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, it.name, None))
+        for item in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, item.name, None))

@@ -73,13 +73,17 @@ class TrainedModule(NotCopied):
 
     def begin_run(self, units: list[Unit], family: Family | None) -> None:
         self.units = units
-        self.managed = {id(it.parameter): it for unit in units for it in unit.parameters}
-        frozen = [it for it in self.managed.values() if not it.trained]
+        self.managed = {
+            id(managed.parameter): managed for unit in units for managed in unit.parameters
+        }
+        frozen = [managed for managed in self.managed.values() if not managed.trained]
         self.all_refuse = True
         if self.ranks.world > 1:
             self._require_same()
         self.all_refuse = False
-        scattered = [it.parameter for it in frozen if not it.parameter.is_contiguous()]
+        scattered = [
+            managed.parameter for managed in frozen if not managed.parameter.is_contiguous()
+        ]
         with _deferred_init.materialized(scattered):
             self.frozen_sample = _client.sample(frozen, whole=not self.is_empty)
         _deferred_init.flush(self.module)
@@ -120,12 +124,12 @@ class TrainedModule(NotCopied):
         for number, unit in enumerate(self.units):
             if not unit.parameters:
                 continue
-            for it, view in zip(unit.parameters, self.run.views(number)):
-                it.parameter.grad = None
-                it.parameter.data = view
-                if it.trained:
+            for managed, view in zip(unit.parameters, self.run.views(number)):
+                managed.parameter.grad = None
+                managed.parameter.data = view
+                if managed.trained:
                     self.handles.append(
-                        it.parameter.register_post_accumulate_grad_hook(on_gradient)
+                        managed.parameter.register_post_accumulate_grad_hook(on_gradient)
                     )
         if self.run.on_gpu:
             for part in self.module.modules():
@@ -136,7 +140,7 @@ class TrainedModule(NotCopied):
         for part in self.module.modules():
             if any(True for _ in part.parameters(recurse=False)):
                 self.handles.append(
-                    part.register_state_dict_post_hook(lambda *it: gather_into(*it))
+                    part.register_state_dict_post_hook(lambda *args: gather_into(*args))
                 )
                 self.handles.append(part.register_load_state_dict_pre_hook(_refuse_load))
         self.residency = Residency(self.run, self.module, self.units, self.ranks)
@@ -195,8 +199,8 @@ class TrainedModule(NotCopied):
 
     def hook_ids(self) -> Iterator[int]:
         """Ids of the module hooks that belong to the engine or the objects around it."""
-        for it in (*self.handles, *self.outer_handles, *self.residency.handles):
-            yield it.id
+        for handle in (*self.handles, *self.outer_handles, *self.residency.handles):
+            yield handle.id
 
     def pack(self, client_state: Any) -> str:
         """The state of the module that Python adds to a checkpoint."""
@@ -204,7 +208,7 @@ class TrainedModule(NotCopied):
 
     def _say_types(self) -> None:
         """Logs the parameters' types if the configuration computes in another one."""
-        found = sorted({str(it.parameter.dtype)[6:] for it in self.managed.values()})
+        found = sorted({str(managed.parameter.dtype)[6:] for managed in self.managed.values()})
         is_narrower = self.dtype == torch.float32 and found != ["float32"]
         if self.ranks.rank != 0 or (len(found) == 1 and not is_narrower):
             return
@@ -220,14 +224,14 @@ class TrainedModule(NotCopied):
         keys = self.keys()
         keys["run"].pop("dir", None)
         described = {
-            it.name: {
-                "shape": list(it.parameter.shape),
-                "type": str(it.parameter.dtype)[6:],
-                "trained": it.trained,
+            managed.name: {
+                "shape": list(managed.parameter.shape),
+                "type": str(managed.parameter.dtype)[6:],
+                "trained": managed.trained,
                 "unit": unit.name,
             }
             for unit in self.units
-            for it in unit.parameters
+            for managed in unit.parameters
         }
         ranks.require_same(
             self.ranks,

@@ -66,9 +66,13 @@ def take_first_ranks_values(module: nn.Module, args: Any) -> None:
     own = _fingerprints(module)
     of_all: list[dict[str, str]] = [{}] * args.world_size
     distributed.all_gather_object(of_all, own)
-    if any(it.keys() != own.keys() for it in of_all):
+    if any(fingerprints.keys() != own.keys() for fingerprints in of_all):
         return  # the engine's comparison of ranks refuses this
-    others = [name for name in own if any(it[name] != of_all[0][name] for it in of_all)]
+    others = [
+        name
+        for name in own
+        if any(fingerprints[name] != of_all[0][name] for fingerprints in of_all)
+    ]
     tensors = dict(_values(module))
     for name in others:
         there = tensors[name].to(args.device)  # a device that the process group's backend supports

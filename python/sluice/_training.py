@@ -85,7 +85,7 @@ class Training:
         self.values = Values(trained, self.steps, self.record)
         self.checkpoints = Checkpoints(trained, self.steps, self.record)
         trained.run.initialise(
-            lambda unit: [it.parameter.detach() for it in trained.units[unit].parameters]
+            lambda unit: [managed.parameter.detach() for managed in trained.units[unit].parameters]
         )
         self._take_over(
             None

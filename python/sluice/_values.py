@@ -61,8 +61,8 @@ class Values:
             trained.check_values()
             with trained.residency.holding([unit]):
                 return [
-                    it.parameter.detach().to("cpu", copy=True)
-                    for it in trained.units[unit].parameters
+                    managed.parameter.detach().to("cpu", copy=True)
+                    for managed in trained.units[unit].parameters
                 ]
 
     def gather_into(
@@ -79,9 +79,9 @@ class Values:
                 continue
             if id(parameter) not in gathered:
                 of_unit = self._trained.units[known.unit].parameters
-                for it, copy in zip(of_unit, self._gather(known.unit)):
+                for managed, copy in zip(of_unit, self._gather(known.unit)):
                     kept = copy if self._keeps_copies else copy.new_empty(0)
-                    gathered.waiting[id(it.parameter)] = kept
+                    gathered.waiting[id(managed.parameter)] = kept
             state[prefix + name] = gathered.take(id(parameter))
 
     def forget_gathered(self) -> None:
@@ -98,7 +98,7 @@ class Values:
     def gathered(self, parameters: Iterable[nn.Parameter], times: int = 1) -> Iterator[None]:
         trained = self._trained
         trained.check_values()
-        units = sorted({self._unit_of(it) for it in parameters})
+        units = sorted({self._unit_of(parameter) for parameter in parameters})
         with trained.calls, trained.residency.holding(units, times):
             yield
 
@@ -116,22 +116,22 @@ class Values:
         managed = self._trained.managed
         changed: list[_Change] = []
         with self.gathered(parameters, times=2 if refusal else 3):  # before, and changed ones
-            units = {self._unit_of(it) for it in parameters}
+            units = {self._unit_of(parameter) for parameter in parameters}
             before = [
-                (it, it.parameter.detach().clone(), it.parameter._version)
-                for it in managed.values()
-                if it.unit in units
+                (known, known.parameter.detach().clone(), known.parameter._version)
+                for known in managed.values()
+                if known.unit in units
             ]
             try:
                 yield
             finally:
                 changed = self._take_changes(before)
         if changed and refusal:
-            names = ", ".join(it.name for it, _, _ in changed[:3])
+            names = ", ".join(managed.name for managed, _, _ in changed[:3])
             raise RefusedError(f"{names}{', ...' if len(changed) > 3 else ''} {refusal}")
         if changed:
             with self._trained.calls:
-                self._change([(it, now.cpu(), was.cpu()) for it, now, was in changed])
+                self._change([(managed, now.cpu(), was.cpu()) for managed, now, was in changed])
 
     def _take_changes(
         self, before: list[tuple[ManagedParameter, torch.Tensor, int]]
@@ -139,15 +139,15 @@ class Values:
         """Returns what has changed, and restores the old values."""
         residency = self._trained.residency
         changed = [
-            (it, it.parameter.detach().clone(), value)
-            for it, value, version in before
-            if it.parameter._version != version
-            or not residency.is_attached(it)  # parameter.data = tensor replaced it
-            or not torch.equal(it.parameter, value)
+            (managed, managed.parameter.detach().clone(), value)
+            for managed, value, version in before
+            if managed.parameter._version != version
+            or not residency.is_attached(managed)  # parameter.data = tensor replaced it
+            or not torch.equal(managed.parameter, value)
         ]
-        residency.attach(*{it.unit for it, _, _ in before})
-        for it, _, value in changed:
-            it.parameter.data.copy_(value)
+        residency.attach(*{managed.unit for managed, _, _ in before})
+        for managed, _, value in changed:
+            managed.parameter.data.copy_(value)
         residency.note_versions()
         return changed
 
@@ -162,15 +162,17 @@ class Values:
             trained.fail(refused)
             raise refused
         trained.residency.release_all()
-        trained.run.change([(it.unit, it.index, now, before) for it, now, before in changes])
+        trained.run.change(
+            [(managed.unit, managed.index, now, before) for managed, now, before in changes]
+        )
         trained.residency.step_taken()
-        if not all(it.trained for it, _, _ in changes):
+        if not all(managed.trained for managed, _, _ in changes):
             trained.frozen_sample = _client.sample(self._frozen(), whole=True)
 
     def _frozen(self) -> Iterator[ManagedParameter]:
         """Frozen parameters, one unit at a time, in memory."""
         for number, unit in enumerate(self._trained.units):
-            frozen = [it for it in unit.parameters if not it.trained]
+            frozen = [managed for managed in unit.parameters if not managed.trained]
             if frozen:
                 with self._trained.residency.holding([number]):
                     yield from frozen
@@ -184,13 +186,17 @@ class Values:
         trained.residency.release_all()
         trained.run.initialise(
             lambda unit: [
-                values[id(it.parameter)].detach() for it in trained.units[unit].parameters
+                values[id(managed.parameter)].detach() for managed in trained.units[unit].parameters
             ]
         )
         trained.is_empty = False
         self._steps.last = None
         trained.frozen_sample = _client.sample_of(
-            ((it, values[id(it.parameter)]) for it in trained.managed.values() if not it.trained),
+            (
+                (managed, values[id(managed.parameter)])
+                for managed in trained.managed.values()
+                if not managed.trained
+            ),
             whole=True,
         )
         self._record.begin_anew()
@@ -205,16 +211,16 @@ class Values:
         for name, parameter in self._trained.module.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), set()).add(name)
         values: dict[int, torch.Tensor] = {}
-        for it in self._trained.managed.values():
-            found = sorted(names.get(id(it.parameter), set()) & state.keys())
+        for managed in self._trained.managed.values():
+            found = sorted(names.get(id(managed.parameter), set()) & state.keys())
             if not found:
-                raise RefusedError(f"the weights lack {it.name}")
-            if state[found[0]].shape != it.parameter.shape:
+                raise RefusedError(f"the weights lack {managed.name}")
+            if state[found[0]].shape != managed.parameter.shape:
                 raise RefusedError(
                     f"{found[0]} has shape {tuple(state[found[0]].shape)} in the weights, but"
-                    f" {tuple(it.parameter.shape)} in the module"
+                    f" {tuple(managed.parameter.shape)} in the module"
                 )
-            values[id(it.parameter)] = state[found[0]]
+            values[id(managed.parameter)] = state[found[0]]
         return values
 
     def save(self, path: str | os.PathLike[str], dtype: str) -> None:

@@ -112,5 +112,5 @@ def save(
             raise RefusedError(f"{name} is a {type(tensor).__name__}, not a tensor")
         tensors.append((name, tensor if wanted is None else tensor.to(wanted)))
     # Wide types first, for the alignment of the format.
-    tensors.sort(key=lambda it: -it[1].element_size())
+    tensors.sort(key=lambda named: -named[1].element_size())
     _core.save_weights(tensors, target, max_shard_bytes or 0)

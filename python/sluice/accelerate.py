@@ -95,9 +95,9 @@ class Accelerator(accelerate.Accelerator):
     # ---- prepare
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        model = next((it for it in args if _is_trained(it)), None)
+        model = next((value for value in args if _is_trained(value)), None)
         if model is None:
-            if any(isinstance(it, (*_OPTIMIZERS, *_SCHEDULES)) for it in args):
+            if any(isinstance(value, (*_OPTIMIZERS, *_SCHEDULES)) for value in args):
                 raise RefusedError(
                     "prepare() was called with an optimizer or a schedule and without the trained"
                     " model: pass the model, its optimizer and its schedule in one call"
@@ -106,12 +106,14 @@ class Accelerator(accelerate.Accelerator):
         if self.engine is not None:
             raise RefusedError("this Accelerator already trains a model: make another Accelerator")
         made: dict[int, Any] = {}
-        for it in args:  # for the loader's batch size
-            if isinstance(it, torch.utils.data.DataLoader):
-                made[id(it)] = self.prepare_data_loader(it)
+        for value in args:  # for the loader's batch size
+            if isinstance(value, torch.utils.data.DataLoader):
+                made[id(value)] = self.prepare_data_loader(value)
         optimizer = _only(args, _OPTIMIZERS, "optimizer")
         schedule = _only(args, _SCHEDULES, "schedule")
-        keys = self._complete(model, optimizer, schedule, [it for it in args if id(it) in made])
+        keys = self._complete(
+            model, optimizer, schedule, [value for value in args if id(value) in made]
+        )
         self.engine = self._make(model, optimizer, schedule, keys)
         made[id(model)] = self.engine
         if optimizer is not None:
@@ -120,12 +122,12 @@ class Accelerator(accelerate.Accelerator):
             made[id(schedule)] = self.engine.lr_scheduler or EngineSchedule(  # a constant rate
                 self.engine.engine, self.engine.optimizer
             )
-        rest = [it for it in args if id(it) not in made]
+        rest = [value for value in args if id(value) not in made]
         if rest:
             others = super().prepare(*rest)
-            for it, other in zip(rest, others if len(rest) > 1 else [others]):
-                made[id(it)] = other
-        result = tuple(made[id(it)] for it in args)
+            for value, other in zip(rest, others if len(rest) > 1 else [others]):
+                made[id(value)] = other
+        result = tuple(made[id(value)] for value in args)
         return result if len(result) > 1 else result[0]
 
     def _complete(
@@ -175,7 +177,7 @@ class Accelerator(accelerate.Accelerator):
     def _complete_batch(self, loaders: list[Any]) -> None:
         config = self._source
         if config.value("train_micro_batch_size_per_gpu") in (None, "auto"):
-            sizes = [it.batch_size for it in loaders if it.batch_size is not None]
+            sizes = [loader.batch_size for loader in loaders if loader.batch_size is not None]
             if not sizes:
                 raise RefusedError(
                     "the micro-batch size is unknown: set train_micro_batch_size_per_gpu in the"
@@ -265,11 +267,13 @@ class Accelerator(accelerate.Accelerator):
 
 
 def _is_trained(value: Any) -> bool:
-    return isinstance(value, nn.Module) and any(it.requires_grad for it in value.parameters())
+    return isinstance(value, nn.Module) and any(
+        parameter.requires_grad for parameter in value.parameters()
+    )
 
 
 def _only(args: tuple, kinds: tuple[type, ...], what: str) -> Any:
-    found = [it for it in args if isinstance(it, kinds)]
+    found = [value for value in args if isinstance(value, kinds)]
     if len(found) > 1:
         raise RefusedError(f"prepare() takes one {what}, not several")
     return found[0] if found else None

@@ -158,8 +158,8 @@ class Engine(NotCopied):
         def begin(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
             self._steps.begin_pass()
             return (
-                tuple(self._steps.as_computed(it) for it in args),
-                {key: self._steps.as_computed(it) for key, it in kwargs.items()},
+                tuple(self._steps.as_computed(value) for value in args),
+                {key: self._steps.as_computed(value) for key, value in kwargs.items()},
             )
 
         handle = self.module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
@@ -275,7 +275,7 @@ class Engine(NotCopied):
         """Continues from a checkpoint, with the same bits as a run that never stopped.
 
         Args:
-            path: a checkpoint's folder, or a directory that was passed to :meth:`save_checkpoint`,
+            path: a checkpoint's folder, or a folder that was passed to :meth:`save_checkpoint`,
                 whose newest checkpoint is loaded. Default: the run's folder.
 
         Returns:
@@ -455,8 +455,8 @@ class Engine(NotCopied):
         try:
             self._close("completed", "")
         finally:
-            for it in managed if keep_values else ():
-                it.parameter.data = values[it.name]
+            for parameter in managed if keep_values else ():
+                parameter.parameter.data = values[parameter.name]
 
     def _close(self, how: str, reason: str) -> None:
         if self._trained.is_forked:

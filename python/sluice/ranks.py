@@ -92,8 +92,10 @@ def require_same(ranks: Ranks, what: dict[str, str | dict[str, Any]]) -> None:
     """
     for name, value in what.items():
         text = value if isinstance(value, str) else json.dumps(value)
-        said = ranks.all_gather(hashlib.sha256(text.encode()).hexdigest())
-        other = next((number for number, it in enumerate(said) if it != said[0]), None)
+        digests = ranks.all_gather(hashlib.sha256(text.encode()).hexdigest())
+        other = next(
+            (number for number, digest in enumerate(digests) if digest != digests[0]), None
+        )
         if other is None:
             continue
         detail = ""
@@ -105,14 +107,16 @@ def require_same(ranks: Ranks, what: dict[str, str | dict[str, Any]]) -> None:
 
 def gather_long(ranks: Ranks, text: str) -> list[str]:
     """Gathers ASCII text of any length."""
-    longest = max(int(it) for it in ranks.all_gather(str(len(text))))
+    longest = max(int(length) for length in ranks.all_gather(str(len(text))))
     pieces = [ranks.all_gather(text[at : at + _PIECE]) for at in range(0, longest, _PIECE)]
-    return ["".join(it) for it in zip(*pieces)] if pieces else [""] * ranks.world
+    return ["".join(parts) for parts in zip(*pieces)] if pieces else [""] * ranks.world
 
 
 def _first_difference(first: dict[str, Any], other: dict[str, Any], rank: int) -> str:
-    for key in (*first, *(it for it in other if it not in first)):
-        here, there = (json.dumps(it[key]) if key in it else "missing" for it in (first, other))
+    for key in (*first, *(key for key in other if key not in first)):
+        here, there = (
+            json.dumps(values[key]) if key in values else "missing" for values in (first, other)
+        )
         if here != there:
             at = max(len(os.path.commonprefix([here, there])) - 20, 0) if len(here) > 200 else 0
             here, there = here[at : at + 200], there[at : at + 200]

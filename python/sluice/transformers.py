@@ -354,12 +354,18 @@ class TrainerMixin(_Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Runs before the engine exists, so it only checks that the checkpoint can be resumed."""
         needed = (_FOLDER, transformers.trainer.TRAINER_STATE_NAME)
-        missing = [it for it in needed if not os.path.exists(f"{resume_from_checkpoint}/{it}")]
+        missing = [
+            name for name in needed if not os.path.exists(f"{resume_from_checkpoint}/{name}")
+        ]
         if not missing:
             return
         where = os.path.dirname(os.path.abspath(resume_from_checkpoint))
         others = transformers.trainer_utils.sort_checkpoints(output_dir=where)
-        whole = [it for it in others if all(os.path.exists(f"{it}/{name}") for name in needed)]
+        whole = [
+            folder
+            for folder in others
+            if all(os.path.exists(f"{folder}/{name}") for name in needed)
+        ]
         raise RefusedError(
             f"{resume_from_checkpoint} cannot be resumed: it has no {' and no '.join(missing)}"
             + (f"; {whole[-1]} is complete" if whole else "")

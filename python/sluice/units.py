@@ -46,7 +46,7 @@ class Unit:
 
     @property
     def trained_count(self) -> int:
-        return sum(it.trained for it in self.parameters)
+        return sum(managed.trained for managed in self.parameters)
 
 
 def _has_parameters(module: nn.Module) -> bool:
@@ -56,13 +56,13 @@ def _has_parameters(module: nn.Module) -> bool:
 def checkpointed_share(module: nn.Module, units: list[Unit]) -> float:
     """The share of blocks that are recomputed in backward, as far as transformers reports it."""
     flag = "gradient_checkpointing"
-    blocks = [it.module for it in units if it.module is not None]
+    blocks = [unit.module for unit in units if unit.module is not None]
     flagged = [[part for part in block.modules() if hasattr(part, flag)] for block in blocks]
     if any(flagged):
-        return sum(any(getattr(it, flag) is True for it in parts) for parts in flagged) / len(
+        return sum(any(getattr(part, flag) is True for part in parts) for parts in flagged) / len(
             blocks
         )
-    return float(any(getattr(it, flag, None) is True for it in module.modules()))
+    return float(any(getattr(part, flag, None) is True for part in module.modules()))
 
 
 def _walk(
@@ -89,17 +89,21 @@ def _auto(root: nn.Module) -> Callable[[str, nn.Module], bool]:
 
 
 def _by_patterns(wanted: Sequence[str | type]) -> Callable[[str, nn.Module], bool]:
-    for it in wanted:
-        if not isinstance(it, (str, type)):
+    for entry in wanted:
+        if not isinstance(entry, (str, type)):
             raise RefusedError(
-                f"units={it!r} is not valid: each entry must be a module name, which may contain *,"
-                " or a module class"
+                f"units={entry!r} is not valid: each entry must be a module name, which may contain"
+                " *, or a module class"
             )
 
     def is_unit(name: str, module: nn.Module) -> bool:
         return any(
-            fnmatch.fnmatchcase(name, it) if isinstance(it, str) else isinstance(module, it)
-            for it in wanted
+            (
+                fnmatch.fnmatchcase(name, entry)
+                if isinstance(entry, str)
+                else isinstance(module, entry)
+            )
+            for entry in wanted
         )
 
     return is_unit
@@ -185,13 +189,13 @@ def owners(root: nn.Module, units: list[Unit]) -> list[tuple[nn.Module, list[int
     alone. Outside of blocks, these are all modules that contain a parameter of unit 0. With a
     family's units, whose head is one, only modules with parameters of their own count there.
     """
-    unit_of = {id(it.parameter): it.unit for unit in units for it in unit.parameters}
+    unit_of = {id(managed.parameter): managed.unit for unit in units for managed in unit.parameters}
 
     def own(module: nn.Module) -> set[int]:
-        found = {unit_of[id(it)] for it in module.parameters(recurse=False)}
+        found = {unit_of[id(parameter)] for parameter in module.parameters(recurse=False)}
         for child in module.children():  # containers have no forward
             if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
-                found |= {unit_of[id(it)] for it in child.parameters()}
+                found |= {unit_of[id(parameter)] for parameter in child.parameters()}
         return found
 
     needs: dict[int, tuple[nn.Module, set[int]]] = {}

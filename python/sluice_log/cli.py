@@ -45,7 +45,7 @@ def parse_options(words):
     parser = Parser(prog="sluice-log", description=HELP, epilog=EXAMPLES, allow_abbrev=False,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN",
-                        help="a run's directory (sluice train --out), or a metrics.jsonl")
+                        help="a run's folder (sluice train --out), or a metrics.jsonl")
     parser.add_argument("--follow", action="store_true",
                         help="continue while the run does, and end with it")
     parser.add_argument("--tensorboard", metavar="DIR",
@@ -145,7 +145,7 @@ class Logger:
 
     def _catch_up(self, output):
         def only(work):
-            self.each(lambda it: it is output and work())
+            self.each(lambda each: each is output and work())
 
         parameters = self.run.parameters()
         again = []

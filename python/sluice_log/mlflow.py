@@ -116,8 +116,8 @@ class MlflowRun(Output):
 
     def _already(self, keys):
         """What the server already has of a batch that was not acknowledged."""
-        return {(key, it.step, it.timestamp) for key in keys
-                for it in self._client.get_metric_history(self._run, key)}
+        return {(key, metric.step, metric.timestamp) for key in keys
+                for metric in self._client.get_metric_history(self._run, key)}
 
     def _rewind(self, step):
         self.state["attempt"] += 1
@@ -136,8 +136,9 @@ class MlflowRun(Output):
 
     def _log(self, metrics):
         there = getattr(self, "_there", set())
-        metrics = [it for it in metrics if (it.key, it.step, it.timestamp) not in there]
-        self.state["pending"] = sorted({it.key for it in metrics})
+        metrics = [metric for metric in metrics
+                   if (metric.key, metric.step, metric.timestamp) not in there]
+        self.state["pending"] = sorted({metric.key for metric in metrics})
         self._save()
         for i in range(0, len(metrics), MOST_METRICS):
             self._client.log_batch(self._run, metrics=metrics[i:i + MOST_METRICS])

@@ -50,7 +50,8 @@ class TensorBoard(Output):
         self._start(step, None)
 
     def _write(self, records):
-        first_tokens = next((it.tokens for it in records if it.tokens is not None), None)
+        first_tokens = next(
+            (record.tokens for record in records if record.tokens is not None), None)
         if first_tokens is not None and first_tokens <= self.state.get("tokens", 0):
             self._start(None, first_tokens)
         for record in records:

@@ -48,19 +48,20 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     """`base` with what the programs need to find torch, and this Python as `python3`."""
     result = dict(base)
     bin_folder = str(Path(sys.executable).parent)
-    path = [it for it in result.get("PATH", "").split(os.pathsep) if it]
+    path = [part for part in result.get("PATH", "").split(os.pathsep) if part]
     if path[:1] != [bin_folder]:
         result["PATH"] = os.pathsep.join([bin_folder, *path])
     folder = torch_folder()
     problem = _build().problem_with(torch_version(folder) if folder else None)
+    result.pop(PROBLEM, None)
     if problem:
         result[PROBLEM] = problem
+    if folder is None:
         return result
-    result.pop(PROBLEM, None)
-    site = folder.parent
+    site = folder.parent  # `sluice doctor` looks at a torch that does not fit, too
     if site != HERE.parent:  # elsewhere than where the programs look for it
         found = [folder / "lib", *sorted((site / "nvidia").glob("*/lib"))]
-        before = [it for it in result.get("LD_LIBRARY_PATH", "").split(os.pathsep) if it]
+        before = [part for part in result.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part]
         result["LD_LIBRARY_PATH"] = os.pathsep.join([*map(str, found), *before])
     return result
 

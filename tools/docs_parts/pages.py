@@ -254,7 +254,8 @@ def configuration(program):
             what = escaped(key.values, True)
             if key.status in ("the same as", "the old name of"):
                 named = f"[`{key.values}`](#{key.values})" if any(
-                    it.path == key.values and it.status == "honoured" for it in program.keys()) \
+                    known.path == key.values and known.status == "honoured"
+                    for known in program.keys()) \
                     else what
                 what = f"{key.status[len('the '):]} {named}"
             made.append(f"| <span id=\"{key.path}\"></span>`{key.path}` | {what} | "

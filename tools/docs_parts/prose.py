@@ -87,7 +87,7 @@ def _of_comments(comments):
 def _of_cpp(text):
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        outside = re.sub(r'"(?:\\.|[^"\\])*"', lambda it: " " * len(it[0]), line)
+        outside = re.sub(r'"(?:\\.|[^"\\])*"', lambda text: " " * len(text[0]), line)
         at = outside.find("//")
         if at >= 0:
             found.append((number, line[at:].lstrip("/").removeprefix(" ")))

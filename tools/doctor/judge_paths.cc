@@ -88,7 +88,8 @@ Finding judge_path(const PathFacts& path, std::size_t number) {
                {"kind", kind},          {"device", path.device},
                {"direct", path.direct}, {"free_bytes", static_cast<std::int64_t>(path.free_bytes)}};
   if (!path.same_as.empty()) {
-    it.found += "; the same file system as " + path.same_as;
+    it.found +=
+        "; the same file system as " + (path.same_as == "." ? "the working folder" : path.same_as);
     it.values.emplace_back("same_as", path.same_as);
   }
   if (path.read_bytes_per_s && path.write_bytes_per_s) {

@@ -65,6 +65,12 @@ std::string conclusion(const std::vector<Finding>& findings) {
          count(State::kNotPossible) + ")." + missing + (missing.empty() ? "" : ".");
 }
 
+// "." and ".." would end a sentence oddly.
+std::string named_in_text(const Finding& finding) {
+  if (finding.subject == ".") return "the working folder";
+  return (finding.key.starts_with("path.") ? "the folder " : "") + finding.subject;
+}
+
 }  // namespace
 
 std::string table_of(const std::vector<Finding>& findings, const TableOptions& options) {
@@ -87,8 +93,7 @@ std::string table_of(const std::vector<Finding>& findings, const TableOptions& o
     const bool is_same = said != nullptr && it.cost == said->cost && it.change == said->change;
     if (!is_same) said = &it;
     for (const std::string& text :
-         is_same ? std::vector{"The same as for " +
-                               (said->subject == "." ? "this folder" : said->subject) + "."}
+         is_same ? std::vector{"The same as for " + named_in_text(*said) + " above."}
                  : std::vector{it.cost, it.change}) {
       if (text.empty()) continue;
       out += std::string(indent, ' ');

@@ -368,14 +368,16 @@ std::string run_name(const std::string& path) {
 Result<RunRecord> read_run(const std::string& path, std::size_t most_buckets) {
   std::error_code ignored;
   const bool is_folder = std::filesystem::is_directory(path, ignored);
-  if (!is_folder && !exists(path)) return Error(ErrorCode::kNotFound, "there is no " + path);
+  if (!is_folder && !exists(path))
+    return Error(ErrorCode::kNotFound,
+                 "there is no " + path + ": name a run's folder (sluice train --out)");
   // The user names a file, so a link may lead anywhere.
   const std::filesystem::path named = std::filesystem::canonical(path, ignored);
   const std::string metrics_path =
       is_folder ? path + "/metrics.jsonl" : (ignored ? path : named.string());
   if (is_folder && !has_log(metrics_path) && !exists(path + "/config.json"))
     return Error(ErrorCode::kNotFound, path +
-                                           " is not a run's directory (sluice train --out): it has "
+                                           " is not a run's folder (sluice train --out): it has "
                                            "neither metrics.jsonl nor config.json");
   RunRecord record{.name = run_name(path),
                    .path = path,

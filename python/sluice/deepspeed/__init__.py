@@ -102,7 +102,7 @@ def initialize(
 
 
 def _one_config(args: Any, config: Any, config_params: Any) -> Any:
-    given = [it for it in (config, config_params) if it is not None]
+    given = [source for source in (config, config_params) if source is not None]
     from_args = getattr(args, "deepspeed_config", None)
     if from_args is not None:
         given.append(from_args)
@@ -140,7 +140,7 @@ def translated(
     params = _section(_section(config, "optimizer"), "params")
     keys: translate.Keys = {}
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-        trained = [it for it in model.parameters() if it.requires_grad]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = optimizer(trained if parameters is None else parameters)
     if optimizer is not None:
         keys.update(translate.optimizer_keys(optimizer, model))

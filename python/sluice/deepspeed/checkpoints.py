@@ -34,9 +34,7 @@ _MOST_MARK = 1 << 16  # bytes
 def check_tag(tag: Any) -> str:
     name = str(tag)
     if name in ("", ".", "..", _LATEST) or Path(name).name != name or "\n" in name:
-        raise RefusedError(
-            f"tag {name!r} cannot be the name of a folder in the checkpoint directory"
-        )
+        raise RefusedError(f"tag {name!r} cannot be the name of a folder in the checkpoint folder")
     return name
 
 
@@ -109,8 +107,8 @@ def _named_by(folder: str) -> Path | None:
 
 def tags(directory: str) -> list[str]:
     """Tags with a complete checkpoint, the oldest first."""
-    found = {it.parents[2] for it in Path(directory).glob(f"*/{_PARTS}/*/{_MANIFEST}")}
-    return [it.name for it in sorted(found, key=lambda it: it.stat().st_mtime)]
+    found = {manifest.parents[2] for manifest in Path(directory).glob(f"*/{_PARTS}/*/{_MANIFEST}")}
+    return [folder.name for folder in sorted(found, key=lambda folder: folder.stat().st_mtime)]
 
 
 def find(directory: str, tag: Any) -> str | None:
@@ -119,7 +117,7 @@ def find(directory: str, tag: Any) -> str | None:
     Raises:
         Error: the tag has no complete checkpoint; the message names those that exist.
     """
-    said = ""
+    named_where = ""
     if tag is None:
         latest = os.path.join(directory, _LATEST)
         try:
@@ -131,7 +129,7 @@ def find(directory: str, tag: Any) -> str | None:
                 _and_known(directory),
             )
             return None
-        said = f", which {latest} names,"
+        named_where = f", which {latest} names,"
     folder = os.path.join(directory, check_tag(tag))
     named = _named_by(folder)
     if named is not None and (named / _MANIFEST).exists():
@@ -144,7 +142,7 @@ def find(directory: str, tag: Any) -> str | None:
             " and load these with engine.load_weights()"
         )
     what = "has no complete checkpoint" if os.path.isdir(folder) else "does not exist"
-    raise Error(f"{folder}{said} {what}{_and_known(directory)}")
+    raise Error(f"{folder}{named_where} {what}{_and_known(directory)}")
 
 
 def _and_known(directory: str) -> str:

@@ -186,7 +186,7 @@ class DeepSpeedEngine:
 
     def get_lr(self) -> list[float]:
         """The learning rates of the next step, by group."""
-        return [it["lr"] for it in self.optimizer.param_groups]
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def zero_optimization_stage(self) -> int:
         return int(self.config["zero_optimization"]["stage"])
@@ -307,8 +307,12 @@ class DeepSpeedEngine:
         ranks must call it; the first one writes."""
         state = self.module.state_dict()
         if exclude_frozen_parameters:
-            frozen = {name for name, it in self.module.named_parameters() if not it.requires_grad}
-            state = {name: it for name, it in state.items() if name not in frozen}
+            frozen = {
+                name
+                for name, parameter in self.module.named_parameters()
+                if not parameter.requires_grad
+            }
+            state = {name: value for name, value in state.items() if name not in frozen}
         path = os.path.join(save_dir, save_filename)
         comm.on_first_rank(self.engine, lambda: self._write_model(state, path))
         return True

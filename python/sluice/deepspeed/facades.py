@@ -54,7 +54,11 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.state = defaultdict(dict)
         config = engine.config["optimizer"]
         params = config["params"]
-        trained = {name: it for name, it in engine.module.named_parameters() if it.requires_grad}
+        trained = {
+            name: parameter
+            for name, parameter in engine.module.named_parameters()
+            if parameter.requires_grad
+        }
         groups = configured_groups(engine.config, engine.module)
         base = params["lr"]
         groups_to_read: list[Any] = [
@@ -108,8 +112,8 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         lines = [
-            f"  lr {it['lr']:g}, weight_decay {it['weight_decay']:g}: {len(it['params'])}"
-            for it in self.param_groups
+            f"  lr {group['lr']:g}, weight_decay {group['weight_decay']:g}: {len(group['params'])}"
+            for group in self.param_groups
         ]
         return "\n".join(["sluice's optimizer (", *lines, ")"])
 
@@ -123,7 +127,7 @@ class EngineSchedule:
 
     def get_last_lr(self) -> list[float]:
         """The learning rates of the next step, by group, as torch's schedules have after step()."""
-        return [it["lr"] for it in self.optimizer.param_groups]
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     get_lr = get_last_lr
 
@@ -148,5 +152,5 @@ class EngineSchedule:
 
 def shadow_optimizer(lr: float, module: torch.nn.Module) -> torch.optim.Optimizer:
     """An optimizer that never steps, for making a schedule from."""
-    trained = [it for it in module.parameters() if it.requires_grad]
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return torch.optim.AdamW(trained, lr=lr)

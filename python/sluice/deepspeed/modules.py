@@ -243,7 +243,7 @@ def register(**more: dict[str, Any]) -> None:
         module = types.ModuleType(full, f"DeepSpeed's {name}: see {__name__}.")
         module.__path__ = []  # may contain modules
         module.__dict__.update(names, **more.get(name.replace(".", "_"), {}))
-        module.__getattr__ = lambda it, name=name: _missing(name, it)  # type: ignore[method-assign]
+        module.__getattr__ = lambda key, name=name: _missing(name, key)  # type: ignore[method-assign]
         sys.modules[full] = module
 
 

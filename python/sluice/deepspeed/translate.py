@@ -31,7 +31,11 @@ class Group:
 
 def trained_names(module: nn.Module) -> dict[int, str]:
     """The engine's names of the trained parameters, by id."""
-    return {id(it): name for name, it in module.named_parameters() if it.requires_grad}
+    return {
+        id(parameter): name
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 # ---- groups
@@ -55,11 +59,11 @@ def _patterns(names: Sequence[str], others: Sequence[str]) -> list[str]:
     found: list[str] = []
     fits_others: dict[str, bool] = {}
     for name in names:
-        if any(fnmatchcase(name, it) for it in found):
+        if any(fnmatchcase(name, pattern) for pattern in found):
             continue
         for pattern in _candidates(name):
             if pattern not in fits_others:
-                fits_others[pattern] = any(fnmatchcase(it, pattern) for it in others)
+                fits_others[pattern] = any(fnmatchcase(other, pattern) for other in others)
             if not fits_others[pattern]:
                 found.append(pattern)
                 break
@@ -69,7 +73,9 @@ def _patterns(names: Sequence[str], others: Sequence[str]) -> list[str]:
 def group_keys(groups: Sequence[Group]) -> Keys:
     """The largest group becomes optimizer.params. The others become optimizer.groups, the smallest
     first: the first match wins."""
-    *others, base = sorted((it for it in groups if it.names), key=lambda it: len(it.names))
+    *others, base = sorted(
+        (group for group in groups if group.names), key=lambda group: len(group.names)
+    )
     keys: Keys = {
         "optimizer.params.lr": base.lr,
         "optimizer.params.weight_decay": base.weight_decay,
@@ -77,7 +83,7 @@ def group_keys(groups: Sequence[Group]) -> Keys:
     }
     entries = []
     for number, group in enumerate(others):
-        later = [name for it in (*others[number + 1 :], base) for name in it.names]
+        later = [name for group in (*others[number + 1 :], base) for name in group.names]
         entry: dict[str, Any] = {"match": _patterns(group.names, later)}
         if group.lr != base.lr:
             entry["lr"] = group.lr
@@ -111,7 +117,9 @@ def configured_groups(config: Mapping[str, Any], module: nn.Module) -> list[Grou
 
 
 def _fits(name: str, match: str | Sequence[str]) -> bool:
-    return any(fnmatchcase(name, it) for it in ([match] if isinstance(match, str) else match))
+    return any(
+        fnmatchcase(name, pattern) for pattern in ([match] if isinstance(match, str) else match)
+    )
 
 
 def given_groups(
@@ -139,7 +147,9 @@ def given_groups(
         entry = dict(entry)
         own = entry.pop("params")
         parameters = [own] if isinstance(own, torch.Tensor) else list(own)
-        parameters = [it[1] if isinstance(it, tuple) else it for it in parameters]
+        parameters = [
+            parameter[1] if isinstance(parameter, tuple) else parameter for parameter in parameters
+        ]
         extra = sorted(
             key for key in entry.keys() - {"lr", "weight_decay", "initial_lr"} if key != "name"
         )
@@ -148,19 +158,23 @@ def given_groups(
                 f"a parameter group has its own {', '.join(extra)}: only lr and weight_decay may"
                 " differ between groups"
             )
-        foreign = [it for it in parameters if it.requires_grad and id(it) not in names]
+        foreign = [
+            parameter
+            for parameter in parameters
+            if parameter.requires_grad and id(parameter) not in names
+        ]
         if foreign:
             raise RefusedError(
                 f"the optimizer has a parameter of shape {tuple(foreign[0].shape)} that is not the"
                 " model's: make the optimizer after the model was last changed or copied"
             )
-        ids = [id(it) for it in parameters if it.requires_grad]
+        ids = [id(parameter) for parameter in parameters if parameter.requires_grad]
         if len(set(ids)) < len(ids) or seen & set(ids):
             raise RefusedError("a parameter is in two groups of the optimizer")
         seen |= set(ids)
         rate: Any = entry.get("initial_lr", entry.get("lr", lr))
         decay: Any = entry.get("weight_decay", weight_decay)
-        found.append(Group([names[it] for it in ids], float(rate), float(decay)))
+        found.append(Group([names[key] for key in ids], float(rate), float(decay)))
     missing = [name for key, name in names.items() if key not in seen]
     if missing:
         raise RefusedError(
@@ -194,7 +208,7 @@ def optimizer_keys(optimizer: Any, module: nn.Module) -> Keys:
     groups = optimizer.param_groups
     first = groups[0]
     for name in ("betas", "eps", "amsgrad", "maximize", "decoupled_weight_decay"):
-        if any(it.get(name) != first.get(name) for it in groups):
+        if any(group.get(name) != first.get(name) for group in groups):
             raise RefusedError(
                 f"{name} differs between groups of the optimizer: it must be equal in all of them"
             )
@@ -205,8 +219,12 @@ def optimizer_keys(optimizer: Any, module: nn.Module) -> Keys:
             )
     found = given_groups(
         [
-            {key: it[key] for key in ("params", "lr", "weight_decay", "initial_lr") if key in it}
-            for it in groups
+            {
+                key: group[key]
+                for key in ("params", "lr", "weight_decay", "initial_lr")
+                if key in group
+            }
+            for group in groups
         ],
         module,
         lr=0.0,
@@ -217,7 +235,7 @@ def optimizer_keys(optimizer: Any, module: nn.Module) -> Keys:
     keys = group_keys(found)
     keys["optimizer.type"] = "AdamW" if is_decoupled else "Adam"
     keys["optimizer.params.adam_w_mode"] = bool(is_decoupled)
-    keys["optimizer.params.betas"] = [float(it) for it in first["betas"]]
+    keys["optimizer.params.betas"] = [float(beta) for beta in first["betas"]]
     keys["optimizer.params.eps"] = float(first["eps"])
     return keys
 
@@ -261,7 +279,7 @@ def schedule_keys(schedule: Any, optimizer: torch.optim.Optimizer) -> Keys:
             "the schedule has already advanced: pass a new one, and call load_checkpoint() to"
             " continue a run"
         )
-    rates = [float(it.get("initial_lr", it["lr"])) for it in optimizer.param_groups]
+    rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     kind, params = _schedule(schedule, rates)
     keys: Keys = {"scheduler.type": kind}
     keys.update({f"scheduler.params.{key}": value for key, value in params.items()})
@@ -295,7 +313,7 @@ def _schedule(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, Any
 
 
 def _must_be_one(rates: Sequence[float], end: float, name: str) -> None:
-    if end != 0 and any(it != rates[0] for it in rates):
+    if end != 0 and any(rate != rates[0] for rate in rates):
         raise RefusedError(
             f"the schedule's {name} is the same for groups with different lr, but the engine scales"
             " all of them by one factor"
@@ -304,7 +322,7 @@ def _must_be_one(rates: Sequence[float], end: float, name: str) -> None:
 
 def _of_lambdas(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, Any]]:
     first = schedule.lr_lambdas[0]
-    if any(not _same(it, first) for it in schedule.lr_lambdas):
+    if any(not _same(function, first) for function in schedule.lr_lambdas):
         raise _no_such("a LambdaLR with different functions for its groups")
     function = first.func if isinstance(first, functools.partial) else first
     name = getattr(function, "__qualname__", type(function).__name__)
@@ -315,7 +333,7 @@ def _of_lambdas(schedule: Any, rates: Sequence[float]) -> tuple[str, dict[str, A
     if name not in _OF_TRANSFORMERS or first.args:
         raise _no_such(f"a LambdaLR of transformers' {name}")
     kind = _OF_TRANSFORMERS[name]
-    params = {_PARAMETERS.get(key, key): it for key, it in first.keywords.items()}
+    params = {_PARAMETERS.get(key, key): value for key, value in first.keywords.items()}
     if params.pop("lr_init", rates[0]) != rates[0]:
         raise _no_such("a polynomial schedule of another learning rate than its optimizer's")
     if kind == "cosine" and params.pop("min_lr_ratio", 0.0):

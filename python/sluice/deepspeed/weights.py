@@ -37,7 +37,9 @@ def begin_anew(engine: Engine) -> None:
             " save_16bit_model() or engine.save_weights(), and load them with load_state_dict() in"
             " the next run"
         )
-    frozen = {name for name, it in engine.module.named_parameters() if not it.requires_grad}
+    frozen = {
+        name for name, parameter in engine.module.named_parameters() if not parameter.requires_grad
+    }
     state = engine.state_dict() if frozen else {}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "masters.safetensors")

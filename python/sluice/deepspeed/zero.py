@@ -96,8 +96,8 @@ class GatheredParameters:
         self._modifies = modifier_rank is not None
 
     def __enter__(self) -> GatheredParameters:
-        owners = {id(it): _engines.find([it]) for it in self._parameters}
-        found = {id(it): it for it in owners.values() if it is not None}
+        owners = {id(parameter): _engines.find([parameter]) for parameter in self._parameters}
+        found = {id(owner): owner for owner in owners.values() if owner is not None}
         if len(found) > 1:
             raise RefusedError(
                 "GatheredParameters takes parameters of one engine: gather those of"
@@ -108,7 +108,7 @@ class GatheredParameters:
             self._holding.enter_context(materialized(self._parameters, changes=self._modifies))
             return self
         engine: Engine = next(iter(found.values()))
-        mine = [it for it in self._parameters if owners[id(it)] is not None]
+        mine = [parameter for parameter in self._parameters if owners[id(parameter)] is not None]
         refusal = "" if self._modifies else _NOT_MODIFIED
         self._holding.enter_context(engine.changing(*mine, refusal=refusal))
         return self
