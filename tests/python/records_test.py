@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 import sluice
-from small_modules import batches, initialize, run_config, tower, train
+from small_modules import DEVICE, batches, initialize, run_config, tower, train
 
 SLUICE = os.environ.get("SLUICE", "")
 
@@ -309,6 +309,7 @@ class Planner(Folder):
         plan = self.events("a")[0]["plan"]
         self.assertEqual(plan["step_s"], engine_step(self.events("a")))
 
+    @unittest.skipIf(DEVICE == "cuda", "for RAM alone")
     def test_puts_on_the_drive_what_ram_has_no_room_for(self):
         class Wide(torch.nn.Module):
             def __init__(self):
@@ -365,6 +366,7 @@ def engine_step(events):
 
 
 class Forks(Folder):
+    @unittest.skipIf(DEVICE == "cuda", "a forked process has no CUDA")
     def test_leave_the_engine_to_its_parent(self):
         module = tower()
         with self.initialize("a", module, place="nvme", drive=self.path) as engine:
@@ -419,6 +421,7 @@ class Forks(Folder):
         )  # fmt: skip
         self.assertEqual((done.returncode, done.stdout), (0, "of the child\n2\n"), done.stderr)
 
+    @unittest.skipIf(DEVICE == "cuda", "a forked process has no CUDA")
     def test_of_a_loader_of_data_are_fine(self):
         rows = [row for batch in batches(4) for row in batch]
         loader = torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2)

@@ -333,6 +333,9 @@ void judge_engine(const MachineFacts& facts, std::vector<Finding>& findings) {
     refuse("does not start: " + engine.problem,
            !missing.empty() ? "The loader does not find " + missing +
                                   ". Install what brings it, or build again (tools/setup)."
+           : !engine.torch_version.empty() &&
+                   interface_of(engine.torch_version) != interface_of(facts.build.torch_version)
+               ? "Install the LibTorch that it was built for: see the next line."
            : engine.problem.find("signal 9 ") != std::string::npos
                ? "The kernel ended it, most likely because memory is short."
            : engine.problem.find("signal 4 ") != std::string::npos

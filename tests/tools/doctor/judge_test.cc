@@ -131,6 +131,7 @@ TEST_F(Judge, SaysWhichTorchDoesNotFit) {
   expect("torch", State::kLimited, true, "built for 2.11.0+cu130", "pip install torch==2.11.0");
   facts_.engine.starts = false;
   expect("torch", State::kNotPossible, false, "built for 2.11.0+cu130");
+  expect("engine", State::kNotPossible, false, "No model", "see the next line");
   facts_.engine.starts = true;
   facts_.engine.torch_version = "2.11.1+cu130";
   EXPECT_EQ(finding("torch").state, State::kGood);
