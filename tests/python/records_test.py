@@ -344,6 +344,7 @@ class Planner(Folder):
         with self.assertRaisesRegex(sluice.Error, "cpu_gib"):
             losses(self.config(cpu_gib=program / 2**30 / 2))
 
+    @unittest.skipIf(DEVICE == "cuda", "for RAM alone")
     def test_says_once_where_the_script_itself_keeps_too_much(self):
         with initialize(tower()) as engine:
             program = dict(engine.memory["host"])["the program and LibTorch"]
