@@ -160,6 +160,30 @@ class AFullDisk(DiskTest):
         self.disk.free()
         self.expect_bits_of_a_whole_run(self.out)
 
+    def test_sample_texts_wait_for_room_too(self):
+        (self.path / "words.txt").write_text("some words, and some more of them. " * 400)
+        (self.path / "prompts.txt").write_text("some\nwords\n")
+        subprocess.run([SLUICE, "prepare", "words.txt", "--tokenizer", "bytes", "--out", "words"],
+                       cwd=self.path, check=True, capture_output=True)
+        run = self.start(self.out, "--set", "run.eval_every=1", "--set", "run.keep_last=1",
+                         "--set", 'data.train=["words/train.bin"]', "--set", "model.vocab=260",
+                         "--set", "samples.prompts=prompts.txt", "--set", "samples.tokens=4")
+        run.wait_for("  sample  some")
+        self.disk.fill()
+        run.wait_for("metrics are kept in memory")
+        run.wait_for_more_steps(5)
+        self.disk.free()
+        run.wait_for("can be written again")
+        run.wait_for_more_steps(2)
+        run.send(signal.SIGTERM)
+        run.end()
+        events = [json.loads(line) for line in (self.out / "events.jsonl").read_text().splitlines()]
+        samples = [(each["step"], each["prompt"]) for each in events if each["event"] == "sample"]
+        last = samples[-1][0]  # an interrupted step may have none
+        self.assertGreaterEqual(last, self.steps(self.out)[-1] - 1)
+        self.assertEqual(samples, [(step, prompt) for step in range(1, last + 1)
+                                   for prompt in ("some", "words")])
+
     def test_is_found_too_small_at_the_start_and_what_is_set_is_obeyed(self):
         self.assertIn("saves every 30 minutes, at the end, and on interruption, to "
                       f"{self.out}/checkpoints", self.train(self.out, steps=1))
