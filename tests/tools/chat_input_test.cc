@@ -73,6 +73,15 @@ TEST(ChatInput, DropsAMessageThatIsTooLongAndContinuesAfterIt) {
   EXPECT_EQ(entries_of("\"\"\"\n" + most + "\n\"\"\"\n"), with_end({{Kind::kMessage, most}}));
 }
 
+TEST(ChatInput, SeesTheEndOfATooLongMessageWhereverItsPiecesAreCut) {
+  for (std::size_t more = 4088; more < 4104; ++more) {
+    const std::string text =
+        "\"\"\"" + std::string(ChatInput::kMostBytes - 3 + more, 'x') + "\"\"\"\nafter\n";
+    EXPECT_EQ(entries_of(text), with_end({{Kind::kTooLong, ""}, {Kind::kMessage, "after"}}))
+        << more;
+  }
+}
+
 TEST(ChatInput, EndsWhenItIsStoppedAndTakesNothingHalf) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);

@@ -123,7 +123,10 @@ class Names(OnHub):
                 (["Own/Gated"], f"accept its licence at {self.hub.address}/Own/Gated, then log in"),
                 (["Own/None"], "no folder Own/None here, and no model Own/None at "),
                 ([f"{NAME}@v9"], "Own/Tiny has no revision v9"), ([f"{NAME}@"], "is not OWNER/NAME"),
-                (["Own/../x"], "is not OWNER/NAME")):
+                (["Own/../x"], "is not OWNER/NAME"), ([f"{NAME}@../x"], "is not OWNER/NAME"),
+                ([f"{NAME}@$(x)"], "is not OWNER/NAME"),
+                ([f"{NAME}@\x1b[2J"], f"{NAME}@?[2J is not OWNER/NAME"),
+                (["Own/a--b"], "Own/a--b is not a model's name: ")):
             with self.subTest(arguments):
                 self.assertIn(said, self.refused(*arguments))
         self.found("Own/Gated", HF_TOKEN="secret")
@@ -172,6 +175,18 @@ class Models(OnHub, TokenData):
         self.close_hub()
         self.assertIn("model.path: Own/None is not in the cache",
                       self.refused("config", "run.json", "--set", "model.path=Own/None"))
+
+    @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
+    def test_of_a_shown_configuration_are_downloaded_when_it_is_trained(self):
+        self.train("a", self.files / "tiny")
+        run = json.loads((self.path / "by.json").read_text(encoding="utf-8"))
+        self.write("run.json", {**run, "model": {"path": NAME}})
+        self.write("shown.json", json.loads(self.sluice("config", "run.json", "--json").stdout))
+        self.assertEqual(self.in_cache(), ["config.json"])
+        self.sluice("train", "shown.json", "--out", "b", "--save-weights", "b.safetensors",
+                    "--force")
+        self.assertEqual((self.path / "a.safetensors").read_bytes(),
+                         (self.path / "b.safetensors").read_bytes())
 
     @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
     def test_are_trained_by_name_as_by_folder(self):

@@ -133,6 +133,24 @@ TEST(InterruptDeathTest, ASignalAfterATakenOneIsAFirstOne) {
       testing::ExitedWithCode(kWentOn), "");
 }
 
+TEST(InterruptDeathTest, ASigtermSoonAfterCtrlCIsNotLost) {
+  EXPECT_EXIT(
+      {
+        const SignalThread signals;
+        Interrupt interrupt;
+        send(SIGINT);
+        wait_for(interrupt);
+        send(SIGTERM);
+        for (int time = 0; time < 500; ++time) {
+          const int taken = interrupt.take();
+          if (taken == SIGTERM) _exit(kWentOn);
+          usleep(10'000);
+        }
+        _exit(1);
+      },
+      testing::ExitedWithCode(kWentOn), "");
+}
+
 TEST(InterruptDeathTest, StopsWithoutASignalAsByOne) {
   EXPECT_EXIT(
       {

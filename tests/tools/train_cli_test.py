@@ -8,11 +8,12 @@ import os
 import re
 import signal
 import struct
+import subprocess
 import sys
 import unittest
 import unittest.mock
 
-from sluice_program import HAS_ENGINE, Training
+from sluice_program import HAS_ENGINE, SLUICE, Training
 
 
 @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
@@ -41,6 +42,14 @@ class Train(Training):
         # DeepSpeed's key is ignored if the tier is not on NVMe.
         self.sluice("train", "card.json", "--out", "a", "--set",
                     "zero_optimization.offload_optimizer.device=cpu")
+
+    def test_closed_standard_streams_are_no_files_of_the_run(self):
+        for close in ("<&- >&- 2>&-", "<&-", "2>&-"):
+            subprocess.run(
+                ["bash", "-c", f'exec "$0" train run.json --out a --overwrite {close}', SLUICE],
+                cwd=self.path, capture_output=True, timeout=120, check=True)
+            self.assertEqual((self.path / "a/lock").read_bytes(), b"", close)
+            self.assertEqual([step["step"] for step in self.metrics("a")], [1, 2, 3, 4])
 
     def test_writes_a_line_of_metrics_for_each_step_and_leaves_the_drive_empty(self):
         shown = self.sluice("train", "run.json", "--out", "a", "--trace", "2:3")

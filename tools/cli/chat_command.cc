@@ -51,7 +51,8 @@ class Conversation {
   // Writes the answer and keeps it. kInvalidArgument: the message is refused, and nothing changed.
   Status answer(const std::string& message, const Interrupt& interrupt);
   void clear();
-  void set_system(std::string text) { system_ = std::move(text); }
+  // Keeps the old one if the template refuses the new one.
+  Status set_system(std::string text);
   bool undo();
   Status retry(const Interrupt& interrupt);
 
@@ -136,6 +137,13 @@ void Conversation::clear() {
   has_told_ = false;
 }
 
+Status Conversation::set_system(std::string text) {
+  std::swap(system_, text);
+  const Status taken = encode("Hello", turns_.size()).status();
+  if (!taken.ok()) system_ = std::move(text);
+  return taken;
+}
+
 bool Conversation::undo() {
   if (turns_.empty()) return false;
   turns_.pop_back();
@@ -158,7 +166,7 @@ Result<bool> obey(const std::string& line, Conversation& conversation, const Int
   const std::string name = line.substr(0, space);
   const std::string rest = line.substr(std::min(line.find_first_not_of(" \t", space), line.size()));
   if (name == "/system") {
-    conversation.set_system(rest);
+    SLUICE_RETURN_IF_ERROR(conversation.set_system(rest));
     return true;
   }
   if (line == "/exit" || line == "/quit" || line == "/bye") return false;

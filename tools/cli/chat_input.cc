@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <iostream>
@@ -25,9 +24,12 @@ std::string_view without_space_at_end(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kSpace) + 1);
 }
 
-// Keeps a text that is too long recognisable, without keeping all of it: read_quoted() removes two
-// line ends.
-void bound(std::string& text) { text.resize(std::min(text.size(), ChatInput::kMostBytes + 3)); }
+// Keeps a text that is too long recognisable, and its end, which may be half of a """.
+void bound(std::string& text) {
+  constexpr std::size_t kBegin = ChatInput::kMostBytes + 6;  // read_quoted() removes line ends
+  constexpr std::size_t kEnd = 8;
+  if (text.size() > kBegin + kEnd) text.erase(kBegin, text.size() - kBegin - kEnd);
+}
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #include "tools/cli/generation_model.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <utility>
@@ -7,6 +9,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/run/stored_state.h"
+#include "tools/cli/marked_text.h"
 #include "tools/cli/option_checks.h"
 #include "tools/session/run_setup.h"
 #include "tools/session/run_tokenizer.h"
@@ -131,7 +134,8 @@ Status check_vocabulary(const std::vector<std::int64_t>& tokens, std::int64_t vo
 }
 
 Status write_text(const std::string& text) {
-  std::cout << text << std::flush;
+  static const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  std::cout << (is_terminal ? printable(text) : text) << std::flush;
   if (std::cout) return {};
   return Error(ErrorCode::kIo, "standard output cannot be written");
 }

@@ -1,4 +1,7 @@
 // sluice: trains transformers larger than GPU memory.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +25,12 @@ namespace {
 using sluice::ErrorCode;
 
 constexpr double kWatchdogS = 30;
+
+// No file of a run may become standard input or output. Read-only: writing fails, as if closed.
+void open_missing_streams() {
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream)
+    if (fcntl(stream, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDONLY));
+}
 
 // For errors before a command's work begins: 2 if the user can fix them, otherwise 1.
 int exit_code_of(ErrorCode code) {
@@ -131,6 +140,7 @@ int at_work(const Result<int>& ended) {
 }  // namespace sluice::tools
 
 int main(int argc, char** argv) {
+  open_missing_streams();
 #ifdef SLUICE_STARTS_ENGINE
   if (needs_engine(argc, argv)) {
     std::cerr << ("sluice: " + sluice::tools::become_engine(argv).message() + "\n");

@@ -116,7 +116,7 @@ class ToolTokens final : public TextTokens {
     try {
       line = request.dump();
     } catch (const json::exception&) {  // only the user's text can be invalid UTF-8
-      return Error(ErrorCode::kInvalidArgument, "the prompt is not UTF-8");
+      return Error(ErrorCode::kInvalidArgument, "the text is not UTF-8");
     }
     SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));
     json reply = json_or_discarded<json>(answer);

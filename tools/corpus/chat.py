@@ -116,7 +116,7 @@ class ChatPreparation:
                 **self._report.record()}
 
     def closing_lines(self, out, sidecars, writers):
-        """said: side -> what its sidecar says."""
+        """sidecars: side -> what it says."""
         lines = []
         for side, description in sidecars.items():
             tokens, trained = description["tokens"], description["trained_tokens"]

@@ -76,10 +76,10 @@ Status look_up_model_facts(HubFiles files, config::Sources& sources) {
   const config::Model& model = resolved->config.model;
   for (const auto& [key, name] :
        {std::pair("model.path", model.path), std::pair("model.init_from", model.init_from)}) {
-    if (!engine::is_hub_name(name) || sources.facts.hub_folders.contains(name)) continue;
+    if (sources.facts.hub_folders.contains(name)) continue;
     auto found = model_folder(name, files);
     if (!found.ok()) return std::move(found).error().with_context(key);
-    sources.facts.hub_folders[name] = *std::move(found);
+    if (*found != name) sources.facts.hub_folders[name] = *std::move(found);
   }
   if (!resolved->missing_facts.model) return {};
   const auto on_hub = sources.facts.hub_folders.find(model.path);

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "aio/bounded_json.h"
+#include "aio/text.h"
 #include "engine/exchange/described_model.h"
 #include "tools/support/scripts.h"
 
@@ -17,13 +19,6 @@ namespace sluice::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-// One word for the shell.
-std::string quoted(const std::string& text) {
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
-}
 
 const char* name_of(HubFiles files) {
   switch (files) {
@@ -37,31 +32,31 @@ const char* name_of(HubFiles files) {
   return "model";
 }
 
-}  // namespace
+// OWNER/NAME@COMMIT of models--OWNER--NAME/snapshots/COMMIT; empty for other folders.
+std::string name_of_snapshot(const std::string& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  const fs::path path = folder;
+  const std::string repository = path.parent_path().parent_path().filename().string();
+  const std::size_t between = repository.find("--", kPrefix.size());
+  if (!repository.starts_with(kPrefix) || between == std::string::npos) return {};
+  return repository.substr(kPrefix.size(), between - kPrefix.size()) + "/" +
+         repository.substr(between + 2) + "@" + path.filename().string();
+}
 
-Result<std::string> model_folder(const std::string& text, HubFiles files) {
-  if (!engine::is_hub_name(text)) return text;
-  SLUICE_ASSIGN_OR_RETURN(const std::string script, find_script("hub"));
-  std::cout.flush();
-  // What the script prints belongs to standard error; only its reply comes through the pipe.
-  const std::string command = "exec " + quoted(script) + " --files " + name_of(files) +
-                              " --reply-fd 3 " + quoted(text) + " 3>&1 1>&2 </dev/null";
-  std::FILE* const pipe = popen(command.c_str(), "re");  // NOLINT(cert-env33-c): words are quoted
-  if (pipe == nullptr)
-    return Error(ErrorCode::kIo, script + " cannot be started: " + std::strerror(errno));
+// All that the script replies. A signal may interrupt a read.
+std::string read_all(std::FILE* pipe) {
   std::string reply;
   std::array<char, 4096> piece{};
-  while (const std::size_t got = std::fread(piece.data(), 1, piece.size(), pipe))
+  while (true) {
+    const std::size_t got = std::fread(piece.data(), 1, piece.size(), pipe);
     reply.append(piece.data(), got);
-  pclose(pipe);
-  const auto json = json_or_discarded<nlohmann::json>(reply);
-  if (json.is_object() && json.contains("folder")) return json["folder"].get<std::string>();
-  if (json.is_object() && json.contains("error"))
-    return Error(ErrorCode::kNotFound, json["error"].get<std::string>());
-  return Error(ErrorCode::kIo, text + " was not found: " + script +
-                                   " ended without an answer; see its message above. It needs "
-                                   "python3 on PATH, version 3.9 or later");
+    if (got == piece.size()) continue;
+    if (std::ferror(pipe) == 0 || errno != EINTR) return reply;
+    std::clearerr(pipe);
+  }
 }
+
+}  // namespace
 
 bool is_partial_snapshot(const std::string& folder) {
   const fs::path path = folder;
@@ -71,6 +66,28 @@ bool is_partial_snapshot(const std::string& folder) {
   return !error && std::none_of(begin(files), end(files), [](const fs::directory_entry& file) {
     return file.path().extension() == ".safetensors";
   });
+}
+
+Result<std::string> model_folder(const std::string& text, HubFiles files) {
+  std::string name = engine::is_hub_name(text) ? text : std::string();
+  if (files == HubFiles::kModel && is_partial_snapshot(text)) name = name_of_snapshot(text);
+  if (name.empty()) return text;
+  SLUICE_ASSIGN_OR_RETURN(const std::string script, find_script("hub"));
+  std::cout.flush();
+  // What the script prints belongs to standard error; only its reply comes through the pipe.
+  const std::string command = "exec " + shell_word(script) + " --files " + name_of(files) +
+                              " --reply-fd 3 " + shell_word(name) + " 3>&1 1>&2 </dev/null";
+  std::FILE* const pipe = popen(command.c_str(), "re");  // NOLINT(cert-env33-c): words are quoted
+  if (pipe == nullptr)
+    return Error(ErrorCode::kIo, script + " cannot be started: " + std::strerror(errno));
+  const auto json = json_or_discarded<nlohmann::json>(read_all(pipe));
+  pclose(pipe);
+  if (json.is_object() && json.contains("folder")) return json["folder"].get<std::string>();
+  if (json.is_object() && json.contains("error"))
+    return Error(ErrorCode::kNotFound, json["error"].get<std::string>());
+  return Error(ErrorCode::kIo, name + " was not found: " + script +
+                                   " ended without an answer; see its message above. It needs "
+                                   "python3 on PATH, version 3.9 or later");
 }
 
 }  // namespace sluice::tools

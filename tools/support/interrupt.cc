@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 namespace sluice::tools {
 namespace {
@@ -98,13 +99,15 @@ Interrupt::~Interrupt() {
 int Interrupt::take() {
   const std::lock_guard lock(listener_mutex);
   deliberate_ = 0;
-  return first_signal_.exchange(0);
+  const int first = first_signal_.exchange(0);
+  return std::exchange(terminated_, false) && first == SIGINT ? SIGTERM : first;
 }
 
 void Interrupt::on_signal(int number) const {
   const auto now = std::chrono::steady_clock::now();
   int none = 0;
   const bool is_first = first_signal_.compare_exchange_strong(none, number);
+  if (!is_first && number == SIGTERM) terminated_ = true;
   if (is_first) {
     first_at_ = now;
     say(notice_);

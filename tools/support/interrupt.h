@@ -74,7 +74,8 @@ class Interrupt {
   // Mutable because most Interrupts are const objects, and signals change them from outside.
   const char* const notice_;
   mutable std::atomic<int> first_signal_{0};
-  mutable int deliberate_ = 0;  // SIGINT and SIGTERM so far
+  mutable int deliberate_ = 0;       // SIGINT and SIGTERM so far
+  mutable bool terminated_ = false;  // SIGTERM after the first signal
   mutable std::chrono::steady_clock::time_point first_at_;
 };
 
