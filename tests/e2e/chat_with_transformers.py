@@ -32,7 +32,7 @@ TEMPLATE = """{% for each in messages %}{% if each.content == 'never' %}{{
     raise_exception('not that') }}{% endif %}<|turn|>{{ each.role }}: {{ each.content }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"""
 FP32 = ("--set", "run.device=cpu", "--set", "run.cpu_threads=1", "--set", "bf16.enabled=false")
-CONTEXT, TOKENS = 2048, 20
+CONTEXT, TOKENS = 16384, 20
 FIRST, SECOND = "What is a </s>?", "Grüße! And a 🦆?"
 
 
@@ -56,7 +56,7 @@ class Chat(unittest.TestCase):
         own.add_special_tokens(["</s>", "<|turn|>"])
         cls.tokenizer = PreTrainedTokenizerFast(tokenizer_object=own, eos_token="</s>")
         cls.tokenizer.chat_template = TEMPLATE
-        cls.model = stirred({**SHAPE, "vocab": len(cls.tokenizer), "context": CONTEXT}, seed=8,
+        cls.model = stirred({**SHAPE, "vocab": len(cls.tokenizer), "context": CONTEXT}, seed=10,
                             by=0.3).eval()
         end = cls.tokenizer.eos_token_id
         cls.model.config.eos_token_id = cls.model.generation_config.eos_token_id = end
@@ -229,7 +229,7 @@ class Chat(unittest.TestCase):
         return Terminal(self, process, master)
 
     def test_ctrl_c_stops_an_answer_and_ctrl_d_the_session(self):
-        with self.terminal("--tokens", "2000") as terminal:
+        with self.terminal("--tokens", "16000") as terminal:
             self.assertIn("/help", terminal.until("> "))
             said = []
             for message in (FIRST, SECOND):
@@ -239,11 +239,11 @@ class Chat(unittest.TestCase):
                 answer = terminal.until("\n> ")
                 said.append(message)
                 expected = self.answer(*said, tokens=len(answer) + 20, ends=False)
-                said.append(answer)
                 shown = answer.rstrip("\ufffd")  # the last character may be half of one
                 self.assertTrue(on_terminal(expected).startswith(shown), (answer, expected))
                 answer = next(expected[:end] for end in range(len(expected) + 1)
                               if on_terminal(expected[:end]) == shown) + answer[len(shown):]
+                said.append(answer)
             terminal.type("\x04")
             self.assertEqual(terminal.end(), 0)
 
@@ -256,7 +256,7 @@ class Chat(unittest.TestCase):
                     terminal.until("... ")
                 terminal.type("\x03")
                 self.assertEqual(terminal.end(), 0)
-        with self.terminal("--tokens", "2000") as terminal:
+        with self.terminal("--tokens", "16000") as terminal:
             terminal.until("> ")
             terminal.type(FIRST + "\n")
             terminal.more(10)
