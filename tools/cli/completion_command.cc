@@ -5,6 +5,7 @@
 
 #include "tools/cli/command.h"
 #include "tools/cli/command_model.h"
+#include "tools/support/value_hints.h"
 #include "tools/support/version.h"
 
 namespace sluice::tools {

@@ -19,7 +19,7 @@ std::string_view to_string(State state) {
 void add_problem(Finding& finding, State state, const std::string& cost,
                  const std::string& change) {
   const auto append = [](std::string& text, const std::string& sentence) {
-    if (!text.empty() && !sentence.empty()) text += " ";
+    if (!text.empty() && !sentence.empty()) text += ' ';
     text += sentence;
   };
   finding.state = std::max(finding.state, state);

@@ -17,7 +17,8 @@ namespace sluice::doctor {
 // The result of `work`, which runs on a thread of its own; empty if it takes longer than
 // `patience`. Then the thread is abandoned, so `work` owns all that it uses.
 template <typename Work>
-auto within(std::chrono::milliseconds patience, Work work) -> std::optional<decltype(work())> {
+auto within(std::chrono::milliseconds patience, const Work& work)
+    -> std::optional<decltype(work())> {
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;

@@ -40,13 +40,13 @@ void add_wrapped(std::string& out, const std::string& text, std::size_t indent,
       out += "\n" + std::string(indent, ' ');
       at = indent;
     } else if (at > indent) {
-      out += " ";
+      out += ' ';
       ++at;
     }
     out += word;
     at += word.size();
   }
-  out += "\n";
+  out += '\n';
 }
 
 std::string conclusion(const std::vector<Finding>& findings) {
@@ -100,7 +100,7 @@ std::string table_of(const std::vector<Finding>& findings, const TableOptions& o
       add_wrapped(out, text, indent, columns);
     }
   }
-  out += "\n";
+  out += '\n';
   add_wrapped(out, conclusion(findings), 0, columns);
   return out;
 }
