@@ -5,7 +5,6 @@ namespace sluice::engine {
 namespace {
 
 constexpr int kPairPack = 2 * kPack;  // numbers per thread: a pack of each half of a head
-constexpr int kWarp = 32;
 constexpr int kThreads = 128;
 constexpr int kMostThreads = 256;
 constexpr int kMostHeadDim = 2 * kMostRotaryPairs;

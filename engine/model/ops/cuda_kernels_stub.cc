@@ -4,7 +4,7 @@
 namespace sluice::engine {
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void no_kernels() {
   TORCH_CHECK(false,
               "this build of Sluice has no CUDA code: install the CUDA toolkit (nvcc) and run "
               "tools/setup --cuda=on, or train on the CPU");
@@ -13,14 +13,14 @@ namespace {
 }  // namespace
 
 void cuda_dropout(const at::Tensor& /*from*/, at::Tensor& /*to*/, const DropoutMask& /*mask*/) {
-  refuse();
+  no_kernels();
 }
 
 void cuda_cross_entropy(at::Tensor& /*logits*/, const at::Tensor& /*targets*/,
                         at::Tensor& /*losses*/, const CrossEntropyOptions& /*options*/) {
-  refuse();
+  no_kernels();
 }
 
-int cuda_major(at::Device /*device*/) { refuse(); }
+int cuda_major(at::Device /*device*/) { no_kernels(); }
 
 }  // namespace sluice::engine

@@ -4,7 +4,7 @@
 namespace sluice::engine {
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void no_fused_kernels() {
   TORCH_CHECK(false, "this build of Sluice has no CUDA code, so it has no fused kernels");
 }
 
@@ -13,46 +13,50 @@ namespace {
 bool cuda_fuses(const at::Tensor& /*rows*/) { return false; }
 
 FusedNorm fused_norm(const at::Tensor& /*input*/, const NormParameters& /*parameters*/) {
-  refuse();
+  no_fused_kernels();
 }
 FusedNorm fused_add_and_norm(at::Tensor& /*sum*/, const at::Tensor& /*residual*/,
                              const Dropout& /*dropout*/, const NormParameters& /*parameters*/) {
-  refuse();
+  no_fused_kernels();
 }
 void fused_norm_backward(at::Tensor& /*gradient*/, const FusedNormBackward& /*norm*/,
                          const FusedNormGradients& /*gradients*/) {
-  refuse();
+  no_fused_kernels();
 }
-at::Tensor fused_activation(const at::Tensor& /*input*/, Activation /*activation*/) { refuse(); }
+at::Tensor fused_activation(const at::Tensor& /*input*/, Activation /*activation*/) {
+  no_fused_kernels();
+}
 void fused_activation_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
                                Activation /*activation*/, const at::Tensor& /*bias_gradient*/) {
-  refuse();
+  no_fused_kernels();
 }
 bool cuda_fuses_halves(const at::Tensor& /*rows*/) { return false; }
-at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/) { refuse(); }
-void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/) { refuse(); }
+at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/) { no_fused_kernels(); }
+void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/) {
+  no_fused_kernels();
+}
 bool cuda_rotates(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
 bool cuda_rotates_normed(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
 void fused_rotate(const at::Tensor& /*from*/, at::Tensor& /*to*/, const HeadNorms* /*norms*/,
                   const Rotary& /*rotary*/) {
-  refuse();
+  no_fused_kernels();
 }
 void fused_rotate_backward(at::Tensor& /*gradient*/, const at::Tensor* /*from*/,
                            const HeadNorms* /*norms*/, const HeadNormWeights* /*gradients*/,
                            const Rotary& /*rotary*/) {
-  refuse();
+  no_fused_kernels();
 }
 void fused_add_residual(at::Tensor& /*sum*/, const at::Tensor& /*residual*/,
                         const Dropout& /*dropout*/) {
-  refuse();
+  no_fused_kernels();
 }
 at::Tensor fused_dropout_and_sum(const at::Tensor& /*rows*/, const Dropout& /*dropout*/,
                                  const at::Tensor& /*bias_gradient*/) {
-  refuse();
+  no_fused_kernels();
 }
 void fused_gather(const QkvGradients& /*parts*/, at::Tensor& /*gathered*/,
                   const at::Tensor& /*bias_gradient*/) {
-  refuse();
+  no_fused_kernels();
 }
 
 }  // namespace sluice::engine
