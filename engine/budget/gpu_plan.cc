@@ -161,7 +161,8 @@ void SinkFootprint::add(const UnitGradientBytes& unit, bool gpu_state, bool host
   }
   kept_ += kept_bytes(unit, gpu_state);
   square_sums_ += unit.square_sums;
-  host_ += host_gradient_bytes(unit, gpu_state, host_state) + unit.square_sums;
+  if (!is_on_nvme_) host_ += host_gradient_bytes(unit, gpu_state, host_state);
+  host_ += unit.square_sums;
 }
 
 std::uint64_t SinkFootprint::stage_bytes() const {
@@ -170,7 +171,7 @@ std::uint64_t SinkFootprint::stage_bytes() const {
 }
 
 SinkFootprint SinkFootprint::of(const ModelLayout& model, const CudaSinkOptions& options) {
-  SinkFootprint all(options.sums, options.ranks.world);
+  SinkFootprint all(options.sums, options.ranks.world, options.on_nvme);
   for (int unit = 0; unit < model.units(); ++unit)
     all.add(unit_gradient_bytes(model, options.type, options.sums, unit, options.ranks),
             options.residency.has_gpu_state(unit), options.residency.has_host_state(unit));

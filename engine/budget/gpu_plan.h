@@ -129,6 +129,7 @@ struct CudaSinkOptions {
   offload::SumOrder order;
   offload::HeldSums sums;
   offload::RankPart ranks = {};
+  bool on_nvme = false;  // the host's part is on NVMe instead of in memory (gradient_plan.h)
 };
 // All ranks' pieces together, in one exchange.
 inline constexpr std::uint64_t kExchangedBytes = std::uint64_t{128} << 20;
@@ -158,8 +159,8 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
 
 class SinkFootprint {
  public:
-  explicit SinkFootprint(const offload::HeldSums& sums, int world = 1)
-      : keeps_sums_(sums.kept > 0), is_sharded_(world > 1) {}
+  explicit SinkFootprint(const offload::HeldSums& sums, int world = 1, bool on_nvme = false)
+      : keeps_sums_(sums.kept > 0), is_sharded_(world > 1), is_on_nvme_(on_nvme) {}
 
   // Adds a unit with state on the GPU, on the host, or both.
   void add(const UnitGradientBytes& unit, bool gpu_state, bool host_state);
@@ -181,7 +182,8 @@ class SinkFootprint {
   std::uint64_t square_sum_bytes() const { return square_sums_; }  // on the GPU, and on the host
   bool takes_turns(bool host_state) const { return host_state || !keeps_sums_; }
 
-  // One unit's share. Nothing is pinned for the gradient if the GPU updates all of the unit.
+  // One unit's share. The host has no place for the gradient if the GPU updates all of the unit.
+  // Its place on NVMe has the same size.
   static std::uint64_t kept_bytes(const UnitGradientBytes& unit, bool gpu_state) {
     return gpu_state ? unit.gradient : 0;
   }
@@ -194,6 +196,7 @@ class SinkFootprint {
  private:
   bool keeps_sums_;
   bool is_sharded_;
+  bool is_on_nvme_;
   std::uint64_t exchanged_ = 0;
   std::uint64_t reduced_shard_ = 0;
   std::uint64_t square_sums_ = 0;

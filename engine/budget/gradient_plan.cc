@@ -1,74 +1,74 @@
 #include "engine/budget/gradient_plan.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <utility>
 
+#include "engine/budget/gpu_plan.h"
 #include "engine/budget/stripe_plan.h"
-#include "offload/params/param_layout.h"
 
 namespace sluice::engine {
-namespace {
 
-// Per size class: one that backward adds to, one that the update reads, and one that is read ahead
-// or written back.
-constexpr int kBuffers = 3;
+const char* why_no_gradients_on_nvme(const RunSpec& spec) {
+  if (spec.on_gpu) return nullptr;
+  if (spec.names == nullptr)
+    return "which without a GPU works only for modules of the Python package: sluice train keeps "
+           "gradients in RAM there";
+  if (spec.ranks.world > 1) return "but several ranks without GPUs keep gradients in RAM";
+  if (spec.sums().levels > 1)
+    return "but run.lanes or run.rounds need several gradient sums at a time, which without a GPU "
+           "are kept in RAM";
+  return nullptr;
+}
 
-}  // namespace
+bool may_move_gradients(const RunSpec& spec) {
+  return spec.trains() && spec.config.placement.gradients_to_nvme == Tristate::kAuto &&
+         !spec.config.gradient_nvme_paths().empty() && why_no_gradients_on_nvme(spec) == nullptr;
+}
 
 Status check_gradients_on_nvme(const RunSpec& spec) {
   if (!spec.gradients_on_nvme()) return {};
-  const auto refused = [](const std::string& why) {
-    return Error(ErrorCode::kUnsupported,
-                 "placement.gradients_to_nvme is on, " + why + ": set it to \"auto\" or \"off\"");
-  };
-  if (spec.on_gpu) return refused("but gradients computed on a GPU are kept in RAM");
-  if (spec.names == nullptr)
-    return refused(
-        "which works only for modules of the Python package: sluice train keeps gradients in RAM");
-  if (spec.ranks.world > 1) return refused("but runs with several ranks keep gradients in RAM");
-  if (spec.sums().levels > 1)
-    return refused("but run.lanes or run.rounds need several gradient sums at a time");
-  return {};
+  const char* const why = why_no_gradients_on_nvme(spec);
+  if (why == nullptr) return {};
+  return Error(ErrorCode::kUnsupported, std::string("placement.gradients_to_nvme is on, ") + why +
+                                            ": set it to \"auto\" or \"off\"");
 }
 
-offload::ParamOffloader::Options plan_gradients(const RunSpec& spec,
-                                                std::vector<int> nvme_weights) {
+// One that backward fills, one that the update reads, and one that is read ahead or written back.
+// Sums that return from NVMe for the next wave need one more.
+int gradient_buffers(const RunSpec& spec) { return spec.on_gpu && spec.sums().kept > 0 ? 4 : 3; }
+
+std::uint64_t gradient_place_bytes(const RunSpec& spec, int unit) {
+  if (!spec.on_gpu) return spec.model.layout(unit).slot_elements * sizeof(float);
+  const SinkFootprint footprint(spec.sums(), spec.ranks.world);
+  return footprint.host_gradient_bytes(
+      unit_gradient_bytes(spec.model, spec.types().gradient, spec.sums(), unit, spec.ranks),
+      /*gpu_state=*/false, /*host_state=*/true);
+}
+
+std::optional<offload::ParamOffloader::Options> plan_gradients(
+    const RunSpec& spec, const offload::UnitResidency& residency, std::vector<int> nvme_weights) {
   offload::ParamOffloader::Options options;
+  options.element_bytes = sizeof(float);
+  bool is_needed = false;
   for (int unit = 0; unit < spec.model.units(); ++unit) {
     const UnitLayout& layout = spec.model.layout(unit);
-    const bool is_empty = layout.elements == 0;
+    const bool is_placed =
+        spec.shard(unit).elements > 0 && (!spec.on_gpu || residency.has_host_state(unit));
+    const std::uint64_t elements = gradient_place_bytes(spec, unit) / sizeof(float);
     options.units.push_back({.name = layout.name,
-                             .elements = is_empty ? 0 : layout.slot_elements,
-                             .tier = is_empty ? offload::Tier::kCpu : offload::Tier::kNvme});
+                             .elements = is_placed ? elements : 0,
+                             .tier = is_placed ? offload::Tier::kNvme : offload::Tier::kCpu});
+    is_needed = is_needed || is_placed;
   }
-  options.element_bytes = sizeof(float);
-  options.cache_buffers = kBuffers;
-  options.read_ahead = kBuffers - 1;
+  if (!is_needed) return std::nullopt;
+  options.cache_buffers = gradient_buffers(spec);
+  options.read_ahead = options.cache_buffers - 1;
   options.store.paths = spec.config.gradient_nvme_paths();
   options.store.weights = std::move(nvme_weights);
   options.store.run = store_name(spec.config, "gradients", spec.ranks);
   options.store.label = "gradients";
   return options;
-}
-
-GradientBytes gradient_bytes_on_nvme(const ModelLayout& model) {
-  std::vector<std::uint64_t> images;
-  for (int unit = 0; unit < model.units(); ++unit) {
-    const UnitLayout& layout = model.layout(unit);
-    if (layout.elements > 0)
-      images.push_back(offload::param_image_bytes(layout.slot_elements * sizeof(float)));
-  }
-  std::sort(images.begin(), images.end(), std::greater<>());
-  GradientBytes bytes;
-  offload::ParamBuffers buffers(kBuffers);
-  for (const std::uint64_t image : images) {
-    bytes.nvme += image;
-    buffers.add(image);
-  }
-  bytes.buffers = buffers.bytes();
-  return bytes;
 }
 
 }  // namespace sluice::engine

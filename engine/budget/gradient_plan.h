@@ -1,32 +1,40 @@
-// Gradients on NVMe between backward and update: each unit's fp32 sums, which are overwritten with
-// a 16-bit gradient once they are complete. They are stored as units of parameters are
+// Gradients on NVMe between backward and update. They are stored as units of parameters are
 // (ParamOffloader), in a store of their own.
 //
-// Supported for a described model that trains in one process without a GPU, and accumulates one sum
-// of a unit at a time.
+// On a GPU a unit's place has the bytes that it would have in memory: its 16-bit gradient, or the
+// fp32 sums that a wave leaves for the next, whichever is larger. A unit whose state is all on the
+// GPU has none. Without a GPU the place holds the fp32 sums, which the 16-bit gradient overwrites
+// once they are complete; that is supported for a described model that trains in one process, and
+// accumulates one sum of a unit at a time.
 //
 // Threads: pure functions.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "aio/result.h"
 #include "engine/budget/run_spec.h"
 #include "offload/params/param_offloader.h"
+#include "offload/unit_residency.h"
 
 namespace sluice::engine {
 
+// Why the run cannot keep gradients on NVMe, as a clause; null: it can.
+const char* why_no_gradients_on_nvme(const RunSpec& spec);
+// Whether the planner may choose RunSpec::moves_gradients.
+bool may_move_gradients(const RunSpec& spec);
 // kUnsupported if the configuration asks for it and the run cannot do it.
 Status check_gradients_on_nvme(const RunSpec& spec);
 
-offload::ParamOffloader::Options plan_gradients(const RunSpec& spec, std::vector<int> nvme_weights);
+// Buffers per size class.
+int gradient_buffers(const RunSpec& spec);
 
-// Bytes in both tiers, as ParamOffloader uses them.
-struct GradientBytes {
-  std::uint64_t buffers = 0;
-  std::uint64_t nvme = 0;
-};
-GradientBytes gradient_bytes_on_nvme(const ModelLayout& model);
+// Empty: no unit has a gradient on the host.
+std::optional<offload::ParamOffloader::Options> plan_gradients(
+    const RunSpec& spec, const offload::UnitResidency& residency, std::vector<int> nvme_weights);
+
+// Bytes of a unit's place, if the host updates some of it.
+std::uint64_t gradient_place_bytes(const RunSpec& spec, int unit);
 
 }  // namespace sluice::engine

@@ -82,16 +82,14 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       base_form_(BaseForm::of(spec)),
       activations_(spec),
       save_buffers_(save_buffer_bytes(spec)) {
+  if (spec.gradients_on_nvme()) gradient_buffers_ = gradient_buffers(spec);
   fixed_.host.program = program_bytes(on_gpu_, /*has_python=*/spec.names != nullptr);
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
     fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);
   } else if (spec.gradients_on_nvme()) {
-    const GradientBytes bytes = gradient_bytes_on_nvme(spec.model);
     fixed_.host.gradients =
         planned_cpu_sink_bytes_with_nvme(spec.model, spec.types().gradient, sums_);
-    fixed_.host.gradient_buffers = bytes.buffers;
-    fixed_.nvme.gradients = bytes.nvme;
   } else if (trains_) {
     fixed_.host.gradients =
         planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);
@@ -138,17 +136,26 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
              has_frozen_ ? place_bytes(spec.model.layout(index), types.compute(), world_) : 0,
          .adapter_mapping_bytes = offload::param_mapping_bytes(of_adapters * width),
          .gradient = unit_gradient_bytes(spec.model, types.gradient, sums_, index, spec.ranks),
+         .gradient_image_bytes = gradient_buffers_ > 0 && spec.shard(index).elements > 0
+                                     ? offload::param_image_bytes(gradient_place_bytes(spec, index))
+                                     : 0,
          .ranges = specs[static_cast<std::size_t>(index)].ranges,
          .asked = elements[static_cast<std::size_t>(index)],
          .asked_state = {}});
   }
   for (const offload::SubGroup& it : asked)
     units_[static_cast<std::size_t>(it.unit)].asked_state.add(storage_, it.tier, it.elements);
-  by_size_.resize(units_.size());
-  std::iota(by_size_.begin(), by_size_.end(), std::size_t{0});
-  std::stable_sort(by_size_.begin(), by_size_.end(), [this](std::size_t a, std::size_t b) {
-    return units_[a].image_bytes > units_[b].image_bytes;
+  by_size_ = by_descending(&Unit::image_bytes);
+  by_gradient_size_ = by_descending(&Unit::gradient_image_bytes);
+}
+
+std::vector<std::size_t> MemoryLedger::by_descending(std::uint64_t Unit::*bytes) const {
+  std::vector<std::size_t> order(units_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return units_[a].*bytes > units_[b].*bytes;
   });
+  return order;
 }
 
 bool MemoryLedger::is_resident(const UnitPlacement& place) const {
@@ -186,6 +193,7 @@ MemoryAmounts MemoryLedger::amounts(Places places) const {
   amounts.host.input_buffers = activations_.spill_buffers(places);
   amounts.nvme.unit_inputs = activations_.on_nvme(places);
   if (on_gpu_) add_gpu(places, amounts);
+  if (gradient_buffers_ > 0) add_gradients_on_nvme(places, amounts);
   return amounts;
 }
 
@@ -227,7 +235,7 @@ void MemoryLedger::add_params(Places places, MemoryAmounts& amounts) const {
 
 void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   SlotFootprint slots;
-  SinkFootprint gradients(sums_, world_);
+  SinkFootprint gradients(sums_, world_, /*on_nvme=*/gradient_buffers_ > 0);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const Unit& unit = units_[i];
     slots.add(unit.slot, stays(places[i]));
@@ -238,6 +246,17 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
   amounts.gpu.slots = slots.all_slot_bytes(block_slots_);
   amounts.gpu.gradients = gradients.gpu_bytes();
   amounts.host.gradients = gradients.host_bytes();
+}
+
+void MemoryLedger::add_gradients_on_nvme(Places places, MemoryAmounts& amounts) const {
+  offload::ParamBuffers buffers(gradient_buffers_);
+  for (const std::size_t index : by_gradient_size_) {
+    const std::uint64_t bytes = units_[index].gradient_image_bytes;
+    if (bytes == 0 || (on_gpu_ && !host_updates(places[index]))) continue;
+    amounts.nvme.gradients += bytes;
+    buffers.add(bytes);
+  }
+  amounts.host.gradient_buffers = buffers.bytes();
 }
 
 SlotFootprint MemoryLedger::slots(Places places) const {

@@ -107,6 +107,7 @@ class MemoryLedger final : public offload::PlacementLedger {
     std::uint64_t adapter_place_bytes = 0;
     std::uint64_t adapter_mapping_bytes = 0;
     UnitGradientBytes gradient;
+    std::uint64_t gradient_image_bytes = 0;  // of its record, if gradients are on NVMe
     std::vector<offload::GroupRange> ranges;
     // How the shares of the tiers in the configuration, if any, divide this unit.
     offload::TierElements asked;
@@ -115,6 +116,7 @@ class MemoryLedger final : public offload::PlacementLedger {
 
   explicit MemoryLedger(const RunSpec& spec, int block_slots);
   void add_units(const RunSpec& spec, std::span<const offload::SubGroup> asked);
+  std::vector<std::size_t> by_descending(std::uint64_t Unit::*bytes) const;
   bool is_resident(const offload::UnitPlacement& place) const;
   SlotFootprint::Stays stays(const offload::UnitPlacement& place) const;
   offload::Tier streamed_tier(const offload::UnitPlacement& place) const;
@@ -122,6 +124,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   offload::StateFootprint state(Places places) const;
   void add_params(Places places, MemoryAmounts& amounts) const;
   void add_gpu(Places places, MemoryAmounts& amounts) const;
+  void add_gradients_on_nvme(Places places, MemoryAmounts& amounts) const;
 
   bool on_gpu_;
   bool trains_;
@@ -136,9 +139,11 @@ class MemoryLedger final : public offload::PlacementLedger {
   BaseForm base_form_;
   ActivationBytes activations_;
   std::uint64_t save_buffers_;
-  MemoryAmounts fixed_;  // independent of the placement
+  int gradient_buffers_ = 0;  // 0: gradients are in memory
+  MemoryAmounts fixed_;       // independent of the placement
   std::vector<Unit> units_;
-  std::vector<std::size_t> by_size_;  // units, by descending size of their parameter image
+  std::vector<std::size_t> by_size_;           // units, by descending size of their parameter image
+  std::vector<std::size_t> by_gradient_size_;  // the same, of their gradient image
 };
 
 }  // namespace sluice::engine

@@ -136,7 +136,8 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
                      .wave_micro_batches = options.wave_micro_batches,
                      .ranks = options.ranks,
                      .names = options.names,
-                     .keeps_sums = options.keeps_sums};
+                     .keeps_sums = options.keeps_sums,
+                     .moves_gradients = options.moves_gradients};
   SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(spec));
   SLUICE_ASSIGN_OR_RETURN(const auto places, resolve_placement(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
@@ -155,7 +156,8 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   plan.params = plan_params(spec, places, plan.fetching.prefetch_units, weights);
   if (model.has_frozen()) plan.base = plan_base(spec, places, plan.fetching, weights);
   plan.activations = ActivationBytes(spec).plan(spec, places, weights);
-  if (spec.gradients_on_nvme()) plan.gradients = plan_gradients(spec, weights);
+  if (spec.gradients_on_nvme())
+    plan.gradients = plan_gradients(spec, plan.state.residency, weights);
   SLUICE_RETURN_IF_ERROR(check_stores(plan));
   const MemoryAmounts amounts = ledger->amounts(places);
   add_host_lines(spec, amounts, plan);
@@ -189,7 +191,8 @@ CudaSinkOptions sink_options(const MemoryPlan& plan) {
           .residency = plan.state.residency,
           .order = plan.sum_order,
           .sums = plan.sums,
-          .ranks = plan.ranks};
+          .ranks = plan.ranks,
+          .on_nvme = plan.gradients.has_value()};
 }
 
 }  // namespace sluice::engine

@@ -100,6 +100,7 @@ struct PlanOptions {
   offload::RankPart ranks = {};
   const ParameterNames* names = nullptr;  // RunSpec::names
   bool keeps_sums = false;                // RunSpec::keeps_sums
+  bool moves_gradients = false;           // RunSpec::moves_gradients
   // Stripe weights of budget.nvme_paths, if the configuration leaves them open ("auto"). Empty:
   // equal.
   std::vector<int> nvme_weights;

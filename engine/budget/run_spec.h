@@ -55,6 +55,8 @@ struct RunSpec {
   // A unit's sums are put away and resumed within a micro-batch, because the engine does not
   // control its passes.
   bool keeps_sums = false;
+  // The planner's choice for gradients, if the configuration leaves it open: to NVMe.
+  bool moves_gradients = false;
 
   // The shard of a unit's trained parameters.
   offload::UnitShard shard(int unit) const {
@@ -82,11 +84,13 @@ struct RunSpec {
   offload::HeldSums sums() const {
     if (!trains()) return {};
     offload::HeldSums held = sum_order().held(waves());
-    if (keeps_sums || gradients_on_nvme()) held.kept = std::max(held.kept, held.levels);
+    if (keeps_sums || (gradients_on_nvme() && !on_gpu))
+      held.kept = std::max(held.kept, held.levels);
     return held;
   }
   bool gradients_on_nvme() const {
-    return trains() && config.placement.gradients_to_nvme == Tristate::kOn;
+    const Tristate asked = config.placement.gradients_to_nvme;
+    return trains() && (asked == Tristate::kOn || (asked == Tristate::kAuto && moves_gradients));
   }
   // Whether it feeds a text token by token. While it trains: the texts of samples.prompts.
   bool keeps_keys_and_values() const {

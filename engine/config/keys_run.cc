@@ -306,9 +306,10 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(placement.gradients_to_nvme),
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
-     .auto_rule = "on if a module does not fit in RAM otherwise and an NVMe folder is given",
-     .meaning = "keep gradients on the nvme tier from backward to update; only for modules that "
-                "the Python package trains in one process without a GPU"},
+     .auto_rule = "on if the run does not fit in RAM otherwise and an NVMe folder is given",
+     .meaning = "keep gradients, and the sums between waves, on the nvme tier from backward to "
+                "update; without a GPU only for modules that the Python package trains in one "
+                "process"},
     {.path = "placement.optimizer_fractions",
      .field = SLUICE_FIELD(placement.optimizer_fractions),
      .default_json = "\"auto\"",

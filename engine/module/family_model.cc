@@ -129,10 +129,7 @@ Result<RunPlan> FamilyModel::plan(const config::Config& config, const Asked& ask
   options.outside.at_most.cpu += copy;
   options.first_stays_acquired = !asked.on_gpu;
   options.names = &kModuleNames;
-  SLUICE_ASSIGN_OR_RETURN(
-      RunPlan plan,
-      ask_with_gradients_moved(whole, asked.on_gpu, options.ranks.world,
-                               [&](const config::Config& it) { return plan_run(it, options); }));
+  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, plan_run(whole, options));
   if (copy > 0) plan.memory.host.push_back(checkpoint_copy_line(copy));
   return plan;
 }

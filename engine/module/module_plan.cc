@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aio/units.h"
+#include "engine/budget/gradient_plan.h"
 #include "engine/device/gpu.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/host_shares.h"
@@ -25,8 +26,10 @@ struct OfRank {
 
 // Plans the trained parameters, with one micro-batch at a time.
 Result<MemoryPlan> plan_trained(const OfRank& rank, const ModuleLayout& layout,
-                                const std::optional<SharedPlacement>& places) {
-  PlanOptions options{.on_gpu = rank.on_gpu, .ranks = rank.part};
+                                const std::optional<SharedPlacement>& places,
+                                bool moves_gradients = false) {
+  PlanOptions options{
+      .on_gpu = rank.on_gpu, .ranks = rank.part, .moves_gradients = moves_gradients};
   if (places) {
     SLUICE_ASSIGN_OR_RETURN(options, places->options(layout.trained(), rank.part, rank.on_gpu));
   }
@@ -186,31 +189,15 @@ void add_outside_lines(const Asked& it, const OutsideEstimate& outside, MemoryPl
 
 Result<Planned> plan_by_planner(const Asked& given) {
   Planned planned;
-  const auto ask = [&](const config::Config& config) {
-    const config::Config whole = with_tokens(config);
-    planned.outside = outside_estimate({whole, given.layout, given.frozen, given.options});
-    const DescribedModel described{given.layout.trained()};
-    PlanRunOptions asked = given.options.asked;
-    asked.described = &described;
-    asked.names = &kModuleNames;
-    asked.outside = planned.outside.taken;
-    return plan_run(whole, asked);
-  };
-  SLUICE_ASSIGN_OR_RETURN(
-      planned.run,
-      ask_with_gradients_moved(given.config, given.on_gpu(), given.options.asked.ranks.world, ask));
+  const config::Config whole = with_tokens(given.config);
+  planned.outside = outside_estimate({whole, given.layout, given.frozen, given.options});
+  const DescribedModel described{given.layout.trained()};
+  PlanRunOptions asked = given.options.asked;
+  asked.described = &described;
+  asked.names = &kModuleNames;
+  asked.outside = planned.outside.taken;
+  SLUICE_ASSIGN_OR_RETURN(planned.run, plan_run(whole, asked));
   return planned;
-}
-
-// Whether gradients may go to NVMe so that the rest fits into RAM.
-bool may_move_gradients(const config::Config& config, bool on_gpu, int ranks) {
-  return config.placement.gradients_to_nvme == Tristate::kAuto && !on_gpu && ranks == 1 &&
-         config.run.lanes == 1 && config.run.rounds == 1 && !config.gradient_nvme_paths().empty();
-}
-
-config::Config with_gradients_on_nvme(config::Config config) {
-  config.placement.gradients_to_nvme = Tristate::kOn;
-  return config;
 }
 
 bool fits_in_ram(const config::Config& config, const MemoryPlan& plan,
@@ -225,12 +212,14 @@ Result<MemoryPlan> plan_as_stated(const OfRank& rank, const ModuleLayout& layout
                                   const std::optional<SharedPlacement>& places,
                                   std::uint64_t outside_bytes) {
   SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, plan_trained(rank, layout, places));
-  if (!may_move_gradients(rank.config, rank.on_gpu, rank.part.world) ||
-      fits_in_ram(rank.config, plan, frozen, outside_bytes))
+  const RunSpec spec{.config = rank.config,
+                     .model = layout.trained(),
+                     .on_gpu = rank.on_gpu,
+                     .ranks = rank.part,
+                     .names = &kModuleNames};
+  if (places || !may_move_gradients(spec) || fits_in_ram(rank.config, plan, frozen, outside_bytes))
     return plan;
-  OfRank moved = rank;
-  moved.config = with_gradients_on_nvme(rank.config);
-  return plan_trained(moved, layout, places);
+  return plan_trained(rank, layout, places, /*moves_gradients=*/true);
 }
 
 // The planner's result that the run uses.
@@ -289,14 +278,6 @@ std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLay
 
 MemoryLine checkpoint_copy_line(std::uint64_t bytes) {
   return {"checkpoint, copy of the state", MemoryUse::kCheckpointCopy, bytes};
-}
-
-Result<RunPlan> ask_with_gradients_moved(const config::Config& config, bool on_gpu, int ranks,
-                                         const AskPlanner& ask) {
-  SLUICE_ASSIGN_OR_RETURN(RunPlan plan, ask(config));
-  if (plan.placement.fits || !may_move_gradients(config, on_gpu, ranks)) return plan;
-  SLUICE_ASSIGN_OR_RETURN(RunPlan moved, ask(with_gradients_on_nvme(config)));
-  return moved.placement.fits ? std::move(moved) : std::move(plan);
 }
 
 // The largest unit's parameters and sums are on the GPU at once. That unit may be the one outside

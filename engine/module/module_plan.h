@@ -18,7 +18,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,11 +70,6 @@ std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLay
                                     int ranks);
 // The copy's line in a plan's table.
 MemoryLine checkpoint_copy_line(std::uint64_t bytes);
-
-// Asks the planner. If nothing fits and gradients may go to NVMe, asks again with gradients there.
-using AskPlanner = std::function<Result<RunPlan>(const config::Config& config)>;
-Result<RunPlan> ask_with_gradients_moved(const config::Config& config, bool on_gpu, int ranks,
-                                         const AskPlanner& ask);
 
 // Advice to append to an error about a module that does not fit: a clause about smaller units;
 // empty if they would not help.

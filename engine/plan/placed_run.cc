@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "aio/units.h"
+#include "engine/budget/gradient_plan.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
 #include "engine/probe/machine_probe.h"
@@ -120,36 +122,71 @@ bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan&
   return plan.prediction.step_s < kWorthIt * than.prediction.step_s;
 }
 
-// Tries waves of all of a step's micro-batches, a half, a quarter, ..., one, and returns the best.
-// Fewer waves need less traffic, but more memory for activations.
+// A step's micro-batches, a half, a quarter, ..., one.
+std::vector<std::int64_t> wave_sizes(const config::Config& config) {
+  const std::int64_t all = config.batch.accumulation;
+  const std::int64_t asked = config.placement.wave_micro_batches;
+  if (asked > 0) return {std::min(asked, all)};
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t wave = all; sizes.empty() || sizes.back() > 1; wave = (wave + 1) / 2)
+    sizes.push_back(wave);
+  return sizes;
+}
+
+// Whether gradients on NVMe could be better: nothing fits, or there is state on NVMe that their
+// memory could hold.
+bool could_move_gradients(const PlanSubject& subject, const offload::PlacementPlan& placement) {
+  const auto has_state_on_nvme = [](const offload::UnitPlacement& it) {
+    return it.nvme_elements > 0;
+  };
+  return may_move_gradients(subject, subject.config) &&
+         (!placement.fits ||
+          std::any_of(placement.places.begin(), placement.places.end(), has_state_on_nvme));
+}
+
+// The best for all sizes of waves. Fewer waves need less traffic, but more memory for activations.
+// Gradients on NVMe are tried with the best size and its neighbours, or with all if nothing fits.
 Result<Candidate> best_candidate(const PlanSubject& subject, const ProbeReport& machine,
                                  const TierBytes& budget) {
-  const std::int64_t all = subject.config.batch.accumulation;
-  const std::int64_t asked = subject.config.placement.wave_micro_batches;
+  const std::vector<std::int64_t> waves = wave_sizes(subject.config);
   std::optional<Candidate> best;
-  for (std::int64_t wave = asked > 0 ? std::min(asked, all) : all;; wave = (wave + 1) / 2) {
+  std::size_t best_wave = 0;
+  const auto consider = [&](std::size_t wave, bool moves_gradients) -> Status {
     Candidate made;
-    SLUICE_ASSIGN_OR_RETURN(made.input, input_of(subject, subject.config, machine, budget, wave));
+    SLUICE_ASSIGN_OR_RETURN(made.input, input_of(subject, subject.config, machine, budget,
+                                                 {waves[wave], moves_gradients}));
     SLUICE_ASSIGN_OR_RETURN(made.placement, offload::plan_placement(made.input));
-    if (!best || is_better(made.placement, best->placement)) best = std::move(made);
-    if (asked > 0 || wave <= 1) return *std::move(best);
-  }
+    if (best && !is_better(made.placement, best->placement)) return {};
+    best = std::move(made);
+    best_wave = wave;
+    return {};
+  };
+  for (std::size_t wave = 0; wave < waves.size(); ++wave)
+    SLUICE_RETURN_IF_ERROR(consider(wave, /*moves_gradients=*/false));
+  if (!could_move_gradients(subject, best->placement)) return *std::move(best);
+  const bool fits = best->placement.fits;
+  const std::size_t first = fits ? std::max<std::size_t>(best_wave, 1) - 1 : 0;
+  const std::size_t end = fits ? std::min(best_wave + 2, waves.size()) : waves.size();
+  for (std::size_t wave = first; wave < end; ++wave)
+    SLUICE_RETURN_IF_ERROR(consider(wave, /*moves_gradients=*/true));
+  return *std::move(best);
 }
 
 Result<PlacedRun> place_with(const PlanSubject& subject, PlanMachine machine) {
   const TierBytes budget = budget_on(machine, subject);
   SLUICE_ASSIGN_OR_RETURN(Candidate best, best_candidate(subject, machine.report,
                                                          budget.beyond(subject.outside.bytes)));
-  SLUICE_ASSIGN_OR_RETURN(MemoryPlan memory,
-                          plan_memory(subject.config, subject.model,
-                                      {.on_gpu = subject.on_gpu,
-                                       .places = best.placement.places,
-                                       .block_slots = best.input.step.slots(),
-                                       .wave_micro_batches = best.input.step.waves.of_a_wave,
-                                       .ranks = {.rank = 0, .world = subject.ranks.world},
-                                       .names = subject.names,
-                                       .keeps_sums = subject.is_module,
-                                       .nvme_weights = machine.stripes.chosen()}));
+  SLUICE_ASSIGN_OR_RETURN(
+      MemoryPlan memory, plan_memory(subject.config, subject.model,
+                                     {.on_gpu = subject.on_gpu,
+                                      .places = best.placement.places,
+                                      .block_slots = best.input.step.slots(),
+                                      .wave_micro_batches = best.input.step.waves.of_a_wave,
+                                      .ranks = {.rank = 0, .world = subject.ranks.world},
+                                      .names = subject.names,
+                                      .keeps_sums = subject.is_module,
+                                      .moves_gradients = StepChoice::of(best.input).moves_gradients,
+                                      .nvme_weights = machine.stripes.chosen()}));
   return PlacedRun{.machine = std::move(machine),
                    .budget = budget,
                    .input = std::move(best.input),
@@ -185,16 +222,26 @@ Result<PlacedRun> place_run(const PlanSubject& subject, PlanMachine machine) {
 
 Result<offload::PlannerInput> input_of(const PlanSubject& subject, const config::Config& config,
                                        const ProbeReport& machine, const TierBytes& budget,
-                                       std::int64_t wave_micro_batches) {
+                                       const StepChoice& choice) {
   return planner_input({.config = config,
                         .model = subject.model,
                         .machine = machine,
                         .on_gpu = subject.on_gpu,
                         .budget = budget,
-                        .wave_micro_batches = wave_micro_batches,
+                        .wave_micro_batches = choice.wave_micro_batches,
                         .ranks = subject.ranks,
                         .names = subject.names,
-                        .keeps_sums = subject.is_module});
+                        .keeps_sums = subject.is_module,
+                        .moves_gradients = choice.moves_gradients});
+}
+
+bool may_move_gradients(const PlanSubject& subject, const config::Config& config) {
+  return may_move_gradients(RunSpec{.config = config,
+                                    .model = subject.model,
+                                    .on_gpu = subject.on_gpu,
+                                    .ranks = {.rank = 0, .world = subject.ranks.world},
+                                    .names = subject.names,
+                                    .keeps_sums = subject.is_module});
 }
 
 }  // namespace sluice::engine

@@ -1,5 +1,6 @@
 // PlacedRun: the places of a subject's units on a machine. It is the planner's best placement over
-// all sizes of waves, and over the stripes that may be chosen if a drive lacks room.
+// all sizes of waves, with gradients in RAM or on NVMe, and over the stripes that may be chosen if a
+// drive lacks room.
 //
 // Threads: one.
 // Errors:  those of plan_memory(). A run that does not fit is not an error.
@@ -30,6 +31,20 @@ offload::TierBytes budget_on(const PlanMachine& machine, const PlanSubject& subj
 // The memory of GPU and host for a rank, regardless of the budget; 0: unknown.
 offload::TierBytes available_on(const PlanMachine& machine, const PlanSubject& subject);
 
+// What a placement is searched for, where the configuration leaves it open.
+struct StepChoice {
+  std::int64_t wave_micro_batches = 0;  // RunSpec::wave_micro_batches
+  bool moves_gradients = false;         // RunSpec::moves_gradients
+
+  static StepChoice of(const offload::PlannerInput& input) {
+    return {.wave_micro_batches = input.step.waves.of_a_wave,
+            .moves_gradients = input.step.gradient_buffers > 0};
+  }
+};
+
+// Whether the configuration leaves it open if gradients go to NVMe, and the run can do it.
+bool may_move_gradients(const PlanSubject& subject, const config::Config& config);
+
 struct PlacedRun {
   PlanMachine machine;  // with the chosen stripes
   offload::TierBytes budget;
@@ -43,6 +58,6 @@ Result<PlacedRun> place_run(const PlanSubject& subject, PlanMachine machine);
 // The planner's input for the subject with `config`, which may differ from the subject's own.
 Result<offload::PlannerInput> input_of(const PlanSubject& subject, const config::Config& config,
                                        const ProbeReport& machine, const offload::TierBytes& budget,
-                                       std::int64_t wave_micro_batches);
+                                       const StepChoice& choice);
 
 }  // namespace sluice::engine

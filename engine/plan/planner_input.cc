@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/budget/gradient_plan.h"
 #include "engine/budget/memory_ledger.h"
 #include "engine/budget/param_plan.h"
 #include "engine/budget/resolved_placement.h"
@@ -85,14 +86,16 @@ class Input {
                                          .wave_micro_batches = question_.wave_micro_batches,
                                          .ranks = first_rank(),
                                          .names = question_.names,
-                                         .keeps_sums = question_.keeps_sums}));
+                                         .keeps_sums = question_.keeps_sums,
+                                         .moves_gradients = question_.moves_gradients}));
     const RunSpec spec{.config = question_.config,
                        .model = question_.model,
                        .on_gpu = question_.on_gpu,
                        .wave_micro_batches = question_.wave_micro_batches,
                        .ranks = first_rank(),
                        .names = question_.names,
-                       .keeps_sums = question_.keeps_sums};
+                       .keeps_sums = question_.keeps_sums,
+                       .moves_gradients = question_.moves_gradients};
     input_.step.ranks = question_.ranks;
     if (question_.on_gpu) input_.step.exchanged_bytes = kExchangedBytes;
     input_.step.waves = spec.waves();
@@ -103,7 +106,7 @@ class Input {
     input_.budget = question_.budget;
     if (!question_.on_gpu) input_.budget.gpu = 0;
     input_.rules = rules_of(spec, sizes);
-    set_step(sizes, widths);
+    set_step(spec, sizes, widths);
     const std::vector<bool> persistent = persistent_units(spec);
     for (int unit = 0; unit < question_.model.units(); ++unit)
       add_unit(unit, persistent[static_cast<std::size_t>(unit)], widths);
@@ -117,7 +120,7 @@ class Input {
     return offload::shard_of(layout.elements, first_rank());
   }
 
-  void set_step(const MemoryPlan& sizes, const Widths& widths) {
+  void set_step(const RunSpec& spec, const MemoryPlan& sizes, const Widths& widths) {
     offload::StepModelOptions& step = input_.step;
     step.overlap_update = question_.config.placement.overlap_update;
     // One slot is in use.
@@ -130,7 +133,10 @@ class Input {
     if (const auto& inputs = sizes.activations.unit_inputs)
       input_.unit_input_slots = UnitInputPlan(question_.model, *inputs).ring().slots();
     step.spill_units = sizes.activations.spill_units;
-    if (sizes.gradients) step.gradient_buffers = sizes.gradients->cache_buffers;
+    if (spec.gradients_on_nvme()) {
+      step.gradient_buffers = gradient_buffers(spec);
+      step.kept_sums = spec.sums().kept;
+    }
     step.bytes.param = widths.param;
     step.bytes.grad = widths.grad;
     step.bytes.nvme_read = step.bytes.nvme_write = widths.state;

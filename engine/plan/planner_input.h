@@ -26,6 +26,7 @@ struct PlannerQuestion {
   // See RunSpec.
   const ParameterNames* names = nullptr;
   bool keeps_sums = false;
+  bool moves_gradients = false;
 };
 
 Result<offload::PlannerInput> planner_input(const PlannerQuestion& question);

@@ -107,7 +107,7 @@ using Hint = std::optional<offload::FitHint>;
 Result<offload::PlannerInput> input_with(const PlanSubject& subject, const config::Config& config,
                                          const PlacedRun& placed) {
   return input_of(subject, config, placed.machine.report, placed.input.budget,
-                  placed.input.step.waves.of_a_wave);
+                  StepChoice::of(placed.input));
 }
 
 Result<bool> fits_with(const PlanSubject& subject, const config::Config& config,
@@ -125,12 +125,16 @@ Result<Hint> a_drive(const PlanSubject& subject, const PlacedRun& placed) {
   config.budget.nvme_paths = {"nvme"};
   offload::TierBytes budget = placed.input.budget;
   budget.nvme = kSmallDriveBytes;
-  SLUICE_ASSIGN_OR_RETURN(
-      const offload::PlannerInput input,
-      input_of(subject, config, placed.machine.report, budget, placed.input.step.waves.of_a_wave));
-  for (const offload::FitHint& hint : offload::fit_hints(input)) {
-    if (hint.change != Change::kMoreNvme) continue;
-    return Hint({.change = Change::kMoreNvme, .more_bytes = hint.more_bytes + kSmallDriveBytes});
+  StepChoice choice = StepChoice::of(placed.input);
+  for (const bool moves_gradients : {false, true}) {
+    if (moves_gradients && !may_move_gradients(subject, config)) continue;
+    choice.moves_gradients = moves_gradients;
+    SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
+                            input_of(subject, config, placed.machine.report, budget, choice));
+    for (const offload::FitHint& hint : offload::fit_hints(input)) {
+      if (hint.change != Change::kMoreNvme) continue;
+      return Hint({.change = Change::kMoreNvme, .more_bytes = hint.more_bytes + kSmallDriveBytes});
+    }
   }
   return Hint();
 }
@@ -208,6 +212,19 @@ Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const 
       placed.input, placed.placement,
       {.more_ram_bytes = subject.ranks.share_of(offload::WhatIfOptions().more_ram_bytes),
        .twice_micro_batch = twice});
+}
+
+std::optional<std::uint64_t> host_floor(const PlanSubject& subject, const PlacedRun& placed) {
+  if (placed.machine.stripes.paths.empty()) return std::nullopt;
+  StepChoice choice = StepChoice::of(placed.input);
+  choice.moves_gradients |= may_move_gradients(subject, subject.config);
+  offload::TierBytes budget = placed.input.budget;
+  budget.cpu = 0;
+  const auto input = input_of(subject, subject.config, placed.machine.report, budget, choice);
+  if (!input.ok()) return std::nullopt;
+  const offload::TierBytes missing = offload::leanest_placement(*input).missing;
+  if (missing.gpu + missing.nvme > 0) return std::nullopt;
+  return missing.cpu + subject.outside.bytes.cpu;
 }
 
 // The capacity of the drives, which an earlier run's files may partly occupy. For drives that are
@@ -288,6 +305,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
     plan.drive_tbw = rated_tbw(subject.machine, drive_bytes(subject, placed, asked));
     plan.drive_tbw_assumed = !subject.machine.drive_tbw;
   }
+  plan.host_floor_bytes = host_floor(subject, placed);
   SLUICE_ASSIGN_OR_RETURN(plan.placement.hints, fit_hints(subject, placed));
   if (!plan.placement.fits) return plan;
   if (asked.with_what_ifs) {
@@ -366,7 +384,8 @@ Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const Ru
                                            .on_gpu = subject.on_gpu,
                                            .budget = budget_on(plan, ranks),
                                            .wave_micro_batches = plan.input.step.waves.of_a_wave,
-                                           .ranks = ranks}));
+                                           .ranks = ranks,
+                                           .moves_gradients = plan.memory.gradients.has_value()}));
     SLUICE_ASSIGN_OR_RETURN(const auto placement, offload::plan_placement(input));
     rows.push_back(row_of(plan, ranks, placement));
   }

@@ -175,6 +175,9 @@ struct RunPlan {
   std::int64_t tokens_per_step = 0;  // of all ranks
   offload::RankGroup ranks;
   std::vector<RankGrowth> growth;  // for several ranks; empty: not requested
+  // The least host memory with which this run would fit, everything else on the drives; unset: no
+  // drive, or it would not fit with any.
+  std::optional<std::uint64_t> host_floor_bytes;
   double drive_tbw = 0;            // of the run's drives; 0: nothing is written to them
   bool drive_tbw_assumed = false;  // that of common drives of this size
 };

@@ -33,7 +33,8 @@ std::string text_of(const SharedPlacement& all) {
   return json{{"places", std::move(places)},
               {"block_slots", all.block_slots},
               {"wave_micro_batches", all.wave_micro_batches},
-              {"nvme_weights", all.nvme_weights}}
+              {"nvme_weights", all.nvme_weights},
+              {"moves_gradients", all.moves_gradients}}
       .dump();
 }
 
@@ -42,7 +43,8 @@ Result<SharedPlacement> places_of(const std::string& text) {
   SharedPlacement all{.places = {},
                       .block_slots = content.at("block_slots").get<int>(),
                       .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),
-                      .nvme_weights = content.at("nvme_weights").get<std::vector<int>>()};
+                      .nvme_weights = content.at("nvme_weights").get<std::vector<int>>(),
+                      .moves_gradients = content.at("moves_gradients").get<bool>()};
   for (const json& place : content.at("places")) all.places.push_back(place_of(place));
   return all;
 }
@@ -63,7 +65,8 @@ SharedPlacement SharedPlacement::of(const RunPlan& plan) {
   return {.places = plan.placement.places,
           .block_slots = plan.input.step.slots(),
           .wave_micro_batches = plan.input.step.waves.of_a_wave,
-          .nvme_weights = plan.stripes.chosen()};
+          .nvme_weights = plan.stripes.chosen(),
+          .moves_gradients = plan.memory.gradients.has_value()};
 }
 
 Result<PlanOptions> SharedPlacement::options(const ModelLayout& model,
@@ -79,6 +82,7 @@ Result<PlanOptions> SharedPlacement::options(const ModelLayout& model,
                       .block_slots = block_slots,
                       .wave_micro_batches = wave_micro_batches,
                       .ranks = part,
+                      .moves_gradients = moves_gradients,
                       .nvme_weights = nvme_weights};
   for (int unit = 0; unit < model.units(); ++unit)
     shorten_to(offload::shard_of(model.layout(unit).elements, part).elements,

@@ -22,6 +22,7 @@ struct SharedPlacement {
   int block_slots = 0;
   std::int64_t wave_micro_batches = 0;
   std::vector<int> nvme_weights;
+  bool moves_gradients = false;  // RunSpec::moves_gradients
 
   static SharedPlacement of(const RunPlan& plan);
   // The options of one rank: if its shard of a unit is smaller, the last tiers have less of it.

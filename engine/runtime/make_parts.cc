@@ -78,15 +78,19 @@ offload::InputSpill::Options spill_options(const MemoryPlan& plan) {
 Result<std::unique_ptr<offload::ParamOffloader>> make_gradient_places(const MemoryPlan& plan,
                                                                       const RunDrives& drives) {
   if (!plan.gradients) return std::unique_ptr<offload::ParamOffloader>();
+  offload::ParamOffloader::Options options = *plan.gradients;
+  if (plan.cuda) options.hook = cuda_pin_hook();
   return offload::ParamOffloader::create(
-      *plan.gradients,
-      {.reads = drives.reads.get(), .writes = drives.writes.get(), .executor = nullptr});
+      options, {.reads = drives.reads.get(), .writes = drives.writes.get(), .executor = nullptr});
 }
 
 Result<std::unique_ptr<GradientSink>> make_gradient_sink(const MemoryPlan& plan,
                                                          const ModelLayout& model,
                                                          const GradientParts& parts) {
-  if (plan.cuda) return make_cuda_gradient_sink(model, sink_options(plan), parts.link, parts.trace);
+  if (plan.cuda)
+    return make_cuda_gradient_sink(
+        model, sink_options(plan),
+        {.places = parts.places, .link = parts.link, .trace = parts.trace});
   if (parts.places != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(auto on_nvme,
                             NvmeGradientSink::create(model, *parts.executor, *parts.places,

@@ -28,17 +28,20 @@ at::Tensor on_gpu(std::uint64_t bytes) {
                                                            at::kCUDA, c10::cuda::current_device()));
 }
 
+using offload::ParamOffloader;
+
 class CudaGradientSink final : public GradientSink {
  public:
   CudaGradientSink(const ModelLayout& model, CudaSinkOptions options,
-                   const SinkFootprint& footprint, CudaRankLink* link, TraceLog* trace,
+                   const SinkFootprint& footprint, const CudaSinkParts& parts,
                    std::unique_ptr<aio::PinnedPool> pool)
       : GradientSink(options.order, model.units()),
         model_(model),
         options_(std::move(options)),
         stage_elements_(footprint.stage_bytes() / offload::element_bytes(options_.type)),
-        link_(link),
-        trace_(trace),
+        places_(parts.places),
+        link_(parts.link),
+        trace_(parts.trace),
         pool_(std::move(pool)),
         host_(pool_->acquire()),
         copies_(c10::cuda::getStreamFromPool(false)),
@@ -65,11 +68,12 @@ class CudaGradientSink final : public GradientSink {
       const bool host_state = options_.residency.has_host_state(index);
       const std::uint64_t host_bytes = footprint.host_gradient_bytes(bytes, gpu_state, host_state);
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
-      unit.gradient = host_bytes > 0 ? on_host : nullptr;
+      unit.is_sent = host_bytes > 0;
+      unit.gradient = unit.is_sent && places_ == nullptr ? on_host : nullptr;
       unit.kept = kept_bytes > 0 ? on_device : nullptr;
       unit.sums_offset = sums_before;
       sums_before += bytes.square_sums;
-      on_host += host_bytes;
+      if (places_ == nullptr) on_host += host_bytes;
       on_device += kept_bytes;
       unit.shard = offload::shard_of(layout.elements, options_.ranks);
       unit.sum = std::make_unique<offload::SquareSum>(layout.elements);
@@ -98,6 +102,7 @@ class CudaGradientSink final : public GradientSink {
     unit.is_open = false;
     unit.kept_sums = open_sums(index);
     if (sums_.has_own_place(index)) return {};
+    SLUICE_ASSIGN_OR_RETURN(std::byte* const place, take(sent_, index, Access::kOverwrite));
     filled_.record(c10::cuda::getCurrentCUDAStream());
     filled_.block(copies_);
     const std::uint64_t bytes = kept_bytes(index);
@@ -109,16 +114,23 @@ class CudaGradientSink final : public GradientSink {
                             copies_.stream());
     const std::uint64_t elements = model_.layout(index).elements;
     for (int level = 0; level < unit.kept_sums; ++level)
-      SLUICE_RETURN_IF_ERROR(to_host_.out({host_sum(index, level), elements * sizeof(float)},
-                                          sums_.sum(index, level)));
+      SLUICE_RETURN_IF_ERROR(
+          to_host_.out(host_sum(place, elements, level), sums_.sum(index, level)));
     copied_bytes_ += bytes;
+    sent_.used.record(copies_);
     unit.returned.record(copies_);
     sums_.free(index).record(copies_);
     sums_.leave(index);
     return {};
   }
 
-  Status prefetch(int index) override { return at(index).kept_sums > 0 ? fetch(index) : Status(); }
+  // Sums on NVMe are read first, and are copied when this is called again.
+  Status prefetch(int index) override {
+    if (at(index).kept_sums == 0 || sums_.has_own_place(index)) return {};
+    if (places_ == nullptr || places_->in_memory(index)) return fetch(index);
+    places_->prefetch(index);
+    return {};
+  }
 
   Status finish(int index) override {
     Unit& unit = at(index);
@@ -142,6 +154,8 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_RETURN_IF_ERROR(
         to_host_.out(host_.bytes().first(square_sums_.nbytes()), square_sums_.data_ptr()));
     check_cuda(cudaStreamSynchronize(copies_.stream()));
+    give_back(sent_);
+    give_back(fetched_);
     for (Unit& unit : units_) {
       const offload::UnitShard& shard = unit.shard;
       const auto* const sums =
@@ -171,6 +185,10 @@ class CudaGradientSink final : public GradientSink {
   const void* host_gradient(int unit) const override {
     return units_[static_cast<std::size_t>(unit)].gradient;
   }
+  Result<ParamOffloader::Lease> lease(int unit) override {
+    if (places_ == nullptr || !at(unit).is_sent) return ParamOffloader::Lease();
+    return places_->acquire(unit, Access::kRead);
+  }
   const void* device_gradient(int unit) const override {
     return units_[static_cast<std::size_t>(unit)].kept;
   }
@@ -185,9 +203,12 @@ class CudaGradientSink final : public GradientSink {
   std::uint64_t fetched_bytes() const override { return fetched_bytes_; }
 
  private:
+  using Access = ParamOffloader::Access;
+
   struct Unit {
     at::cuda::CUDAEvent returned;   // the kept sums have reached the host
-    std::byte* gradient = nullptr;  // on the host; null: the GPU updates the whole unit
+    bool is_sent = false;           // has a place on the host; false: the GPU updates all of it
+    std::byte* gradient = nullptr;  // that place; null: on NVMe, or none
     std::byte* kept = nullptr;      // on the GPU; null: nothing stays there
     std::uint64_t sums_offset = 0;  // of its square sums, on the GPU and on the host
     offload::UnitShard shard;
@@ -199,6 +220,27 @@ class CudaGradientSink final : public GradientSink {
     at::Tensor memory;
     at::cuda::CUDAEvent copied;
   };
+  // The buffer of a unit whose place is on NVMe, while it is copied from or to the GPU.
+  struct Loan {
+    ParamOffloader::Lease lease;
+    at::cuda::CUDAEvent used{cudaEventDisableTiming | cudaEventBlockingSync};  // copies are done
+  };
+
+  // The unit's place in host memory. On NVMe it is a buffer that the loan holds until the next
+  // call, which waits for the copies that `used` records.
+  Result<std::byte*> take(Loan& loan, int index, Access access) {
+    if (places_ == nullptr) return at(index).gradient;
+    give_back(loan);
+    for (Loan* other : {&sent_, &fetched_})
+      if (other->lease && other->lease.unit() == index) give_back(*other);
+    SLUICE_ASSIGN_OR_RETURN(loan.lease, places_->acquire(index, access));
+    return loan.lease.bytes().data();
+  }
+  static void give_back(Loan& loan) {
+    if (!loan.lease) return;
+    loan.used.synchronize();
+    loan.lease.release();
+  }
 
   // Sends a unit's complete sum. With several ranks, the reduction overlaps the next backward.
   Status send_sum(int index) {
@@ -249,10 +291,14 @@ class CudaGradientSink final : public GradientSink {
     if (unit.kept != nullptr) {  // totals() has waited for the previous step's copies
       SLUICE_RETURN_IF_ERROR(cast_to(unit.kept, from, square_sums(index),
                                      {.first = unit.shard.first_element, .elements = elements}));
-      return unit.gradient == nullptr
-                 ? Status()
-                 : copy_to_host(index, unit.kept, 0, options_.residency.on_host(index));
+      if (!unit.is_sent) return {};
+      SLUICE_ASSIGN_OR_RETURN(std::byte* const place, take(sent_, index, Access::kOverwrite));
+      SLUICE_RETURN_IF_ERROR(
+          copy_to_host(index, place, unit.kept, 0, options_.residency.on_host(index)));
+      sent_.used.record(copies_);
+      return {};
     }
+    SLUICE_ASSIGN_OR_RETURN(std::byte* const place, take(sent_, index, Access::kOverwrite));
     // A stage holds the whole shard, or whole blocks of sums. The blocks are counted from the
     // unit's first element, wherever the shard begins.
     const std::uint64_t before = unit.shard.first_element % offload::kSumBlockElements;
@@ -260,10 +306,11 @@ class CudaGradientSink final : public GradientSink {
     for (std::uint64_t first = 0; first < elements;) {
       const offload::ElementRange piece = {.first = first,
                                            .elements = std::min(most, elements - first)};
-      SLUICE_RETURN_IF_ERROR(send(index, from + first, piece));
+      SLUICE_RETURN_IF_ERROR(send(index, place, from + first, piece));
       first += piece.elements;
       most = stage_elements_;
     }
+    sent_.used.record(copies_);
     return {};
   }
 
@@ -274,9 +321,9 @@ class CudaGradientSink final : public GradientSink {
 
   // ---- sums, from wave to wave
 
-  std::byte* host_sum(int index, int level) {
-    const std::uint64_t bytes = model_.layout(index).elements * sizeof(float);
-    return at(index).gradient + static_cast<std::uint64_t>(level) * bytes;
+  static std::span<std::byte> host_sum(std::byte* place, std::uint64_t elements, int level) {
+    const std::uint64_t bytes = elements * sizeof(float);
+    return {place + static_cast<std::uint64_t>(level) * bytes, bytes};
   }
   std::uint64_t kept_bytes(int index) {
     return static_cast<std::uint64_t>(at(index).kept_sums) * model_.layout(index).elements *
@@ -298,6 +345,7 @@ class CudaGradientSink final : public GradientSink {
     Unit& unit = at(index);
     if (sums_.has_own_place(index) || sums_.in_slot(index)) return {};
     if (!sums_.occupy(index)) return {};
+    SLUICE_ASSIGN_OR_RETURN(std::byte* const place, take(fetched_, index, Access::kRead));
     sums_.free(index).block(fetches_);
     unit.returned.block(fetches_);
     const std::uint64_t bytes = kept_bytes(index);
@@ -309,15 +357,16 @@ class CudaGradientSink final : public GradientSink {
                             fetches_.stream());
     const std::uint64_t elements = model_.layout(index).elements;
     for (int level = 0; level < unit.kept_sums; ++level)
-      SLUICE_RETURN_IF_ERROR(from_host_.in(sums_.sum(index, level),
-                                           {host_sum(index, level), elements * sizeof(float)}));
+      SLUICE_RETURN_IF_ERROR(
+          from_host_.in(sums_.sum(index, level), host_sum(place, elements, level)));
     fetched_bytes_ += bytes;
+    fetched_.used.record(fetches_);
     sums_.loaded(index).record(fetches_);
     return {};
   }
 
   // Sends a piece of a unit's gradient through the next stage.
-  Status send(int index, const float* from, const offload::ElementRange& piece) {
+  Status send(int index, std::byte* place, const float* from, const offload::ElementRange& piece) {
     Stage& stage = stages_[next_stage_++ % kGradientStages];
     stage.copied.block(c10::cuda::getCurrentCUDAStream());
     auto* const staged = static_cast<std::byte*>(stage.memory.data_ptr());
@@ -327,7 +376,7 @@ class CudaGradientSink final : public GradientSink {
         cast_to(staged, from, sums, {.first = begin + piece.first, .elements = piece.elements}));
     const offload::ElementRange whole[] = {piece};
     const std::uint64_t before = piece.first * offload::element_bytes(options_.type);
-    SLUICE_RETURN_IF_ERROR(copy_to_host(index, staged, before, whole));
+    SLUICE_RETURN_IF_ERROR(copy_to_host(index, place, staged, before, whole));
     stage.copied.record(copies_);
     return {};
   }
@@ -350,8 +399,9 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
-  // Enqueued after the current work. `from` holds the unit's gradient from byte `before` on.
-  Status copy_to_host(int index, const std::byte* from, std::uint64_t before,
+  // Enqueued after the current work. `place`: the unit's, on the host. `from` holds the unit's
+  // gradient from byte `before` on.
+  Status copy_to_host(int index, std::byte* place, const std::byte* from, std::uint64_t before,
                       std::span<const offload::ElementRange> ranges) {
     const std::uint64_t width = offload::element_bytes(options_.type);
     std::uint64_t bytes = 0;
@@ -366,8 +416,8 @@ class CudaGradientSink final : public GradientSink {
                             copies_.stream());
     for (const offload::ElementRange& range : ranges) {
       const std::uint64_t at_byte = range.first * width;
-      SLUICE_RETURN_IF_ERROR(to_host_.out({at(index).gradient + at_byte, range.elements * width},
-                                          from + (at_byte - before)));
+      SLUICE_RETURN_IF_ERROR(
+          to_host_.out({place + at_byte, range.elements * width}, from + (at_byte - before)));
     }
     copied_bytes_ += bytes;
     return {};
@@ -380,7 +430,8 @@ class CudaGradientSink final : public GradientSink {
   const ModelLayout& model_;
   const CudaSinkOptions options_;
   const std::uint64_t stage_elements_;
-  CudaRankLink* const link_;  // null: there is one rank
+  ParamOffloader* const places_;  // null: gradients on the host are in memory
+  CudaRankLink* const link_;      // null: there is one rank
   TraceLog* const trace_;
   const std::unique_ptr<aio::PinnedPool> pool_;
   aio::PinnedPool::Lease host_;
@@ -397,6 +448,8 @@ class CudaGradientSink final : public GradientSink {
   std::size_t next_stage_ = 0;
   std::vector<Unit> units_;
   std::vector<float*> roots_;  // of the unit being reduced
+  Loan sent_;                  // to the host
+  Loan fetched_;               // from the host
   std::uint64_t copied_bytes_ = 0;
   std::uint64_t fetched_bytes_ = 0;
 };
@@ -405,7 +458,7 @@ class CudaGradientSink final : public GradientSink {
 
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
-                                                              CudaRankLink* link, TraceLog* trace) {
+                                                              const CudaSinkParts& parts) {
   const SinkFootprint footprint = SinkFootprint::of(model, options);
   SLUICE_ASSIGN_OR_RETURN(auto pool,
                           aio::PinnedPool::create({.buffer_bytes = footprint.host_bytes(),
@@ -413,7 +466,7 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                    .lock = aio::MemoryLock::kNone,
                                                    .hook = cuda_pin_hook()}));
   return std::unique_ptr<GradientSink>(
-      std::make_unique<CudaGradientSink>(model, options, footprint, link, trace, std::move(pool)));
+      std::make_unique<CudaGradientSink>(model, options, footprint, parts, std::move(pool)));
 }
 
 }  // namespace sluice::engine

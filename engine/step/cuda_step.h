@@ -41,12 +41,17 @@ Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLay
                                                                   CudaRankLink* link = nullptr,
                                                                   TraceLog* trace = nullptr);
 
+struct CudaSinkParts {
+  offload::ParamOffloader* places = nullptr;  // null: gradients on the host are in memory
+  CudaRankLink* link = nullptr;               // null: there is one rank
+  TraceLog* trace = nullptr;
+};
 // The gradient of a unit with state on the GPU stays there until its update; only the part that the
-// host updates is copied to the host.
+// host updates is copied to the host. `parts.places`: MemoryPlan::gradients, if the host's part is
+// on NVMe; each unit is copied through one of its buffers, and is written while backward continues.
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout& model,
                                                               const CudaSinkOptions& options,
-                                                              CudaRankLink* link = nullptr,
-                                                              TraceLog* trace = nullptr);
+                                                              const CudaSinkParts& parts = {});
 
 // Keeps units' inputs on the host. It takes the memory of the UnitInputPlan of these options, less
 // the host places of the units that are spilled.

@@ -13,8 +13,8 @@ Result<std::unique_ptr<UnitParameters>> make_cuda_unit_parameters(const ModelLay
   return no_cuda();
 }
 Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&,
-                                                              const CudaSinkOptions&, CudaRankLink*,
-                                                              TraceLog*) {
+                                                              const CudaSinkOptions&,
+                                                              const CudaSinkParts&) {
   return no_cuda();
 }
 Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout&,

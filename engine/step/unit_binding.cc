@@ -63,10 +63,13 @@ Status UnitBinding::hash_shards(const RankLink& ranks, const offload::UnitReside
 Result<std::vector<std::byte>> UnitBinding::shard_gradient(int unit, std::uint64_t elements) {
   std::vector<std::byte> bytes(elements * widths_.grad_bytes);
   if (bytes.empty()) return bytes;
-  if (parts_.gradients->device_gradient(unit) != nullptr)
+  if (parts_.gradients->device_gradient(unit) != nullptr) {
     SLUICE_RETURN_IF_ERROR(parts_.gradients->read_device(unit, bytes));
-  else
-    std::memcpy(bytes.data(), parts_.gradients->host_gradient(unit), bytes.size());
+    return bytes;
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto lease, parts_.gradients->lease(unit));
+  std::memcpy(bytes.data(), lease ? lease.bytes().data() : parts_.gradients->host_gradient(unit),
+              bytes.size());
   return bytes;
 }
 

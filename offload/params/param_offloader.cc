@@ -89,6 +89,11 @@ Status ParamStorage::take_memory(const ParamOptions& options, const ParamEnviron
 
 namespace {
 
+// Whether the old content is not needed.
+bool replaces(ParamOffloader::Access access) {
+  return access == ParamOffloader::Access::kReplace || access == ParamOffloader::Access::kOverwrite;
+}
+
 std::vector<int> class_of_each_unit(const ParamLayout& layout) {
   std::vector<int> classes;
   classes.reserve(layout.units());
@@ -214,7 +219,7 @@ Status ParamOffloader::enter(Lock& lock, int index, Access access) {
   while (failure_.ok() && !due()) wait_for_change(lock, stats_.wait_access_ns);
   if (alone) --unit.updaters_waiting;
   if (!failure_.ok()) return failure_;
-  SLUICE_CHECK(unit.filled || access == Access::kReplace,
+  SLUICE_CHECK(unit.filled || replaces(access),
                "a unit's parameters are asked for before they were set");
   unit.updating = alone;
   unit.readers += alone ? 0 : 1;
@@ -236,7 +241,7 @@ void ParamOffloader::leave_locked(int index, Access access) {
 Status ParamOffloader::bring(Lock& lock, int index, Access access) {
   using Content = Unit::Content;
   Unit& unit = at(index);
-  if (access != Access::kReplace) count_locked(index);
+  if (!replaces(access)) count_locked(index);
   for (;;) {
     if (!failure_.ok()) return failure_;
     switch (unit.content) {
@@ -247,7 +252,7 @@ Status ParamOffloader::bring(Lock& lock, int index, Access access) {
         wait_for_change(lock, stats_.wait_access_ns);
         break;
       case Content::kLoaded:
-        if (access == Access::kReplace) {
+        if (replaces(access)) {
           unit.content = Content::kPresent;
         } else {
           check(lock, index);
@@ -274,7 +279,7 @@ void ParamOffloader::make_room(Lock& lock, int index, Access access) {
     wait_for_change(lock, stats_.wait_buffer_ns);
   cache_.end_wait(index);
   if (!failure_.ok() || unit.content != Content::kAbsent) return;
-  if (access == Access::kReplace) {
+  if (replaces(access)) {
     occupy_locked(index);
     unit.content = Content::kPresent;
   } else {

@@ -138,8 +138,9 @@ class ParamOffloader {
  public:
   enum class Access : std::uint8_t {
     kRead,
-    kUpdate,   // the content is changed
-    kReplace,  // new content, zeroed first; each unit's first access
+    kUpdate,     // the content is changed
+    kReplace,    // new content, zeroed first; each unit's first access is this one or kOverwrite
+    kOverwrite,  // new content; what the caller does not write is arbitrary
   };
 
   using Options = ParamOptions;

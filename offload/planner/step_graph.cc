@@ -42,7 +42,7 @@ StepGraph::StepGraph(const std::vector<UnitCost>& units, const std::vector<UnitP
       link_(inputs_, tasks_),
       records_(inputs_, tasks_),
       params_(inputs_, tasks_, link_),
-      sums_(inputs_, tasks_),
+      gradients_on_drives_(inputs_, tasks_),
       inputs_out_(units.size(), kNoTask),
       inputs_written_(units.size(), kNoTask),
       backwards_(units.size(), kNoTask),
@@ -187,8 +187,8 @@ void StepGraph::add_update(int index) {
   const UnitPlacement& it = inputs_.place(index);
   const bool params_on_nvme =
       it.params_on_nvme && inputs_.host_elements(index) > 0 && !inputs_.unit(index).is_frozen();
-  const bool fetches_gradient = sums_.are_on_drives() && last_ != kNoTask;
-  const TaskId begin = fetches_gradient ? sums_.bring(index, last_) : last_;
+  const bool fetches_gradient = gradients_on_drives_.has(index) && last_ != kNoTask;
+  const TaskId begin = fetches_gradient ? gradients_on_drives_.bring(index, last_) : last_;
   const TaskId params = params_on_nvme ? params_.read(index) : kNoTask;
   if (it.cpu_elements > 0) {
     tasks_.add(Kind::kCpuAdamw, index, static_cast<double>(it.cpu_elements),
@@ -197,7 +197,7 @@ void StepGraph::add_update(int index) {
   records_.add_update(index, begin, params);
   // Units count as updated in their order, with or without work.
   const TaskId done = tasks_.add(Kind::kUpdated, index, 0, {begin, params, kNoTask, kNoTask});
-  if (fetches_gradient) sums_.used(index, done);
+  if (fetches_gradient) gradients_on_drives_.used(index, done);
   updated_.push_back(done);
   if (params_on_nvme) params_.write(index, done);
 }
@@ -341,24 +341,39 @@ double StepGraph::sum_bytes(int unit, int wave) const {
 }
 
 void StepGraph::add_kept_sum(int unit, int wave) {
-  if (sums_.are_on_drives()) return sums_.close(unit, computed_);
+  if (adds_up_in_buffers()) return gradients_on_drives_.close(unit, computed_);
   if (!sum_moves(unit)) return;
   sums_out_[at(unit)] = tasks_.add(Kind::kSumOut, unit, sum_bytes(unit, wave),
-                                   {computed_, kNoTask, kNoTask, kNoTask});
+                                   {computed_, gradient_buffer(unit), kNoTask, kNoTask});
+  if (gradients_on_drives_.has(unit)) gradients_on_drives_.close(unit, sums_out_[at(unit)]);
   closed_.push_back(sums_out_[at(unit)]);
+}
+
+// Without a GPU the buffers of gradients on the drives are what backward adds to.
+bool StepGraph::adds_up_in_buffers() const {
+  return gradients_on_drives_.are_on_drives() && !inputs_.has_bus();
+}
+
+// When a unit's sums or gradient may leave the GPU for the drives.
+TaskId StepGraph::gradient_buffer(int unit) {
+  const bool needs_one = inputs_.has_bus() && gradients_on_drives_.has(unit);
+  return needs_one ? gradients_on_drives_.open(unit, /*is_first=*/true) : kNoTask;
 }
 
 // Into the slot that an earlier unit has freed.
 void StepGraph::add_fetched_sum(int unit, int wave) {
   if (!sum_moves(unit)) return;
   const double bytes = sum_bytes(unit, wave - 1);
+  const bool on_drives = gradients_on_drives_.has(unit);
+  const TaskId there = on_drives ? gradients_on_drives_.bring(unit, kNoTask) : kNoTask;
   sums_in_[at(unit)] = tasks_.add(Kind::kSumIn, unit, bytes,
-                                  {sums_out_[at(unit)], sum_slot_free(), stage_free(), kNoTask});
+                                  {sums_out_[at(unit)], sum_slot_free(), stage_free(), there});
+  if (on_drives) gradients_on_drives_.used(unit, sums_in_[at(unit)]);
 }
 
 // When backward may begin to add to the unit's sum.
 TaskId StepGraph::sum_ready(int unit, int wave) {
-  if (sums_.are_on_drives()) return sums_.open(unit, wave == 0);
+  if (adds_up_in_buffers()) return gradients_on_drives_.open(unit, wave == 0);
   if (!sum_moves(unit)) {
     if (!link_.overlaps_compute()) return stage_free();
     return waves_.count() > 1 ? kNoTask : sum_slot_free();
@@ -380,12 +395,14 @@ void StepGraph::add_backward(int index, int wave) {
 }
 
 void StepGraph::add_gradient(int index) {
-  if (sums_.are_on_drives()) sums_.close(index, computed_);
+  if (adds_up_in_buffers()) gradients_on_drives_.close(index, computed_);
   const double bytes =
       inputs_.has_bus() ? inputs_.host_elements(index) * inputs_.options.bytes.grad : 0;
   const TaskId reduced = link_.is_used() ? link_.reduce(index, computed_, stage_free()) : computed_;
-  gradients_.push_back(
-      tasks_.add(Kind::kGradientOut, index, bytes, {reduced, kNoTask, kNoTask, kNoTask}));
+  gradients_.push_back(tasks_.add(Kind::kGradientOut, index, bytes,
+                                  {reduced, gradient_buffer(index), kNoTask, kNoTask}));
+  if (inputs_.has_bus() && gradients_on_drives_.has(index))
+    gradients_on_drives_.close(index, gradients_.back());
   const bool takes_turns = link_.overlaps_compute() && waves_.count() == 1;
   if (takes_turns || sum_moves(index)) closed_.push_back(reduced);
 }

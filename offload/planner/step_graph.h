@@ -116,6 +116,8 @@ class StepGraph {
   void add_kept_sum(int unit, int wave);
   void add_fetched_sum(int unit, int wave);
   TaskId sum_ready(int unit, int wave);
+  bool adds_up_in_buffers() const;
+  TaskId gradient_buffer(int unit);
 
   // The parameters fetched for the next compute task.
   struct Fetched {
@@ -132,7 +134,7 @@ class StepGraph {
   StepLink link_;
   StepRecords records_;
   StepParams params_;
-  StepGradients sums_;
+  StepGradients gradients_on_drives_;
   std::vector<int> ring_leaver_;    // by unit: the unit whose place in the ring it takes, or -1
   std::vector<int> ring_follower_;  // by unit: the unit that had the place before it, or -1
 

@@ -116,7 +116,8 @@ struct StepModelOptions {
   std::uint64_t swap_buffer_elements = std::uint64_t{64} << 20;
   int param_cache_units = 3;  // pinned buffers for units whose parameters are on NVMe
   int spill_units = 1;        // pinned buffers for one wave's unit inputs that go to NVMe
-  int gradient_buffers = 0;   // pinned buffers for gradient sums on NVMe; 0: the sums are in RAM
+  int gradient_buffers = 0;   // pinned buffers for gradients on NVMe; 0: gradients are in RAM
+  int kept_sums = 0;          // of a unit, for which a place on NVMe has room (HeldSums::kept)
   StepBytes bytes;
   RankGroup ranks;
   std::uint64_t exchanged_bytes = 0;  // per call, for a gradient sum; 0: all in one call

@@ -171,9 +171,14 @@ void StepParams::used(const std::vector<int>& in_use, TaskId by) {
 StepGradients::StepGradients(const StepInputs& inputs, StepTasks& tasks)
     : inputs_(inputs), tasks_(tasks), written_(inputs.units.size(), kNoTask) {}
 
-// A buffer holds fp32 sums, and is read and written as a whole.
+// A buffer is read and written as a whole. It holds fp32 sums, or from a GPU the gradient if that
+// is larger than the sums that a wave leaves.
 double StepGradients::bytes(int unit) const {
-  return inputs_.whole_elements(unit) * inputs_.options.bytes.sum;
+  const StepModelOptions& options = inputs_.options;
+  const double sum = inputs_.whole_elements(unit) * options.bytes.sum;
+  if (!inputs_.has_bus()) return sum;
+  return std::max(static_cast<double>(inputs_.unit(unit).elements) * options.bytes.grad,
+                  options.kept_sums * sum);
 }
 
 StepGradients::Taken StepGradients::take(int unit) {
@@ -210,13 +215,23 @@ void StepGradients::close(int unit, TaskId computed) {
   const TaskId write = tasks_.add(StepTask::kGradientWrite, unit, bytes(unit),
                                   {computed, kNoTask, kNoTask, kNoTask});
   written_[static_cast<std::size_t>(unit)] = buffer_of(unit).freed = write;
+  buffer_of(unit).is_read = false;
 }
 
-TaskId StepGradients::bring(int unit, TaskId norm) {
+TaskId StepGradients::bring(int unit, TaskId before) {
   const Taken taken = take(unit);
-  if (taken.is_there) return norm;
+  if (taken.is_there) return before;
+  buffer_of(unit).is_read = true;
   return tasks_.add(StepTask::kGradientRead, unit, bytes(unit),
-                    {norm, written(unit), taken.free, kNoTask});
+                    {before, written(unit), taken.free, kNoTask});
+}
+
+// A buffer that was not read may still be being written.
+void StepGradients::used(int unit, TaskId done) {
+  Buffer& buffer = buffer_of(unit);
+  buffer.freed = buffer.is_read ? done
+                                : tasks_.add(StepTask::kNorm, unit, 0,
+                                             {written(unit), done, kNoTask, kNoTask});
 }
 
 StepRecords::StepRecords(const StepInputs& inputs, StepTasks& tasks)

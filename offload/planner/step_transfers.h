@@ -1,5 +1,5 @@
-// What a step moves between tiers, as tasks: parameters (StepParams), sums of gradients on the
-// drives (StepGradients) and the state's records on the drives (StepRecords).
+// What a step moves between tiers, as tasks: parameters (StepParams), gradients on the drives
+// (StepGradients) and the state's records on the drives (StepRecords).
 #pragma once
 
 #include <cstddef>
@@ -71,10 +71,11 @@ class StepParams {
   std::uint64_t uses_ = 0;
 };
 
-// StepGradients: the tasks for sums of gradients that are stored on the drives. A unit's sums are
-// in one of a few buffers while backward adds to them, and are then written to the drives. They are
-// read back for the next wave and for the unit's update, unless a buffer still holds them. If the
-// sums are in RAM there are no such tasks.
+// StepGradients: the tasks for gradients that are stored on the drives. Without a bus, a unit's sums
+// are in one of a few buffers while backward adds to them, and are then written to the drives. From
+// a GPU its sums or its 16-bit gradient are copied into such a buffer. They are read back for the
+// next wave and for the unit's update, unless a buffer still holds them. If gradients are in RAM
+// there are no such tasks.
 //
 // Memory: inputs and tasks must outlive it.
 class StepGradients {
@@ -82,19 +83,24 @@ class StepGradients {
   StepGradients(const StepInputs& inputs, StepTasks& tasks);
 
   bool are_on_drives() const { return inputs_.options.gradient_buffers > 0; }
-  // open() returns when backward may add to the unit's sums; the first wave of a step creates them.
-  // close(): the last addition is done with task `computed`.
+  // Whether the unit's gradient is on the drives. One that the GPU updates never leaves the GPU.
+  bool has(int unit) const {
+    return are_on_drives() && (!inputs_.has_bus() || inputs_.host_elements(unit) > 0);
+  }
+  // open() returns when the unit has a buffer with its sums; a first one has none to read. close():
+  // the buffer is complete with task `computed`, and is written.
   TaskId open(int unit, bool is_first);
   void close(int unit, TaskId computed);
-  // bring() returns when the unit's gradient is available for its update, which begins after
-  // `norm`; used() records that the update is done.
-  TaskId bring(int unit, TaskId norm);
-  void used(int unit, TaskId updated) { buffer_of(unit).freed = updated; }
+  // bring() returns when the unit's gradient is available for its update or for a copy to the GPU,
+  // which begins after `before`; used() records that this is done.
+  TaskId bring(int unit, TaskId before);
+  void used(int unit, TaskId done);
 
  private:
   struct Buffer {
     int unit = -1;
     TaskId freed = kNoTask;  // free once this task is done
+    bool is_read = false;    // since it was written
   };
   struct Taken {
     bool is_there = false;  // the buffer still holds the unit's sums

@@ -111,7 +111,7 @@ def draw_work(draw, data):
     return work, micro_batches
 
 
-def draw_places(draw, drives, micro_batches):
+def draw_places(draw, device, drives, micro_batches):
     """The settings that must not change any bit."""
     params = draw.choice(("none", "cpu", "nvme"))
     state = draw.choice(("none", "cpu", "nvme", "auto"))
@@ -140,22 +140,24 @@ def draw_places(draw, drives, micro_batches):
         places["aio.backend"] = "posix"
     if draw.random() < 0.2:
         places["zero_optimization.stage3_max_live_parameters"] = 1
+    if device == "cuda" and draw.random() < 0.35:
+        places["placement.gradients_to_nvme"] = "on"
     return places
 
 
-def draw_way(draw, work, micro_batches, drives, most_ranks):
+def draw_way(draw, device, work, micro_batches, drives, most_ranks):
     several = [n for n in (2, 4) if n <= most_ranks and work["run.lanes"] % n == 0]
     ranks = draw.choice(several) if several and draw.random() < 0.4 else 1
     steps = work["run.steps"]
     ends = [draw.randrange(1, steps), steps] if draw.random() < 0.3 else [steps]
-    return Way(ranks, [(end, draw_places(draw, drives, micro_batches)) for end in ends])
+    return Way(ranks, [(end, draw_places(draw, device, drives, micro_batches)) for end in ends])
 
 
-def draw_case(seed, number, folder, most_ranks):
+def draw_case(seed, number, folder, device, most_ranks):
     draw = random.Random(f"{seed}/{number}")
     work, micro_batches = draw_work(draw, folder / "data")
     drives = [str(folder / "drive0"), str(folder / "drive1")]
-    ways = [draw_way(draw, work, micro_batches, drives, most_ranks) for _ in range(2)]
+    ways = [draw_way(draw, device, work, micro_batches, drives, most_ranks) for _ in range(2)]
     return Case(number, work, ways)
 
 
@@ -220,7 +222,7 @@ class Runner:
         for drive in ("drive0", "drive1"):
             (place / drive).mkdir(parents=True)
         os.symlink(self.folder / "data", place / "data")
-        case = draw_case(seed, number, place, self.most_ranks)
+        case = draw_case(seed, number, place, self.device, self.most_ranks)
         try:
             made = [self._train(case, place, f"way{i}", way, first)
                     for i, (way, first) in enumerate(zip(case.ways, (SLUICE, self.other)))]

@@ -178,6 +178,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
                    {"drive_rated_tb", plan.drive_tbw},
                    {"share_of_drive_life", outlook->drive_life}};
   json["what_if"] = changes_json(plan);
+  if (plan.host_floor_bytes) json["host_floor_bytes"] = *plan.host_floor_bytes;
   if (!plan.growth.empty()) json["growth"] = growth_json(plan);
   for (const StepMetrics& step : simulated) json["simulated_steps"].push_back(metrics_json(step));
   return json.dump(2);

@@ -226,6 +226,12 @@ std::string described_text(const RunPlan& plan) {
   return text;
 }
 
+std::string floor_text(const RunPlan& plan) {
+  if (!plan.host_floor_bytes) return "";
+  return "host memory: " + format_bytes(*plan.host_floor_bytes) +
+         " would be enough, with everything else on the drives\n";
+}
+
 std::string outlook_text(const config::Config& config, const RunPlan& plan) {
   const auto outlook = run_outlook(config, plan);
   if (!outlook) return "";
@@ -281,6 +287,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
             decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
             " TB written per day\n";
   }
+  text += floor_text(plan);
   const std::string pinning = pinning_text(plan.machine);
   if (!pinning.empty()) text += pinning + "\n";
   text += outlook_text(config, plan) + described_text(plan);

@@ -96,6 +96,14 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
                                                         spill.piece_bytes);
     EXPECT_EQ(amounts.host.input_buffers, spilled.buffer_bytes);
     EXPECT_EQ(amounts.nvme.unit_inputs, spilled.nvme_bytes);
+    offload::ParamOffloader::MemoryPlan gradient_places;
+    if (plan.gradients) {
+      const auto places = offload::ParamOffloader::memory_plan(*plan.gradients);
+      ASSERT_TRUE(places.ok()) << places.error().message();
+      gradient_places = *places;
+    }
+    EXPECT_EQ(amounts.host.gradient_buffers, gradient_places.buffer_bytes);
+    EXPECT_EQ(amounts.nvme.gradients, gradient_places.nvme_bytes);
     if (!spec_.on_gpu) {
       EXPECT_EQ(amounts.host.gradients,
                 planned_cpu_sink_bytes(model_, plan.types.gradient, plan.sums, plan.ranks));
@@ -184,6 +192,7 @@ const std::vector<std::string> kLlama = {"model.preset=qwen2.5-1.5b"};
 const std::vector<std::string> kUntied = {"model.preset=qwen2.5-7b"};
 const std::vector<std::string> kInt8 = {"recipe.lora.base_bits=8"};
 const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
+const std::vector<std::string> kGradientsOnNvme = {"placement.gradients_to_nvme=on"};
 
 // The memory for a vocabulary of 152,064 rows that the host updates completely.
 TEST(GpuPlan, NoStageIsSizedByAVocabularyAndItsEndsTakeTurns) {
@@ -312,6 +321,20 @@ INSTANTIATE_TEST_SUITE_P(
                                           "zero_optimization.offload_param.device=nvme"},
              false,
              {.rank = 1, .world = 2}},
+        Case{"gradients_on_nvme", kUntied + kGradientsOnNvme},
+        Case{"gradients_on_nvme_fp32_waves",
+             kLlama + kGradientsOnNvme +
+                 std::vector<std::string>{"bf16.enabled=false", "run.lanes=2",
+                                          "gradient_accumulation_steps=4",
+                                          "placement.wave_micro_batches=1"}},
+        Case{"gradients_on_nvme_adapters", kAdapters + kGradientsOnNvme},
+        Case{"gradients_on_nvme_of_four",
+             kUntied + kGradientsOnNvme +
+                 std::vector<std::string>{"zero_optimization.stage=3", "run.lanes=4",
+                                          "gradient_accumulation_steps=8",
+                                          "placement.wave_micro_batches=1"},
+             true,
+             {.rank = 3, .world = 4}},
         Case{"nvme_nvme", devices("nvme", "nvme")}, Case{"none_none", devices("none", "none")},
         Case{"cpu_nvme", devices("cpu", "nvme")}, Case{"none_cpu", devices("none", "cpu")},
         Case{"persistent",

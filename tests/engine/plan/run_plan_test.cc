@@ -173,8 +173,51 @@ TEST(RunPlan, NamesADriveWhereNoFolderWasNamed) {
       named += static_cast<int>(text.find("a folder on a local drive with ") != std::string::npos);
     }
   }
-  // XL and 3.3B with 8, 13B with 40; with 8 its gradients alone exceed RAM.
-  EXPECT_EQ(named, 3);
+  // XL and 3.3B with 8, 13B with 40; and 13B with 8, where its gradients go to the drive, too.
+  EXPECT_EQ(named, 4);
+}
+
+const std::vector<std::string> kGradientsInRam = {"placement.gradients_to_nvme=off"};
+
+// Their memory then holds state that would be on NVMe, and they are written while backward computes.
+TEST(RunPlan, MovesGradientsToNvmeIfThatIsFasterOrTheOnlyWay) {
+  const std::vector<std::string> model = shape(40, 2560, 32);
+  for (const double cpu_gib : {4, 12, 24, 64}) {
+    SCOPED_TRACE(std::to_string(cpu_gib) + " GiB of RAM");
+    DescribedMachine machine = described(12);
+    machine.cpu_gib = cpu_gib;
+    const RunPlan plan = planned(planned_config(model), {.machine = machine});
+    const RunPlan in_ram = planned(planned_config(model + kGradientsInRam), {.machine = machine});
+    ASSERT_TRUE(plan.placement.fits);
+    expect_within(plan, machine);
+    EXPECT_FALSE(in_ram.memory.gradients);
+    EXPECT_EQ(in_ram.placement.fits, cpu_gib > 4);
+    if (!in_ram.placement.fits) {
+      EXPECT_TRUE(plan.memory.gradients);
+    } else if (plan.memory.gradients) {
+      EXPECT_LT(plan.placement.prediction.step_s, 0.98 * in_ram.placement.prediction.step_s);
+    } else {
+      EXPECT_EQ(plan.placement.prediction.step_s, in_ram.placement.prediction.step_s);
+    }
+    EXPECT_FALSE(cpu_gib == 64 && plan.memory.gradients);  // all state is in RAM
+  }
+}
+
+TEST(RunPlan, NamesTheLeastHostMemoryThatWouldBeEnough) {
+  for (const Model& model : models()) {
+    SCOPED_TRACE(model.name);
+    DescribedMachine machine = described(12);
+    machine.cpu_gib = 40;
+    const RunPlan plan = planned(planned_config(model.overrides), {.machine = machine});
+    ASSERT_TRUE(plan.placement.fits);
+    ASSERT_TRUE(plan.host_floor_bytes);
+    const auto fits_in = [&](double share) {
+      machine.cpu_gib = share * static_cast<double>(*plan.host_floor_bytes) / kGiB;
+      return planned(planned_config(model.overrides), {.machine = machine}).placement.fits;
+    };
+    EXPECT_TRUE(fits_in(1.001));
+    EXPECT_FALSE(fits_in(0.98));
+  }
 }
 
 // State that was placed by name stays there, so no folder helps.
