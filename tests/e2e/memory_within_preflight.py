@@ -5,14 +5,16 @@ Most of it is pages of libraries, more of them at the end of the program than wh
 test also compares what was resident after each step for models of two sizes.
 """
 
+import filecmp
 import json
 import math
 import re
 import struct
+import subprocess
 import sys
 import unittest
 
-from sluice_runs import SluiceRuns, own_peak_bytes
+from sluice_runs import SLUICE, SluiceRuns, own_peak_bytes
 
 HIDDEN, HEADS, CONTEXT, VOCAB = 256, 4, 32, 64
 BLOCK = 12 * HIDDEN**2 + 13 * HIDDEN
@@ -94,6 +96,27 @@ class Memory(SluiceRuns):
         self.assertLess(planned, 1.1 * 36 * BLOCK * 2)
         self.assertLess(grown, planned + NOISE_BYTES)
         self.assertLess(grown, on_nvme / 3)
+
+    def test_a_control_group_of_that_size_is_enough_to_start_from_weights_and_to_resume(self):
+        layers, steps = 100, 3
+        first, expected, found = (self.path / f"{name}.safetensors" for name in "abc")
+        run = self.run_file(layers, bf16={"enabled": True})
+        self.sluice("train", run, "--out", self.path / "a", "--steps", "1", "--save-weights", first)
+        planned = self.sluice("train", run, "--init-from", first, "--out", self.path / "b",
+                              "--steps", steps, "--save-weights", expected).planned("host memory")
+        processes = self.group(1.05 * planned)
+        self.assertLess(1.05 * planned, 2 * 12 * layers * BLOCK)  # not enough for a model in memory
+
+        def within(*words):
+            done = subprocess.run(["sh", "-c", f'echo $$ > {processes}; exec "$@"', "sh", SLUICE,
+                                   "train", run, "--out", self.path / "c", "--set",
+                                   f"budget.cpu_gib={1.01 * planned / 2**30}", *map(str, words)],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+        within("--init-from", first, "--steps", steps - 1)
+        within("--resume", "--steps", steps, "--save-weights", found)
+        self.assertTrue(filecmp.cmp(found, expected, shallow=False), "the weights differ")
 
     def test_evaluates_a_model_that_is_larger_than_what_it_takes(self):
         layers = 300

@@ -103,6 +103,20 @@ class SluiceRuns(unittest.TestCase):
         self.path = Path(folder.name)
         (self.path / "nvme").mkdir()
 
+    def group(self, limit_bytes):
+        """Creates a control group with that limit of memory; returns the file of its processes."""
+        for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                            ("/sys/fs/cgroup", "memory.max")):
+            folder = Path(root) / f"sluice-test-{os.getpid()}"
+            try:
+                folder.mkdir()
+                self.addCleanup(folder.rmdir)
+                (folder / limit).write_text(str(int(limit_bytes)))
+                return folder / "cgroup.procs"
+            except OSError:
+                continue
+        self.skipTest("no control group with a limit of memory can be made here: it needs root")
+
     def sluice(self, *arguments):
         """Runs it to success. The peak is the program's own, but never less than this process's."""
         with open(self.path / "stdout", "w+", encoding="utf-8") as stdout, \

@@ -177,20 +177,6 @@ class OfAnotherMachine(Runs):
 
 
 class InAControlGroup(Runs):
-    def group(self, limit_bytes):
-        """Creates a group with that limit; returns the file of its processes."""
-        for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                            ("/sys/fs/cgroup", "memory.max")):
-            folder = Path(root) / f"sluice-test-{os.getpid()}"
-            try:
-                folder.mkdir()
-                self.addCleanup(folder.rmdir)
-                (folder / limit).write_text(str(limit_bytes))
-                return folder / "cgroup.procs"
-            except OSError:
-                continue
-        self.skipTest("no control group with a limit of memory can be made here: it needs root")
-
     def test_the_table_has_what_its_limit_leaves_without_page_cache(self):
         limit = 1536 * MIB
         processes = self.group(limit)
