@@ -57,10 +57,8 @@ int SumOrder::most_roots() const {
   return most;
 }
 
-// One rank has already added them up; several ranks have not.
 int SumOrder::below(std::int64_t round) const {
-  if (is_alone()) return round > 0 ? 1 : 0;
-  return static_cast<int>(round) * roots_of(parts_.ranks.rank);
+  return static_cast<int>(std::min(round, separate_rounds())) * roots_of(parts_.ranks.rank);
 }
 
 int SumOrder::own_subtrees(std::int64_t lane) const {
@@ -103,12 +101,10 @@ std::int64_t SumOrder::number_in_step(std::int64_t micro_batch, int rank) const 
 }
 
 int SumOrder::roots() const {
-  return is_alone() ? 1 : static_cast<int>(parts_.rounds) * roots_of(parts_.ranks.rank);
+  return static_cast<int>(separate_rounds()) * roots_of(parts_.ranks.rank);
 }
 
-int SumOrder::exchanges() const {
-  return is_alone() ? 1 : static_cast<int>(parts_.rounds) * most_roots();
-}
+int SumOrder::exchanges() const { return static_cast<int>(separate_rounds()) * most_roots(); }
 
 int SumOrder::exchange(int number) const {
   const int of_a_round = most_roots();
@@ -119,10 +115,9 @@ int SumOrder::exchange(int number) const {
 
 std::vector<SumOrder::Addition> SumOrder::additions() const {
   std::vector<Addition> all;
-  if (is_alone()) return all;
   const int world = parts_.ranks.world;
   const int of_a_round = most_roots();
-  for (int round = 0; round < static_cast<int>(parts_.rounds); ++round) {
+  for (int round = 0; round < static_cast<int>(separate_rounds()); ++round) {
     std::vector<int> sums;  // the round's sums that are not added up yet
     const auto fold = [&] {
       const int from = sums.back();

@@ -83,7 +83,9 @@ class SumOrder {
   std::vector<Addition> additions() const;
 
  private:
-  bool is_alone() const { return parts_.ranks.world == 1; }
+  // The rounds whose sums stay separate until ranks exchange them. One rank exchanges nothing and
+  // adds each round to the ones before.
+  std::int64_t separate_rounds() const { return parts_.ranks.world > 1 ? parts_.rounds : 1; }
   std::int64_t all_lanes() const { return parts_.lanes * parts_.ranks.world; }
   // The number of sums that hold lanes [first, end) of a round, numbered over all ranks.
   int subtrees(std::int64_t first, std::int64_t end) const;

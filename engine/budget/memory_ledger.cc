@@ -86,7 +86,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   fixed_.host.program = program_bytes(on_gpu_, /*has_python=*/spec.names != nullptr);
   if (on_gpu_) {
     fixed_.gpu.context = kCudaContextBytes;
-    fixed_.gpu.libraries = kCudaLibraryBytes + (world_ > 1 ? kNcclBytes : 0);
+    fixed_.gpu.libraries = kCudaLibraryBytes + nccl_bytes(world_);
   } else if (spec.gradients_on_nvme()) {
     fixed_.host.gradients =
         planned_cpu_sink_bytes_with_nvme(spec.model, spec.types().gradient, sums_);

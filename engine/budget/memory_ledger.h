@@ -37,9 +37,9 @@ inline constexpr std::uint64_t kPythonOnGpuBytes = std::uint64_t{768} << 20;
 std::uint64_t program_bytes(bool on_gpu, bool has_python);
 // GPU memory that CUDA takes for a process before its first allocation.
 inline constexpr std::uint64_t kCudaContextBytes = std::uint64_t{512} << 20;
-// For several ranks: NCCL's buffers and kernels took 1,222 MiB of each of two H100 with NVLink, in
-// addition to LibTorch's allocator.
-inline constexpr std::uint64_t kNcclBytes = std::uint64_t{1280} << 20;
+// NCCL's buffers and kernels took 1,222 MiB of each of two H100 with NVLink, in addition to
+// LibTorch's allocator. One rank does not load it.
+constexpr std::uint64_t nccl_bytes(int world) { return world > 1 ? std::uint64_t{1280} << 20 : 0; }
 
 // Bytes by purpose. A line that a run does not have is 0.
 struct MemoryAmounts {

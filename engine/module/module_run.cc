@@ -107,7 +107,7 @@ Status ModuleRun::make_parts(const Environment& environment) {
     most_acquired_ = 1;
   if (on_nvme && !plan_.cuda)
     most_acquired_ = std::max(plan_.params.options.cache_buffers - kOthers, 1);
-  if (!ranks().is_alone() && !plan_.cuda) most_acquired_ = 1;  // gathered in one buffer
+  if (has_other_ranks() && !plan_.cuda) most_acquired_ = 1;  // gathered in one buffer
   return {};
 }
 
@@ -223,7 +223,7 @@ void ModuleRun::add(int unit, const std::vector<at::Tensor>& gradients, bool is_
   if (!to.empty()) at::_foreach_copy_(to, from);  // one kernel for all of them
   // Several ranks exchange sums in one fixed order at the end of the micro-batch, whatever order
   // they were computed in.
-  if (!is_last || !ranks().is_alone()) {
+  if (!is_last || has_other_ranks()) {
     engine_->keep_sum(unit);
     return;
   }
@@ -259,7 +259,7 @@ void ModuleRun::end_micro_batch() {
 
 void ModuleRun::abandon_step() {
   if (!is_touched_) return;
-  if (!ranks().is_alone()) {
+  if (has_other_ranks()) {
     fail("rank " + std::to_string(ranks().part.rank) + " interrupted a step");
     return;
   }

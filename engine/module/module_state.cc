@@ -189,8 +189,7 @@ Status ModuleRun::make_views() {
 
 Status ModuleRun::take_state(const TakeState& take, offload::Calls calls) {
   SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
-  return ranks().is_alone() ? parts_->state().take(take, calls)
-                            : take_gathered_state(parts_->state(), ranks(), take);
+  return take_gathered_state(parts_->state(), ranks(), take, calls);
 }
 
 CheckpointState ModuleRun::checkpoint_state() const {
@@ -278,7 +277,7 @@ Result<std::string> ModuleRun::save(const SaveOptions& options) {
 
 Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
   is_announced_ = false;
-  const bool in_background = options.background && ranks().is_alone();
+  const bool in_background = options.background && !has_other_ranks();
   client_ = options.client;
   Status saving = check_manifest_room(checkpoint_state(), parameter_specs(model(), DType::kF32));
   if (saving.ok()) saving = save_into(options.directory, in_background);

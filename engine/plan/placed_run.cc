@@ -46,7 +46,7 @@ void estimate_described(const PlanSubject& subject, ProbeReport& report) {
 }
 
 void set_link(const PlanSubject& subject, const PlanRunOptions& asked, ProbeReport& report) {
-  if (subject.ranks.is_alone()) return;
+  if (subject.ranks.world == 1) return;
   if (asked.link) {
     report.speeds.link = asked.link->speeds;
     report.link_when = asked.link->when;

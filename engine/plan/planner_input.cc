@@ -165,7 +165,7 @@ class Input {
     for (const offload::ElementRange& range : zeroed_ranges(layout))
       zeroed += static_cast<double>(range.elements);
     const double products = static_cast<double>(layout.slot_elements) - zeroed;
-    const double cast = question_.ranks.is_alone() ? static_cast<double>(layout.elements) : 0;
+    const double cast = question_.ranks.world == 1 ? static_cast<double>(layout.elements) : 0;
     return lanes * kFp32Bytes * zeroed + (micro_batches - lanes) * kFp32Bytes * products +
            (lanes - 1) * kAddedBytes * static_cast<double>(layout.slot_elements) +
            (kFp32Bytes + gradient_width) * cast;
@@ -174,7 +174,6 @@ class Input {
   // With several ranks, the time to read and add all their sums of a shard, and to cast it. The
   // host adds with one core.
   double reduce_s(const UnitLayout& layout, double gradient_width) const {
-    if (question_.ranks.is_alone()) return 0;
     constexpr double kAddedBytes = 12;
     constexpr double kCoreBytesPerS = 1e10;
     const auto elements = static_cast<double>(shard(layout).elements);

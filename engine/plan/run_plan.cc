@@ -311,7 +311,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
   if (asked.with_what_ifs) {
     SLUICE_ASSIGN_OR_RETURN(plan.what_if, what_ifs(subject, placed));
   }
-  if (asked.with_growth && !plan.ranks.is_alone()) {
+  if (asked.with_growth && plan.ranks.world > 1) {
     SLUICE_ASSIGN_OR_RETURN(plan.growth, rank_growth(subject, plan));
   }
   return plan;

@@ -56,7 +56,9 @@ class GatheredState {
 };
 
 // Collective. At rank 0 it visits the state of all ranks in order, as RunState::take() does; on
-// other ranks `take` may be empty.
-Status take_gathered_state(const RunState& own, const RankLink& ranks, const TakeState& take);
+// other ranks `take` may be empty. One rank takes its own state, without messages; `calls` then
+// applies.
+Status take_gathered_state(const RunState& own, const RankLink& ranks, const TakeState& take,
+                           offload::Calls calls = offload::Calls::kInOrder);
 
 }  // namespace sluice::engine

@@ -73,22 +73,18 @@ std::vector<float> TrainingRun::next_logits(std::span<const std::int64_t> tokens
 // The first rank's tokens; the others give none.
 std::vector<float> TrainingRun::feed_all(std::vector<std::int64_t> tokens, bool begins) {
   trainer_->drain();
-  if (!ranks().is_alone()) {
-    std::array<std::uint64_t, 2> told = {tokens.size(), begins ? 1U : 0U};
-    throw_if_error(ranks().link->broadcast(std::as_writable_bytes(std::span(told)), /*root=*/0));
-    tokens.resize(told[0]);
-    begins = told[1] != 0;
-    throw_if_error(ranks().link->broadcast(std::as_writable_bytes(std::span(tokens)), /*root=*/0));
-  }
+  std::array<std::uint64_t, 2> told = {tokens.size(), begins ? 1U : 0U};
+  throw_if_error(ranks().link->broadcast(std::as_writable_bytes(std::span(told)), /*root=*/0));
+  tokens.resize(told[0]);
+  begins = told[1] != 0;
+  throw_if_error(ranks().link->broadcast(std::as_writable_bytes(std::span(tokens)), /*root=*/0));
   if (begins) feed_->restart();
   return feed_->feed(tokens);
 }
 
-TrainingRun::Memory TrainingRun::memory() const {
-  return ranks().is_alone() ? parts_->memory() : all_memory_;
-}
+TrainingRun::Memory TrainingRun::memory() const { return all_ ? all_->memory : parts_->memory(); }
 
-GpuUse TrainingRun::gpu_use() const { return ranks().is_alone() ? own_gpu_use() : all_gpu_use_; }
+GpuUse TrainingRun::gpu_use() const { return all_ ? all_->gpu_use : own_gpu_use(); }
 
 GpuUse TrainingRun::own_gpu_use() const {
   GpuMonitor* const monitor = parts_->gpu_monitor();
@@ -99,7 +95,7 @@ GpuUse TrainingRun::own_gpu_use() const {
 }
 
 TrainingRun::Traffic TrainingRun::traffic() const {
-  return ranks().is_alone() ? parts_->traffic() : all_traffic_;
+  return all_ ? all_->traffic : parts_->traffic();
 }
 
 }  // namespace sluice::engine

@@ -27,11 +27,9 @@ class SavedRun {
   virtual CheckpointState checkpoint_state() const = 0;
   // For several ranks, which all write at the same time: saves a checkpoint in `folder`, which is
   // replaced (joint_save.h). Returns the bytes of its files.
-  virtual bool has_other_ranks() const { return false; }
-  virtual Result<std::uint64_t> save_together(const std::string& /*folder*/,
-                                              const CheckpointState& /*state*/) {
-    return Error(ErrorCode::kUnsupported, "a run of one rank saves by itself");
-  }
+  virtual Result<std::uint64_t> save_together(const std::string& folder,
+                                              const CheckpointState& state) = 0;
+  bool has_other_ranks() const { return plan().ranks.world > 1; }
 
   virtual aio::Executor& executor() = 0;  // busy during a step, free between steps
   virtual const MemoryPlan& plan() const = 0;

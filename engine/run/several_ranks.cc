@@ -118,34 +118,26 @@ Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,
   return bytes;
 }
 
-struct TrainingRun::StepFigures {
-  Traffic traffic;
-  Memory memory;
-  GpuUse gpu_use;
-  StepTimes times;
-};
-
 Status TrainingRun::share_figures(StepOutcome& outcome) {
-  if (ranks().is_alone()) return {};
+  if (!all_) return {};
   const StepFigures own{.traffic = parts_->traffic(),
                         .memory = parts_->memory(),
                         .gpu_use = own_gpu_use(),
                         .times = outcome.times};
-  std::vector<StepFigures> all(static_cast<std::size_t>(ranks().part.world));
-  SLUICE_RETURN_IF_ERROR(ranks().link->all_gather_values(own, std::span(all)));
-  all_traffic_ = {};
-  all_memory_ = {};
+  std::vector<StepFigures> by_rank(static_cast<std::size_t>(ranks().part.world));
+  SLUICE_RETURN_IF_ERROR(ranks().link->all_gather_values(own, std::span(by_rank)));
+  StepFigures& all = all_.emplace();
+  all.times = outcome.times;
   std::vector<GpuUse> uses;
-  StepTimes& times = outcome.times;
-  for (const StepFigures& of_rank : all) {
-    all_traffic_.nvme_read_bytes += of_rank.traffic.nvme_read_bytes;
-    all_traffic_.nvme_write_bytes += of_rank.traffic.nvme_write_bytes;
-    all_traffic_.h2d_bytes += of_rank.traffic.h2d_bytes;
-    all_traffic_.d2h_bytes += of_rank.traffic.d2h_bytes;
-    all_memory_.gpu_peak_bytes =
-        std::max(all_memory_.gpu_peak_bytes, of_rank.memory.gpu_peak_bytes);
-    all_memory_.pinned_bytes += of_rank.memory.pinned_bytes;
-    all_memory_.resident_bytes += of_rank.memory.resident_bytes;
+  StepTimes& times = all.times;
+  for (const StepFigures& of_rank : by_rank) {
+    all.traffic.nvme_read_bytes += of_rank.traffic.nvme_read_bytes;
+    all.traffic.nvme_write_bytes += of_rank.traffic.nvme_write_bytes;
+    all.traffic.h2d_bytes += of_rank.traffic.h2d_bytes;
+    all.traffic.d2h_bytes += of_rank.traffic.d2h_bytes;
+    all.memory.gpu_peak_bytes = std::max(all.memory.gpu_peak_bytes, of_rank.memory.gpu_peak_bytes);
+    all.memory.pinned_bytes += of_rank.memory.pinned_bytes;
+    all.memory.resident_bytes += of_rank.memory.resident_bytes;
     uses.push_back(of_rank.gpu_use);
     times.forward_ns = std::max(times.forward_ns, of_rank.times.forward_ns);
     times.backward_ns = std::max(times.backward_ns, of_rank.times.backward_ns);
@@ -156,15 +148,12 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
         (*times.passes)[phase] = std::max((*times.passes)[phase], (*of_rank.times.passes)[phase]);
     }
   }
-  all_gpu_use_ = use_of_all(uses);
+  all.gpu_use = use_of_all(uses);
+  outcome.times = times;
   return {};
 }
 
 Status TrainingRun::write_trace(const std::string& path) {
-  if (ranks().is_alone()) {
-    trace().end_steps(SteadyClock().now_ns());
-    return trace().write_json(path);
-  }
   SLUICE_RETURN_IF_ERROR(lead(Order::kTrace));
   TraceProcess own;
   SLUICE_ASSIGN_OR_RETURN(const TraceLog::Others others, gather_traces(own));
@@ -203,10 +192,9 @@ Result<TraceLog::Others> TrainingRun::gather_traces(TraceProcess& own) {
       origin_ns = std::min(origin_ns, it.first_ns - ahead_ns(it));
     if (&it != all.data()) others.dropped_spans += it.dropped_spans;
   }
-  own = {.number = rank,
-         .name = "rank " + std::to_string(rank),
-         .of_several = true,
-         .origin_ns = origin_ns};
+  if (has_other_ranks())
+    own = {.number = rank, .name = "rank " + std::to_string(rank), .of_several = true};
+  own.origin_ns = origin_ns;
   if (origin_ns != TraceLog::kNever) own.origin_ns += ahead_ns(mine);
   std::string text = rank == 0 ? std::string() : trace().events(own);
   std::vector<std::uint64_t> sizes(all.size());

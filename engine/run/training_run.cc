@@ -56,6 +56,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
                                                          const MemoryPlan& plan,
                                                          Communicator& link) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
+  if (run->has_other_ranks()) run->all_.emplace();
   run->model_ = make_model(configured_model(config, plan.cuda));
   SLUICE_ASSIGN_OR_RETURN(run->stored_configuration_,
                           config::stored_json(config, working_folder()));
@@ -168,8 +169,7 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   is_in_step_ = false;
   SLUICE_RETURN_IF_ERROR(lead(Order::kTakeState));
   trainer_->drain();
-  Status taken = ranks().is_alone() ? parts_->state().take(take, calls)
-                                    : take_gathered_state(parts_->state(), ranks(), take);
+  Status taken = take_gathered_state(parts_->state(), ranks(), take, calls);
   is_in_step_ = ranks().link->health().ok();
   return taken;
 }

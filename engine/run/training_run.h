@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,7 +77,6 @@ class TrainingRun final : public SavedRun {
 
   Status take_state(const TakeState& take, offload::Calls calls) override;
   using SavedRun::take_state;
-  bool has_other_ranks() const override { return !ranks().is_alone(); }
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
   CheckpointState checkpoint_state() const override;
@@ -113,9 +113,14 @@ class TrainingRun final : public SavedRun {
   enum class Order : std::uint8_t { kStep, kEvaluate, kFeed, kTakeState, kSave, kTrace, kEnd };
   nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);
-  // One rank's traffic, times and memory during a step.
-  struct StepFigures;
-  // Combines them over the ranks into the step's outcome: sums, and the longest times.
+  // One rank's traffic, times and memory during a step, or those of all ranks.
+  struct StepFigures {
+    Traffic traffic;
+    Memory memory;
+    GpuUse gpu_use;
+    StepTimes times;
+  };
+  // Combines them over the ranks: sums, and the longest times, which go into the step's outcome.
   Status share_figures(StepOutcome& outcome);
   GpuUse own_gpu_use() const;
   Result<TraceLog::Others> gather_traces(TraceProcess& own);
@@ -136,9 +141,7 @@ class TrainingRun final : public SavedRun {
   const MemoryPlan plan_;
   // False if the other ranks are not at the same point: then no message is sent at the end.
   bool is_in_step_ = false;
-  Traffic all_traffic_;               // with several ranks
-  Memory all_memory_;                 // with several ranks
-  GpuUse all_gpu_use_;                // with several ranks
+  std::optional<StepFigures> all_;    // of the last step; only with several ranks
   std::string stored_configuration_;  // for its checkpoints
   std::unique_ptr<Model> model_;
   std::unique_ptr<RunData> data_;

@@ -17,8 +17,8 @@ namespace {
 std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
                                                          const ModelLayout& model,
                                                          offload::ParamOffloader& params,
-                                                         const RankLink& ranks = {}) {
-  return std::make_unique<CpuUnitParameters>(model, form, params, ranks);
+                                                         Communicator& link) {
+  return std::make_unique<CpuUnitParameters>(model, form, params, link);
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* obs
 }
 
 Status GpuRanks::connect(const MemoryPlan& plan, RankLink& ranks) {
-  if (ranks.is_alone() || !plan.cuda) return {};
+  if (ranks.part.world == 1 || !plan.cuda) return {};
   SLUICE_ASSIGN_OR_RETURN(link_, make_gpu_communicator(*ranks.link));
   ranks.link = link_.get();
   cuda_ = make_cuda_rank_link(ranks);
@@ -117,17 +117,16 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              CudaRankLink* link, TraceLog* trace) {
   if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, link, trace);
   return make_cpu_unit_parameters({.form = plan.types.form, .ranks = ranks.part}, model, params,
-                                  ranks);
+                                  *ranks.link);
 }
 
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(
     const MemoryPlan& plan, const ModelLayout& base, offload::ParamOffloader& params,
     const RankLink& ranks, CudaRankLink* link, TraceLog* trace) {
-  const bool is_sharded = plan.base->form.is_sharded();
   if (plan.cuda)
     return make_cuda_unit_parameters(base, base_slot_options(plan), params,
-                                     is_sharded ? link : nullptr, trace);
-  return make_cpu_unit_parameters(plan.base->form, base, params, is_sharded ? ranks : RankLink());
+                                     plan.base->form.is_sharded() ? link : nullptr, trace);
+  return make_cpu_unit_parameters(plan.base->form, base, params, *ranks.link);
 }
 
 }  // namespace sluice::engine

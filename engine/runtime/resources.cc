@@ -64,7 +64,7 @@ Status Resources::limit_gpu(const config::Config& config) const {
   if (plan_.base) grow_cuda_segments();
   if (!config.budget.gpu_gib) return {};
   const auto cap = static_cast<std::uint64_t>(*config.budget.gpu_gib * kGiB);
-  const std::uint64_t beside = kCudaContextBytes + (ranks_.is_alone() ? 0 : kNcclBytes);
+  const std::uint64_t beside = kCudaContextBytes + nccl_bytes(ranks_.part.world);
   return limit_cuda_memory(cap > beside ? cap - beside : 0);
 }
 

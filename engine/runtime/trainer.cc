@@ -32,7 +32,8 @@ Trainer::Trainer(Resources& parts, const Model& model, const Options& options,
       saved_(static_cast<std::size_t>(model.units())),
       recorder_(parts.clock(), forward_mark(waves().count()) + 1) {
   if (options.hash_widths)
-    parts.binding().hash_units(*options.hash_widths, /*by_itself=*/parts.ranks().is_alone());
+    parts.binding().hash_units(*options.hash_widths,
+                               /*by_itself=*/parts.ranks().part.world == 1);
 }
 
 // Records what the device does from here on, in device time.
@@ -229,15 +230,14 @@ std::vector<LossSum> Trainer::evaluate(const StepBatch& batch) {
 
 const std::vector<UnitHashes>& Trainer::unit_hashes() {
   UnitBinding& binding = parts_.binding();
-  if (!parts_.ranks().is_alone()) return binding.hashes();  // already gathered
-  for (int unit = 0; options_.hash_widths && unit < model_.units(); ++unit)
-    throw_if_error(engine_.await_update(unit));
+  if (!binding.hashes_by_itself()) return binding.hashes();  // disabled, or already gathered
+  for (int unit = 0; unit < model_.units(); ++unit) throw_if_error(engine_.await_update(unit));
   throw_if_error(binding.hash_device_units(parts_.plan().state.residency));
   return binding.hashes();
 }
 
 void Trainer::gather_unit_hashes() {
-  if (!options_.hash_widths || parts_.ranks().is_alone()) return;
+  if (!options_.hash_widths || parts_.binding().hashes_by_itself()) return;
   for (int unit = 0; unit < model_.units(); ++unit) value_or_throw(engine_.await_update(unit));
   throw_if_error(parts_.binding().hash_shards(parts_.ranks(), parts_.plan().state.residency));
 }

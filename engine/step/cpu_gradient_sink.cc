@@ -40,20 +40,23 @@ class CpuGradientSink::SumAllocator {
                std::byte* accumulators)
       : model_(model),
         options_(options),
+        accumulators_(static_cast<std::size_t>(
+            cpu_sink_accumulators(options.type, options.sums, options.ranks.part))),
         gradient_(gradients),
         own_(accumulators),
         borrowed_(accumulators +
                   cpu_sink_unit_sum_bytes(model, options.type, options.sums, options.ranks.part)) {}
 
-  // The sums of the next unit, whose gradient takes `gradient_bytes`.
+  // The sums of the next unit, whose gradient takes `gradient_bytes`. With one accumulator fewer
+  // than sums, the first sum is the gradient itself.
   std::vector<Sum> next(int unit, std::uint64_t gradient_bytes) {
     const UnitLayout& layout = model_.layout(unit);
     const UnitLayout& of_borrowed = model_.borrowed_sums(unit);
     std::byte* own = own_;
     std::vector<Sum> sums(static_cast<std::size_t>(options_.sums.levels));
+    const std::size_t in_gradient = sums.size() - accumulators_;
     for (std::size_t level = 0; level < sums.size(); ++level) {
-      const bool is_gradient =
-          level == 0 && options_.type == offload::GradType::kFp32 && options_.ranks.is_alone();
+      const bool is_gradient = level < in_gradient;
       std::byte* const first = is_gradient ? gradient_ : own;
       if (!is_gradient) own += stride_bytes(layout);
       Sum& sum = sums[level];
@@ -76,6 +79,7 @@ class CpuGradientSink::SumAllocator {
 
   const ModelLayout& model_;
   const Options& options_;
+  const std::size_t accumulators_;
   std::byte* gradient_;
   std::byte* own_;
   std::byte* borrowed_;
@@ -109,11 +113,13 @@ CpuGradientSink::CpuGradientSink(const ModelLayout& model, aio::Executor& execut
       accumulators_(std::move(accumulators)),
       units_(static_cast<std::size_t>(model.units())),
       model_(model),
-      reduction_(options.ranks, options.order, most_elements(model)),
-      shard_(options.ranks.is_alone()
-                 ? 0
-                 : offload::shard_piece_elements(most_elements(model), options.ranks.part.world)),
       roots_(static_cast<std::size_t>(options.order.roots())) {
+  if (const int world = options.ranks.part.world; world > 1) {
+    const std::uint64_t most = most_elements(model);
+    exchange_.emplace(
+        Exchange{.reduction = RankReduction(options.ranks, options.order, most),
+                 .shard = std::vector<float>(offload::shard_piece_elements(most, world))});
+  }
   SumAllocator sums(model, options_, host_.data(), accumulators_.data());
   std::uint64_t offset_bytes = 0;
   for (int index = 0; index < model.units(); ++index) {
@@ -187,8 +193,7 @@ Status CpuGradientSink::finish(int index) {
   SLUICE_ASSIGN_OR_RETURN(const float* const gradient, reduced(index));
   std::byte* const out = host_.data() + unit.offset_bytes;
   const bool cast = options_.type != offload::GradType::kFp32;
-  if (!cast && !options_.ranks.is_alone())
-    std::memcpy(out, gradient, unit.shard.elements * sizeof(float));
+  if (!cast && exchange_) std::memcpy(out, gradient, unit.shard.elements * sizeof(float));
   offload::cast_and_sum(executor_, options_.isa,
                         {.grad = gradient,
                          .to = options_.type,
@@ -203,7 +208,7 @@ Status CpuGradientSink::finish(int index) {
 // does not depend on the ranks.
 Result<const float*> CpuGradientSink::reduced(int index) {
   const Unit& unit = at(index);
-  if (options_.ranks.is_alone()) {
+  if (!exchange_) {
     for (const BorrowedSums& borrowed : unit.borrowed_by) borrowed.add_to_lender();
     return unit.sums[0].own.data();
   }
@@ -211,25 +216,26 @@ Result<const float*> CpuGradientSink::reduced(int index) {
       offload::gathered_elements(unit.elements, options_.ranks.part.world);
   for (std::size_t level = 0; level < roots_.size(); ++level)
     roots_[level] = unit.sums[level].own.data();
-  SLUICE_ASSIGN_OR_RETURN(const std::span<float> first, reduction_.reduce(roots_, gathered));
+  auto& [reduction, shard] = *exchange_;
+  SLUICE_ASSIGN_OR_RETURN(const std::span<float> first, reduction.reduce(roots_, gathered));
   if (unit.borrowed_by.empty()) return first.data();
-  std::copy(first.begin(), first.end(), shard_.begin());
+  std::copy(first.begin(), first.end(), shard.begin());
   const BorrowedSums& borrowed = unit.borrowed_by.front();
   for (int use = 0; use < borrowed.uses(); ++use) {
     for (const BorrowedSums& of_level : unit.borrowed_by) of_level.copy_to_lender(use);
-    SLUICE_ASSIGN_OR_RETURN(const std::span<float> sum, reduction_.reduce(roots_, gathered));
+    SLUICE_ASSIGN_OR_RETURN(const std::span<float> sum, reduction.reduce(roots_, gathered));
     for (const offload::ElementRange& range : borrowed.ranges(use)) {
       const std::uint64_t begin = std::max(range.first, unit.shard.first_element);
       const std::uint64_t end = std::min(range.first + range.elements, unit.shard.end());
       for (std::uint64_t i = begin; i < end; ++i)
-        shard_[i - unit.shard.first_element] += sum[i - unit.shard.first_element];
+        shard[i - unit.shard.first_element] += sum[i - unit.shard.first_element];
     }
   }
-  return shard_.data();
+  return shard.data();
 }
 
 Result<GradientTotals> CpuGradientSink::totals() {
-  if (!options_.ranks.is_alone()) {
+  if (exchange_) {
     std::vector<offload::SquareSum*> sums;
     sums.reserve(units_.size());
     for (const Unit& unit : units_) sums.push_back(unit.sum.get());

@@ -34,21 +34,19 @@ void unpack_blocks(offload::ParamForm form, const offload::Int8Blocks& blocks,
 }  // namespace
 
 CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& form,
-                                     offload::ParamOffloader& params, const RankLink& ranks)
+                                     offload::ParamOffloader& params, Communicator& link)
     : model_(model),
       form_(form),
       params_(params),
-      ranks_(ranks),
+      link_(link),
       slots_(static_cast<std::size_t>(model.units())) {
   const offload::ElementType type = offload::compute_type(form.form);
   for (int unit = 0; unit < model.units(); ++unit) {
     slots_[static_cast<std::size_t>(unit)].storage =
         std::make_unique<SlotStorage>(model.layout(unit), scalar_type(type), at::Device(at::kCPU));
   }
-  if (!ranks.is_alone()) {
-    const GatheredBuffers buffers(model, form);
-    gathered_ = {zeroed(buffers.lender_bytes()), zeroed(buffers.other_bytes())};
-  }
+  const GatheredBuffers shards(model, form);
+  gathered_ = {zeroed(shards.lender_bytes()), zeroed(shards.other_bytes())};
   if (!form.is_int8) return;
   const UnpackedBuffers buffers(model, type);
   unpacked_ = {zeroed(buffers.lender_bytes()), zeroed(buffers.other_bytes())};
@@ -78,16 +76,16 @@ std::byte* CpuUnitParameters::buffer_of(int unit, const Buffers& buffers) const 
       (model_.stays_acquired(unit) ? buffers.lender : buffers.other).data_ptr());
 }
 
-// Gathers the unit from the hosts of all ranks.
-Result<std::span<std::byte>> CpuUnitParameters::gathered(int unit,
-                                                         std::span<const std::byte> shard) {
+// Gathers the unit from the hosts of all ranks, unless this one has all of it.
+Result<std::span<std::byte>> CpuUnitParameters::gathered(int unit, std::span<std::byte> shard) {
+  if (!form_.is_sharded()) return shard;
   const std::span<std::byte> all(buffer_of(unit, gathered_),
                                  form_.gathered_bytes(model_.layout(unit)));
-  const std::uint64_t piece = all.size() / static_cast<std::uint64_t>(ranks_.part.world);
+  const std::uint64_t piece = all.size() / static_cast<std::uint64_t>(form_.ranks.world);
   const std::span<std::byte> mine =
-      all.subspan(piece * static_cast<std::uint64_t>(ranks_.part.rank), piece);
+      all.subspan(piece * static_cast<std::uint64_t>(form_.ranks.rank), piece);
   std::copy(shard.begin(), shard.end(), mine.begin());
-  Status done = ranks_.link->all_gather(mine, all);
+  Status done = link_.all_gather(mine, all);
   if (!done.ok())
     return std::move(done).error().with_context("gathering unit " + model_.layout(unit).name);
   return all;
@@ -97,13 +95,11 @@ Result<const UnitViews*> CpuUnitParameters::acquire(int unit) {
   Slot& slot = slots_[static_cast<std::size_t>(unit)];
   SLUICE_ASSIGN_OR_RETURN(slot.lease,
                           params_.acquire(unit, offload::ParamOffloader::Access::kRead));
-  std::span<std::byte> bytes = slot.lease.bytes();
-  if (!ranks_.is_alone()) {
-    SLUICE_ASSIGN_OR_RETURN(bytes, gathered(unit, bytes));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, gathered(unit, slot.lease.bytes()));
   const bool is_packed = form_.is_int8 && !bytes.empty();
-  slot.storage->acquire(is_packed ? made_of(unit, bytes) : bytes.data());
-  if (is_packed || !ranks_.is_alone()) slot.lease.release();
+  void* const numbers = is_packed ? made_of(unit, bytes) : bytes.data();
+  slot.storage->acquire(numbers);
+  if (numbers != slot.lease.bytes().data()) slot.lease.release();  // they are in a buffer
   return &slot.storage->views();
 }
 

@@ -33,9 +33,7 @@ std::uint64_t world_of(const RankLink& ranks) {
 }  // namespace
 
 CudaRankLink::CudaRankLink(const RankLink& ranks)
-    : ranks_(ranks), stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)) {
-  SLUICE_CHECK(!ranks.is_alone(), "one rank exchanges nothing");
-}
+    : ranks_(ranks), stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)) {}
 
 CudaRankLink::~CudaRankLink() { static_cast<void>(cudaStreamSynchronize(stream_.stream())); }
 
@@ -109,7 +107,7 @@ Result<std::unique_ptr<Communicator>> make_gpu_communicator(Communicator& host) 
 }
 
 std::shared_ptr<CudaRankLink> make_cuda_rank_link(const RankLink& ranks) {
-  return ranks.is_alone() ? nullptr : std::make_shared<CudaRankLink>(ranks);
+  return std::make_shared<CudaRankLink>(ranks);
 }
 
 void* stream_of(const CudaRankLink* link) {

@@ -240,11 +240,14 @@ class CpuGradientSink final : public GradientSink {
   aio::PageMemory accumulators_;
   std::vector<Unit> units_;
 
-  // Only with several ranks.
   const ModelLayout& model_;
-  RankReduction reduction_;
-  std::vector<float> shard_;         // the unit's reduced shard, while borrowed sums are reduced
   std::vector<const float*> roots_;  // of the unit being reduced
+  // With one rank its own sum is the sum over all ranks, in place.
+  struct Exchange {
+    RankReduction reduction;
+    std::vector<float> shard;  // the unit's reduced shard, while borrowed sums are reduced
+  };
+  std::optional<Exchange> exchange_;
 };
 
 // NvmeGradientSink: keeps gradients on NVMe from backward to update, for a run without a GPU whose

@@ -12,10 +12,8 @@ RankReduction::RankReduction(const RankLink& ranks, const offload::SumOrder& ord
     : ranks_(ranks),
       order_(order),
       additions_(order.additions()),
-      received_(ranks.is_alone()
-                    ? 0
-                    : static_cast<std::uint64_t>(order.exchanges()) *
-                          offload::gathered_elements(most_elements, ranks.part.world)) {}
+      received_(static_cast<std::uint64_t>(order.exchanges()) *
+                offload::gathered_elements(most_elements, ranks.part.world)) {}
 
 Result<std::span<float>> RankReduction::reduce(std::span<const float* const> roots,
                                                std::uint64_t elements) {

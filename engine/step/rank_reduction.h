@@ -26,8 +26,6 @@ namespace sluice::engine {
 struct RankLink {
   offload::RankPart part;
   Communicator* link = &single_process();
-
-  bool is_alone() const { return part.world == 1; }
 };
 
 class RankReduction {

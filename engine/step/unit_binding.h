@@ -92,6 +92,7 @@ class UnitBinding final : public offload::UnitSource {
     for (std::size_t unit = 0; unit < hashes_.size(); ++unit)
       hashes_[unit].unit = model_.layout(static_cast<int>(unit)).name;
   }
+  bool hashes_by_itself() const { return hashes_by_itself_; }
   const std::vector<UnitHashes>& hashes() const { return hashes_; }
   // Hashes the units that the device updates; requires that all units are ready. `residency` is the
   // run's.

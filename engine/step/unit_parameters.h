@@ -19,9 +19,9 @@
 
 #include "aio/result.h"
 #include "engine/budget/base_form.h"
+#include "engine/comm/communicator.h"
 #include "engine/model/model_layout.h"
 #include "engine/model/slot_storage.h"
-#include "engine/step/rank_reduction.h"
 #include "offload/params/param_offloader.h"
 #include "offload/step_program.h"
 
@@ -103,10 +103,10 @@ void expect_on_host(offload::ParamOffloader& params, std::span<const int> order)
 // Memory:  UnpackedBuffers for a base in 8 bits, GatheredBuffers with several ranks; else none.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All but `form` must outlive it. `form`: is_int8 only for a base; its ranks equal those of
-  // `ranks`, which is a single rank if each has whole units.
+  // All but `form` must outlive it. `form`: is_int8 only for a base; is_sharded() unless each rank
+  // has whole units. `link` connects its ranks.
   CpuUnitParameters(const ModelLayout& model, const BaseForm& form, offload::ParamOffloader& params,
-                    const RankLink& ranks = {});
+                    Communicator& link = single_process());
 
   Status prefetch(int unit) override;
   Result<const UnitViews*> acquire(int unit) override;
@@ -125,13 +125,13 @@ class CpuUnitParameters final : public UnitParameters {
   };
 
   std::byte* buffer_of(int unit, const Buffers& buffers) const;
-  Result<std::span<std::byte>> gathered(int unit, std::span<const std::byte> shard);
+  Result<std::span<std::byte>> gathered(int unit, std::span<std::byte> shard);
   void* made_of(int unit, std::span<const std::byte> bytes);
 
   const ModelLayout& model_;
   const BaseForm form_;
   offload::ParamOffloader& params_;
-  const RankLink ranks_;
+  Communicator& link_;
   std::vector<Slot> slots_;  // by unit
   Buffers gathered_;         // gathered shards: GatheredBuffers
   Buffers unpacked_;         // a base in 8 bits, dequantized: UnpackedBuffers

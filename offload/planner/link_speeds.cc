@@ -14,6 +14,7 @@ double seconds(double bytes, double bytes_per_s) {
 }
 
 double call_s(const LinkSpeeds& link, const RankGroup& ranks) {
+  if (ranks.world == 1) return 0;  // nothing is sent
   return link.latency_s + (ranks.hosts() > 1 ? link.network_latency_s : 0);
 }
 
@@ -29,13 +30,11 @@ double received_bytes(const RankGroup& ranks, double bytes) {
 }
 
 double gather_s(const LinkSpeeds& link, const RankGroup& ranks, double bytes) {
-  if (ranks.is_alone()) return 0;
   const double in_host_s = seconds(received_bytes(ranks, bytes), link.gather_bytes_per_s);
   return std::max(in_host_s, network_s(link, ranks, bytes)) + call_s(link, ranks);
 }
 
 double exchange_s(const LinkSpeeds& link, const RankGroup& ranks, double bytes, double calls) {
-  if (ranks.is_alone()) return 0;
   const double in_host_s = seconds(received_bytes(ranks, bytes), link.exchange_bytes_per_s);
   return std::max(in_host_s, network_s(link, ranks, bytes * ranks.local_world)) +
          calls * call_s(link, ranks);

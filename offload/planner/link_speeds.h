@@ -25,7 +25,6 @@ struct RankGroup {
   int local_world = 1;
 
   int hosts() const { return world / local_world; }
-  bool is_alone() const { return world == 1; }
   // A rank's share of a quantity of the host, and the host's total of a quantity of each rank.
   std::uint64_t share_of(std::uint64_t host_bytes) const {
     return host_bytes / static_cast<std::uint64_t>(local_world);

@@ -18,7 +18,7 @@ class StepLink {
  public:
   StepLink(const StepInputs& inputs, StepTasks& tasks);
 
-  bool is_used() const { return !inputs_.options.ranks.is_alone(); }
+  bool is_used() const { return inputs_.options.ranks.world > 1; }
   bool overlaps_compute() const { return is_used() && inputs_.has_bus(); }
   bool blocks() const { return is_used() && !inputs_.has_bus(); }
   TaskId last() const { return last_; }

@@ -97,13 +97,13 @@ Status check_ranks(const config::Config& config, const PlanOptions& options) {
   if (ranks.world > kMostRanks)
     return refused("--gpus times --hosts is " + std::to_string(ranks.world) + ": " +
                    std::to_string(kMostRanks) + " is the maximum");
-  if (ranks.is_alone() && machine.describes_link())
+  if (ranks.world == 1 && machine.describes_link())
     return refused(
         "--link-gb-per-s, --network-gb-per-s and --link-latency-us need several GPUs: set --gpus, "
         "and --hosts");
   if (ranks.hosts() == 1 && machine.network_gb_per_s)
     return refused("--network-gb-per-s needs several hosts: set --hosts");
-  if (ranks.is_alone()) return {};
+  if (ranks.world == 1) return {};
   const bool has_gpu = machine.describes_gpu() || engine::uses_cuda(config);
   if (!has_gpu)
     return refused(

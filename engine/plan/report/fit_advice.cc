@@ -188,8 +188,7 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
 std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   const offload::TierBytes& missing = plan.placement.missing;
   std::string text = "this run does not fit";
-  if (!plan.ranks.is_alone())
-    text += ", for each of " + std::to_string(plan.ranks.world) + " ranks";
+  if (const std::string each = of_each_rank_text(plan); !each.empty()) text += ',' + each;
   text += ':';
   const auto add = [&](std::uint64_t bytes, const std::string& tier) {
     if (bytes > 0)

@@ -161,7 +161,7 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   for (const auto& it : offload::zero2_estimates(model, machines)) add("ZeRO-2", it);
   for (const auto& it : offload::zero3_estimates(model, machines)) add("ZeRO-3", it);
   const std::string gpus =
-      plan.ranks.is_alone() ? "one GPU" : std::to_string(plan.ranks.world) + " GPUs";
+      plan.ranks.world > 1 ? std::to_string(plan.ranks.world) + " GPUs" : "one GPU";
   rows.push_back({"Sluice, " + gpus + ", including activations",
                   format_bytes(plan.memory.gpu_bytes()),
                   format_bytes(plan.ranks.of_host(plan.memory.host_bytes()))});
@@ -180,7 +180,7 @@ std::string gb_per_s(double bytes_per_s) { return decimals(1e-9 * bytes_per_s, 1
 // Which resources ranks share, and the links between them; empty: there is one rank.
 std::string ranks_text(const RunPlan& plan) {
   const offload::RankGroup& ranks = plan.ranks;
-  if (ranks.is_alone()) return "";
+  if (ranks.world == 1) return "";
   const offload::LinkSpeeds& link = plan.machine.speeds.link;
   const ProbedWhen& when = plan.machine.link_when;
   std::string text = std::to_string(ranks.world) + " ranks, ";
@@ -200,7 +200,7 @@ std::string ranks_text(const RunPlan& plan) {
 
 // The cost of communication between ranks.
 std::string link_text(const RunPlan& plan) {
-  if (plan.ranks.is_alone()) return "";
+  if (plan.ranks.world == 1) return "";
   const StepPrediction& step = plan.placement.prediction;
   return "link: " + decimals(1e-9 * step.link_bytes, 2) + " GB received by each rank per step; " +
          milliseconds_text(step.link_exposed_s) + " not overlapped with compute\n";
@@ -306,7 +306,7 @@ std::string plan_summary(const RunPlan& plan) {
   std::string text =
       "plan: " + milliseconds_text(step.step_s) + " a step" +
       (waves > 1 ? " in " + std::to_string(waves) + " waves" : "") +
-      (plan.ranks.is_alone() ? "" : " on " + std::to_string(plan.ranks.world) + " ranks") + ", " +
+      (plan.ranks.world > 1 ? " on " + std::to_string(plan.ranks.world) + " ranks" : "") + ", " +
       compact(tokens_per_s(plan)) + " tokens/s; limited by " + resource_name(step.bottleneck) +
       " (busy " + percent_text(step.busy(step.bottleneck) / step.step_s) + ")";
   if (step.update_exposed_s > 0.005 * step.step_s)

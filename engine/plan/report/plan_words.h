@@ -64,9 +64,9 @@ inline const char* change_name(offload::WhatIf::Change change) {
   return "?";
 }
 
-// " of each of 16 ranks"; empty: there is one rank.
+// " for each of 16 ranks"; empty: there is one rank.
 inline std::string of_each_rank_text(const RunPlan& plan) {
-  return plan.ranks.is_alone() ? "" : " for each of " + std::to_string(plan.ranks.world) + " ranks";
+  return plan.ranks.world > 1 ? " for each of " + std::to_string(plan.ranks.world) + " ranks" : "";
 }
 
 struct NvmePathShare {
