@@ -68,29 +68,6 @@ std::map<std::string, std::string> card_metadata(const std::string& readme) {
   return line ? found : std::map<std::string, std::string>();
 }
 
-// The name from "models--Qwen--Qwen3-0.6B": the hub's cache names the folders above its snapshots
-// so.
-std::optional<std::string> name_on_hub(const std::filesystem::path& folder) {
-  constexpr std::string_view kPrefix = "models--";
-  constexpr std::string_view kBetween = "--";
-  for (const auto& part : folder) {
-    std::string name = part.string();
-    if (!name.starts_with(kPrefix)) continue;
-    name.erase(0, kPrefix.size());
-    const auto between = name.find(kBetween);
-    if (between != std::string::npos) name.replace(between, kBetween.size(), "/");
-    return name;
-  }
-  return std::nullopt;
-}
-
-// The commit from "models--Qwen--Qwen3-0.6B/snapshots/COMMIT".
-std::string revision_on_hub(const std::filesystem::path& folder) {
-  return name_on_hub(folder) && folder.parent_path().filename() == "snapshots"
-             ? folder.filename().string()
-             : std::string();
-}
-
 std::string member(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -123,8 +100,9 @@ BaseModel described(aio::IoQueue& queue, const std::string& folder, const Json& 
   // A fine-tune's file may still name its base model, which has other weights.
   const std::string plain = absolute.filename().string();
   const std::string own = is_name_on_hub(said) && said.ends_with("/" + plain) ? said : plain;
-  BaseModel base{.name = name_on_hub(absolute).value_or(own),
-                 .revision = revision_on_hub(absolute),
+  const HubModel of_cache = model_in_hub_cache(absolute.string());
+  BaseModel base{.name = of_cache.name.empty() ? own : of_cache.name,
+                 .revision = of_cache.revision,
                  .folder = absolute.string()};
   base.dtype = dtype_in(config);
   auto metadata = card_metadata(text_of(queue, folder + "/README.md"));

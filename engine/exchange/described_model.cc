@@ -182,6 +182,22 @@ bool is_hub_name(const std::string& text) {
   return !std::filesystem::exists(owner, error) && !error;
 }
 
+HubModel model_in_hub_cache(const std::string& folder) {
+  constexpr std::string_view kPrefix = "models--";
+  constexpr std::string_view kBetween = "--";
+  const std::filesystem::path path = folder;
+  for (const auto& part : path) {
+    HubModel model{.name = part.string()};
+    if (!model.name.starts_with(kPrefix)) continue;
+    model.name.erase(0, kPrefix.size());
+    const auto between = model.name.find(kBetween);
+    if (between != std::string::npos) model.name.replace(between, kBetween.size(), "/");
+    if (path.parent_path().filename() == "snapshots") model.revision = path.filename().string();
+    return model;
+  }
+  return {};
+}
+
 std::string absent_model(const std::string& folder) {
   std::error_code error;
   // A folder without read permission may exist.

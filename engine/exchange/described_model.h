@@ -19,6 +19,14 @@ std::string folder_of_weights(aio::IoQueue& queue, const std::string& weights);
 // exists is none, nor is one in an existing folder or in a folder that is usual for models.
 bool is_hub_name(const std::string& text);
 
+// The model that a folder in the hub's cache belongs to: of "models--Qwen--Qwen3-0.6B" the name
+// "Qwen/Qwen3-0.6B", and of ".../snapshots/COMMIT" in it the commit. Both are empty elsewhere.
+struct HubModel {
+  std::string name;
+  std::string revision;
+};
+HubModel model_in_hub_cache(const std::string& folder);
+
 // If the folder does not exist: says so, with the command that downloads a model into it. Empty if
 // it exists, if that is unknown, or if the path is a file's.
 std::string absent_model(const std::string& folder);

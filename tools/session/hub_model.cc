@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "aio/bounded_json.h"
 #include "aio/text.h"
@@ -30,17 +29,6 @@ const char* name_of(HubFiles files) {
       return "config";
   }
   return "model";
-}
-
-// OWNER/NAME@COMMIT of models--OWNER--NAME/snapshots/COMMIT; empty for other folders.
-std::string name_of_snapshot(const std::string& folder) {
-  constexpr std::string_view kPrefix = "models--";
-  const fs::path path = folder;
-  const std::string repository = path.parent_path().parent_path().filename().string();
-  const std::size_t between = repository.find("--", kPrefix.size());
-  if (!repository.starts_with(kPrefix) || between == std::string::npos) return {};
-  return repository.substr(kPrefix.size(), between - kPrefix.size()) + "/" +
-         repository.substr(between + 2) + "@" + path.filename().string();
 }
 
 // All that the script replies. A signal may interrupt a read.
@@ -70,7 +58,10 @@ bool is_partial_snapshot(const std::string& folder) {
 
 Result<std::string> model_folder(const std::string& text, HubFiles files) {
   std::string name = engine::is_hub_name(text) ? text : std::string();
-  if (files == HubFiles::kModel && is_partial_snapshot(text)) name = name_of_snapshot(text);
+  if (files == HubFiles::kModel && is_partial_snapshot(text)) {
+    const engine::HubModel model = engine::model_in_hub_cache(text);
+    if (model.name.find('/') != std::string::npos) name = model.name + "@" + model.revision;
+  }
   if (name.empty()) return text;
   SLUICE_ASSIGN_OR_RETURN(const std::string script, find_script("hub"));
   std::cout.flush();
