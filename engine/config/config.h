@@ -220,6 +220,7 @@ struct Budget {
   std::optional<double> cpu_gib;
   std::optional<double> nvme_gib;
   std::vector<std::string> nvme_paths;
+  std::optional<double> nvme_tb_per_day;  // that a host writes to its drives; unset: any amount
 };
 
 struct TierFractions {

@@ -268,6 +268,13 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(budget.nvme_paths),
      .default_json = "[]",
      .meaning = "folders of the nvme tier, one per drive: a path or a list"},
+    {.path = "budget.nvme_tb_per_day",
+     .field = SLUICE_FIELD(budget.nvme_tb_per_day),
+     .range = {.minimum = 0, .maximum = 1e6},
+     .unit = "TB",
+     .meaning = "what the run may write to the drives of a host per day of training, without "
+                "checkpoints: the plan chooses a placement that writes no more, or refuses the run "
+                "and says what would write less; unset: any amount"},
 
     {.path = "placement.overlap_update",
      .field = SLUICE_FIELD(placement.overlap_update),

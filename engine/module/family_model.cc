@@ -152,6 +152,8 @@ Result<ModulePlacement> FamilyModel::places(const config::Config& config, const 
                                           }));
   made.places = std::move(of_first.places);
   if (!of_first.plan) return made;
+  if (of_first.plan->placement.writes_too_much)
+    return Error(ErrorCode::kOutOfMemory, does_not_fit(config, *of_first.plan));
   if (of_first.plan->placement.fits) {
     made.predicted_step_s = of_first.plan->placement.prediction.step_s;
     made.prediction = prediction_json(*of_first.plan);

@@ -266,7 +266,7 @@ bool has_choice(const config::Config& config, bool on_gpu) {
   const bool open = config.zero.offload_param.device == config::OffloadDevice::kAuto ||
                     (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
                      !config.placement.optimizer_fractions);
-  return open && (on_gpu || !nvme_folders(config).empty());
+  return (open || config.budget.nvme_tb_per_day) && (on_gpu || !nvme_folders(config).empty());
 }
 
 std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLayout& model,

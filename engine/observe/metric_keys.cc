@@ -95,8 +95,8 @@ constexpr std::array kEventKeys = {
     MetricKey{"plan", "", "begin, if the planner was used",
               "the predicted step, in the form of \"prediction\" in sluice plan --json"},
     MetricKey{"what_if", "", "begin, if the planner was used",
-              "what would make it faster, in the form of sluice plan --json: with, step_s, "
-              "tokens_per_s_ratio"},
+              "what would make it faster or write less, in the form of sluice plan --json: with, "
+              "step_s, tokens_per_s_ratio, nvme_write_tb_per_day"},
     MetricKey{"config", "", kBegin,
               "keys that were given or derived: path, value, outcome, reason, source"},
     MetricKey{"bytes", "bytes", kCheckpoint, "its size"},

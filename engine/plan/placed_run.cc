@@ -108,17 +108,18 @@ TierBytes available_on(const PlanMachine& machine, const PlanSubject& subject) {
 
 namespace {
 
-struct Candidate {
-  offload::PlannerInput input;
-  offload::PlacementPlan placement;
-};
+double written_per_s(const offload::PlacementPlan& plan) {
+  return plan.prediction.nvme_write_bytes / plan.prediction.step_s;
+}
 
 // Whether `plan` is better: only it fits, it is faster by more than the prediction's error, or
-// neither fits and it lacks less.
+// neither fits and it lacks less memory, or else writes less.
 bool is_better(const offload::PlacementPlan& plan, const offload::PlacementPlan& than) {
   constexpr double kWorthIt = 0.98;
   if (plan.fits != than.fits) return plan.fits;
-  if (!plan.fits) return plan.missing.total() < than.missing.total();
+  if (plan.missing.total() != than.missing.total())
+    return plan.missing.total() < than.missing.total();
+  if (!plan.fits) return written_per_s(plan) < written_per_s(than);
   return plan.prediction.step_s < kWorthIt * than.prediction.step_s;
 }
 
@@ -135,26 +136,27 @@ std::vector<std::int64_t> wave_sizes(const config::Config& config) {
 
 // Whether gradients on NVMe could be better: nothing fits, or there is state on NVMe that their
 // memory could hold.
-bool could_move_gradients(const PlanSubject& subject, const offload::PlacementPlan& placement) {
+bool could_move_gradients(const PlanSubject& subject, const config::Config& config,
+                          const offload::PlacementPlan& placement) {
   const auto has_state_on_nvme = [](const offload::UnitPlacement& it) {
     return it.nvme_elements > 0;
   };
-  return may_move_gradients(subject, subject.config) &&
+  return may_move_gradients(subject, config) &&
          (!placement.fits ||
           std::any_of(placement.places.begin(), placement.places.end(), has_state_on_nvme));
 }
 
-// The best for all sizes of waves. Fewer waves need less traffic, but more memory for activations.
-// Gradients on NVMe are tried with the best size and its neighbours, or with all if nothing fits.
-Result<Candidate> best_candidate(const PlanSubject& subject, const ProbeReport& machine,
-                                 const TierBytes& budget) {
-  const std::vector<std::int64_t> waves = wave_sizes(subject.config);
+}  // namespace
+
+Result<Candidate> best_candidate(const PlanSubject& subject, const config::Config& config,
+                                 const ProbeReport& machine, const TierBytes& budget) {
+  const std::vector<std::int64_t> waves = wave_sizes(config);
   std::optional<Candidate> best;
   std::size_t best_wave = 0;
   const auto consider = [&](std::size_t wave, bool moves_gradients) -> Status {
     Candidate made;
-    SLUICE_ASSIGN_OR_RETURN(made.input, input_of(subject, subject.config, machine, budget,
-                                                 {waves[wave], moves_gradients}));
+    SLUICE_ASSIGN_OR_RETURN(
+        made.input, input_of(subject, config, machine, budget, {waves[wave], moves_gradients}));
     SLUICE_ASSIGN_OR_RETURN(made.placement, offload::plan_placement(made.input));
     if (best && !is_better(made.placement, best->placement)) return {};
     best = std::move(made);
@@ -163,7 +165,7 @@ Result<Candidate> best_candidate(const PlanSubject& subject, const ProbeReport& 
   };
   for (std::size_t wave = 0; wave < waves.size(); ++wave)
     SLUICE_RETURN_IF_ERROR(consider(wave, /*moves_gradients=*/false));
-  if (!could_move_gradients(subject, best->placement)) return *std::move(best);
+  if (!could_move_gradients(subject, config, best->placement)) return *std::move(best);
   const bool fits = best->placement.fits;
   const std::size_t first = fits ? std::max<std::size_t>(best_wave, 1) - 1 : 0;
   const std::size_t end = fits ? std::min(best_wave + 2, waves.size()) : waves.size();
@@ -172,9 +174,11 @@ Result<Candidate> best_candidate(const PlanSubject& subject, const ProbeReport& 
   return *std::move(best);
 }
 
+namespace {
+
 Result<PlacedRun> place_with(const PlanSubject& subject, PlanMachine machine) {
   const TierBytes budget = budget_on(machine, subject);
-  SLUICE_ASSIGN_OR_RETURN(Candidate best, best_candidate(subject, machine.report,
+  SLUICE_ASSIGN_OR_RETURN(Candidate best, best_candidate(subject, subject.config, machine.report,
                                                          budget.beyond(subject.outside.bytes)));
   SLUICE_ASSIGN_OR_RETURN(
       MemoryPlan memory, plan_memory(subject.config, subject.model,

@@ -45,6 +45,18 @@ struct StepChoice {
 // Whether the configuration leaves it open if gradients go to NVMe, and the run can do it.
 bool may_move_gradients(const PlanSubject& subject, const config::Config& config);
 
+struct Candidate {
+  offload::PlannerInput input;
+  offload::PlacementPlan placement;
+};
+
+// The best for all sizes of waves: all of a step's micro-batches, a half, a quarter, ..., one. Fewer
+// waves need less traffic, but more memory for activations. Gradients on NVMe are tried with the
+// best size and its neighbours, or with all if nothing fits. `config` may differ from the subject's
+// own.
+Result<Candidate> best_candidate(const PlanSubject& subject, const config::Config& config,
+                                 const ProbeReport& machine, const offload::TierBytes& budget);
+
 struct PlacedRun {
   PlanMachine machine;  // with the chosen stripes
   offload::TierBytes budget;

@@ -105,6 +105,8 @@ class Input {
     input_.speeds = offload::speeds_of_rank(question_.machine.speeds, question_.ranks);
     input_.budget = question_.budget;
     if (!question_.on_gpu) input_.budget.gpu = 0;
+    if (const auto& tb_per_day = question_.config.budget.nvme_tb_per_day)
+      input_.max_nvme_write_bytes_per_s = *tb_per_day * kTbPerDay / question_.ranks.local_world;
     input_.rules = rules_of(spec, sizes);
     set_step(spec, sizes, widths);
     const std::vector<bool> persistent = persistent_units(spec);

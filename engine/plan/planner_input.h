@@ -13,6 +13,10 @@
 
 namespace sluice::engine {
 
+inline constexpr double kSecondsOfADay = 86400;
+// A rate of 1 TB per day.
+inline constexpr double kTbPerDay = 1e12 / kSecondsOfADay;
+
 struct PlannerQuestion {
   const config::Config& config;
   const ModelLayout& model;

@@ -12,6 +12,7 @@
 #include "aio/result.h"
 #include "aio/units.h"
 #include "engine/plan/described_machine.h"
+#include "engine/plan/drive_wear.h"
 #include "engine/plan/gpu_sheets.h"
 #include "engine/plan/placed_run.h"
 #include "engine/plan/planner_input.h"
@@ -178,6 +179,7 @@ Result<Hint> a_smaller_batch(const PlanSubject& subject, const PlacedRun& placed
 // The planner's hints, and hints to change the drives, the waves or the batch. Empty: the run fits.
 Result<std::vector<offload::FitHint>> fit_hints(const PlanSubject& subject,
                                                 const PlacedRun& placed) {
+  if (placed.placement.writes_too_much) return wear_hints(subject, placed);
   std::vector<offload::FitHint> hints = placed.placement.hints;
   if (placed.placement.fits) return hints;
   SLUICE_ASSIGN_OR_RETURN(const auto drive, a_drive(subject, placed));
@@ -208,10 +210,16 @@ Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const 
     }
     return input_with(subject, config, slower);
   };
-  return offload::find_what_ifs(
-      placed.input, placed.placement,
-      {.more_ram_bytes = subject.ranks.share_of(offload::WhatIfOptions().more_ram_bytes),
-       .twice_micro_batch = twice});
+  SLUICE_ASSIGN_OR_RETURN(std::vector<offload::WhatIf> found, wear_what_ifs(subject, placed));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto others,
+      offload::find_what_ifs(
+          placed.input, placed.placement,
+          {.more_ram_bytes = subject.ranks.share_of(offload::WhatIfOptions().more_ram_bytes),
+           .twice_micro_batch = twice}));
+  found.insert(found.end(), others.begin(), others.end());
+  offload::sort_what_ifs(found);
+  return found;
 }
 
 std::optional<std::uint64_t> host_floor(const PlanSubject& subject, const PlacedRun& placed) {

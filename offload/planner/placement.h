@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,6 +70,8 @@ struct PlannerInput {
   StepModelOptions step;
   PlacementRules rules;
   TierBytes budget;
+  // To the drives, averaged over a step. A placement that writes more does not fit.
+  double max_nvme_write_bytes_per_s = std::numeric_limits<double>::infinity();
   std::shared_ptr<const PlacementLedger> ledger;
   int unit_input_slots = 4;                 // inputs on the GPU if others go to the host
   std::uint64_t granule_elements = 65'536;  // a unit's elements are split at multiples of it

@@ -180,18 +180,31 @@ Result<PlacementPlan> plan_placement(const PlannerInput& input) {
   PlacementPlan plan;
   PlacementSearch search(input);
   if (const auto found = search.run()) {
-    plan.fits = true;
     plan.places = search.space().places(found->knobs);
   } else {
-    LeanestPlacement leanest = leanest_placement(input);
-    plan.fits = leanest.missing.total() == 0;
-    plan.places = std::move(leanest.places);
+    plan.places = leanest_placement(input).places;
   }
   plan.used = input.ledger->bytes(plan.places);
   plan.missing = plan.used.beyond(input.budget);
   plan.prediction = predict_step(input.units, plan.places, input.speeds, input.step);
-  if (!plan.fits) plan.hints = fit_hints(input);
+  plan.writes_too_much = plan.missing.total() == 0 && excess_writes(input, plan.prediction) > 0;
+  plan.fits = plan.missing.total() == 0 && !plan.writes_too_much;
+  if (plan.missing.total() > 0) plan.hints = fit_hints(input);
   return plan;
+}
+
+WhatIf what_if(WhatIf::Change change, const StepPrediction& plan, const StepPrediction& changed,
+               double tokens) {
+  return {.change = change,
+          .step_s = changed.step_s,
+          .tokens_per_s_ratio = tokens * plan.step_s / changed.step_s,
+          .nvme_write_bytes = changed.nvme_write_bytes};
+}
+
+void sort_what_ifs(std::vector<WhatIf>& what_ifs) {
+  std::stable_sort(what_ifs.begin(), what_ifs.end(), [](const WhatIf& a, const WhatIf& b) {
+    return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
+  });
 }
 
 namespace {
@@ -231,15 +244,10 @@ Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const Place
   for (const auto& [what, changed] : changes) {
     SLUICE_ASSIGN_OR_RETURN(const PlacementPlan relieved, plan_placement(changed));
     if (!relieved.fits) continue;
-    const double tokens = what == Change::kTwiceMicroBatch ? 2 : 1;
-    const double step_s = relieved.prediction.step_s;
-    found.push_back({.change = what,
-                     .step_s = step_s,
-                     .tokens_per_s_ratio = tokens * plan.prediction.step_s / step_s});
+    found.push_back(what_if(what, plan.prediction, relieved.prediction,
+                            what == Change::kTwiceMicroBatch ? 2 : 1));
   }
-  std::stable_sort(found.begin(), found.end(), [](const WhatIf& a, const WhatIf& b) {
-    return a.tokens_per_s_ratio > b.tokens_per_s_ratio;
-  });
+  sort_what_ifs(found);
   return found;
 }
 

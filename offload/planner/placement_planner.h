@@ -4,7 +4,8 @@
 // It searches the few numbers of PlacementSpace: first a grid, then ever smaller changes from its
 // best points. Then it fills the rest of the GPU with part of a unit, and gives back memory that
 // shortens the step by less than a thousandth. Among equally long steps, the one with fewer bytes
-// wins. The same input gives the same plan; the work is bounded (about half a second).
+// wins. Those that write more to drives than is allowed come last: the least first. The same input
+// gives the same plan; the work is bounded (about half a second).
 //
 // If nothing fits, fit_hints() names the changes that would make a placement fit. find_what_ifs()
 // names those that would make a placed run faster.
@@ -46,12 +47,16 @@ struct FitHint {
     kSmallerWaves,       // wave_micro_batches, if the configuration has larger waves
     kSmallerMicroBatch,  // micro_batch, with correspondingly more micro-batches in a step
     kShorterSequences,   // sequence_tokens
+    // For a placement that writes too much:
+    kMoreAccumulation,  // accumulation
+    kBf16Moments,
   };
   Change change = Change::kMoreGpu;
   std::uint64_t more_bytes = 0;
   std::int64_t wave_micro_batches = 0;
   std::int64_t micro_batch = 0;
   std::int64_t sequence_tokens = 0;
+  std::int64_t accumulation = 0;  // micro-batches in a step
 };
 // In the order above, without the changes that callers find. Empty: no single change is enough.
 std::vector<FitHint> fit_hints(const PlannerInput& input);
@@ -61,13 +66,14 @@ struct PlacementPlan {
   std::vector<UnitPlacement> places;  // if nothing fits: exceeds the budget least
   StepPrediction prediction;
   TierBytes used;
-  TierBytes missing;           // above the budget
-  std::vector<FitHint> hints;  // if nothing fits
+  TierBytes missing;             // above the budget
+  bool writes_too_much = false;  // nothing is missing, and max_nvme_write_bytes_per_s is exceeded
+  std::vector<FitHint> hints;    // if something is missing
 };
 
 Result<PlacementPlan> plan_placement(const PlannerInput& input);
 
-// What would make a placed run faster, and by how much: the same plan with one change.
+// What would make a placed run faster or write less, and by how much: the same plan with one change.
 struct WhatIf {
   enum class Change : std::uint8_t {
     kMoreRam,
@@ -76,11 +82,20 @@ struct WhatIf {
     kTwiceMicroBatch,
     kOverlapUpdate,
     kTwiceLink,  // between ranks, within and between hosts
+    // Found by callers that know the model, where drives are written:
+    kTwiceAccumulation,
+    kBf16Moments,
   };
   Change change = Change::kMoreRam;
   double step_s = 0;
   double tokens_per_s_ratio = 1;  // relative to the plan
+  double nvme_write_bytes = 0;    // per step
 };
+
+// `tokens`: those of a step, relative to the plan.
+WhatIf what_if(WhatIf::Change change, const StepPrediction& plan, const StepPrediction& changed,
+               double tokens = 1);
+void sort_what_ifs(std::vector<WhatIf>& what_ifs);  // the greatest ratio first
 
 struct WhatIfOptions {
   std::uint64_t more_ram_bytes = 16 * kGiB;

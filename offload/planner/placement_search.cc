@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <tuple>
 
 #include "offload/planner/step_graph.h"
 
@@ -17,6 +19,8 @@ constexpr double kTie = 1e-6;
 constexpr double kNearly = 5e-4;  // longest relative increase of the step for which memory is freed
 
 bool is_better(const PlacementSearch::Found& a, const PlacementSearch::Found& b) {
+  if (a.excess_writes < b.excess_writes * (1 - kTie)) return true;
+  if (b.excess_writes < a.excess_writes * (1 - kTie)) return false;
   if (a.step_s < b.step_s * (1 - kTie)) return true;
   return a.step_s <= b.step_s * (1 + kTie) && a.bytes < b.bytes;
 }
@@ -46,6 +50,11 @@ std::vector<int> evenly(int most, int count) {
 
 }  // namespace
 
+double excess_writes(const PlannerInput& input, const StepPrediction& step) {
+  if (step.nvme_write_bytes == 0 || std::isinf(step.step_s)) return 0;
+  return std::max(step.nvme_write_bytes / step.step_s - input.max_nvme_write_bytes_per_s, 0.0);
+}
+
 PlacementSearch::PlacementSearch(const PlannerInput& input)
     : input_(input), space_(input), tasks_left_(kMostTasks) {}
 
@@ -68,7 +77,10 @@ std::optional<PlacementSearch::Found> PlacementSearch::weigh(const PlacementKnob
   if (!bytes.within(input_.budget)) return std::nullopt;
   tasks_left_ -= tasks_of(input_, places);
   const StepPrediction prediction = predict_step(input_.units, places, input_.speeds, input_.step);
-  return Found{.knobs = knobs, .step_s = prediction.step_s, .bytes = bytes.total()};
+  return Found{.knobs = knobs,
+               .step_s = prediction.step_s,
+               .bytes = bytes.total(),
+               .excess_writes = excess_writes(input_, prediction)};
 }
 
 std::optional<PlacementSearch::Found> PlacementSearch::weigh_filled(PlacementKnobs knobs) {
@@ -157,8 +169,10 @@ void PlacementSearch::grid() {
   // If RAM is too small for inputs, they may fit on the drives.
   if (seeds_.empty()) weigh_all(kEighths);
   std::stable_sort(seeds_.begin(), seeds_.end(), [](const Seed& a, const Seed& b) {
-    return a.found.step_s != b.found.step_s ? a.found.step_s < b.found.step_s
-                                            : a.found.bytes < b.found.bytes;
+    const auto order = [](const Found& it) {
+      return std::tuple(it.excess_writes, it.step_s, it.bytes);
+    };
+    return order(a.found) < order(b.found);
   });
   if (seeds_.size() > kSeeds) seeds_.resize(kSeeds);
 }
@@ -269,7 +283,8 @@ void PlacementSearch::give_back() {
       PlacementKnobs knobs = best_->knobs;
       knobs.*number = middle;
       const auto found = weigh(knobs);
-      const bool is_enough = found && found->step_s <= max_s && found->bytes <= best_->bytes;
+      const bool is_enough = found && found->step_s <= max_s && found->bytes <= best_->bytes &&
+                             found->excess_writes <= best_->excess_writes;
       if (is_enough) best_ = found;
       (is_enough ? enough : too_few) = middle;
     }

@@ -12,12 +12,16 @@
 
 namespace sluice::offload {
 
+// What a step writes to drives per second above what is allowed.
+double excess_writes(const PlannerInput& input, const StepPrediction& step);
+
 class PlacementSearch {
  public:
   struct Found {
     PlacementKnobs knobs;
     double step_s = 0;
     std::uint64_t bytes = 0;
+    double excess_writes = 0;  // per second, above max_nvme_write_bytes_per_s
   };
 
   explicit PlacementSearch(const PlannerInput& input);

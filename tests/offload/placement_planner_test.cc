@@ -295,6 +295,43 @@ TEST(PlacementPlanner, SendsInputsToTheDrivesWhereRamIsTooSmall) {
   EXPECT_FALSE(plan->fits);
 }
 
+// Where no placement does, the plan does not fit, and comes as near as it can.
+TEST(PlacementPlanner, WritesNoMoreToDrivesThanIsAllowed) {
+  const auto written_per_s = [](const PlacementPlan& plan) {
+    return plan.prediction.nvme_write_bytes / plan.prediction.step_s;
+  };
+  int obeyed = 0;
+  int refused = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    PlannerInput input = random_input(random, 4);
+    input.budget = {
+        .gpu = input.budget.gpu / 3, .cpu = input.budget.cpu / 3, .nvme = 3 * input.budget.nvme};
+    const auto plan = plan_placement(input);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_FALSE(plan->writes_too_much);
+    if (!plan->fits || written_per_s(*plan) == 0) continue;
+    for (const double share : {1.0, 0.9, 0.5, 0.0}) {
+      input.max_nvme_write_bytes_per_s = share * written_per_s(*plan);
+      const auto limited = plan_placement(input);
+      ASSERT_TRUE(limited.ok());
+      EXPECT_EQ(limited->missing.total(), 0U);
+      EXPECT_TRUE(limited->hints.empty());
+      EXPECT_NE(limited->fits, limited->writes_too_much);
+      EXPECT_LE(written_per_s(*limited), written_per_s(*plan) * (1 + 1e-6));
+      EXPECT_EQ(limited->fits, written_per_s(*limited) <= input.max_nvme_write_bytes_per_s);
+      if (share == 1) {
+        EXPECT_LE(limited->prediction.step_s, 1.05 * plan->prediction.step_s);
+      } else {
+        ++(limited->fits ? obeyed : refused);
+      }
+    }
+  }
+  EXPECT_GT(obeyed, 5);
+  EXPECT_GT(refused, 5);
+}
+
 // ---- rules --------------------------------------------------------------------------------------
 
 struct Totals {

@@ -108,6 +108,7 @@ std::string what_is_missing(const engine::RunPlan& plan) {
   add("of the GPU", plan.placement.missing.gpu);
   add("of RAM", plan.placement.missing.cpu);
   add("on the drives", plan.placement.missing.nvme);
+  if (plan.placement.writes_too_much) return "writes more than budget.nvme_tb_per_day allows";
   return "does not fit: " + (text.empty() ? std::string("by the plan") : text);
 }
 

@@ -128,10 +128,10 @@ engine::SavePlan saves_of(const config::Config& config,
   return saves;
 }
 
-// Whether a run is worth the seconds of a probe: if something is left to the planner, or if a GPU
-// computes.
+// Whether a run is worth the seconds of a probe: if something is left to the planner, if a GPU
+// computes, or if what is written per day is limited.
 bool is_planned(const config::Config& config) {
-  return engine::uses_cuda(config) ||
+  return engine::uses_cuda(config) || config.budget.nvme_tb_per_day ||
          config.zero.offload_param.device == config::OffloadDevice::kAuto ||
          (config.zero.offload_optimizer.device == config::OffloadDevice::kAuto &&
           !config.placement.optimizer_fractions);
@@ -154,6 +154,8 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
     return Error(ErrorCode::kOutOfMemory, engine::does_not_fit(config, plan));
   }
   *options.notices << engine::plan_summary(plan) << "\n";
+  const std::string wear = engine::wear_warning(config, plan);
+  if (!wear.empty()) log::warning(wear);
   return plan;
 }
 

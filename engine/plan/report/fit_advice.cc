@@ -177,15 +177,49 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
               "placement.wave_micro_batches " + std::to_string(hint.wave_micro_batches)};
     case Change::kSmallerMicroBatch:
       return {activations, micro_batch_text(config.batch, hint.micro_batch)};
+    case Change::kMoreAccumulation:
+      return {kLargestRank, "gradient_accumulation_steps " + std::to_string(hint.accumulation)};
+    case Change::kBf16Moments:
+      return {kLargestRank, "optimizer.params.moments \"bf16\""};
     case Change::kShorterSequences:
       return {activations, "data.sequence_length " + std::to_string(hint.sequence_tokens)};
   }
   return {};
 }
 
+// The advice of all hints, the best first: "a, b, or c"; empty: there is none.
+std::string advice_text(const config::Config& config, const RunPlan& plan,
+                        bool activations_are_largest) {
+  std::vector<Advice> all;
+  all.reserve(plan.placement.hints.size());
+  for (const offload::FitHint& hint : plan.placement.hints)
+    all.push_back(advice_of(config, plan, hint, activations_are_largest));
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Advice& a, const Advice& b) { return a.rank < b.rank; });
+  std::string text;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i > 0) text += i + 1 == all.size() ? ", or " : ", ";
+    text += all[i].text;
+  }
+  return text;
+}
+
+std::string writes_too_much(const config::Config& config, const RunPlan& plan) {
+  const DriveWear wear = *drive_wear(plan);
+  std::string text = "this run would write at least " + tb_text(wear.tb_per_day) +
+                     " TB to the drives per day, and budget.nvme_tb_per_day allows " +
+                     compact(config.budget.nvme_tb_per_day.value_or(0));
+  const std::string advice = advice_text(config, plan, false);
+  if (!advice.empty()) text += ". It would write no more than that with " + advice;
+  if (!plan.trains_adapters && config.model.family != "module")
+    text += ". A LoRA (recipe.lora.rank) has hardly any optimizer state to write";
+  return text;
+}
+
 }  // namespace
 
 std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
+  if (plan.placement.writes_too_much) return writes_too_much(config, plan);
   const offload::TierBytes& missing = plan.placement.missing;
   std::string text = "this run does not fit";
   if (const std::string each = of_each_rank_text(plan); !each.empty()) text += ',' + each;
@@ -201,22 +235,12 @@ std::string does_not_fit(const config::Config& config, const RunPlan& plan) {
   const MemoryLine largest = largest_part(plan);
   if (largest.bytes > 0)
     text += "; the largest part is " + largest.what + ", " + format_bytes(largest.bytes);
-  std::vector<Advice> all;
-  all.reserve(plan.placement.hints.size());
-  for (const offload::FitHint& hint : plan.placement.hints)
-    all.push_back(advice_of(config, plan, hint, is_activations(largest)));
-  if (all.empty())
+  const std::string advice = advice_text(config, plan, is_activations(largest));
+  if (advice.empty())
     return text +
            ". No single change is enough: use a smaller model, shorter sequences "
            "(data.sequence_length) or a larger machine";
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Advice& a, const Advice& b) { return a.rank < b.rank; });
-  text += ". It would fit with ";
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i > 0) text += i + 1 == all.size() ? ", or " : ", ";
-    text += all[i].text;
-  }
-  return text;
+  return text + ". It would fit with " + advice;
 }
 
 }  // namespace sluice::engine

@@ -86,7 +86,8 @@ Json changes_json(const RunPlan& plan) {
   for (const offload::WhatIf& what_if : plan.what_if)
     json.push_back({{"with", change_name(what_if.change)},
                     {"step_s", what_if.step_s},
-                    {"tokens_per_s_ratio", what_if.tokens_per_s_ratio}});
+                    {"tokens_per_s_ratio", what_if.tokens_per_s_ratio},
+                    {"nvme_write_tb_per_day", tb_per_day(plan, what_if)}});
   return json;
 }
 
@@ -177,6 +178,11 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
                    {"nvme_write_tb", outlook->written_tb},
                    {"drive_rated_tb", plan.drive_tbw},
                    {"share_of_drive_life", outlook->drive_life}};
+  if (const auto wear = drive_wear(plan))
+    json["drives"] = {{"write_tb_per_day", wear->tb_per_day},
+                      {"rated_tb", plan.drive_tbw},
+                      {"rated_tb_is_assumed", plan.drive_tbw_assumed},
+                      {"days_of_training", wear->days}};
   json["what_if"] = changes_json(plan);
   if (plan.host_floor_bytes) json["host_floor_bytes"] = *plan.host_floor_bytes;
   if (!plan.growth.empty()) json["growth"] = growth_json(plan);

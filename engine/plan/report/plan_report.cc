@@ -232,6 +232,16 @@ std::string floor_text(const RunPlan& plan) {
          " would be enough, with everything else on the drives\n";
 }
 
+// Requires a plan that writes to drives.
+std::string wear_text(const RunPlan& plan) {
+  const DriveWear wear = *drive_wear(plan);
+  const int ranks = plan.ranks.local_world;
+  return decimals(wear.tb_per_day, 1) + " TB written per day" +
+         (ranks > 1 ? " by the " + std::to_string(ranks) + " ranks of a host" : "") +
+         ": the drives' rated endurance (" + rating_text(plan) + ") lasts " + days_text(wear.days) +
+         " of training at this rate";
+}
+
 std::string outlook_text(const config::Config& config, const RunPlan& plan) {
   const auto outlook = run_outlook(config, plan);
   if (!outlook) return "";
@@ -261,11 +271,14 @@ std::string memory_table(const RunPlan& plan) {
 }
 
 std::string what_if_table(const RunPlan& plan) {
+  const bool writes = drive_wear(plan).has_value();
   std::vector<TextRow> rows = {{"with", "step", "tokens/s"}};
+  if (writes) rows[0].emplace_back("TB written per day");
   for (const offload::WhatIf& what_if : plan.what_if) {
     rows.push_back({change_name(what_if.change), milliseconds_text(what_if.step_s),
                     (what_if.tokens_per_s_ratio >= 1 ? "+" : "") +
                         percent_text(what_if.tokens_per_s_ratio - 1)});
+    if (writes) rows.back().push_back(decimals(tb_per_day(plan, what_if), 1));
   }
   return rows.size() > 1 ? aligned(rows) : "";
 }
@@ -283,9 +296,8 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
           link_text(plan);
   if (step.nvme_write_bytes > 0) {
     text += "drives: " + decimals(1e-9 * step.nvme_read_bytes, 2) + " GB read and " +
-            decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written per step; " +
-            decimals(1e-12 * step.nvme_write_bytes / step.step_s * kSecondsOfADay, 1) +
-            " TB written per day\n";
+            decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written per step; " + wear_text(plan) +
+            "\n";
   }
   text += floor_text(plan);
   const std::string pinning = pinning_text(plan.machine);
@@ -298,6 +310,25 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   // DeepSpeed's estimator assumes that all parameters are trained.
   if (plan.trains_adapters) return text;
   return text + "\n" + zero_table(plan, cluster);
+}
+
+std::string wear_warning(const config::Config& config, const RunPlan& plan) {
+  constexpr double kFewDays = 60;
+  constexpr double kLittleTb = 1;
+  const auto wear = drive_wear(plan);
+  const auto outlook = run_outlook(config, plan);
+  if (!wear || wear->days >= kFewDays || !outlook || outlook->written_tb < kLittleTb) return "";
+  std::string text = "this run writes " + tb_text(outlook->written_tb) + " TB to the drives, " +
+                     decimals(100 * outlook->drive_life, 1) + "% of their rated endurance (" +
+                     rating_text(plan) + "); training at this rate, " + tb_text(wear->tb_per_day) +
+                     " TB per day, uses it up in " + days_text(wear->days);
+  std::string less;
+  for (const offload::WhatIf& it : plan.what_if)
+    if (tb_per_day(plan, it) < 0.95 * wear->tb_per_day)
+      less += (less.empty() ? "" : ", ") + tb_text(tb_per_day(plan, it)) + " with " +
+              change_name(it.change);
+  if (!less.empty()) text += ". It would write less per day: " + less;
+  return text + ". budget.nvme_tb_per_day sets a limit";
 }
 
 std::string plan_summary(const RunPlan& plan) {

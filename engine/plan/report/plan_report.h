@@ -37,6 +37,10 @@ std::string what_if_table(const RunPlan& plan);
 // One or two lines for the log, before the first step.
 std::string plan_summary(const RunPlan& plan);
 
+// What the run costs its drives and what would write less; empty if they last for months, or if the
+// run writes little.
+std::string wear_warning(const config::Config& config, const RunPlan& plan);
+
 // The memory of each part of the run on each tier, next to the budgets.
 std::string memory_table(const RunPlan& plan);
 

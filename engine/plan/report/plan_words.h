@@ -11,11 +11,11 @@
 
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
+#include "engine/plan/drive_wear.h"
+#include "engine/plan/planner_input.h"
 #include "engine/plan/run_plan.h"
 
 namespace sluice::engine {
-
-inline constexpr double kSecondsOfADay = 86400;
 
 inline std::string milliseconds_text(double seconds) { return decimals(1e3 * seconds, 1) + " ms"; }
 inline std::string percent_text(double share) { return decimals(100 * share, 0) + "%"; }
@@ -60,8 +60,27 @@ inline const char* change_name(offload::WhatIf::Change change) {
       return "placement.overlap_update";
     case Change::kTwiceLink:
       return "links twice as fast";
+    case Change::kTwiceAccumulation:
+      return "twice the gradient accumulation";
+    case Change::kBf16Moments:
+      return "optimizer.params.moments bf16";
   }
   return "?";
+}
+
+// "9.1", "122"
+inline std::string tb_text(double tb) { return decimals(tb, tb < 9.95 ? 1 : 0); }
+
+// "4.9 days", "122 days", "3.4 years"
+inline std::string days_text(double days) {
+  constexpr double kDaysOfAYear = 365.25;
+  if (days >= 2 * kDaysOfAYear) return tb_text(days / kDaysOfAYear) + " years";
+  return tb_text(days) + " days";
+}
+
+// "600 TB, assumed"
+inline std::string rating_text(const RunPlan& plan) {
+  return decimals(plan.drive_tbw, 0) + " TB" + (plan.drive_tbw_assumed ? ", assumed" : "");
 }
 
 // " for each of 16 ranks"; empty: there is one rank.

@@ -378,7 +378,8 @@ TEST(NearestKey, PointsAtTheSectionThatHasTheKey) {
 }
 
 TEST(NearestKey, ListsASmallSectionWhenNothingIsNear) {
-  EXPECT_EQ(suggest_key("budget.zzzzzzzz"), "budget has cpu_gib, gpu_gib, nvme_gib, nvme_paths");
+  EXPECT_EQ(suggest_key("budget.zzzzzzzz"),
+            "budget has cpu_gib, gpu_gib, nvme_gib, nvme_paths, nvme_tb_per_day");
   EXPECT_EQ(suggest_key("zzzzzzzzzzzz"), "no key is similar");
 }
 
