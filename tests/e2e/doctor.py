@@ -55,6 +55,20 @@ class Doctor(unittest.TestCase):
         self.assertEqual(shown["possible"], code == 0)
         return {line["key"]: line for line in shown["lines"]}
 
+    def within_memory(self, limit):
+        """The words that start a program in a control group with so much memory."""
+        for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                           ("/sys/fs/cgroup", "memory.max")):
+            folder = Path(root) / f"sluice-doctor-{os.getpid()}"
+            try:
+                folder.mkdir()
+                self.addCleanup(folder.rmdir)
+                (folder / name).write_text(str(limit))
+                return ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$@"', "sh"]
+            except OSError:
+                continue
+        return self.skipTest("no control group can limit memory here: it needs root")
+
 
 class ThisMachine(Doctor):
     def test_is_reported_in_a_table_and_in_json(self):
@@ -164,20 +178,7 @@ class Limits(Doctor):
 
     def test_memory_of_a_control_group(self):
         limit = 900 * MIB
-        for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                           ("/sys/fs/cgroup", "memory.max")):
-            folder = Path(root) / f"sluice-doctor-{os.getpid()}"
-            try:
-                folder.mkdir()
-                self.addCleanup(folder.rmdir)
-                (folder / name).write_text(str(limit))
-                break
-            except OSError:
-                continue
-        else:
-            self.skipTest("no control group with a limit of memory can be made here: it needs root")
-        enter = ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$@"', "sh"]
-        line = self.lines(before=enter)["memory"]
+        line = self.lines(before=self.within_memory(limit))["memory"]
         self.assertEqual(line["state"], "limited")
         self.assertEqual(line["values"]["cgroup_limit_bytes"], limit)
         self.assertLess(line["values"]["available_bytes"], limit)
@@ -338,6 +339,101 @@ class Drivers(Doctor):
         self.assertIn("fabric manager", self.with_driver("init=802", code=1)["driver"]["change"])
         line = self.with_driver("init=100", CUDA_VISIBLE_DEVICES="")["driver"]
         self.assertIn("CUDA_VISIBLE_DEVICES", line["change"])
+
+
+def gpus_of_this_machine():
+    """The rows of nvidia-smi: name, compute capability, MiB and the driver's version."""
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total,driver_version",
+             "--format=csv,noheader,nounits"]
+    try:
+        shown = subprocess.run(query, capture_output=True, text=True, check=True,
+                               timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[cell.strip() for cell in row.split(",")] for row in shown.splitlines()]
+
+
+class MachineWithGpus(Doctor):
+    """A fault changes what is said of it, and nothing else."""
+
+    def setUp(self):
+        super().setUp()
+        self.gpus = gpus_of_this_machine()
+        if not self.gpus:
+            self.skipTest("nvidia-smi lists no GPU")
+        self.plain = self.lines()
+        self.numbers = [key for key in self.plain if key.startswith("gpu.")]
+
+    def line_of(self, *keys, **how):
+        """The first of the lines that the fault may change; all others judge as before."""
+        lines = self.lines(**how)
+        for key in (lines.keys() | self.plain.keys()) - set(keys):
+            judged = [[each.get(key, {}).get(part) for part in ("state", "cost", "change")]
+                      for each in (lines, self.plain)]
+            self.assertEqual(*judged, key)
+        return lines[keys[0]]
+
+    def test_is_as_nvidia_smi_says(self):
+        for key in ("engine", "torch", "cuda", "driver", "nccl", *self.numbers):
+            self.assertEqual(self.plain[key]["state"], "good", self.plain[key])
+        self.assertEqual(self.plain["driver"]["values"]["version"], self.gpus[0][3])
+        shown = [self.plain[key]["values"] for key in self.numbers]
+        self.assertEqual(sorted([it["name"], it["compute_capability"]] for it in shown),
+                         sorted(row[:2] for row in self.gpus))
+        for row, it in zip(sorted(self.gpus, key=lambda row: float(row[2])),
+                           sorted(shown, key=lambda it: it["total_bytes"])):
+            self.assertAlmostEqual(it["total_bytes"] / (float(row[2]) * MIB), 1, delta=0.05)
+            self.assertLessEqual(it["free_bytes"], it["total_bytes"] * 1.05)
+        self.assertIn("Training is possible", self.run_doctor("--quick").stdout)
+
+    def test_with_locked_memory_of_0(self):
+        # A ring of io_uring takes locked memory, too.
+        line = self.line_of("memlock", "io_uring", preexec_fn=Limits.without_the_capability)
+        self.assertEqual(line["state"], "limited")
+        self.assertEqual(line["values"], {"limit_bytes": 0, "applies": True})
+
+    def test_with_little_memory(self):
+        line = self.line_of("memory", before=self.within_memory(2048 * MIB))
+        self.assertEqual(line["state"], "limited")
+        self.assertIn("limit of 2G", line["found"])
+
+    @unittest.skipIf(unavailable(), unavailable())
+    def test_with_io_uring_refused(self):
+        line = self.line_of("io_uring",
+                            preexec_fn=lambda: refuse_call(IO_URING_SETUP, errno.EPERM))
+        self.assertEqual(line["state"], "limited")
+        self.assertIn("(EPERM), since a seccomp profile forbids it", line["found"])
+
+    def test_with_hidden_gpus(self):
+        for hidden in ("", "-1", "99"):
+            with self.subTest(CUDA_VISIBLE_DEVICES=hidden):
+                lines = self.lines(environment={"CUDA_VISIBLE_DEVICES": hidden})
+                self.assertNotIn("gpu.0", list(lines))
+                self.assertNotEqual(lines["driver"]["state"], "good")
+                self.assertIn(f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs: unset it",
+                              lines["driver"]["change"])
+                self.assertEqual([key for key in KEYS if key not in lines], [])
+        lines = self.lines(environment={"CUDA_VISIBLE_DEVICES": "0"})
+        self.assertEqual([key for key in lines if key.startswith("gpu.")], ["gpu.0"])
+        self.assertEqual(lines["driver"]["state"], "good")
+
+    def test_without_its_devices(self):
+        devices = [path for path in Path("/dev").glob("nvidia*") if path.is_char_device()]
+        mounts = "".join(f"mount --bind /dev/null {path} && " for path in devices)
+        hide = ["unshare", "--mount", "sh", "-c", mounts + 'exec "$@"', "sh"]
+        if subprocess.run([*hide, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("no name space of mounts can be made here: it needs root")
+        on_bus = any(path.joinpath("vendor").read_text() == "0x10de\n"
+                     and path.joinpath("class").read_text().startswith("0x03")
+                     for path in Path("/sys/bus/pci/devices").glob("*"))
+        if not on_bus:
+            self.skipTest("the bus does not show the GPUs, so the machine seems to have none")
+        lines = self.lines(code=1, before=hide)
+        self.assertEqual((lines["driver"]["state"], lines["driver"]["needed"]),
+                         ("not_possible", True))
+        self.assertNotIn("gpu.0", list(lines))
+        self.assertIn("Mend first: NVIDIA driver",
+                      self.run_doctor("--quick", code=1, before=hide).stdout)
 
 
 class Train(Doctor):
