@@ -61,8 +61,7 @@ class Best(Training):
         patience, made, lowest = self.patience()
         told = self.sluice("train", "run.json", "--out", "a", *NOISY, "--set",
                            f"early_stopping.patience={patience}", "--set", "run.keep_last=1").stderr
-        self.assertIn(f"stopped early: the validation loss has not improved for {patience} "
-                      f"evaluation", told)
+        self.assertRegex(told, f"stopped early:.*{patience} evaluation")
         self.assertEqual(self.results("a"), self.whole[:EVERY * made], "and no bit differs")
         self.assertEqual(self.checkpoints("a"), sorted({self.checkpoint(lowest),
                                                         self.checkpoint(made - 1)}))
@@ -115,7 +114,7 @@ class Best(Training):
         self.assertEqual(self.checkpoints("a"), sorted({best, "step-000000060"}))
         told = self.sluice("train", "run.json", "--out", "a", "--resume", *NOISY[:-2], "--steps",
                            "62", "--set", "run.checkpoint_every=1").stderr
-        self.assertIn("as in this run so far; to change that: --set run.keep_best=false", told)
+        self.assertIn("--set run.keep_best=false", told)
         if self.metrics("a")[61]["val_loss"] < min(self.losses):
             best = "step-000000062"
         self.assertIn(best, self.checkpoints("a"))
@@ -151,7 +150,7 @@ class Best(Training):
             "run.eval_every=2", "--set", "data.validation_fraction=0"))
         self.sluice("train", "run.json", "--out", "a", "--steps", "2", "--set",
                     "data.validation_fraction=0")
-        self.assertIn("has a validation loss, so there is no best one",
+        self.assertIn("no best one",
                       self.refused("export", "a/best", "hf"))
         self.assertIn("there is no", self.refused("export", "absent/best", "hf"))
 

@@ -65,14 +65,14 @@ class Checkpoints(Training):
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 130, told)
-        self.assertIn("interrupted, and no step is saved; to start again: sluice --io-watchdog 9 "
-                      "train run.json --set run.checkpoint_at_end=false --out 'a b' --steps 100000 "
-                      "--overwrite\n", told)
+        self.assertIn("no step is saved", told)
+        self.assertIn("sluice --io-watchdog 9 train run.json --set run.checkpoint_at_end=false --out "
+                      "'a b' --steps 100000 --overwrite\n", told)
 
     def test_a_run_that_has_no_step_left_replaces_no_trace(self):
         self.sluice("train", "run.json", "--out", "a", "--trace", "1:1")
         trace = (self.path / "a/trace.json").read_bytes()
-        self.assertIn("there is no step left to trace", self.refused(
+        self.assertIn("left to trace", self.refused(
             "train", "run.json", "--out", "a", "--resume", "--trace", "1:1"))
         self.assertEqual((self.path / "a/trace.json").read_bytes(), trace)
 
@@ -87,7 +87,7 @@ class Checkpoints(Training):
                            "--set", "zero_optimization.offload_optimizer.device=cpu").stderr
         self.assertIn("after step 4", told)
         self.assertEqual(self.results("a"), whole)
-        self.assertIn("all 6 steps are done",
+        self.assertIn("all 6 steps",
                       self.sluice("train", "run.json", "--out", "a", "--resume", "--steps",
                                   "6").stderr)
 
@@ -105,7 +105,7 @@ class Checkpoints(Training):
         (small / "ballast").write_bytes(bytes(450 * 1024))
         shown = self.sluice("train", "run.json", "--out", "small/run", "--resume", code=1)
         self.assertIn("was not saved", shown.stderr)
-        self.assertIn("because the disk was full", shown.stderr)
+        self.assertIn("disk was full", shown.stderr)
         self.assertEqual(len(self.metrics("small/run")), 4)
         self.assertEqual(os.listdir(small / "run/checkpoints"), ["step-000000002"])
         (small / "ballast").unlink()

@@ -104,7 +104,7 @@ class Names(OnHub):
         self.assertEqual(self.found(NAME, "--files", "config").stdout,
                          f"{self.cache / SNAPSHOT}\n")
         self.assertEqual(self.in_cache(), ["config.json"])
-        self.assertIn("model.safetensors of Own/Tiny is not in the cache",
+        self.assertIn("model.safetensors of Own/Tiny",
                       self.refused(NAME, HF_HUB_OFFLINE="1"))
         self.assertIn(f"downloading Own/Tiny from {self.hub.address}", self.found(NAME).stderr)
         self.assertEqual(self.in_cache(), ["README.md", "config.json", "model.safetensors",
@@ -130,11 +130,11 @@ class Names(OnHub):
             with self.subTest(arguments):
                 self.assertIn(said, self.refused(*arguments))
         self.found("Own/Gated", HF_TOKEN="secret")
-        self.assertIn("HF_HUB_OFFLINE is set. Run `hf download Own/Tiny --revision v9` where",
-                      self.refused(f"{NAME}@v9", HF_HUB_OFFLINE="1"))
+        self.assertRegex(self.refused(f"{NAME}@v9", HF_HUB_OFFLINE="1"),
+                         "HF_HUB_OFFLINE.*`hf download Own/Tiny --revision v9`")
         self.close_hub()
-        self.assertIn(f"Own/Tiny is not in the cache {self.cache}/hub, and {self.hub.address} cannot "
-                      "be reached (", self.refused(NAME))
+        self.assertRegex(self.refused(NAME),
+                         f"Own/Tiny is not in.*{self.cache}/hub.*{self.hub.address}")
 
 
 @NEEDS_HUB
@@ -146,7 +146,7 @@ class Models(OnHub, TokenData):
         return files
 
     def test_are_imported_by_name_as_by_folder(self):
-        self.assertIn(f"parameters of {NAME}, with its tokenizer",
+        self.assertIn(f"parameters of {NAME}",
                       self.sluice("import", NAME, "a").stdout)
         self.sluice("import", self.files / "tiny", "b")
         self.assertEqual(self.masters("a"), self.masters("b"))
@@ -166,14 +166,14 @@ class Models(OnHub, TokenData):
         self.write("run.json", {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
                                 "model": {"path": NAME}})
         shown = self.sluice("config", "run.json").stdout
-        self.assertRegex(shown, r"model\.path .*Own/Tiny of the Hugging Face hub\n")
+        self.assertRegex(shown, r"model\.path .*Own/Tiny ")
         self.assertRegex(shown, r"model\.hidden +16 ")
         if HAS_ENGINE:
             self.sluice("plan", NAME, "--gpu", "rtx4090", "--ram", 64, "--set",
                         "data.sequence_length=8")
         self.assertEqual(self.in_cache(), ["config.json"])
         self.close_hub()
-        self.assertIn("model.path: Own/None is not in the cache",
+        self.assertIn("model.path: Own/None",
                       self.refused("config", "run.json", "--set", "model.path=Own/None"))
 
     @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
@@ -199,8 +199,8 @@ class Models(OnHub, TokenData):
         self.close_hub()
         self.train("a", NAME, "--resume", "--set", "run.steps=2")
         self.sluice("export", "a", "exported")
-        self.assertIn(f"trained from `{NAME}` at commit `{fake_hub.COMMIT}`",
-                      (self.path / "exported/README.md").read_text(encoding="utf-8"))
+        self.assertRegex((self.path / "exported/README.md").read_text(encoding="utf-8"),
+                         f"`{NAME}`.*`{fake_hub.COMMIT}`")
 
     def train(self, out, path, *more):
         run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
@@ -257,7 +257,7 @@ class Tokenizers(OnHub):
         refused = self.prepare("Own/Old", "c", HF_HUB_OFFLINE="1")
         self.assertEqual(refused.returncode, 1)
         self.assertRegex(refused.stderr,
-                         r"\Atools/prepare: Own/Old is not in the cache .*HF_HUB_OFFLINE is set")
+                         r"\Atools/prepare: Own/Old .*HF_HUB_OFFLINE")
         self.assertFalse((self.files / "c").exists())
 
 

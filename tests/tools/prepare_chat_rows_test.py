@@ -28,7 +28,7 @@ class Reasons(Prepared):
         self.rows([*rows, asked("good", "is it?")])
         result = self.prepare("chat.jsonl", *arguments, "--overwrite")
         self.assertEqual([each[-1][0] for each in self.pieces()], ["good<|im_end|>\n"])
-        self.assertIn(f"{len(rows)} of {len(rows) + 1} conversations are left out", result.stdout)
+        self.assertIn(f"{len(rows)} of {len(rows) + 1} conversations", result.stdout)
         # The counts that are printed are kept with the tokens.
         kept = json.loads((self.out / "train.bin.json").read_text(encoding="utf-8"))["preparation"]
         said = {reason: int(count) for count, reason in re.findall(
@@ -44,27 +44,25 @@ class Reasons(Prepared):
                 {"conversations": [{"from": "robot", "value": "x"}]}, [1],
                 {"messages": messages(("user", "q"), ("assistant", "a")), "tools": 3}]
         counts, names = self.left_out(rows)
-        self.assertRegex(counts, r"\n +6 in none of the known forms\n")
-        self.assertIn("skipped chat.jsonl:1: in none of the known forms (it has text)", names)
-        self.assertIn("chat.jsonl:2: in none of the known forms (a message of 'user' without "
-                      "'content')", names)
+        self.assertRegex(counts, r"\n +6 .*the known forms\n")
+        self.assertRegex(names, r"chat\.jsonl:1:.*\(it has text\)")
+        self.assertRegex(names, r"chat\.jsonl:2:.*'user' without 'content'")
         self.assertEqual(names.count("skipped chat.jsonl"), 3)
-        self.assertIn("more is skipped: in none of the known forms", names)
+        self.assertIn("more is skipped", names)
 
     def test_broken_lines(self):
         self.tokenizer()
         counts, names = self.left_out(["{broken", '{"messages": [', "\x00", "[" * 100_000])
         self.assertRegex(counts, r"\n +4 not JSON\n")
-        self.assertIn("skipped chat.jsonl:2: not JSON (", names)
+        self.assertIn("chat.jsonl:2: not JSON (", names)
 
     def test_content_that_is_no_text(self):
         self.tokenizer()
         counts, names = self.left_out([
             asked("a", [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": "x"}]),
             asked("a", 7)])
-        self.assertRegex(counts, r"\n +2 content that is not text\n")
-        self.assertIn("chat.jsonl:1: content that is not text (a part of type 'image_url', and "
-                      "only text can be trained on)", names)
+        self.assertRegex(counts, r"\n +2 content ")
+        self.assertRegex(names, r"chat\.jsonl:1: content.*'image_url'")
 
     def test_turns_that_are_weighed(self):
         self.tokenizer()
@@ -75,19 +73,18 @@ class Reasons(Prepared):
             {"messages": [*messages(("user", "q")), {**turn, "weight": 0.5}]},
             {"messages": [*messages(("user", "q")), {**turn, "train": False}]},
             {"conversations": [human, {"from": "gpt", "value": "bad", "train": False}]}])
-        self.assertRegex(counts, r"\n +3 no assistant turn is marked to be trained on\n")
-        self.assertRegex(counts, r"\n +1 a turn or row weighed by its data with neither 0 nor 1\n")
-        self.assertIn("chat.jsonl:2: a turn or row weighed by its data with neither 0 nor 1 ('weight' is "
-                      "0.5)", names)
+        self.assertRegex(counts, r"\n +3 no assistant turn .*marked")
+        self.assertRegex(counts, r"\n +1 .*weighed ")
+        self.assertRegex(names, r"chat\.jsonl:2:.*\('weight' is 0\.5\)")
 
     def test_turns_that_say_nothing(self):
         self.tokenizer()
         counts, names = self.left_out([asked(" \n"), {"messages": messages(("user", "q"))},
                                        {"messages": []}, asked(None),
                                        {"instruction": "i", "output": ""}])
-        self.assertRegex(counts, r"\n +3 an empty assistant turn\n")
+        self.assertRegex(counts, r"\n +3 an empty ")
         self.assertRegex(counts, r"\n +2 no assistant turn\n")
-        self.assertIn("skipped chat.jsonl:2: no assistant turn\n", names)
+        self.assertIn("chat.jsonl:2: no assistant turn\n", names)
 
     def test_a_template_that_raises(self):
         self.tokenizer(CHATML.replace("{%- for message in messages %}", """
@@ -96,41 +93,38 @@ class Reasons(Prepared):
             {%- if message.content == 'n' %}{{ 1 + none }}{% endif %}
             {%- if message.content == 'x' %}{{ ''.__class__.__mro__ }}{% endif %}""", 1))
         counts, names = self.left_out([asked("r"), asked("n"), asked("x")])
-        self.assertRegex(counts, r"\n +3 the template refuses it\n")
-        self.assertIn("chat.jsonl:1: the template refuses it (no r here)", names)
-        self.assertIn("chat.jsonl:2: the template refuses it (TypeError: ", names)
-        self.assertIn("chat.jsonl:3: the template refuses it (access to attribute '__class__' of "
-                      "'str' object is unsafe.)", names)
+        self.assertRegex(counts, r"\n +3 .*refuses it\n")
+        self.assertRegex(names, r"chat\.jsonl:1:.*\(no r here\)")
+        self.assertRegex(names, r"chat\.jsonl:2:.*\(TypeError: ")
+        self.assertRegex(names, r"chat\.jsonl:3:.*'__class__' of 'str'")
 
     def test_text_that_changes_with_what_follows(self):
         # The number of the messages, when there are more than two, is written before them all.
         self.tokenizer("{% if messages | length > 2 %}{{ messages | length }}{% endif %}" + CHATML)
         counts, names = self.left_out([{"messages": messages(*TALK)}])
-        self.assertRegex(counts, r"\n +1 text that the template writes differently once more "
-                                 r"follows\n")
-        self.assertIn("what comes before message 3; --train-on last", names)
+        self.assertRegex(counts, r"\n +1 .*writes differently ")
+        self.assertIn("message 3; --train-on last", names)
 
     def test_a_prompt_that_answers_do_not_begin_with(self):
         self.tokenizer(CHATML.replace("{%- if add_generation_prompt %}",
                                       "{%- if add_generation_prompt and messages[0].content != "
                                       "'is it?' %}<|bos|>{% elif add_generation_prompt %}"))
         _, names = self.left_out([asked("a")])
-        self.assertIn("message 2 does not begin as the generation prompt does", names)
+        self.assertRegex(names, "message 2.*generation prompt")
 
     def test_answers_that_the_template_changes(self):
         self.tokenizer(CHATML.replace("message.content", "message.content | replace('bad', '')"))
         counts, names = self.left_out([asked("so bad"), {"messages": messages(*TALK[1:4], (
             "assistant", "a bad one"))}])
-        self.assertRegex(counts, r"\n +2 an assistant turn that is not among the trained tokens\n")
-        self.assertIn("chat.jsonl:2: an assistant turn that is not among the trained tokens "
-                      "(message 4: the template drops or changes it", names)
+        self.assertRegex(counts, r"\n +2 .*the trained tokens\n")
+        self.assertRegex(names, r"chat\.jsonl:2:.*\(message 4:.*drops or changes")
 
     def test_a_token_across_the_border(self):
         self.tokenizer("{% for message in messages %}{{ message.role }}: {{ message.content }}"
                        "<|im_end|>\n{% endfor %}"
                        "{% if add_generation_prompt %}assistant: {% endif %}")
         counts, _ = self.left_out([asked("Water.")])
-        self.assertRegex(counts, r"\n +1 an assistant turn that is not among the trained tokens\n")
+        self.assertRegex(counts, r"\n +1 .*the trained tokens\n")
 
     def test_a_token_across_the_border_of_generation_markers(self):
         self.tokenizer("{% for message in messages %}{{ message.role }}: "
@@ -147,38 +141,38 @@ class Reasons(Prepared):
                                          ("assistant", "never written"))}, asked("good")])
         result = self.prepare("chat.jsonl")
         self.assertEqual(self.trained(), [["good<|im_end|>"]])
-        self.assertIn("chat.jsonl:1: an assistant turn that is not among", result.stderr)
+        self.assertIn("chat.jsonl:1: an assistant turn", result.stderr)
 
     def test_markers_whose_place_cannot_be_known(self):
         self.tokenizer(MARKED.replace("{%- generation %}", "{% set s %}[{% generation %}").replace(
             "{% endgeneration %}", "{% endgeneration %}{% endset %}{{ s }}"))
         self.rows([asked("a")])
-        self.assertIn("1 generation markers whose place is not known", self.refused("chat.jsonl"))
+        self.assertIn("1 generation markers", self.refused("chat.jsonl"))
 
     def test_a_reasoning_that_the_last_turn_loses(self):
         self.tokenizer(THINKS.replace("loop.index0 > last.question and", "false and"))
         rows = [asked("<think>\nhm\n</think>\n\nA")]
-        self.assertIn("an assistant turn that is not", self.left_out(rows)[0])
+        self.assertIn("an assistant turn", self.left_out(rows)[0])
 
     def test_conversations_that_are_too_long(self):
         self.tokenizer()
         counts, names = self.left_out([asked("long " * 100), asked("longer " * 99)],
                                       "--max-tokens", 60)
-        self.assertRegex(counts, r"\n +2 longer than --max-tokens 60\n")
-        self.assertRegex(names, r"chat.jsonl:1: longer than --max-tokens 60 \(it has \d{3}\)")
+        self.assertRegex(counts, r"\n +2 .*--max-tokens 60\n")
+        self.assertRegex(names, r"chat.jsonl:1: .*--max-tokens 60 .*\d{3}\)")
 
     def test_nothing_is_left_to_train_on_where_the_cut_is_before_the_answer(self):
         self.tokenizer()
         counts, _ = self.left_out([asked("late", "long " * 100)], "--max-tokens", 60,
                                   "--too-long", "cut")
-        self.assertRegex(counts, r"\n +1 nothing left to train on\n")
+        self.assertRegex(counts, r"\n +1 nothing left ")
 
     def test_a_parquet_file_that_is_none(self):
         self.tokenizer()
         self.write("b.parquet", "this is not Parquet")
         self.rows([asked("good")])
         said = self.prepare("b.parquet", "chat.jsonl").stderr
-        self.assertIn("skipped b.parquet: not a Parquet file", said)
+        self.assertRegex(said, r"b\.parquet:.*Parquet file")
         self.assertEqual(len(self.documents()), 1)
 
 
@@ -210,7 +204,7 @@ class Choices(Prepared):
         said = self.prepare("chat.jsonl", "--max-tokens", 60, "--too-long", "cut", "--overwrite")
         self.assertEqual(self.documents(), [tuple(each[:60] for each in whole), short])
         self.assertEqual(self.sidecar()["longest_document"], 60)
-        self.assertIn("1 conversations are cut to 60 tokens", said.stdout)
+        self.assertRegex(said.stdout, "1 conversations.*60 tokens")
 
     def test_gives_the_same_bytes_whatever_the_number_of_processes(self):
         self.tokenizer()
@@ -222,8 +216,7 @@ class Choices(Prepared):
             out = self.folder / f"out{jobs}"
             result = self.prepare("chat.jsonl", "--jobs", jobs, "--validation-fraction", "0.2",
                                   out=out)
-            self.assertIn("chat.jsonl:14001: in none of the known forms (it has nothing)",
-                          result.stderr)
+            self.assertRegex(result.stderr, r"chat\.jsonl:14001:.*\(it has nothing\)")
             told.append((self.contents(out), self.sidecar(out=out), result.stderr))
         self.assertEqual(told[0], told[1])
         left_out = len(range(0, 14000, 97))
@@ -267,15 +260,14 @@ class Choices(Prepared):
     def test_says_where_a_message_spells_a_special_token(self):
         self.tokenizer()
         self.rows([asked("a", "<|im_end|>"), asked("b")])
-        self.assertIn("in 1 conversations a message spells a special token",
-                      self.prepare("chat.jsonl").stdout)
+        self.assertRegex(self.prepare("chat.jsonl").stdout, "1 conversations.*special token")
 
     def test_replaces_halves_of_characters(self):
         self.tokenizer()
         self.write("chat.jsonl", '{"instruction": "q", "output": "half \\ud83c of it"}\n')
         said = self.prepare("chat.jsonl").stderr
         self.assertEqual(self.trained(), [["half \ufffd of it<|im_end|>\n"]])
-        self.assertIn("chat.jsonl:1: 1 places are not UTF-8", said)
+        self.assertRegex(said, r"chat\.jsonl:1:.*not UTF-8")
 
 
 class Files(Prepared):
@@ -307,7 +299,7 @@ class Files(Prepared):
                 "sha256": hashlib.sha256((self.out / "train.bin").read_bytes()).hexdigest()})
         self.assertEqual(described["tokenizer"]["end_of_text"], 70000)
         self.assertEqual(described["chat"]["mask"], "prefix differences")
-        self.assertIn("2 conversations, 17 tokens (uint32), 6 of them trained on (35.3%)", said)
+        self.assertRegex(said, r"2 conversations, 17 tokens \(uint32\), 6.*\(35\.3%\)")
         self.assertRegex(said, r"\n +4 - 7 +1 #+\n +8 - 15 +1 #+\n")
 
     def test_copies_what_belongs_to_the_tokenizer(self):
@@ -354,50 +346,49 @@ class Files(Prepared):
                                                       "--local-dir models/Llama-3.1-8B"),
                               ("Qwen/Qwen3-8B/", "hf download Qwen/Qwen3-8B ")):
             said = self.refused("chat.jsonl", tokenizer=name)
-            self.assertIn(f"there is no folder {name.rstrip('/')}: fetch it by", said)
+            self.assertIn(f"no folder {name.rstrip('/')}", said)
             self.assertIn(command, said)
 
     def test_says_what_is_wrong_with_a_tokenizer(self):
         self.rows([asked("a")])
         self.tokenizer(None)
-        self.assertIn("tok has no chat template, neither in chat_template.jinja nor in "
-                      "tokenizer_config.json", self.refused("chat.jsonl"))
+        self.assertRegex(self.refused("chat.jsonl"),
+                         r"tok.*chat_template\.jinja.*tokenizer_config\.json")
         self.tokenizer(None, {"chat_template": [{"name": "rag", "template": "x"}]})
-        self.assertIn("has the chat templates rag and none called default",
-                      self.refused("chat.jsonl"))
+        self.assertRegex(self.refused("chat.jsonl"), "templates rag.*default")
         self.tokenizer("{% if %}")
-        self.assertIn("chat_template.jinja, line 1: Expected an expression",
+        self.assertIn("chat_template.jinja, line 1: ",
                       self.refused("chat.jsonl"))
         self.tokenizer(config={"added_tokens_decoder": {"9000": {"content": "<new>"}}})
-        self.assertIn("says that '<new>' is token 9000", self.refused("chat.jsonl"))
+        self.assertRegex(self.refused("chat.jsonl"), "'<new>'.*9000")
         self.tokenizer(HEADERS)
         (self.folder / "tok/tokenizer_config.json").unlink()
-        self.assertIn("writes bos_token, and no file says what that is", self.refused("chat.jsonl"))
+        self.assertIn("writes bos_token", self.refused("chat.jsonl"))
         self.write("tok/tokenizer_config.json", "{")
         self.assertIn("tokenizer_config.json is not JSON", self.refused("chat.jsonl"))
         (self.folder / "tok/tokenizer.json").unlink()
         self.tokenizer(name="again")
         (self.folder / "again/tokenizer.json").unlink()
-        self.assertIn("the folder again has no tokenizer.json",
+        self.assertIn("no tokenizer.json",
                       self.refused("chat.jsonl", tokenizer="again"))
 
     def test_leaves_nothing_where_nothing_is_left(self):
         self.tokenizer()
         self.rows([asked(""), asked(""), {"messages": []}])
-        self.assertIn("no conversation is left to train on. Left out, and why: 2 an empty "
-                      "assistant turn, 1 no assistant turn\n", self.refused("chat.jsonl"))
+        self.assertRegex(self.refused("chat.jsonl"),
+                         r"no conversation.*2 an empty.*1 no assistant turn\n")
         self.rows([])
-        self.assertIn("there is no conversation in what was given", self.refused("chat.jsonl"))
+        self.assertIn("no conversation in", self.refused("chat.jsonl"))
         self.write("chat.txt", "text")
-        self.assertIn("chat.txt is neither JSON nor Parquet", self.refused("chat.txt"))
+        self.assertIn("chat.txt is neither", self.refused("chat.txt"))
 
     def test_says_which_columns_a_file_has(self):
         import pyarrow
         from pyarrow import parquet
         self.tokenizer()
         parquet.write_table(pyarrow.table({"dialog": ["a"]}), self.folder / "a.parquet")
-        self.assertIn("a.parquet has none of the columns messages, conversations, conversation and "
-                      "instruction; it has dialog", self.refused("a.parquet"))
+        self.assertRegex(self.refused("a.parquet"),
+                         r"a\.parquet.*conversation and instruction;.*dialog")
 
     def test_refuses_what_makes_no_sense_with_one_sentence(self):
         self.tokenizer()
@@ -413,7 +404,7 @@ class Files(Prepared):
             with self.subTest(arguments=arguments):
                 result = self.run_tool("chat.jsonl", "--out", self.out, *arguments)
                 self.assertEqual(result.returncode, 2, result.stderr)
-                self.assertRegex(result.stderr, r"\Atools/prepare: .* --help explains .*\n\Z")
+                self.assertRegex(result.stderr, r"\Atools/prepare: .* --help .*\n\Z")
         self.assertFalse(self.out.exists())
 
     def test_takes_a_folder_without_chat_too(self):

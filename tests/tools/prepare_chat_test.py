@@ -256,8 +256,7 @@ class Forms(Prepared):
         self.rows([{**asked("A"), "instruction": "do", "output": "done"}, asked("B")])
         said = self.prepare("chat.jsonl", "--chat-format", "alpaca", "--overwrite").stderr
         self.assertEqual(self.trained(), [["done<|im_end|>\n"]])
-        self.assertIn("skipped chat.jsonl:2: in none of the known forms (no text under "
-                      "'instruction')", said)
+        self.assertRegex(said, r"chat\.jsonl:2:.*'instruction'")
 
     def table(self):
         import pyarrow
@@ -289,7 +288,7 @@ class Forms(Prepared):
         self.assertEqual(self.trained(), [["good<|im_end|>\n"]])
         self.write("odd.json", json.dumps([rows[0], "no row", 7]))
         counts = self.prepare("odd.json", "--overwrite").stderr
-        self.assertIn("odd.json, row 2: in none of the known forms", counts)
+        self.assertRegex(counts, r"odd\.json, row 2:.*known forms")
         shutil.rmtree(self.out)
         for text, said in (('[{"messages": []} {', "row 1 of its list: there is no comma"),
                            (json.dumps(rows)[:-9], "row 9 of its list: "),

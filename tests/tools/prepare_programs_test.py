@@ -71,7 +71,7 @@ class Bpe(Prepared):
         self.assertEqual(self.tokens(out=again), first)
         self.assertEqual(self.sidecar(out=again)["tokenizer"]["kind"], "file")
         result = self.run_tool(path, "--tokenizer", path, "--out", self.folder / "no")
-        self.assertIn("this is not a tokenizer.json", result.stderr)
+        self.assertIn("not a tokenizer.json", result.stderr)
         result = self.run_tool(path, "--tokenizer", self.out / "tokenizer.json", "--end-of-text",
                                "<stop>", "--out", self.folder / "no")
         self.assertIn("has no token <stop>", result.stderr)
@@ -200,7 +200,7 @@ class CommandLine(Prepared):
             with self.subTest(arguments=arguments):
                 result = self.run_tool(*arguments)
                 self.assertEqual(result.returncode, 2, result.stderr)
-                self.assertRegex(result.stderr, r"\Atools/prepare: .* --help explains .*\n\Z")
+                self.assertRegex(result.stderr, r"\Atools/prepare: .* --help .*\n\Z")
         self.assert_only("a.txt", "full")
 
     def test_overwrites_only_when_told(self):

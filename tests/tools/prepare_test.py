@@ -45,10 +45,10 @@ class Bytes(Prepared):
         (self.folder / "in/link").symlink_to(self.folder)
         said = self.prepare("in")
         self.assertEqual(self.documents(), ["eins"])
-        self.assertRegex(said, r"4 files in in match none of \*\.txt .*\(2 \.py, .*--glob")
-        self.assertIn("1 hidden folders in in are left out", said)
-        self.assertIn("1 links to folders in in are not followed", said)
-        self.assertIn("skipped empty.txt: it is empty", said)
+        self.assertRegex(said, r"4 files in in .*\*\.txt .*\(2 \.py, .*--glob")
+        self.assertIn("1 hidden folders", said)
+        self.assertIn("1 links", said)
+        self.assertIn("empty.txt: it is empty", said)
 
     def test_follows_no_link_out_of_a_folder(self):
         secret = self.write("elsewhere/secret.txt", "swordfish")
@@ -59,7 +59,7 @@ class Bytes(Prepared):
         said = self.prepare("in")
         self.assertEqual(self.documents(), ["eins", "eins"])
         for name in "cd":
-            self.assertIn(f"skipped in/{name}.txt: it is a link that leads out of the folder", said)
+            self.assertRegex(said, rf"in/{name}\.txt:.*out of the folder")
         # Links that the user names are read. The hub's cache may have links to its blobs only.
         self.write("cache/blobs/abc", "zwei")
         (self.folder / "cache/snapshots/rev").mkdir(parents=True)
@@ -77,7 +77,7 @@ class Bytes(Prepared):
         said = self.prepare("in")
         self.assertEqual(self.documents(), ["eins"])
         for name in "bcd":
-            self.assertIn(f"skipped in/{name}.txt: it is not a regular file", said)
+            self.assertRegex(said, rf"in/{name}\.txt:.*a regular file")
 
     def test_cuts_long_documents_without_changing_them(self):
         text = random_text(1, 700_000)  # several fragments
@@ -122,9 +122,9 @@ class Bytes(Prepared):
         said = self.prepare("in")
         self.assertEqual(self.documents(), [
             "Käse, Brötchen, Äpfel: caf\ufffd and \ufffd\ufffd.", "fine"])
-        self.assertIn("a.txt: 3 places are not UTF-8", said)
-        self.assertIn("skipped b.txt: it has NUL bytes", said)
-        self.assertIn("skipped in/e.txt: it is a link that leads nowhere", said)
+        self.assertIn("a.txt: 3 places", said)
+        self.assertRegex(said, r"b\.txt:.*NUL")
+        self.assertRegex(said, r"in/e\.txt:.*nowhere")
 
     def test_reads_utf16_and_refuses_encodings_that_nobody_named(self):
         text = "Grüße, 水 🌊.\r\nzwei\n"
@@ -138,22 +138,21 @@ class Bytes(Prepared):
         self.write("in/c.txt", "fine")
         said = self.prepare("in", "--overwrite")
         self.assertEqual(self.documents(), ["fine"])
-        self.assertIn("skipped a.txt: it is not UTF-8 (600000 places are invalid); name its "
-                      "encoding with --encoding, such as cp1252 (Windows)", said)
+        self.assertRegex(said, r"a\.txt:.*600000 places.*--encoding.*cp1252")
         self.assertIn("skipped b.txt: it ", said)
         wide = "x" * 4096 + "水" * 600_000  # zero bytes only in the first read
         self.write("head/a.txt", wide.encode("utf-16-le"))
         self.write("head/b.txt", "good ".encode("utf-16") * 300_000 + b"\0\xd8")
         said = self.prepare("head", "--overwrite")
         self.assertEqual(self.documents(), [wide])
-        self.assertIn("skipped b.txt: it is damaged, or in another encoding", said)
+        self.assertIn("b.txt: it is damaged", said)
         self.prepare("in/a.txt", "--overwrite", "--encoding", "latin1")
         self.assertEqual("".join(self.documents()), latin)
-        self.assertIn("b.txt: it is damaged, or in another encoding", self.prepare(
+        self.assertIn("b.txt: it is damaged", self.prepare(
             "in/c.txt", self.write("b.txt", b"\x81"), "--overwrite", "--encoding", "cp1252"))
         result = self.run_tool(self.write("b.txt", b"ab"), "--out", self.out, "--overwrite",
                                "--encoding", "utf-16")
-        self.assertIn("in another encoding (UTF-16 stream does not start", result.stderr)
+        self.assertIn("UTF-16 stream", result.stderr)
         piped = subprocess.run([sys.executable, "-B", TOOLS / "prepare", "/dev/stdin", "--out",
                                 self.out, "--overwrite"], input=latin.encode("latin-1"),
                                stderr=subprocess.PIPE, check=False)
@@ -161,7 +160,7 @@ class Bytes(Prepared):
         self.assertIn(b"stdin: it is not UTF-8 (600000 places are invalid)", piped.stderr)
         result = self.run_tool("in", "--out", self.out, "--encoding", "klingon")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("'klingon' is no encoding that Python knows", result.stderr)
+        self.assertIn("'klingon'", result.stderr)
         for encoding in ("utf-16", "utf-16-be"):
             lines = "".join(json.dumps({"text": each}) + "\n" for each in ("eins", "zw\n"))
             self.prepare(self.write("a.jsonl", lines.encode(encoding)), "--overwrite")
@@ -171,10 +170,10 @@ class Bytes(Prepared):
         self.write("a.csv", "id,text\r\n1,\"a, \"\"b\"\"\n\"\r\n2,\r\n3,ü\r\n")
         said = self.prepare("a.csv")
         self.assertEqual(self.documents(), ['a, "b"\n', "ü"])
-        self.assertIn("skipped a.csv, row 3: no text in 'text'", said)
+        self.assertRegex(said, r"a\.csv, row 3:.*'text'")
         result = self.run_tool("a.csv", "--out", self.out, "--overwrite", "--column", "body")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("a.csv has no column 'body'; it has id, text", result.stderr)
+        self.assertRegex(result.stderr, r"a\.csv.*'body';.*id, text")
         self.prepare("a.csv", "--overwrite", "--format", "text")
         self.assertTrue("".join(self.documents()).startswith("id,text"))
 
@@ -217,11 +216,11 @@ class Records(Prepared):
         said = self.prepare(self.folder / "a.parquet", self.folder / "b.parquet", "--column",
                             "content")
         self.assertEqual(self.documents(), texts)
-        self.assertIn("skipped a.parquet, row 1001: no text", said)
-        self.assertIn("skipped b.parquet: not a Parquet file", said)
+        self.assertIn("a.parquet, row 1001: no text", said)
+        self.assertRegex(said, r"b\.parquet:.*Parquet file")
         result = self.run_tool(self.folder / "a.parquet", "--out", self.folder / "other")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("has no column 'text'; it has id, content", result.stderr)
+        self.assertRegex(result.stderr, "'text';.*id, content")
 
     def test_reads_a_data_set_by_name(self):
         # Stands in for the package; no network.
@@ -242,7 +241,7 @@ def load_dataset(name, config):
         self.assertEqual(self.documents(), ["c"])
         result = self.run_tool("--hf-dataset", "wikitext:raw:test", "--out", self.folder / "o2",
                                PYTHONPATH=path)
-        self.assertIn("has no split 'test'; it has train, validation", result.stderr)
+        self.assertRegex(result.stderr, "'test';.*train, validation")
 
     def test_a_data_set_that_cannot_be_loaded_is_refused_with_the_reason(self):
         for raised, said in (("ConnectionError('reach')", "the hub cannot be reached: load it once"),

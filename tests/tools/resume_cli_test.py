@@ -135,7 +135,7 @@ class Resume(Training):
         before = contents(self.path / "a")
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "1",
                            code=1).stderr
-        self.assertIn("there is no older complete checkpoint. To start a new run", told)
+        self.assertRegex(told, "no older.*To start a new")
         self.assertEqual(contents(self.path / "a"), before)
 
     def test_stops_where_the_first_file_of_the_newest_is_being_copied(self):
@@ -156,8 +156,8 @@ class Resume(Training):
         (self.checkpoints / "step-000000002/checkpoint.json").unlink()
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
                            "run.keep_last=1").stderr
-        self.assertRegex(told, "step-000000002 is damaged: .*copied.*; it is not changed")
-        self.assertIn("run.keep_last is 1: removing step-000000004 from", told)
+        self.assertRegex(told, "step-000000002 .*copied.*; .*not changed")
+        self.assertRegex(told, r"run\.keep_last is 1:.*step-000000004")
         self.assertIn("run.keep_last removed step-000000006)", told)
         self.assertEqual(sorted(os.listdir(self.checkpoints)),
                          ["step-000000002", "step-000000007"])
@@ -186,9 +186,9 @@ class Resume(Training):
                             ("set-aside-at-step-000000002-2", "")):
             aside = f"a/checkpoints/{name}"
             told = self.sluice(*keep).stderr
-            self.assertIn(f"set aside {first}step-000000006 in {aside} (sluice ls {aside} lists",
+            self.assertIn(f"{first}step-000000006 in {aside} (sluice ls {aside}",
                           told)
-            self.assertIn(f"4 lines, are now in {aside}/metrics.jsonl", told)
+            self.assertRegex(told, rf"4 lines.*{aside}/metrics\.jsonl")
             self.assertIn("step-000000006", self.sluice("ls", aside).stdout)
             self.assertEqual(self.results(aside), self.results("b"))
             self.assertEqual(len(self.results("a")), 6)
@@ -206,7 +206,7 @@ class Resume(Training):
         lines = (self.path / "a/metrics.jsonl").read_text(encoding="utf-8").splitlines(True)
         shutil.rmtree(self.checkpoints / "step-000000006")
         resume = ["train", "run.json", "--out", "a", "--resume", "--steps", "4"]
-        self.assertIn("2 lines, are now in a/metrics-cut.jsonl", self.sluice(*resume).stderr)
+        self.assertRegex(self.sluice(*resume).stderr, r"2 lines.*a/metrics-cut\.jsonl")
         self.assertNotIn("metrics-cut", self.sluice(*resume).stderr)
         self.assertEqual((self.path / "a/metrics.jsonl").read_text(encoding="utf-8"),
                          "".join(lines[:4]))
@@ -218,8 +218,7 @@ class Resume(Training):
         self.sluice(*resume, "--steps", "6", "--set", "run.keep_last=1")  # no step is left to train
         self.assertEqual(len(os.listdir(self.checkpoints)), 3)
         told = self.sluice(*resume, "--steps", "7").stderr
-        self.assertIn("all checkpoints are kept, as in this run so far; to change that: "
-                      "--set run.keep_last=2", told)
+        self.assertRegex(told, r"all checkpoints.*--set run\.keep_last=2")
         self.assertEqual(len(os.listdir(self.checkpoints)), 4)
 
     def stop_during_set_up(self, *arguments):
@@ -237,7 +236,7 @@ class Resume(Training):
         process.send_signal(signal.SIGCONT)
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 130, told)
-        self.assertIn("interrupted before the first step: nothing was changed", told)
+        self.assertIn("nothing was changed", told)
         self.assertEqual(contents(self.path / "a"), before)
         self.assertEqual(os.listdir(self.path / "nvme"), [])
 
@@ -254,7 +253,7 @@ class Resume(Training):
         self.write("resuming.json", run)
         for arguments in (["run.json", "--set", "run.resume=newest"], ["resuming.json"]):
             said = self.refused("train", *arguments, "--out", "a", "--overwrite")
-            self.assertIn("--overwrite cannot be combined with run.resume", said)
+            self.assertRegex(said, r"--overwrite.*run\.resume")
             self.assertEqual(contents(self.path / "a"), before)
         self.assertIn("--init-from cannot", self.refused(
             "train", "resuming.json", "--out", "a", "--init-from", "w.safetensors"))
@@ -281,7 +280,7 @@ class Resume(Training):
         self.assertEqual(process.returncode, 1, told)
         last = told.splitlines()[-1]
         self.assertIn("is not finite", last)
-        self.assertIn("The newest checkpoint cannot be determined now", last)
+        self.assertIn("cannot be determined", last)
         self.assertIn("step-000000350 is damaged", last)
 
     def small_disk(self, size):
@@ -331,12 +330,12 @@ class Resume(Training):
                            "--resume=a/checkpoints/2", "--set-aside-later", "--set",
                            "run.checkpoint_every=1", "--set", "run.keep_last=1", code=1).stderr
         self.assertIn("2 more checkpoints of ", told)
-        self.assertIn("may not fit on the disk of small/a", told)
+        self.assertIn("disk of small/a", told)
 
     def test_says_what_fewer_kept_checkpoints_remove(self):
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
                            "run.keep_last=2").stderr
-        self.assertIn("run.keep_last is 2: removing step-000000002 from a/checkpoints", told)
+        self.assertRegex(told, r"run\.keep_last is 2:.*step-000000002.*a/checkpoints")
         self.assertIn("run.keep_last removed step-000000004)", told)
 
     def test_overwrites_nothing_before_the_new_run_is_set_up(self):
@@ -345,8 +344,7 @@ class Resume(Training):
                      "data.train=[\"absent.bin\"]")
         self.assertEqual(contents(self.path / "a"), before)
         told = self.sluice("train", "run.json", "--out", "a", "--overwrite", "--steps", "1").stderr
-        self.assertIn("removing the run in a, 3 checkpoints, step-000000002 to step-000000006",
-                      told)
+        self.assertRegex(told, "the run in a, 3 checkpoints, step-000000002.*step-000000006")
         self.assertEqual(os.listdir(self.checkpoints), ["step-000000001"])
 
     def test_does_not_take_a_folder_that_cannot_be_searched_for_an_empty_one(self):
@@ -406,9 +404,8 @@ class Resume(Training):
         process.send_signal(signal.SIGINT)  # saves a checkpoint
         told = process.communicate(timeout=120)[1].decode()
         self.assertEqual(process.returncode, 1, told)
-        self.assertRegex(told, "checkpoint of step [0-9]+ was not saved: a no longer exists")
-        self.assertIn("1 checkpoint is missing, because the run's folder was moved or unmounted",
-                      told)
+        self.assertRegex(told, "step [0-9]+ .*not saved: a no longer")
+        self.assertRegex(told, "1 checkpoint.*moved or unmounted")
         self.assertFalse((self.path / "a").exists())
         self.assertEqual(len(list((self.path / "moved/checkpoints").iterdir())), 3)
 

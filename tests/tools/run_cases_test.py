@@ -58,8 +58,8 @@ class RunCases(unittest.TestCase):
             self.assertEqual({name for name, outcome in outcomes.items() if outcome == "failed"},
                              {"Bad.Fails", "Bad.Crashes", "Bad.EndsTheProcess", "Bad.Hangs"})
             self.assertIn("failed: Bad.Hangs\n", said)
-            self.assertIn("still running after 2 s", said)
-            self.assertIn("Bad.Crashes: the process ended with signal 6 during this case", said)
+            self.assertIn("after 2 s", said)
+            self.assertRegex(said, r"Bad\.Crashes:.*signal 6")
             self.assertEqual(said.splitlines()[-1], "7 passed, 4 failed, 1 skipped")
 
     def test_fails_where_the_process_ends_between_two_cases(self):

@@ -30,19 +30,19 @@ class Tokenizers(TokenData):
     def test_are_compared_when_a_run_goes_on(self):
         self.sluice("train", "run.json", "--out", "a")
         on = ["train", "run.json", "--resume", "--steps", "2", "--out", "a"]
-        self.assertIn("the run that wrote a/checkpoints", self.refused(*on, *self.of("other")))
+        self.assertIn("wrote a/checkpoints", self.refused(*on, *self.of("other")))
         kept = (self.path / "a/tokenizer/tokenizer.json").read_bytes()
         self.sluice(*on, *self.of("unknown"))
         on[4] = "3"
         told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
         self.assertIn("different tokenizers", told)
         # Only the fingerprint of that tokenizer is available.
-        self.assertIn("the run keeps its tokenizer, bytes", told)
+        self.assertIn("keeps its tokenizer, bytes", told)
         self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(), kept)
         self.write("other/tokenizer.json", {"model": {"vocab": {"some": 0, "words": 1}}})
         on[4] = "4"
         told = self.sluice(*on, *self.of("other"), "--any-tokenizer").stderr
-        self.assertIn("the previous one is in a/tokenizer-before-step-4", told)
+        self.assertIn("a/tokenizer-before-step-4", told)
         self.assertEqual((self.path / "a/tokenizer-before-step-4/tokenizer.json").read_bytes(),
                          kept)
         self.assertEqual((self.path / "a/tokenizer/tokenizer.json").read_bytes(),
@@ -70,14 +70,14 @@ class Tokenizers(TokenData):
         said = self.refused(*words, *self.of("other"))
         self.assertIn("different tokenizers", said)
         result = self.sluice(*words, "--set", "model.layers=2", code=2).stderr
-        self.assertIn("a/config.json and the configuration describe different models", result)
+        self.assertRegex(result, r"a/config\.json.*different models")
         self.assertNotIn("2 layers x 32", result)  # before any plan
         self.sluice(*words, *self.of("unknown"))
         self.assertTrue((self.path / "b/tokenizer/tokenizer.json").exists())
 
     def test_say_what_is_not_known_and_where_a_vocabulary_is_much_larger(self):
         told = self.sluice("train", "run.json", "--out", "a", *self.of("unknown")).stderr
-        self.assertIn("the data's tokenizer is not known", told)
+        self.assertIn("tokenizer is not known", told)
         told = self.sluice("train", "run.json", "--out", "b", "--set", "model.vocab=5000").stderr
         self.assertIn("model.vocab=257", told)
         self.assertNotIn("model.vocab=257",
@@ -179,7 +179,7 @@ class Foreign(TokenData):
             before = contents(self.path / name)
             with self.subTest(folder=name, how=how):
                 said = self.refused("train", "run.json", "--out", name, *how)
-                self.assertIn(f"{name} is not a run's folder", said)
+                self.assertIn(f"{name} is not a run", said)
                 self.assertEqual(contents(self.path / name), before)
 
     def test_keeps_what_is_put_into_a_run(self):
@@ -255,7 +255,7 @@ class Exports(TokenData):
         self.sluice("train", "scratch.json", "--out", "scratch", *self.of("unknown"))
         self.assertIn("--base-name: it is empty",
                       self.refused("export", "scratch", "named", "--base-name", ""))
-        self.assertIn("the run did not start from a model",
+        self.assertIn("start from a model",
                       self.refused("export", "scratch", "named", "--base-name", "me/x"))
         self.sluice("export", "scratch", "model", "--dtype", "bf16")
         self.config = json.loads((self.path / "model/config.json").read_text(encoding="utf-8"))

@@ -118,7 +118,7 @@ class Samples(TokenData):
 
     def test_have_a_line_in_the_plan(self):
         plan = self.sluice("plan", "run.json", *self.of("bytes"), *self.samples).stdout
-        self.assertIn("keys and values of sample texts", plan)
+        self.assertIn("sample texts", plan)
 
     def test_are_refused_before_the_work(self):
         def refused(text, *more, name="other.jsonl"):
@@ -128,13 +128,12 @@ class Samples(TokenData):
             self.assertFalse((self.path / "a").exists() and any((self.path / "a").glob("*.jsonl")))
             return told
         self.assertIn("has no prompt", refused("\n\n"))
-        self.assertIn("line 2 is not an object with the text",
+        self.assertIn("line 2 is not",
                       refused('{"prompt": "a"}\n{"text": "b"}\n'))
-        self.assertIn("line 1 has an empty prompt", refused('{"prompt": ""}\n'))
+        self.assertRegex(refused('{"prompt": ""}\n'), "line 1.*empty prompt")
         self.assertIn("more than 64 prompts", refused('{"prompt": "a"}\n' * 65))
         self.assertIn("has 17 tokens", refused("a" * 17, name="long.txt"))
-        self.assertIn("tokenizer of the training data is not known",
-                      refused('{"prompt": "a"}\n', *self.of("unknown")))
+        self.assertRegex(refused('{"prompt": "a"}\n', *self.of("unknown")), "tokenizer.*not known")
         self.assertIn("absent.txt", self.refused(*self.train, "--out", "a", "--set",
                                                  "samples.prompts=absent.txt"))
 

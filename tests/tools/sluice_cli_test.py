@@ -50,12 +50,11 @@ class CommandLine(Program):
             self.assertIn(f"sluice {arguments[0]} --help", self.refused(*arguments))
 
     def test_says_where_it_looked_for_a_run_file(self):
-        self.assertIn(f"there is no absent.json in the folder {os.path.realpath(self.path)}: name",
-                      self.refused("config", "absent.json"))
-        self.assertIn("CONFIG: there is no /absent.json: name", self.refused("config", "/absent.json"))
-        self.assertIn("sluice plan takes a model's name too, such as qwen3-8b",
-                      self.refused("config", "qwen3-8"))
-        self.assertIn(". is a folder: name a run file", self.refused("config", "."))
+        self.assertRegex(self.refused("config", "absent.json"),
+                         rf"absent\.json.*{os.path.realpath(self.path)}")
+        self.assertRegex(self.refused("config", "/absent.json"), r"CONFIG:.*/absent\.json")
+        self.assertRegex(self.refused("config", "qwen3-8"), "sluice plan.*qwen3-8b")
+        self.assertIn(". is a folder", self.refused("config", "."))
 
     def test_refuses_what_would_be_without_effect(self):
         self.write("run.json", {"model": {"preset": "gpt2-small"}, "train_batch_size": 1})
@@ -112,7 +111,7 @@ class Config(Program):
     def test_refuses_what_would_silently_train_in_fp32(self):
         for section in ("amp", "torch_autocast"):
             self.write("ds.json", {"train_batch_size": 8, section: {"enabled": True}})
-            self.assertIn("set bf16.enabled or fp16.enabled to true",
+            self.assertIn("bf16.enabled or fp16.enabled",
                           self.refused("config", "--deepspeed", "ds.json"))
 
     def test_the_flag_of_the_watchdog_wins_over_the_key(self):
@@ -190,7 +189,7 @@ class Install(Program):
             ["cmake", "-S", ROOT, "-B", self.path / "build", "-DSLUICE_TORCH=OFF", "-DSLUICE_CUDA=off",
              "-DSLUICE_TESTS=OFF", "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON"], check=True,
             capture_output=True, text=True).stdout
-        self.assertIn("-- Sluice: mpirun is left out: there is no mpi.h (Debian: libopenmpi-dev", shown)
+        self.assertRegex(shown, r"mpirun.*mpi\.h.*libopenmpi-dev")
 
     @unittest.skipUnless(HAS_ENGINE, "built without LibTorch")
     def test_a_prefix_that_was_moved_prepares_trains_and_generates(self):
@@ -231,7 +230,7 @@ class Install(Program):
             said = subprocess.run([f"{away}/moved/bin/sluice", "generate", "run", "--prompt", "the"],
                                   cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, check=False).stderr
-        self.assertRegex(said, r"tools/tokens was not found .*moved/bin/sluice-engine: install ")
+        self.assertRegex(said, "tools/tokens .*moved/bin/sluice-engine: install ")
 
 
 class Scrub(Program):
@@ -247,8 +246,7 @@ class Scrub(Program):
         (store / "records").write_bytes(bytes(5120))
         shown = self.sluice("scrub", ".", "--remove-leftovers").stdout
         self.assertIn("0 leftovers removed", shown)
-        self.assertRegex(shown, r"kept: \./sluice-a \(5\S+\) is in use by, or was left by, process 1 "
-                                r"on pod-1")
+        self.assertRegex(shown, r"kept: \./sluice-a \(5\S+\) .*process 1 on pod-1")
         self.assertIn("--run", self.refused("scrub", ".", "--remove"))
         self.refused("scrub", ".", "--remove", "--run", "b")
         self.refused("scrub", ".", "--remove", "--run", "../a")
@@ -379,7 +377,7 @@ class Plan(Program):
         self.assertAlmostEqual(run["share_of_drive_life"], run["nvme_write_tb"] / 1200)
         given = self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, *more[:-1],
                             "--drive-tbw", 300).stdout
-        self.assertIn("300 TB of write endurance that the drives are rated for\n", given)
+        self.assertIn("300 TB", given)
         shares = {it["what"]: it for it in plan["machine"]["shares_of_data_sheet"]}
         self.assertEqual(shares["large products"]["share"], 0.92)
         self.assertIn("LLMQ", shares["large products"]["from"])
@@ -387,8 +385,7 @@ class Plan(Program):
     def test_a_plan_needs_the_shape_of_a_model_and_not_its_folder(self):
         file = ROOT / "configs/qwen3_8b_24gb.json"
         shown = self.sluice("plan", file, "--gpu", "h100", "--ram", 256)
-        self.assertIn("models/Qwen3-8B does not exist: using the shape of model.preset qwen3-8b",
-                      shown.stderr)
+        self.assertRegex(shown.stderr, r"models/Qwen3-8B.*model\.preset qwen3-8b")
         self.assertIn("8.19B parameters", shown.stdout)
         # For another model there are no measurements; its config.json is enough.
         other = ["plan", file, "--gpu", "h100", "--set", "model.path=mine"]
@@ -406,10 +403,8 @@ class Plan(Program):
         card = ["--gpu-gib", 24, "--tflops", 165, "--ram", 64]
         for name in (ROOT / "configs/qwen3_8b_24gb.json", "qwen3-0.6b"):
             shown = self.sluice("plan", name, *card)
-            self.assertIn("a drive that reads 6 GB/s (--drive-read-gb-per-s); "
-                          "a drive that sustains writes of 3 GB/s", shown.stdout)
-        self.assertIn("no run file: this plans a full training of model.preset qwen3-0.6b, "
-                      "16 sequences of 2048 tokens per step", shown.stderr)
+            self.assertRegex(shown.stdout, r"6 GB/s \(--drive-read-gb-per-s\);.*3 GB/s")
+        self.assertRegex(shown.stderr, r"model\.preset qwen3-0\.6b, 16.*2048")
         self.assertEqual(list(self.path.iterdir()), [])
         # The budget is that of the described machine.
         large = ["--gpu", "h100", "--set", "budget.cpu_gib=9000", "--set", "budget.nvme_gib=9000"]
@@ -451,8 +446,7 @@ class Plan(Program):
     def test_says_what_it_takes_from_this_machine(self):
         shown = self.sluice("plan", ROOT / "configs/gpt2_small.json", "--gpu-gib", 24,
                             "--tflops", 165, "--cpu-gib", 56).stdout
-        self.assertIn("taken from this machine, because not given: the speed of RAM and of "
-                      "AdamW on the CPU (--ram-gb-per-s)\n", shown)
+        self.assertRegex(shown, r"RAM.*\(--ram-gb-per-s\)\n")
         self.assertRegex(shown, r"assumed, because not given: GPU memory 768 GB/s; bus 32")
 
     def test_ends_with_2_and_a_setting_where_a_configuration_does_not_fit(self):
@@ -461,7 +455,7 @@ class Plan(Program):
         for file in ("gpt2_xl_24gb.json", "gpt_13b_24gb.json"):
             with self.subTest(file=file):
                 shown = self.sluice("plan", ROOT / "configs" / file, *little, code=2)
-                self.assertRegex(shown.stdout, "this run does not fit: .* are missing")
+                self.assertRegex(shown.stdout, "not fit: .* missing")
                 plan = json.loads(self.sluice("plan", ROOT / "configs" / file, *little, "--json",
                                               code=2).stdout)
                 self.assertFalse(plan["fits"])
@@ -545,13 +539,11 @@ class Plan(Program):
                                             "dtype": "uint16", "vocab_size": 257,
                                             "tokenizer": tokenizer})
         told = self.sluice("plan", ROOT / "configs/demo.json", *CARD).stderr
-        self.assertRegex(told, r"would refuse the data: data\.train: "
-                               r".*out/demo/corpus/train\.bin")
+        self.assertRegex(told, r"data\.train: .*out/demo/corpus/train\.bin")
         told = self.sluice("plan", ROOT / "configs/demo.json", *CARD, "--set",
                            'data.train=["bytes.bin"]', "--set",
                            'data.validation=["other.bin"]').stderr
-        self.assertIn("would refuse this: data.train and data.validation use different "
-                      "tokenizers", told)
+        self.assertRegex(told, r"data\.train and data\.validation.*tokenizers")
 
     def test_a_run_says_its_plan_before_the_first_step(self):
         (self.path / "text.bin").write_bytes(struct.pack("<8000H", *(i % 61 for i in range(8000))))
@@ -567,7 +559,7 @@ class Plan(Program):
         plan = next(i for i, line in enumerate(lines) if line.startswith("plan: "))
         step = next(i for i, line in enumerate(lines) if line.startswith("step "))
         self.assertLess(plan, step)
-        self.assertRegex(lines[plan], r"plan: [0-9.]+ ms a step, .* limited by ")
+        self.assertRegex(lines[plan], "plan: [0-9.]+ ms .* limited by ")
         self.assertEqual(len((self.path / "a/metrics.jsonl").read_text().splitlines()), 3)
 
 

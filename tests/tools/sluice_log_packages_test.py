@@ -251,12 +251,12 @@ class MlflowAway(RunFolder):
         said = self.log("--mlflow", uri, "--csv", "csv", code=1)
         self.assertLess(time.monotonic() - began, 60)  # MLflow alone would retry for 4 minutes
         self.assertEqual(len(said.splitlines()), 1, said)
-        self.assertIn(f"MLflow: {uri} cannot be used: Connection refused; run the same", said)
+        self.assertRegex(said, f"MLflow: {uri}.*Connection refused;.*the same")
         self.assertEqual([step for step, _ in self.rows()], [1, 2, 3])
         self.event("end", 3, how="completed")
         said = self.log("--mlflow", uri, "--csv", "csv", "--follow", code=1)
-        self.assertIn("it will be tried again, and the run is not delayed", said)
-        self.assertIn("MLflow did not answer until the end and lacks steps", said)
+        self.assertIn("be tried again", said)
+        self.assertRegex(said, "MLflow.*lacks steps")
 
 
 @unittest.skipUnless(has("mlflow", "flask", "sqlalchemy", "pandas"),

@@ -216,7 +216,7 @@ class Files(RunFolder):
         with open(self.run / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(self.line(7).rstrip("\n"))
         (self.run / "events.jsonl").write_bytes(b'{"event":"begin"\x00\n{"event":"no","step":1}\n')
-        self.assertIn("lines of run cannot be read, and are left out",
+        self.assertIn("lines of run",
                       self.log("--csv", "csv"))
         self.assertEqual([step for step, _ in self.rows()], [1, 2, 5, 6, 7])
         self.assertEqual(self.rows()[2][1], "nan")
@@ -230,25 +230,24 @@ class Files(RunFolder):
 
     def test_refuses_what_makes_no_sense(self):
         self.assertIn("no output was chosen", self.log(code=2))
-        self.assertIn("--wandb-team has no effect without --wandb",
-                      self.log("--csv", "csv", "--wandb-team", "x", code=2))
+        self.assertRegex(self.log("--csv", "csv", "--wandb-team", "x", code=2),
+                         "--wandb-team.*without --wandb")
         self.assertIn("absent does not exist", self.log("--csv", "csv", run="absent", code=1))
         (self.path / "empty").mkdir()
-        self.assertIn("is not the folder of a run",
+        self.assertIn("folder of a run",
                       self.log("--csv", "csv", run="empty", code=1))
         self.assertFalse((self.path / "csv").exists())
         self.steps(1, 1)
         (self.path / "file").write_text("")
-        self.assertIn("CSV: file/x cannot be created", self.log("--csv", "file/x", code=1))
+        self.assertIn("CSV: file/x", self.log("--csv", "file/x", code=1))
         (self.path / "theirs").mkdir()
         (self.path / "theirs/metrics.csv").write_text("mine")
-        self.assertIn("theirs/metrics.csv was not written by sluice-log",
-                      self.log("--csv", "theirs", code=1))
+        self.assertRegex(self.log("--csv", "theirs", code=1), r"theirs/metrics\.csv.*sluice-log")
         self.assertEqual((self.path / "theirs/metrics.csv").read_text(), "mine")
         (self.path / "csv").mkdir()
         with open_folder(self.path / "csv") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            self.assertIn("another sluice-log writes to csv", self.log("--csv", "csv", code=1))
+            self.assertIn("writes to csv", self.log("--csv", "csv", code=1))
 
     def test_names_what_is_no_file_and_waits_for_none(self):
         self.begin()
@@ -275,7 +274,7 @@ class Files(RunFolder):
         theirs = self.path / "theirs"
         (self.run / "metrics.jsonl").rename(theirs)
         (self.run / "metrics.jsonl").symlink_to(theirs)
-        self.assertIn("is a link to another folder", self.log("--csv", "csv", code=1))
+        self.assertIn("is a link", self.log("--csv", "csv", code=1))
         (self.run / "metrics.jsonl").unlink()
         theirs.rename(self.run / "m.jsonl")
         (self.run / "metrics.jsonl").symlink_to("m.jsonl")  # a target in the folder
@@ -310,7 +309,7 @@ class Files(RunFolder):
              "sys.exit(main(['run', '--tensorboard', 'tb']))"],
             cwd=self.path, check=False, capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("TensorBoard needs the Python package tensorboard", result.stderr)
+        self.assertIn("package tensorboard", result.stderr)
         self.assertIn("-m pip install tensorboard", result.stderr)
 
 
@@ -448,7 +447,7 @@ class Follow(RunFolder):
 
         self.begin()
         self.steps(1, 3)
-        self.assertIn("to add what is missing", self.log("--wandb", "p", code=1))
+        self.assertIn("what is missing", self.log("--wandb", "p", code=1))
         logger = self.start("--wandb", "p", "--csv", "csv")
         self.until(lambda: len(self.rows()) == 3, "the other output does not wait")
         self.assertEqual(history(), [])
@@ -476,7 +475,7 @@ class Follow(RunFolder):
             time.sleep(1)
             self.assertIsNone(logger.poll())
         self.assertEqual(logger.wait(30), 0)
-        self.assertIn("crashed: it recorded no end", logger.stderr.read())
+        self.assertRegex(logger.stderr.read(), "crashed:.*no end")
 
     def test_beside_a_run_it_ends_with_its_input_and_has_all(self):
         self.begin()

@@ -66,7 +66,7 @@ class CommandLine(Machine):
             with self.subTest(tool=tool, arguments=arguments):
                 result = self.run_tool(tool, *arguments)
                 self.assertEqual(result.returncode, 2, result.stderr)
-                self.assertRegex(result.stderr, rf"\Atools/{tool}: .* --help explains .*\n\Z")
+                self.assertRegex(result.stderr, rf"\Atools/{tool}: .* --help .*\n\Z")
                 self.assertEqual(result.stdout, "")
 
     def test_explains_itself(self):
@@ -139,7 +139,7 @@ class Packages(Machine):
         self.assertRegex(calls[0], r"\Anoninteractive .* update\Z")
         self.assertRegex(calls[1], r"\Anoninteractive .* install --yes --no-install-recommends "
                                    r"build-essential liburing-dev libspdlog-dev\Z")
-        self.assertIn("could not install build-essential liburing-dev libspdlog-dev",
+        self.assertIn("build-essential liburing-dev libspdlog-dev",
                       result.stderr)
 
     def test_takes_a_program_on_the_path_for_its_package(self):
@@ -195,7 +195,7 @@ class LibTorch(Machine):
         self.program("nvidia-smi", "echo 8.9; echo 12.0; echo 8.9; echo '[N/A]'")
         words, said = self.architectures()
         self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=89;120", words)
-        self.assertIn("CUDA kernels: for compute capability 89, 120", said)
+        self.assertIn("89, 120", said)
         words, said = self.architectures("--cuda-architectures", "all")
         self.assertIn("-UCMAKE_CUDA_ARCHITECTURES", words)
         words, said = self.architectures("--cuda-architectures=75,90-real")
@@ -208,7 +208,7 @@ class LibTorch(Machine):
         result = self.run_tool("setup", "--no-packages", "--no-torch",
                                "--cuda-architectures=hopper")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("'hopper' is not auto, all or a list", result.stderr)
+        self.assertRegex(result.stderr, "'hopper'.*auto, all")
 
     @unittest.skipUnless(shutil.which("cmake"), "cmake is not there")
     def test_a_wheel_is_built_for_the_torch_that_its_python_imports(self):
@@ -235,13 +235,13 @@ class LibTorch(Machine):
         lacking = configure()
         self.assertNotEqual(lacking.returncode, 0)
         said = " ".join(lacking.stdout.split())
-        self.assertIn(f"torch was not found: {venv}/bin/python cannot import it", said)
+        self.assertRegex(said, f"torch was not.*{venv}/bin/python")
         self.assertIn("pip install --no-build-isolation .", said)
         (site,) = venv.glob("lib/python3.*/site-packages")
         (site / "others.pth").write_text(f"{torch.parent}\n", encoding="ascii")
         found = configure()
         self.assertEqual(found.returncode, 0, found.stdout)
-        self.assertIn(f"LibTorch (of unknown version), {torch}\n", found.stdout)
+        self.assertIn(f"unknown version), {torch}\n", found.stdout)
         self.assertIn(f"for {venv}/bin/python\n", found.stdout)
 
 
@@ -288,7 +288,7 @@ class OneProgram(Machine):
                               "'sluice'?\"; exit 1")
         result = self.build("slice")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("--program: there is no program slice in build/", result.stderr)
+        self.assertRegex(result.stderr, "--program:.*slice in build/")
         calls = (self.folder / "calls").read_text(encoding="ascii").splitlines()
         self.assertEqual(len(calls), 1, calls)  # only that of the configuration
 

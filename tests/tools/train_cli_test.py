@@ -30,15 +30,15 @@ class Train(Training):
                       ["tune", *named], ["train", "card.json", "--out", "a"], ["scrub", missing]):
             with self.subTest(command=words[:2]):
                 told = self.refused(*words)
-                self.assertIn(f"{missing} does not exist; {os.path.realpath(self.path)}/drives "
-                              "does, on the ", told)
+                self.assertIn(f"{missing} does not exist; {os.path.realpath(self.path)}/drives",
+                              told)
                 self.assertIn(f"mkdir -p {missing}", told)
                 if "card.json" in words:
                     self.assertIn("zero_optimization.offload_optimizer.nvme_path: ", told)
                 self.assertEqual(os.listdir(self.path / "drives"), [])
                 self.assertFalse((self.path / "a").exists())
         (self.path / "drives/nvme9").write_text("no folder")
-        self.assertIn("is not a folder, or is below a file", self.refused("plan", *named))
+        self.assertIn("below a file", self.refused("plan", *named))
         # DeepSpeed's key is ignored if the tier is not on NVMe.
         self.sluice("train", "card.json", "--out", "a", "--set",
                     "zero_optimization.offload_optimizer.device=cpu")
@@ -86,12 +86,12 @@ class Train(Training):
     def test_says_where_the_weights_come_from(self):
         told = self.sluice("train", "run.json", "--out", "a", "--steps", "1", "--save-weights",
                            "a.safetensors").stderr
-        self.assertRegex(told, r"(?m)^weights: random, from seed \d+ \(model\.init_seed\)")
+        self.assertRegex(told, r"(?m)^weights: random, .*\d+ \(model\.init_seed\)")
         told = self.sluice("train", "run.json", "--out", "b", "--steps", "1", "--init-from",
                            "a.safetensors").stderr
         self.assertIn("weights: from a.safetensors (model.init_from)", told.splitlines())
         told = self.sluice("train", "a/config.json", "--out", "c", "--steps", "1").stderr
-        self.assertIn("the weights of the run in a are not used: --resume=a/checkpoints/NAME", told)
+        self.assertIn("--resume=a/checkpoints/NAME", told)
         told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "2").stderr
         self.assertRegex(told, r"(?m)^weights: from a/checkpoints/step-0+1, ")
 
@@ -104,8 +104,7 @@ class Train(Training):
         large = ["untold.json", "--set", "model.vocab=70000"]
         for told in (self.refused("train", *large, "--out", "b"),
                      self.sluice("plan", *large).stderr):
-            self.assertIn("a vocabulary of 70000 may be uint16 or uint32: copy its .json there "
-                          "too, or set data.dtype", told)
+            self.assertRegex(told, r"vocabulary of 70000.*uint16.*uint32.*\.json.*data\.dtype")
         self.sluice("train", *large, "--set", "data.dtype=uint16", "--out", "b", "--steps", "1")
 
     def test_says_what_has_changed_since_the_checkpoint(self):
@@ -123,7 +122,7 @@ class Train(Training):
             self.assertEqual(told.count(change), 1)
         (self.path / "text.bin").write_bytes(struct.pack("<8000H", *([7] * 8000)))
         said = self.refused("train", "run.json", "--out", "a", "--resume", "--steps", "4")
-        self.assertIn("tokens in the files of data.train have changed", said)
+        self.assertIn("files of data.train", said)
 
     def test_says_that_nothing_is_learnt_at_a_rate_beyond_sense(self):
         llama = [word for one in ("preset=custom", "family=llama", "architecture=qwen3",
@@ -131,9 +130,9 @@ class Train(Training):
                  for word in ("--set", f"model.{one}")]
         told = self.sluice("train", "run.json", "--out", "a", "--steps", 8, *llama,
                            "--set", "optimizer.params.lr=1e9")
-        self.assertIn("the learning rate reaches 1e+09", told.stderr)
+        self.assertIn("reaches 1e+09", told.stderr)
         self.assertEqual(told.stderr.count("the gradient norm has been exactly 0"), 1)
-        self.assertRegex(told.stdout, r"gradient norm 0 +\d of 8 steps: nothing was learnt")
+        self.assertRegex(told.stdout, r"norm 0 +\d of 8 steps: ")
         told = self.sluice("train", "run.json", "--out", "b", "--steps", 4, *llama)
         self.assertNotRegex(told.stdout + told.stderr, "learning rate reaches|norm 0|exactly 0")
 
@@ -208,8 +207,7 @@ class Train(Training):
     def test_says_what_to_do_without_a_part_to_validate_on(self):
         lacking = ["train", "run.json", "--out", "a", "--steps", "1", "--set",
                    "data.validation_fraction=auto", "--set", 'data.validation=["val.bin"]']
-        self.assertIn("writes no val.bin if there are too few texts; to train without validation: "
-                      "--set 'data.validation=[]'", self.refused(*lacking))
+        self.assertRegex(self.refused(*lacking), r"val\.bin.*--set 'data\.validation=\[\]'")
         self.sluice(*lacking, "--set", "data.validation=[]")
 
     def test_refuses_what_cannot_be_with_a_sentence(self):
@@ -248,13 +246,13 @@ class Train(Training):
         self.sluice("train", "run.json", "--out", "a", "--steps", 1, *decay,
                     "--set", "optimizer.params.decayed=all")
         shown = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 2, *decay)
-        self.assertIn("weight decay still applies to all parameters", shown.stderr)
+        self.assertIn("to all parameters", shown.stderr)
         self.assertEqual(decayed(), "all")
         shown = self.sluice("train", "a/config.json", "--out", "a", "--resume", "--steps", 3)
         self.assertNotIn("weight decay", shown.stderr)
         shown = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", 4, *decay,
                             "--set", "optimizer.params.decayed=matrices")
-        self.assertIn("decayed was all, and is matrices from now on", shown.stderr)
+        self.assertRegex(shown.stderr, "decayed was all.*matrices")
         self.assertEqual(shown.stderr.count("optimizer.params.decayed"), 1)
         self.assertEqual(decayed(), "matrices")
 
@@ -262,10 +260,10 @@ class Train(Training):
         wild = ["--set", "optimizer.params.lr=1e30", "--set", "run.checkpoint_every=1"]
         stopped = self.sluice("train", "run.json", "--out", "a", *wild, code=1).stderr
         last = stopped.splitlines()[-1]
-        self.assertRegex(last, r"the gradient of step \d is not finite, in unit \S+ first "
-                               r"\(.*micro-batch 1 of 1, loss \S+, text\.bin from tokens \d+")
+        self.assertRegex(last, r"step \d .*not finite, .*unit \S+ .*\(.*micro-batch 1 of 1, "
+                               r"loss \S+, text\.bin .*tokens \d+")
         self.assertIn("--set run.non_finite_step=skip", last)
-        self.assertRegex(last, r"The newest checkpoint is \S*a/checkpoints/step-")
+        self.assertRegex(last, "newest checkpoint .*a/checkpoints/step-")
         self.assertNotIn("--resume continues from there", last)
         # Resuming alone fails at the same step, as the message says; skipping passes it, up to the
         # limit.
@@ -275,7 +273,7 @@ class Train(Training):
                               "--set", "run.non_finite_step=skip",
                               "--set", "run.max_skipped_steps=2", code=1).stderr
         self.assertEqual(skipped.count("The step is skipped"), 2)
-        self.assertIn("The 2 steps before it were skipped", skipped.splitlines()[-1])
+        self.assertIn("The 2 steps", skipped.splitlines()[-1])
         self.assertEqual([step["skipped"] for step in self.metrics("a")][-2:], [True, True])
 
     def test_compares_its_steps_with_the_plan(self):
@@ -293,9 +291,9 @@ class Train(Training):
                     one["values"][name] *= 1000 if one["what"] == "units" else 0.001
             kept.write_text(json.dumps(speeds), encoding="utf-8")
             shown = self.sluice("train", "run.json", "--out", "a", "--steps", 5, *auto)
-            self.assertRegex(shown.stdout, r"step, median +[0-9.]+ ms \(0\.0\d+ of the plan\)")
-            self.assertIn("step times differ from the plan", shown.stderr)
-            self.assertIn("and will be repeated next time", shown.stderr)
+            self.assertRegex(shown.stdout, r"median +[0-9.]+ ms \(0\.0\d+ of the plan\)")
+            self.assertIn("differ from the plan", shown.stderr)
+            self.assertIn("repeated next time", shown.stderr)
             self.assertEqual(json.loads(kept.read_text(encoding="utf-8"))["measurements"], [])
 
     SCHEDULE = {"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto",
@@ -330,24 +328,24 @@ class Train(Training):
         self.sluice("train", run, "--out", "a", "--steps", "12")
         frozen = self.with_schedule("frozen.json", warmup_num_steps=1, total_num_steps=12)
         said = self.refused("train", frozen, "--out", "a", "--resume", "--steps", "30")
-        self.assertIn("a learning rate of exactly 0", said)
+        self.assertIn("rate of exactly 0", said)
         self.assertIn("--set scheduler.params.total_num_steps=auto", said)
         self.assertEqual(len(self.metrics("a")), 12)
         told = self.sluice("train", "a/config.json", "--resume", "--steps", "30").stderr
-        self.assertRegex(told, r"the learning rate of step 13 was \S+, and is now 0\.00")
-        self.assertIn("run.steps was 12 and is 30", told)
+        self.assertRegex(told, r"rate of step 13 was \S+, .*0\.00")
+        self.assertRegex(told, r"run\.steps was 12.*30")
         self.assertGreater(min(self.rates("a")[2:]), 0)
-        self.assertNotIn("the learning rate of step",
+        self.assertNotIn("rate of step",
                          self.sluice("train", "a/config.json", "--resume").stderr)
         self.sluice("train", "run.json", "--out", "b", "--steps", "2")
-        self.assertIn("run.steps was 2 and is 4; the schedule does not change",
-                      self.sluice("train", "run.json", "--out", "b", "--resume").stderr)
+        self.assertRegex(self.sluice("train", "run.json", "--out", "b", "--resume").stderr,
+                         r"run\.steps was 2.*4;.*not change")
 
     def test_warns_of_steps_behind_the_end_of_the_schedule(self):
         run = self.with_schedule(total_num_steps=6, warmup_num_steps=2)
         told = self.sluice("train", run, "--out", "a", "--steps", "10").stderr
         self.assertEqual(self.rates("a").count(0) - 2, 3)
-        self.assertIn("its last 3 steps have a learning rate of exactly 0", told)
+        self.assertRegex(told, "last 3 steps.*exactly 0")
 
     FP16 = ("--set", "bf16.enabled=false", "--set", "fp16.enabled=true")
 
@@ -372,13 +370,13 @@ class Train(Training):
             whole[:8 + header] + struct.pack(f"<{values}f", *([3e38, -3e38] * values)[:values]))
         result = self.sluice("eval", "run.json", "--weights", "a.safetensors", code=1)
         self.assertRegex(result.stdout, "loss -?nan")
-        self.assertIn("the loss is not finite", result.stderr.splitlines()[-1])
+        self.assertIn("loss is not finite", result.stderr.splitlines()[-1])
         # Weights that are not finite are named.
         whole[-4:] = struct.pack("<f", float("nan"))
         (self.path / "a.safetensors").write_bytes(whole)
         self.assertRegex(self.sluice("eval", "run.json", "--weights", "a.safetensors",
                                      code=1).stderr,
-                         r"a\.safetensors: element \d+ of \S+ is not finite in fp32: ")
+                         r"a\.safetensors: element \d+ .*not finite in fp32: ")
 
     def test_does_not_train_where_another_process_does(self):
         process = self.start("train", "run.json", "--out", "a", "--steps", "100000")
@@ -398,7 +396,7 @@ class Train(Training):
                     "optimizer.params.betas=[0.9, 0.99]")
         # In the first step, the bias correction cancels beta2.
         shown = self.sluice("diff", "a", "c", code=1).stdout
-        self.assertIn("step 2 is the first that differs", shown)
+        self.assertRegex(shown, "step 2.*differs")
         self.assertIn("the update diverged", shown)
         self.refused("diff", "a", "absent")
 

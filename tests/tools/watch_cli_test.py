@@ -193,7 +193,8 @@ class Watch(Base):
         piped = subprocess.Popen([SLUICE, "watch", str(run.folder), "--every", "0.2"], text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self.addCleanup(piped.stdout.close)
-        self.assertRegex(piped.stdout.readline(), r"\Ademo: training, step 3 of 50, loss 1\.333, 1\.00k tokens/s")
+        self.assertRegex(piped.stdout.readline(),
+                         r"\Ademo: training, step 3 of 50, loss 1\.333, 1\.00k tokens/s")
         for terminal in ("dumb", "no-such-terminal"):
             with self.on_terminal(run.folder, columns=200, TERM=terminal) as screen:
                 screen.wait_for("a line every few seconds", "demo: training, step 3 of 50")
@@ -268,7 +269,7 @@ class WatchPages(Base):
             self.assertLess(len(json.dumps(then)), len(json.dumps(first)) / 2)
             self.assertEqual(server.get("/", "HEAD")[:2], (200, ""))
             busy = self.refused("watch", run.folder, "--web", f"127.0.0.1:{server.port}")
-            self.assertIn("another program uses this port", busy)
+            self.assertIn("uses this port", busy)
         self.assertEqual(server.process.returncode, 0)
 
     @unittest.skipUnless(text_string_to_metric_families, "prometheus-client is not there: tools/setup --for=test")
@@ -311,7 +312,7 @@ class WatchPages(Base):
         run.train(1)
         self.assertIn("--token", self.refused("watch", run.folder, "--web", "0.0.0.0:0", "--token", "short"))
         self.assertIn("not an address", self.refused("watch", run.folder, "--web", "8080"))
-        self.assertIn("not an address of this machine", self.refused("watch", run.folder, "--web", "no.invalid:0"))
+        self.assertIn("not an address", self.refused("watch", run.folder, "--web", "no.invalid:0"))
         self.refused("watch", run.folder, "--web", "192.0.2.1:0")
         self.assertIn("--web", self.refused("watch", run.folder, "--token", "t" * 20))
         token = "t" * 20
