@@ -14,6 +14,7 @@
 namespace sluice::aio {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 DirectFile::Options creating(std::uint64_t size_bytes) {
@@ -139,7 +140,7 @@ TEST_F(DirectFileTest, SaysHowMuchIsFreeWhenTheDiskIsTooSmall) {
   const auto file = DirectFile::open(*queue, "/big", creating(65 * kMiB));
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().code(), ErrorCode::kNoSpace);
-  EXPECT_THAT(file.error().message(), HasSubstr("no room for 65M at /big"));
+  EXPECT_THAT(file.error().message(), ContainsRegex("65M.*/big"));
   EXPECT_THAT(file.error().message(), HasSubstr("64M are free"));
   EXPECT_FALSE(*drive.files().exists("/big"));
   EXPECT_OK(DirectFile::open(*queue, "/fits", creating(60 * kMiB)));

@@ -83,7 +83,7 @@ TEST(RealFileSystem, RefusesAPipeInsteadOfWaitingForItsOtherEnd) {
     const auto pipe = files.open(folder.file("pipe"), {.direct = direct});
     ASSERT_FALSE(pipe.ok());
     EXPECT_EQ(pipe.error().code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(pipe.error().message(), HasSubstr("pipe is a pipe, not a file"));
+    EXPECT_THAT(pipe.error().message(), HasSubstr("is a pipe"));
     EXPECT_FALSE(files.open(folder.path(), {.direct = direct}).ok());
     EXPECT_FALSE(files.open("/dev/null", {.direct = direct}).ok());
   }

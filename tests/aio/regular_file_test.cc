@@ -71,10 +71,9 @@ TEST_F(RegularFile, IsWrittenItselfAndNotWhatALinkLeadsTo) {
 
 TEST_F(RegularFile, IsNoPipeFolderOrDevice) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(add(path_, "text").error().message(), HasSubstr("is not a regular file"));
-  EXPECT_THAT(open_itself(path_, O_RDWR).status().error().message(),
-              HasSubstr("is not a regular file"));
-  EXPECT_THAT(open_inside(path_).status().error().message(), HasSubstr("is not a regular file"));
+  EXPECT_THAT(add(path_, "text").error().message(), HasSubstr("a regular file"));
+  EXPECT_THAT(open_itself(path_, O_RDWR).status().error().message(), HasSubstr("a regular file"));
+  EXPECT_THAT(open_inside(path_).status().error().message(), HasSubstr("a regular file"));
   EXPECT_FALSE(open_itself(folder_.path(), O_RDWR).ok());
   EXPECT_FALSE(open_inside(folder_.path()).ok());
   EXPECT_FALSE(open_itself("/dev/null", O_RDWR).ok());
@@ -115,7 +114,7 @@ TEST_F(RegularFile, IsReadThroughLinksThatStayInItsFolder) {
     fs::create_symlink(target, path_);
     const auto outside = open_inside(path_);
     ASSERT_FALSE(outside.ok());
-    EXPECT_THAT(outside.status().error().message(), HasSubstr("events.jsonl is a link to"));
+    EXPECT_THAT(outside.status().error().message(), HasSubstr("events.jsonl is a link"));
   }
   EXPECT_EQ(open_inside(folder_.file("none")).status().error().code(), ErrorCode::kNotFound);
 }

@@ -138,6 +138,7 @@ TEST_P(StripedFileTest, LeavesNothingBehindWhenOneFileCannotBeMade) {
       StripedFile::open(*queue, {folder_.file("a"), folder_.file("b"), folder_.file("no/such/c")},
                         striping(kMiB, 4096, {}));
   ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(file.error().message(), HasSubstr("no/such/c"));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
@@ -145,9 +146,12 @@ TEST_P(StripedFileTest, LeavesNothingBehindWhenOneFileCannotBeMade) {
 TEST_P(StripedFileTest, SaysWhichOptionIsWrong) {
   const auto backend = this->backend();
   const auto queue = make_queue_or_die(*backend, {});
-  const auto message = [&](const std::vector<std::string>& where, StripedFile::Options options) {
+  const auto message = [&](const std::vector<std::string>& where,
+                           StripedFile::Options options) -> std::string {
     const auto file = StripedFile::open(*queue, where, options);
-    return file.ok() ? std::string("accepted") : file.error().message();
+    if (file.ok()) return "accepted";
+    EXPECT_EQ(file.error().code(), ErrorCode::kInvalidArgument);
+    return file.error().message();
   };
   EXPECT_THAT(message({}, striping(4096, 4096, {})), HasSubstr("at least one path"));
   EXPECT_THAT(message(paths(2), striping(4096, 4096, {1})), HasSubstr("2 paths"));

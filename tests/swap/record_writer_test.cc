@@ -11,6 +11,7 @@
 namespace sluice::swap {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 Status write_all(SwapUnderTest& swap, RecordWriter& writer, std::uint64_t version) {
@@ -90,7 +91,7 @@ TEST(RecordWriter, TakesItsBuffersAtOnceOrNone) {
   SwapUnderTest swap(drive, "/nvme", {.pipeline = {.buffers = 2}, .spare_buffers = 1});
   const auto writer = RecordWriter::create(swap.store(), swap.pool(), 2);
   ASSERT_FALSE(writer.ok());
-  EXPECT_THAT(writer.error().message(), HasSubstr("needs 2 buffers, and 1 of the pool are free"));
+  EXPECT_THAT(writer.error().message(), ContainsRegex("2 buffers.*1 of the pool"));
   EXPECT_EQ(swap.pool().free_count(), 1);
 }
 

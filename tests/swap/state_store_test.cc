@@ -111,8 +111,8 @@ TEST_P(StateStoreOn, RefusesPartsOfTwoStores) {
   std::filesystem::remove_all(to);
   std::filesystem::rename(from, to);
   options_.run = "test";
-  EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("it is the store of run other"));
-  EXPECT_THAT(create_error().message(), HasSubstr("was replaced by another store"));
+  EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("run other"));
+  EXPECT_THAT(create_error().message(), HasSubstr("another store"));
 }
 
 TEST_P(StateStoreOn, IsHeldByOneRunAtATime) {
@@ -277,7 +277,7 @@ TEST_P(StateStoreOn, ScrubFindsNothingWrongWithPathsInAnyOrderAndWantsAll) {
   EXPECT_EQ(report->never_written, 0U);
   EXPECT_TRUE(report->bad.empty());
   options_.paths.pop_back();
-  EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("part of a store of 2 paths"));
+  EXPECT_THAT(scrub_all().status().error().message(), HasSubstr("of 2 paths"));
   EXPECT_EQ(contents(), before);
 }
 
@@ -296,7 +296,7 @@ TEST_P(StateStoreOn, ScrubNamesTheDamagedRecords) {
   EXPECT_EQ(report->bad[0].name, name_of(test_records()[1]));
   EXPECT_THAT(report->bad[0].problem, HasSubstr("header"));
   EXPECT_EQ(report->bad[1].name, name_of(test_records()[3]));
-  EXPECT_THAT(report->bad[1].problem, HasSubstr("do not match their checksum"));
+  EXPECT_THAT(report->bad[1].problem, HasSubstr("their checksum"));
 }
 
 TEST_P(StateStoreOn, ScrubOfALeftoverTellsWrittenRecordsFromOthers) {
@@ -338,7 +338,7 @@ TEST_P(StateStoreOn, ReportsAStaleAndASwappedRecord) {
   user.put_on_disk(2, old);
   EXPECT_THAT(user.read(2).error().message(), HasSubstr("a write was lost"));
   user.put_on_disk(0, user.image_on_disk(4));  // equal in size
-  EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4 was found in its place"));
+  EXPECT_THAT(user.read(0).error().message(), HasSubstr("record 4"));
 }
 
 TEST_P(StateStoreOn, SaysWhichOptionMakesNoSense) {
@@ -347,8 +347,7 @@ TEST_P(StateStoreOn, SaysWhichOptionMakesNoSense) {
     return store.ok() ? "" : store.error().message();
   };
   EXPECT_THAT(message(options_, {}), HasSubstr("at least one record"));
-  EXPECT_THAT(message(options_, {{"p", 0, 10, 40}, {"p", 0, 20, 80}}),
-              HasSubstr("two records are called p[0"));
+  EXPECT_THAT(message(options_, {{"p", 0, 10, 40}, {"p", 0, 20, 80}}), HasSubstr("called p[0"));
   EXPECT_THAT(message(options_, {{"p", 0, 0, 0}}), HasSubstr("is empty"));
   EXPECT_THAT(message(options_, {{"p", 0, 1 << 30, std::uint64_t{1} << 32}}),
               HasSubstr("the most"));
