@@ -179,21 +179,19 @@ class Refusing(unittest.TestCase):
             self.assertEqual(len(train(engine, batches(2))), 2)
 
     def test_another_module(self):
-        self.refused(r"another module: it has no parameter blocks\.4", tower(blocks=5))
-        self.refused(
-            r"has a parameter blocks\.3\..* which this one does not train", tower(blocks=3)
-        )
+        self.refused(r"another module: .*blocks\.4", tower(blocks=5))
+        self.refused(r"has .*blocks\.3\..* does not train", tower(blocks=3))
         other = tower()
         other.blocks[1].up = nn.Linear(16, 32)
         other.blocks[1].down = nn.Linear(32, 16)
-        self.refused(r"blocks\.1\.up\.weight is \[64, 16\] there, and \[32, 16\]", other)
+        self.refused(r"blocks\.1\.up\.weight .*\[64, 16\] .*\[32, 16\]", other)
         frozen = tower()
         frozen.blocks[0].requires_grad_(False)
-        self.refused(r"has a parameter blocks\.0\..* does not train", frozen)
+        self.refused(r"has .*blocks\.0\..* does not train", frozen)
 
     def test_another_configuration(self):
         self.refused("the precision is .*bf16.*, and was .*fp32", tower(), bf16={"enabled": True})
-        self.refused("the run's seed is 4, and was 3", tower(), run={"seed": 4})
+        self.refused("seed is 4, .* 3", tower(), run={"seed": 4})
 
     def test_other_frozen_parameters(self):
         module = tower(tied=False)
@@ -202,7 +200,7 @@ class Refusing(unittest.TestCase):
             engine.save_checkpoint(folder)
             other = tower(tied=False, seed=1)
             other.embedding.requires_grad_(False)
-            self.refused("other values of the frozen parameters", other, path=folder)
+            self.refused("frozen parameters", other, path=folder)
 
     def test_a_frozen_parameter_that_differs_in_its_middle(self):
         def wide(change=0.0):
@@ -221,12 +219,12 @@ class Refusing(unittest.TestCase):
             with made() as same:
                 same.load_checkpoint(folder)
             with made(0.25) as other:
-                with self.assertRaisesRegex(sluice.RefusedError, "other values of the frozen parameters"):
+                with self.assertRaisesRegex(sluice.RefusedError, "frozen parameters"):
                     other.load_checkpoint(folder)
 
     def test_what_is_not_there_or_damaged(self):
         nowhere = Path(self.folder.name) / "nowhere"
-        self.refused("there is no checkpoint in", tower(), error=sluice.Error, path=nowhere)
+        self.refused("no checkpoint in", tower(), error=sluice.Error, path=nowhere)
         manifest = Path(self.path) / "checkpoint.json"
         text = manifest.read_text()
         manifest.write_text(text.replace('"global_step": 2', '"global_step": 3'))
@@ -257,11 +255,9 @@ class Refusing(unittest.TestCase):
             engine.save_checkpoint(self.folder.name)
             with initialize(tower()) as other:
                 train(other, batches(1))
-                with self.assertRaisesRegex(sluice.Error, "another run saves its checkpoints in"):
+                with self.assertRaisesRegex(sluice.Error, "another run"):
                     other.save_checkpoint(self.folder.name)
-                with self.assertRaisesRegex(
-                    sluice.RefusedError, "client_state cannot be written as JSON"
-                ):
+                with self.assertRaisesRegex(sluice.RefusedError, "client_state .*JSON"):
                     other.save_checkpoint(self.folder.name + "-other", {"f": print})
 
     def test_a_save_between_micro_batches(self):
@@ -289,7 +285,7 @@ class Refusing(unittest.TestCase):
     def test_a_client_state_that_no_manifest_has_room_for(self):
         quotes = '"' * (65 << 20)  # each takes four characters in the manifest
         with initialize(tower()) as engine:
-            with self.assertRaisesRegex(sluice.RefusedError, "client_state is too large: .* 260.*M"):
+            with self.assertRaisesRegex(sluice.RefusedError, "client_state .* 260.*M"):
                 engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes})
             self.assertFalse(os.path.exists(self.folder.name + "/new"))
             engine.save_checkpoint(self.folder.name + "/new", {"notes": quotes[: 1 << 20]})
@@ -304,7 +300,7 @@ class Refusing(unittest.TestCase):
                 train(engine, batches(1, seed=9))
                 with mock.patch("torch.get_rng_state", return_value=state):
                     engine.save_checkpoint(folder)
-            self.refused("state of its cpu random generator", tower(), path=folder)
+            self.refused("cpu random generator", tower(), path=folder)
 
     def test_keeps_no_more_than_asked_for(self):
         with initialize(tower(), run={"keep_last": 2}) as engine:

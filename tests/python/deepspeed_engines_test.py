@@ -99,7 +99,7 @@ class Checkpoints(unittest.TestCase):
         train(engine, batches(1))
         with self.assertLogs("sluice", "INFO") as said:
             engine.save_checkpoint(self.folder, "tag")
-        self.assertRegex("\n".join(said.output), "its former checkpoint .*step-000000001 was removed")
+        self.assertRegex("\n".join(said.output), "former checkpoint .*step-000000001 ")
         self.assertEqual(set(os.listdir(parts)), kept | {"step-000000002"})
         expected = masters(engine.engine)
         other = self.engine(seed=1)
@@ -134,20 +134,20 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(engine.load_checkpoint(self.folder), (None, None))
         engine.save_checkpoint(self.folder, "good")
         before = masters(engine.engine)
-        self.refused("wrong does not exist; existing tags: good", engine, "wrong", sluice.Error)
+        self.refused("wrong .* tags: good", engine, "wrong", sluice.Error)
         (self.folder / "latest").write_text("gone\n")
-        self.refused("gone, which .*latest names, does not exist", engine, None, sluice.Error)
+        self.refused("gone, .*latest ", engine, None, sluice.Error)
         half = self.folder / "half/checkpoints/step-000000003"
         half.mkdir(parents=True)
         (half / "master-00001-of-00001.safetensors").write_bytes(b"\0" * 100)
-        self.refused("half has no complete checkpoint", engine, "half", sluice.Error)
+        self.refused("half .*complete checkpoint", engine, "half", sluice.Error)
         theirs = self.folder / "theirs"
         theirs.mkdir()
         (theirs / "mp_rank_00_model_states.pt").write_bytes(b"")
         self.refused("written by DeepSpeed", engine, "theirs")
         for tag in ("../good", "", "latest", "a/b", ".."):
-            self.refused("cannot be the name of a folder", engine, tag)
-            with self.assertRaisesRegex(sluice.RefusedError, "cannot be the name of a folder"):
+            self.refused("name of a folder", engine, tag)
+            with self.assertRaisesRegex(sluice.RefusedError, "name of a folder"):
                 engine.save_checkpoint(self.folder, tag)
         self.assertEqual(masters(engine.engine), before)
         self.assertEqual(len(train(engine, batches(1))), 1)
@@ -326,7 +326,7 @@ class Gathering(unittest.TestCase):
                 engine.save_checkpoint(folder)
                 expected = small_modules.train(engine, batches(2, seed=4))
             with sluice.initialize(frozen(), run_config()) as engine:
-                with self.assertRaisesRegex(sluice.RefusedError, "other values of the frozen parameters"):
+                with self.assertRaisesRegex(sluice.RefusedError, "frozen parameters"):
                     engine.load_checkpoint(folder)
             module = frozen()
             module.blocks[2].up.bias.data.fill_(0.25)
@@ -342,7 +342,7 @@ class Gathering(unittest.TestCase):
         before = masters(engine.engine)
         for options, factor, sentence in (
             ({}, 2, "modifier_rank=0"),
-            ({"modifier_rank": 0}, float("nan"), "a value that is not finite"),
+            ({"modifier_rank": 0}, float("nan"), "not finite"),
         ):
             with self.assertRaisesRegex(sluice.RefusedError, rf"blocks\.1\.up\.weight.*{sentence}"):
                 with gathered([weight], **options), torch.no_grad():
@@ -366,7 +366,7 @@ class Gathering(unittest.TestCase):
                         self.assertTrue(torch.equal(block.up.weight, value))
                 with (
                     mock.patch("sluice._residency._free_bytes", return_value=1000),
-                    self.assertRaisesRegex(sluice.Error, "gather the parameters of fewer modules"),
+                    self.assertRaisesRegex(sluice.Error, "fewer modules"),
                     deepspeed.zero.GatheredParameters(module.parameters()),
                 ):
                     pass
@@ -403,13 +403,13 @@ class Refusing(unittest.TestCase):
         self.refused("amsgrad", config=config, **of(torch.optim.AdamW, tower(), amsgrad=True))
         module = tower()
         self.refused(
-            "that is not the model's",
+            "not the model's",
             config=config,
             module=module,
             optimizer=torch.optim.AdamW(twin(module).parameters()),
         )
         self.refused(
-            r"blocks\.\d.*requires a gradient but is not in the optimizer",
+            r"blocks\.\d.*not in the optimizer",
             config=config,
             module=module,
             optimizer=torch.optim.AdamW(module.head.parameters()),
@@ -485,12 +485,12 @@ class Refusing(unittest.TestCase):
         for name in ("train_batch", "no_sync", "set_train_batch_size"):
             with self.assertRaisesRegex(sluice.RefusedError, name):
                 getattr(engine, name)
-        with self.assertRaisesRegex(AttributeError, "neither .* nor Tower has 'no_such_thing'"):
+        with self.assertRaisesRegex(AttributeError, "Tower .*'no_such_thing'"):
             print(engine.no_such_thing)
         self.assertEqual(len(engine.blocks), 4)  # the attribute of the module
         with self.assertRaisesRegex(sluice.RefusedError, "lr.*cannot be set"):
             optimizer.param_groups[0]["lr"] = 1.0
-        with self.assertRaisesRegex(sluice.RefusedError, "make it before the engine"):
+        with self.assertRaisesRegex(sluice.RefusedError, "before the engine"):
             schedules.LambdaLR(optimizer, lambda step: 1 / (1 + step))
         with self.assertRaisesRegex(sluice.RefusedError, "lr_kwargs"):
             engine.step({"lr": 1})

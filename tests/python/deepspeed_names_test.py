@@ -199,7 +199,7 @@ class Sentences(unittest.TestCase):
         with sluice.initialize(module, run_config()) as engine:
             name, parameter = next(iter(module.named_parameters()))
             self.refused(
-                f"used while the unit is released .*{name}.*engine.gathered.*state_dict",
+                f"is released .*{name}.*engine.gathered.*state_dict",
                 lambda: parameter.sum().item(),
                 RuntimeError,
             )

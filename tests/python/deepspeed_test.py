@@ -240,7 +240,7 @@ class Configurations(unittest.TestCase):
         for text, sentence in (
             (text_of(zero_optimisation={"stage": 3}), "did you mean zero_optimization"),
             (text_of(optimizer={"params": {"learning_rate": 1}}), "optimizer.params.lr"),
-            (text_of(foo=1), "foo is not a key of Sluice or DeepSpeed"),
+            (text_of(foo=1), "foo is not a key"),
             ('{"a": ' + "[" * 500 + "]" * 500 + "}", "nested deeper|is not a key"),
             ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper"),
             ("[1]", "is not a JSON object|is a list"),
@@ -287,7 +287,7 @@ class Configurations(unittest.TestCase):
         with self.assertLogs("sluice", "WARNING") as said:
             sluice.initialize(tower(blocks=1), config).close()
         self.assertRegex(said.output[0], "pipeline, scheduler.params.min_lr")
-        self.assertRegex(said.output[1], "total_num_steps 4 is less than warmup_num_steps 9")
+        self.assertRegex(said.output[1], "total_num_steps 4 .*warmup_num_steps 9")
         self.assertEqual(len(said.output), 2)
         with self.assertNoLogs("sluice", "WARNING"):
             sluice.initialize(tower(blocks=1), config).close()
@@ -297,11 +297,11 @@ class Configurations(unittest.TestCase):
         module.norm.to(torch.bfloat16)
         with self.assertLogs("sluice", "WARNING") as said:
             sluice.initialize(module, ds_config()).close()
-        self.assertRegex(said.output[0], "bfloat16 and float32, and all of them are trained in float32")
+        self.assertRegex(said.output[0], "bfloat16 and float32, .*in float32")
         with self.assertLogs("sluice", "WARNING") as said:
             logging.getLogger("sluice").warning("some processors are told to be slow in 16 bits")
             sluice.initialize(tower(blocks=1), ds_config(bf16={"enabled": True})).close()
-        self.assertNotIn("all of them are trained", "".join(said.output))
+        self.assertNotIn("are trained", "".join(said.output))
 
 
 if __name__ == "__main__":

@@ -297,9 +297,7 @@ class AgainstTorch(unittest.TestCase):
                 got = losses, masters(engine)
                 if learns:  # once, a second loss in a block that had only one comes too late
                     engine.backward(engine(batches(1)[0]))
-                    with self.assertRaisesRegex(
-                        sluice.Error, "comes in more parts than in the micro-batches before"
-                    ):
+                    with self.assertRaisesRegex(sluice.Error, "more parts"):
                         engine.backward(engine(batches(1)[0]))
                     for _ in range(4):
                         engine.backward(engine(batches(1)[0]))
@@ -533,9 +531,7 @@ class Evaluation(unittest.TestCase):
                         module.blocks[2].up.weight.sum()
                 with self.assertRaisesRegex(RuntimeError, r"blocks\.1"):
                     module.blocks[1].up.weight.sum()
-                with self.assertRaisesRegex(
-                    sluice.RefusedError, r"blocks\.1\.up\.bias was changed in place"
-                ):
+                with self.assertRaisesRegex(sluice.RefusedError, r"blocks\.1\.up\.bias .*in place"):
                     with engine.gathered(module.blocks[1].up.bias), torch.no_grad():
                         module.blocks[1].up.bias.zero_()
 
@@ -612,7 +608,7 @@ class Evaluation(unittest.TestCase):
                     lambda: engine.gathered(*module.parameters()).__enter__(),
                     lambda: train(engine, batches(1)),
                 ):
-                    with self.assertRaisesRegex(sluice.RefusedError, "no longer uses the engine's memory"):
+                    with self.assertRaisesRegex(sluice.RefusedError, "engine's memory"):
                         call()
 
     def test_closed_while_copies_are_gathered(self):

@@ -74,9 +74,7 @@ class StaleSlots(unittest.TestCase):
                     watch, residency._watch = residency._watch, lambda *_: None
                     loss = engine(batches(1)[0])
                     residency._watch = watch
-                    with self.assertRaisesRegex(
-                        RuntimeError, r"a parameter of unit blocks\.7 is used while .* released"
-                    ):
+                    with self.assertRaisesRegex(RuntimeError, r"blocks\.7 .* released"):
                         engine.backward(loss)
                     # The engine still works.
                     reference = twin(tower(blocks=8, tied=False))
@@ -109,9 +107,7 @@ class StaleSlots(unittest.TestCase):
             with initialize(module) as engine:
                 old = engine(batches(1)[0])
                 train(engine, batches(1))
-                with self.assertRaisesRegex(
-                    RuntimeError, "parameters have changed since|modified by an inplace"
-                ):
+                with self.assertRaisesRegex(RuntimeError, "changed since|inplace"):
                     engine.backward(old)
                 self.assertEqual(len(train(engine, batches(2))), 2)
 
@@ -267,7 +263,7 @@ class Nested(unittest.TestCase):
             with initialize(self.module(), place="nvme", drive=drive) as engine:
                 for _ in range(2):
                     with self.assertRaisesRegex(
-                        sluice.Error, r"unit blocks\.3 is needed while blocks\.4 is in use.*buffer_count"
+                        sluice.Error, r"blocks\.3 .*blocks\.4 .*buffer_count"
                     ):
                         engine(batches(1)[0])
                 with torch.no_grad():  # the innermost one calls no other block
@@ -353,7 +349,7 @@ class Threads(unittest.TestCase):
                 lambda: engine(data[1]),
                 engine.close,
             ):
-                with self.assertRaisesRegex(sluice.RefusedError, "another thread is running this module"):
+                with self.assertRaisesRegex(sluice.RefusedError, "another thread"):
                     call()
             go_on.set()
             thread.join()
@@ -393,7 +389,8 @@ class NonFinite(unittest.TestCase):
             before = masters(engine)
             engine.backward(loss)
             with self.assertRaisesRegex(
-                sluice.NonFiniteGradientError, r"step 1 is not finite, in unit .*micro-batch 1 of 1, loss nan"
+                sluice.NonFiniteGradientError,
+                "step 1 .*not finite, .*unit .*micro-batch 1 of 1, loss nan",
             ):
                 engine.step()
             self.assertEqual(masters(engine), before)
@@ -411,9 +408,7 @@ class NonFinite(unittest.TestCase):
         module = tower()
         with torch.no_grad():
             module.blocks[1].up.weight[3, 4] = float("inf")
-        with self.assertRaisesRegex(
-            sluice.RefusedError, r"blocks\.1\.up\.weight has a value that is not finite"
-        ):
+        with self.assertRaisesRegex(sluice.RefusedError, r"blocks\.1\.up\.weight .*not finite"):
             initialize(module)
         self.assertTrue(torch.isfinite(module.blocks[0].up.weight).all())  # the module is unchanged
 

@@ -294,7 +294,7 @@ class Making(unittest.TestCase):
         module = self.made(Tower)
         weight = module.blocks[0].up.weight
         for use in (torch.sum, lambda it: it.data[0].tolist(), torch.Tensor.numpy, copy.deepcopy):
-            with self.assertRaisesRegex(RuntimeError, r"shape \[64, 16\] is on a drive.*init\(\)"):
+            with self.assertRaisesRegex(RuntimeError, r"\[64, 16\] .*on a drive.*init\(\)"):
                 use(weight.detach())
         self.assertEqual((weight.shape, weight.dtype), ((64, 16), torch.float32))
         self.assertEqual(sum(it.numel() for it in module.parameters()), 9472)
@@ -374,7 +374,7 @@ class Making(unittest.TestCase):
                     os.fsync(file)
                 damaged += 1
         self.assertEqual(damaged, 1)
-        with self.assertRaisesRegex(sluice.Error, "is not the data that was written"):
+        with self.assertRaisesRegex(sluice.Error, "data that was written"):
             sluice.initialize(module, self.config)
 
     @unittest.skipIf(FullDisk.unavailable(), FullDisk.unavailable())

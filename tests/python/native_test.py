@@ -112,9 +112,9 @@ class Losses(NativeCase):
         with torch.device("meta"):
             model = make("llama", hidden_size=1024, intermediate_size=2048)
         native = sluice.plan(config, model=model, machine=card)
-        self.assertIn("rows are assumed to have 2048 tokens", native.assumptions[0])
+        self.assertIn("2048 tokens", native.assumptions[0])
         self.assertIn("llama model with", str(native))
-        self.assertIn("all 3 blocks keep theirs", str(native))
+        self.assertIn("all 3 blocks keep", str(native))
         self.assertEqual(native["parameters"], sum(it.numel() for it in model.parameters()))
         kept = []
         for _ in range(2):
@@ -123,9 +123,9 @@ class Losses(NativeCase):
             kept.append(next(it for it in hooks.assumptions if "autograd" in it))
             model.gradient_checkpointing_enable()
         self.assertIn("without checkpointing", kept[0])
-        self.assertIn("with blocks recomputed in backward", kept[1])
+        self.assertIn("recomputed in backward", kept[1])
         again = sluice.plan(config, model=model, machine=card)
-        self.assertIn("all 3 blocks recompute theirs", str(again))
+        self.assertIn("all 3 blocks recompute", str(again))
         self.assertLess(again.memory["gpu"]["bytes"], native.memory["gpu"]["bytes"])
         model.model.layers[1].gradient_checkpointing = False
         some = sluice.plan(config, model=model, machine=card, units="hooks").assumptions[1]
@@ -133,11 +133,11 @@ class Losses(NativeCase):
         with torch.device("meta"):
             wordy = make("llama", vocab_size=5_000_000)
         with self.assertRaisesRegex(
-            sluice.RefusedError, r'units= may name parts .*"model.embed_tokens", "lm_head"'
+            sluice.RefusedError, 'units= .*"model.embed_tokens", "lm_head"'
         ):
             sluice.plan(config, model=wordy, machine={**card, "gpu_gib": 2}, units="hooks")
         of_two = sluice.plan(config, model=model, machine=card, gpus=2)
-        self.assertIn("2 ranks, all on one host", str(of_two))
+        self.assertRegex(str(of_two), "2 ranks.*one host")
         self.assertEqual(of_two["tokens_per_step"], 2 * hooks["tokens_per_step"])
         for wrong in ({"gpus": 0}, {"hosts": "2"}, {"gpus": 10**9}, {"machine": {"gpu_gib": "x"}}):
             with self.assertRaises(sluice.RefusedError):
@@ -425,7 +425,7 @@ print("closed")
         stale = engine(**batch).loss
         train(engine, [batch])
         for loss in (stale, stale * 2):
-            with self.assertRaisesRegex(sluice.RefusedError, "before the parameters changed|parameters have changed since"):
+            with self.assertRaisesRegex(sluice.RefusedError, "before the parameters|changed since"):
                 engine.backward(loss)
         with self.assertRaisesRegex(sluice.RefusedError, r"outside engine.backward"):
             engine(**batch).loss.backward()
@@ -455,7 +455,7 @@ print("closed")
             engine(input_ids=batch["input_ids"])
         engine.eval()
         logits = engine(input_ids=batch["input_ids"]).logits
-        with self.assertRaisesRegex(sluice.RefusedError, "not computed by calling the engine"):
+        with self.assertRaisesRegex(sluice.RefusedError, "calling the engine"):
             engine.backward(logits.square().mean())
         self.assertEqual(len(train(engine, [batch])), 1)
 

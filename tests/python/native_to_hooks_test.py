@@ -66,7 +66,7 @@ class ByHooks(NativeCase):
         with sluice.initialize(model, tight, units="auto", run_dir=folder) as engine:
             losses = train(engine, data[:1])
             moved = {**data[1], "position_ids": torch.arange(LENGTH)[None] + 3}
-            for sentence in ("position_ids.* Hooks cannot take over either: .*cpu_gib", "position_ids"):
+            for sentence in ("position_ids.* Hooks .*cpu_gib", "position_ids"):
                 with self.assertRaisesRegex(sluice.RefusedError, sentence):
                     engine(**moved)
                 self.assertEqual(engine.backend, "engine")
@@ -115,7 +115,7 @@ class ByHooks(NativeCase):
         moved = [{**it, "position_ids": torch.arange(LENGTH)[None] + 3} for it in data]
         hidden = [{**it, "output_hidden_states": True} for it in data]
         for others, pattern in (
-            (naive, "a label counts where attention_mask hides"),
+            (naive, "where attention_mask hides"),
             (left, "padded on the left"),
             (moved, "position_ids"),
             (hidden, "output_hidden_states"),
@@ -148,7 +148,7 @@ class ByHooks(NativeCase):
                 self.assertEqual(engine.backend, "engine")
                 self.near(train(engine, together[4:]), expected[1:])
                 self.assertEqual(engine.backend, "hooks")
-                self.assertRegex(" ".join(logs.output), "beginning with this step's micro-batches")
+                self.assertRegex(" ".join(logs.output), "this step's micro-batches")
             tokens = [it["tokens_seen"] for it in sluice.metrics(folder)]
             self.assertEqual(tokens, [4 * 2 * LENGTH * step for step in (1, 2, 3)])
         engine = self.engine(make("gpt2"), 4)
@@ -165,9 +165,7 @@ class ByHooks(NativeCase):
         for anew, given in ((False, data[2:3]), (True, data[:1] + data[2:3])):
             engine = self.engine(make("llama"), 2)
             train(engine, data[:1])
-            with self.assertRaisesRegex(
-                sluice.RefusedError, 'the first token after padding.*units="hooks" computes it'
-            ):
+            with self.assertRaisesRegex(sluice.RefusedError, 'after padding.*units="hooks"'):
                 engine(**hidden)
             if anew:
                 engine.abandon()
@@ -186,7 +184,7 @@ class ByHooks(NativeCase):
             engine._training, "_go_on", wraps=engine._training._go_on
         ) as go_on:
             go_on.side_effect = [sluice.Error("no room"), mock.DEFAULT]
-            with self.assertRaisesRegex(sluice.RefusedError, "Hooks cannot take over either: no room"):
+            with self.assertRaisesRegex(sluice.RefusedError, "Hooks .*: no room"):
                 engine(**{**data[1], "output_hidden_states": True})
         self.assertEqual(engine.backend, "engine")
         self.assertEqual(train(engine, data[2:]), expected)
@@ -340,7 +338,7 @@ class ByHooks(NativeCase):
             optimizer.step()
             engine.backward(loss_of(engine, batch))
             self.assertAlmostEqual(engine.step().loss, expected.item(), delta=1e-5)
-        self.assertRegex(engine.backend_reason, "made of outputs.logits, or of several calls")
+        self.assertRegex(engine.backend_reason, "outputs.logits, .*several calls")
 
     def test_logits_with_dropout(self):
         dropouts = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
@@ -364,7 +362,7 @@ class ByHooks(NativeCase):
             (lambda it: it.h[0].register_forward_hook(lambda *_: None), "h.0 has hooks"),
             (lambda it: it.h[1].mlp.c_fc.weight.register_hook(lambda _: None), "c_fc.weight has"),
             (lambda it: setattr(it.h[1].mlp, "act", torch.nn.ReLU()), "h.1.mlp.act was replaced"),
-            (lambda it: setattr(it.drop, "p", 0.5), "dropout of transformer.drop was changed"),
+            (lambda it: setattr(it.drop, "p", 0.5), "transformer.drop was changed"),
         ):
             engine = self.engine(make("gpt2"), units="auto")
             train(engine, batches(1))
@@ -389,8 +387,8 @@ class ByHooks(NativeCase):
             ("llama", lambda it: setattr(it.model.norm, "variance_epsilon", 0.5), "variance_eps"),
             ("gpt2", lambda it: setattr(it.transformer.h[0].ln_1, "eps", 0.5), "eps of tran.*h.0"),
             ("qwen3", lambda it: setattr(attention(it), "scaling", 0.01), "scaling of .*1.self_"),
-            ("llama", lambda it: it.model.rotary_emb.inv_freq.mul_(3), "the buffer inv_freq of"),
-            ("llama", past_versions, "the buffer inv_freq of model.rotary_emb"),
+            ("llama", lambda it: it.model.rotary_emb.inv_freq.mul_(3), "buffer inv_freq"),
+            ("llama", past_versions, "inv_freq of model.rotary_emb"),
             ("llama", lambda it: setattr(it.config, "num_hidden_layers", 1), "num_hidden_layers"),
         ):
             data = batches(3)

@@ -57,7 +57,7 @@ class Builds(Folder):
     def test_the_sentence_says_what_to_run(self):
         build = build_module("2.11.0+cu130", self.folder)
         problem = build.problem_with("2.12.0+cu130")
-        self.assertIn("is for torch 2.11.0+cu130, and torch 2.12.0+cu130 is installed", problem)
+        self.assertRegex(problem, r"2\.11\.0\+cu130.*2\.12\.0\+cu130")
         self.assertIn("pip install 'torch==2.11.*'", problem)
         self.assertIn("no torch is installed", build.problem_with(None))
 
@@ -136,7 +136,7 @@ class Start(Folder):
         self.program.unlink()
         done = self.start("ls")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("cannot be started: No such file", done.stderr)
+        self.assertIn("cannot be started", done.stderr)
         self.assertIn("pip install --force-reinstall", done.stderr)
 
 

@@ -291,8 +291,8 @@ engine.step()
 """
         ).wait(60)
         self.assertEqual(codes, [1, 1], texts)
-        self.assertIn("rank 1: RefusedError: the engine's units do not support this", texts[0])
-        self.assertIn("position_ids are not consecutive from 0", texts[1])
+        self.assertIn("rank 1: RefusedError", texts[0])
+        self.assertIn("position_ids", texts[1])
 
 
 class Wide(torch.nn.Module):

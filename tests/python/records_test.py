@@ -102,13 +102,13 @@ class Records(Folder):
         before = (self.path / "a/metrics.jsonl").read_bytes()
         with (
             self.initialize("a") as engine,
-            self.assertRaisesRegex(sluice.Error, "has a run of 2 steps: load_checkpoint"),
+            self.assertRaisesRegex(sluice.Error, "run of 2 steps: load_checkpoint"),
         ):
             engine(batches(1)[0])
         self.assertEqual((self.path / "a/metrics.jsonl").read_bytes(), before)
         with (
             self.initialize("a"),
-            self.assertRaisesRegex(sluice.Error, "another run saves its checkpoints in"),
+            self.assertRaisesRegex(sluice.Error, "another run"),
         ):
             self.initialize("a")
 
@@ -142,7 +142,7 @@ class Records(Folder):
         folder.mkdir()
         (folder / "config.json").write_text('{"model_type": "llama"}')
         (folder / "model.safetensors").write_bytes(b"weights")
-        with self.assertRaisesRegex(sluice.Error, "model is not a run's folder"):
+        with self.assertRaisesRegex(sluice.Error, "a run's folder"):
             self.initialize("model")
         self.assertEqual(sorted(os.listdir(folder)), ["config.json", "model.safetensors"])
         with self.initialize("a") as engine:
@@ -164,7 +164,7 @@ class Records(Folder):
             train(engine, batches(2))
             self.assertIsNone(engine.run_dir)
             for work in (engine.save_checkpoint, engine.load_checkpoint):
-                with self.assertRaisesRegex(sluice.RefusedError, "the engine has no run_dir"):
+                with self.assertRaisesRegex(sluice.RefusedError, "no run_dir"):
                     work()
         self.assertEqual(os.listdir(self.path), [])
         with self.assertRaisesRegex(sluice.RefusedError, "also give run_dir"):
@@ -210,7 +210,7 @@ class BackgroundSaves(Folder):
 
     def test_are_the_run_files_to_ask_for(self):
         with self.initialize("a", run={"checkpoint_background": True}) as engine:
-            self.assertIn("checkpoint, copy of the state", dict(engine.memory["host"]))
+            self.assertIn("copy of the state", dict(engine.memory["host"]))
             train(engine, batches(1))
             path = engine.save_checkpoint()
             engine.wait()
@@ -226,7 +226,7 @@ class BackgroundSaves(Folder):
                 os.rename(self.path / "a", self.path / "moved")
                 train(engine, batches(1))
                 engine.save_checkpoint(background=True)
-                with self.assertRaisesRegex(sluice.Error, "was not saved: .*no longer exists"):
+                with self.assertRaisesRegex(sluice.Error, "not saved: .*no longer exists"):
                     engine.wait()
                 engine.wait()  # reported once
                 os.rename(self.path / "moved", self.path / "a")
@@ -305,7 +305,7 @@ class Planner(Folder):
             self.assertGreater(engine.predicted_step_s, 0)
             self.assertEqual(dict(engine.memory["nvme"]), {})  # RAM suffices
             self.assertEqual(train(engine, data), expected)
-        self.assertIn("autograd is assumed to keep", " ".join(logs.output))
+        self.assertIn("autograd", " ".join(logs.output))
         plan = self.events("a")[0]["plan"]
         self.assertEqual(plan["step_s"], engine_step(self.events("a")))
 

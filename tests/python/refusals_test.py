@@ -36,7 +36,7 @@ class Refusals(unittest.TestCase):
         compiled = tower()
         compiled.blocks[1].compile(backend="eager")
         self.refused(
-            r"blocks\.1 was compiled by Module\.compile",
+            r"blocks\.1 .*Module\.compile",
             lambda: sluice.initialize(compiled, config),
         )
         self.refused(
@@ -45,7 +45,7 @@ class Refusals(unittest.TestCase):
         self.refused("nothing to train", lambda: sluice.initialize(nn.ReLU(), config))
         with torch.device("meta"):
             meta = Tower()
-        self.refused("is on the meta device", lambda: sluice.initialize(meta, config))
+        self.refused("meta device", lambda: sluice.initialize(meta, config))
         self.refused(
             "embedding.weight is torch.complex64",
             lambda: sluice.initialize(tower().to(torch.complex64), config),
@@ -67,12 +67,10 @@ class Refusals(unittest.TestCase):
             self.refused("already has an engine", lambda: sluice.initialize(module, config))
 
     def test_of_configurations(self):
-        self.refused(
-            "cannot be read: No such file", lambda: sluice.initialize(tower(), "/nowhere/run.json")
-        )
+        self.refused("No such file", lambda: sluice.initialize(tower(), "/nowhere/run.json"))
         for config, kind in ((None, "NoneType"), ([1], "list"), (b"run.json", "bytes")):
             self.refused(
-                f"the configuration is a {kind}",
+                f"configuration is a {kind}",
                 lambda config=config: sluice.initialize(tower(), config),
             )
         self.refused(
@@ -109,7 +107,7 @@ class Refusals(unittest.TestCase):
         )
         with self.assertLogs("sluice", "INFO") as logs:
             sluice.initialize(tower(), run_config(run={"eval_every": 7})).close()
-        self.assertIn("run.eval_every is ignored: a script decides that", " ".join(logs.output))
+        self.assertIn("run.eval_every is ignored", " ".join(logs.output))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "ds.json"
             path.write_text(
@@ -133,7 +131,7 @@ class Refusals(unittest.TestCase):
             self.refused("takes the loss", lambda: engine.backward(torch.ones(2)))
             with torch.no_grad():
                 loss = engine(x)
-            self.refused("does not require a gradient", lambda: engine.backward(loss))
+            self.refused("require a gradient", lambda: engine.backward(loss))
             loss = engine(x)
             self.refused("outside engine.backward", loss.backward)
             self.refused("load_weights", lambda: module.load_state_dict(tower().state_dict()))
@@ -176,9 +174,7 @@ class Refusals(unittest.TestCase):
 
         with initialize(module) as engine:
             module.blocks[1].register_forward_pre_hook(clamp)
-            self.refused(
-                r"blocks\.1\.up\.weight was changed in place", lambda: engine(batches(1)[0])
-            )
+            self.refused(r"blocks\.1\.up\.weight .*in place", lambda: engine(batches(1)[0]))
 
     def test_of_parameters_that_are_given_other_memory(self):
         """An EMA that is swapped in by .data must not train on with two models."""
@@ -266,8 +262,7 @@ class Refusals(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(
             done.stderr.splitlines()[-1],
-            r"ImportError: this build of sluice is for torch 2\.11\.0\S*, and torch 2\.12\.1\+cpu"
-            r" is installed",
+            r"ImportError: .* 2\.11\.0\S*, .* 2\.12\.1\+cpu ",
         )
 
 

@@ -211,7 +211,7 @@ class Runs(Folder):
         with self.assertLogs("sluice", "INFO") as logs:
             self.run_of("a", steps=1, save_weights="a.safetensors", trace=(1, 1)).train()
         said = "\n".join(logs.output)
-        for text in ("weights: random, from seed", "host memory", "saved a/checkpoints/step-",
+        for text in ("weights: random", "host memory", "saved a/checkpoints/step-",
                      "validation loss", "a.safetensors", "trace: a/trace.json"):
             self.assertIn(text, said)
         self.assertEqual(len(sluice.load("a.safetensors")), len(sluice.load("a")))
@@ -234,15 +234,13 @@ class Runs(Folder):
         with self.run_of("c") as run:
             steps = iter(run)
             next(steps)
-            self.refused(
-                "another process is training in", lambda: self.run_of("c", resume=True), sluice.Error
-            )
+            self.refused("another process", lambda: self.run_of("c", resume=True), sluice.Error)
         self.assertFalse(Path("b").exists())
 
     def test_a_gradient_that_is_not_finite_is_an_exception(self):
         run = self.run_of("a", overrides={"optimizer.params.lr": 1e30})
         error = self.refused("not finite", run.train, sluice.NonFiniteGradientError)
-        self.assertIn("There is no checkpoint yet", str(error))
+        self.assertIn("no checkpoint yet", str(error))
         events = [json.loads(line) for line in Path("a/events.jsonl").read_text().splitlines()]
         self.assertEqual(events[-1]["how"], "failed")
         self.assertIsNone(run._next())  # it has ended
@@ -343,7 +341,7 @@ class Plans(Folder):
         module = tower()
         plan = sluice.plan(config, model=module)
         self.assertIn("module model with", str(plan))
-        self.assertIn("\na micro-batch is assumed to have 2 x 12 tokens", str(plan))
+        self.assertRegex(str(plan), "micro-batch.*2 x 12 tokens")
         self.assertGreater(plan.step_s, 0)
         self.assertEqual(plan["parameters"], sum(it.numel() for it in module.parameters()))
         self.assertEqual([it["unit"] for it in plan.units][1], "blocks.0")
@@ -413,7 +411,7 @@ class Weights(Folder):
         self.refused("not a tensor", lambda: sluice.save({"a": 3}, "x.safetensors"))
         self.refused("not a list", lambda: sluice.save([], "x.safetensors"))
         self.refused('dtype is "int4"', lambda: sluice.load("python", dtype="int4"))
-        self.refused("merged only applies to a run", lambda: sluice.save(saved, "x", merged=True))
+        self.refused("merged .*a run", lambda: sluice.save(saved, "x", merged=True))
         mixed = {"a": torch.ones(3, dtype=torch.float16), "b": torch.full((2, 2), 0.5),
                  "c": torch.tensor(7.0)}  # fmt: skip
         sluice.save(mixed, "mixed.safetensors")

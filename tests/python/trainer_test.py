@@ -241,7 +241,7 @@ class Resuming(TrainerCase):
         one = self.trainer(model=noisy_gpt2(), args=self.args())
         one.train()
         expected = logged(one)
-        with self.assertRaisesRegex(sluice.RefusedError, "train\\(\\) was called a second time"):
+        with self.assertRaisesRegex(sluice.RefusedError, r"train\(\) .*second time"):
             one.train()
         one.train(resume_from_checkpoint=str(self.folder / "out/checkpoint-5"))
         self.assertEqual(logged(one), expected)
@@ -258,7 +258,7 @@ class Resuming(TrainerCase):
         middle = self.folder / "out/checkpoint-10"
         manifest = next(middle.glob("sluice/checkpoints/*/checkpoint.json"))
         manifest.unlink()
-        with self.assertRaisesRegex(sluice.Error, "checkpoint-10/sluice/.* the file was removed"):
+        with self.assertRaisesRegex(sluice.Error, "checkpoint-10/sluice/.* removed"):
             self.trainer(args=self.args()).train(resume_from_checkpoint=True)
         shutil.rmtree(middle / "sluice")
         with self.assertRaisesRegex(sluice.RefusedError, "has no sluice"):
