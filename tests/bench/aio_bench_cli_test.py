@@ -363,7 +363,7 @@ class Results(AioBenchTest):
                                                "single_submit", "overlap_events"})
         self.assertEqual(section["aio"]["queue_depth"], 4)
         self.assertIn("best: block", result.stdout)
-        self.assertIn("the earlier result there will be replaced", result.stderr)
+        self.assertIn("earlier result", result.stderr)
         with open(self.path("sweep.json"), encoding="utf-8") as file:
             sweep = json.load(file)
         self.assertEqual(len(sweep["sweep"]["points"]), 7)
@@ -379,7 +379,7 @@ class Results(AioBenchTest):
                              "--seconds", "0.000001", "--ramp", "0", "--json", self.path("out"),
                              cwd=self.folder)
                 self.assertEqual(result.returncode, 1, result.stdout)
-                self.assertIn("no transfer of 64M completed in the 1e-06 s", result.stderr)
+                self.assertRegex(result.stderr, "64M.*1e-06 s")
                 self.assertNotIn("0.000", result.stdout)
                 self.assertEqual(os.listdir(self.folder), [])
 

@@ -95,7 +95,7 @@ class Results(StepBenchTest):
     def test_waves_and_what_is_only_looked_up(self):
         result = self.run_it("--steps", 1, "--json", self.path("out.json"), "--set",
                              "placement.wave_micro_batches=1", "--set", "model.family=llama")
-        self.assertIn("2 waves of 1 of the step's 2 micro-batches", result.stdout)
+        self.assertIn("2 waves of 1", result.stdout)
         data = self.results()
         self.assertEqual((data["micro_batches"], data["waves"], data["wave_micro_batches"],
                           data["untied_embedding_parameters"]), (2, 2, 1, VOCAB * HIDDEN))
@@ -160,7 +160,7 @@ class Interrupted(StepBenchTest):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 130, errors)
-        self.assertIn("interrupted: the results above are not complete", output)
+        self.assertRegex(output, "interrupted:.*not complete")
         data = self.results()
         self.assertTrue(data["interrupted"])
         self.assertGreater(len(data["steps"]), 0)

@@ -223,7 +223,7 @@ class Interrupted(SwapBenchTest):
         self.assertEqual(os.listdir(self.folder), ["sluice-swap_bench"])
         result = run("--path", self.folder, *SMALL, "--steps", "1")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("was left incomplete by process", result.stderr)
+        self.assertIn("left incomplete", result.stderr)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_two_at_once_do_not_touch_each_other(self):

@@ -343,7 +343,7 @@ class Program(unittest.TestCase):
         (self.folder / "x.jsonl").write_text("hello\n", encoding="utf-8")
         done = self.run_it("--draw-only", str(self.folder / "x.jsonl"), code=2)
         self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
-        self.assertIn("line 1: is not a result of this program", done.stderr)
+        self.assertRegex(done.stderr, "line 1:.*not a result")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class Export(Exchange):
                 self.assert_close(self.evaluate(folder, self.config), losses[dtype], 1e-5)
         self.assertEqual(len(set(losses.values())), 3)
         told = self.sluice("export", self.path / "run", self.path / "again").stderr
-        self.assertIn("the folder has no tokenizer", told)
+        self.assertIn("has no tokenizer", told)
         self.assertIn("--tokenizer FILE", told)
 
     def test_in_several_files_is_the_same_model(self):
@@ -451,11 +451,11 @@ class Generate(Exchange):
         self.assertEqual(self.generate(run, "a sluice", *other, *words),
                          expected(tokenizer.encode("a sluice", add_special_tokens=False)))
         (self.path / "other.jinja").write_text("{{ raise_exception('not so') }}")
-        self.assertIn("--chat: the template refuses it: not so", self.refused(
-            "generate", run, "--prompt", "x", *other))
+        self.assertRegex(self.refused("generate", run, "--prompt", "x", *other),
+                         "--chat:.*refuses it: not so")
         self.assertIn("add --chat",
                       self.refused("generate", run, "--prompt", "x", "--system", "y"))
-        self.assertIn("byte tokens have no chat template", self.refused(
+        self.assertIn("no chat template", self.refused(
             "generate", run, "--prompt", "x", "--chat", "--tokenizer", "bytes"))
         for name in ("chat_template.jinja", "tokenizer_config.json"):
             (run / "tokenizer" / name).unlink()

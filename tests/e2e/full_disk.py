@@ -101,7 +101,7 @@ class ADriveWithRoomForOneRun(DiskTest):
         self.kill_one()
         planned = subprocess.run([SLUICE, "plan", "run.json", *self.on_nvme], cwd=self.path,
                                  check=False, capture_output=True, text=True).stderr
-        self.assertRegex(planned, r"killed runs have left [\d.]+M on these drives")
+        self.assertRegex(planned, r"killed runs .* [\d.]+M ")
         self.assertIn(f"sluice scrub {self.disk.path} --remove-leftovers", planned)
         self.train("a", *self.on_nvme, "--resume", steps=self.steps("a")[-1] + 3)
         self.kill_one()
@@ -136,8 +136,7 @@ class AFullDisk(DiskTest):
         self.assertEqual(run.end(), 1, run.text)
         self.assertEqual(run.text.count("metrics are kept in memory"), 1)
         self.assertEqual(run.text.count("can be written again"), 1)
-        self.assertRegex(run.text, r"\nsluice: \d+ checkpoints? (is|are) missing, because the disk "
-                                   r"was full\n")
+        self.assertRegex(run.text, r"\nsluice: \d+ checkpoints? .*missing, .*disk was full\n")
         self.assertNotIn("the metrics of", run.text)
         steps = self.steps(self.out)
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
@@ -148,7 +147,7 @@ class AFullDisk(DiskTest):
         run = self.start_and_fill()
         run.send(signal.SIGTERM)
         self.assertEqual(run.end(), 1, run.text)
-        self.assertRegex(run.text, r"\nsluice: the metrics of \d+ steps are missing in \S+jsonl")
+        self.assertRegex(run.text, r"\nsluice: .*metrics of \d+ steps .*\S+jsonl")
         steps = self.steps(self.out)
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
         # Resuming is refused before anything of the run has changed.
@@ -185,15 +184,14 @@ class AFullDisk(DiskTest):
                                    for prompt in ("some", "words")])
 
     def test_is_found_too_small_at_the_start_and_what_is_set_is_obeyed(self):
-        self.assertIn("saves every 30 minutes, at the end, and on interruption, to "
-                      f"{self.out}/checkpoints", self.train(self.out, steps=1))
+        self.assertRegex(self.train(self.out, steps=1), f"every 30 minutes.*{self.out}/checkpoints")
         self.disk.fill(leave_bytes=500 * KIB)  # one checkpoint fits, and the run saves no other
         told = self.train(self.out, "--overwrite", steps=2)
         self.assertIn("more checkpoints of", told)
-        self.assertIn("the run does not save by time", told)
-        self.assertIn("saves at the end, and on", told)
+        self.assertIn("not save by time", told)
+        self.assertIn("saves at the end", told)
         told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=7", steps=2)
-        self.assertIn("A save fails once the disk is full", told)
+        self.assertIn("A save fails", told)
         self.assertIn("saves every 7 minutes", told)
         told = self.train(self.out, "--overwrite", "--set", "run.checkpoint_minutes=0", steps=1)
         self.assertNotIn("may not fit", told)
@@ -269,7 +267,7 @@ class AnExport(DiskTest):
                 # An existing export stays unchanged.
                 disk.fill()
                 told = self.export("adapters", out, *words, code=2)
-                self.assertIn(f"{out} is not empty: name a new", told)
+                self.assertIn(f"{out} is not empty", told)
                 self.assertEqual(self.content(out), whole)
                 disk.free()
                 shutil.rmtree(out)
@@ -331,7 +329,7 @@ class OtherFailures(DiskTest):
                 run.send(signal.SIGTERM)
                 self.assertEqual(run.end(), 1, run.text)
                 self.assertIn(f"({errno.errorcode[error]})", run.text)
-                self.assertIn(f"missing, because the disk was {says}\n", run.text)
+                self.assertRegex(run.text, rf"missing,.*disk was {says}\n")
                 steps = self.steps(out)
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
 
@@ -377,8 +375,8 @@ class OtherFailures(DiskTest):
         (self.path / "model.safetensors").mkdir()
         run.send(signal.SIGTERM)
         self.assertEqual(run.end(), 1, run.text)
-        self.assertIn("sluice: the trace was not written: ", run.text)
-        self.assertIn("sluice: the weights were not saved: ", run.text)
+        self.assertIn("trace was not written: ", run.text)
+        self.assertIn("weights were not saved: ", run.text)
         self.expect_bits_of_a_whole_run("a")
 
 
@@ -420,7 +418,7 @@ class AFolderThatCannotBeReached(DiskTest):
 class SavedOnTheWay(DiskTest):
     def test_by_time_with_the_same_bits(self):
         told = self.train("a", "--set", "run.checkpoint_minutes=1e-9", steps=6)
-        self.assertIn("saves every 1e-09 minutes, at the end", told)
+        self.assertIn("every 1e-09 minutes", told)
         self.assertEqual(told.count(SAVED), 6, told)
         self.assertEqual(sorted(os.listdir(self.path / "a/checkpoints")),
                          ["step-000000005", "step-000000006"])

@@ -67,12 +67,12 @@ class RingsThatCannotBeEntered(SluiceRuns):
             with self.subTest(error=errno.errorcode[error]):
                 done = self.bench(error, "auto")
                 self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertRegex(done.stderr, "io_uring_enter failed: .*"
-                                 f"{errno.errorcode[error]}.*POSIX threads are used instead")
+                self.assertRegex(done.stderr,
+                                 f"io_uring_enter .*{errno.errorcode[error]}.*POSIX threads")
                 refused = self.bench(error, "uring")
                 self.assertEqual(refused.returncode, 2, refused.stderr)
-                self.assertRegex(refused.stderr, "io_uring_enter failed: .*"
-                                 f"{errno.errorcode[error]}.*auto and posix work without")
+                self.assertRegex(refused.stderr,
+                                 f"io_uring_enter .*{errno.errorcode[error]}.*auto and posix")
 
     def test_sluice_trains_saves_and_lists_with_threads(self):
         self.tokens("text.bin", 2000, seed=3)
@@ -89,7 +89,7 @@ class RingsThatCannotBeEntered(SluiceRuns):
         (self.path / "nvme").mkdir(exist_ok=True)
         done = self.run_under(errno.EPERM, SLUICE, "train", config, "--out", "run")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("POSIX threads are used instead", done.stderr)
+        self.assertIn("POSIX threads", done.stderr)
         listed = self.run_under(errno.EAGAIN, SLUICE, "ls", "run", "--verify")
         self.assertEqual(listed.returncode, 0, listed.stderr)
         self.assertIn("intact", listed.stdout)

@@ -309,11 +309,11 @@ class Llamas(LlamaRuns):
                 model.save_pretrained(folder)
                 file = self.write_run({"model": {"path": str(folder)}})
                 words = ("train", file, "--out", run, "--steps", 2, *self.words())
-                self.assertIn("data.sequence_length 24 is longer than model.context 16: shorten "
-                              "it, or raise model.context too", self.refused(*words))
-                self.assertIn("max_position_embeddings is 16 there, and 12 in the configuration",
-                              self.refused(*words, "--set", "model.context=12", "--set",
-                                           "data.sequence_length=8"))
+                self.assertRegex(self.refused(*words),
+                                 r"data\.sequence_length 24.*model\.context 16.*model\.context")
+                self.assertRegex(self.refused(*words, "--set", "model.context=12", "--set",
+                                              "data.sequence_length=8"),
+                                 "max_position_embeddings is 16.*12")
                 self.sluice(*words, "--set", f"model.context={LENGTH}")
                 training = Training(model, ADAMW, lambda applied: ADAMW["lr"])
                 firsts = self.samples(2 * ACCUMULATION * MICRO)
@@ -382,11 +382,11 @@ class Llamas(LlamaRuns):
         # A folder of a model is not a run.
         theirs = self.path / "theirs"
         for command in (("generate", theirs, "--prompt", "x"), ("export", theirs, self.path / "x")):
-            self.assertIn(f"sluice import {theirs} RUN converts it", self.refused(*command))
+            self.assertIn(f"sluice import {theirs} RUN", self.refused(*command))
         for command in (("plan", theirs / "config.json"), ("train", theirs / "config.json")):
-            self.assertIn("describes a model, not a run", self.refused(*command))
+            self.assertIn("describes a model", self.refused(*command))
         first = sorted(theirs.glob("*.safetensors"))[0]
-        self.assertIn("is a file: name its folder", self.refused("import", first, self.path / "x"))
+        self.assertIn("is a file", self.refused("import", first, self.path / "x"))
         self.assertFalse((self.path / "x").exists())
         self.assertIn("there is no nowhere/config.json",
                       self.refused(*words, "--set", "model.path=nowhere"))

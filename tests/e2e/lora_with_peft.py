@@ -179,10 +179,10 @@ class Adapters(LlamaRuns):
                 self.assert_close(self.evaluate(self.path / f"{case}-merged", run), after, 1e-5)
                 # If the base has been moved, the message names it.
                 base.rename(self.path / f"{case}-moved")
-                self.assertIn("name their folder with --base", self.refused(
+                self.assertIn("with --base", self.refused(
                     "export", run, self.path / "x", "--merged"))
-                self.assertIn("--weights: there is no file or folder", self.refused(
-                    "eval", run / "config.json", "--adapter", run, *self.words()))
+                self.assertRegex(self.refused("eval", run / "config.json", "--adapter", run,
+                                              *self.words()), "--weights:.*no file")
                 self.assert_close(self.evaluate(self.path / f"{case}-moved", run, "--adapter",
                                                 run), after, 1e-5)
                 self.sluice("export", run, self.path / f"{case}-again", "--merged", "--base",
@@ -238,13 +238,13 @@ class Adapters(LlamaRuns):
                             ({"rank_pattern": {"q_proj": 2}}, "rank_pattern is"),
                             ({"modules_to_save": ["lm_head"]}, "modules_to_save is"),
                             ({"init_lora_weights": "pissa"}, 'init_lora_weights is "pissa"'),
-                            ({"r": 8}, "q_proj.lora_A.weight is 4 x 48"),
+                            ({"r": 8}, "q_proj.lora_A.weight is 4"),
                             ({"layers_to_transform": 0}, "layers_to_transform is 0"),
                             ({"kasa_config": {"beta": 1}}, "kasa_config is"),
                             ({"target_modules": ["q_proj"]},
                              "target_modules is [q_proj], but the adapters in the same folder "
                              "are for"),
-                            ({"lora_alpha": 1e300}, "the alpha of its adapters is 1e+300")):
+                            ({"lora_alpha": 1e300}, "adapters is 1e+300")):
             self.assertIn(named, self.refused(*edited(**keys)))
         # Values of the recipe have to match the adapter's.
         for keys, said, named in (
@@ -257,22 +257,21 @@ class Adapters(LlamaRuns):
         config.write_text(deep, encoding="utf-8")
         self.assertIn("adapter_config.json", self.refused(*words))
         config.write_text(kept[:50], encoding="utf-8")
-        self.assertIn("adapter_config.json: it is not JSON at byte 50",
-                      self.refused(*words, code=1))
+        self.assertRegex(self.refused(*words, code=1), r"adapter_config\.json:.*JSON.*byte 50")
         config.write_text(kept, encoding="utf-8")
         # An adapter's folder is not a model.
         named = "not its base model: name the base model"
         self.assertIn(named, self.refused("import", adapter, self.path / "run"))
         self.assertIn(named, self.refused("eval", file, "--weights", adapter, *self.words()))
-        self.assertIn("this folder, which contains an adapter, as recipe.lora.adapter", self.refused(
-            *words, "--set", f"model.path={adapter}"))
+        self.assertRegex(self.refused(*words, "--set", f"model.path={adapter}"),
+                         r"contains an adapter.*recipe\.lora\.adapter")
         self.assertIn("recipe.lora.targets is [q_proj]", self.refused(
             *words, "--set", 'recipe.lora.targets=["q_proj"]'))
-        self.assertIn("must be the only one", self.refused(
+        self.assertIn("the only one", self.refused(
             *words, "--set", 'recipe.lora.targets=["all-linear", "q_proj"]'))
         self.assertIn("recipe.lora.targets is empty", self.refused(
             *words, "--set", "recipe.lora.targets=[]"))
-        self.assertIn("names gate, which cannot have an adapter", self.refused(
+        self.assertIn("names gate", self.refused(
             *words, "--set", 'recipe.lora.targets=["gate"]'))
         self.assertIn("cannot have adapters", self.refused(
             *words, "--set", "model.path=", "--set", "model.preset=gpt2-small"))
@@ -282,11 +281,11 @@ class Adapters(LlamaRuns):
         save_file({key: value for key, value in tensors.items() if key != first}, weights)
         self.assertIn(f"has no tensor {first}", self.refused(*words))
         save_file({**tensors, "base_model.model.lm_head.lora_A.weight": torch.zeros(4, 48)}, weights)
-        self.assertIn("lm_head.lora_A.weight, which is not an adapter", self.refused(*words))
+        self.assertRegex(self.refused(*words), r"lm_head\.lora_A\.weight.*not an adapter")
         save_file({key: value.to(torch.int32) for key, value in tensors.items()}, weights)
-        self.assertIn("lora_A.weight is I32, but adapters must be F32", self.refused(*words))
+        self.assertRegex(self.refused(*words), r"lora_A\.weight is I32.*F32")
         save_file({**tensors, first: torch.full_like(tensors[first], torch.inf)}, weights)
-        self.assertIn(f"element 0 of {first} is not finite", self.refused(*words, code=1))
+        self.assertIn(f"element 0 of {first}", self.refused(*words, code=1))
         weights.unlink()
         self.assertIn("adapter_model.safetensors", self.refused(*words))
         shutil.rmtree(adapter)
@@ -327,9 +326,8 @@ class Adapters(LlamaRuns):
         base.rename(self.path / "moved")
         generate = ("generate", run, "--prompt", "once", "--tokenizer", "bytes", "--tokens", 1)
         for command in (more, generate):
-            self.assertIn(f"model.path: there is no file or folder {base}, the base model of "
-                          "the adapters: --set model.path=FOLDER sets its new place",
-                          self.refused(*command))
+            self.assertRegex(self.refused(*command),
+                             rf"model\.path:.*{base}.*--set model\.path=FOLDER")
         self.sluice(*generate, "--set", f"model.path={self.path / 'moved'}")
         make_model("llama", seed=8).save_pretrained(base)
         other = f"on other base weights than those of {base}: "
@@ -358,7 +356,7 @@ class Adapters(LlamaRuns):
         self.assertFalse((self.path / "x").exists())
         # A checkpoint of adapters does not have a model's weights.
         newest = sorted((run / "checkpoints").iterdir())[-1]
-        self.assertIn("contains adapters, not the weights of a model", self.refused(
+        self.assertIn("contains adapters", self.refused(
             "eval", run / "config.json", "--weights", newest, "--data", self.path / "text.bin",
             *self.words()))
         shutil.rmtree(base)
@@ -366,12 +364,12 @@ class Adapters(LlamaRuns):
         self.sluice(*more)
         # What --adapter accepts and refuses.
         evaluate = ("eval", run / "config.json", *self.words())
-        self.assertIn("there is nothing to evaluate", self.refused(*evaluate))
-        self.assertIn("is neither a PEFT folder", self.refused(*evaluate, "--adapter", base))
-        self.assertIn("is neither a PEFT folder", self.refused(*evaluate, "--adapter", "gone"))
+        self.assertIn("nothing to evaluate", self.refused(*evaluate))
+        self.assertIn("PEFT folder", self.refused(*evaluate, "--adapter", base))
+        self.assertIn("PEFT folder", self.refused(*evaluate, "--adapter", "gone"))
         self.assertIn("needs its base model", self.refused(*evaluate, "--adapter", adapter))
         self.sluice("import", base, self.path / "whole")
-        self.assertIn("contains a whole model, not adapters", self.refused(
+        self.assertIn("a whole model", self.refused(
             *evaluate, "--adapter", self.path / "whole"))
 
 

@@ -197,7 +197,7 @@ class OptimizerAgainstTorch(SluiceRuns):
         changed = self.sluice(
             "train", out / "config.json", "--resume", "--steps", STEPS + 1, "--set",
             "optimizer.groups=" + str(other).replace("'", '"'))
-        self.assertIn("changed since the checkpoint: optimizer.groups[1] was", changed.stderr)
+        self.assertRegex(changed.stderr, r"changed since.*optimizer\.groups\[1\]")
         self.assertIn('and is {"match":"*wte*","lr":0.5}', changed.stderr)
         self.assertNotIn("optimizer.groups[0]", changed.stderr)
 

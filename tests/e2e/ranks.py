@@ -111,7 +111,7 @@ class Ranks(RankRuns):
                            "--set=model.init_seed=7")
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
         self.assertEqual(ranks[0].returncode, 2, told)
-        self.assertIn("trained on other base weights", told[0])
+        self.assertIn("other base weights", told[0])
 
     def test_have_the_same_bits_with_any_share_of_the_lanes(self):
         twelve = ["--set=run.lanes=12", "--set=train_batch_size=12"]
@@ -126,9 +126,8 @@ class Ranks(RankRuns):
         self.config.write_text(json.dumps(run), encoding="utf-8")
         told = self.train(5, "--out", "run3", "--resume=step-000000002", "--set-aside-later",
                           "--set=train_batch_size=60")
-        self.assertIn("accumulated in 12 lanes, which 5 ranks cannot share; from now on run.lanes "
-                      "is 5", told)
-        self.assertIn("may differ in the last bits", told)
+        self.assertRegex(told, r"12 lanes.*5 ranks.*run\.lanes is 5")
+        self.assertIn("last bits", told)
 
     def test_a_rank_that_is_killed_ends_all_with_its_name(self):
         ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
@@ -175,12 +174,12 @@ class Ranks(RankRuns):
 
         (other / "text.bin").write_bytes(tokens)
         told = refusal(elsewhere("--out", "run"))
-        self.assertIn("rank 1 does not see the run's folder: it finds no run/sluice-ranks", told)
+        self.assertRegex(told, "rank 1.*run/sluice-ranks")
         self.assertEqual([path.name for path in (self.path / "run").iterdir()], ["lock"])
         self.assertFalse((other / "run").exists())
         (other / "text.bin").write_bytes(tokens[2:] + tokens[:2])
         told = refusal(elsewhere("--out", self.path / "run"))
-        self.assertIn("the training data (data.train) differs between rank 1 and rank 0", told)
+        self.assertRegex(told, r"data\.train.*rank 1 and rank 0")
         (other / "text.bin").write_bytes(tokens)
         for rank in elsewhere("--out", self.path / "run"):
             told = rank.communicate(timeout=WAIT_S)[1]
@@ -195,7 +194,7 @@ class Ranks(RankRuns):
         told = [rank.communicate(timeout=WAIT_S)[1]
                 for rank in self.start(2, "--out", "run", "--resume", "--steps", "6")]
         self.assertRegex(told[0], f"rank 1: .*{part.relative_to(self.path)}: .* is damaged")
-        self.assertIn("the previous checkpoint is step-000000002. To continue from there:", told[0])
+        self.assertIn("step-000000002. To continue", told[0])
         self.assertEqual(told[1], "")
         self.train(2, "--out", "run", "--resume=step-000000002", "--set-aside-later")
 
@@ -204,7 +203,7 @@ class Ranks(RankRuns):
         ranks = self.start(4, "--out", "run", "--resume", file_limits={2: 20 * 1024})
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [1, 0, 0, 0], told)
-        self.assertIn("the checkpoint of step 4 was not saved: rank 2: ", told[0])
+        self.assertRegex(told[0], "step 4.*not saved: rank 2: ")
         self.assertIn("File too large", told[0])
         self.assertIn("Training continues", told[0])
         self.assertEqual(self.checkpoints("run"), ["step-000000002"])
@@ -304,7 +303,7 @@ class Ranks(RankRuns):
                               env={**os.environ, **batch}, check=False, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("this Slurm job has 2 tasks, but this process is not one of them",
+        self.assertIn("2 tasks",
                       done.stderr)
         # A task that srun started is one of its ranks, and starts none.
         task = {**batch, "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
@@ -312,8 +311,7 @@ class Ranks(RankRuns):
                               cwd=self.path, env={**os.environ, **task}, check=False, text=True,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 2, done.stderr)
-        self.assertIn("a launcher has started 2 ranks: leave --ranks out, or unset SLURM_STEP_ID",
-                      done.stderr)
+        self.assertRegex(done.stderr, "--ranks.*SLURM_STEP_ID")
 
     def on_hosts(self, second, *words):
         """Uses this machine as two hosts; a script reaches the second one."""
@@ -346,20 +344,20 @@ class Ranks(RankRuns):
         # Without the secret, a process on the other host cannot join.
         done = self.on_hosts('cd elsewhere\nexec sh -c "$2" < /dev/null', *three, "--out", "four")
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("the run's secret did not arrive on standard input", done.stderr)
+        self.assertIn("run's secret", done.stderr)
         # An unreachable host ends all ranks, and is named. The local host has to be the first.
         begin = time.monotonic()
         done = self.on_hosts("exit 255", *three, "--out", "three")
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("host second: its ranks ended with exit code 255", done.stderr)
+        self.assertRegex(done.stderr, "host second:.*exit code 255")
         self.assertLess(time.monotonic() - begin, 30)
-        for hosts, why in (("other slots=1\nsecond slots=1\n", "which is not this host"),
+        for hosts, why in (("other slots=1\nsecond slots=1\n", "not this host"),
                            ("\x1b[2Jother slots=1\nsecond slots=1\n",
-                            "of the hostfile is '?[2Jother'"),
-                           ("localhost slots=1\nb slots=1\n", "is a different machine"),
-                           ("one two\n", "line 1 of the hostfile"),
+                            "is '?[2Jother'"),
+                           ("localhost slots=1\nb slots=1\n", "a different machine"),
+                           ("one two\n", "line 1 of"),
                            (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",
-                            "65000 ranks on this machine")):
+                            "65000 ranks")):
             (self.path / "hosts").write_text(hosts, encoding="utf-8")
             refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "hosts"],
                                      cwd=self.path, check=False, capture_output=True, text=True)
@@ -369,7 +367,7 @@ class Ranks(RankRuns):
         refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "elsewhere"],
                                  cwd=self.path, check=False, capture_output=True, text=True)
         self.assertEqual(refused.returncode, 2, refused.stderr)
-        self.assertIn("the hostfile elsewhere is a folder", refused.stderr)
+        self.assertIn("elsewhere is a folder", refused.stderr)
 
     def test_of_another_host_have_bounds(self):
         for ranks in ("0:1000000:1000001:29500", "0:2:1:29500", "1:1:65537:29500", "2:1:2:29500",
@@ -379,7 +377,7 @@ class Ranks(RankRuns):
                 env={**os.environ, "SLUICE_HOST_RANKS": f"{ranks}:first 7"}, text=True,
                 capture_output=True, stdin=subprocess.DEVNULL, timeout=WAIT_S)
             self.assertEqual(refused.returncode, 2, refused.stderr)
-            self.assertIn("only `sluice train --hostfile` sets it", refused.stderr)
+            self.assertIn("sluice train --hostfile", refused.stderr)
 
     def test_are_traced_in_one_file_and_counted_together(self):
         self.sluice("train", self.config, "--out", self.path / "run", "--ranks", 2, "--trace",
@@ -432,19 +430,19 @@ class Ranks(RankRuns):
         budget = 2 * (float(taken) - 4) / 1024
         told = self.train(2, "--out", "less", "--save-weights", "less.safetensors",
                           f"--set=budget.cpu_gib={budget}")
-        self.assertIn("buffers for optimizer state on NVMe", told)
+        self.assertIn("state on NVMe", told)
         self.assertIn("optimizer state in memory", told)
         self.assertEqual(self.weights("less.safetensors"), self.weights("1.safetensors"))
         # Only the first rank reports that nothing fits.
         told = self.train(2, "--out", "none", "--set=budget.cpu_gib=0.5", code=2)
-        self.assertIn("for each of 2 ranks", told)
+        self.assertIn("each of 2 ranks", told)
 
     def test_what_cannot_be_is_said_before_the_work(self):
         told = self.train(3, "--out", "run", code=2)
-        self.assertIn("train_batch_size 4 cannot be divided", told)
+        self.assertIn("train_batch_size 4", told)
         told = self.train(4, "--out", "run", "--set=run.lanes=6", "--set=train_batch_size=24",
                           code=2)
-        self.assertIn("set it to 4 or 8", told)
+        self.assertIn("4 or 8", told)
         self.assertFalse((self.path / "run").exists())
         told = self.train(1, "--out", "run", "--gpus", 999, "--set=run.device=auto", code=2)
         self.assertRegex(told, "no CUDA code|--gpus 999, but this process sees ")
@@ -454,7 +452,7 @@ class Ranks(RankRuns):
                                env={**os.environ, **two}, check=False, stderr=subprocess.PIPE,
                                stdout=subprocess.DEVNULL, text=True, timeout=WAIT_S)
         self.assertEqual(tuned.returncode, 2, tuned.stderr)
-        self.assertIn("tune runs on one rank", tuned.stderr)
+        self.assertIn("on one rank", tuned.stderr)
         half = subprocess.run([SLUICE, "train", str(self.config), "--out", "run"], cwd=self.path,
                               env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}, check=False,
                               stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)

