@@ -119,7 +119,7 @@ class Names(OnHub):
 
     def test_that_are_refused_say_why(self):
         for arguments, said in (
-                (["Own/Old"], "Own/Old has no model.safetensors at "),
+                (["Own/Old"], "Own/Old has no model.safetensors"),
                 (["Own/Gated"], f"accept its licence at {self.hub.address}/Own/Gated, then log in"),
                 (["Own/None"], "no folder Own/None here, and no model Own/None at "),
                 ([f"{NAME}@v9"], "Own/Tiny has no revision v9"), ([f"{NAME}@"], "is not OWNER/NAME"),

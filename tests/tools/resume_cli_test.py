@@ -146,7 +146,7 @@ class Resume(Training):
         for command, says in ((["train", "run.json", "--out", "a", "--resume"], "being copied"),
                               (["export", "a", "x"], "being copied"),
                               (["ls", "a"], "being copied"),
-                              (["scrub", "a"], "no checkpoint was completed there")):
+                              (["scrub", "a"], "no checkpoint was completed")):
             with self.subTest(command=command):
                 result = self.sluice(*command, code=1)
                 self.assertIn(says, result.stdout + result.stderr)

@@ -354,10 +354,10 @@ class Plan(Program):
         known = speeds.exists() and speeds.read_bytes()
         shown = self.sluice("plan", "qwen3-8b", "--gpu", "rtx4090", "--ram", 64, "--data-tokens",
                             10_000_000)
-        for what in ("8.19B parameters", "GeForce RTX 4090", "of the data sheet's rate",
-                     "large products", "assumed, because not given: RAM that copies 50 GB/s",
-                     "900 GiB of space on NVMe", "the run: 306 steps", "hours",
-                     "TB of write endurance"):
+        for what in ("8.19B parameters", "GeForce RTX 4090", "data sheet's rate",
+                     "large products", "copies 50 GB/s",
+                     "900 GiB", "the run: 306 steps", "hours",
+                     "write endurance"):
             self.assertIn(what, shown.stdout)
         self.assertNotIn("taken from this machine", shown.stdout)
         self.assertEqual(list(self.path.iterdir()), [])  # nothing was measured or created
@@ -512,8 +512,8 @@ class Plan(Program):
                            2 * fast["prediction"]["step_s"])
         shown = self.sluice(*hosts, "--link-gb-per-s", 200, "--simulate", 1, "--trace",
                             "ranks.json").stdout
-        for what in ("32 ranks, 4 on each of 8 hosts", "scaling efficiency",
-                     "not overlapped with compute", "tier for each of 32 ranks", "as described or assumed"):
+        for what in ("32 ranks, 4 on each of 8", "scaling efficiency",
+                     "not overlapped", "each of 32 ranks", "described or assumed"):
             self.assertIn(what, shown)
         trace = (self.path / "ranks.json").read_text(encoding="utf-8")
         self.assertIn('"link"', trace)

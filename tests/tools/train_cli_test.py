@@ -150,7 +150,7 @@ class Train(Training):
         self.write("w.safetensors", "mine")
         (self.path / "folder.safetensors").mkdir()
         for path, says in (("w.bin", "must end in .safetensors"),
-                           ("absent/w.safetensors", "there is no folder absent"),
+                           ("absent/w.safetensors", "no folder absent"),
                            ("run.json/w.safetensors", "run.json"),
                            ("folder.safetensors", "that is a folder"),
                            ("w.safetensors", "--force")):

@@ -118,9 +118,9 @@ class MadeUp(Program):
     def test_a_trial_that_fails_is_a_row_and_the_rest_goes_on(self):
         for fake, says in (("memory", "out of memory: CUDA wanted 3G"),
                            ("crash", "its last output: about to crash"),
-                           ("kill", "as the kernel does when memory runs out"),
+                           ("kill", "memory runs out"),
                            ("rubbish", "cannot be read"),
-                           ("plan", "does not fit: 9G of the GPU missing")):
+                           ("plan", "9G of the GPU missing")):
             with self.subTest(fake=fake):
                 shown = self.tune("--out", "best.json", "--force", *KEEP, fake=fake)
                 rows = [line for line in shown.stdout.splitlines() if says in line]
