@@ -210,7 +210,7 @@ class BackgroundSaves(Folder):
 
     def test_are_the_run_files_to_ask_for(self):
         with self.initialize("a", run={"checkpoint_background": True}) as engine:
-            self.assertIn("copy of the state", dict(engine.memory["host"]))
+            self.assertIn("checkpoint, copy of the state", dict(engine.memory["host"]))
             train(engine, batches(1))
             path = engine.save_checkpoint()
             engine.wait()
