@@ -3,6 +3,7 @@
 namespace sluice::config {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 std::array<std::int64_t, 3> sizes_of(const Resolved& resolved) {
@@ -43,7 +44,7 @@ TEST(BatchSizes, AreCompletedWhenTwoAreMissing) {
 TEST(BatchSizes, AreAskedForWhenNeitherBatchIsGiven) {
   EXPECT_THAT(refusal(resolve_run("{}")), HasSubstr("set train_batch_size"));
   EXPECT_THAT(refusal(resolve_run(R"({"gradient_accumulation_steps": 6})")),
-              HasSubstr("no batch size is given"));
+              HasSubstr("no batch size"));
 }
 
 TEST(BatchSizes, StartFromOneWhenAllAreAuto) {
@@ -67,7 +68,7 @@ TEST(BatchSizes, ShowTheThreeNumbersAndAFixWhenTheyDisagree) {
 TEST(BatchSizes, NameTheNearestThatCanBeDivided) {
   const std::string sentence =
       refusal(resolve_run(R"({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 8})"));
-  EXPECT_THAT(sentence, HasSubstr("train_batch_size 30 cannot be divided"));
+  EXPECT_THAT(sentence, HasSubstr("train_batch_size 30"));
   EXPECT_THAT(sentence, HasSubstr("24 or 32"));
   EXPECT_THAT(refusal(resolve_run(R"({"train_batch_size": 3})", {}, 4)), HasSubstr("set it to 4"));
 }
@@ -103,12 +104,10 @@ TEST(Lanes, DivideTheMicroBatchesOfAStepOrAreRefusedWithTheNearestThatDo) {
         R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 12})", overrides));
   };
   EXPECT_THAT(refusal_of({"run.lanes=5"}),
-              HasSubstr("run.lanes 5 does not divide the 12 micro-batches of a step "
-                        "(gradient_accumulation_steps): set run.lanes to 4 or 6"));
+              ContainsRegex("run.lanes 5.*12 micro-batches.*run.lanes to 4 or 6"));
   EXPECT_THAT(refusal_of({"run.lanes=4", "run.rounds=2"}),
-              HasSubstr("run.lanes 4 x run.rounds 2 do not divide the 12 micro-batches of a step "
-                        "(gradient_accumulation_steps): set run.lanes to 3 or 6"));
-  EXPECT_THAT(refusal_of({"run.rounds=5"}), HasSubstr("set run.rounds to 4 or 6"));
+              ContainsRegex("run.lanes 4 x run.rounds 2.*12 micro-batches.*run.lanes to 3 or 6"));
+  EXPECT_THAT(refusal_of({"run.rounds=5"}), HasSubstr("run.rounds to 4 or 6"));
   EXPECT_THAT(refusal_of({"run.lanes=13"}), HasSubstr("set run.lanes to 12"));
   const Config config = resolve_run(R"({"train_micro_batch_size_per_gpu": 2,
       "gradient_accumulation_steps": 12, "run": {"lanes": 3, "rounds": 4}})")
@@ -125,9 +124,9 @@ TEST(Lanes, AreDealtToRanksAsManyEach) {
   EXPECT_EQ(accepted(on_ranks(1)).config.run.lanes, 1);
   EXPECT_EQ(accepted(on_ranks(3)).config.run.lanes, 3);
   EXPECT_EQ(accepted(on_ranks(3, {"run.lanes=12"})).config.run.lanes, 12);
-  EXPECT_THAT(refusal(on_ranks(4, {"run.lanes=6"})), HasSubstr("set it to 4 or 8"));
-  EXPECT_THAT(refusal(on_ranks(2, {"run.lanes=6"})), HasSubstr("set run.lanes to 4 or 8"));
-  EXPECT_THAT(refusal(on_ranks(4, {"run.lanes=1"})), HasSubstr("set it to 4 or 8"));
+  EXPECT_THAT(refusal(on_ranks(4, {"run.lanes=6"})), ContainsRegex("run.lanes 6.*4 or 8"));
+  EXPECT_THAT(refusal(on_ranks(2, {"run.lanes=6"})), HasSubstr("run.lanes to 4 or 8"));
+  EXPECT_THAT(refusal(on_ranks(4, {"run.lanes=1"})), ContainsRegex("run.lanes 1.*4 or 8"));
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ TEST(DeepSpeedFiles, AmpIsRefusedWithWhatToSetInstead) {
     sources.overrides.clear();
     EXPECT_THAT(refusal(resolve(sources)),
                 testing::AllOf(testing::HasSubstr("amp cannot be {\"enabled\":true"),
-                               testing::HasSubstr("set bf16.enabled or fp16.enabled to true")));
+                               testing::HasSubstr("bf16.enabled or fp16.enabled")));
     sources.overrides = {"amp.enabled=false", "amp.enabled=true"};
     EXPECT_THAT(refusal(resolve(sources)), testing::HasSubstr("--set: amp cannot be"));
   }

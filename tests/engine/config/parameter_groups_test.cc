@@ -12,6 +12,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 std::string run_file(const std::string& groups, const std::string& more = "") {
@@ -117,18 +118,18 @@ TEST(ParameterGroups, AreCountedInTheReport) {
 
 TEST(ParameterGroups, APatternWithoutParametersIsRefusedWithTheNearestNames) {
   EXPECT_THAT(refused(R"([{"match": "*.biass", "weight_decay": 0}])"),
-              AllOf(HasSubstr("optimizer.groups[0].match \"*.biass\" matches no parameter"),
-                    HasSubstr("similar names are h.0.ln_1.bias, h.0.attn.c_attn.bias")));
+              AllOf(HasSubstr("optimizer.groups[0].match \"*.biass\""),
+                    HasSubstr("h.0.ln_1.bias, h.0.attn.c_attn.bias")));
   EXPECT_THAT(
       refused(R"([{"match": ["*.bias", "transformer.wt.weight"], "lr": 1}])"),
       AllOf(HasSubstr("\"transformer.wt.weight\""), HasSubstr("similar names are wte.weight")));
   EXPECT_THAT(refused(R"([{"match": "lm_head.*", "lr": 1}])"),
-              HasSubstr("lm_head.weight is tied to wte.weight"));
+              ContainsRegex("lm_head.weight.*wte.weight"));
   EXPECT_THAT(refused(R"([{"match": "*q_proj*", "lr": 1}])"), HasSubstr("similar names"));
   // Parameters that an earlier group matched do not count for this one.
   EXPECT_THAT(refused(R"([{"match": "*.bias", "lr": 1}, {"match": "ln_f.bias", "lr": 2}])"),
-              AllOf(HasSubstr("optimizer.groups[1].match \"ln_f.bias\" has no parameters left"),
-                    HasSubstr("Put this group before them")));
+              AllOf(ContainsRegex("optimizer.groups\\[1\\].match \"ln_f.bias\".*left"),
+                    HasSubstr("before them")));
 }
 
 // They may belong to a Python module, whose names no family has.
@@ -148,14 +149,14 @@ TEST(ParameterGroups, AreLeftToThePlanWhereNoModelIsNamed) {
 }
 
 TEST(ParameterGroups, MistakesInAnEntryAreNamed) {
-  EXPECT_THAT(refused(R"({"match": "*"})"), HasSubstr("must be a list of objects"));
+  EXPECT_THAT(refused(R"({"match": "*"})"), HasSubstr("list of objects"));
   EXPECT_THAT(refused(R"(["*.bias"])"), HasSubstr("optimizer.groups[0] is \"*.bias\""));
   EXPECT_THAT(refused(R"([{"lr": 1}])"), HasSubstr("needs match"));
   EXPECT_THAT(refused(R"([{"match": "*.bias"}])"), HasSubstr("neither lr nor weight_decay"));
   EXPECT_THAT(refused(R"([{"match": "*.bias", "weight_decy": 0}])"),
               HasSubstr("did you mean weight_decay?"));
   EXPECT_THAT(refused(R"([{"match": "*", "lr": 1}, {"match": "*", "lr": -1}])"),
-              HasSubstr("optimizer.groups[1].lr must be at least 0"));
+              ContainsRegex("optimizer.groups\\[1\\].lr.*at least 0"));
   EXPECT_THAT(refused(R"([{"match": 3, "lr": 1}])"),
               HasSubstr("optimizer.groups[0].match must be"));
   EXPECT_THAT(refused(R"([{"match": [], "lr": 1}])"), HasSubstr("needs match"));
@@ -203,7 +204,7 @@ TEST(ClippingByValue, StandsInPlaceOfTheNorm) {
   const Resolved made = accepted(with({}));
   EXPECT_EQ(made.config.gradient_clipping_value, 0.5);
   EXPECT_EQ(made.config.gradient_clipping_norm, 0);
-  EXPECT_THAT(refusal(with({"gradient_clipping=1"})), HasSubstr("set one of them to 0"));
+  EXPECT_THAT(refusal(with({"gradient_clipping=1"})), HasSubstr("gradient_clipping_value"));
   const Resolved by_auto = accepted(with({"gradient_clipping=auto"}));
   EXPECT_EQ(by_auto.config.gradient_clipping_norm, 0);
   EXPECT_THAT(report_on(by_auto, "gradient_clipping").reason, HasSubstr("is used instead"));

@@ -6,6 +6,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -50,21 +51,21 @@ TEST(ResolveConfig, WeightsOfDrivesAreAutoEqualOrOneForEachFolder) {
   const auto refused = [&](const std::string& given) {
     return refusal(resolve_run(run_with(two), {"placement.nvme_weights=" + given}));
   };
-  EXPECT_THAT(refused("[3]"), AllOf(HasSubstr("placement.nvme_weights must be one number for each"),
-                                    HasSubstr("so 2 and not 1")));
-  EXPECT_THAT(refused("[0, 1]"), HasSubstr("placement.nvme_weights must be at least 1, not 0"));
-  EXPECT_THAT(refused("[1, 65]"), HasSubstr("placement.nvme_weights must be at most 64, not 65"));
+  EXPECT_THAT(refused("[3]"), AllOf(HasSubstr("placement.nvme_weights"), HasSubstr("2 and not 1")));
+  EXPECT_THAT(refused("[0, 1]"), ContainsRegex("placement.nvme_weights.*at least 1, not 0"));
+  EXPECT_THAT(refused("[1, 65]"), ContainsRegex("placement.nvme_weights.*at most 64, not 65"));
   EXPECT_THAT(refused("[1, 1.5]"), HasSubstr("which has a fraction"));
   EXPECT_THAT(refused("[]"), HasSubstr("\"equal\" or a list"));
   EXPECT_THAT(refused("fast"), HasSubstr("\"equal\" or a list"));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("budget": {"nvme_paths": ["/a", "/b", "/a"]})"))),
-              HasSubstr("names /a twice: name each folder once"));
+              HasSubstr("/a twice"));
 }
 
 TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {
   const std::string fractions =
       R"("placement": {"optimizer_fractions": {"gpu": 0.5, "nvme": 0.5}})";
-  EXPECT_THAT(refusal(resolve_run(run_with(fractions))), HasSubstr("set the device to \"auto\""));
+  EXPECT_THAT(refusal(resolve_run(run_with(fractions))),
+              ContainsRegex("optimizer_fractions.*offload_optimizer.device.*\"auto\""));
   const std::string device = "zero_optimization.offload_optimizer.device=auto";
   EXPECT_THAT(refusal(resolve_run(run_with(fractions), {device})),
               HasSubstr("set budget.nvme_paths"));
@@ -73,7 +74,7 @@ TEST(ResolveConfig, FractionsNeedADeviceThatIsAuto) {
   EXPECT_EQ(config.placement.optimizer_fractions->nvme, 0.5);
   EXPECT_THAT(refusal(resolve_run(run_with(R"("placement": {"optimizer_fractions": {"gpu": 0.5}})"),
                                   {device})),
-              HasSubstr("add up to 0.5 instead of 1"));
+              HasSubstr("0.5 instead of 1"));
 }
 
 }  // namespace

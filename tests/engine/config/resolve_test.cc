@@ -11,6 +11,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -54,17 +55,17 @@ TEST(ResolveConfig, ReadsNumbersAndBooleansAsDeepSpeedFilesWriteThem) {
 
 TEST(ResolveConfig, SaysThatAnIntegerHasAFraction) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("steps_per_print": 1.5)"))),
-              HasSubstr("run.json: steps_per_print must be a whole number, not 1.5, which has a "
-                        "fraction"));
+              ContainsRegex("run.json: steps_per_print.*not 1.5.*fraction"));
 }
 
 TEST(ResolveConfig, ReportsEveryMistakeAtOnce) {
   const std::string sentence = refusal(
       resolve_run(run_with(R"("fp16": {"enable": true}, "bf16": 3, "aio": {"queue_depth": 0},
                                       "optimizer": {"type": "Lamb"}, "stepsperprint": 4)")));
-  EXPECT_THAT(sentence, AllOf(HasSubstr("5 settings"), HasSubstr("did you mean fp16.enabled?"),
-                              HasSubstr("bf16 is a section"), HasSubstr("at least 1, not 0"),
-                              HasSubstr("\"Adam\" or \"AdamW\", not \"Lamb\"")));
+  EXPECT_THAT(sentence,
+              AllOf(HasSubstr("5 settings"), HasSubstr("did you mean fp16.enabled?"),
+                    HasSubstr("bf16 is a section"), ContainsRegex("aio.queue_depth.*1, not 0"),
+                    HasSubstr("\"AdamW\", not \"Lamb\"")));
   EXPECT_THAT(sentence, HasSubstr("did you mean steps_per_print?"));
 }
 
@@ -72,9 +73,9 @@ TEST(ResolveConfig, RejectsUnknownKeysInEverySource) {
   const std::string text = run_with(R"("zero_optimization": {"stagee": 3, "thread_count": 4},
                                        "frobnicate_the_gradients": 7)");
   for (const auto& resolved : {resolve_run(text), resolve_deepspeed(text)})
-    EXPECT_THAT(refusal(resolved), AllOf(HasSubstr("did you mean zero_optimization.stage?"),
-                                         HasSubstr("thread_count is a key of aio"),
-                                         HasSubstr("frobnicate_the_gradients")));
+    EXPECT_THAT(refusal(resolved),
+                AllOf(HasSubstr("did you mean zero_optimization.stage?"),
+                      ContainsRegex("thread_count.*aio"), HasSubstr("frobnicate_the_gradients")));
 }
 
 TEST(ResolveConfig, DoesNotTakeADottedNameForAPath) {
@@ -169,7 +170,7 @@ TEST(ResolveConfig, RefusesAutocastAndWhatElseWouldTrainSomethingElse) {
     }
   }
   EXPECT_THAT(refusal(resolve_run(run_with(R"("torch_autocast": {"enabled": true})"))),
-              HasSubstr("set bf16.enabled or fp16.enabled to true instead"));
+              HasSubstr("bf16.enabled or fp16.enabled"));
 }
 
 TEST(ResolveConfig, OneCycleNeedsItsBounds) {
@@ -267,7 +268,7 @@ TEST(ResolveConfig, KnowsEveryPresetByTheNameInTheList) {
 
 TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"heads": 7})"))),
-              HasSubstr("hidden 768 cannot be divided among 7 heads"));
+              ContainsRegex("hidden 768.*7 heads"));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"preset": "custom", "layers": 2})"))),
               AllOf(HasSubstr("model.hidden must be given"), Not(HasSubstr("model.layers has"))));
   EXPECT_THAT(refusal(resolve_run(run_with(R"("data": {"sequence_length": 2000})"))),
@@ -301,20 +302,18 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   const Config all = accepted(resolve_run(file(R"("rank": 4, "targets": "all-linear")"))).config;
   EXPECT_EQ(all.lora.targets, usual.config.lora.targets);
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4, "targets": ["q_proj", "query"])"))),
-              HasSubstr("names query, which cannot have an adapter: choose from q_proj, k_proj"));
-  EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))),
-              HasSubstr("models of the family gpt2 cannot have adapters"));
+              ContainsRegex("names query.*q_proj, k_proj"));
+  EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))), HasSubstr("family gpt2"));
   // Without a rank other adapter keys are refused, and a run's own file has none of them.
   for (const char* const asked : {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)",
                                   R"("targets": "all-linear")", R"("rank_stabilised": true)"})
     EXPECT_THAT(refusal(resolve_run(file(asked))), HasSubstr("is given without recipe.lora.rank"))
         << asked;
   EXPECT_THAT(refusal(resolve_run(file(R"("adapter": "peft")"))),
-              HasSubstr("recipe.lora.adapter is peft, but its adapter_config.json was not"));
+              ContainsRegex("recipe.lora.adapter is peft.*adapter_config.json"));
   const Resolved none = accepted(resolve_run(file(R"("rank": 0, "alpha": 6, "adapter": "peft")")));
   EXPECT_EQ(none.config.lora.rank, 0);
-  EXPECT_THAT(report_on(none, "recipe.lora.alpha").reason,
-              HasSubstr("recipe.lora.rank is 0: the model itself is trained"));
+  EXPECT_THAT(report_on(none, "recipe.lora.alpha").reason, HasSubstr("recipe.lora.rank is 0"));
   EXPECT_THAT(to_json(none.config), Not(HasSubstr("rank_stabilised")));
 }
 
@@ -383,7 +382,7 @@ TEST(ResolveConfig, AcceptsOldNamesOfKeysAndSaysTheNewOnes) {
               "placement.boundaries_to_cpu is now placement.unit_inputs_to_cpu (the old names "
               "still work)");
     EXPECT_THAT(report_on(resolved, "placement.unit_inputs_to_cpu").reason,
-                HasSubstr("given as placement.boundaries_to_cpu, its old name"));
+                HasSubstr("placement.boundaries_to_cpu"));
     // The resolved configuration has the new name alone, and nothing to say about it.
     const std::string json = to_json(resolved);
     EXPECT_THAT(json, Not(HasSubstr("boundaries_to")));
@@ -399,7 +398,7 @@ TEST(ResolveConfig, OldAndNewNameInOneSourceAreRefusedByBothNames) {
         R"("placement": {"unit_inputs_to_cpu": "off", "boundaries_to_cpu": "on"})"})
     EXPECT_THAT(refusal(resolve_run(run_with(both))),
                 AllOf(HasSubstr("placement.unit_inputs_to_cpu is given twice"),
-                      HasSubstr("also as placement.boundaries_to_cpu: keep one of them")));
+                      HasSubstr("placement.boundaries_to_cpu: keep")));
   // A later source wins, under either name.
   const std::string on = run_with(R"("placement": {"boundaries_to_cpu": "on"})");
   const auto off = accepted(resolve_run(on, {"placement.unit_inputs_to_cpu=off"}));
@@ -412,8 +411,7 @@ TEST(ResolveConfig, OldAndNewNameInOneSourceAreRefusedByBothNames) {
 TEST(ResolveConfig, StagesBelowThreeTrainAlikeOnOneRank) {
   const auto resolved = accepted(resolve_run(run_with(R"("zero_optimization": {"stage": 2})")));
   EXPECT_EQ(report_on(resolved, "zero_optimization.stage").outcome, Outcome::kHonoured);
-  EXPECT_THAT(report_on(resolved, "zero_optimization.stage").reason,
-              HasSubstr("with one rank there is nothing to divide"));
+  EXPECT_THAT(report_on(resolved, "zero_optimization.stage").reason, HasSubstr("one rank"));
 }
 
 TEST(ResolveConfig, CpuCheckpointingKeepsUnitInputsInRam) {
@@ -447,11 +445,11 @@ TEST(ResolveConfig, ChecksTheFormOfOverrides) {
   const std::string run = R"({"train_batch_size": 8})";
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps"})), HasSubstr("section.key=value"));
   EXPECT_THAT(refusal(resolve_run(run, {"=5"})), HasSubstr("section.key=value"));
-  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("not the path of a key"));
+  EXPECT_THAT(refusal(resolve_run(run, {"run..steps=5"})), HasSubstr("not the path"));
   EXPECT_THAT(refusal(resolve_run(run, {"run.step=5"})), HasSubstr("did you mean run.steps?"));
   EXPECT_THAT(refusal(resolve_run(run, {"run=5"})), HasSubstr("run is a section"));
   EXPECT_THAT(refusal(resolve_run(run, {"run.steps=many"})),
-              HasSubstr("--set: run.steps must be a whole number, not \"many\""));
+              ContainsRegex("--set: run.steps.*not \"many\""));
   EXPECT_THAT(refusal(resolve_run(run, {"run.dir=\xff\xfe"})), HasSubstr("not UTF-8"));
 }
 

@@ -8,6 +8,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -62,7 +63,7 @@ TEST(RunLength, StaysOpenUntilTheDataIsKnown) {
   EXPECT_TRUE(open.missing_facts.samples_per_epoch);
   EXPECT_EQ(open.config.run.steps, kOpenSteps);
   EXPECT_EQ(report_on(open, "run.steps").value, "\"auto\"");
-  EXPECT_THAT(report_on(open, "run.steps").reason, HasSubstr("when the training data is opened"));
+  EXPECT_THAT(report_on(open, "run.steps").reason, HasSubstr("data is opened"));
   for (const std::string& text : {to_json(open), to_json(open.config)}) {
     const Resolved known = resolved_with(text, {}, 400);
     EXPECT_EQ(known.config.run.steps, 100);
@@ -73,7 +74,7 @@ TEST(RunLength, StaysOpenUntilTheDataIsKnown) {
 
 TEST(RunLength, IsStepsOrEpochsAndTheLaterSourceWins) {
   const std::string both = R"({"train_batch_size": 8, "run": {"steps": 7, "epochs": 2}})";
-  EXPECT_THAT(refusal(resolve_run(both)), HasSubstr("leave one of them out"));
+  EXPECT_THAT(refusal(resolve_run(both)), HasSubstr("run.steps and run.epochs"));
   const std::string steps = R"({"train_batch_size": 8, "run": {"steps": 7}})";
   const Resolved by_epochs = resolved_with(steps, {"run.epochs=2"}, 80);
   EXPECT_EQ(by_epochs.config.run.steps, 20);
@@ -117,12 +118,11 @@ TEST(RunLength, RefusesToGoOnWhereTheScheduleIsOver) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(status.error().message(),
-              AllOf(HasSubstr("299 of the 300 steps that are left would have a learning rate of "
-                              "exactly 0"),
-                    HasSubstr("ended at step 100 (scheduler.params.total_num_steps)"),
+              AllOf(ContainsRegex("299 of the 300 steps.*exactly 0"),
+                    HasSubstr("step 100 (scheduler.params.total_num_steps)"),
                     HasSubstr("--set scheduler.params.total_num_steps=auto")));
   EXPECT_THAT(check_steps_left(now, {.global_step = 102, .applied_step = 102}).error().message(),
-              HasSubstr("all 298 steps that are left"));
+              HasSubstr("all 298 steps"));
   // Before that there is still something to learn, and the setting fixes the schedule.
   EXPECT_TRUE(check_steps_left(now, {.global_step = 99, .applied_step = 99}).ok());
   const Config mended =
@@ -163,14 +163,14 @@ TEST(RunLength, RefusesEpochsThatNeverLeaveTheFirstRateOfTheWarmUp) {
   };
   const std::string cosine = R"("type": "cosine", "params": {"warmup_ratio": 0.03})";
   EXPECT_THAT(checked(cosine, 1).error().message(),
-              AllOf(HasSubstr("the one remaining step would have a learning rate of exactly 0"),
-                    HasSubstr("run.epochs"), HasSubstr("scheduler.params.warmup_num_steps=0")));
+              AllOf(ContainsRegex("one remaining step.*exactly 0"), HasSubstr("run.epochs"),
+                    HasSubstr("scheduler.params.warmup_num_steps=0")));
   EXPECT_TRUE(checked(cosine, 2).ok());
   EXPECT_TRUE(checked(R"("type": "cosine", "params": {"warmup_num_steps": 0})", 1).ok());
   const std::string linear =
       R"("type": "WarmupLR", "params": {"warmup_num_steps": 9, "warmup_type": "linear")";
   EXPECT_THAT(checked(linear + "}", 2).error().message(),
-              AllOf(HasSubstr("all 2 steps"), HasSubstr("warmup_min_lr to more than 0")));
+              AllOf(HasSubstr("all 2 steps"), HasSubstr("warmup_min_lr to more")));
   EXPECT_TRUE(checked(linear + R"(, "warmup_min_lr": 0.1})", 2).ok());
   EXPECT_TRUE(checked(linear + R"(, "warmup_max_lr": 0})", 2).ok());
   EXPECT_TRUE(checked(linear + "}", 3).ok());
@@ -192,13 +192,12 @@ TEST(RunLength, SaysWhatASchedulesEndLeavesOfARun) {
     return end_of_schedule(config, {});
   };
   EXPECT_THAT(said(R"("total_num_steps": 1000, "warmup_num_steps": 10)", "1496"),
-              AllOf(HasSubstr("ends at step 1000"), HasSubstr("its last 495 steps have"),
+              AllOf(HasSubstr("ends at step 1000"), HasSubstr("last 495 steps"),
                     HasSubstr("exactly 0"), HasSubstr("=auto")));
   EXPECT_THAT(said(R"("warmup_num_steps": 1000)", "500"),
               AllOf(HasSubstr("within the warm-up"), HasSubstr("warmup_num_steps is 1000")));
   // DeepSpeed's first two updates use the warm-up's first rate.
-  EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "2"),
-              HasSubstr("The learning rate reaches only exactly 0"));
+  EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "2"), HasSubstr("only exactly 0"));
   EXPECT_THAT(said(R"("warmup_num_steps": 10)", "500"), IsEmpty());
   EXPECT_THAT(said(R"("warmup_num_steps": "auto")", "500"), IsEmpty());
 }
@@ -216,7 +215,7 @@ TEST(RunLength, WarnsOfADecayThatEndsBeforeTheWarmUp) {
                            "warmup_stable_decay"}) {
     const Config config = of(type, R"("total_num_steps": 5, "warmup_num_steps": 10)");
     EXPECT_THAT(decay_before_warmup(config.schedule),
-                AllOf(HasSubstr("total_num_steps 5 is less than warmup_num_steps 10")))
+                AllOf(ContainsRegex("total_num_steps 5.*warmup_num_steps 10")))
         << type;
     EXPECT_THAT(end_of_schedule(config, {}), HasSubstr("is less than warmup_num_steps")) << type;
     EXPECT_GT(learning_rate(config.schedule, 9), learning_rate(config.schedule, 4)) << type;
@@ -233,10 +232,10 @@ TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
   const Config now = resolved_with(kAutoDecay, {"run.steps=400"}).config;
   const RunPosition end{.global_step = 101, .applied_step = 101};
   EXPECT_THAT(change_of_schedule(was, now, end),
-              AllOf(HasSubstr("the learning rate of step 102 was exactly 0, and is now 0.4"),
-                    HasSubstr("run.steps was 100 and is 400"),
-                    HasSubstr("scheduler.params.total_num_steps was 100 and is 400"),
-                    HasSubstr("scheduler.params.warmup_num_steps was 10 and is 40")));
+              AllOf(ContainsRegex("step 102 was exactly 0.*now 0.4"),
+                    ContainsRegex("run.steps was 100.*400"),
+                    ContainsRegex("scheduler.params.total_num_steps was 100.*400"),
+                    ContainsRegex("scheduler.params.warmup_num_steps was 10.*40")));
   EXPECT_THAT(change_of_schedule(was, was, {.global_step = 50, .applied_step = 50}), IsEmpty());
   EXPECT_THAT(change_of_schedule(was, now, {.global_step = 400, .applied_step = 400}), IsEmpty());
   // A longer run at a constant rate is no change.
@@ -246,7 +245,7 @@ TEST(RunLength, SaysWhatTheScheduleWasAndIs) {
               IsEmpty());
   // Skipped steps do not advance a schedule.
   EXPECT_THAT(change_of_schedule(was, now, {.global_step = 60, .applied_step = 50}),
-              HasSubstr("of step 61 was 0.28"));
+              HasSubstr("step 61 was 0.28"));
 }
 
 // For any number of remaining steps.
@@ -281,13 +280,13 @@ TEST(RunLength, ASchedulesBadNumbersAreRefusedWithTheirKey) {
   };
   const std::string bounds = R"("cycle_min_lr": 0.1, "cycle_max_lr": 0.5, )";
   EXPECT_THAT(refused("OneCycle", R"("cycle_min_lr": 0.5, "cycle_max_lr": 0.1)"),
-              AllOf(HasSubstr("cycle_min_lr 0.5 is more than"), HasSubstr("cycle_max_lr 0.1")));
+              AllOf(HasSubstr("cycle_min_lr 0.5"), HasSubstr("cycle_max_lr 0.1")));
   EXPECT_THAT(refused("OneCycle", bounds + R"("cycle_min_mom": 0.9, "cycle_max_mom": 0.5)"),
-              HasSubstr("cycle_min_mom 0.9 is more than"));
+              HasSubstr("cycle_min_mom 0.9"));
   EXPECT_THAT(refused("OneCycle", bounds + R"("cycle_max_mom": 1)"),
               HasSubstr("cycle_max_mom 1.0"));
   EXPECT_THAT(refused("OneCycle", bounds + R"("cycle_first_step_size": 0)"),
-              HasSubstr("cycle_first_step_size must be at least 1"));
+              ContainsRegex("cycle_first_step_size.*at least 1"));
   for (const char* rate : {"0.01", "-0.5"}) {
     EXPECT_THAT(refused("OneCycle", bounds + R"("cycle_first_step_size": 100,
                                        "decay_step_size": 10, "decay_mom_rate": )" +
@@ -296,15 +295,14 @@ TEST(RunLength, ASchedulesBadNumbersAreRefusedWithTheirKey) {
   }
   EXPECT_THAT(refused("LRRangeTest", R"("lr_range_test_step_size": 100,
                                         "lr_range_test_step_rate": -1)"),
-              AllOf(HasSubstr("lr_range_test_step_rate -1.0 takes the learning rate to"),
-                    HasSubstr("by step 1000")));
+              AllOf(HasSubstr("lr_range_test_step_rate -1.0"), HasSubstr("by step 1000")));
   EXPECT_THAT(refused("LRRangeTest", R"("lr_range_test_min_lr": 1e300,
                                         "lr_range_test_step_rate": 1e300)"),
               HasSubstr("infinity"));
   EXPECT_THAT(refused("LRRangeTest", R"("lr_range_test_min_lr": 0)"),
               HasSubstr("lr_range_test_min_lr is 0"));
   EXPECT_THAT(refused("LRRangeTest", R"("lr_range_test_step_size": 0)"),
-              HasSubstr("lr_range_test_step_size must be at least 1"));
+              ContainsRegex("lr_range_test_step_size.*at least 1"));
   // A trial of three steps of a long schedule is no mistake.
   accepted(resolve_run(R"({"train_batch_size": 8, "run": {"steps": 3},
                            "scheduler": {"type": "WarmupDecayLR",

@@ -13,6 +13,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Json = nlohmann::json;
@@ -122,9 +123,9 @@ TEST(TransformersSchedules, WarmUpByAShareOfAllSteps) {
   EXPECT_THAT(refusal(resolve_run(run_file("linear", R"("warmup_steps": 1.5)"))),
               HasSubstr("which has a fraction"));
   EXPECT_THAT(refusal(resolve_run(run_file("linear", R"("warmup_steps": 5, "warmup_ratio": 0.1)"))),
-              HasSubstr("leave one of them out"));
+              HasSubstr("and warmup_ratio both"));
   EXPECT_THAT(refusal(resolve_run(run_file("linear", R"("warmup_ratio": 1.5)"))),
-              HasSubstr("warmup_ratio must be at most 1"));
+              ContainsRegex("warmup_ratio.*at most 1"));
   const Resolved steps_later =
       resolved("linear", R"("warmup_ratio": 0.1)", {"scheduler.params.num_warmup_steps=3"});
   EXPECT_EQ(steps_later.config.schedule.warmup.steps, 3);
@@ -174,9 +175,9 @@ TEST(TransformersSchedules, AreRefusedWhereTheyContradictThemselves) {
   const auto refused = [](const char* type, const char* params) {
     return refusal(resolve_run(run_file(type, params)));
   };
-  EXPECT_THAT(refused("cosine_with_min_lr", ""), HasSubstr("min_lr or min_lr_rate must be given"));
+  EXPECT_THAT(refused("cosine_with_min_lr", ""), HasSubstr("min_lr or min_lr_rate"));
   EXPECT_THAT(refused("cosine_with_min_lr", R"("min_lr": 0.1, "min_lr_rate": 0.1)"),
-              HasSubstr("leave one of them out"));
+              HasSubstr("min_lr and min_lr_rate"));
   EXPECT_THAT(refused("polynomial", R"("lr_end": 0.5)"),
               HasSubstr("less than optimizer.params.lr"));
   EXPECT_THAT(refused("warmup_stable_decay",
@@ -199,13 +200,13 @@ TEST(TransformersSchedules, SayWhatTheirEndLeavesOfARun) {
   };
   for (const char* type : {"linear", "cosine", "cosine_with_restarts"})
     EXPECT_THAT(said(type, R"("total_num_steps": 60)"),
-                AllOf(HasSubstr("ends at step 60 (scheduler.params.total_num_steps)"),
-                      HasSubstr("its last 40 steps have a learning rate of exactly 0"),
+                AllOf(HasSubstr("step 60 (scheduler.params.total_num_steps)"),
+                      ContainsRegex("last 40 steps.*exactly 0"),
                       HasSubstr("--set scheduler.params.total_num_steps=auto")));
   EXPECT_THAT(said("cosine_with_min_lr", R"("total_num_steps": 60, "min_lr": 0.125)"),
-              HasSubstr("a learning rate of 0.125"));
+              HasSubstr("rate of 0.125"));
   EXPECT_THAT(said("warmup_stable_decay", R"("num_stable_steps": 30, "num_decay_steps": 20)"),
-              AllOf(HasSubstr("ends at step 50 (scheduler.params.num_stable_steps)"),
+              AllOf(HasSubstr("step 50 (scheduler.params.num_stable_steps)"),
                     HasSubstr("its last 50 steps")));
   EXPECT_THAT(said("linear", R"("warmup_steps": 200)"), HasSubstr("within the warm-up"));
   for (const char* type : {"linear", "cosine", "constant_with_warmup", "inverse_sqrt", "polynomial",
@@ -220,7 +221,7 @@ TEST(TransformersSchedules, AreNotContinuedWhereTheyAreOver) {
   };
   EXPECT_TRUE(left("linear", "", 59).ok());
   EXPECT_THAT(left("linear", "", 60).error().message(),
-              AllOf(HasSubstr("all 40 steps that are left"), HasSubstr("ended at step 60")));
+              AllOf(HasSubstr("all 40 steps"), HasSubstr("ended at step 60")));
   EXPECT_FALSE(left("cosine", "", 60).ok());
   EXPECT_FALSE(left("warmup_stable_decay", "", 60).ok());
   EXPECT_TRUE(left("warmup_stable_decay", R"(, "min_lr_ratio": 0.1)", 60).ok());

@@ -7,6 +7,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -39,11 +40,10 @@ TEST(TypedKeys, AFamilyNeedsNoPreset) {
   EXPECT_EQ(accepted(resolve_run(of_stage_3(R"("model": {"family": "gpt2"})"))).config.model.hidden,
             768);
   EXPECT_THAT(refusal(resolve_run(of_stage_3(R"("model": {"family": "llama", "layers": 2})"))),
-              AllOf(HasSubstr("no model.preset is named, so model.hidden must be given"),
-                    Not(HasSubstr("model.layers"))));
+              AllOf(ContainsRegex("model.preset.*model.hidden"), Not(HasSubstr("model.layers"))));
   EXPECT_THAT(
       refusal(resolve_run(of_stage_3(R"("model": {"family": "llama", "preset": "gpt2-small"})"))),
-      HasSubstr("leave one of them out"));
+      ContainsRegex("gpt2-small.*family gpt2"));
 }
 
 TEST(TypedKeys, MisspelledOnesAreRefusedWithTheNearestKnown) {
@@ -118,7 +118,7 @@ TEST(TypedKeys, DeepSpeedsClassesOfAdamAreAdam) {
     EXPECT_FALSE(of(R"(, "adamw_mode": false)").adam_w_mode) << name;
   }
   EXPECT_THAT(refusal(resolve_deepspeed(of_stage_3(R"("optimizer": {"type": "FusedLamb"})"))),
-              HasSubstr("\"Adam\" or \"AdamW\", not \"FusedLamb\""));
+              HasSubstr("\"AdamW\", not \"FusedLamb\""));
 }
 
 TEST(TypedKeys, SubGroupsOfZeroAreTheDefault) {
