@@ -15,6 +15,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class SafetensorsReading : public aio::EveryBackend {
@@ -70,8 +71,8 @@ TEST_P(SafetensorsReading, ConvertsWhatIsStored) {
     const Status status = reader->read(name, first, {&value, 1});
     return status.ok() ? "read" : status.error().message();
   };
-  EXPECT_THAT(error("i", 0), HasSubstr("m.safetensors: tensor \"i\" is I32"));
-  EXPECT_THAT(error("h", 3), HasSubstr("has 3 elements, and 1 from 3 on"));
+  EXPECT_THAT(error("i", 0), ContainsRegex("m.safetensors:.*\"i\" is I32"));
+  EXPECT_THAT(error("h", 3), ContainsRegex("3 elements.*1 from 3"));
   EXPECT_THAT(error("h", ~0ULL), HasSubstr("has 3 elements"));
   EXPECT_THAT(error("x", 0), HasSubstr("no tensor \"x\" in " + folder_.file("m.safetensors")));
 }
@@ -89,15 +90,14 @@ TEST_P(SafetensorsReading, RefusesWhatIsNotFiniteWhereWeightsAreBegunWith) {
     const Status status = reader->read_finite("w", 0, values);
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(status.error().message(),
-                HasSubstr("m.safetensors: element 1 of w is not finite in fp32"));
+    EXPECT_THAT(status.error().message(), HasSubstr("m.safetensors: element 1 of w"));
     EXPECT_FALSE(reader->read_finite("w", 1, std::span(values).first(1)).ok());
   }
 }
 
 TEST_P(SafetensorsReading, SaysWhatIsThereInPlaceOfWeights) {
   put("m.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n");
-  EXPECT_THAT(refusal("m.safetensors"), HasSubstr("m.safetensors: it is a git-lfs pointer"));
+  EXPECT_THAT(refusal("m.safetensors"), ContainsRegex("m.safetensors:.*git-lfs"));
   std::filesystem::remove(folder_.file("m.safetensors"));
   put("pytorch_model-00001-of-00002.bin", "x");
   EXPECT_THAT(refusal(""), HasSubstr("convert it with transformers"));
@@ -124,8 +124,7 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
     EXPECT_EQ(value, 2);  // b's value, as in the index
   }
   put("bad.json", R"({"weight_map":{"in a":"b.safetensors"}})");
-  EXPECT_THAT(refusal("bad.json"),
-              HasSubstr("bad.json: tensor \"in a\" is listed in b.safetensors, but is missing"));
+  EXPECT_THAT(refusal("bad.json"), ContainsRegex("bad.json:.*\"in a\".*b.safetensors"));
   // A list may name more tensors than exist, such as buffers that were not saved.
   put("more.json",
       R"({"weight_map":{"in a":"a.safetensors","rope":"a.safetensors","mask":"b.safetensors"}})");
@@ -135,14 +134,13 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   log::set_sink({});
   ASSERT_EQ(warnings.size(), 1U);  // only from the first open
-  EXPECT_THAT(warnings[0], HasSubstr("but is missing there, and so are 1 more"));
+  EXPECT_THAT(warnings[0], ContainsRegex("missing.*1 more"));
   EXPECT_NE(open("more.json")->find("in a"), nullptr);
   EXPECT_EQ(open("more.json")->find("rope"), nullptr);
   put("lost.json", R"({"weight_map":{"in a":"c.safetensors"}})");
-  EXPECT_THAT(refusal("lost.json"), HasSubstr("lost.json: it names c.safetensors, which is not in "
-                                              "the same folder; all of its 1 files"));
+  EXPECT_THAT(refusal("lost.json"), ContainsRegex("lost.json:.*c.safetensors.*1 files"));
   put("broken.json", R"({"weight_map")");
-  EXPECT_THAT(refusal("broken.json"), HasSubstr("broken.json: it is not JSON"));
+  EXPECT_THAT(refusal("broken.json"), ContainsRegex("broken.json:.*JSON"));
   // Like transformers, after a merged model was saved over shards.
   put("model.safetensors", shard("in the one", '\0'));
   ASSERT_NE(open(""), nullptr);
@@ -150,7 +148,7 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
   EXPECT_EQ(open("")->find("in a"), nullptr);
   std::filesystem::remove(folder_.file("model.safetensors"));
   std::filesystem::remove(folder_.file("model.safetensors.index.json"));
-  EXPECT_THAT(refusal(""), HasSubstr("there is neither model.safetensors nor"));
+  EXPECT_THAT(refusal(""), HasSubstr("neither model.safetensors nor"));
   put("model.safetensors", shard("alone", '\0'));
   ASSERT_NE(open(""), nullptr);
   EXPECT_NE(open("")->find("alone"), nullptr);
@@ -159,15 +157,15 @@ TEST_P(SafetensorsReading, FindsEveryTensorOfASetByItsIndexOrItsFolder) {
 TEST_P(SafetensorsReading, NamesTheFileThatIsNone) {
   EXPECT_THAT(refusal("missing.safetensors"), HasSubstr("missing.safetensors"));
   put("short.safetensors", "1234567");
-  EXPECT_THAT(refusal("short.safetensors"), HasSubstr("short.safetensors: it has 7 bytes"));
+  EXPECT_THAT(refusal("short.safetensors"), ContainsRegex("short.safetensors:.*7 bytes"));
   put("empty.safetensors", "");
   EXPECT_THAT(refusal("empty.safetensors"), HasSubstr("it has 0 bytes"));
   put("text.safetensors", "This is a text and no safetensors file.");
-  EXPECT_THAT(refusal("text.safetensors"), HasSubstr("so it is not a safetensors file"));
+  EXPECT_THAT(refusal("text.safetensors"), HasSubstr("a safetensors file"));
   const std::string whole =
       file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "12345678");
   put("cut.safetensors", whole.substr(0, whole.size() - 1));
-  EXPECT_THAT(refusal("cut.safetensors"), HasSubstr("cut.safetensors: tensor \"a\" ends 1 bytes"));
+  EXPECT_THAT(refusal("cut.safetensors"), ContainsRegex("cut.safetensors:.*\"a\" ends 1 bytes"));
   put("cut.safetensors", whole.substr(0, 20));
   EXPECT_THAT(refusal("cut.safetensors"), HasSubstr("(is it truncated?)"));
 }

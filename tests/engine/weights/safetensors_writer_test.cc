@@ -11,6 +11,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
@@ -121,7 +122,7 @@ TEST_P(SafetensorsWriting, LeavesTheOldFileUntilItIsFinishedAndNothingIfItNeverI
     ASSERT_OK(writer->append("w", values_of(0, 49'999)));
     const Status status = writer->finish();
     ASSERT_FALSE(status.ok());
-    EXPECT_THAT(status.error().message(), HasSubstr("\"w\" has 49999 of its 50000 elements"));
+    EXPECT_THAT(status.error().message(), ContainsRegex("\"w\" has 49999.*50000"));
     EXPECT_EQ(get_file(folder_.file("m.safetensors")), "old");
   }
   EXPECT_THAT(names(), ElementsAre("m.safetensors"));
@@ -134,7 +135,8 @@ TEST_P(SafetensorsWriting, LeavesTheOldFileUntilItIsFinishedAndNothingIfItNeverI
 
 TEST_P(SafetensorsWriting, SaysWhichValuesComeNext) {
   const std::vector<TensorSpec> tensors = {{"a", DType::kF32, {3}}, {"b", DType::kF32, {2}}};
-  const auto message = [&](const std::vector<std::pair<std::string, std::size_t>>& appends) {
+  const auto message =
+      [&](const std::vector<std::pair<std::string, std::size_t>>& appends) -> std::string {
     const auto writer = create("m.safetensors", tensors);
     Status status;
     for (const auto& [name, count] : appends) {
@@ -142,32 +144,40 @@ TEST_P(SafetensorsWriting, SaysWhichValuesComeNext) {
       status = writer->append(name, std::vector<float>(count));
     }
     EXPECT_EQ(writer->finish().ok(), status.ok()) << "the error stays";
-    return status.ok() ? "written" : status.error().message();
+    if (status.ok()) return "written";
+    EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+    return status.error().message();
   };
   EXPECT_EQ(message({{"a", 2}, {"a", 1}, {"b", 2}}), "written");
-  EXPECT_THAT(message({{"a", 2}, {"b", 2}}),
-              HasSubstr("\"b\" was given, but element 2 of \"a\" must be next"));
-  EXPECT_THAT(message({{"a", 4}}), HasSubstr("\"a\" has 3 elements, and 4 came"));
-  EXPECT_THAT(message({{"a", 3}, {"a", 1}}), HasSubstr("element 0 of \"b\" must be next"));
-  EXPECT_THAT(message({{"a", 3}, {"b", 2}, {"c", 1}}), HasSubstr("come after the last tensor"));
+  EXPECT_THAT(message({{"a", 2}, {"b", 2}}), ContainsRegex("\"b\".*element 2 of \"a\""));
+  EXPECT_THAT(message({{"a", 4}}), ContainsRegex("\"a\" has 3.*4 came"));
+  EXPECT_THAT(message({{"a", 3}, {"a", 1}}), HasSubstr("element 0 of \"b\""));
+  EXPECT_THAT(message({{"a", 3}, {"b", 2}, {"c", 1}}), HasSubstr("the last tensor"));
 }
 
 TEST_P(SafetensorsWriting, RefusesWhatItCannotWriteBeforeItWritesAnything) {
-  const auto message = [&](const std::string& name, std::vector<TensorSpec> tensors,
-                           std::uint64_t shard = 0) {
+  const auto message = [&](ErrorCode code, const std::string& name, std::vector<TensorSpec> tensors,
+                           std::uint64_t shard = 0) -> std::string {
     const auto writer = SafetensorsWriter::create(
         *queue_, {.path = folder_.file(name), .max_shard_bytes = shard}, tensors);
-    return writer.ok() ? "accepted" : writer.error().message();
+    if (writer.ok()) return "accepted";
+    EXPECT_EQ(writer.error().code(), code);
+    return writer.error().message();
   };
-  EXPECT_THAT(message("m.bin", {}), HasSubstr("must end in .safetensors"));
-  EXPECT_THAT(message(".safetensors", {}), HasSubstr("must end in .safetensors"));
-  EXPECT_THAT(message("m.safetensors", {{"a", DType::kI8, {1}}}), HasSubstr("as I8, only as F16"));
-  EXPECT_THAT(message("no/m.safetensors", {{"a", DType::kF32, {1}}}), HasSubstr("no"));
-  EXPECT_THAT(message("m.safetensors", {{"a", DType::kF32, {1ULL << 50}}}),
-              HasSubstr("no room for 4096.00T at"));
+  EXPECT_THAT(message(ErrorCode::kInvalidArgument, "m.bin", {}),
+              HasSubstr("must end in .safetensors"));
+  EXPECT_THAT(message(ErrorCode::kInvalidArgument, ".safetensors", {}),
+              HasSubstr("must end in .safetensors"));
+  EXPECT_THAT(message(ErrorCode::kInvalidArgument, "m.safetensors", {{"a", DType::kI8, {1}}}),
+              ContainsRegex("I8.*F16"));
+  EXPECT_THAT(message(ErrorCode::kNotFound, "no/m.safetensors", {{"a", DType::kF32, {1}}}),
+              HasSubstr("no"));
+  EXPECT_THAT(message(ErrorCode::kNoSpace, "m.safetensors", {{"a", DType::kF32, {1ULL << 50}}}),
+              HasSubstr("4096.00T"));
   std::vector<TensorSpec> many(10'001, {"", DType::kF32, {1}});
   for (std::size_t i = 0; i < many.size(); ++i) many[i].name = std::to_string(i);
-  EXPECT_THAT(message("m.safetensors", many, 4), HasSubstr("would be 10001 files"));
+  EXPECT_THAT(message(ErrorCode::kInvalidArgument, "m.safetensors", many, 4),
+              HasSubstr("would be 10001 files"));
   EXPECT_THAT(names(), ElementsAre());
 }
 
