@@ -50,9 +50,11 @@ class SampleSourceTest : public testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.error().message();
     return *std::move(opened);
   }
-  std::string refusal() const {
+  std::string refusal(ErrorCode code = ErrorCode::kCorrupt) const {
     const auto opened = TokenFile::open(path(), {});
-    return opened.ok() ? "accepted" : opened.error().message();
+    if (opened.ok()) return "accepted";
+    EXPECT_EQ(opened.error().code(), code);
+    return opened.error().message();
   }
 
   struct Read {
@@ -133,8 +135,8 @@ TEST_F(SampleSourceTest, WhatHasNothingToTrainOnIsLeftOutAndRefusedWhereItIsAll)
   const auto source = document_source(all, std::vector<DocumentRange>{{0, 0, 3}},
                                       {.sequence_tokens = 4, .shuffle_seed = {}});
   ASSERT_FALSE(source.ok());
-  EXPECT_THAT(source.error().message(),
-              HasSubstr("none of the 3 documents in the data has a token to train on"));
+  EXPECT_EQ(source.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(source.error().message(), HasSubstr("none of the 3 documents"));
   trained[5] = true;
   write({4, 3, 2}, trained);
   const TokenCorpus again = corpus();
@@ -155,7 +157,7 @@ TEST_F(SampleSourceTest, FilesThatDoNotFitTheTokensAreRefusedByName) {
     EXPECT_THAT(refusal(), HasSubstr(path() + ".documents"));
   }
   std::filesystem::remove(path() + ".documents");
-  EXPECT_THAT(refusal(), HasSubstr(path() + ".documents"));
+  EXPECT_THAT(refusal(ErrorCode::kNotFound), HasSubstr(path() + ".documents"));
   write_file(path() + ".documents", good);
   write_file(path() + ".mask", {});
   EXPECT_THAT(refusal(), HasSubstr(path() + ".mask has 0 bytes instead of 1"));

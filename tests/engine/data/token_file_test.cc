@@ -15,6 +15,7 @@ namespace sluice::data {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class TokenFileTest : public testing::Test {
@@ -63,12 +64,12 @@ TEST_F(TokenFileTest, ReadsRawUint32WhenToldAndSuspectsItWhenNot) {
   const auto untold = open();
   ASSERT_OK(untold);
   EXPECT_EQ(untold->token_count(), 2 * small.size());
-  EXPECT_THAT(untold->note(), HasSubstr("as in a file of uint32"));
+  EXPECT_THAT(untold->note(), HasSubstr("file of uint32"));
 }
 
 TEST_F(TokenFileTest, RefusesATextAndPartsWithoutTheirSidecar) {
   write_text(path(), "{\"messages\": [{\"role\": \"user\"}]} \n");
-  EXPECT_THAT(open().error().message(), HasSubstr("is not a token file: it starts with text"));
+  EXPECT_THAT(open().error().message(), HasSubstr("starts with text"));
   EXPECT_OK(open(TokenType::kUint16));
   write_file(path(), bytes_of(narrow_));
   EXPECT_TRUE(open()->assumes_type());
@@ -76,8 +77,7 @@ TEST_F(TokenFileTest, RefusesATextAndPartsWithoutTheirSidecar) {
   for (const char* const part : {".mask", ".documents"}) {
     write_text(path() + part, "x");
     for (const auto type : {std::optional<TokenType>(), std::optional(TokenType::kUint16)})
-      EXPECT_THAT(open(type).error().message(),
-                  AllOf(HasSubstr(part), HasSubstr(".json, which is needed to read it")));
+      EXPECT_THAT(open(type).error().message(), AllOf(HasSubstr(part), HasSubstr(".json, which")));
     std::filesystem::remove(path() + part);
   }
 }
@@ -142,11 +142,9 @@ TEST_F(TokenFileTest, RefusesWhatIsNotWholeTokens) {
   write_file(path(), {});
   expect_refusal(ErrorCode::kInvalidArgument, HasSubstr("is empty"));
   write_file(path(), std::vector<std::byte>(1001));
-  expect_refusal(ErrorCode::kCorrupt,
-                 AllOf(HasSubstr("1001 bytes"), HasSubstr("not a multiple of the 2 of a uint16")));
+  expect_refusal(ErrorCode::kCorrupt, AllOf(HasSubstr("1001 bytes"), HasSubstr("2 of a uint16")));
   write_file(path(), std::vector<std::byte>(1002));
-  expect_refusal(ErrorCode::kCorrupt, HasSubstr("not a multiple of the 4 of a uint32"),
-                 TokenType::kUint32);
+  expect_refusal(ErrorCode::kCorrupt, HasSubstr("4 of a uint32"), TokenType::kUint32);
 }
 
 TEST_F(TokenFileTest, RefusesAHeaderThatDoesNotFitItsFile) {
@@ -161,28 +159,27 @@ TEST_F(TokenFileTest, RefusesAHeaderThatDoesNotFitItsFile) {
   expect_refusal(ErrorCode::kCorrupt, AllOf(HasSubstr("has 41026"), HasSubstr("damaged")));
   bytes.resize(100);
   write_file(path(), bytes);
-  expect_refusal(ErrorCode::kCorrupt, HasSubstr("within the header of 1024"));
+  expect_refusal(ErrorCode::kCorrupt, HasSubstr("header of 1024"));
   write_file(path(), llmc_file(20240520, 1, std::vector<std::uint16_t>{}));
   expect_refusal(ErrorCode::kCorrupt, HasSubstr("announces 0 tokens"));
 }
 
 TEST_F(TokenFileTest, RefusesFormatsItDoesNotKnow) {
   write_file(path(), llmc_file(20240520, 2, narrow_));
-  expect_refusal(ErrorCode::kUnsupported,
-                 AllOf(HasSubstr("of version 2"), HasSubstr("only version 1 is supported")));
+  expect_refusal(ErrorCode::kUnsupported, AllOf(HasSubstr("of version 2"), HasSubstr("version 1")));
   write_file(path(), llmc_file(20240801, 1, wide_));
-  expect_refusal(ErrorCode::kUnsupported, HasSubstr("only version 7 is supported"));
+  expect_refusal(ErrorCode::kUnsupported, HasSubstr("version 7"));
   write_file(path(), llmc_file(20240522, 1, narrow_));
   expect_refusal(ErrorCode::kInvalidArgument, HasSubstr("multiple-choice"));
 }
 
 TEST_F(TokenFileTest, RefusesSourcesThatContradictEachOther) {
   write_file(path(), llmc_file(20240520, 1, narrow_));
-  expect_refusal(ErrorCode::kInvalidArgument,
-                 HasSubstr("header says uint16 and the configuration uint32"), TokenType::kUint32);
+  expect_refusal(ErrorCode::kInvalidArgument, ContainsRegex("header says uint16.*uint32"),
+                 TokenType::kUint32);
   write_file(path(), bytes_of(wide_));
   write_text(path() + ".json", sidecar_text("uint32", wide_.size(), 128256));
-  expect_refusal(ErrorCode::kInvalidArgument, HasSubstr("says uint32 and the configuration uint16"),
+  expect_refusal(ErrorCode::kInvalidArgument, ContainsRegex("says uint32.*uint16"),
                  TokenType::kUint16);
   write_text(path() + ".json", sidecar_text("uint32", wide_.size() + 1, 128256));
   expect_refusal(ErrorCode::kCorrupt, AllOf(HasSubstr("holds 5 tokens"), HasSubstr("says 6")));
@@ -218,14 +215,14 @@ TEST_F(TokenFileTest, RefusesASidecarItCannotUse) {
   write_text(path() + ".json", with("\"version\": 1", "\"version\": 3"));
   expect_refusal(ErrorCode::kNewerVersion, HasSubstr("version 3"));
   write_text(path() + ".json", std::string(kMaxSidecarBytes + 1, ' '));
-  EXPECT_THAT(open().error().message(), HasSubstr("too large for a description"));
+  EXPECT_THAT(open().error().message(), HasSubstr("too large"));
 }
 
 TEST_F(TokenFileTest, RefusesWhatIsNoFile) {
   EXPECT_EQ(open().error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(TokenFile::open(folder_.path(), {}).error().message(), HasSubstr("is a folder"));
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
-  EXPECT_THAT(open().error().message(), HasSubstr("is not a regular file"));
+  EXPECT_THAT(open().error().message(), HasSubstr("a regular file"));
 }
 
 TEST_F(TokenFileTest, ReportsAFileThatShrinksWhileItIsInUse) {
@@ -238,8 +235,7 @@ TEST_F(TokenFileTest, ReportsAFileThatShrinksWhileItIsInUse) {
   const Status status = file->copy(401, read);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code(), ErrorCode::kEndOfFile);
-  EXPECT_THAT(status.error().message(),
-              AllOf(HasSubstr(path()), HasSubstr("shorter than the 40000 bytes")));
+  EXPECT_THAT(status.error().message(), AllOf(HasSubstr(path()), HasSubstr("40000 bytes")));
 }
 
 TEST_F(TokenFileTest, FindsTheFirstTokenBeyondAVocabulary) {
