@@ -18,6 +18,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 const ModelShape kShape{
@@ -124,7 +125,7 @@ TEST_F(DescribedModel, HasTheConfigurationsShapeToItsHeads) {
   EXPECT_EQ(check("theirs"), "accepted");
   put("theirs/config.json", hugging_face({{"n_head", 2}}));
   EXPECT_THAT(check("theirs/model.safetensors"),
-              HasSubstr("n_head is 2 there, and 4 in the configuration (model.heads)"));
+              ContainsRegex("n_head is 2.*4.*\\(model.heads\\)"));
   put("theirs/config.json", hugging_face({{"n_inner", nullptr}}));
   EXPECT_THAT(check("theirs"), HasSubstr("n_inner is 128"));
 }
@@ -153,10 +154,8 @@ TEST_F(DescribedModel, IsOneWhereItsNumbersAreTheConfigurations) {
   };
   EXPECT_EQ(check({{"activation_function", "gelu"}, {"tie_word_embeddings", false}}), "accepted");
   EXPECT_THAT(check({{"activation_function", "silu"}}),
-              AllOf(HasSubstr("activation_function is silu there, and gelu in the configuration "
-                              "(model.activation)"),
-                    HasSubstr("tie_word_embeddings is true there, and false in the configuration "
-                              "(model.tied_head)")));
+              AllOf(ContainsRegex("activation_function is silu.*gelu.*\\(model.activation\\)"),
+                    ContainsRegex("tie_word_embeddings is true.*false.*\\(model.tied_head\\)")));
   put("run/config.json", json{{"model", {{"layers", 2}, {"activation", "gelu"}}}});
   const Status of_run = check_described_model(queue(), path("run"), shape);
   ASSERT_FALSE(of_run.ok());
@@ -202,7 +201,7 @@ TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
   EXPECT_TRUE(open_model_weights(queue(), options.path, shape, HeadCheck::kBeginning).ok());
   const auto refused = open_model_weights(queue(), options.path, shape, HeadCheck::kWhole);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("token 39999 is the first that differs"));
+  EXPECT_THAT(refused.error().message(), HasSubstr("token 39999"));
 }
 
 // The base's values matter, not only its shape.
@@ -270,7 +269,7 @@ TEST_F(BaseOfAdapters, IsKnownByASampleOfEveryParameter) {
     const std::uint64_t elements = values_of(p).size();
     for (const std::uint64_t element : {std::uint64_t{0}, elements / 3, elements - 1}) {
       write(p, element);
-      EXPECT_THAT(check(stored), HasSubstr("on other base weights than those of X: ADVICE")) << p;
+      EXPECT_THAT(check(stored), HasSubstr("those of X: ADVICE")) << p;
     }
   }
   // A change between the sampled ranges is in the fingerprint of all values only. An older

@@ -13,6 +13,7 @@ namespace sluice::engine {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 const ModelShape kTiny{.layers = 2, .hidden = 8, .heads = 2, .context_tokens = 16, .vocab = 100};
@@ -85,8 +86,7 @@ TEST(Gpt2Names, LeaveMasksAndATiedHeadAside) {
   file.push_back({{"lm_head.weight", DType::kF32, {100, 8}}});
   EXPECT_EQ(refusal(file), "accepted");
   file.back().shape = {104, 8};
-  EXPECT_THAT(refusal(file), HasSubstr("\"lm_head.weight\" has shape [104, 8], but the model needs "
-                                       "[100, 8]"));
+  EXPECT_THAT(refusal(file), ContainsRegex("\"lm_head.weight\".*\\[104, 8\\].*\\[100, 8\\]"));
 }
 
 TEST(Gpt2Names, OfBlocksThatWereCompiledAreRefusedWithAHint) {
@@ -102,13 +102,13 @@ TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {
   EXPECT_THAT(refusal(file), HasSubstr("has no tensor \"h.0.attn.c_attn.bias\""));
   file = tiny_file("");
   tensor(file, "h.0.attn.c_attn.weight").shape = {24, 8};  // in nn.Linear's layout
-  EXPECT_THAT(refusal(file), HasSubstr("shape [24, 8], but the model needs [8, 24]"));
+  EXPECT_THAT(refusal(file), ContainsRegex("\\[24, 8\\].*\\[8, 24\\]"));
   file = tiny_file("");
   file.push_back({{"h.2.ln_1.weight", DType::kF32, {8}}});
-  EXPECT_THAT(refusal(file), HasSubstr("has a tensor \"h.2.ln_1.weight\", which"));
+  EXPECT_THAT(refusal(file), HasSubstr("a tensor \"h.2.ln_1.weight\""));
   file = tiny_file("");
   file.push_back({{"transformer.wpe.weight", DType::kF32, {16, 8}}});
-  EXPECT_THAT(refusal(file), HasSubstr("which are the same parameter"));
+  EXPECT_THAT(refusal(file), HasSubstr("the same parameter"));
   file = tiny_file("");
   tensor(file, "wpe.weight").dtype = DType::kI32;
   EXPECT_THAT(refusal(file), HasSubstr("\"wpe.weight\" is I32"));

@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = TokenizerFiles::Kind;
@@ -199,7 +200,7 @@ TEST_F(Tokenizers, AreTheSameWithMoreAddedTokensAndTheLargerIsKept) {
   EXPECT_EQ(fuller_of(larger, one).path, larger.path);
   const Status refused = check_same_tokenizer(queue(), {one, "x", other, "y"});
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("token 0 is \"a\" in the first and \"B\""));
+  EXPECT_THAT(refused.error().message(), ContainsRegex("token 0 is \"a\".*\"B\""));
   TokenizerFiles without_file = larger;
   without_file.kind = Kind::kUnknown;
   EXPECT_FALSE(check_same_tokenizer(queue(), {one, "x", without_file, "y"}).ok());

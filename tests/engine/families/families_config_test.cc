@@ -12,6 +12,7 @@ namespace sluice::config {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -42,7 +43,7 @@ TEST(FamiliesInConfigurations, ShareTheRowOfAKey) {
   for (const Key& key : all_keys()) rows += key.path == "model.data_heads" ? 1 : 0;
   EXPECT_EQ(rows, 1);
   EXPECT_EQ(find_key("model.data_heads")->families, "ante|bellum");
-  EXPECT_THAT(describe_keys(), HasSubstr("for models of the family ante or bellum"));
+  EXPECT_THAT(describe_keys(), HasSubstr("ante or bellum"));
 
   EXPECT_EQ(shape_of(kAnte).numbers.at("data_heads"), 4);
   EXPECT_EQ(shape_of(kBellum).numbers.at("data_heads"), 2);
@@ -54,15 +55,13 @@ TEST(FamiliesInConfigurations, ShareTheRowOfAKey) {
 
 TEST(FamiliesInConfigurations, RefuseAKeyOfOthersAndWhatIsOutOfTheirOwnRange) {
   EXPECT_THAT(refusal_of(R"("data_heads": 4)"),
-              HasSubstr("model.data_heads belongs to models of the family ante or bellum, and this "
-                        "model is of the family gpt2"));
-  EXPECT_THAT(
-      refusal_of(with(kBellum, R"("data_theta": 100)")),
-      HasSubstr(
-          "model.data_theta belongs to models of the family ante, and this model is of the family "
-          "bellum"));
-  EXPECT_THAT(refusal_of(with(kAnte, R"("data_heads": 9)")), HasSubstr("it must be at most 8"));
-  EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 1)")), HasSubstr("it must be at least 2"));
+              ContainsRegex("model.data_heads.*ante or bellum.*gpt2"));
+  EXPECT_THAT(refusal_of(with(kBellum, R"("data_theta": 100)")),
+              ContainsRegex("model.data_theta.*family ante.*bellum"));
+  EXPECT_THAT(refusal_of(with(kAnte, R"("data_heads": 9)")),
+              ContainsRegex("data_heads.*at most 8"));
+  EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 1)")),
+              ContainsRegex("data_heads.*at least 2"));
   EXPECT_THAT(refusal_of(with(kBellum, R"("data_heads": 65)")), HasSubstr("at most 64"));
 }
 
@@ -93,7 +92,7 @@ TEST(FamiliesInConfigurations, HaveThePresetsDropoutAndFeedForwardLayerOrTheirOw
 TEST(FamiliesInConfigurations, SayHowTheirHeadsAreSized) {
   EXPECT_EQ(shape_of(kBellum).hidden % shape_of(kBellum).heads, 2);
   EXPECT_THAT(refusal_of(with(kBellum, R"("head_size": 7)")), HasSubstr("head_size is even"));
-  EXPECT_THAT(refusal_of(with(kAnte, R"("heads": 5)")), HasSubstr("a multiple of its heads"));
+  EXPECT_THAT(refusal_of(with(kAnte, R"("heads": 5)")), HasSubstr("multiple of its"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace sluice::engine {
 namespace {
 
 using nlohmann::json;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 const bool kAdded = [] {
@@ -41,14 +42,12 @@ TEST_F(DescribedFamily, IsComparedByItsNumbersInAHuggingFaceFolder) {
   EXPECT_EQ(check("theirs"), "accepted");
   ModelShape other = ante();
   other.numbers["data_heads"] = 2;
-  EXPECT_THAT(
-      check("theirs", other),
-      HasSubstr("num_data_heads is 4.0 there, and 2.0 in the configuration (model.data_heads)"));
+  EXPECT_THAT(check("theirs", other),
+              ContainsRegex("num_data_heads is 4.0.*2.0.*\\(model.data_heads\\)"));
   other = ante();
   other.numbers["data_theta"] = 500000;
   EXPECT_THAT(check("theirs", other),
-              HasSubstr("data_theta is 10000.0 there, and 500000.0 in the configuration "
-                        "(model.data_theta)"));
+              ContainsRegex("data_theta is 10000.0.*500000.0.*\\(model.data_theta\\)"));
   put("theirs/config.json", hugging_face({{"num_data_heads", 1}}));
   EXPECT_THAT(check("theirs"), HasSubstr("num_data_heads is 1.0 there"));
 }
@@ -57,11 +56,10 @@ TEST_F(DescribedFamily, IsComparedByItsNumbersInARunsFolder) {
   put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"layers", 2}}}});
   EXPECT_EQ(check("run"), "accepted");
   put("run/config.json", json{{"model", {{"preset", "ante-small"}, {"data_heads", 2.0}}}});
-  EXPECT_THAT(check("run"),
-              HasSubstr("model.data_heads is 2.0 there, and 4.0 in the configuration"));
+  EXPECT_THAT(check("run"), ContainsRegex("model.data_heads is 2.0.*4.0"));
   // A run's file names its family only if it differs from the preset's.
   put("run/config.json", json{{"model", {{"preset", "gpt2-small"}, {"layers", 2}}}});
-  EXPECT_THAT(check("run"), HasSubstr("a model of the family gpt2"));
+  EXPECT_THAT(check("run"), HasSubstr("family gpt2"));
   put("run/config.json", json{{"model", {{"preset", "custom"}, {"family", "ante"}}}});
   EXPECT_EQ(check("run"), "accepted");
 }
@@ -79,7 +77,7 @@ TEST(StoredFamily, IsCompletedWhereACheckpointLacksANumber) {
   EXPECT_THAT(run_differences(complete(run), now), testing::IsEmpty());
   now.family_numbers["data_theta"] = 500000;
   EXPECT_THAT(run_differences(complete(run), now),
-              testing::ElementsAre(HasSubstr("the model's data_theta is 500000, and was 10000")));
+              testing::ElementsAre(ContainsRegex("data_theta is 500000.*10000")));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using Numbers = std::map<std::string, double>;
 
@@ -41,7 +42,9 @@ class Late final : public ModelFamily {
 
 std::string refusal(const ModelShape& shape) {
   const Status valid = validate(shape);
-  return valid.ok() ? "accepted" : valid.error().message();
+  if (valid.ok()) return "accepted";
+  EXPECT_EQ(valid.error().code(), ErrorCode::kInvalidArgument);
+  return valid.error().message();
 }
 
 TEST(Families, CannotComeAfterWhatIsMadeOfTheTable) {
@@ -76,14 +79,14 @@ TEST(Families, CompleteAShapeWithTheirNumbers) {
 TEST(Families, HaveAllOfTheirNumbersAndNoOther) {
   ModelShape shape = *preset_shape("ante-small");
   shape.numbers.erase("data_theta");
-  EXPECT_THAT(refusal(shape), HasSubstr("a model of the family ante needs data_theta"));
+  EXPECT_THAT(refusal(shape), HasSubstr("ante needs data_theta"));
   shape = *preset_shape("ante-small");
   shape.numbers["head_size"] = 8;
-  EXPECT_THAT(refusal(shape), HasSubstr("head_size is not a number of the family ante"));
+  EXPECT_THAT(refusal(shape), ContainsRegex("head_size.*family ante"));
   shape = *preset_shape("ante-small");
   shape.numbers["data_heads"] = 9;
   EXPECT_THAT(refusal(shape), HasSubstr("data_heads is 9"));
-  EXPECT_THAT(refusal(shape), HasSubstr("it must be at most 8"));
+  EXPECT_THAT(refusal(shape), HasSubstr("at most 8"));
 }
 
 TEST(Families, FillInWhatAHuggingFaceConfigLeavesOut) {

@@ -38,9 +38,11 @@ LlamaShape shape_of(const json& config) {
   return llama_shape(model->shape);
 }
 
-std::string refusal(const json& config) {
+std::string refusal(const json& config, ErrorCode code = ErrorCode::kInvalidArgument) {
   const auto model = read(config);
-  return model.ok() ? "accepted" : model.error().message();
+  if (model.ok()) return "accepted";
+  EXPECT_EQ(model.error().code(), code);
+  return model.error().message();
 }
 
 TEST(LlamaConfig, EachTypeHasItsBiasesAndNorms) {
@@ -208,13 +210,14 @@ TEST(LlamaConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
                     {"layer_types",
                      {"full_attention", "linear_attention", "full_attention", "full_attention"}}})),
       HasSubstr("\"linear_attention\""));
-  EXPECT_THAT(refusal(config_of("qwen3", {{"layer_types", {"full_attention"}}})),
-              HasSubstr("not one of each of 4 layers"));
+  EXPECT_THAT(
+      refusal(config_of("qwen3", {{"layer_types", {"full_attention"}}}), ErrorCode::kCorrupt),
+      HasSubstr("4 layers"));
   EXPECT_THAT(refusal(config_of("qwen3", {{"is_causal", false}})),
               HasSubstr("\"is_causal\" is false"));
   EXPECT_THAT(refusal(config_of("llama", {{"rope_parameters",
                                            {{"full_attention", {{"rope_type", "default"}}}}}})),
-              HasSubstr("one object for all layers"));
+              HasSubstr("one object"));
   EXPECT_THAT(refusal({{"model_type", "gemma3"}}), HasSubstr("\"model_type\" is \"gemma3\""));
 }
 
@@ -230,7 +233,8 @@ TEST(LlamaConfig, IsBoundedInDepth) {
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   const auto model = read_hugging_face_config(R"({"model_type": "llama", "x": )" + deep + "}");
   ASSERT_FALSE(model.ok());
-  EXPECT_THAT(model.error().message(), HasSubstr("nested deeper than 64 levels"));
+  EXPECT_EQ(model.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(model.error().message(), HasSubstr("64 levels"));
 }
 
 TEST(LlamaConfig, RefusesNumbersThatAreNone) {
@@ -249,7 +253,7 @@ TEST(LlamaConfig, RefusesNumbersThatAreNone) {
            {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}, {"attention_factor", 0}}}},
            {{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}}}},
            {{"attention_dropout", 2}}}) {
-    EXPECT_NE(refusal(config_of("llama", wrong)), "accepted") << wrong;
+    EXPECT_FALSE(read(config_of("llama", wrong)).ok()) << wrong;
   }
   // Numbers with which no model can be made.
   for (const json& wrong :
@@ -303,7 +307,7 @@ TEST(LlamaConfig, MutatedFilesAreReadOrRefusedWithASentence) {
       ++read_count;
       const Status valid = validate(changed->shape);
       if (!valid.ok()) {
-        EXPECT_THAT(valid.error().message(), HasSubstr("the model cannot be built: "));
+        EXPECT_THAT(valid.error().message(), HasSubstr("cannot be built: "));
         continue;
       }
       if (changed->shape.layers < 100) {
