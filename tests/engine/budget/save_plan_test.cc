@@ -10,6 +10,7 @@ namespace sluice::engine {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -64,7 +65,7 @@ TEST_F(SavePlanTest, SaysWhatDoesNotFitAndWhatWould) {
   needs_.free_bytes = 150 * kGiB;  // not even two fit
   EXPECT_THAT(warning(), Not(HasSubstr("run.keep_last=")));
   needs_.free_bytes = 30 * kGiB;  // less than the others need
-  EXPECT_THAT(warning(), HasSubstr("its other saves fail once the disk is full"));
+  EXPECT_THAT(warning(), HasSubstr("other saves fail"));
 }
 
 TEST_F(SavePlanTest, ObeysWhatIsSetAndWarnsWhereItDoesNotFit) {
@@ -72,12 +73,12 @@ TEST_F(SavePlanTest, ObeysWhatIsSetAndWarnsWhereItDoesNotFit) {
   EXPECT_THAT(plan().schedule, HasSubstr("every 5 minutes"));
   expect_room_for(3);
   EXPECT_EQ(plan().every_minutes, 5);
-  EXPECT_THAT(warning(), AllOf(HasSubstr("A save fails once the disk is full"),
-                               HasSubstr("run.keep_last=1"), Not(HasSubstr("by time"))));
+  EXPECT_THAT(warning(), AllOf(HasSubstr("A save fails"), HasSubstr("run.keep_last=1"),
+                               Not(HasSubstr("by time"))));
   run_.checkpoint_minutes = 0;
   EXPECT_EQ(plan().every_minutes, 0);
   expect_room_for(1);  // the one at the end
-  EXPECT_THAT(warning(), HasSubstr("a checkpoint of 100G may not fit"));
+  EXPECT_THAT(warning(), HasSubstr("checkpoint of 100G"));
 }
 
 TEST_F(SavePlanTest, NeedsNoRoomForCheckpointsThatWillBeReplaced) {
@@ -108,7 +109,7 @@ TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanTheRunWillWrite) {
 TEST_F(SavePlanTest, KeepsAllByTimeWhereThereIsRoomForAWeekOrForAllThatAreKnown) {
   run_.keep_last_checkpoints = 0;
   EXPECT_EQ(plan().every_minutes, 0);
-  EXPECT_THAT(warning(), HasSubstr("their number is not known when saving by time"));
+  EXPECT_THAT(warning(), HasSubstr("saving by time"));
   expect_room_for(7 * 24 * 2 + 1);  // and the one at the end
   run_.checkpoint_every_steps = 4;
   expect_room_for(7 * 24 * 2 + 250);
@@ -123,7 +124,7 @@ TEST_F(SavePlanTest, CountsNoMoreCheckpointsThanThereAreStepsLeft) {
   run_.keep_last_checkpoints = 0;
   run_.steps = 10;
   expect_room_for(10);
-  EXPECT_THAT(warning(), HasSubstr("10 more checkpoints of 100G each (run.keep_last 0 keeps all)"));
+  EXPECT_THAT(warning(), ContainsRegex("10 more.*100G.*run.keep_last 0"));
   needs_.first_step = 8;
   expect_room_for(3);
   run_.keep_last_checkpoints = 5;
@@ -141,7 +142,7 @@ TEST_F(SavePlanTest, NeedsRoomForTheBestToo) {
             "at the end, and on interruption, to runs/a/checkpoints (100G each, the newest "
             "2 and the best are kept)");
   expect_room_for(4);
-  EXPECT_THAT(warning(), HasSubstr("run.keep_last 2, the best, and the one being written"));
+  EXPECT_THAT(warning(), HasSubstr("run.keep_last 2, the best"));
   run_.checkpoint_at_end = false;  // the best is reason enough for saves
   run_.checkpoint_minutes = 0;
   EXPECT_TRUE(plan().saves());

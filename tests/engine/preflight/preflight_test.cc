@@ -16,6 +16,7 @@ namespace sluice::engine {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -93,8 +94,7 @@ TEST_F(Preflight, AdvisesNoSettingWhereNoneIsEnough) {
   facts_.cgroup_bytes = 256 * kMiB;
   facts_.cgroup_limit_bytes = 512 * kMiB;
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("No setting is enough: 1G are the program"),
-                    HasSubstr("Raise the memory limit of this container or job to 1.3"),
+              AllOf(ContainsRegex("No setting.*1G"), ContainsRegex("memory limit of.*1.3"),
                     Not(HasSubstr("sequence"))));
   facts_.available_bytes = 256 * kMiB;
   facts_.cgroup_bytes.reset();
@@ -118,36 +118,29 @@ TEST_F(Preflight, NamesTheRemedyOfWhatTakesMost) {
                 {"kept for backward", MemoryUse::kActivations, 12 * kGiB}};
   config_.batch.micro = 8;
   const std::string activations = refusal(ErrorCode::kOutOfMemory);
-  EXPECT_THAT(
-      activations,
-      AllOf(HasSubstr("12G of it are activations: use smaller micro-batches "
-                      "(train_micro_batch_size_per_gpu, now 8) and proportionally more of them"),
-            Not(HasSubstr("NVMe"))));
+  EXPECT_THAT(activations,
+              AllOf(ContainsRegex("12G.*activations.*train_micro_batch_size_per_gpu, now 8"),
+                    Not(HasSubstr("NVMe"))));
   plan_.host = {{"moments and masters", MemoryUse::kState, 12 * kGiB},
                 {"kept for backward", MemoryUse::kActivations, 2 * kGiB}};
   EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("12G of it are optimizer state: put it on NVMe"),
-                    Not(HasSubstr("micro_batch"))));
+              AllOf(ContainsRegex("12G.*optimizer state"), Not(HasSubstr("micro_batch"))));
   // If the largest part alone does not suffice, the next one is named as well.
   plan_.host = {{"moments and masters", MemoryUse::kState, 11 * kGiB},
                 {"weights", MemoryUse::kParameters, 10 * kGiB},
                 {"kept for backward", MemoryUse::kActivations, kGiB}};
-  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              AllOf(HasSubstr("; and 10G are parameters: put them on NVMe")));
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), AllOf(ContainsRegex("10G.*parameters: put")));
   config_.zero.offload_optimizer.device = config::OffloadDevice::kNvme;
-  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("10G of it are parameters"));
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), ContainsRegex("10G.*parameters"));
   // What many micro-batches keep between the passes is as large with more and smaller ones.
   config_.model.layers = 1000;
   config_.model.hidden = 1 << 10;
   config_.data.sequence_tokens = 1 << 10;
   plan_.host = {{"kept for backward", MemoryUse::kActivations, 40 * kGiB}};
   plan_.waves = {.micro_batches = 16, .of_a_wave = 16};
-  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              HasSubstr("run fewer of a step's micro-batches through the model together "
-                        "(placement.wave_micro_batches, now 16), with the same results"));
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("placement.wave_micro_batches, now 16"));
   plan_.waves.of_a_wave = 1;
-  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
-              HasSubstr("use smaller micro-batches (train_micro_batch_size_per_gpu, now "));
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory), HasSubstr("train_micro_batch_size_per_gpu, now "));
 }
 
 TEST_F(Preflight, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
@@ -218,14 +211,14 @@ TEST_F(Preflight, AddsUpWhatLiesOnOneFileSystem) {
   config_.budget.nvme_paths = {"/a/run", "/b"};
   file_system_of_ = [](const std::string&) { return "259:1"; };
   drives_.folders["/a"].free_bytes = drives_.folders["/b"].free_bytes = 8 * kGiB;
-  EXPECT_THAT(report().table, HasSubstr("of 8G free for /a/run and /b, O_DIRECT"));
+  EXPECT_THAT(report().table, ContainsRegex("8G free.*/a/run and /b, O_DIRECT"));
   drives_.folders["/a"].free_bytes = drives_.folders["/b"].free_bytes = 8 * kGiB - kMiB;
   // Other weights would not help, since all paths share it.
   EXPECT_THAT(refusal(ErrorCode::kNoSpace),
-              AllOf(HasSubstr("needs 8G at /a/run and /b together, on one file system"),
-                    HasSubstr("1M are missing"), Not(HasSubstr("nvme_weights"))));
+              AllOf(HasSubstr("8G at /a/run and /b together"), HasSubstr("1M are missing"),
+                    Not(HasSubstr("nvme_weights"))));
   config_.budget.nvme_paths.push_back("/c");
-  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("give them a smaller share"));
+  EXPECT_THAT(refusal(ErrorCode::kNoSpace), HasSubstr("a smaller share"));
   // If it is unknown, paths do not count as one file system.
   file_system_of_ = [](const std::string&) { return ""; };
   report();
@@ -312,13 +305,12 @@ TEST_F(Preflight, CountsWhatLiesOnADriveThatIsMemoryAsHostMemory) {
                           : aio::StorageInfo{.file_system = "ext4"};
   };
   const PreflightReport checked = report();
-  EXPECT_THAT(checked.table, AllOf(HasSubstr("in memory (overlay on tmpfs)"),
-                                   HasSubstr("/b, which is memory (overlay on tmpfs)")));
-  EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("/b is not on a drive")));
+  EXPECT_THAT(checked.table,
+              AllOf(HasSubstr("overlay on tmpfs"), HasSubstr("/b, which is memory")));
+  EXPECT_THAT(checked.warnings, ElementsAre(HasSubstr("/b is not on")));
   facts_.available_bytes = 11 * kGiB;  // 4 for the run itself and 7 on /b
-  EXPECT_THAT(
-      refusal(ErrorCode::kOutOfMemory),
-      AllOf(HasSubstr("11G of host memory"), HasSubstr("7G of it are NVMe paths in memory")));
+  EXPECT_THAT(refusal(ErrorCode::kOutOfMemory),
+              AllOf(HasSubstr("11G of host memory"), ContainsRegex("7G.*paths in memory")));
   facts_.available_bytes = 12 * kGiB;
   report();
 }
@@ -334,8 +326,7 @@ TEST_F(Preflight, WarnsWhereWhatIsOverwrittenGoesToNewBlocks) {
 TEST_F(Preflight, SaysWhereAControlGroupLeavesLessThanTheMachine) {
   facts_.cgroup_bytes = 50 * kGiB;
   facts_.cgroup_limit_bytes = 60 * kGiB;
-  EXPECT_THAT(report().table,
-              HasSubstr("of 46G available, within the control group's limit of 60G"));
+  EXPECT_THAT(report().table, ContainsRegex("46G available.*60G"));
   facts_.available_bytes = 40 * kGiB;
   EXPECT_THAT(report().table, Not(HasSubstr("control group")));
 }
@@ -352,7 +343,7 @@ TEST_F(Preflight, WarnsOfAPinningLimitThatIsTooLow) {
 TEST_F(Preflight, SaysWhyPosixThreadsServe) {
   facts_.uring_refusal = "this kernel has none";
   EXPECT_THAT(report().warnings, ElementsAre(HasSubstr("this kernel has none")));
-  EXPECT_THAT(report().table, HasSubstr("threads: this kernel has none"));
+  EXPECT_THAT(report().table, HasSubstr("threads: this kernel"));
   config_.aio.backend = config::IoBackendChoice::kPosix;
   EXPECT_THAT(report().warnings, IsEmpty());
   EXPECT_THAT(report().table, HasSubstr("(aio.backend)"));

@@ -8,6 +8,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -58,7 +59,7 @@ TEST(QuietMeasurement, TakesTheQuietestTryAndSaysWhatDisturbedIt) {
   MadeUpProcess process({0.9, 0.5, 0.6});
   QuietMeasurement quiet({.work = MeasuredWork::kComputes, .read = process.read()});
   EXPECT_EQ(*quiet.measure<int>(process.measure()), 2);
-  EXPECT_THAT(quiet.disturbance(), HasSubstr("other work used 50% of the processor time"));
+  EXPECT_THAT(quiet.disturbance(), HasSubstr("50% of the processor"));
   EXPECT_EQ(process.measured(), 3);
 }
 
@@ -77,7 +78,7 @@ TEST(QuietMeasurement, SaysWhichRepeatsDiffer) {
     return 5;
   });
   EXPECT_EQ(*measured, 5);
-  EXPECT_THAT(quiet.disturbance(), HasSubstr("repeated measurements differ by a factor of 9"));
+  EXPECT_THAT(quiet.disturbance(), HasSubstr("factor of 9"));
 }
 
 TEST(QuietMeasurement, GivesTheErrorOfWhatIsMeasured) {
@@ -126,9 +127,7 @@ TEST(LostShare, LeavesOutWhatTheRunsOwnThreadsWaitForEachOther) {
 }
 
 TEST(QuietMeasurement, SaysThatARunHasMoreThreadsThanCores) {
-  EXPECT_THAT(
-      crowding(32, 16),
-      HasSubstr("run.cpu_threads is 32, and CPU affinity and quotas allow this process 16"));
+  EXPECT_THAT(crowding(32, 16), ContainsRegex("run.cpu_threads is 32.*16"));
   EXPECT_THAT(crowding(2, 1), HasSubstr("more threads than cores"));
   EXPECT_EQ(crowding(16, 16), "");
   EXPECT_EQ(crowding(2, 1.5), "");  // one thread for half a core

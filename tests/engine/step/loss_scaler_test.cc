@@ -10,6 +10,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 // The behaviour of DeepSpeed's own class (make_loss_scale_goldens.py).
@@ -66,8 +67,7 @@ TEST(LossScaler, SaysAtTheFloorWhatToDoAndLeavesRoomForTheUnit) {
   EXPECT_EQ(state, before);
   const Error error = std::move(status).error().with_suffix(" (first seen in h.3)");
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(error.message(),
-              HasSubstr("at a loss scale of 1, the smallest that fp16.min_loss_scale"));
+  EXPECT_THAT(error.message(), ContainsRegex("loss scale of 1.*fp16.min_loss_scale"));
   EXPECT_THAT(error.message(), testing::EndsWith("train in bf16 (first seen in h.3)"));
 }
 
