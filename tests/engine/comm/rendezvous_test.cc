@@ -29,6 +29,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -77,11 +78,8 @@ TEST(Rendezvous, NamesTheHostOfOneThatHasAnotherSecret) {
   options[0].rendezvous_timeout = seconds(3);
   options[0].how_to_start = "start them";
   const auto statuses = in_threads(options, [](int, Communicator&) { FAIL(); });
-  EXPECT_THAT(
-      message_of(statuses[0]),
-      AllOf(
-          HasSubstr("rank 1 of 2 did not connect"),
-          HasSubstr(": start them. A process at 127.0.0.1 connected with another SLUICE_SECRET")));
+  EXPECT_THAT(message_of(statuses[0]),
+              AllOf(HasSubstr("rank 1 of 2"), ContainsRegex("127.0.0.1.*SLUICE_SECRET")));
 }
 
 // Rank 0 is in a process with a limit on descriptors, and gets more connections than it can have.
@@ -163,7 +161,7 @@ TEST(Rendezvous, StrangersAtThePortForDataDoNotHideAFailure) {
         const auto sockets = connect_for_data(**control, rank, RunKey(of_rank.secret, of_rank.job),
                                               time_now() + seconds(20));
         ASSERT_FALSE(sockets.ok());
-        EXPECT_THAT(sockets.error().message(), HasSubstr("rank 2 (a) ended the run: it has died"));
+        EXPECT_THAT(sockets.error().message(), ContainsRegex("rank 2 \\(a\\) ended.*it has died"));
         return;
       }
       std::vector<FileDescriptor> silent;
@@ -205,9 +203,8 @@ TEST(Rendezvous, SaysThatAnotherProgramHasAPortForData) {
                                           time_now() + seconds(3));
     EXPECT_THAT(
         sockets.ok() ? "" : sockets.error().message(),
-        AllOf(HasSubstr("rank 1 (a) was not accepted by rank 0 (a) for data, at 127.0.0.1:"),
-              HasSubstr("the process there is not a rank of this run"),
-              Not(HasSubstr("firewall"))));
+        AllOf(ContainsRegex("rank 1 \\(a\\) was not accepted by rank 0 \\(a\\).*127.0.0.1:"),
+              HasSubstr("not a rank"), Not(HasSubstr("firewall"))));
   }
   is_over = true;
   first.join();
@@ -244,8 +241,8 @@ TEST(Rendezvous, SaysSoonThatAnotherProgramHasThePort) {
     };
   };
   for (const char* text : {"HTTP/1.1 400 Bad Request\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n"}) {
-    EXPECT_THAT(said_of(says(text)), AllOf(HasSubstr("is not rank 0 of this run"),
-                                           HasSubstr("choose another MASTER_PORT")));
+    EXPECT_THAT(said_of(says(text)),
+                AllOf(HasSubstr("not rank 0"), HasSubstr("choose another MASTER_PORT")));
   }
   // The server waits for more.
   EXPECT_THAT(said_of(
@@ -254,7 +251,7 @@ TEST(Rendezvous, SaysSoonThatAnotherProgramHasThePort) {
                     static_cast<void>(receive_all(socket, all, time_now() + seconds(2)));
                   },
                   milliseconds(300)),
-              HasSubstr("has not answered for 300 ms"));
+              HasSubstr("300 ms"));
 }
 
 TEST(Rendezvous, ShowsWhatASwindlerWritesAndPrintsNoneOfIt) {
