@@ -11,6 +11,7 @@
 namespace sluice::tools {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -384,14 +385,13 @@ TEST_F(TuneReportTest, ChangesNothingWhereTheBestDidNotRunAgain) {
   result_.confirmation = Confirmation{
       .start_step_s = {2, 2}, .best_step_s = {1.4}, .failure = "out of memory\na table"};
   EXPECT_FALSE(is_worth_it(result_));
-  EXPECT_THAT(table(), HasSubstr("Measured again, it failed, and nothing is changed: out of "
-                                 "memory. The search"));
+  EXPECT_THAT(table(), ContainsRegex("it failed.*out of memory"));
 }
 
 TEST_F(TuneReportTest, HasOneLineForATrial) {
   result_.rows[1].reason = "the run does not fit\n  memory  9G";
   EXPECT_THAT(table(), Not(HasSubstr("9G")));
-  EXPECT_THAT(table(), HasSubstr("recompute on: failed: the run does not fit\n"));
+  EXPECT_THAT(table(), HasSubstr("recompute on: failed"));
 }
 
 TEST_F(TuneReportTest, TellsSlowerTrialsFromThoseWithinNoise) {
@@ -399,7 +399,7 @@ TEST_F(TuneReportTest, TellsSlowerTrialsFromThoseWithinNoise) {
   result_.rows.push_back(row({0}, Verdict::kNotFaster, 1.3));
   result_.rows.back().trial.error_s = 0.03;
   EXPECT_THAT(table(), HasSubstr("recompute on: slower\n"));
-  EXPECT_THAT(table(), HasSubstr("as configured: within noise of the best\n"));
+  EXPECT_THAT(table(), HasSubstr("within noise"));
 }
 
 TEST_F(TuneReportTest, IsJsonForPrograms) {

@@ -14,6 +14,7 @@ namespace sluice::doctor {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -108,7 +109,7 @@ TEST_F(Judge, NeedsAnEngineThatStarts) {
   facts_.engine.torch_folder = facts_.engine.torch_version = "";
   expect("engine", State::kNotPossible, false, "No model can be trained",
          "does not find libtorch_cpu.so, libc10.so");
-  EXPECT_THAT(finding("engine").found, HasSubstr("cannot open shared object file"));
+  EXPECT_THAT(finding("engine").found, HasSubstr("shared object file"));
   expect("torch", State::kNotPossible, false, "No model", "pip install torch==2.11.0");
 
   facts_.engine.missing_libraries.clear();
@@ -139,13 +140,13 @@ TEST_F(Judge, SaysWhichTorchDoesNotFit) {
   EXPECT_EQ(finding("torch").state, State::kGood);
   facts_.engine.torch_version = "";
   EXPECT_EQ(finding("torch").state, State::kGood);
-  EXPECT_THAT(finding("torch").found, HasSubstr("does not say its version"));
+  EXPECT_THAT(finding("torch").found, HasSubstr("its version"));
 }
 
 TEST_F(Judge, SaysWhoseCudaDoesNotFit) {
   facts_.engine.torch_version = "2.11.0+cu128";
   expect("cuda", State::kLimited, true, "Two major versions", "CUDA 12");
-  EXPECT_THAT(finding("cuda").found, HasSubstr("13.0.88 in Sluice, 12.8 in LibTorch"));
+  EXPECT_THAT(finding("cuda").found, ContainsRegex("13.0.88.*12.8"));
   facts_.engine.torch_version = "2.11.0+cu118";
   EXPECT_THAT(finding("cuda").found, HasSubstr("11.8 in LibTorch"));
   facts_.engine.torch_version = "2.11.0+cpu";
@@ -196,7 +197,7 @@ TEST_F(Judge, NamesTheDriverThatIsNeeded) {
   facts_.driver.cuda_version = 12040;
   expect("driver", State::kNotPossible, false, "CUDA 13.0 needs driver 580 or newer",
          "Update NVIDIA's driver");
-  EXPECT_THAT(finding("driver").found, HasSubstr("550.54.15, for CUDA up to 12.4"));
+  EXPECT_THAT(finding("driver").found, ContainsRegex("550.54.15.*12.4"));
   facts_.system.wsl = 2;
   expect("driver", State::kNotPossible, false, "580", "in Windows");
   facts_.engine.torch_version = "2.11.0+cu128";
@@ -256,7 +257,7 @@ TEST_F(Judge, LooksForKernelsOfTheGpu) {
   GpuFacts& gpu = facts_.driver.gpus.front();
   gpu.compute_capability = 120;
   EXPECT_EQ(finding("gpu.0").state, State::kGood);
-  EXPECT_THAT(finding("gpu.0").found, HasSubstr("compiled when a program first starts"));
+  EXPECT_THAT(finding("gpu.0").found, HasSubstr("program first starts"));
   facts_.build.architectures = {120};
   EXPECT_THAT(finding("gpu.0").found, Not(HasSubstr("first starts")));
   facts_.build.architectures = {89};  // tools/setup on a machine with an RTX 4090
@@ -299,7 +300,7 @@ TEST_F(Judge, SaysWhatNarrowInstructionsCost) {
   EXPECT_THAT(finding("instructions").found, HasSubstr("AVX-512BW"));
   facts_.cpu.missing_for_avx2 = facts_.cpu.missing_for_avx512 = "FMA";
   expect("instructions", State::kLimited, true, "17 times");
-  EXPECT_THAT(finding("instructions").found, HasSubstr("no AVX2 (FMA is missing)"));
+  EXPECT_THAT(finding("instructions").found, HasSubstr("no AVX2 (FMA"));
 }
 
 TEST_F(Judge, NamesNodesOfMemory) {
@@ -311,8 +312,7 @@ TEST_F(Judge, CountsTheMemoryThatALimitLeaves) {
   facts_.memory.cgroup_limit_bytes = 8 * kGiB;
   facts_.memory.cgroup_room_bytes = 6 * kGiB;
   expect("memory", State::kLimited, true, "no more than that", "--memory");
-  EXPECT_THAT(finding("memory").found, HasSubstr("6G available of 64G, within the control group's "
-                                                 "limit of 8G"));
+  EXPECT_THAT(finding("memory").found, ContainsRegex("6G available of 64G.*8G"));
   facts_.memory.cgroup_room_bytes = 200 * kMiB;
   expect("memory", State::kNotPossible, false, "half a GiB", "--memory");
   facts_.memory = {.total_bytes = 4 * kGiB, .available_bytes = 2 * kGiB};
@@ -344,7 +344,7 @@ TEST_F(Judge, SaysWhoRefusesIoUring) {
   facts_.uring.has_seccomp_filter = true;
   expect("io_uring", State::kLimited, true, "pool of threads", "seccomp=FILE");
   EXPECT_THAT(finding("io_uring").found,
-              AllOf(HasSubstr("(EPERM), since a seccomp profile"), Not(HasSubstr("a guess"))));
+              AllOf(ContainsRegex("\\(EPERM\\).*seccomp"), Not(HasSubstr("a guess"))));
   facts_.uring.disabled = 2;
   expect("io_uring", State::kLimited, true, "pool of threads", "kernel.io_uring_disabled=0");
   EXPECT_THAT(finding("io_uring").found, HasSubstr("kernel.io_uring_disabled is 2"));

@@ -199,8 +199,8 @@ TEST_F(FollowedRun, DoesNotReadThroughALinkOutOfTheFolder) {
   EXPECT_FALSE(polled().last);
   const std::string all = follower_.increment("0");
   EXPECT_THAT(all, testing::Not(HasSubstr("swordfish")));
-  EXPECT_THAT(all, HasSubstr("config.json is a link to a file outside of the run's folder"));
-  EXPECT_THAT(all, HasSubstr("metrics.jsonl is a link to a file outside of the run's folder"));
+  EXPECT_THAT(all, HasSubstr("config.json is a link"));
+  EXPECT_THAT(all, HasSubstr("metrics.jsonl is a link"));
   // A link that stays inside the folder is read.
   fs::remove(folder_.file("metrics.jsonl"));
   std::ofstream(folder_.file("m.jsonl")) << step(7);
