@@ -17,6 +17,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -118,10 +119,9 @@ TEST_F(CheckpointList, SaysWhyOneIsNotComplete) {
   const auto problem = [&](std::size_t i) { return (*entries)[i].status.error().message(); };
   EXPECT_THAT(problem(1), HasSubstr("master-00001-of-00004.safetensors is missing"));
   EXPECT_THAT(problem(2), HasSubstr("exp_avg-00002-of-00004.safetensors has 5 bytes"));
-  EXPECT_THAT(problem(3), HasSubstr("checkpoint.json: it has no checksum"));
+  EXPECT_THAT(problem(3), ContainsRegex("checkpoint.json:.*no checksum"));
   EXPECT_THAT(problem(4), HasSubstr("still being copied"));
-  EXPECT_THAT(problem(5),
-              HasSubstr("format version 99, but this program reads only versions up to 9; use"));
+  EXPECT_THAT(problem(5), ContainsRegex("version 99.*to 9"));
   EXPECT_EQ((*entries)[4].status.error().code(), ErrorCode::kCorrupt);
   EXPECT_EQ((*entries)[5].status.error().code(), ErrorCode::kNewerVersion);
   EXPECT_EQ(folder_.find("3").error().code(), ErrorCode::kCorrupt);
@@ -151,7 +151,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheNewestCannotBeRead) {
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("not JSON"));
   put(manifest, whole);
   set_version(2, 99);
-  EXPECT_THAT(refused(ErrorCode::kNewerVersion), HasSubstr("written by a newer version"));
+  EXPECT_THAT(refused(ErrorCode::kNewerVersion), HasSubstr("newer version"));
   ASSERT_OK(drive_.files().remove(manifest));
   EXPECT_THAT(refused(ErrorCode::kCorrupt), HasSubstr("still being copied"));
   put(manifest, whole);
@@ -169,7 +169,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
     const auto newest = folder_.newest();
     ASSERT_FALSE(newest.ok());
     EXPECT_EQ(newest.error().code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied, or is not a checkpoint"));
+    EXPECT_THAT(newest.error().message(), HasSubstr("still being copied"));
     EXPECT_THAT(*folder_.clean_leftovers(), IsEmpty());
     EXPECT_FALSE(remove_checkpoint(*queue_, name).ok());
     EXPECT_TRUE(*drive_.files().exists(part));
@@ -181,7 +181,7 @@ TEST_F(CheckpointList, HasNoNewestWhileTheFirstFileOfOneIsCopied) {
 TEST_F(CheckpointList, DoesNotTakeOneStepForAnother) {
   save(3);
   ASSERT_OK(drive_.files().rename(folder_.path_of(3), folder_.path_of(9)));
-  EXPECT_THAT(folder_.newest().error().message(), HasSubstr("of step 3: its folder was renamed"));
+  EXPECT_THAT(folder_.newest().error().message(), ContainsRegex("step 3:.*was renamed"));
   EXPECT_EQ(folder_.list()->at(0).step, 9);
 }
 

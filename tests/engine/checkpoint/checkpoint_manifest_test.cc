@@ -224,7 +224,7 @@ TEST(CheckpointManifest, KeepsTheOrderOfSums) {
   content["run"]["sums"]["lanes"] = 0;
   const auto laneless = parse_checkpoint_manifest(swap::to_sealed_text(content));
   ASSERT_FALSE(laneless.ok());
-  EXPECT_THAT(laneless.error().message(), HasSubstr("in 0 lanes and 3 rounds"));
+  EXPECT_THAT(laneless.error().message(), HasSubstr("0 lanes and 3 rounds"));
   // A run may continue from a checkpoint of another order: only its last bits may differ.
   EXPECT_THAT(run_differences(test_manifest().state.run, manifest.state.run), testing::IsEmpty());
 }
@@ -283,8 +283,7 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   };
   using nlohmann::json;
   constexpr ErrorCode kNewer = ErrorCode::kNewerVersion;
-  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }),
-              HasSubstr("not the manifest of a checkpoint"));
+  EXPECT_THAT(refusal([](json& c) { c["format"] = "else"; }), HasSubstr("not the manifest"));
   EXPECT_THAT(refusal([](json& c) { c["version"] = 99; }, kNewer),
               HasSubstr("that wrote it, 0.1.0"));
   EXPECT_THAT(refusal(
@@ -311,8 +310,8 @@ TEST(CheckpointManifest, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 1ULL << 63; }), HasSubstr("bytes"));
   EXPECT_THAT(refusal([](json& c) { c["files"][0]["bytes"] = 100; }), HasSubstr("1 chunks"));
   EXPECT_THAT(refusal([](json& c) { c["files"][0]["xxh3_64"] = std::string(32, 'A'); }),
-              HasSubstr("not in the form that"));
-  EXPECT_THAT(refusal([](json& c) { c["more"] = 1; }), HasSubstr("not in the form that"));
+              HasSubstr("not in the form"));
+  EXPECT_THAT(refusal([](json& c) { c["more"] = 1; }), HasSubstr("not in the form"));
   EXPECT_THAT(refusal([](json& c) { c["run"]["seed"] = "x"; }), HasSubstr("not valid"));
   EXPECT_THAT(refusal([](json& c) { c.erase("configuration"); }), HasSubstr("configuration"));
 }

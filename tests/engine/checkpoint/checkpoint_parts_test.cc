@@ -248,8 +248,7 @@ TEST_F(CheckpointParts, CountOnlyWhenAllOfThemAreThere) {
     ASSERT_OK((*part)->finish());
     EXPECT_THAT((*writer)->commit(test_state(1, 12)).error().message(), HasSubstr("of its "));
     ASSERT_OK(append_pieces(**writer, parameters_, pieces[0], {}));
-    EXPECT_THAT((*writer)->commit(test_state(1, 12)).error().message(),
-                HasSubstr("writer 1 has not finished"));
+    EXPECT_THAT((*writer)->commit(test_state(1, 12)).error().message(), HasSubstr("writer 1"));
     auto checksums = (*part)->checksums();
     EXPECT_FALSE((*writer)->add_part(2, checksums).ok());
     EXPECT_FALSE((*writer)->add_part(1, std::span(checksums).subspan(1)).ok());
@@ -356,7 +355,7 @@ TEST_F(CheckpointParts, AreWhatAReaderMustKnow) {
     return read.error().message();
   };
   using nlohmann::json;
-  EXPECT_THAT(refusal([](json& c) { c["features"].clear(); }), HasSubstr("not in the form that"));
+  EXPECT_THAT(refusal([](json& c) { c["features"].clear(); }), HasSubstr("not in the form"));
   EXPECT_THAT(refusal([](json& c) { c["world_size"] = 1; }), HasSubstr("1 rank"));
   EXPECT_THAT(refusal([](json& c) { c["world_size"] = 1LL << 40; }), HasSubstr("impossible"));
   EXPECT_THAT(refusal([](json& c) { c.erase("pieces"); }), HasSubstr("does not say"));

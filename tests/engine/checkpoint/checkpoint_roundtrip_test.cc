@@ -16,6 +16,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 class CheckpointOnDrives : public aio::EveryBackend {};
@@ -169,7 +170,7 @@ TEST_F(Checkpoint, RefusesToLoseBitsOfAMoment) {
       parameters_[0].name,
       {.fields = {std::span(&third, 1), std::span(&half, 1), std::span(&third, 1)}});
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message(), HasSubstr("is not a bf16 number"));
+  EXPECT_THAT(refused.error().message(), HasSubstr("not a bf16"));
   options.moments = DType::kF16;
   EXPECT_FALSE(CheckpointWriter::begin(*queue_, "/run/other", parameters_, options).ok());
 }
@@ -254,7 +255,7 @@ TEST_F(Checkpoint, LeavesNothingWhenItIsGivenUp) {
     ASSERT_OK((*writer)->append("wpe.weight", slice_of(state, 0, state[0].size())));
     const Status early = (*writer)->commit(test_state(1, 12));
     ASSERT_FALSE(early.ok());
-    EXPECT_THAT(early.error().message(), HasSubstr("\"wte.weight\" has 0 of its 9797"));
+    EXPECT_THAT(early.error().message(), ContainsRegex("\"wte.weight\" has 0.*9797"));
   }
   EXPECT_TRUE(drive_.files().list(kFolder)->empty());
   EXPECT_EQ(drive_.used_bytes(), 0U);
@@ -273,16 +274,15 @@ TEST_F(Checkpoint, SaysWhichValuesComeNext) {
     EXPECT_FALSE((*writer)->commit(test_state(1, 12)).ok());
     return status.error().message();
   };
-  EXPECT_THAT(
-      refused(first(10)),
-      HasSubstr("element 0 of \"wpe.weight\" was given, but element 100 of \"wpe.weight\""));
+  EXPECT_THAT(refused(first(10)),
+              ContainsRegex("element 0 of \"wpe.weight\".*element 100 of \"wpe.weight\""));
   offload::ConstStateSlice wrong = first(10);
   wrong.first_element = 100;
   wrong.fields[1] = {};
   EXPECT_THAT(refused(wrong), HasSubstr("other lengths"));
   wrong = first(561);
   wrong.first_element = 100;
-  EXPECT_THAT(refused(wrong), HasSubstr("has 561 elements, and 661 came"));
+  EXPECT_THAT(refused(wrong), ContainsRegex("561.*661"));
 }
 
 TEST_F(Checkpoint, RefusesOptionsThatMakeNoSense) {
@@ -352,9 +352,9 @@ TEST(CheckpointRun, DifferencesNameWhatDiffers) {
   now.model = {{"layers", 3}, {"context", 128}};
   const auto differences = run_differences(stored, now);
   EXPECT_EQ(differences.size(), 8U);
-  EXPECT_THAT(differences, testing::Contains(HasSubstr("CPU threads is 4, and was 2")));
-  EXPECT_THAT(differences, testing::Contains(HasSubstr("layers is 3, and was 2")));
-  EXPECT_THAT(differences, testing::Contains(HasSubstr("context is 128, and was not there")));
+  EXPECT_THAT(differences, testing::Contains(ContainsRegex("CPU threads is 4.*2")));
+  EXPECT_THAT(differences, testing::Contains(ContainsRegex("layers is 3.*2")));
+  EXPECT_THAT(differences, testing::Contains(ContainsRegex("context is 128.*not there")));
 }
 
 TEST(CheckpointRun, OfAnImportedOneTheShapeAloneCounts) {
@@ -366,8 +366,7 @@ TEST(CheckpointRun, OfAnImportedOneTheShapeAloneCounts) {
   stored.data_order.clear();
   EXPECT_TRUE(run_differences(stored, now).empty());
   now.model["layers"] = 3;
-  EXPECT_THAT(run_differences(stored, now),
-              testing::ElementsAre(HasSubstr("layers is 3, and was 2")));
+  EXPECT_THAT(run_differences(stored, now), testing::ElementsAre(ContainsRegex("layers is 3.*2")));
 }
 
 }  // namespace
