@@ -13,6 +13,7 @@ namespace sluice::offload {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 template <typename T>
@@ -114,7 +115,7 @@ TEST(OptimizerOffloaderErrors, RefusesCallsThatMakeNoSenseUnharmed) {
   const std::vector<AdamwScalars> groups = problem.scalars(0);
   EXPECT_THAT(message_of(rig.offloader().step(
                   {.groups = std::span(groups).first(1), .source = &rig.source()})),
-              HasSubstr("needs the scalars of 2 parameter groups and was given those of 1"));
+              ContainsRegex("2 parameter groups.*of 1"));
   EXPECT_THAT(message_of(rig.offloader().step({.groups = groups})), HasSubstr("needs a source"));
   ASSERT_OK(rig.run_step(0, false));
   EXPECT_EQ(rig.difference_from_solution(), "");
@@ -127,7 +128,7 @@ TEST(OptimizerOffloaderErrors, WantsTheScalarsThatUnitsName) {
   const std::vector<AdamwScalars> groups = problem.scalars(0);
   EXPECT_THAT(message_of(rig.offloader().step(
                   {.groups = std::span(groups).first(2), .source = &rig.source()})),
-              HasSubstr("needs the scalars of 3 parameter groups and was given those of 2"));
+              ContainsRegex("3 parameter groups.*of 2"));
 }
 
 TEST(OptimizerOffloaderErrors, SaysWhatIsMissingWhenItIsMade) {
@@ -151,16 +152,16 @@ TEST(OptimizerOffloaderErrors, SaysWhatIsMissingWhenItIsMade) {
   FakeDevice small(1);
   none = rig.environment();
   none.device = &small;
-  EXPECT_THAT(complaint(options, none), HasSubstr("of GPU memory, but only has 4K"));
+  EXPECT_THAT(complaint(options, none), ContainsRegex("GPU memory.*4K"));
   auto wrong = options;
   wrong.record_elements = 1000;
   EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("a multiple of 65536"));
   wrong = options;
   wrong.swap.buffers = 1;
-  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("2 to 1024 buffers, not 1"));
+  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("2 to 1024 buffers"));
   wrong = options;
   wrong.placement.pop_back();
-  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("no sub-group places unit ln_f"));
+  EXPECT_THAT(complaint(wrong, rig.environment()), HasSubstr("unit ln_f"));
 }
 
 TEST(OptimizerOffloaderErrors, NamesTheRecordThatIsDamagedOnTheDrive) {

@@ -172,7 +172,7 @@ TEST(StateSweep, EndsWithTheErrorOfAnAmendment) {
         return Error(ErrorCode::kInternal, "no such value");
       });
   ASSERT_FALSE(failed.ok());
-  EXPECT_THAT(failed.error().message(), HasSubstr("changing the optimizer state: no such value"));
+  EXPECT_THAT(failed.error().message(), HasSubstr("no such value"));
   EXPECT_THAT(rig.offloader().drain().error().message(), HasSubstr("no such value"));
 }
 

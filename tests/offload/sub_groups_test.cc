@@ -11,6 +11,7 @@
 namespace sluice::offload {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 std::vector<UnitSpec> two_units() {
@@ -68,12 +69,14 @@ TEST(SubGroups, LieWhereTheirUnitsElementsAreSaidToLie) {
 }
 
 TEST(SubGroups, RefuseTiersThatAreNotTheUnits) {
-  const auto message = [](const std::vector<TierElements>& elements) {
+  const auto message = [](const std::vector<TierElements>& elements) -> std::string {
     const auto placement = place_by_elements(two_units(), 1000, elements);
-    return placement.ok() ? "" : placement.error().message();
+    if (placement.ok()) return "";
+    EXPECT_EQ(placement.error().code(), ErrorCode::kInvalidArgument);
+    return placement.error().message();
   };
   EXPECT_THAT(message({{.gpu = 1000}}), HasSubstr("2 units, 1 answers"));
-  EXPECT_THAT(message({{.gpu = 1000}, {.cpu = 2529}}), HasSubstr("h.0 do not add up to its 2530"));
+  EXPECT_THAT(message({{.gpu = 1000}, {.cpu = 2529}}), ContainsRegex("h.0.*2530"));
 }
 
 // Up to any sub-group, a tier's share of the elements is off by less than the largest sub-group.
@@ -141,14 +144,15 @@ TEST(SubGroups, RefuseWhatCannotBePlaced) {
   const auto complaint = [](const std::vector<UnitSpec>& units, std::uint64_t size,
                             const TierFractions& fractions) {
     const auto placement = place_by_fractions(units, size, fractions);
-    return placement.ok() ? std::string() : placement.error().message();
+    if (placement.ok()) return std::string();
+    EXPECT_EQ(placement.error().code(), ErrorCode::kInvalidArgument);
+    return placement.error().message();
   };
   EXPECT_THAT(complaint({}, 10, {}), HasSubstr("no unit"));
   EXPECT_THAT(complaint({{"h.0", {}}}, 10, {}), HasSubstr("no unit"));
-  EXPECT_THAT(complaint({{"h.0", {{0, 0}}}}, 10, {}), HasSubstr("unit h.0 has an empty range"));
+  EXPECT_THAT(complaint({{"h.0", {{0, 0}}}}, 10, {}), ContainsRegex("h.0.*empty range"));
   EXPECT_THAT(complaint({{"h.0", {{-1, 5}}}}, 10, {}), HasSubstr("parameter group -1"));
-  EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}}}}, 10, {}),
-              HasSubstr("unit h.0 has 5 elements, and scalars for 4"));
+  EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}}}}, 10, {}), ContainsRegex("h.0 has 5.*4"));
   EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}, {-2, 1}}}}, 10, {}), HasSubstr("group -2"));
   EXPECT_THAT(complaint(two_units(), 0, {}), HasSubstr("at least 1 element"));
   EXPECT_THAT(complaint(two_units(), 10, {.gpu = 0.5, .cpu = 0.6}), HasSubstr("add up to 1.1"));
@@ -162,7 +166,9 @@ TEST(SubGroups, AreRefusedUnlessTheyCoverEachUnitOnceInOrder) {
   const std::vector<SubGroup> good = place_by_fractions(units, 1000, {.cpu = 1}).value();
   const auto complaint = [&](const std::vector<SubGroup>& placement) {
     const Status status = check_placement(units, placement);
-    return status.ok() ? std::string() : status.error().message();
+    if (status.ok()) return std::string();
+    EXPECT_EQ(status.error().code(), ErrorCode::kInvalidArgument);
+    return status.error().message();
   };
   EXPECT_EQ(complaint(good), "");
   auto missing = good;
@@ -179,7 +185,7 @@ TEST(SubGroups, AreRefusedUnlessTheyCoverEachUnitOnceInOrder) {
   EXPECT_THAT(complaint(too_long), HasSubstr("sub-group [2500..2531) of unit h.0"));
   auto of_another_group = good;
   of_another_group.back().group = 0;
-  EXPECT_THAT(complaint(of_another_group), HasSubstr("not within parameter group 0"));
+  EXPECT_THAT(complaint(of_another_group), HasSubstr("parameter group 0"));
   auto too_many = good;
   too_many.push_back(good.back());
   EXPECT_THAT(complaint(too_many), HasSubstr("1 sub-groups follow"));
