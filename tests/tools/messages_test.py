@@ -21,7 +21,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
@@ -75,7 +74,6 @@ def said(result):
 def neutral(text, folder):
     """Without what differs between machines."""
     text = text.replace(str(folder), "FOLDER")
-    text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", text)
     text = re.sub(r"\bnew-\d+", "NEW", text)
     return re.sub(r"\[[\d:]+ warning\]", "[warning]", text)
 
