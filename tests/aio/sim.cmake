@@ -2,6 +2,7 @@
 sluice_test(aio_sim_test COST 40
   ONE_THREAD "FaultBackendTest.*" "SimDrive*.*" "VirtualLoop.*"
   SOURCES
+    fault_backend_queue_test.cc
     fault_backend_test.cc
     log_test.cc
     result_test.cc

@@ -1,8 +1,13 @@
 // A machine with given speeds, so that nothing is measured, and its plans.
 #pragma once
 
-#include <stdexcept>
+#include <gtest/gtest.h>
 
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+
+#include "aio/units.h"
 #include "engine/plan/planner_input.h"
 #include "engine/plan/run_plan.h"
 #include "tests/engine/planned_config.h"
@@ -31,6 +36,18 @@ inline RunPlan planned(const config::Config& config, const PlanRunOptions& optio
 inline offload::TierBytes used_by(const MemoryPlan& plan) {
   return {
       .gpu = plan.cuda ? plan.gpu_bytes() : 0, .cpu = plan.host_bytes(), .nvme = plan.nvme_bytes()};
+}
+
+inline std::uint64_t gib(double value) { return static_cast<std::uint64_t>(value * kGiB); }
+
+inline void expect_within(const RunPlan& plan, const DescribedMachine& machine) {
+  const offload::TierBytes used = used_by(plan.memory);
+  EXPECT_LE(used.gpu, gib(*machine.gpu_gib));
+  EXPECT_LE(used.cpu, gib(*machine.cpu_gib));
+  EXPECT_LE(used.nvme, gib(*machine.nvme_gib));
+  EXPECT_EQ(used.gpu, plan.placement.used.gpu);
+  EXPECT_GT(plan.placement.prediction.step_s, 0);
+  EXPECT_LT(plan.placement.prediction.step_s, 1e4);
 }
 
 }  // namespace sluice::engine
