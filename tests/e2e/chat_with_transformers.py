@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from exchange_with_transformers import SHAPE, stirred
+from exchange_models import SHAPE, stirred
 from reference_gpt import MISSING
 from sluice_runs import SLUICE, WAIT_S
 

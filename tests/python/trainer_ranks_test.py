@@ -15,7 +15,7 @@ import torch
 
 import sluice
 import trainer_case
-from ranks_test import FORKS, HERE, Ranks, free_port
+from rank_processes import FORKS, HERE, Ranks, free_port
 from sluice import ranks
 from transformers_test import MISSING, make
 
