@@ -4,8 +4,8 @@
 // It searches the few numbers of PlacementSpace: first a grid, then ever smaller changes from its
 // best points. Then it fills the rest of the GPU with part of a unit, and gives back memory that
 // shortens the step by less than a thousandth. Among equally long steps, the one with fewer bytes
-// wins. Those that write more to drives than is allowed come last: the least first. The same input
-// gives the same plan; the work is bounded (about half a second).
+// wins. A placement that writes more to drives than is allowed comes after all that do not. The
+// same input gives the same plan; the work is bounded (about half a second).
 //
 // If nothing fits, fit_hints() names the changes that would make a placement fit. find_what_ifs()
 // names those that would make a placed run faster.
@@ -47,8 +47,7 @@ struct FitHint {
     kSmallerWaves,       // wave_micro_batches, if the configuration has larger waves
     kSmallerMicroBatch,  // micro_batch, with correspondingly more micro-batches in a step
     kShorterSequences,   // sequence_tokens
-    // For a placement that writes too much:
-    kMoreAccumulation,  // accumulation
+    kMoreAccumulation,   // accumulation
     kBf16Moments,
   };
   Change change = Change::kMoreGpu;
@@ -73,7 +72,7 @@ struct PlacementPlan {
 
 Result<PlacementPlan> plan_placement(const PlannerInput& input);
 
-// What would make a placed run faster or write less, and by how much: the same plan with one change.
+// What would make a placed run faster, or write less: the same plan with one change.
 struct WhatIf {
   enum class Change : std::uint8_t {
     kMoreRam,
@@ -82,7 +81,7 @@ struct WhatIf {
     kTwiceMicroBatch,
     kOverlapUpdate,
     kTwiceLink,  // between ranks, within and between hosts
-    // Found by callers that know the model, where drives are written:
+    // Callers that know the model find these two, where drives are written.
     kTwiceAccumulation,
     kBf16Moments,
   };

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -205,10 +206,11 @@ std::string advice_text(const config::Config& config, const RunPlan& plan,
 }
 
 std::string writes_too_much(const config::Config& config, const RunPlan& plan) {
-  const DriveWear wear = *drive_wear(plan);
-  std::string text = "this run would write at least " + tb_text(wear.tb_per_day) +
-                     " TB to the drives per day, and budget.nvme_tb_per_day allows " +
-                     compact(config.budget.nvme_tb_per_day.value_or(0));
+  std::ostringstream said;
+  said << "this run would write at least " << tb_text(drive_wear(plan)->tb_per_day)
+       << " TB to the drives per day, and budget.nvme_tb_per_day allows "
+       << config.budget.nvme_tb_per_day.value_or(0);
+  std::string text = said.str();
   const std::string advice = advice_text(config, plan, false);
   if (!advice.empty()) text += ". It would write no more than that with " + advice;
   if (!plan.trains_adapters && config.model.family != "module")
