@@ -1,12 +1,13 @@
-// KvCache: every block's keys and values of one sequence's positions so far, so that a new position
-// costs one pass over one position. ModelUnit::extend() appends those of the new positions;
-// advance() counts the positions when all blocks have processed them.
+// KvCache: every block's keys and values of one sequence's positions so far, so that new positions
+// cost one pass over these alone. ModelUnit::extend() appends those of the new positions; advance()
+// counts the positions when all blocks have processed them, and truncate() drops the last ones.
 //
 // Memory:  ModelLayout::kv_cache_bytes(), allocated once. Threads: one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -22,7 +23,7 @@ class KvCache {
   std::int64_t length() const { return length_; }  // positions so far
   std::int64_t capacity() const { return capacity_; }
   void advance(std::int64_t positions) { length_ += positions; }
-  void clear() { length_ = 0; }
+  void truncate(std::int64_t positions) { length_ = std::min(length_, positions); }
 
   // Appends heads as [1, heads, positions, head_dim]. Throws when full.
   void put(std::int64_t layer, const at::Tensor& key, const at::Tensor& value);

@@ -97,8 +97,8 @@ class ModelUnit {
                               const UnitViews& gradients) const = 0;
 
   // Inference, separate from training's passes. Returns the output of the positions that follow
-  // those in `cache`, [1, T, C], without dropout, equal to forward's up to rounding. Either the
-  // cache is empty, or T is 1. The cache's owner calls advance() when every unit has been extended.
+  // those in `cache`, [1, T, C], without dropout, equal to forward's up to rounding. The cache's
+  // owner calls advance() when every unit has been extended.
   virtual at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
                             KvCache& cache) const = 0;
 

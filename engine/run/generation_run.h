@@ -1,7 +1,7 @@
 // GenerationRun: next-token prediction with a model of any size. Parameters are loaded from a
 // checkpoint to their configured tier (memory, or a separate store on NVMe). From there they go
 // unit by unit through the compute device, one pass a token. The keys and values of earlier tokens
-// stay on the device.
+// stay on the device. A text that begins like the one before is fed from where they differ.
 //
 // The model sees data.sequence_length tokens, at most its context. When these are full, the last
 // half of them is fed again, with the new token, as if the text began there.
@@ -40,7 +40,7 @@ class GenerationRun {
 
   // See TokenFeed.
   std::vector<float> feed(std::span<const std::int64_t> tokens) { return feed_->feed(tokens); }
-  void restart() { feed_->restart(); }
+  std::size_t restart_with(std::span<const std::int64_t> text) { return feed_->restart_with(text); }
 
   RunDrives& drives() { return parts_->drives(); }
   offload::ParamStats stats() const { return parts_->parameters().stats(); }

@@ -63,13 +63,22 @@ std::vector<float> TokenFeed::feed(std::span<const std::int64_t> tokens) {
   all.insert(all.end(), tokens.begin(), tokens.end());
   const std::size_t kept = slides ? std::max<std::size_t>(capacity / 2, 1) : capacity;
   seen_.assign(all.end() - static_cast<std::ptrdiff_t>(kept), all.end());
-  cache_.clear();
+  cache_.truncate(0);
   return pass(seen_);
 }
 
 void TokenFeed::restart() {
   seen_.clear();
-  cache_.clear();
+  cache_.truncate(0);
+}
+
+std::size_t TokenFeed::restart_with(std::span<const std::int64_t> text) {
+  const bool fits = text.size() <= static_cast<std::size_t>(cache_.capacity());
+  const std::size_t most = fits && !text.empty() ? std::min(seen_.size(), text.size() - 1) : 0;
+  const auto end = seen_.begin() + static_cast<std::ptrdiff_t>(most);
+  seen_.erase(std::mismatch(seen_.begin(), end, text.begin()).first, seen_.end());
+  cache_.truncate(static_cast<std::int64_t>(seen_.size()));
+  return seen_.size();
 }
 
 std::vector<float> TokenFeed::pass(std::span<const std::int64_t> tokens) {

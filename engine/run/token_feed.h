@@ -10,6 +10,7 @@
 // Errors:  thrown, as Trainer does.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -28,12 +29,16 @@ class TokenFeed {
   TokenFeed(const config::Config& config, const MemoryPlan& plan, const Model& model,
             Resources& parts);
 
-  // Feeds the next tokens of a text: at least one in the first call, then one at a time. Returns
-  // the logits of the token that follows. If there are more tokens than the model sees, only the
-  // last ones are fed. No update of the parameters may be in progress.
+  // Feeds the next tokens of a text, at least one. Returns the logits of the token that follows. If
+  // there are more tokens than the model sees, only the last ones are fed. No update of the
+  // parameters may be in progress.
   std::vector<float> feed(std::span<const std::int64_t> tokens);
   // The next tokens begin another text.
   void restart();
+  // The next tokens belong to this text. Returns how many of its first tokens are already in the
+  // cache and must not be fed again; at least one remains. The parameters are those of the text
+  // before.
+  std::size_t restart_with(std::span<const std::int64_t> text);
 
  private:
   std::vector<float> pass(std::span<const std::int64_t> tokens);

@@ -35,8 +35,8 @@ struct Turn {
   std::string answer;
 };
 
-// The turns so far, and how the next one is answered. The whole conversation is fed for each
-// answer, so that an answer depends on its text alone.
+// The turns so far, and how the next one is answered. An answer is that to the whole conversation's
+// text. Its tokens are fed from where they differ from those fed last.
 class Conversation {
  public:
   Conversation(const GenerationOptions& options, const GenerationModel& model,
@@ -111,7 +111,8 @@ Status Conversation::answer(const std::string& message, const Interrupt& interru
   const std::int64_t most =
       std::min(options_.tokens, context_ - static_cast<std::int64_t>(tokens.size()));
   Turn turn{.message = message, .answer = {}};
-  run_.restart();
+  tokens.erase(tokens.begin(),
+               tokens.begin() + static_cast<std::ptrdiff_t>(run_.restart_with(tokens)));
   bool has_ended = false;
   for (std::int64_t made = 0; made < most && !interrupt.requested(); ++made) {
     tokens = {sampler_.next(run_.feed(tokens))};
@@ -261,7 +262,8 @@ Command add_chat_command(CLI::App& sluice) {
       "The model sees data.sequence_length tokens. When a conversation leaves too little room,\n"
       "its oldest turns are left out, but not the system message. Enough room is --tokens, or\n"
       "half of what the model sees if that is less. A message that does not fit by itself is\n"
-      "refused. Each answer begins with a pass over the whole conversation.");
+      "refused. Keys and values of the conversation stay cached, up to where it changes: an\n"
+      "answer begins with a pass over what is new.");
   const auto options = std::make_shared<GenerationOptions>();
   options->chat = true;
   options->tokens = kTokens;

@@ -214,17 +214,15 @@ at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& para
 at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& input,
                              KvCache& cache) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
-              ": after the first positions only single positions can follow, not ", input.size(1));
   const AttentionOptions options = attention_options({.training = false});
   const auto attend = [&](const at::Tensor& qkv) -> Attended {
     const HeadViews heads(qkv, heads_);
     cache.put(layer_, heads.key, heads.value);
     if (cache.length() == 0) return attention(heads, options);
-    const std::int64_t positions = cache.length() + 1;
-    return {.output = attend_all(
+    const std::int64_t positions = cache.length() + input.size(1);
+    return {.output = attend_last(
                 {heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)},
-                options.scale)};
+                options)};
   };
   Kept kept = run(parameters, variant_, input, attend, {}, /*keep=*/false);
   return last_product(parameters, variant_, kept).add_(kept.middle);

@@ -3,7 +3,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/tensor.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -123,13 +122,10 @@ class LlamaBlock::Pass {
     const HeadViews heads = turned(qkv);
     cache.put(layer, heads.key, heads.value);
     if (cache.length() == 0) return attention(heads, options_);
-    const std::int64_t positions = cache.length() + 1;
-    const std::int64_t seen =
-        options_.reach.window == 0 ? positions : std::min(positions, options_.reach.window);
-    const auto last = [&](const at::Tensor& all) { return all.narrow(2, positions - seen, seen); };
-    return {.output = attend_all({heads.query, last(cache.keys(layer, positions)),
-                                  last(cache.values(layer, positions))},
-                                 options_.scale)};
+    const std::int64_t positions = cache.length() + input_.size(1);
+    return {
+        .output = attend_last(
+            {heads.query, cache.keys(layer, positions), cache.values(layer, positions)}, options_)};
   }
 
   // Frees the gate's input, unless it was saved.
@@ -283,8 +279,6 @@ at::Tensor LlamaBlock::backward(const PassContext& context, const UnitViews& par
 at::Tensor LlamaBlock::extend(const UnitViews& parameters, const at::Tensor& input,
                               KvCache& cache) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  TORCH_CHECK(cache.length() == 0 || input.size(1) == 1, "unit ", layout().name,
-              ": after the first positions only single positions can follow, not ", input.size(1));
   const Pass pass(*this, {.training = false}, parameters, input, cache.length());
   Pass::Kept kept = pass.run(
       [&](at::Tensor& qkv) { return pass.attend_cached(qkv, cache, layer_); }, /*keep=*/false);

@@ -8,6 +8,7 @@
 #include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "engine/model/fp32_pieces.h"
 #include "engine/model/ops/bias_gradient.h"
@@ -372,10 +374,30 @@ at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& he
   return {};
 }
 
-at::Tensor attend_all(const HeadViews& heads, std::optional<double> scale) {
+namespace {
+
+// [queries, keys], true where one of the last positions sees a key.
+at::Tensor seen_keys(std::int64_t queries, std::int64_t keys, std::int64_t window,
+                     at::Device device) {
+  const auto numbers = at::TensorOptions().dtype(at::kLong).device(device);
+  const at::Tensor distance = at::arange(keys - queries, keys, numbers).unsqueeze(1) -
+                              at::arange(keys, numbers).unsqueeze(0);
+  const at::Tensor seen = distance >= 0;
+  return window == 0 ? seen : seen.logical_and(distance < window);
+}
+
+// `seen`: none if all queries see all keys.
+at::Tensor attend_seen(const HeadViews& heads, const std::optional<at::Tensor>& seen,
+                       std::optional<double> scale) {
   const auto attend = [&](const HeadViews& some) {
-    return at::scaled_dot_product_attention(some.query, some.key, some.value, {}, 0.0,
-                                            /*is_causal=*/false, scale, /*enable_gqa=*/true);
+    if (!seen)
+      return at::scaled_dot_product_attention(some.query, some.key, some.value, {}, 0.0,
+                                              /*is_causal=*/false, scale, /*enable_gqa=*/true);
+    // The fused kernels that have masks need a key for every query.
+    const std::int64_t count = some.query.size(1);
+    return at::scaled_dot_product_attention(some.query, repeat_heads(some.key, count),
+                                            repeat_heads(some.value, count), seen, 0.0,
+                                            /*is_causal=*/false, scale);
   };
   if (!multiplies_in_fp32(heads.query)) return merge_heads(attend(heads));
   at::Tensor output = at::empty(
@@ -386,6 +408,34 @@ at::Tensor attend_all(const HeadViews& heads, std::optional<double> scale) {
     piece.of_queries(outputs).copy_(attend(piece.fp32(heads)));
   });
   return output;
+}
+
+}  // namespace
+
+at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options) {
+  constexpr std::int64_t kMaskedQueries = 128;  // at a time
+  const std::int64_t queries = heads.query.size(2);
+  const std::int64_t before = heads.key.size(2) - queries;
+  const std::int64_t window = options.reach.window;
+  if (queries > 1 && !heads.query.is_cpu() &&
+      has_cuda_attention(heads.query, options.heads.head_dim))
+    return cuda_attend_last(heads, options);
+  std::vector<at::Tensor> outputs;
+  for (std::int64_t first = 0; first < queries; first += kMaskedQueries) {
+    const std::int64_t count = std::min(kMaskedQueries, queries - first);
+    const std::int64_t end = before + first + count;
+    const std::int64_t begin =
+        window == 0 ? 0 : std::max<std::int64_t>(before + first + 1 - window, 0);
+    const auto seen_by_some = [&](const at::Tensor& all) {
+      return all.narrow(2, begin, end - begin);
+    };
+    std::optional<at::Tensor> seen;
+    if (count > 1) seen = seen_keys(count, end - begin, window, heads.query.device());
+    outputs.push_back(attend_seen(
+        {heads.query.narrow(2, first, count), seen_by_some(heads.key), seen_by_some(heads.value)},
+        seen, options.scale));
+  }
+  return outputs.size() == 1 ? outputs.front() : at::cat(outputs, 1);
 }
 
 }  // namespace sluice::engine

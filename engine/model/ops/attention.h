@@ -77,8 +77,8 @@ at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& he
                               const Attended& attended, const AttentionOptions& options,
                               const at::Tensor& bias_gradient);
 
-// Attention without a mask; there may be more keys than positions: [B, positions, width of the
-// queries].
-at::Tensor attend_all(const HeadViews& heads, std::optional<double> scale);
+// Attention of the last positions of a sequence, which have queries, to the keys of all positions:
+// [B, positions with queries, width of the queries]. Ignores dropout and documents.
+at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options);
 
 }  // namespace sluice::engine

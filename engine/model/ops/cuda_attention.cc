@@ -88,7 +88,8 @@ Attended attended_of(const Result& result) {
 }
 
 // FlashAttention with a window or documents. It needs [B, T, heads, head_dim], or all tokens of the
-// micro-batch in one row with the offsets of its documents.
+// micro-batch in one row with the offsets of its documents. If there are fewer queries than keys,
+// its mask takes them for those of the last positions.
 class ReachingFlash {
  public:
   ReachingFlash(const at::Tensor& query, const AttentionOptions& options)
@@ -112,8 +113,9 @@ class ReachingFlash {
     const std::optional<at::Tensor> starts =
         documents_ == nullptr ? std::nullopt : std::optional(documents_->starts);
     auto [output, logsumexp, state, unused, mask] = at::_flash_attention_forward(
-        laid(heads.query), laid(heads.key), laid(heads.value), starts, starts, longest(), longest(),
-        dropout_, /*is_causal=*/true, /*return_debug_mask=*/false, scale_, window_, kNoneAhead);
+        laid(heads.query), laid(heads.key), laid(heads.value), starts, starts, longest(),
+        documents_ == nullptr ? heads.key.size(2) : longest(), dropout_, /*is_causal=*/true,
+        /*return_debug_mask=*/false, scale_, window_, kNoneAhead);
     return {.output = merge_heads(split(output)),
             .logsumexp = std::move(logsumexp),
             .philox_seed = std::move(state),
@@ -164,6 +166,14 @@ Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options)
   return attended_of(at::_scaled_dot_product_flash_attention(
       heads.query, heads.key, heads.value, probability, /*is_causal=*/true,
       /*return_debug_mask=*/false, options.scale));
+}
+
+at::Tensor cuda_attend_last(const HeadViews& heads, const AttentionOptions& options) {
+  return ReachingFlash(heads.query, {.heads = options.heads,
+                                     .reach = {.window = options.reach.window},
+                                     .scale = options.scale})
+      .forward(heads)
+      .output;
 }
 
 HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,

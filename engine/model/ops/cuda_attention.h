@@ -16,6 +16,8 @@ namespace sluice::engine {
 bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim);
 
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options);
+// See attend_last().
+at::Tensor cuda_attend_last(const HeadViews& heads, const AttentionOptions& options);
 
 struct HeadGradients {
   at::Tensor query;  // each as [B, its heads, T, head_dim]

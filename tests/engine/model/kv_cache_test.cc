@@ -4,8 +4,12 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "engine/families/families.h"
 #include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/llama/llama_shape.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
@@ -34,6 +38,20 @@ const ModelShape kOther = [] {
   return shape;
 }();
 
+// Each key has two queries, and attention a window.
+ModelShape windowed() {
+  return complete({.layers = 3,
+                   .hidden = 48,
+                   .heads = 4,
+                   .context_tokens = 24,
+                   .vocab = 101,
+                   .family = std::string(kLlamaFamily),
+                   .numbers = {{"architecture", static_cast<double>(LlamaArchitecture::kMistral)},
+                               {"kv_heads", 2},
+                               {"head_dim", 16},
+                               {"window", 6}}});
+}
+
 at::Tensor tokens(std::int64_t count, at::Device device) {
   return at::arange(count).mul(37).add(11).remainder(kShape.vocab).unsqueeze(0).to(device);
 }
@@ -48,7 +66,13 @@ at::Tensor extend(const WholeModel& whole, const at::Tensor& input, KvCache& cac
   return model.head().logits(whole.parameters(model.head_index()), flow, 1);
 }
 
-double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t first,
+struct Pieces {
+  std::int64_t first = 1;
+  std::int64_t next = 1;
+};
+
+// Against the whole sequence at once, where the sequence is extended by pieces.
+double worst_difference(at::ScalarType dtype, at::Device device, const Pieces& pieces,
                         const ModelShape& shape = kShape) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   const WholeModel whole({.shape = shape, .padded_vocab = 128}, options);
@@ -62,39 +86,48 @@ double worst_difference(at::ScalarType dtype, at::Device device, std::int64_t fi
     const at::Tensor wanted = expected.narrow(1, cache.length() - 1, 1);
     worst = std::max(worst, logits.to(at::kDouble).sub(wanted).abs().max().item<double>());
   };
-  for (int round = 0; round < 2; ++round) {  // the second round starts again in the same memory
-    cache.clear();
-    compare(extend(whole, ids.narrow(1, 0, first), cache));
-    while (cache.length() < kShape.context_tokens)
-      compare(extend(whole, ids.narrow(1, cache.length(), 1), cache));
+  for (const std::int64_t kept : {0, 0, 5}) {  // the later rounds start in the same memory
+    cache.truncate(kept);
+    std::int64_t next = pieces.first;
+    while (cache.length() < kShape.context_tokens) {
+      next = std::min(next, kShape.context_tokens - cache.length());
+      compare(extend(whole, ids.narrow(1, cache.length(), next), cache));
+      next = pieces.next;
+    }
   }
   return worst / expected.abs().max().item<double>();
 }
 
 TEST(KvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
-  for (const std::int64_t first : {1, 2, 7, 23, 24}) {
-    SCOPED_TRACE(first);
-    EXPECT_LT(worst_difference(at::kDouble, at::kCPU, first), 1e-13);
-    EXPECT_LT(worst_difference(at::kFloat, at::kCPU, first), 2e-6);
-    EXPECT_LT(worst_difference(at::kBFloat16, at::kCPU, first), 0.03);
-    EXPECT_LT(worst_difference(at::kDouble, at::kCPU, first, kOther), 1e-13);
+  for (const Pieces& pieces :
+       {Pieces{1, 1}, {2, 1}, {7, 1}, {23, 1}, {24, 1}, {1, 7}, {7, 5}, {3, 24}}) {
+    SCOPED_TRACE(std::to_string(pieces.first) + ", then " + std::to_string(pieces.next));
+    for (const ModelShape& shape : {kShape, kOther, windowed()}) {
+      EXPECT_LT(worst_difference(at::kDouble, at::kCPU, pieces, shape), 1e-13);
+      EXPECT_LT(worst_difference(at::kFloat, at::kCPU, pieces, shape), 2e-6);
+      EXPECT_LT(worst_difference(at::kBFloat16, at::kCPU, pieces, shape), 0.03);
+    }
   }
 }
 
 TEST(ModelCudaKvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
-  EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, 7), 1e-4);
-  EXPECT_LT(worst_difference(at::kBFloat16, at::kCUDA, 7), 0.03);
-  EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, 7, kOther), 1e-4);
+  for (const Pieces& pieces : {Pieces{7, 1}, {7, 5}, {1, 7}}) {
+    SCOPED_TRACE(std::to_string(pieces.first) + ", then " + std::to_string(pieces.next));
+    for (const ModelShape& shape : {kShape, kOther, windowed()}) {
+      EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, pieces, shape), 1e-4);
+      EXPECT_LT(worst_difference(at::kBFloat16, at::kCUDA, pieces, shape), 0.03);
+    }
+  }
 }
 
-TEST(KvCache, RefusesMoreThanTheContextAndSeveralPositionsAtOnceInTheMiddle) {
+TEST(KvCache, RefusesMoreThanTheContext) {
   const WholeModel whole({.shape = kShape}, at::TensorOptions(at::kFloat));
   KvCache cache(model_layout({.shape = kShape}), kShape.context_tokens,
                 at::TensorOptions(at::kFloat));
   extend(whole, tokens(20, at::kCPU), cache);
-  EXPECT_THROW(extend(whole, tokens(2, at::kCPU), cache), c10::Error);
-  for (int i = 0; i < 4; ++i) extend(whole, tokens(1, at::kCPU), cache);
+  EXPECT_THROW(extend(whole, tokens(5, at::kCPU), cache), c10::Error);
+  extend(whole, tokens(4, at::kCPU), cache);
   EXPECT_THROW(extend(whole, tokens(1, at::kCPU), cache), c10::Error);
 }
 

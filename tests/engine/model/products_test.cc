@@ -247,14 +247,23 @@ TEST_P(Products, OfAttentionHaveTheMasksOfTheirRows) {
       {.heads = grouped, .sequences = kRows, .tokens = kTokens, .documents = &documents});
 }
 
-// The last position alone, with the keys of all positions.
-TEST_P(Products, OfOnePositionAreThoseOfAll) {
+// The last positions alone, with the keys of all positions. 300 are computed in several parts.
+TEST_P(Products, OfTheLastPositionsAreThoseOfAll) {
   const HeadShape shape = {.heads = 6, .kv_heads = 2, .head_dim = 16};
-  const HeadViews heads(numbers({2, 33, shape.width()}), shape);
-  const at::Tensor all = attention(heads, {.heads = shape}).output;
-  const at::Tensor last =
-      attend_all({heads.query.narrow(2, 32, 1), heads.key, heads.value}, std::nullopt);
-  EXPECT_LT((fp64(last) - fp64(all.narrow(1, 32, 1))).abs().max().item<double>(), 4 * rounding());
+  constexpr std::int64_t kTokens = 333;
+  const HeadViews heads(numbers({2, kTokens, shape.width()}), shape);
+  for (const std::int64_t window : {0, 1, 50, 200, 333}) {
+    const AttentionOptions options = {.heads = shape, .reach = {.window = window}};
+    const at::Tensor all = attention(heads, options).output;
+    for (const std::int64_t count : {1, 2, 33, 128, 129, 300, 333}) {
+      SCOPED_TRACE(std::to_string(count) + " positions, window " + std::to_string(window));
+      const std::int64_t first = kTokens - count;
+      const at::Tensor last =
+          attend_last({heads.query.narrow(2, first, count), heads.key, heads.value}, options);
+      EXPECT_LT((fp64(last) - fp64(all.narrow(1, first, count))).abs().max().item<double>(),
+                4 * rounding());
+    }
+  }
 }
 
 TEST_P(Products, OfAdaptersAreRoundedOnce) {

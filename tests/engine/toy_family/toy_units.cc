@@ -1,7 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 
 #include "engine/model/kv_cache.h"
@@ -102,11 +101,10 @@ class ToyAttention final : public ModelUnit {
     const at::Tensor qkv = linear(normed, w[toy_attention::kQkv], {});
     const HeadViews heads(qkv, heads_);
     cache.put(layer_, heads.key, heads.value);
-    const bool first = cache.length() == 0;
     const std::int64_t positions = cache.length() + input.size(1);
-    const at::Tensor attended = merge_heads(at::scaled_dot_product_attention(
-        heads.query, cache.keys(layer_, positions), cache.values(layer_, positions), {}, 0.0,
-        /*is_causal=*/first));
+    const at::Tensor attended =
+        attend_last({heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)},
+                    {.heads = heads_});
     return linear(attended, w[toy_attention::kProjection], {}).add_(input);
   }
 
