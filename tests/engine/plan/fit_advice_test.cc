@@ -9,6 +9,7 @@ namespace sluice::engine {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -36,11 +37,11 @@ TEST(NvmeHint, NamesThePathsThatAreFullAndWhatTheyWouldTake) {
     const RunPlan plan = plan_on(config, {.fast_gib = 4, .slow_gib = 5});
     ASSERT_FALSE(plan.placement.fits);
     const double each_gib = needed_gib(plan) / 2;
-    EXPECT_THAT(does_not_fit(config, plan),
-                AllOf(HasSubstr("/fast has room for 3.80G of the 7."),
-                      HasSubstr("/slow has room for 4.75G of the 7."), HasSubstr("free some space"),
-                      HasSubstr("add a path"), Not(HasSubstr("from budget.nvme_paths")),
-                      Not(HasSubstr("budget.nvme_gib"))));
+    EXPECT_THAT(
+        does_not_fit(config, plan),
+        AllOf(ContainsRegex("/fast.*3.80G of the 7."), ContainsRegex("/slow.*4.75G of the 7."),
+              HasSubstr("free some space"), HasSubstr("add a path"),
+              Not(HasSubstr("from budget.nvme_paths")), Not(HasSubstr("budget.nvme_gib"))));
     // That suffices, and is not much more than needed.
     const auto with_each = [&](double gib) {
       return plan_on(config, {.fast_gib = gib / kRoomPart, .slow_gib = gib / kRoomPart});
@@ -53,7 +54,7 @@ TEST(NvmeHint, NamesThePathsThatAreFullAndWhatTheyWouldTake) {
 TEST(NvmeHint, TakesOutAPathThatOnlyHindersTheOthers) {
   const Rooms rooms{.fast_gib = 0, .slow_gib = 100};
   EXPECT_THAT(refusal(over_two_paths(), rooms),
-              AllOf(HasSubstr("/fast has room for 0 of the 7."), Not(HasSubstr("/slow has")),
+              AllOf(ContainsRegex("/fast.*0 of the 7."), Not(HasSubstr("/slow has")),
                     HasSubstr("remove /fast from budget.nvme_paths")));
   EXPECT_TRUE(plan_on(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), rooms).placement.fits);
 }
@@ -74,9 +75,8 @@ TEST(NvmeHint, RaisesABudgetOnlyWithWhatTheDrivesThenLack) {
               AllOf(HasSubstr(raised), HasSubstr(" and " + automatic)));
   EXPECT_THAT(refusal(budget("auto"), little_on_one),
               AllOf(HasSubstr(raised), Not(HasSubstr("nvme_weights")), Not(HasSubstr("has room"))));
-  EXPECT_THAT(
-      refusal(budget("auto"), little),
-      AllOf(HasSubstr(raised), HasSubstr("and more space on NVMe (/fast has room for 3.80G")));
+  EXPECT_THAT(refusal(budget("auto"), little),
+              AllOf(HasSubstr(raised), ContainsRegex("NVMe \\(/fast.*3.80G")));
 }
 
 TEST(NvmeHint, NamesBothPathsOfOneStoreEach) {
@@ -86,14 +86,13 @@ TEST(NvmeHint, NamesBothPathsOfOneStoreEach) {
                       "zero_optimization.offload_optimizer.nvme_path=/fast",
                       "zero_optimization.offload_param.nvme_path=/slow"});
   EXPECT_THAT(refusal(config, {.fast_gib = 4, .slow_gib = 5}),
-              AllOf(HasSubstr("/fast has room for 3.80G"), HasSubstr("/slow has room for 4.75G"),
-                    HasSubstr("budget.nvme_paths to folders with more space"),
-                    Not(HasSubstr("budget.nvme_gib"))));
+              AllOf(ContainsRegex("/fast.*3.80G"), ContainsRegex("/slow.*4.75G"),
+                    HasSubstr("budget.nvme_paths to folders"), Not(HasSubstr("budget.nvme_gib"))));
 }
 
 TEST(NvmeHint, NamesTheOnlyPath) {
   EXPECT_THAT(refusal(over_two_paths({R"(budget.nvme_paths=["/slow"])"}), {.slow_gib = 0}),
-              AllOf(HasSubstr("/slow has room for 0 of the 14."), HasSubstr("add a path"),
+              AllOf(ContainsRegex("/slow.*0 of the 14."), HasSubstr("add a path"),
                     Not(HasSubstr("from budget.nvme_paths"))));
 }
 

@@ -64,10 +64,9 @@ TEST(RunPlan, AssumesTheDriveOfADescribedGpuThatIsNotHere) {
               {.machine = machine});
   EXPECT_EQ(plan.machine.speeds.drives.in_bytes_per_s, 6e9);
   EXPECT_EQ(plan.machine.speeds.drives.out_bytes_per_s, 3e9);
-  EXPECT_THAT(plan.machine.assumed,
-              testing::ElementsAre(testing::HasSubstr("900 GiB of space on NVMe"),
-                                   testing::HasSubstr("a drive that reads 6 GB/s"),
-                                   testing::HasSubstr("a drive that sustains writes of 3 GB/s")));
+  EXPECT_THAT(plan.machine.assumed, testing::ElementsAre(testing::HasSubstr("900 GiB"),
+                                                         testing::HasSubstr("reads 6 GB/s"),
+                                                         testing::HasSubstr("writes of 3 GB/s")));
   EXPECT_TRUE(plan.machine.from_here.empty());
   EXPECT_TRUE(plan.drive_tbw_assumed);
   EXPECT_EQ(plan.drive_tbw, 600);
@@ -132,8 +131,7 @@ TEST(RunPlan, WeighsAFrozenBaseByWhatIsStreamed) {
   EXPECT_THAT(report, Not(HasSubstr("can be pinned")));
   RunPlan limited = plan;
   limited.machine.pin = {.tried_bytes = 2.0 * kGiB, .pinned_bytes = 512.0 * kMiB};
-  EXPECT_THAT(format_plan(config, limited, {}),
-              HasSubstr("only 512M of host memory can be pinned for the GPU"));
+  EXPECT_THAT(format_plan(config, limited, {}), HasSubstr("512M of host memory"));
 }
 
 TEST(RunPlan, GetsFasterWithTheMachine) {

@@ -275,10 +275,8 @@ TEST(RunPlan, NamesTheRemedyOfWhatIsLargeFirst) {
                                           "zero_optimization.offload_optimizer.device=none"};
   const config::Config config = planned_config(large);
   const std::string text = does_not_fit(config, planned(config, {.machine = described(30)}));
-  EXPECT_THAT(text,
-              testing::ContainsRegex(
-                  "the largest part is activations, [0-9.]+G. It would fit with "
-                  "train_micro_batch_size_per_gpu [0-9]+ with gradient_accumulation_steps [0-9]+"))
+  EXPECT_THAT(text, testing::ContainsRegex("activations, [0-9.]+G.*train_micro_batch_size_per_gpu "
+                                           "[0-9]+ .*gradient_accumulation_steps [0-9]+"))
       << text;
 }
 
@@ -291,7 +289,7 @@ TEST(RunPlan, NeverAdvisesABudgetThatTheMachineDoesNotHave) {
   const config::Config config = planned_config(devices);
   const std::string text = does_not_fit(config, planned(config, {.machine = machine}));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("budget.cpu_gib")));
-  EXPECT_THAT(text, testing::ContainsRegex("a machine with [0-9.]+ GiB of RAM .this one has 12G."));
+  EXPECT_THAT(text, testing::ContainsRegex("[0-9.]+ GiB of RAM .*12G."));
 }
 
 // DeepSpeed's keys would allow 48 blocks on the GPU: as many stay as fit.

@@ -16,6 +16,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -131,7 +132,7 @@ TEST_F(MachineProbeTest, SaysThatTheMachineWasBusyAndKeepsNothingOfIt) {
   const ProbeReport busy = probe();
   EXPECT_EQ(busy.disturbances.size(), 3U);
   EXPECT_TRUE(busy.host_when.disturbed && busy.drives_when.disturbed && busy.units_when.disturbed);
-  EXPECT_THAT(busy_warning(busy), HasSubstr("memory and cores: other work used 90%"));
+  EXPECT_THAT(busy_warning(busy), ContainsRegex("other work.*90%"));
   lost_ = 0;
   const ProbeReport quiet = probe();
   EXPECT_EQ(measured_.size(), 3U);
