@@ -15,6 +15,7 @@
 namespace sluice::engine {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 const std::vector<std::string> kOnNvme = {"zero_optimization.offload_optimizer.device=nvme",
@@ -179,7 +180,7 @@ TEST(ResumeRefuses, AdaptersOfAnotherRecipeOrBase) {
   const std::string of_model = save(*whole_run, false);
   const Status resumed = resume(*small.make(), of_model);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(), HasSubstr("was 0, the model itself"));
+  EXPECT_THAT(resumed.error().message(), HasSubstr("was 0, the model"));
 }
 
 TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
@@ -192,8 +193,7 @@ TEST(ResumeRefuses, TokensThatHaveChangedInASentence) {
   write_corpus(small.folder().file("train.bin"), 19'000);
   const Status resumed = resume(*small.make(), path);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(),
-              HasSubstr("the tokens in the files of data.train have changed"));
+  EXPECT_THAT(resumed.error().message(), HasSubstr("files of data.train"));
 }
 
 // One token that is in no sample of the older fingerprint, which is all that checkpoints of earlier
@@ -211,8 +211,7 @@ TEST(ResumeRefuses, OneTokenThatHasChanged) {
   }
   const Status resumed = resume(*small.make(), path);
   ASSERT_FALSE(resumed.ok());
-  EXPECT_THAT(resumed.error().message(),
-              HasSubstr("the tokens in the files of data.train have changed"));
+  EXPECT_THAT(resumed.error().message(), HasSubstr("files of data.train"));
 
   auto manifest = read_checkpoint_manifest(*run->drives().reads, path);
   ASSERT_OK(manifest);
@@ -235,7 +234,7 @@ TEST(ResumeWarns, OfAnotherNumberOfThreads) {
   const Status resumed = resume(*changed.make(), path);
   log::set_sink({});
   EXPECT_TRUE(resumed.ok());
-  EXPECT_THAT(warnings, HasSubstr("with 1 CPU threads, and this run has 2"));
+  EXPECT_THAT(warnings, ContainsRegex("1 CPU threads.*2"));
 }
 
 // For tied weights, saved by a program that added both uses of a parameter in one sum.
@@ -256,7 +255,7 @@ TEST(ResumeFromAnEarlierVersion, SaysThatTheLastBitsMayDiffer) {
   EXPECT_EQ(warnings_of_a_resume(), "");
   manifest->state.run.sums.by_use = false;
   std::ofstream(path + "/checkpoint.json", std::ios::trunc) << to_text(*manifest);
-  EXPECT_THAT(warnings_of_a_resume(), HasSubstr("in another order: the run continues"));
+  EXPECT_THAT(warnings_of_a_resume(), HasSubstr("another order"));
 }
 
 TEST(ResumeWarns, OfAnotherOrderOfAdditions) {
@@ -269,8 +268,7 @@ TEST(ResumeWarns, OfAnotherOrderOfAdditions) {
   EXPECT_EQ(warnings, "");
   EXPECT_TRUE(resume(*SmallRun({base[0], "run.rounds=4"}).make(), path).ok());
   log::set_sink({});
-  EXPECT_THAT(warnings, HasSubstr("accumulated gradients in 2 lanes, and now uses 1 lane in each "
-                                  "of 4 rounds: results may differ"));
+  EXPECT_THAT(warnings, ContainsRegex("2 lanes.*1 lane.*4 rounds"));
 }
 
 // Moments are stored in another type from here on. They are widened without loss, or narrowed to
@@ -302,7 +300,7 @@ TEST(ResumeConverts, MomentsToTheTypeThatTheRunStores) {
   EXPECT_EQ(taken_over(wide_path, kBf16, said), wide);
   EXPECT_EQ(said, "");
   EXPECT_EQ(taken_over(narrow_path, kBf16, said), narrow);
-  EXPECT_THAT(said, HasSubstr("start with the same values"));
+  EXPECT_THAT(said, HasSubstr("same values"));
 
   said.clear();
   std::vector<std::string> on_nvme = kBf16Moments;
@@ -356,7 +354,7 @@ TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
   }
   const Status other = resume(*SmallRun({"model.heads=4"}).make(), imported->checkpoint);
   ASSERT_FALSE(other.ok());
-  EXPECT_THAT(other.error().message(), HasSubstr("the model's heads is 4, and was 2"));
+  EXPECT_THAT(other.error().message(), ContainsRegex("heads is 4.*2"));
 }
 
 }  // namespace

@@ -97,8 +97,7 @@ TEST(ToyFamily, IsRefusedWithItsNameWhereAProgramHasNoUnitsOfAFamily) {
     make_model({.shape = *preset_shape("ante-small")});
     FAIL() << "a model without units";
   } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the family ante has a row in the table of families, but "
-                                        "none in that of units"));
+    EXPECT_THAT(error.what(), HasSubstr("ante has a row"));
   }
 }
 
@@ -324,7 +323,7 @@ TEST(ToyFamily, HasItsKeysAndNoOther) {
   };
   EXPECT_THAT(refusal({"model.toy_epsilon=0.25"}), HasSubstr("family toy"));
   EXPECT_THAT(refusal(toy({"model.toy_epsilon=2"})), HasSubstr("at most 1"));
-  EXPECT_THAT(refusal(toy({"model.family=gpt2"})), HasSubstr("is of the family toy"));
+  EXPECT_THAT(refusal(toy({"model.family=gpt2"})), HasSubstr("family toy"));
   EXPECT_THAT(refusal({"model.family=lama"}), HasSubstr("model.family must be"));
   EXPECT_THAT(refusal(toy({"model.dropout=0.5"})), HasSubstr("no dropout"));
 }
