@@ -1,6 +1,9 @@
 #include "engine/model/gpt2/gpt2_block.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_like.h>
+
+#include <utility>
 
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/kv_cache.h"
@@ -67,7 +70,7 @@ Normed norm2(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& m
 // needs.
 template <typename Attend>
 Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input,
-         const Attend& attend, const Dropout& dropout, bool keep) {
+         const RowPieces& pieces, const Attend& attend, const Dropout& dropout, bool keep) {
   Kept kept;
   kept.norm1 = norm1(w, variant, input);
   kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
@@ -76,6 +79,10 @@ Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input
   if (!keep) kept.qkv.reset();
   kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
   if (!keep) kept.attended = {};
+  if (pieces.cut()) {
+    add_residual(kept.middle, input, dropout);
+    return kept;
+  }
   kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p::kNorm2Weight], w[p::kNorm2Bias],
                             variant.epsilon);
   kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
@@ -83,8 +90,26 @@ Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input
   return kept;
 }
 
+at::Tensor last_product_in_pieces(const UnitViews& w, const Gpt2Variant& variant,
+                                  const RowPieces& pieces, const at::Tensor& middle) {
+  at::Tensor output = at::empty_like(middle);
+  const at::Tensor from = middle.flatten(0, 1);
+  const at::Tensor to = output.flatten(0, 1);
+  pieces.for_each([&](std::int64_t first, std::int64_t rows) {
+    const at::Tensor activation =
+        activate(linear(norm2(w, variant, from.narrow(0, first, rows)).output, w[p::kFcWeight],
+                        w[p::kFcBias]),
+                 variant.activation);
+    to.narrow(0, first, rows)
+        .copy_(linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]));
+  });
+  return output;
+}
+
 // Frees the activation's input, unless it was saved.
-at::Tensor last_product(const UnitViews& w, const Gpt2Variant& variant, Kept& kept) {
+at::Tensor last_product(const UnitViews& w, const Gpt2Variant& variant, const RowPieces& pieces,
+                        Kept& kept) {
+  if (pieces.cut()) return last_product_in_pieces(w, variant, pieces, kept.middle);
   const at::Tensor activation = activate(kept.fc, variant.activation);
   kept.fc.reset();
   return linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]);
@@ -109,29 +134,70 @@ class WeightGradients {
   }
   // The vectors' gradients, which are added to.
   const at::Tensor& operator[](int parameter) const { return views_[parameter]; }
+  // For the pieces of rows after the first.
+  WeightGradients without_overwriting() const { return {views_, false}; }
 
  private:
   const UnitViews& views_;
   const bool overwrite_;
 };
 
-// Returns the gradient of `middle`, the feed-forward's input.
-at::Tensor feed_forward_backward(const UnitViews& w, const Gpt2Variant& variant, Saved& saved,
-                                 const at::Tensor& middle, const at::Tensor& grad_output,
-                                 const Dropout& dropout, const WeightGradients& g) {
-  at::Tensor gradient;  // of the feed-forward's middle, before and after the activation
-  {
-    const at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
-    at::Tensor activation = saved.take(kFc);
-    gradient = linear_input_gradient(dropped, w[p::kFcProjectionWeight]);
-    activate_backward(activation, gradient, variant.activation, g[p::kFcBias]);
-    g.put(p::kFcProjectionWeight, activation, dropped);
-  }
-  g.put(p::kFcWeight, norm2(w, variant, middle).output, gradient);
+// The feed-forward's backward, of all rows or of a piece.
+struct FeedForwardRows {
+  const at::Tensor& middle;  // its input
+  Normed norm2;              // without its output
+  at::Tensor fc;
+  const at::Tensor& grad_output;
+  at::Tensor dropped;  // grad_output after dropout
+};
+
+// Returns the gradient of `middle`.
+at::Tensor rows_backward(const UnitViews& w, const Gpt2Variant& variant, FeedForwardRows rows,
+                         const WeightGradients& g) {
+  // Of the feed-forward's middle, before and after the activation.
+  at::Tensor gradient = linear_input_gradient(rows.dropped, w[p::kFcProjectionWeight]);
+  activate_backward(rows.fc, gradient, variant.activation, g[p::kFcBias]);
+  g.put(p::kFcProjectionWeight, rows.fc, rows.dropped);
+  rows.fc.reset();
+  rows.dropped.reset();
+  g.put(p::kFcWeight, norm2(w, variant, rows.middle).output, gradient);
   gradient = linear_input_gradient(gradient, w[p::kFcWeight]);
-  const Normed statistics = {{}, saved.take(kMean2), saved.take(kRstd2)};
-  return layer_norm_backward(std::move(gradient), middle, statistics, w[p::kNorm2Weight],
-                             w[p::kNorm2Bias], {g[p::kNorm2Weight], g[p::kNorm2Bias]}, grad_output);
+  return layer_norm_backward(std::move(gradient), rows.middle, rows.norm2, w[p::kNorm2Weight],
+                             w[p::kNorm2Bias], {g[p::kNorm2Weight], g[p::kNorm2Bias]},
+                             rows.grad_output);
+}
+
+// Returns the gradient of `middle`, the feed-forward's input, perhaps in its memory.
+at::Tensor feed_forward_backward(const UnitViews& w, const Gpt2Variant& variant, Saved& saved,
+                                 const RowPieces& pieces, at::Tensor middle,
+                                 const at::Tensor& grad_output, const Dropout& dropout,
+                                 const WeightGradients& g) {
+  at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
+  if (!pieces.cut())
+    return rows_backward(w, variant,
+                         {.middle = middle,
+                          .norm2 = {{}, saved.take(kMean2), saved.take(kRstd2)},
+                          .fc = saved.take(kFc),
+                          .grad_output = grad_output,
+                          .dropped = std::move(dropped)},
+                         g);
+  const auto rows_of = [](const at::Tensor& all, std::int64_t first, std::int64_t rows) {
+    return all.flatten(0, 1).narrow(0, first, rows);
+  };
+  pieces.for_each([&](std::int64_t first, std::int64_t rows) {
+    const at::Tensor some = rows_of(middle, first, rows);
+    Normed normed = norm2(w, variant, some);
+    at::Tensor fc = linear(normed.output, w[p::kFcWeight], w[p::kFcBias]);
+    normed.output.reset();
+    some.copy_(rows_backward(w, variant,
+                             {.middle = some,
+                              .norm2 = std::move(normed),
+                              .fc = std::move(fc),
+                              .grad_output = rows_of(grad_output, first, rows),
+                              .dropped = rows_of(dropped, first, rows)},
+                             first == 0 ? g : g.without_overwriting()));
+  });
+  return middle;
 }
 
 // Returns the gradient of the first norm's output.
@@ -157,12 +223,17 @@ at::Tensor attention_branch_backward(const UnitViews& w, const Gpt2Variant& vari
 
 }  // namespace
 
-Gpt2Block::Gpt2Block(const ModelShape& shape, std::int64_t layer)
+Gpt2Block::Gpt2Block(const ModelShape& shape, std::int64_t layer, std::int64_t piece_rows)
     : ModelUnit(gpt2_block_layout(shape, layer)),
       layer_(layer),
       heads_(equal_heads(shape.heads, shape.hidden)),
       dropout_(shape.dropout),
-      variant_(gpt2_variant(shape)) {}
+      variant_(gpt2_variant(shape)),
+      piece_rows_(piece_rows) {}
+
+RowPieces Gpt2Block::pieces(const at::Tensor& input) const {
+  return RowPieces(input.size(0) * input.size(1), piece_rows_);
+}
 
 AttentionOptions Gpt2Block::attention_options(const PassContext& context) const {
   return {.heads = heads_,
@@ -175,10 +246,11 @@ AttentionOptions Gpt2Block::attention_options(const PassContext& context) const 
 at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& parameters,
                               const at::Tensor& input, Saved* saved) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  Kept kept = run(parameters, variant_, input, attend_with(attention_options(context)),
+  const RowPieces cut = pieces(input);
+  Kept kept = run(parameters, variant_, input, cut, attend_with(attention_options(context)),
                   dropout_at(context, DropoutSite::kProjection, dropout_), saved != nullptr);
   if (saved != nullptr) saved->assign(pack(kept));
-  at::Tensor output = last_product(parameters, variant_, kept);
+  at::Tensor output = last_product(parameters, variant_, cut, kept);
   add_residual(output, kept.middle, dropout_at(context, DropoutSite::kFcProjection, dropout_));
   return output;
 }
@@ -186,8 +258,9 @@ at::Tensor Gpt2Block::forward(const PassContext& context, const UnitViews& param
 void Gpt2Block::recompute(const PassContext& context, const UnitViews& parameters,
                           const at::Tensor& input, Saved& saved) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  saved.assign(pack(run(parameters, variant_, input, attend_with(attention_options(context)),
-                        dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
+  saved.assign(
+      pack(run(parameters, variant_, input, pieces(input), attend_with(attention_options(context)),
+               dropout_at(context, DropoutSite::kProjection, dropout_), /*keep=*/true)));
 }
 
 at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& parameters,
@@ -200,7 +273,7 @@ at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& para
   const UnitViews& w = parameters;
   const WeightGradients g(gradients, context.overwrites);
   const at::Tensor grad_middle =
-      feed_forward_backward(w, variant_, saved, saved.take(kMiddle), grad_output,
+      feed_forward_backward(w, variant_, saved, pieces(input), saved.take(kMiddle), grad_output,
                             dropout_at(context, DropoutSite::kFcProjection, dropout_), g);
   at::Tensor grad_norm = attention_branch_backward(
       w, variant_, saved, input, grad_middle,
@@ -224,8 +297,9 @@ at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& inpu
                 {heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)},
                 options)};
   };
-  Kept kept = run(parameters, variant_, input, attend, {}, /*keep=*/false);
-  return last_product(parameters, variant_, kept).add_(kept.middle);
+  const RowPieces cut = pieces(input);
+  Kept kept = run(parameters, variant_, input, cut, attend, {}, /*keep=*/false);
+  return last_product(parameters, variant_, cut, kept).add_(kept.middle);
 }
 
 }  // namespace sluice::engine

@@ -30,12 +30,23 @@ OutputCosts output_costs(const ModelShape& shape, std::int64_t padded_vocab) {
 }
 
 // Memory of attention's backward, in addition to the input and the output's gradient: the residual
-// stream's gradient, attention's input and output with statistics, and their gradients.
+// stream's gradient, attention's input and output with statistics, and their gradients. When the
+// kernel is done, those of queries, keys and values are packed, and summed for the biases.
 std::uint64_t attention_bytes(const ModelShape& shape, const PassShape& pass,
                               const PeakOptions& options) {
   const std::int64_t kept =
       pass.rows() * (9 * shape.hidden * pass.number_bytes + (2 + shape.heads) * kFp32Bytes);
-  return bytes(kept) + attention_costs(shape).backward_bytes(pass, options);
+  return bytes(kept) + std::max(attention_costs(shape).backward_bytes(pass, options),
+                                3 * unit_input_bytes(shape, pass) +
+                                    bias_sum_bytes(pass, 3 * shape.hidden, options.cpu));
+}
+
+// A piece's middle of the feed-forward, its gradient, and the norm's output.
+std::uint64_t piece_bytes(const ModelShape& shape, const PassShape& piece,
+                          const PeakOptions& options) {
+  return bytes(piece.rows() * (2 * shape.ffn() + shape.hidden) * piece.number_bytes) +
+         std::max(bias_sum_bytes(piece, shape.ffn(), options.cpu),
+                  product_copies_bytes(piece, options, shape.hidden, shape.ffn()));
 }
 
 }  // namespace
@@ -44,11 +55,13 @@ Flops block_flops(const ModelShape& shape, std::int64_t tokens) {
   const double weights = 2 * weight_products(shape);
   const double scores = 2 * attention_costs(shape).score_products(tokens);
   const double last = 2 * static_cast<double>(shape.ffn() * shape.hidden);
+  // Backward computes the feed-forward's first product in pieces, and recompute() does not.
+  const double in_pieces = RowPieces(tokens).cut() ? last : 0;
   // Attention is two products in forward. Backward computes the scores again, and four more
   // products.
   return {.forward = weights + 2 * scores,
-          .backward = 2 * weights + 5 * scores,
-          .recompute = weights - last + 2 * scores};
+          .backward = 2 * weights + 5 * scores + in_pieces,
+          .recompute = weights - last + 2 * scores - in_pieces};
 }
 
 Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes) {
@@ -69,23 +82,35 @@ std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass) {
   return bytes(pass.rows() * shape.hidden * pass.number_bytes);
 }
 
-std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass) {
-  constexpr std::int64_t kStatistics = 4;  // mean and reciprocal deviation of two norms
-  return bytes(pass.rows() * ((5 * shape.hidden + shape.ffn()) * pass.number_bytes +
-                              (kStatistics + shape.heads) * kFp32Bytes));
+std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass,
+                                std::int64_t piece_rows) {
+  const bool cut = RowPieces(pass.rows(), piece_rows).cut();
+  // Mean and reciprocal deviation of two norms, or of the first.
+  const std::int64_t statistics = cut ? 2 : 4;
+  return bytes(pass.rows() * ((5 * shape.hidden + (cut ? 0 : shape.ffn())) * pass.number_bytes +
+                              (statistics + shape.heads) * kFp32Bytes));
 }
 
 std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
-                               const PeakOptions& options) {
+                               const PeakOptions& options, std::int64_t piece_rows) {
+  const RowPieces pieces(pass.rows(), piece_rows);
+  const std::uint64_t attention = attention_bytes(shape, pass, options);
+  const std::uint64_t dropped = shape.dropout > 0 ? unit_input_bytes(shape, pass) : 0;
+  const std::uint64_t saved = block_saved_bytes(shape, pass, piece_rows);
+  if (pieces.cut())
+    return 2 * unit_input_bytes(shape, pass) +
+           std::max(saved + dropped +
+                        piece_bytes(shape,
+                                    {.tokens = pieces.largest(), .number_bytes = pass.number_bytes},
+                                    options),
+                    attention);
   // During the feed-forward's backward all saved tensors are still in memory, with its gradient and
   // what dropout made of the output's gradient.
   const std::uint64_t feed_forward =
-      bytes(pass.rows() * (shape.ffn() + (shape.dropout > 0 ? shape.hidden : 0)) *
-            pass.number_bytes) +
+      bytes(pass.rows() * shape.ffn() * pass.number_bytes) + dropped +
       std::max(bias_sum_bytes(pass, shape.ffn(), options.cpu),
                product_copies_bytes(pass, options, shape.hidden, shape.ffn()));
-  return 2 * unit_input_bytes(shape, pass) + std::max(block_saved_bytes(shape, pass) + feed_forward,
-                                                      attention_bytes(shape, pass, options));
+  return 2 * unit_input_bytes(shape, pass) + std::max(saved + feed_forward, attention);
 }
 
 std::uint64_t head_peak_bytes(const ModelShape& shape, const PassShape& pass,

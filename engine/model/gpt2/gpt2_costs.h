@@ -4,9 +4,12 @@
 #include <cstdint>
 
 #include "engine/model/model_shape.h"
+#include "engine/model/row_pieces.h"
 #include "engine/model/unit_costs.h"
 
 namespace sluice::engine {
+
+// `piece_rows`: smaller only in tests.
 
 // Operations per token, in sequences of `tokens`.
 Flops block_flops(const ModelShape& shape, std::int64_t tokens);
@@ -19,11 +22,13 @@ Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
 // A unit's input or output, which is always kept between forward and backward.
 std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass);
 // The bytes in a block's Saved for one micro-batch.
-std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass);
+std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass,
+                                std::int64_t piece_rows = kPieceRows);
 
 // UnitKind::peak_bytes(). `plain_attention`: on the CPU with dropout.
 std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
-                               const PeakOptions& options = {});
+                               const PeakOptions& options = {},
+                               std::int64_t piece_rows = kPieceRows);
 std::uint64_t head_peak_bytes(const ModelShape& shape, const PassShape& pass,
                               std::int64_t padded_vocab = 0, const PeakOptions& options = {});
 

@@ -1,6 +1,9 @@
 #include "engine/model/llama/llama_block.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <optional>
@@ -47,14 +50,14 @@ class LlamaBlock::Pass {
                   .dropout = dropout_at(context, DropoutSite::kAdapter, block.adapter_dropout_)},
         qkv_(indices_.qkv, w_, adapters_),
         projection_(indices_.projection, w_, adapters_),
-        gated_(indices_.gated, w_, adapters_),
-        down_(indices_.down, w_, adapters_),
         input_(input),
+        pieces_(input.size(0) * input.size(1), shape_.piece_rows),
         options_{
             .heads = block.heads_,
             .reach = {.window = block.window_, .documents = context.documents},
             .dropout = dropout_at(context, DropoutSite::kAttention, block.shape_.attention_dropout),
             .deterministic = context.deterministic},
+        parts_(attention_parts(shape_, pieces_)),
         place_{.first = first, .documents = context.documents},
         frequencies_(block.frequencies_at(counted_tokens())),
         of_rows_(block.frequencies_of(context.documents, input.device())),
@@ -96,27 +99,26 @@ class LlamaBlock::Pass {
     if (!keep) kept.qkv.reset();
     kept.middle = projection_.output(kept.attended.output);
     if (!keep) kept.attended = {};
+    if (pieces_.cut()) {
+      kept.middle.add_(input_);
+      return kept;
+    }
     RmsNormed normed = add_and_rms_norm(kept.middle, input_, w_[indices_.norm2], shape_.epsilon);
     kept.rstd2 = std::move(normed.rstd);
-    kept.gate_and_up = gated_.output(normed.output);
+    kept.gate_and_up = gated_from(0).output(normed.output);
     return kept;
   }
 
   // Rotates queries and keys; in place, unless norms of heads come first.
   HeadViews turned(at::Tensor& qkv) const {
-    const HeadShape& heads = options_.heads;
-    if (!shape_.head_norms) {
-      rotate(qkv, rotary());
-      return HeadViews(qkv, heads);
-    }
-    const at::Tensor turned = norm_and_rotate(qkv, norms(), rotary());
-    return HeadViews(
-        split_heads(turned.narrow(-1, 0, heads.query_width()), heads.heads),
-        split_heads(turned.narrow(-1, heads.query_width(), heads.key_width()), heads.kv_heads),
-        HeadViews(qkv, heads).value);
+    if (!shape_.head_norms) rotate(qkv, rotary(options_.heads));
+    return turned_heads(qkv, options_.heads);
   }
 
-  Attended attend(at::Tensor& qkv) const { return attention(turned(qkv), options_); }
+  Attended attend(at::Tensor& qkv) const {
+    if (parts_ > 1) return attend_in_parts(qkv);
+    return attention(turned(qkv), options_);
+  }
   // Attends to the positions in the cache, and appends those of the input to it.
   Attended attend_cached(at::Tensor& qkv, KvCache& cache, std::int64_t layer) const {
     const HeadViews heads = turned(qkv);
@@ -130,31 +132,114 @@ class LlamaBlock::Pass {
 
   // Frees the gate's input, unless it was saved.
   at::Tensor output(Kept& kept) const {
+    if (pieces_.cut()) return output_in_pieces(kept.middle);
     const at::Tensor product = silu_gated(kept.gate_and_up);
     kept.gate_and_up.reset();
-    return down_.output(product).add_(kept.middle);
+    return down_from(0).output(product).add_(kept.middle);
   }
 
-  // Returns the gradient of `middle`, the feed-forward's input.
-  at::Tensor feed_forward_backward(Saved& saved, const at::Tensor& middle,
-                                   const at::Tensor& grad_output, const UnitViews& g) const {
-    at::Tensor gate_and_up = saved.take(kGateAndUp);
-    {
-      const ProductsPass::Backward down(down_, grad_output);
-      at::Tensor product = down.input_gradient();
-      silu_gated_backward(gate_and_up, product);  // now the gradient, and the product
-      down.put(g, product, overwrites_);
+  // Returns the gradient of `middle`, the feed-forward's input, perhaps in its memory.
+  at::Tensor feed_forward_backward(Saved& saved, at::Tensor middle, const at::Tensor& grad_output,
+                                   const UnitViews& g) const {
+    if (pieces_.cut()) {
+      backward_in_pieces(middle, grad_output, g);
+      return middle;
     }
-    const ProductsPass::Backward gated(gated_, gate_and_up);
-    gated.put(g, rms_norm(middle, w_[indices_.norm2], shape_.epsilon).output, overwrites_);
-    return rms_norm_backward(gated.input_gradient(), middle, saved.take(kRstd2), w_[indices_.norm2],
-                             g[indices_.norm2], grad_output);
+    at::Tensor gate_and_up = saved.take(kGateAndUp);
+    return feed_forward_backward({.middle = middle, .grad_output = grad_output, .first = 0},
+                                 gate_and_up, saved.take(kRstd2), g);
   }
 
   // Returns the gradient of the first norm's output.
   at::Tensor attention_branch_backward(Saved& saved, const at::Tensor& grad_middle,
                                        const UnitViews& g) const {
     at::Tensor qkv = saved.take(kQkv);
+    if (parts_ > 1)
+      backward_in_parts(saved, qkv, grad_middle, g);
+    else
+      qkv = whole_backward(saved, qkv, grad_middle, g);
+    if (!shape_.head_norms) rotate_backward(qkv, rotary(options_.heads));
+    const ProductsPass::Backward products(qkv_, qkv);  // now its gradient
+    products.put(g, rms_norm(input_, w_[indices_.norm1], shape_.epsilon).output, overwrites_);
+    return products.input_gradient();
+  }
+
+ private:
+  // Rows of the feed-forward: all, or a piece.
+  struct Rows {
+    const at::Tensor& middle;
+    const at::Tensor& grad_output;
+    std::int64_t first;
+  };
+
+  ProductsPass gated_from(std::int64_t first_row) const {
+    return {indices_.gated, w_, adapters_from(first_row)};
+  }
+  ProductsPass down_from(std::int64_t first_row) const {
+    return {indices_.down, w_, adapters_from(first_row)};
+  }
+  ProductsPass::Adapters adapters_from(std::int64_t first_row) const {
+    return {.scale = adapters_.scale, .dropout = adapters_.dropout, .first_row = first_row};
+  }
+  RmsNormed second_norm(const at::Tensor& middle) const {
+    return rms_norm(middle, w_[indices_.norm2], shape_.epsilon);
+  }
+
+  // Overwrites gate_and_up.
+  at::Tensor feed_forward_backward(const Rows& rows, at::Tensor& gate_and_up,
+                                   const at::Tensor& rstd2, const UnitViews& g) const {
+    const bool overwrites = overwrites_ && rows.first == 0;
+    {
+      const ProductsPass products = down_from(rows.first);
+      const ProductsPass::Backward down(products, rows.grad_output);
+      at::Tensor product = down.input_gradient();
+      silu_gated_backward(gate_and_up, product);  // now the gradient, and the product
+      down.put(g, product, overwrites);
+    }
+    const ProductsPass products = gated_from(rows.first);
+    const ProductsPass::Backward gated(products, gate_and_up);
+    gated.put(g, second_norm(rows.middle).output, overwrites);
+    return rms_norm_backward(gated.input_gradient(), rows.middle, rstd2, w_[indices_.norm2],
+                             g[indices_.norm2], rows.grad_output);
+  }
+
+  at::Tensor output_in_pieces(const at::Tensor& middle) const {
+    at::Tensor output = at::empty_like(middle);
+    const at::Tensor from = middle.flatten(0, 1);
+    const at::Tensor to = output.flatten(0, 1);
+    pieces_.for_each([&](std::int64_t first, std::int64_t rows) {
+      const at::Tensor some = from.narrow(0, first, rows);
+      const at::Tensor product = silu_gated(gated_from(first).output(second_norm(some).output));
+      to.narrow(0, first, rows).copy_(down_from(first).output(product).add_(some));
+    });
+    return output;
+  }
+
+  // Replaces `middle` by its gradient.
+  void backward_in_pieces(const at::Tensor& middle, const at::Tensor& grad_output,
+                          const UnitViews& g) const {
+    const at::Tensor all = middle.flatten(0, 1);
+    const at::Tensor gradients = grad_output.flatten(0, 1);
+    pieces_.for_each([&](std::int64_t first, std::int64_t rows) {
+      const at::Tensor some = all.narrow(0, first, rows);
+      at::Tensor rstd2;
+      at::Tensor gate_and_up;
+      {
+        RmsNormed normed = second_norm(some);
+        rstd2 = std::move(normed.rstd);
+        gate_and_up = gated_from(first).output(normed.output);
+      }
+      some.copy_(feed_forward_backward(
+          {.middle = some, .grad_output = gradients.narrow(0, first, rows), .first = first},
+          gate_and_up, rstd2, g));
+    });
+  }
+
+  // ---- attention
+
+  // Returns the gradient of `qkv`; without norms of heads, that of the rotated ones.
+  at::Tensor whole_backward(Saved& saved, const at::Tensor& qkv, const at::Tensor& grad_middle,
+                            const UnitViews& g) const {
     at::Tensor gradient;
     {
       const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
@@ -162,22 +247,84 @@ class LlamaBlock::Pass {
       const ProductsPass::Backward projection(projection_, grad_middle);
       projection.put(g, attended.output, overwrites_);
       gradient = projection.input_gradient();
-      // Without norms of heads they were saved after the rotation.
-      const HeadViews heads = shape_.head_norms ? turned(qkv) : HeadViews(qkv, options_.heads);
-      gradient = attention_backward(gradient, heads, attended, options_, {});
+      gradient =
+          attention_backward(gradient, turned_heads(qkv, options_.heads), attended, options_, {});
     }
-    if (shape_.head_norms)
-      norm_and_rotate_backward(gradient, qkv, norms(),
-                               {g[indices_.query_norm], g[indices_.query_norm + 1]}, rotary());
-    else
-      rotate_backward(gradient, rotary());
-    qkv.reset();
-    const ProductsPass::Backward products(qkv_, gradient);
-    products.put(g, rms_norm(input_, w_[indices_.norm1], shape_.epsilon).output, overwrites_);
-    return products.input_gradient();
+    if (shape_.head_norms) norm_heads_backward(gradient, qkv, options_.heads, g);
+    return gradient;
   }
 
- private:
+  static std::int64_t attention_parts(const LlamaShape& shape, const RowPieces& pieces) {
+    return pieces.cut() && shape.attention_dropout == 0 ? head_parts(shape.kv_heads) : 1;
+  }
+
+  template <typename Visit>
+  void for_each_part(const Visit& visit) const {
+    AttentionOptions options = options_;
+    for (std::int64_t index = 0; index < parts_; ++index) {
+      const HeadPart part(options_.heads, parts_, index);
+      options.heads = part.shape();
+      visit(index, part, options);
+    }
+  }
+
+  Attended attend_in_parts(at::Tensor& qkv) const {
+    if (!shape_.head_norms) rotate(qkv, rotary(options_.heads));
+    Attended all = {.output = at::empty({qkv.size(0), qkv.size(1), options_.heads.query_width()},
+                                        qkv.options())};
+    std::vector<at::Tensor> sums;
+    for_each_part(
+        [&](std::int64_t /*index*/, const HeadPart& part, const AttentionOptions& options) {
+          Attended some = attention(turned_heads(part.packed(qkv), part.shape()), options);
+          part.queries(all.output).copy_(some.output);
+          sums.push_back(std::move(some.logsumexp));
+          // Nothing is drawn from these, but the kernels take them.
+          all.philox_seed = std::move(some.philox_seed);
+          all.philox_offset = std::move(some.philox_offset);
+        });
+    if (sums.front().defined()) all.logsumexp = at::stack(sums);
+    return all;
+  }
+
+  // The same, but replaces `qkv` by it.
+  void backward_in_parts(Saved& saved, at::Tensor& qkv, const at::Tensor& grad_middle,
+                         const UnitViews& g) const {
+    const at::Tensor output = saved.take(kAttended);
+    const at::Tensor sums = saved.take(kLogsumexp);
+    const at::Tensor seed = saved.take(kPhiloxSeed);
+    const at::Tensor offset = saved.take(kPhiloxOffset);
+    const ProductsPass::Backward projection(projection_, grad_middle);
+    projection.put(g, output, overwrites_);
+    const at::Tensor grad_output = projection.input_gradient();
+    for_each_part([&](std::int64_t index, const HeadPart& part, const AttentionOptions& options) {
+      const at::Tensor packed = part.packed(qkv);
+      const Attended some = {.output = part.queries(output).contiguous(),
+                             .logsumexp = sums.defined() ? sums.select(0, index) : sums,
+                             .philox_seed = seed,
+                             .philox_offset = offset};
+      at::Tensor gradient =
+          attention_backward(part.queries(grad_output).contiguous(),
+                             turned_heads(packed, part.shape()), some, options, {});
+      if (shape_.head_norms) norm_heads_backward(gradient, packed, part.shape(), g);
+      part.put(gradient, qkv);
+    });
+  }
+
+  // The heads of packed rows; without norms of heads these are already rotated.
+  HeadViews turned_heads(const at::Tensor& packed, const HeadShape& heads) const {
+    if (!shape_.head_norms) return HeadViews(packed, heads);
+    const at::Tensor turned = norm_and_rotate(packed, norms(), rotary(heads));
+    return HeadViews(
+        split_heads(turned.narrow(-1, 0, heads.query_width()), heads.heads),
+        split_heads(turned.narrow(-1, heads.query_width(), heads.key_width()), heads.kv_heads),
+        HeadViews(packed, heads).value);
+  }
+  void norm_heads_backward(at::Tensor& gradient, const at::Tensor& packed, const HeadShape& heads,
+                           const UnitViews& g) const {
+    norm_and_rotate_backward(gradient, packed, norms(),
+                             {g[indices_.query_norm], g[indices_.query_norm + 1]}, rotary(heads));
+  }
+
   // The length that sets the frequencies, if all documents here share it.
   std::int64_t counted_tokens() const {
     if (place_.documents == nullptr) return place_.first + input_.size(1);
@@ -187,9 +334,8 @@ class LlamaBlock::Pass {
     return {.weights = {w_[indices_.query_norm], w_[indices_.query_norm + 1]},
             .epsilon = shape_.epsilon};
   }
-  Rotary rotary() const {
-    return {
-        .heads = options_.heads, .frequencies = frequencies_, .place = place_, .of_rows = of_rows_};
+  Rotary rotary(const HeadShape& heads) const {
+    return {.heads = heads, .frequencies = frequencies_, .place = place_, .of_rows = of_rows_};
   }
 
   const LlamaShape& shape_;
@@ -198,10 +344,10 @@ class LlamaBlock::Pass {
   const ProductsPass::Adapters adapters_;
   const ProductsPass qkv_;
   const ProductsPass projection_;
-  const ProductsPass gated_;
-  const ProductsPass down_;
   const at::Tensor& input_;
+  const RowPieces pieces_;
   AttentionOptions options_;
+  std::int64_t parts_;  // of attention
   RotaryStart place_;
   RotaryFrequencies frequencies_;
   at::Tensor of_rows_;

@@ -7,6 +7,10 @@
 // statistic of each of two norms, and one number per head. Norms' outputs, the gate and, with norms
 // of heads, the rotation are cheaper to recompute than to keep. If adapters are trained, the
 // parameters end with theirs, and only these have gradients; the other gradients are undefined.
+//
+// The feed-forward of many rows is computed in pieces (row_pieces.h), and attention in parts. Then
+// backward computes the feed-forward's middle again, piece by piece, and neither this nor the second
+// norm's statistics are saved.
 #pragma once
 
 #include "engine/model/llama/llama_layout.h"

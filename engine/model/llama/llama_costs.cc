@@ -4,6 +4,7 @@
 
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/op_costs.h"
+#include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
 namespace {
@@ -89,11 +90,15 @@ class BlockKind final : public UnitKind {
     const double added = 2 * (adapters_.in + adapters_.out);
     // The gradients of the trained weights; for adapters also A's product, which is recomputed.
     const double gradients = rank_ > 0 ? 2 * added + 2 * adapters_.in : weights;
+    // If backward computes the gate and its input in pieces, recompute() does not. Their adapters
+    // are not counted here.
+    const double gated = 4 * hidden * ffn;
+    const double in_pieces = RowPieces(tokens, shape_.piece_rows).cut() ? gated : 0;
     // Attention is two products in forward. Backward computes the scores again, and four more
     // products.
     return {.forward = weights + added + 2 * scores,
-            .backward = weights + gradients + 5 * scores,
-            .recompute = weights + added - 2 * hidden * ffn + 2 * scores};
+            .backward = weights + gradients + 5 * scores + in_pieces,
+            .recompute = weights + added - 2 * hidden * ffn + 2 * scores - in_pieces};
   }
 
   // Norms, residuals, rotary positions, the gate, and norms of heads. Backward reads gradient and
@@ -109,14 +114,16 @@ class BlockKind final : public UnitKind {
             .backward = width * (8 * hidden + heads + 6 * ffn)};
   }
 
-  // Queries, keys and values; attention's output; the residual stream between the branches; and the
-  // feed-forward before its gate. Also fp32 statistics of two norms and a sum for each head.
+  // Queries, keys and values; attention's output; the residual stream between the branches; and,
+  // unless it is computed in pieces, the feed-forward before its gate. Also fp32 statistics of the
+  // norms and a sum for each head.
   std::uint64_t saved_bytes(const PassShape& pass) const override {
-    constexpr std::int64_t kStatistics = 2;
+    const bool cut = pieces(pass).cut();
+    const std::int64_t statistics = cut ? 1 : 2;
     const std::int64_t numbers =
-        shape_.qkv_width() + shape_.query_width() + shape_.hidden + 2 * shape_.ffn;
+        shape_.qkv_width() + shape_.query_width() + shape_.hidden + (cut ? 0 : 2 * shape_.ffn);
     return bytes(pass.rows() *
-                 (numbers * pass.number_bytes + (kStatistics + shape_.heads) * kFp32Bytes));
+                 (numbers * pass.number_bytes + (statistics + shape_.heads) * kFp32Bytes));
   }
   KvShape kv_shape() const override {
     return {.heads = shape_.kv_heads, .head_dim = shape_.head_dim};
@@ -124,6 +131,7 @@ class BlockKind final : public UnitKind {
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     PeakOptions here = options;
     here.plain_attention |= options.cpu && shape_.attention_dropout > 0;
+    if (pieces(pass).cut()) return peak_in_pieces(pass, here);
     return 2 * numbers_bytes(pass, shape_.hidden) +
            std::max(saved_bytes(pass) + feed_forward_bytes(pass, here),
                     attention_bytes(pass, here)) +
@@ -131,6 +139,26 @@ class BlockKind final : public UnitKind {
   }
 
  private:
+  RowPieces pieces(const PassShape& pass) const {
+    return RowPieces(pass.rows(), shape_.piece_rows);
+  }
+
+  // The feed-forward's backward takes a piece's middle and that of the uncut pass, and attention's
+  // backward takes the first norm's rows at its end.
+  std::uint64_t peak_in_pieces(const PassShape& pass, const PeakOptions& options) const {
+    const PassShape piece = {.tokens = pieces(pass).largest(), .number_bytes = pass.number_bytes};
+    const std::uint64_t feed_forward =
+        saved_bytes(pass) + numbers_bytes(piece, 2 * shape_.ffn) +
+        std::max(feed_forward_bytes(piece, options),
+                 numbers_bytes(piece, shape_.hidden) + norm_bytes(piece, options)) +
+        adapter_bytes(piece);
+    const std::uint64_t end =
+        numbers_bytes(pass, 2 * shape_.hidden + shape_.qkv_width()) + norm_bytes(pass, options);
+    return 2 * numbers_bytes(pass, shape_.hidden) +
+           std::max(feed_forward,
+                    std::max(attention_bytes(pass, options), end) + adapter_bytes(pass));
+  }
+
   static std::uint64_t numbers_bytes(const PassShape& pass, std::int64_t of_token) {
     return bytes(pass.rows() * of_token * pass.number_bytes);
   }
@@ -161,6 +189,12 @@ class BlockKind final : public UnitKind {
 
   // Attention's backward, and the rotation of its gradient.
   std::uint64_t attention_bytes(const PassShape& pass, const PeakOptions& options) const {
+    const std::int64_t parts =
+        pieces(pass).cut() && shape_.attention_dropout == 0 ? head_parts(shape_.kv_heads) : 1;
+    if (parts > 1) {
+      const std::uint64_t in_parts = parts_bytes(pass, options, parts);
+      return shape_.head_norms ? in_parts : std::max(in_parts, turn_bytes(pass, options));
+    }
     return std::max(kernel_bytes(pass, options), turn_bytes(pass, options));
   }
 
@@ -175,13 +209,36 @@ class BlockKind final : public UnitKind {
            attention_.backward_bytes(pass, options);
   }
 
+  // Attention's backward in parts, whose gradients replace queries, keys and values. Each has
+  // copies of the latter, of the output and of its gradient; the separate and the packed gradients
+  // of queries, keys and values; and with norms of heads their rotated copies.
+  std::uint64_t parts_bytes(const PassShape& pass, const PeakOptions& options,
+                            std::int64_t parts) const {
+    AttentionCosts part = attention_;
+    part.heads /= parts;
+    part.kv_heads /= parts;
+    const std::int64_t query = shape_.query_width() / parts;
+    const std::int64_t key = shape_.key_width() / parts;
+    const std::int64_t turned = shape_.head_norms ? query + key : 0;
+    const std::int64_t wide = turn_copies(pass, options) * turned;
+    return numbers_bytes(pass, shape_.hidden + shape_.qkv_width() + 2 * shape_.query_width() +
+                                   3 * (query + 2 * key) + 2 * query + turned) +
+           bytes(pass.rows() * (2 + shape_.heads) * kFp32Bytes) +
+           std::max(part.backward_bytes(pass, options), bytes(pass.rows() * wide * kFp32Bytes));
+  }
+
+  // The fp32 copies of a rotation by ATen's operators.
+  std::int64_t turn_copies(const PassShape& pass, const PeakOptions& options) const {
+    constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
+    if (is_fused(pass, options, shape_.head_dim / kPairs)) return 0;
+    return shape_.head_norms ? 6 : 3;
+  }
+
   // The residual stream's gradient, saved tensors and the gradient; with ATen's operators also fp32
   // copies.
   std::uint64_t turn_bytes(const PassShape& pass, const PeakOptions& options) const {
-    const std::int64_t copies = shape_.head_norms ? 6 : 3;
-    constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
-    const bool fused = is_fused(pass, options, shape_.head_dim / kPairs);
-    const std::int64_t wide = fused ? 0 : copies * (shape_.query_width() + shape_.key_width());
+    const std::int64_t wide =
+        turn_copies(pass, options) * (shape_.query_width() + shape_.key_width());
     return numbers_bytes(pass, shape_.hidden + 2 * shape_.qkv_width()) +
            bytes(pass.rows() * (wide + 1) * kFp32Bytes) +
            (shape_.qkv_bias ? bias_sum_bytes(pass, shape_.qkv_width(), options.cpu) : 0);

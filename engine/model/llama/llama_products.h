@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "engine/model/llama/llama_layout.h"
@@ -20,6 +21,7 @@ class ProductsPass {
   struct Adapters {
     double scale = 0;
     Dropout dropout = {};
+    std::int64_t first_row = 0;  // the input's, if it is a piece of the micro-batch
   };
   // All must outlive it.
   ProductsPass(const LlamaProducts& indices, const UnitViews& parameters, const Adapters& adapters)
@@ -54,10 +56,10 @@ class ProductsPass {
   bool has_adapter(int part) const { return place(part) != kNoParameter; }
   int place(int part) const { return indices_.adapters[static_cast<std::size_t>(part)]; }
   Adapter adapter(int part) const {
-    return {.a = w_[place(part)],
-            .b = w_[place(part) + 1],
-            .scale = adapters_.scale,
-            .dropout = numbered(adapters_.dropout, place(part))};
+    const at::Tensor& a = w_[place(part)];
+    Dropout dropout = numbered(adapters_.dropout, place(part));
+    dropout.first_position = static_cast<std::uint64_t>(adapters_.first_row * a.size(1));
+    return {.a = a, .b = w_[place(part) + 1], .scale = adapters_.scale, .dropout = dropout};
   }
   std::int64_t width(int part) const { return w_[indices_.weight + part].size(0); }
   std::int64_t first_column(int part) const;

@@ -8,6 +8,7 @@
 
 #include "engine/model/model_family.h"
 #include "engine/model/model_shape.h"
+#include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
 
@@ -70,6 +71,7 @@ struct LlamaShape {
   bool head_norms = false;  // queries and keys
   Rope rope;
   LlamaWindow window;
+  std::int64_t piece_rows = kPieceRows;  // of the feed-forward; smaller only in tests
 
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t key_width() const { return kv_heads * head_dim; }

@@ -48,7 +48,7 @@ void drop_into(const at::Tensor& from, at::Tensor& to, const DropoutMask& mask) 
 
 DropoutMask dropout_mask(const Dropout& dropout, std::uint64_t first_position) {
   return {.seed = dropout.seed,
-          .first_pair = first_position / 2,
+          .first_pair = (dropout.first_position + first_position) / 2,
           .threshold = static_cast<std::uint32_t>(
               std::min(std::llround(dropout.probability * 0x1p32), 0xFFFFFFFFLL)),
           .scale = 1 / (1 - dropout.probability)};
@@ -66,19 +66,21 @@ Dropout dropout_at(const PassContext& context, DropoutSite site, double probabil
 
 Dropout numbered(const Dropout& dropout, int number) {
   return {.probability = dropout.probability,
-          .seed = extend_seed(dropout.seed, static_cast<std::uint64_t>(number))};
+          .seed = extend_seed(dropout.seed, static_cast<std::uint64_t>(number)),
+          .first_position = dropout.first_position};
 }
 
 void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position) {
   if (!dropout.active()) return;
-  TORCH_CHECK(tensor.is_contiguous() && first_position % 2 == 0,
+  TORCH_CHECK(tensor.is_contiguous() && first_position % 2 == 0 && dropout.first_position % 2 == 0,
               "dropout is drawn over whole pairs of contiguous elements");
   drop_into(tensor, tensor, dropout_mask(dropout, first_position));
 }
 
 at::Tensor with_dropout(const at::Tensor& tensor, const Dropout& dropout) {
   if (!dropout.active()) return tensor;
-  TORCH_CHECK(tensor.is_contiguous(), "dropout is drawn over contiguous elements");
+  TORCH_CHECK(tensor.is_contiguous() && dropout.first_position % 2 == 0,
+              "dropout is drawn over whole pairs of contiguous elements");
   at::Tensor result = at::empty_like(tensor);
   drop_into(tensor, result, dropout_mask(dropout));
   return result;

@@ -26,6 +26,9 @@ enum class DropoutSite : std::uint8_t {
 struct Dropout {
   double probability = 0;  // 0: does nothing
   std::uint64_t seed = 0;
+  // Of the first element of the tensors that it drops from: even. Not 0 if they are a part of a
+  // larger one.
+  std::uint64_t first_position = 0;
 
   bool active() const { return probability > 0; }
 };
@@ -35,11 +38,11 @@ Dropout dropout_at(const PassContext& context, DropoutSite site, double probabil
 // One of several dropouts at the same site, each with its own mask.
 Dropout numbered(const Dropout& dropout, int number);
 
-// The mask of a tensor whose first element has the given even position.
+// The mask of a tensor that begins at the given even position, from dropout.first_position on.
 DropoutMask dropout_mask(const Dropout& dropout, std::uint64_t first_position = 0);
 
-// In place on a contiguous tensor whose first element has the given even position. Does nothing if
-// dropout is not active.
+// In place on a contiguous tensor that begins at such a position. Does nothing if dropout is not
+// active.
 void drop_in_place(at::Tensor& tensor, const Dropout& dropout, std::uint64_t first_position = 0);
 
 // Returns `tensor` itself if dropout is not active, else a new one.

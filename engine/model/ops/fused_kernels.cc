@@ -22,6 +22,7 @@ CudaDtype dtype_of(const at::Tensor& tensor) {
 
 MaskLaunch mask_launch(const Dropout& dropout) {
   if (!dropout.active()) return {};
+  TORCH_INTERNAL_ASSERT(dropout.first_position == 0);  // these kernels count from 0
   const DropoutMask mask = dropout_mask(dropout);
   return {.seed = mask.seed, .threshold = mask.threshold, .scale = static_cast<float>(mask.scale)};
 }

@@ -35,6 +35,27 @@ struct HeadViews {
   at::Tensor value;
 };
 
+// Some heads of keys and values with their queries: one of several equal parts.
+class HeadPart {
+ public:
+  HeadPart(const HeadShape& all, std::int64_t parts, std::int64_t index);
+
+  const HeadShape& shape() const { return shape_; }  // of the part
+  // The part's columns of [B, T, all.query_width()]: a view.
+  at::Tensor queries(const at::Tensor& of_all) const;
+  // The part's columns of packed rows: a packed copy, and the way back.
+  at::Tensor packed(const at::Tensor& of_all) const;
+  void put(const at::Tensor& packed, const at::Tensor& of_all) const;
+
+ private:
+  at::Tensor keys(const at::Tensor& of_all) const;
+  at::Tensor values(const at::Tensor& of_all) const;
+
+  HeadShape all_;
+  HeadShape shape_;
+  std::int64_t index_;
+};
+
 // [B, T, C] as [B, heads, T, head_dim], and back, without a copy if the memory layout allows.
 at::Tensor split_heads(const at::Tensor& merged, std::int64_t heads);
 at::Tensor merge_heads(const at::Tensor& split);

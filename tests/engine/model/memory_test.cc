@@ -15,8 +15,11 @@
 #include <utility>
 
 #include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/llama/llama_costs.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/model/ops/products.h"
+#include "tests/engine/model/block_under_test.h"
 #include "tests/engine/model/whole_model.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -191,6 +194,45 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
   }
 }
 
+// A block whose feed-forward is cut into pieces.
+template <typename Now, typename StartPeak, typename Peak>
+void expect_formulas_hold_in_pieces(const Case& which, at::Device device,
+                                    const PeakOptions& peak_options, Now now, StartPeak start_peak,
+                                    Peak peak) {
+  constexpr std::int64_t kRows = 128;
+  const ModelShape shape = shape_of(which);
+  const PassShape pass = pass_of(which);
+  const auto options = at::TensorOptions().dtype(which.dtype).device(device);
+  const BlockUnderTest block(shape, {}, kRows, options);
+  block.make_lively();
+  const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
+  const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
+  std::uint64_t saved_bytes = block_saved_bytes(shape, pass, kRows);
+  std::uint64_t bound = block_peak_bytes(shape, pass, peak_options, kRows);
+  if (shape.family == kLlamaFamily) {
+    LlamaShape llama = llama_shape(shape);
+    llama.piece_rows = kRows;
+    const auto kind = llama_block_kind(llama, {}, llama.window.has(0));
+    saved_bytes = kind->saved_bytes(pass);
+    bound = kind->peak_bytes(pass, peak_options);
+  }
+  for (const bool measured : {false, true}) {
+    Saved saved;
+    const std::uint64_t before = now() - 2 * input.nbytes();
+    start_peak();
+    block.block().recompute({}, block.parameters(), input, saved);
+    if (peak_options.plain_attention) {
+      EXPECT_LE(saved.bytes(), saved_bytes);
+    } else {
+      EXPECT_NEAR(static_cast<double>(saved.bytes()), static_cast<double>(saved_bytes), 64);
+    }
+    block.block().backward({}, block.parameters(), input, saved, grad, block.gradients());
+    if (!measured) continue;
+    EXPECT_LT(static_cast<double>(peak() - before), 1.05 * static_cast<double>(bound));
+    EXPECT_GT(static_cast<double>(peak() - before), 0.6 * static_cast<double>(bound));
+  }
+}
+
 class ModelMemory : public testing::TestWithParam<Case> {};
 class ModelCudaMemory : public testing::TestWithParam<Case> {};
 
@@ -223,9 +265,11 @@ TEST_P(ModelMemory, IsWhatTheFormulasSay) {
   const PeakOptions options = {.cpu = true,
                                .plain_attention = GetParam().dropout > 0,
                                .fast_products = has_fast_products(GetParam().dtype)};
-  expect_formulas_hold(
-      GetParam(), at::kCPU, options, [&] { return allocator.now_bytes(); },
-      [&] { allocator.start_peak(); }, [&] { return allocator.peak_bytes(); });
+  const auto now = [&] { return allocator.now_bytes(); };
+  const auto start_peak = [&] { allocator.start_peak(); };
+  const auto peak = [&] { return allocator.peak_bytes(); };
+  expect_formulas_hold(GetParam(), at::kCPU, options, now, start_peak, peak);
+  expect_formulas_hold_in_pieces(GetParam(), at::kCPU, options, now, start_peak, peak);
   at::set_num_threads(threads);
 }
 
@@ -235,11 +279,12 @@ TEST_P(ModelCudaMemory, IsWhatTheFormulasSay) {
   namespace allocator = c10::cuda::CUDACachingAllocator;
   const auto stats = [] { return allocator::getDeviceStats(0).allocated_bytes[0]; };
   const PeakOptions options = {.plain_attention = GetParam().dtype == at::kFloat};
-  expect_formulas_hold(
-      GetParam(), at::Device(at::kCUDA, 0), options,
-      [&] { return static_cast<std::uint64_t>(stats().current); },
-      [&] { allocator::resetPeakStats(0); },
-      [&] { return static_cast<std::uint64_t>(stats().peak); });
+  const at::Device device(at::kCUDA, 0);
+  const auto now = [&] { return static_cast<std::uint64_t>(stats().current); };
+  const auto start_peak = [] { allocator::resetPeakStats(0); };
+  const auto peak = [&] { return static_cast<std::uint64_t>(stats().peak); };
+  expect_formulas_hold(GetParam(), device, options, now, start_peak, peak);
+  expect_formulas_hold_in_pieces(GetParam(), device, options, now, start_peak, peak);
 #else
   GTEST_SKIP() << "this build has no CUDA code";
 #endif

@@ -1,0 +1,106 @@
+// A single block with its parameters and gradients in memory, for tests. Its feed-forward can be
+// cut into smaller pieces than a model's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/families/families.h"
+#include "engine/model/gpt2/gpt2_block.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/llama/llama_block.h"
+#include "engine/model/llama/llama_layout.h"
+#include "engine/model/model_unit.h"
+
+namespace sluice::engine {
+
+class BlockUnderTest {
+ public:
+  // `shape`: with all numbers of its family. 0: pieces as in a model.
+  BlockUnderTest(const ModelShape& shape, const LoraRecipe& lora, std::int64_t piece_rows,
+                 const at::TensorOptions& options)
+      : block_(make(shape, lora, piece_rows)), options_(options) {
+    const UnitLayout& layout = block_->layout();
+    base_ = zeros(layout, options);
+    parameters_ = UnitViews(layout, base_);
+    trained_ = layout;
+    if (lora.exists()) {
+      trained_ = llama_adapter_layout(llama_shape(shape), lora, 0);
+      adapters_ = zeros(trained_, options);
+      parameters_ = with_adapters(parameters_, UnitViews(trained_, adapters_));
+      for (std::size_t i = 0; i < layout.parameters.size(); ++i) gradients_.append({});
+    }
+    const bool is_double = options.dtype() == at::kDouble;
+    gradient_ = zeros(trained_, options.dtype(is_double ? at::kDouble : at::kFloat));
+    const UnitViews own(trained_, gradient_);
+    for (int i = 0; i < own.size(); ++i) gradients_.append(own[i]);
+  }
+
+  const ModelUnit& block() const { return *block_; }
+  const UnitViews& parameters() const { return parameters_; }
+  const UnitViews& gradients() const { return gradients_; }
+  const at::Tensor& flat_gradient() const { return gradient_; }
+  const at::TensorOptions& options() const { return options_; }
+
+  // The same values for all blocks of a shape and type.
+  void make_lively() const {
+    at::manual_seed(7);
+    base_.copy_(at::randn({base_.numel()}).mul_(0.2));
+    if (adapters_.defined()) adapters_.copy_(at::randn({adapters_.numel()}).mul_(0.2));
+  }
+  void fill_products(double value) const {
+    for (const ParameterSpec& parameter : trained_.parameters)
+      if (parameter.gradient_is_product)
+        gradient_
+            .narrow(0, static_cast<std::int64_t>(parameter.first_element),
+                    static_cast<std::int64_t>(parameter.elements))
+            .fill_(value);
+  }
+
+  struct Result {
+    at::Tensor output;
+    at::Tensor grad_input;
+  };
+  Result forward_backward(const PassContext& context, const at::Tensor& input,
+                          const at::Tensor& grad_output, bool recompute) const {
+    Saved saved;
+    Result result;
+    result.output = block_->forward(context, parameters_, input, recompute ? nullptr : &saved);
+    if (recompute) block_->recompute(context, parameters_, input, saved);
+    result.grad_input =
+        block_->backward(context, parameters_, input, saved, grad_output, gradients_);
+    return result;
+  }
+
+ private:
+  static std::unique_ptr<const ModelUnit> make(const ModelShape& shape, const LoraRecipe& lora,
+                                               std::int64_t piece_rows) {
+    const std::int64_t rows = piece_rows == 0 ? kPieceRows : piece_rows;
+    if (shape.family == kLlamaFamily) {
+      LlamaShape llama = llama_shape(shape);
+      llama.piece_rows = rows;
+      return std::make_unique<LlamaBlock>(llama, lora, 0);
+    }
+    return std::make_unique<Gpt2Block>(shape, 0, rows);
+  }
+  static at::Tensor zeros(const UnitLayout& layout, const at::TensorOptions& options) {
+    return at::zeros({static_cast<std::int64_t>(layout.slot_elements)}, options);
+  }
+
+  std::unique_ptr<const ModelUnit> block_;
+  at::TensorOptions options_;
+  UnitLayout trained_;
+  at::Tensor base_;
+  at::Tensor adapters_;
+  at::Tensor gradient_;
+  UnitViews parameters_;
+  UnitViews gradients_;
+};
+
+}  // namespace sluice::engine
