@@ -102,7 +102,8 @@ std::uint64_t ActivationBytes::on_device(Places places) const {
     case RunPurpose::kTraining:
       break;
   }
-  std::uint64_t bytes = 2 * micro_batches_ * input_bytes_;  // data that flows from unit to unit
+  // Data that flows from unit to unit. call_bytes_ has all of it if there is one micro-batch.
+  std::uint64_t bytes = micro_batches_ == 1 ? 0 : 2 * micro_batches_ * input_bytes_;
   if (const auto slots = inputs_on_gpu(places))
     bytes += static_cast<std::uint64_t>(UnitInputRing(blocks_, *slots).slots()) * moved_bytes_;
   else

@@ -6,6 +6,7 @@
 #include "engine/budget/memory_ledger.h"
 #include "engine/budget/param_plan.h"
 #include "engine/budget/resolved_placement.h"
+#include "engine/model/row_pieces.h"
 #include "engine/model/zeroed_ranges.h"
 #include "offload/state/state_tiles.h"
 
@@ -132,6 +133,11 @@ class Input {
     step.swap_buffer_elements =
         step.record_elements * static_cast<std::uint64_t>(sizes.state.optimizer.swap.buffers);
     step.param_cache_units = param_cache_units();
+    // A pass over many rows takes longer than the copy of the next input, so one slot is enough for
+    // what arrives.
+    const config::Config& config = question_.config;
+    if (RowPieces(config.batch.micro * config.data.sequence_tokens).cut())
+      input_.unit_input_slots = 2;
     if (const auto& inputs = sizes.activations.unit_inputs)
       input_.unit_input_slots = UnitInputPlan(question_.model, *inputs).ring().slots();
     step.spill_units = sizes.activations.spill_units;

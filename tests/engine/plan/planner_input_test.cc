@@ -97,6 +97,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"one_block", shape(1, 256, 4, 999)},
                     Case{"short_records", {"placement.record_elements=1000000"}},
                     Case{"llama", {"model.preset=qwen2.5-1.5b"}},
+                    Case{"long",
+                         {"model.preset=qwen2.5-1.5b", "train_micro_batch_size_per_gpu=1",
+                          "model.context=131072", "data.sequence_length=131072"}},
                     Case{"adapters", {"model.preset=qwen2.5-1.5b", "recipe.lora.rank=8"}},
                     Case{"two_drives", {R"(budget.nvme_paths=["nvme0","nvme1"])"}}),
     [](const auto& it) { return std::string(it.param.name); });
@@ -118,6 +121,22 @@ Fitted fitted(const std::vector<std::string>& overrides, double gpu_gib, double 
 }
 
 // Moments of 16 bits: the bytes that cross the drives and DRAM in a step, and the state's size.
+TEST(PlannerInput, KeepsFewerInputsOnTheGpuIfPassesAreLong) {
+  const auto slots = [](int tokens) {
+    const config::Config config =
+        planned_config({"model.preset=qwen2.5-1.5b", "train_micro_batch_size_per_gpu=1",
+                        "model.context=131072", "data.sequence_length=" + std::to_string(tokens)});
+    const ModelLayout model = configured_layout(config, true);
+    ProbeReport machine;
+    machine.units = UnitTimes(model);
+    return planner_input(
+               {.config = config, .model = model, .machine = machine, .on_gpu = true, .budget = {}})
+        ->unit_input_slots;
+  };
+  EXPECT_EQ(slots(32768), 4);
+  EXPECT_EQ(slots(32769), 2);
+}
+
 TEST(PlannerInput, CountsTheBytesOfMomentsAsTheyAreStored) {
   const auto step_bytes = [](const std::vector<std::string>& overrides) {
     const config::Config config = planned_config(overrides);
