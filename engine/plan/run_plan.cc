@@ -14,6 +14,7 @@
 #include "engine/plan/described_machine.h"
 #include "engine/plan/drive_wear.h"
 #include "engine/plan/gpu_sheets.h"
+#include "engine/plan/longest_sequence.h"
 #include "engine/plan/placed_run.h"
 #include "engine/plan/planner_input.h"
 #include "engine/preflight/nvme_folders.h"
@@ -315,6 +316,9 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
   }
   plan.host_floor_bytes = host_floor(subject, placed);
   SLUICE_ASSIGN_OR_RETURN(plan.placement.hints, fit_hints(subject, placed));
+  if (asked.with_longest_sequence && !subject.is_module) {
+    SLUICE_ASSIGN_OR_RETURN(plan.longest_sequence, longest_sequence(subject, placed));
+  }
   if (!plan.placement.fits) return plan;
   if (asked.with_what_ifs) {
     SLUICE_ASSIGN_OR_RETURN(plan.what_if, what_ifs(subject, placed));

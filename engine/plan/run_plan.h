@@ -135,6 +135,7 @@ struct PlanRunOptions {
   // Measured between these ranks; unset: described, or else assumed (described_machine.h).
   std::optional<MeasuredLink> link;
   bool with_growth = false;
+  bool with_longest_sequence = false;         // not for a DescribedModel
   const DescribedModel* described = nullptr;  // used instead of the configuration's model
   const ParameterNames* names = nullptr;      // RunSpec::names
   OutsideMemory outside = {};
@@ -178,6 +179,8 @@ struct RunPlan {
   // The least host memory with which this run would fit, everything else on the drives; unset: no
   // drive, or it would not fit with any.
   std::optional<std::uint64_t> host_floor_bytes;
+  // longest_sequence(), also if this run does not fit; nullopt: not requested.
+  std::optional<std::int64_t> longest_sequence;
   double drive_tbw = 0;            // of the run's drives; 0: nothing is written to them
   bool drive_tbw_assumed = false;  // that of common drives of this size
 };

@@ -200,6 +200,7 @@ Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
                                                       .refresh = options.refresh,
                                                       .with_what_ifs = true,
                                                       .with_growth = true,
+                                                      .with_longest_sequence = true,
                                                       .ranks = ranks}));
   for (const std::string& warning : budget_warnings(resolved.config, plan, options.machine))
     log::warning(warning);

@@ -34,7 +34,8 @@ Result<engine::RunPlan> plan_here(const config::Config& config, const PlanHereOp
                                 .on_progress = show,
                                 .ranks = options.ranks,
                                 .link = options.link,
-                                .with_growth = options.with_growth}));
+                                .with_growth = options.with_growth,
+                                .with_longest_sequence = options.with_longest_sequence}));
   line.clear();
   const std::string busy = engine::busy_warning(plan.machine);
   if (!busy.empty()) log::warning(busy);

@@ -16,6 +16,7 @@ struct PlanHereOptions {
   bool refresh = false;
   bool with_what_ifs = false;
   bool with_growth = false;
+  bool with_longest_sequence = false;
   // One of a series of processes, such as the trials of sluice tune: values measured while the
   // machine was busy are used by all of them.
   bool of_a_series = false;

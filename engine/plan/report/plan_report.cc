@@ -259,6 +259,15 @@ std::string outlook_text(const config::Config& config, const RunPlan& plan) {
   return text + "\n";
 }
 
+std::string longest_sequence_text(const config::Config& config, const RunPlan& plan) {
+  if (plan.longest_sequence.value_or(0) == 0) return "";
+  const std::int64_t context = config.model.context_tokens;
+  return "longest sequence that fits: " + std::to_string(*plan.longest_sequence) +
+         " tokens, with one in a step" + (plan.ranks.is_alone() ? "" : " of each rank") +
+         (*plan.longest_sequence > context ? " (model.context is " + std::to_string(context) + ")\n"
+                                           : "\n");
+}
+
 }  // namespace
 
 std::string memory_table(const RunPlan& plan) {
@@ -291,7 +300,9 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
       " parameters, " + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
       " tokens per step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
       "\n" + ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
-  if (!plan.placement.fits) return text + does_not_fit(config, plan) + "\n" + described_text(plan);
+  if (!plan.placement.fits)
+    return text + does_not_fit(config, plan) + "\n" + longest_sequence_text(config, plan) +
+           described_text(plan);
   text += placement_text(plan) + "\n" + resource_table(step) + "\n" + plan_summary(plan) + "\n" +
           link_text(plan);
   if (step.nvme_write_bytes > 0) {
@@ -302,7 +313,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   text += floor_text(plan);
   const std::string pinning = pinning_text(plan.machine);
   if (!pinning.empty()) text += pinning + "\n";
-  text += outlook_text(config, plan) + described_text(plan);
+  text += outlook_text(config, plan) + longest_sequence_text(config, plan) + described_text(plan);
   const std::string what_if = what_if_table(plan);
   if (!what_if.empty()) text += "\n" + what_if;
   const std::string growth = growth_table(plan);

@@ -244,7 +244,7 @@ TEST(RunPlan, NamesWhatIsEnoughWhereTheFileForbidsIt) {
 
 // Memory kept between passes does not change; the rest is halved.
 TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
-  const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
+  const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=512",
                                           "placement.unit_inputs_to_cpu=on"};
   // Each suffices; and if half does not, smaller ones are named.
   std::int64_t smallest = 256;
@@ -270,7 +270,7 @@ TEST(RunPlan, NamesSmallerWavesWhereThatIsEnough) {
 
 // However the state is moved, the large part is named, and what makes it smaller comes first.
 TEST(RunPlan, NamesTheRemedyOfWhatIsLargeFirst) {
-  const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=256",
+  const std::vector<std::string> large = {"train_micro_batch_size_per_gpu=512",
                                           "data.sequence_length=1024",
                                           "zero_optimization.offload_optimizer.device=none"};
   const config::Config config = planned_config(large);
@@ -447,6 +447,44 @@ TEST(RunPlan, CountsWhatAllRanksOfAHostWrite) {
   EXPECT_TRUE(plan_of({bound(0.51 * tb)}).placement.writes_too_much);
   EXPECT_THAT(format_plan(planned_config(streamed(), 2), plan, {}),
               HasSubstr(" TB written per day by the 2 ranks of a host: "));
+}
+
+// One sequence in a step.
+std::vector<std::string> one_sequence(std::int64_t tokens) {
+  return {"model.preset=llama3.2-1b", "train_micro_batch_size_per_gpu=1",
+          "model.context=" + std::to_string(std::max<std::int64_t>(tokens, 131072)),
+          "data.sequence_length=" + std::to_string(tokens)};
+}
+
+TEST(RunPlan, NamesTheLongestSequenceThatFits) {
+  DescribedMachine machine = described(12);
+  machine.cpu_gib = 24;
+  const PlanRunOptions options = {.machine = machine, .with_longest_sequence = true};
+  const config::Config config = planned_config(one_sequence(4096));
+  const RunPlan plan = planned(config, options);
+  ASSERT_TRUE(plan.longest_sequence.has_value());
+  const std::int64_t longest = *plan.longest_sequence;
+  EXPECT_GT(longest, 65536);
+  EXPECT_THAT(format_plan(config, plan, {}),
+              HasSubstr("longest sequence that fits: " + std::to_string(longest) + " tokens"));
+  EXPECT_THAT(plan_json(config, plan, {}, {}),
+              HasSubstr("\"longest_sequence\": " + std::to_string(longest)));
+  // Whatever the planned run's length.
+  const auto plan_of = [&](std::int64_t tokens) {
+    return planned(planned_config(one_sequence(tokens)), options);
+  };
+  EXPECT_EQ(plan_of(longest).longest_sequence, longest);
+  EXPECT_TRUE(plan_of(longest).placement.fits);
+  const RunPlan longer = plan_of(longest + longest / 64);
+  EXPECT_FALSE(longer.placement.fits);
+  EXPECT_EQ(longer.longest_sequence, longest);
+  EXPECT_FALSE(planned(config, {.machine = machine}).longest_sequence.has_value());
+}
+
+TEST(RunPlan, NoSequenceIsLongerThanLearnedPositions) {
+  const RunPlan plan =
+      planned(planned_config({}), {.machine = described(24), .with_longest_sequence = true});
+  EXPECT_EQ(plan.longest_sequence, 1024);
 }
 
 }  // namespace
