@@ -1,7 +1,7 @@
 // How a block computes a micro-batch with many rows (tokens): its feed-forward some rows at a time,
-// so that the wide middle is never in memory as a whole, and its attention some heads at a time.
-// Both depend on shapes alone, and never on memory: products of other sizes round differently.
-// Without LibTorch.
+// and its attention some heads at a time. So the wide middle is never in memory as a whole. Both
+// depend on shapes alone, and never on memory: products of other sizes round differently. Without
+// LibTorch.
 #pragma once
 
 #include <algorithm>

@@ -154,7 +154,7 @@ struct FeedForwardRows {
 // Returns the gradient of `middle`.
 at::Tensor rows_backward(const UnitViews& w, const Gpt2Variant& variant, FeedForwardRows rows,
                          const WeightGradients& g) {
-  // Of the feed-forward's middle, before and after the activation.
+  // The middle's, after and before the activation.
   at::Tensor gradient = linear_input_gradient(rows.dropped, w[p::kFcProjectionWeight]);
   activate_backward(rows.fc, gradient, variant.activation, g[p::kFcBias]);
   g.put(p::kFcProjectionWeight, rows.fc, rows.dropped);

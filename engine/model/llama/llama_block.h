@@ -9,7 +9,7 @@
 // parameters end with theirs, and only these have gradients; the other gradients are undefined.
 //
 // The feed-forward of many rows is computed in pieces (row_pieces.h), and attention in parts. Then
-// backward computes the feed-forward's middle again, piece by piece, and neither this nor the second
+// backward computes the feed-forward's middle again, piece by piece. Neither this nor the second
 // norm's statistics are saved.
 #pragma once
 

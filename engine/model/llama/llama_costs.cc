@@ -209,9 +209,9 @@ class BlockKind final : public UnitKind {
            attention_.backward_bytes(pass, options);
   }
 
-  // Attention's backward in parts, whose gradients replace queries, keys and values. Each has
-  // copies of the latter, of the output and of its gradient; the separate and the packed gradients
-  // of queries, keys and values; and with norms of heads their rotated copies.
+  // Attention's backward in parts, whose gradients replace queries, keys and values. A part copies
+  // the latter, the output and its gradient. It has separate and packed gradients of queries, keys
+  // and values, and with norms of heads their rotated copies.
   std::uint64_t parts_bytes(const PassShape& pass, const PeakOptions& options,
                             std::int64_t parts) const {
     AttentionCosts part = attention_;

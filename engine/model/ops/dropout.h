@@ -26,8 +26,7 @@ enum class DropoutSite : std::uint8_t {
 struct Dropout {
   double probability = 0;  // 0: does nothing
   std::uint64_t seed = 0;
-  // Of the first element of the tensors that it drops from: even. Not 0 if they are a part of a
-  // larger one.
+  // The even position of a tensor's first element: not 0 if it is a part of a larger one.
   std::uint64_t first_position = 0;
 
   bool active() const { return probability > 0; }
