@@ -1,11 +1,10 @@
 // Gradients on NVMe between backward and update. They are stored as units of parameters are
 // (ParamOffloader), in a store of their own.
 //
-// On a GPU a unit's place has the bytes that it would have in memory: its 16-bit gradient, or the
-// fp32 sums that a wave leaves for the next, whichever is larger. A unit whose state is all on the
-// GPU has none. Without a GPU the place holds the fp32 sums, which the 16-bit gradient overwrites
-// once they are complete; that is supported for a described model that trains in one process, and
-// accumulates one sum of a unit at a time.
+// On a GPU a unit's place is as large as it would be in memory. It holds the 16-bit gradient, or
+// the fp32 sums that a wave leaves for the next. A unit whose state is all on the GPU has none.
+// Without a GPU the place holds the fp32 sums, and then the 16-bit gradient. That is supported for
+// a described model that trains in one process, and adds up one sum of a unit at a time.
 //
 // Threads: pure functions.
 #pragma once

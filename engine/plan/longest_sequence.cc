@@ -19,9 +19,12 @@ Result<bool> fits(const PlanSubject& subject, const PlacedRun& placed, std::int6
   config.run.lanes = subject.ranks.world;
   config.run.rounds = 1;
   config.data.sequence_tokens = tokens;
-  SLUICE_ASSIGN_OR_RETURN(const offload::PlannerInput input,
-                          input_of(subject, config, placed.machine.report, placed.input.budget,
-                                   /*wave_micro_batches=*/1));
+  StepChoice choice = StepChoice::of(placed.input);
+  choice.wave_micro_batches = 1;
+  choice.moves_gradients |= may_move_gradients(subject, config);
+  SLUICE_ASSIGN_OR_RETURN(
+      const offload::PlannerInput input,
+      input_of(subject, config, placed.machine.report, placed.input.budget, choice));
   return offload::leanest_placement(input).missing.total() == 0;
 }
 

@@ -1,6 +1,6 @@
-// PlacedRun: the places of a subject's units on a machine. It is the planner's best placement over
-// all sizes of waves, with gradients in RAM or on NVMe, and over the stripes that may be chosen if a
-// drive lacks room.
+// PlacedRun: the places of a subject's units on a machine. It is the planner's best placement for
+// all sizes of waves, with gradients in RAM or on NVMe. If a drive lacks room, other stripes are
+// tried.
 //
 // Threads: one.
 // Errors:  those of plan_memory(). A run that does not fit is not an error.
@@ -50,10 +50,10 @@ struct Candidate {
   offload::PlacementPlan placement;
 };
 
-// The best for all sizes of waves: all of a step's micro-batches, a half, a quarter, ..., one. Fewer
-// waves need less traffic, but more memory for activations. Gradients on NVMe are tried with the
-// best size and its neighbours, or with all if nothing fits. `config` may differ from the subject's
-// own.
+// The best for all sizes of waves: all of a step's micro-batches, a half, a quarter and so on.
+// Fewer waves need less traffic, but more memory for activations. Gradients on NVMe are tried with
+// the best size and its neighbours, or with all if nothing fits. `config` may differ from the
+// subject's own.
 Result<Candidate> best_candidate(const PlanSubject& subject, const config::Config& config,
                                  const ProbeReport& machine, const offload::TierBytes& budget);
 

@@ -176,10 +176,9 @@ struct RunPlan {
   std::int64_t tokens_per_step = 0;  // of all ranks
   offload::RankGroup ranks;
   std::vector<RankGrowth> growth;  // for several ranks; empty: not requested
-  // The least host memory with which this run would fit, everything else on the drives; unset: no
-  // drive, or it would not fit with any.
+  // The least host memory that is enough if everything else is on the drives. Unset: no drive.
   std::optional<std::uint64_t> host_floor_bytes;
-  // longest_sequence(), also if this run does not fit; nullopt: not requested.
+  // longest_sequence(), also if this run does not fit. Unset: not requested.
   std::optional<std::int64_t> longest_sequence;
   double drive_tbw = 0;            // of the run's drives; 0: nothing is written to them
   bool drive_tbw_assumed = false;  // that of common drives of this size

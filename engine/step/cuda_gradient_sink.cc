@@ -206,7 +206,8 @@ class CudaGradientSink final : public GradientSink {
   using Access = ParamOffloader::Access;
 
   struct Unit {
-    at::cuda::CUDAEvent returned;   // the kept sums have reached the host
+    at::cuda::CUDAEvent returned;  // the kept sums have reached the host
+
     bool is_sent = false;           // has a place on the host; false: the GPU updates all of it
     std::byte* gradient = nullptr;  // that place; null: on NVMe, or none
     std::byte* kept = nullptr;      // on the GPU; null: nothing stays there

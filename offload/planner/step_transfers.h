@@ -71,8 +71,8 @@ class StepParams {
   std::uint64_t uses_ = 0;
 };
 
-// StepGradients: the tasks for gradients that are stored on the drives. Without a bus, a unit's sums
-// are in one of a few buffers while backward adds to them, and are then written to the drives. From
+// StepGradients: the tasks for gradients that are stored on the drives. Without a bus, a unit's
+// sums are in one of a few buffers while backward adds to them, and are then written. From
 // a GPU its sums or its 16-bit gradient are copied into such a buffer. They are read back for the
 // next wave and for the unit's update, unless a buffer still holds them. If gradients are in RAM
 // there are no such tasks.

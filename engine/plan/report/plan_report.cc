@@ -263,7 +263,7 @@ std::string longest_sequence_text(const config::Config& config, const RunPlan& p
   if (plan.longest_sequence.value_or(0) == 0) return "";
   const std::int64_t context = config.model.context_tokens;
   return "longest sequence that fits: " + std::to_string(*plan.longest_sequence) +
-         " tokens, with one in a step" + (plan.ranks.is_alone() ? "" : " of each rank") +
+         " tokens, with one in a step" + (plan.ranks.world > 1 ? " of each rank" : "") +
          (*plan.longest_sequence > context ? " (model.context is " + std::to_string(context) + ")\n"
                                            : "\n");
 }

@@ -173,7 +173,7 @@ TEST(RunPlan, NamesADriveWhereNoFolderWasNamed) {
 
 const std::vector<std::string> kGradientsInRam = {"placement.gradients_to_nvme=off"};
 
-// Their memory then holds state that would be on NVMe, and they are written while backward computes.
+// Their memory then holds state that would be on NVMe. They are written while backward computes.
 TEST(RunPlan, MovesGradientsToNvmeIfThatIsFasterOrTheOnlyWay) {
   const std::vector<std::string> model = shape(40, 2560, 32);
   for (const double cpu_gib : {4, 12, 24, 64}) {

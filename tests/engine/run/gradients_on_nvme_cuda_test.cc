@@ -1,5 +1,5 @@
-// Gradients of a GPU that wait on NVMe have the bits of those that wait in memory. Skipped without a
-// GPU.
+// Gradients of a GPU that wait on NVMe have the bits of those that wait in memory. Skipped without
+// a GPU.
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
