@@ -124,12 +124,14 @@ PlanTexts plan(const ConfigOptions& given, const Machine& described, std::uint64
   const engine::DescribedMachine machine = machine_of(described);
   const config::Resolved resolved = value_of(resolve(options));
   const std::string note = engine::leftovers_note(resolved.config);
-  const engine::RunPlan made = value_or_note(plan_here(resolved.config, {.machine = machine,
-                                                                         .refresh = refresh,
-                                                                         .with_what_ifs = true,
-                                                                         .with_growth = true,
-                                                                         .ranks = ranks}),
-                                             note);
+  const engine::RunPlan made =
+      value_or_note(plan_here(resolved.config, {.machine = machine,
+                                                .refresh = refresh,
+                                                .with_what_ifs = true,
+                                                .with_growth = true,
+                                                .with_longest_sequence = true,
+                                                .ranks = ranks}),
+                    note);
   PlanTexts texts = texts_of(resolved.config, made, {.gpus_per_node = gpus, .nodes = hosts});
   add_warnings(resolved.config, machine, made, note, texts);
   return texts;

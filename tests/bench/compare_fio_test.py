@@ -120,7 +120,8 @@ class Program(unittest.TestCase):
         self.assertEqual(len(data["runs"]), 4 * 4)
         for run in data["runs"]:
             self.assertGreater(run["gb_per_s"], 0)
-            self.assertGreater(run["cpu_s_per_gb"], 0)
+        # A short run may end before the kernel has counted any of its CPU time.
+        self.assertGreater(sum(run["cpu_s_per_gb"] for run in data["runs"]), 0)
 
     def test_interrupt_removes_the_file_and_shows_what_there_is(self):
         # What a shell starts in the background ignores SIGINT, and so does what that starts.

@@ -232,6 +232,14 @@ class FailingMount(_Mounted):
     def clear(self):
         self.ask(do="clear")
 
+    def wait_until_idle(self, timeout_s=60):
+        """Returns when no operation is running: a killed process may have left one behind."""
+        end = time.monotonic() + timeout_s
+        while self.ask(do="running") > 0:
+            if time.monotonic() > end:
+                raise TimeoutError(f"operations still run after {timeout_s} s")
+            time.sleep(0.005)
+
     def kill(self):
         """Ends the server: all operations, also waiting ones, get ENOTCONN (or ECONNABORTED)."""
         self._server.kill()

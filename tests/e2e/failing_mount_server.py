@@ -6,6 +6,7 @@ Prints "ready" once the mount works, then answers requests, each a line of JSON.
 input.
 """
 
+import contextlib
 import ctypes
 import errno
 import fnmatch
@@ -34,6 +35,17 @@ class Rules:
         self._lock = threading.Lock()
         self._rules = {}
         self._next = 0
+        self._running = 0  # operations, also those that wait
+
+    @contextlib.contextmanager
+    def counted(self):
+        with self._lock:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
 
     def answer(self, question):
         with self._lock:
@@ -43,6 +55,8 @@ class Rules:
                 self._next += 1
                 self._rules[self._next] = rule
                 return self._next
+            if what == "running":
+                return self._running
             if what == "hits":
                 return self._rules[question["rule"]]["hits"]
             if what == "remove":
@@ -236,6 +250,16 @@ class PassThrough(mfusepy.Operations):
         threading.Thread(target=look_up_facts, args=(self._rules,), daemon=True).start()
 
 
+class Counted(mfusepy.FUSE):
+    def __init__(self, rules, *arguments, **options):
+        self._rules = rules
+        super().__init__(*arguments, **options)
+
+    def _wrapper(self, func, *arguments, **options):
+        with self._rules.counted():
+            return super()._wrapper(func, *arguments, **options)
+
+
 def look_up_facts(rules):
     print("ready", flush=True)
     for line in sys.stdin:
@@ -248,7 +272,7 @@ def main():
     source, mountpoint = sys.argv[1:]
     os.umask(0)
     rules = Rules()
-    mfusepy.FUSE(PassThrough(os.path.abspath(source), rules), mountpoint, foreground=True,
+    Counted(rules, PassThrough(os.path.abspath(source), rules), mountpoint, foreground=True,
                  nothreads=False, fsname="sluice-failing", max_threads=MAX_THREADS,
                  attr_timeout=0, entry_timeout=0, negative_timeout=0)
 

@@ -236,6 +236,7 @@ class AnExport(DiskTest):
                     process.kill()
                     hung.remove()  # the pending operation still happens
                     _, told = process.communicate(timeout=WAIT_S)
+                    mount.wait_until_idle()
                     if process.returncode == 0:
                         break
                     self.assertEqual(process.returncode, -signal.SIGKILL, told)

@@ -134,6 +134,7 @@ deepspeed.comm.all_reduce(total, op=deepspeed.comm.ReduceOp.SUM)
 torch.distributed.barrier()
 print("rank", rank, "of", world, "sum", total.item(), "step", engine.global_steps)
 engine.destroy()
+torch.distributed.destroy_process_group()  # else its threads may end the process at its exit
 """
 
 
