@@ -313,7 +313,8 @@ constexpr Key kRows[] = {
      .field = SLUICE_FIELD(placement.gradients_to_nvme),
      .default_json = "\"auto\"",
      .choices = "auto|on|off",
-     .auto_rule = "on if the run does not fit in RAM otherwise and an NVMe folder is given",
+     .auto_rule = "on if an NVMe folder is given and the run does not fit in RAM otherwise, or is "
+                  "faster",
      .meaning = "keep gradients, and the sums between waves, on the nvme tier from backward to "
                 "update; without a GPU only for modules that the Python package trains in one "
                 "process"},

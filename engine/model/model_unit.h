@@ -101,6 +101,9 @@ class ModelUnit {
   // owner calls advance() when every unit has been extended.
   virtual at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
                             KvCache& cache) const = 0;
+  // Whether the keys of a text of `tokens` tokens depend on its length. A cache is then of no use
+  // for a longer or a shorter text.
+  virtual bool keys_depend_on_length(std::int64_t /*tokens*/) const { return false; }
 
  private:
   UnitLayout layout_;

@@ -48,37 +48,50 @@ class HintSearch {
   }
 
  private:
-  Result<bool> fits_with(const config::Config& config, std::uint64_t more_ram_bytes = 0) const {
+  Result<Candidate> best_with(config::Config config, std::uint64_t more_ram_bytes = 0) const {
     TierBytes budget = placed_.input.budget;
     budget.cpu += more_ram_bytes;
-    SLUICE_ASSIGN_OR_RETURN(const Candidate found,
-                            best_candidate(subject_, config, placed_.machine.report, budget));
+    // On NVMe gradients only write more.
+    if (!StepChoice::of(placed_.input).moves_gradients)
+      config.placement.gradients_to_nvme = Tristate::kOff;
+    return best_candidate(subject_, config, placed_.machine.report, budget);
+  }
+  Result<bool> fits_with(const config::Config& config, std::uint64_t more_ram_bytes = 0) const {
+    SLUICE_ASSIGN_OR_RETURN(const Candidate found, best_with(config, more_ram_bytes));
     return found.placement.fits;
   }
 
   // A step writes as much state however long it is, so it has to be as many times as long as too
-  // much is written. Doublings are tried from there.
+  // much is written. Doublings are tried from there, while they write less: what grows with a step,
+  // such as units' inputs, may be what is written.
   Status add_accumulation() {
-    constexpr std::int64_t kMostTimes = 1024;
+    constexpr int kMostTries = 3;
+    constexpr double kLess = 0.95;
     const offload::StepPrediction& step = placed_.placement.prediction;
-    const double too_much =
-        step.nvme_write_bytes / step.step_s / placed_.input.max_nvme_write_bytes_per_s;
-    for (std::int64_t times = 2; times <= kMostTimes; times *= 2) {
-      if (static_cast<double>(times) < too_much) continue;
+    double written = step.nvme_write_bytes / step.step_s;
+    std::int64_t times = 2;
+    while (static_cast<double>(times) < written / placed_.input.max_nvme_write_bytes_per_s)
+      times *= 2;
+    for (int tries = 0; tries < kMostTries; ++tries, times *= 2) {
       const std::int64_t accumulation = times * subject_.config.batch.accumulation;
-      SLUICE_ASSIGN_OR_RETURN(const bool fits,
-                              fits_with(with_accumulation(subject_.config, accumulation)));
-      if (!fits) continue;
-      hints_.push_back(
-          {.change = FitHint::Change::kMoreAccumulation, .accumulation = accumulation});
-      return {};
+      SLUICE_ASSIGN_OR_RETURN(const Candidate found,
+                              best_with(with_accumulation(subject_.config, accumulation)));
+      if (found.placement.fits) {
+        hints_.push_back(
+            {.change = FitHint::Change::kMoreAccumulation, .accumulation = accumulation});
+        return {};
+      }
+      const offload::StepPrediction& longer = found.placement.prediction;
+      const double then = longer.nvme_write_bytes / longer.step_s;
+      if (then > kLess * written) return {};
+      written = then;
     }
     return {};
   }
 
   Status add_ram() {
     constexpr std::uint64_t kLeast = 8 * kGiB;
-    constexpr std::uint64_t kMost = 512 * kGiB;
+    constexpr std::uint64_t kMost = 128 * kGiB;
     for (std::uint64_t more = kLeast; more <= kMost; more *= 2) {
       const std::uint64_t of_rank = subject_.ranks.share_of(more);
       SLUICE_ASSIGN_OR_RETURN(const bool fits, fits_with(subject_.config, of_rank));

@@ -19,6 +19,7 @@ Result<bool> fits(const PlanSubject& subject, const PlacedRun& placed, std::int6
   config.run.lanes = subject.ranks.world;
   config.run.rounds = 1;
   config.data.sequence_tokens = tokens;
+  config.model.context_tokens = std::max(config.model.context_tokens, tokens);
   StepChoice choice = StepChoice::of(placed.input);
   choice.wave_micro_batches = 1;
   choice.moves_gradients |= may_move_gradients(subject, config);

@@ -55,16 +55,19 @@ TokenFeed::TokenFeed(const config::Config& config, const MemoryPlan& plan, const
 std::vector<float> TokenFeed::feed(std::span<const std::int64_t> tokens) {
   const auto capacity = static_cast<std::size_t>(cache_.capacity());
   if (seen_.size() + tokens.size() <= capacity) {
+    std::vector<float> logits = pass(tokens);
     seen_.insert(seen_.end(), tokens.begin(), tokens.end());
-    return pass(tokens);
+    return logits;
   }
-  std::vector<std::int64_t> all = std::move(seen_);
+  std::vector<std::int64_t> all = std::exchange(seen_, {});
   const bool slides = !all.empty();
   all.insert(all.end(), tokens.begin(), tokens.end());
   const std::size_t kept = slides ? std::max<std::size_t>(capacity / 2, 1) : capacity;
-  seen_.assign(all.end() - static_cast<std::ptrdiff_t>(kept), all.end());
+  all.erase(all.begin(), all.end() - static_cast<std::ptrdiff_t>(kept));
   cache_.truncate(0);
-  return pass(seen_);
+  std::vector<float> logits = pass(all);
+  seen_ = std::move(all);
+  return logits;
 }
 
 void TokenFeed::restart() {
@@ -73,12 +76,20 @@ void TokenFeed::restart() {
 }
 
 std::size_t TokenFeed::restart_with(std::span<const std::int64_t> text) {
-  const bool fits = text.size() <= static_cast<std::size_t>(cache_.capacity());
-  const std::size_t most = fits && !text.empty() ? std::min(seen_.size(), text.size() - 1) : 0;
+  const std::size_t longer = std::max(seen_.size(), text.size());
+  const bool is_usable = text.size() <= static_cast<std::size_t>(cache_.capacity()) &&
+                         !keys_depend_on_length(static_cast<std::int64_t>(longer));
+  const std::size_t most = is_usable && !text.empty() ? std::min(seen_.size(), text.size() - 1) : 0;
   const auto end = seen_.begin() + static_cast<std::ptrdiff_t>(most);
   seen_.erase(std::mismatch(seen_.begin(), end, text.begin()).first, seen_.end());
   cache_.truncate(static_cast<std::int64_t>(seen_.size()));
   return seen_.size();
+}
+
+bool TokenFeed::keys_depend_on_length(std::int64_t tokens) const {
+  for (int unit = 0; unit < model_.layout().head(); ++unit)
+    if (model_.unit(unit).keys_depend_on_length(tokens)) return true;
+  return false;
 }
 
 std::vector<float> TokenFeed::pass(std::span<const std::int64_t> tokens) {

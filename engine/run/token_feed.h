@@ -42,6 +42,7 @@ class TokenFeed {
 
  private:
   std::vector<float> pass(std::span<const std::int64_t> tokens);
+  bool keys_depend_on_length(std::int64_t tokens) const;
 
   const Model& model_;
   Resources& parts_;

@@ -3,9 +3,9 @@
 // Backward adds a unit's gradient over all micro-batches in fp32, in a buffer on the device that
 // computes. In one pass, finish() casts the sum to the 16-bit gradient type, into host memory that
 // belongs to the unit, and sums the squares of the cast values. In fp32 mode there is no cast. The
-// gradient stays in that memory until the unit's update has consumed it, so no gradient touches the
-// disk, unless the plan puts it there (NvmeGradientSink). The gradient of state that the GPU
-// updates stays on the GPU.
+// gradient stays in that memory until the unit's update has consumed it. If the plan says so, the
+// memory is a buffer, and the gradient waits on NVMe. The gradient of state that the GPU updates
+// stays on the GPU.
 //
 // Additions follow offload::SumOrder: it says how many sums a unit has at a time, and each
 // micro-batch is added to the last of them.

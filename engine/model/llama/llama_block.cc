@@ -365,9 +365,12 @@ LlamaBlock::LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int
       window_(shape.window.has(layer) ? shape.window.tokens : 0),
       frequencies_(rope_frequencies(shape.rope, shape.head_dim, shape.rope.original_context)) {}
 
+bool LlamaBlock::keys_depend_on_length(std::int64_t tokens) const {
+  return grows_with_sequence(shape_.rope) && tokens > shape_.rope.original_context;
+}
+
 RotaryFrequencies LlamaBlock::frequencies_at(std::int64_t tokens) const {
-  if (!grows_with_sequence(shape_.rope) || tokens <= shape_.rope.original_context)
-    return frequencies_;
+  if (!keys_depend_on_length(tokens)) return frequencies_;
   return rope_frequencies(shape_.rope, shape_.head_dim, tokens);
 }
 

@@ -34,6 +34,7 @@ class LlamaBlock final : public ModelUnit {
                       const UnitViews& gradients) const override;
   at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
                     KvCache& cache) const override;
+  bool keys_depend_on_length(std::int64_t tokens) const override;
 
  private:
   class Pass;

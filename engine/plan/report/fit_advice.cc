@@ -213,8 +213,8 @@ std::string writes_too_much(const config::Config& config, const RunPlan& plan) {
   std::string text = said.str();
   const std::string advice = advice_text(config, plan, false);
   if (!advice.empty()) text += ". It would write no more than that with " + advice;
-  if (!plan.trains_adapters && config.model.family != "module")
-    text += ". A LoRA (recipe.lora.rank) has hardly any optimizer state to write";
+  text += ". To let it write as much, set budget.nvme_tb_per_day to " +
+          decimals(std::ceil(drive_wear(plan)->tb_per_day), 0);
   return text;
 }
 

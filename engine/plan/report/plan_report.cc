@@ -226,8 +226,9 @@ std::string described_text(const RunPlan& plan) {
   return text;
 }
 
-std::string floor_text(const RunPlan& plan) {
-  if (!plan.host_floor_bytes) return "";
+// With a limit of what is written to the drives, it would not be enough.
+std::string floor_text(const config::Config& config, const RunPlan& plan) {
+  if (!plan.host_floor_bytes || config.budget.nvme_tb_per_day) return "";
   return "host memory: " + format_bytes(*plan.host_floor_bytes) +
          " would be enough, with everything else on the drives\n";
 }
@@ -310,7 +311,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
             decimals(1e-9 * step.nvme_write_bytes, 2) + " GB written per step; " + wear_text(plan) +
             "\n";
   }
-  text += floor_text(plan);
+  text += floor_text(config, plan);
   const std::string pinning = pinning_text(plan.machine);
   if (!pinning.empty()) text += pinning + "\n";
   text += outlook_text(config, plan) + longest_sequence_text(config, plan) + described_text(plan);
@@ -339,7 +340,7 @@ std::string wear_warning(const config::Config& config, const RunPlan& plan) {
       less += (less.empty() ? "" : ", ") + tb_text(tb_per_day(plan, it)) + " with " +
               change_name(it.change);
   if (!less.empty()) text += ". It would write less per day: " + less;
-  return text + ". budget.nvme_tb_per_day sets a limit";
+  return config.budget.nvme_tb_per_day ? text : text + ". budget.nvme_tb_per_day sets a limit";
 }
 
 std::string plan_summary(const RunPlan& plan) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "aio/units.h"
@@ -410,7 +411,11 @@ TEST(RunPlan, RefusesToWriteMoreThanItsBound) {
                           "budget.nvme_tb_per_day allows [0-9.]+. It would write no more than that "
                           "with gradient_accumulation_steps [0-9]+, "));
     EXPECT_THAT(text, HasSubstr("a machine with "));
-    EXPECT_THAT(text, HasSubstr("recipe.lora.rank"));
+    // The named bound is enough.
+    const double named = std::ceil(tb_per_day(plan));
+    EXPECT_THAT(text, HasSubstr("budget.nvme_tb_per_day to " + std::to_string(std::lround(named))));
+    EXPECT_TRUE(planned(planned_config(streamed({bound(named)})), {.machine = little_ram()})
+                    .placement.fits);
   }
 }
 

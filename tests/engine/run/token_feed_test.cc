@@ -148,6 +148,23 @@ TEST_P(TokenFeeds, GiveTheLogitsOfRandomTexts) {
   EXPECT_GT(known, 100U);
 }
 
+// Beyond rope_original_context the keys of a text depend on its length.
+class FeedsOfDynamicRope : public TokenFeeds {};
+
+TEST_P(FeedsOfDynamicRope, FeedAllOfALongTextAndOfOneThatFollowsIt) {
+  EXPECT_EQ(answer({1, 8, 43}), 0U);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5, 6, 7, 9}), 3U);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5, 6, 7, 9, 11}), 0U);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5, 6, 7, 9, 11, 12}), 0U);
+  EXPECT_EQ(answer({1, 8, 43, 40}), 0U);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5}), 4U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, FeedsOfDynamicRope,
+                         testing::Values(of_llama({"model.rope_scaling=dynamic",
+                                                   "model.rope_factor=2",
+                                                   "model.rope_original_context=8"})));
+
 INSTANTIATE_TEST_SUITE_P(Of, TokenFeeds,
                          testing::Values(std::vector<std::string>{}, of_llama(),
                                          of_llama({"model.architecture=mistral",
