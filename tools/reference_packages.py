@@ -16,8 +16,8 @@ from toolbox import Failure, cache_folder, say
 
 PINNED = {"transformers": "5.23.0", "mfusepy": "3.1.1", "clang-tidy": "23.1.4"}
 # Installed without their dependencies, which exist already or would be another torch. pyte is a
-# terminal and wcwidth measures its characters. prometheus-client reads the format of Prometheus.
-# pybind11-stubgen writes the stub of the native module.
+# terminal and wcwidth measures its characters. Prometheus's format is read by
+# prometheus-client. The native module's stub is made by pybind11-stubgen.
 PINNED_ALONE = {"peft": "0.21.2", "accelerate": "1.15.0", "psutil": "7.2.2", "pyte": "0.8.2",
                 "wcwidth": "0.2.13", "prometheus-client": "0.22.1", "pybind11-stubgen": "3.0.0"}
 # The packages that sluice-log writes with: 50 MB to fetch.
