@@ -17,9 +17,10 @@ Result<std::unique_ptr<GradientSink>> make_cuda_gradient_sink(const ModelLayout&
                                                               const CudaSinkParts&) {
   return no_cuda();
 }
-Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(const ModelLayout&,
-                                                                   const UnitInputOptions&,
-                                                                   SpilledInputs, TraceLog*) {
+Result<std::unique_ptr<UnitInputStore>> make_cuda_unit_input_store(
+    const ModelLayout&, const UnitInputOptions&,
+    SpilledInputs,  // NOLINT(performance-unnecessary-value-param): the signature is the real one's
+    TraceLog*) {
   return no_cuda();
 }
 
