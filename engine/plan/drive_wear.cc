@@ -66,12 +66,14 @@ class HintSearch {
   // such as units' inputs, may be what is written.
   Status add_accumulation() {
     constexpr int kMostTries = 3;
+    constexpr double kMostTimes = 1024;
     constexpr double kLess = 0.95;
     const offload::StepPrediction& step = placed_.placement.prediction;
     double written = step.nvme_write_bytes / step.step_s;
+    const double too_much = written / placed_.input.max_nvme_write_bytes_per_s;
+    if (too_much > kMostTimes) return {};
     std::int64_t times = 2;
-    while (static_cast<double>(times) < written / placed_.input.max_nvme_write_bytes_per_s)
-      times *= 2;
+    while (static_cast<double>(times) < too_much) times *= 2;
     for (int tries = 0; tries < kMostTries; ++tries, times *= 2) {
       const std::int64_t accumulation = times * subject_.config.batch.accumulation;
       SLUICE_ASSIGN_OR_RETURN(const Candidate found,

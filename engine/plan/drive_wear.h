@@ -27,7 +27,7 @@ double tb_per_day(const RunPlan& plan, const offload::WhatIf& with);
 Result<std::vector<offload::FitHint>> wear_hints(const PlanSubject& subject,
                                                  const PlacedRun& placed);
 
-// Changes that write less, if the run writes to drives.
+// Changes that may write less, if the run writes to drives.
 Result<std::vector<offload::WhatIf>> wear_what_ifs(const PlanSubject& subject,
                                                    const PlacedRun& placed);
 

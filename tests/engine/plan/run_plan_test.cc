@@ -419,6 +419,13 @@ TEST(RunPlan, RefusesToWriteMoreThanItsBound) {
   }
 }
 
+// No length of a step is enough, so none is searched for.
+TEST(RunPlan, AnswersABoundThatNoStepCanKeep) {
+  const RunPlan plan = planned(planned_config(streamed({bound(0)})), {.machine = little_ram()});
+  EXPECT_TRUE(plan.placement.writes_too_much);
+  EXPECT_FALSE(has_hint(plan, Change::kMoreAccumulation));
+}
+
 // Without a bound this plan keeps inputs on the drive, because that is faster.
 TEST(RunPlan, ChoosesAPlacementThatWritesLessIfABoundAsksForIt) {
   const std::vector<std::string> file = streamed({"gradient_accumulation_steps=16"});
