@@ -336,11 +336,20 @@ class Planner(Folder):
 
         expected, literal = losses(run_config())
         program = literal["host"]["the program and LibTorch"]
-        lean = (program + 300 * 2**20) / 2**30
+        lean = (program + 250 * 2**20) / 2**30
         found, memory = losses(self.config(cpu_gib=lean))
         self.assertEqual(found, expected)
-        self.assertGreater(memory["nvme"]["optimizer state"], 100 * 2**20)
-        self.assertLess(sum(memory["host"].values()), lean * 2**30)
+        host, nvme = memory["host"], memory["nvme"]
+        # How far the planner goes beyond the least depends on speeds.
+        kept = [literal["host"][f"{it} in memory"] for it in ("parameters", "optimizer state")]
+        room = lean * 2**30 - host["the program and LibTorch"]
+        self.assertGreater(sum(kept), room)  # else the test proves nothing
+        self.assertGreater(nvme["optimizer state"], 0)
+        on_drive = nvme["optimizer state"] + nvme.get("parameters", 0)
+        self.assertGreaterEqual(on_drive, sum(kept) - room)
+        state = nvme["optimizer state"] + host.get("optimizer state in memory", 0)
+        self.assertGreaterEqual(state, kept[1])
+        self.assertLessEqual(sum(host.values()), lean * 2**30)
         with self.assertRaisesRegex(sluice.Error, "cpu_gib"):
             losses(self.config(cpu_gib=program / 2**30 / 2))
 
@@ -358,7 +367,7 @@ class Planner(Folder):
                 train(engine, data[1:])
             self.assertEqual(kept[-1], 1)
         self.assertEqual(len(logs.output), 1)
-        sentence = r"GiB of RAM, and budget.cpu_gib allows 0\.\d+: the script"
+        sentence = r"GiB of RAM, and budget.cpu_gib allows \d+\.\d+: the script"
         self.assertRegex(logs.output[0], sentence)
 
 
