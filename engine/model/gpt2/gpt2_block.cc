@@ -16,7 +16,7 @@
 namespace sluice::engine {
 namespace {
 
-namespace p = block_parameter;
+constexpr auto p = &gpt2_block_parameters;
 
 // The order in Saved.
 enum SavedTensor : std::size_t {
@@ -59,11 +59,11 @@ std::vector<at::Tensor> pack(const Kept& kept) {
 }
 
 Normed norm1(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input) {
-  return layer_norm(input, w[p::kNorm1Weight], w[p::kNorm1Bias], variant.epsilon);
+  return layer_norm(input, w[p().norm1.gain], w[p().norm1.bias], variant.epsilon);
 }
 
 Normed norm2(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& middle) {
-  return layer_norm(middle, w[p::kNorm2Weight], w[p::kNorm2Bias], variant.epsilon);
+  return layer_norm(middle, w[p().norm2.gain], w[p().norm2.bias], variant.epsilon);
 }
 
 // `attend`: from packed queries, keys and values to Attended. `keep`: also keeps what only backward
@@ -73,19 +73,19 @@ Kept run(const UnitViews& w, const Gpt2Variant& variant, const at::Tensor& input
          const RowPieces& pieces, const Attend& attend, const Dropout& dropout, bool keep) {
   Kept kept;
   kept.norm1 = norm1(w, variant, input);
-  kept.qkv = linear(kept.norm1.output, w[p::kAttentionWeight], w[p::kAttentionBias]);
+  kept.qkv = linear(kept.norm1.output, w[p().qkv.weight], w[p().qkv.bias]);
   kept.norm1.output.reset();
   kept.attended = attend(kept.qkv);
   if (!keep) kept.qkv.reset();
-  kept.middle = linear(kept.attended.output, w[p::kProjectionWeight], w[p::kProjectionBias]);
+  kept.middle = linear(kept.attended.output, w[p().projection.weight], w[p().projection.bias]);
   if (!keep) kept.attended = {};
   if (pieces.cut()) {
     add_residual(kept.middle, input, dropout);
     return kept;
   }
-  kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p::kNorm2Weight], w[p::kNorm2Bias],
+  kept.norm2 = add_and_norm(kept.middle, input, dropout, w[p().norm2.gain], w[p().norm2.bias],
                             variant.epsilon);
-  kept.fc = linear(kept.norm2.output, w[p::kFcWeight], w[p::kFcBias]);
+  kept.fc = linear(kept.norm2.output, w[p().mlp_in.weight], w[p().mlp_in.bias]);
   kept.norm2.output.reset();
   return kept;
 }
@@ -97,11 +97,10 @@ at::Tensor last_product_in_pieces(const UnitViews& w, const Gpt2Variant& variant
   const at::Tensor to = output.flatten(0, 1);
   pieces.for_each([&](std::int64_t first, std::int64_t rows) {
     const at::Tensor activation =
-        activate(linear(norm2(w, variant, from.narrow(0, first, rows)).output, w[p::kFcWeight],
-                        w[p::kFcBias]),
+        activate(linear(norm2(w, variant, from.narrow(0, first, rows)).output, w[p().mlp_in.weight],
+                        w[p().mlp_in.bias]),
                  variant.activation);
-    to.narrow(0, first, rows)
-        .copy_(linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]));
+    to.narrow(0, first, rows).copy_(linear(activation, w[p().mlp_out.weight], w[p().mlp_out.bias]));
   });
   return output;
 }
@@ -112,7 +111,7 @@ at::Tensor last_product(const UnitViews& w, const Gpt2Variant& variant, const Ro
   if (pieces.cut()) return last_product_in_pieces(w, variant, pieces, kept.middle);
   const at::Tensor activation = activate(kept.fc, variant.activation);
   kept.fc.reset();
-  return linear(activation, w[p::kFcProjectionWeight], w[p::kFcProjectionBias]);
+  return linear(activation, w[p().mlp_out.weight], w[p().mlp_out.bias]);
 }
 
 auto attend_with(const AttentionOptions& options) {
@@ -155,15 +154,15 @@ struct FeedForwardRows {
 at::Tensor rows_backward(const UnitViews& w, const Gpt2Variant& variant, FeedForwardRows rows,
                          const WeightGradients& g) {
   // The middle's, after and before the activation.
-  at::Tensor gradient = linear_input_gradient(rows.dropped, w[p::kFcProjectionWeight]);
-  activate_backward(rows.fc, gradient, variant.activation, g[p::kFcBias]);
-  g.put(p::kFcProjectionWeight, rows.fc, rows.dropped);
+  at::Tensor gradient = linear_input_gradient(rows.dropped, w[p().mlp_out.weight]);
+  activate_backward(rows.fc, gradient, variant.activation, g[p().mlp_in.bias]);
+  g.put(p().mlp_out.weight, rows.fc, rows.dropped);
   rows.fc.reset();
   rows.dropped.reset();
-  g.put(p::kFcWeight, norm2(w, variant, rows.middle).output, gradient);
-  gradient = linear_input_gradient(gradient, w[p::kFcWeight]);
-  return layer_norm_backward(std::move(gradient), rows.middle, rows.norm2, w[p::kNorm2Weight],
-                             w[p::kNorm2Bias], {g[p::kNorm2Weight], g[p::kNorm2Bias]},
+  g.put(p().mlp_in.weight, norm2(w, variant, rows.middle).output, gradient);
+  gradient = linear_input_gradient(gradient, w[p().mlp_in.weight]);
+  return layer_norm_backward(std::move(gradient), rows.middle, rows.norm2, w[p().norm2.gain],
+                             w[p().norm2.bias], {g[p().norm2.gain], g[p().norm2.bias]},
                              rows.grad_output);
 }
 
@@ -172,7 +171,7 @@ at::Tensor feed_forward_backward(const UnitViews& w, const Gpt2Variant& variant,
                                  const RowPieces& pieces, at::Tensor middle,
                                  const at::Tensor& grad_output, const Dropout& dropout,
                                  const WeightGradients& g) {
-  at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p::kFcProjectionBias]);
+  at::Tensor dropped = drop_and_accumulate(grad_output, dropout, g[p().mlp_out.bias]);
   if (!pieces.cut())
     return rows_backward(w, variant,
                          {.middle = middle,
@@ -187,7 +186,7 @@ at::Tensor feed_forward_backward(const UnitViews& w, const Gpt2Variant& variant,
   pieces.for_each([&](std::int64_t first, std::int64_t rows) {
     const at::Tensor some = rows_of(middle, first, rows);
     Normed normed = norm2(w, variant, some);
-    at::Tensor fc = linear(normed.output, w[p::kFcWeight], w[p::kFcBias]);
+    at::Tensor fc = linear(normed.output, w[p().mlp_in.weight], w[p().mlp_in.bias]);
     normed.output.reset();
     some.copy_(rows_backward(w, variant,
                              {.middle = some,
@@ -210,21 +209,21 @@ at::Tensor attention_branch_backward(const UnitViews& w, const Gpt2Variant& vari
     const Attended attended = {saved.take(kAttended), saved.take(kLogsumexp),
                                saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)};
     {
-      const at::Tensor dropped = drop_and_accumulate(grad_middle, dropout, g[p::kProjectionBias]);
-      g.put(p::kProjectionWeight, attended.output, dropped);
-      gradient = linear_input_gradient(dropped, w[p::kProjectionWeight]);
+      const at::Tensor dropped = drop_and_accumulate(grad_middle, dropout, g[p().projection.bias]);
+      g.put(p().projection.weight, attended.output, dropped);
+      gradient = linear_input_gradient(dropped, w[p().projection.weight]);
     }
     gradient = attention_backward(gradient, HeadViews(saved.take(kQkv), options.heads), attended,
-                                  options, g[p::kAttentionBias]);
+                                  options, g[p().qkv.bias]);
   }
-  g.put(p::kAttentionWeight, norm1(w, variant, input).output, gradient);
-  return linear_input_gradient(gradient, w[p::kAttentionWeight]);
+  g.put(p().qkv.weight, norm1(w, variant, input).output, gradient);
+  return linear_input_gradient(gradient, w[p().qkv.weight]);
 }
 
 }  // namespace
 
 Gpt2Block::Gpt2Block(const ModelShape& shape, std::int64_t layer, std::int64_t piece_rows)
-    : ModelUnit(gpt2_block_layout(shape, layer)),
+    : ModelUnit(block_layout(gpt2_spec(shape).block, layer)),
       layer_(layer),
       heads_(equal_heads(shape.heads, shape.hidden)),
       dropout_(shape.dropout),
@@ -280,8 +279,9 @@ at::Tensor Gpt2Block::backward(const PassContext& context, const UnitViews& para
       dropout_at(context, DropoutSite::kProjection, dropout_), attention_options(context), g);
   const Normed statistics = {{}, saved.take(kMean1), saved.take(kRstd1)};
   saved.clear();
-  return layer_norm_backward(std::move(grad_norm), input, statistics, w[p::kNorm1Weight],
-                             w[p::kNorm1Bias], {g[p::kNorm1Weight], g[p::kNorm1Bias]}, grad_middle);
+  return layer_norm_backward(std::move(grad_norm), input, statistics, w[p().norm1.gain],
+                             w[p().norm1.bias], {g[p().norm1.gain], g[p().norm1.bias]},
+                             grad_middle);
 }
 
 at::Tensor Gpt2Block::extend(const UnitViews& parameters, const at::Tensor& input,

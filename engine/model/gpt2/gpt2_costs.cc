@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/model/decoder/block_costs.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/gpt2/gpt2_shape.h"
 #include "engine/model/op_costs.h"
@@ -13,16 +14,6 @@ constexpr std::int64_t kFp32Bytes = 4;
 
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
-// Multiply-adds per token in a block's matrices.
-double weight_products(const ModelShape& shape) {
-  const auto hidden = static_cast<double>(shape.hidden);
-  return hidden * (4 * hidden + 2 * static_cast<double>(shape.ffn()));
-}
-
-AttentionCosts attention_costs(const ModelShape& shape) {
-  return {.heads = shape.heads, .kv_heads = shape.heads, .head_dim = gpt2_head_dim(shape)};
-}
-
 OutputCosts output_costs(const ModelShape& shape, std::int64_t padded_vocab) {
   const bool padded = gpt2_variant(shape).tied && padded_vocab != 0;
   return {
@@ -32,11 +23,11 @@ OutputCosts output_costs(const ModelShape& shape, std::int64_t padded_vocab) {
 // Memory of attention's backward, in addition to the input and the output's gradient: the residual
 // stream's gradient, attention's input and output with statistics, and their gradients. When the
 // kernel is done, those of queries, keys and values are packed, and summed for the biases.
-std::uint64_t attention_bytes(const ModelShape& shape, const PassShape& pass,
-                              const PeakOptions& options) {
+std::uint64_t attention_bytes(const ModelShape& shape, const BlockSpec& block,
+                              const PassShape& pass, const PeakOptions& options) {
   const std::int64_t kept =
       pass.rows() * (9 * shape.hidden * pass.number_bytes + (2 + shape.heads) * kFp32Bytes);
-  return bytes(kept) + std::max(attention_costs(shape).backward_bytes(pass, options),
+  return bytes(kept) + std::max(attention_costs(block).backward_bytes(pass, options),
                                 3 * unit_input_bytes(shape, pass) +
                                     bias_sum_bytes(pass, 3 * shape.hidden, options.cpu));
 }
@@ -50,19 +41,6 @@ std::uint64_t piece_bytes(const ModelShape& shape, const PassShape& piece,
 }
 
 }  // namespace
-
-Flops block_flops(const ModelShape& shape, std::int64_t tokens) {
-  const double weights = 2 * weight_products(shape);
-  const double scores = 2 * attention_costs(shape).score_products(tokens);
-  const double last = 2 * static_cast<double>(shape.ffn() * shape.hidden);
-  // Backward computes the feed-forward's first product in pieces, and recompute() does not.
-  const double in_pieces = RowPieces(tokens).cut() ? last : 0;
-  // Attention is two products in forward. Backward computes the scores again, and four more
-  // products.
-  return {.forward = weights + 2 * scores,
-          .backward = 2 * weights + 5 * scores + in_pieces,
-          .recompute = weights - last + 2 * scores - in_pieces};
-}
 
 Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes) {
   const auto hidden = static_cast<double>(shape.hidden);
@@ -82,21 +60,14 @@ std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass) {
   return bytes(pass.rows() * shape.hidden * pass.number_bytes);
 }
 
-std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass,
-                                std::int64_t piece_rows) {
-  const bool cut = RowPieces(pass.rows(), piece_rows).cut();
-  // Mean and reciprocal deviation of two norms, or of the first.
-  const std::int64_t statistics = cut ? 2 : 4;
-  return bytes(pass.rows() * ((5 * shape.hidden + (cut ? 0 : shape.ffn())) * pass.number_bytes +
-                              (statistics + shape.heads) * kFp32Bytes));
-}
-
 std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,
                                const PeakOptions& options, std::int64_t piece_rows) {
   const RowPieces pieces(pass.rows(), piece_rows);
-  const std::uint64_t attention = attention_bytes(shape, pass, options);
+  BlockSpec block = gpt2_spec(shape).block;
+  block.piece_rows = piece_rows;
+  const std::uint64_t attention = attention_bytes(shape, block, pass, options);
   const std::uint64_t dropped = shape.dropout > 0 ? unit_input_bytes(shape, pass) : 0;
-  const std::uint64_t saved = block_saved_bytes(shape, pass, piece_rows);
+  const std::uint64_t saved = block_saved_bytes(block, pass);
   if (pieces.cut())
     return 2 * unit_input_bytes(shape, pass) +
            std::max(saved + dropped +

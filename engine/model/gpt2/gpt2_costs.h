@@ -1,4 +1,5 @@
-// The costs of a GPT-2's passes, from its shape alone. Without LibTorch.
+// The costs of a GPT-2's passes that its spec does not give (block_costs.h), from its shape alone.
+// Without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,6 @@ namespace sluice::engine {
 
 // `piece_rows`: smaller only in tests.
 
-// Operations per token, in sequences of `tokens`.
-Flops block_flops(const ModelShape& shape, std::int64_t tokens);
 // Traffic of the kernels between a block's products: norms, residuals with dropout, the activation,
 // sums for biases.
 Traffic block_traffic(const ModelShape& shape, std::int64_t number_bytes);
@@ -21,9 +20,6 @@ Flops head_flops(const ModelShape& shape, std::int64_t padded_vocab = 0);
 
 // A unit's input or output, which is always kept between forward and backward.
 std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass);
-// The bytes in a block's Saved for one micro-batch.
-std::uint64_t block_saved_bytes(const ModelShape& shape, const PassShape& pass,
-                                std::int64_t piece_rows = kPieceRows);
 
 // UnitKind::peak_bytes(). `plain_attention`: on the CPU with dropout.
 std::uint64_t block_peak_bytes(const ModelShape& shape, const PassShape& pass,

@@ -12,7 +12,7 @@
 namespace sluice::engine {
 
 Gpt2Embedding::Gpt2Embedding(const ModelShape& shape, std::int64_t padded_vocab)
-    : ModelUnit(gpt2_embedding_layout(shape, padded_vocab)), dropout_(shape.dropout) {}
+    : ModelUnit(embedding_layout(gpt2_spec(shape), padded_vocab)), dropout_(shape.dropout) {}
 
 at::Tensor Gpt2Embedding::forward(const PassContext& context, const UnitViews& parameters,
                                   const at::Tensor& input, Saved* /*saved*/) const {

@@ -14,7 +14,7 @@ Gpt2Head::Gpt2Head(const ModelShape& shape, std::int64_t chunk_rows)
     : vocab_(shape.vocab),
       chunk_rows_(chunk_rows),
       epsilon_(gpt2_variant(shape).epsilon),
-      indices_(gpt2_head_parameters(shape)) {}
+      indices_(head_parameters(gpt2_spec(shape))) {}
 
 std::int64_t Gpt2Head::chunk_rows(at::Device device) const {
   return chunk_rows_ == 0 ? loss_chunk_rows(vocab_, device.is_cpu()) : chunk_rows_;
@@ -25,7 +25,7 @@ OutputLossOptions Gpt2Head::loss_options(at::Device device, double grad_scale) c
 }
 
 Normed Gpt2Head::norm(const UnitViews& parameters, const at::Tensor& input) const {
-  return layer_norm(input, parameters[indices_.norm_weight], parameters[indices_.norm_bias],
+  return layer_norm(input, parameters[indices_.norm.gain], parameters[indices_.norm.bias],
                     epsilon_);
 }
 
@@ -39,8 +39,8 @@ HeadUnit::Loss Gpt2Head::loss_and_gradient(const UnitViews& parameters, const at
       loss_options(input.device(), grad_scale), gradients[indices_.output]);
   at::Tensor grad_input =
       layer_norm_backward(loss.grad_rows.view(input.sizes()), input, normed,
-                          parameters[indices_.norm_weight], parameters[indices_.norm_bias],
-                          {gradients[indices_.norm_weight], gradients[indices_.norm_bias]}, {});
+                          parameters[indices_.norm.gain], parameters[indices_.norm.bias],
+                          {gradients[indices_.norm.gain], gradients[indices_.norm.bias]}, {});
   return {std::move(loss.sum), std::move(grad_input)};
 }
 

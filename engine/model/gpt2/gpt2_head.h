@@ -41,7 +41,7 @@ class Gpt2Head final : public HeadUnit {
   std::int64_t vocab_;
   std::int64_t chunk_rows_;
   double epsilon_;
-  Gpt2HeadParameters indices_;
+  HeadParameters indices_;
 };
 
 }  // namespace sluice::engine

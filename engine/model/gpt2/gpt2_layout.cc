@@ -2,36 +2,13 @@
 
 #include <cmath>
 #include <memory>
-#include <string>
-#include <utility>
 
+#include "engine/model/decoder/block_costs.h"
 #include "engine/model/gpt2/gpt2_costs.h"
 #include "engine/model/gpt2/gpt2_shape.h"
 
 namespace sluice::engine {
 namespace {
-
-constexpr float kStd = 0.02F;
-
-ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, float std = kStd) {
-  return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
-}
-
-// A matrix of a block: only one product is added to its gradient per micro-batch.
-ParameterSpec product_matrix(std::string name, std::int64_t rows, std::int64_t columns,
-                             float std = kStd) {
-  ParameterSpec spec = matrix(std::move(name), rows, columns, std);
-  spec.gradient_is_product = true;
-  return spec;
-}
-
-ParameterSpec vector(std::string name, std::int64_t elements, float value) {
-  return {.name = std::move(name),
-          .shape = {elements},
-          .group = kUndecayed,
-          .initial_std = 0,
-          .initial_value = value};
-}
 
 class EmbeddingKind final : public UnitKind {
  public:
@@ -59,14 +36,14 @@ class EmbeddingKind final : public UnitKind {
 class BlockKind final : public UnitKind {
  public:
   explicit BlockKind(const ModelShape& shape)
-      : UnitKind("block", UnitRole::kBlock), shape_(shape) {}
+      : UnitKind("block", UnitRole::kBlock), shape_(shape), spec_(gpt2_spec(shape).block) {}
 
-  Flops flops(std::int64_t tokens) const override { return block_flops(shape_, tokens); }
+  Flops flops(std::int64_t tokens) const override { return block_flops(spec_, {}, tokens); }
   Traffic traffic(std::int64_t number_bytes) const override {
     return block_traffic(shape_, number_bytes);
   }
   std::uint64_t saved_bytes(const PassShape& pass) const override {
-    return block_saved_bytes(shape_, pass);
+    return block_saved_bytes(spec_, pass);
   }
   KvShape kv_shape() const override {
     return {.heads = shape_.heads, .head_dim = gpt2_head_dim(shape_)};
@@ -79,6 +56,7 @@ class BlockKind final : public UnitKind {
 
  private:
   ModelShape shape_;
+  BlockSpec spec_;
 };
 
 class HeadKind final : public UnitKind {
@@ -101,67 +79,50 @@ class HeadKind final : public UnitKind {
 
 }  // namespace
 
-Gpt2HeadParameters gpt2_head_parameters(const ModelShape& shape) {
-  return gpt2_variant(shape).tied
-             ? Gpt2HeadParameters{.output = 2, .norm_weight = 0, .norm_bias = 1}
-             : Gpt2HeadParameters{.output = 0, .norm_weight = 1, .norm_bias = 2};
+DecoderSpec gpt2_spec(const ModelShape& shape) {
+  return {.block = {.hidden = shape.hidden,
+                    .norm = NormKind::kLayer,
+                    .attention = {.heads = shape.heads,
+                                  .kv_heads = shape.heads,
+                                  .head_dim = gpt2_head_dim(shape),
+                                  .qkv_bias = true,
+                                  .output_bias = true},
+                    .mlp = {.width = shape.ffn(), .bias = true},
+                    .names = {.blocks = "h",
+                              .qkv = {"attn.c_attn"},
+                              .projection = "attn.c_proj",
+                              .mlp_in = {"mlp.c_fc"},
+                              .mlp_out = "mlp.c_proj",
+                              .norm1 = "ln_1",
+                              .norm2 = "ln_2"},
+                    .stores_in_first = true,
+                    .vectors_by_branch = true,
+                    // Each block adds two branches to the residual stream, whose variance should
+                    // not grow with them.
+                    .branch_std = kInitialStd / std::sqrt(2.0F * static_cast<float>(shape.layers))},
+          .layers = shape.layers,
+          .vocab = shape.vocab,
+          .positions = shape.context_tokens,
+          .tied = gpt2_variant(shape).tied,
+          .token_embedding = "wte",
+          .position_embedding = "wpe",
+          .final_norm = "ln_f"};
 }
 
-UnitLayout gpt2_embedding_layout(const ModelShape& shape, std::int64_t padded_vocab) {
-  UnitLayout layout{.name = "embedding"};
-  layout.add(matrix("wpe.weight", shape.context_tokens, shape.hidden));
-  // Last, so that its padding rows come after the flat order.
-  layout.add(matrix("wte.weight", shape.vocab, shape.hidden));
-  // A lookup needs no padding, but a product does.
-  if (gpt2_variant(shape).tied && padded_vocab != 0) layout.pad_last(padded_vocab);
-  return layout;
-}
-
-UnitLayout gpt2_block_layout(const ModelShape& shape, std::int64_t layer) {
-  const std::string prefix = "h." + std::to_string(layer);
-  const std::int64_t hidden = shape.hidden;
-  // Each block adds two branches to the residual stream, whose variance should not grow with them.
-  const float branch_std = kStd / std::sqrt(2.0F * static_cast<float>(shape.layers));
-  UnitLayout layout{.name = prefix};
-  layout.add(product_matrix(prefix + ".attn.c_attn.weight", hidden, 3 * hidden));
-  layout.add(product_matrix(prefix + ".attn.c_proj.weight", hidden, hidden, branch_std));
-  layout.add(product_matrix(prefix + ".mlp.c_fc.weight", hidden, shape.ffn()));
-  layout.add(product_matrix(prefix + ".mlp.c_proj.weight", shape.ffn(), hidden, branch_std));
-  layout.add(vector(prefix + ".ln_1.weight", hidden, 1));
-  layout.add(vector(prefix + ".ln_1.bias", hidden, 0));
-  layout.add(vector(prefix + ".attn.c_attn.bias", 3 * hidden, 0));
-  layout.add(vector(prefix + ".attn.c_proj.bias", hidden, 0));
-  layout.add(vector(prefix + ".ln_2.weight", hidden, 1));
-  layout.add(vector(prefix + ".ln_2.bias", hidden, 0));
-  layout.add(vector(prefix + ".mlp.c_fc.bias", shape.ffn(), 0));
-  layout.add(vector(prefix + ".mlp.c_proj.bias", hidden, 0));
-  return layout;
-}
-
-UnitLayout gpt2_head_layout(const ModelShape& shape) {
-  UnitLayout layout{.name = "head"};
-  if (!gpt2_variant(shape).tied) layout.add(matrix("lm_head.weight", shape.vocab, shape.hidden));
-  layout.add(vector("ln_f.weight", shape.hidden, 1));
-  layout.add(vector("ln_f.bias", shape.hidden, 0));
-  return layout;
+const BlockParameters& gpt2_block_parameters() {
+  static const BlockParameters parameters = block_parameters(
+      gpt2_spec({.layers = 1, .hidden = 1, .heads = 1, .context_tokens = 1, .vocab = 1}).block);
+  return parameters;
 }
 
 ModelLayout gpt2_layout(const ModelOptions& options) {
   const ModelShape& shape = options.shape;
   const auto block = std::make_shared<BlockKind>(shape);
-  std::vector<ModelLayout::Unit> units;
-  units.push_back({.kind = std::make_shared<EmbeddingKind>(shape),
-                   .layout = gpt2_embedding_layout(shape, options.padded_vocab),
-                   .borrowed = {}});
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
-    units.push_back({.kind = block, .layout = gpt2_block_layout(shape, layer), .borrowed = {}});
-  ModelLayout::Unit head = {.kind = std::make_shared<HeadKind>(shape, options.padded_vocab),
-                            .layout = gpt2_head_layout(shape),
-                            .borrowed = {}};
-  if (gpt2_variant(shape).tied)
-    head.borrowed.push_back({.unit = 0, .parameter = embedding_parameter::kToken});
-  units.push_back(std::move(head));
-  return {{.hidden = shape.hidden, .vocab = shape.vocab}, std::move(units)};
+  return decoder_layout(gpt2_spec(shape),
+                        {.embedding = std::make_shared<EmbeddingKind>(shape),
+                         .block = [&](std::int64_t /*layer*/) { return block; },
+                         .head = std::make_shared<HeadKind>(shape, options.padded_vocab)},
+                        options);
 }
 
 }  // namespace sluice::engine

@@ -91,7 +91,7 @@ class LlamaBlock::Pass {
   Kept run(const Attend& attend, bool keep) const {
     Kept kept;
     {
-      RmsNormed normed = rms_norm(input_, w_[indices_.norm1], shape_.epsilon);
+      RmsNormed normed = rms_norm(input_, w_[indices_.norm1.gain], shape_.epsilon);
       kept.rstd1 = std::move(normed.rstd);
       kept.qkv = qkv_.output(normed.output);
     }
@@ -103,7 +103,8 @@ class LlamaBlock::Pass {
       kept.middle.add_(input_);
       return kept;
     }
-    RmsNormed normed = add_and_rms_norm(kept.middle, input_, w_[indices_.norm2], shape_.epsilon);
+    RmsNormed normed =
+        add_and_rms_norm(kept.middle, input_, w_[indices_.norm2.gain], shape_.epsilon);
     kept.rstd2 = std::move(normed.rstd);
     kept.gate_and_up = gated_from(0).output(normed.output);
     return kept;
@@ -160,7 +161,7 @@ class LlamaBlock::Pass {
       qkv = whole_backward(saved, qkv, grad_middle, g);
     if (!shape_.head_norms) rotate_backward(qkv, rotary(options_.heads));
     const ProductsPass::Backward products(qkv_, qkv);  // now its gradient
-    products.put(g, rms_norm(input_, w_[indices_.norm1], shape_.epsilon).output, overwrites_);
+    products.put(g, rms_norm(input_, w_[indices_.norm1.gain], shape_.epsilon).output, overwrites_);
     return products.input_gradient();
   }
 
@@ -173,16 +174,16 @@ class LlamaBlock::Pass {
   };
 
   ProductsPass gated_from(std::int64_t first_row) const {
-    return {indices_.gated, w_, adapters_from(first_row)};
+    return {indices_.mlp_in, w_, adapters_from(first_row)};
   }
   ProductsPass down_from(std::int64_t first_row) const {
-    return {indices_.down, w_, adapters_from(first_row)};
+    return {indices_.mlp_out, w_, adapters_from(first_row)};
   }
   ProductsPass::Adapters adapters_from(std::int64_t first_row) const {
     return {.scale = adapters_.scale, .dropout = adapters_.dropout, .first_row = first_row};
   }
   RmsNormed second_norm(const at::Tensor& middle) const {
-    return rms_norm(middle, w_[indices_.norm2], shape_.epsilon);
+    return rms_norm(middle, w_[indices_.norm2.gain], shape_.epsilon);
   }
 
   // Overwrites gate_and_up.
@@ -199,8 +200,8 @@ class LlamaBlock::Pass {
     const ProductsPass products = gated_from(rows.first);
     const ProductsPass::Backward gated(products, gate_and_up);
     gated.put(g, second_norm(rows.middle).output, overwrites);
-    return rms_norm_backward(gated.input_gradient(), rows.middle, rstd2, w_[indices_.norm2],
-                             g[indices_.norm2], rows.grad_output);
+    return rms_norm_backward(gated.input_gradient(), rows.middle, rstd2, w_[indices_.norm2.gain],
+                             g[indices_.norm2.gain], rows.grad_output);
   }
 
   at::Tensor output_in_pieces(const at::Tensor& middle) const {
@@ -339,7 +340,7 @@ class LlamaBlock::Pass {
   }
 
   const LlamaShape& shape_;
-  const LlamaBlockParameters& indices_;
+  const BlockParameters& indices_;
   const UnitViews& w_;
   const ProductsPass::Adapters adapters_;
   const ProductsPass qkv_;
@@ -355,9 +356,9 @@ class LlamaBlock::Pass {
 };
 
 LlamaBlock::LlamaBlock(const LlamaShape& shape, const LoraRecipe& lora, std::int64_t layer)
-    : ModelUnit(llama_block_layout(shape, layer)),
+    : ModelUnit(block_layout(llama_spec(shape).block, layer)),
       shape_(shape),
-      indices_(llama_block_parameters(shape, lora)),
+      indices_(block_parameters(llama_spec(shape).block, lora)),
       adapter_scale_(lora.exists() ? lora.scale() : 0),
       adapter_dropout_(lora.dropout),
       heads_{.heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
@@ -421,8 +422,8 @@ at::Tensor LlamaBlock::backward(const PassContext& context, const UnitViews& par
   at::Tensor grad_norm = pass.attention_branch_backward(saved, grad_middle, gradients);
   const at::Tensor rstd1 = saved.take(kRstd1);
   saved.clear();
-  return rms_norm_backward(std::move(grad_norm), input, rstd1, parameters[indices_.norm1],
-                           gradients[indices_.norm1], grad_middle);
+  return rms_norm_backward(std::move(grad_norm), input, rstd1, parameters[indices_.norm1.gain],
+                           gradients[indices_.norm1.gain], grad_middle);
 }
 
 at::Tensor LlamaBlock::extend(const UnitViews& parameters, const at::Tensor& input,

@@ -45,7 +45,7 @@ class LlamaBlock final : public ModelUnit {
   at::Tensor frequencies_of(const Documents* documents, at::Device device) const;
 
   LlamaShape shape_;
-  LlamaBlockParameters indices_;
+  BlockParameters indices_;
   double adapter_scale_;
   double adapter_dropout_;
   HeadShape heads_;

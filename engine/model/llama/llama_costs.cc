@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/model/decoder/block_costs.h"
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/op_costs.h"
 #include "engine/model/row_pieces.h"
@@ -45,28 +46,6 @@ class EmbeddingKind final : public UnitKind {
   bool is_trained_;
 };
 
-// Numbers of one block's adapters, on the side of the products' inputs and on that of their
-// outputs; and the widest input and output with an adapter.
-struct AdapterNumbers {
-  double in = 0;
-  double out = 0;
-  std::int64_t widest_in = 0;
-  std::int64_t widest_out = 0;
-};
-
-AdapterNumbers adapter_numbers(const LlamaShape& shape, const LoraRecipe& lora) {
-  AdapterNumbers numbers;
-  if (!lora.exists()) return numbers;
-  const UnitLayout layout = llama_adapter_layout(shape, lora, 0);
-  for (std::size_t a = 0; a < layout.parameters.size(); a += 2) {
-    numbers.in += static_cast<double>(layout.parameters[a].elements);
-    numbers.out += static_cast<double>(layout.parameters[a + 1].elements);
-    numbers.widest_in = std::max(numbers.widest_in, layout.parameters[a].shape.back());
-    numbers.widest_out = std::max(numbers.widest_out, layout.parameters[a + 1].shape.front());
-  }
-  return numbers;
-}
-
 class BlockKind final : public UnitKind {
  public:
   BlockKind(const LlamaShape& shape, const LoraRecipe& lora, bool windowed)
@@ -74,32 +53,10 @@ class BlockKind final : public UnitKind {
         shape_(shape),
         rank_(lora.rank),
         drops_(lora.dropout > 0),
-        adapters_(adapter_numbers(shape, lora)),
-        attention_{.heads = shape.heads,
-                   .kv_heads = shape.kv_heads,
-                   .head_dim = shape.head_dim,
-                   .window = windowed ? shape.window.tokens : 0} {}
+        block_(llama_block_spec(shape, windowed)),
+        adapters_(adapter_numbers(block_, lora)) {}
 
-  Flops flops(std::int64_t tokens) const override {
-    const auto hidden = static_cast<double>(shape_.hidden);
-    const auto ffn = static_cast<double>(shape_.ffn);
-    const double products =
-        hidden * static_cast<double>(shape_.qkv_width() + shape_.query_width()) + 3 * hidden * ffn;
-    const double weights = 2 * products;
-    const double scores = 2 * attention_.score_products(tokens);
-    const double added = 2 * (adapters_.in + adapters_.out);
-    // The gradients of the trained weights; for adapters also A's product, which is recomputed.
-    const double gradients = rank_ > 0 ? 2 * added + 2 * adapters_.in : weights;
-    // If backward computes the gate and its input in pieces, recompute() does not. Their adapters
-    // are not counted here.
-    const double gated = 4 * hidden * ffn;
-    const double in_pieces = RowPieces(tokens, shape_.piece_rows).cut() ? gated : 0;
-    // Attention is two products in forward. Backward computes the scores again, and four more
-    // products.
-    return {.forward = weights + added + 2 * scores,
-            .backward = weights + gradients + 5 * scores + in_pieces,
-            .recompute = weights + added - 2 * hidden * ffn + 2 * scores - in_pieces};
-  }
+  Flops flops(std::int64_t tokens) const override { return block_flops(block_, adapters_, tokens); }
 
   // Norms, residuals, rotary positions, the gate, and norms of heads. Backward reads gradient and
   // input, and adds to the stream's gradient. It computes the gate again together with its
@@ -114,16 +71,8 @@ class BlockKind final : public UnitKind {
             .backward = width * (8 * hidden + heads + 6 * ffn)};
   }
 
-  // Queries, keys and values; attention's output; the residual stream between the branches; and,
-  // unless it is computed in pieces, the feed-forward before its gate. Also fp32 statistics of the
-  // norms and a sum for each head.
   std::uint64_t saved_bytes(const PassShape& pass) const override {
-    const bool cut = pieces(pass).cut();
-    const std::int64_t statistics = cut ? 1 : 2;
-    const std::int64_t numbers =
-        shape_.qkv_width() + shape_.query_width() + shape_.hidden + (cut ? 0 : 2 * shape_.ffn);
-    return bytes(pass.rows() *
-                 (numbers * pass.number_bytes + (statistics + shape_.heads) * kFp32Bytes));
+    return block_saved_bytes(block_, pass);
   }
   KvShape kv_shape() const override {
     return {.heads = shape_.kv_heads, .head_dim = shape_.head_dim};
@@ -206,7 +155,7 @@ class BlockKind final : public UnitKind {
     return numbers_bytes(
                pass, shape_.hidden + 2 * shape_.query_width() + 3 * shape_.qkv_width() + turned) +
            bytes(pass.rows() * (2 + shape_.heads) * kFp32Bytes) +
-           attention_.backward_bytes(pass, options);
+           attention_costs(block_).backward_bytes(pass, options);
   }
 
   // Attention's backward in parts, whose gradients replace queries, keys and values. A part copies
@@ -214,7 +163,7 @@ class BlockKind final : public UnitKind {
   // and values, and with norms of heads their rotated copies.
   std::uint64_t parts_bytes(const PassShape& pass, const PeakOptions& options,
                             std::int64_t parts) const {
-    AttentionCosts part = attention_;
+    AttentionCosts part = attention_costs(block_);
     part.heads /= parts;
     part.kv_heads /= parts;
     const std::int64_t query = shape_.query_width() / parts;
@@ -255,8 +204,8 @@ class BlockKind final : public UnitKind {
   LlamaShape shape_;
   std::int64_t rank_;
   bool drops_;
+  BlockSpec block_;
   AdapterNumbers adapters_;
-  AttentionCosts attention_;
 };
 
 class HeadKind final : public UnitKind {

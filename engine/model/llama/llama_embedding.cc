@@ -9,7 +9,7 @@
 namespace sluice::engine {
 
 LlamaEmbedding::LlamaEmbedding(const LlamaShape& shape, std::int64_t padded_vocab)
-    : ModelUnit(llama_embedding_layout(shape, padded_vocab)) {}
+    : ModelUnit(embedding_layout(llama_spec(shape), padded_vocab)) {}
 
 at::Tensor LlamaEmbedding::forward(const PassContext& /*context*/, const UnitViews& parameters,
                                    const at::Tensor& input, Saved* /*saved*/) const {

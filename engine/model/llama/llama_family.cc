@@ -107,7 +107,8 @@ class LlamaFamily final : public ModelFamily {
   void resolve_derived(ModelShape& shape) const override { settle_llama(shape); }
   Status check(const ModelShape& shape) const override { return check_llama(shape); }
   std::span<const std::string_view> adapter_targets() const override {
-    return llama_adapter_targets();
+    static const std::vector<std::string_view> targets = engine::adapter_targets(llama_names());
+    return targets;
   }
   ModelLayout layout(const ModelOptions& options) const override { return llama_layout(options); }
 

@@ -33,7 +33,7 @@ class LlamaHead final : public HeadUnit {
   std::int64_t vocab_;
   std::int64_t chunk_rows_;
   double epsilon_;
-  LlamaHeadParameters indices_;
+  HeadParameters indices_;
 };
 
 }  // namespace sluice::engine

@@ -83,7 +83,7 @@ at::Tensor ProductsPass::Backward::of_part(int part) const {
 }
 
 at::Tensor ProductsPass::Backward::input_gradient() const {
-  const LlamaProducts& indices = products_.indices_;
+  const BlockProducts& indices = products_.indices_;
   const UnitViews& w = products_.w_;
   at::Tensor sum;
   if (const auto weight = joined_rows(w, indices.weight, indices.parts)) {
@@ -110,7 +110,7 @@ void ProductsPass::Backward::put_weight(const at::Tensor& gradient, const at::Te
 }
 
 void ProductsPass::Backward::put_biases(const UnitViews& gradients) const {
-  const LlamaProducts& indices = products_.indices_;
+  const BlockProducts& indices = products_.indices_;
   if (indices.bias == kNoParameter || !gradients[indices.bias].defined()) return;
   if (const auto joined = joined_rows(gradients, indices.bias, indices.parts))
     return accumulate_bias_gradient(*joined, grad_output_);
@@ -120,7 +120,7 @@ void ProductsPass::Backward::put_biases(const UnitViews& gradients) const {
 
 void ProductsPass::Backward::put(const UnitViews& gradients, const at::Tensor& input,
                                  bool overwrite) const {
-  const LlamaProducts& indices = products_.indices_;
+  const BlockProducts& indices = products_.indices_;
   put_biases(gradients);
   if (gradients[indices.weight].defined()) {
     if (const auto joined = joined_rows(gradients, indices.weight, indices.parts)) {

@@ -24,7 +24,7 @@ class ProductsPass {
     std::int64_t first_row = 0;  // the input's, if it is a piece of the micro-batch
   };
   // All must outlive it.
-  ProductsPass(const LlamaProducts& indices, const UnitViews& parameters, const Adapters& adapters)
+  ProductsPass(const BlockProducts& indices, const UnitViews& parameters, const Adapters& adapters)
       : indices_(indices), w_(parameters), adapters_(adapters) {}
 
   at::Tensor output(const at::Tensor& input) const;
@@ -65,7 +65,7 @@ class ProductsPass {
   std::int64_t first_column(int part) const;
   at::Tensor base_output(const at::Tensor& input) const;
 
-  const LlamaProducts& indices_;
+  const BlockProducts& indices_;
   const UnitViews& w_;
   const Adapters adapters_;
 };

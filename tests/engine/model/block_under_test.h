@@ -31,7 +31,7 @@ class BlockUnderTest {
     parameters_ = UnitViews(layout, base_);
     trained_ = layout;
     if (lora.exists()) {
-      trained_ = llama_adapter_layout(llama_shape(shape), lora, 0);
+      trained_ = adapter_layout(llama_spec(llama_shape(shape)).block, lora, 0);
       adapters_ = zeros(trained_, options);
       parameters_ = with_adapters(parameters_, UnitViews(trained_, adapters_));
       for (std::size_t i = 0; i < layout.parameters.size(); ++i) gradients_.append({});

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/families/families.h"
+#include "engine/model/decoder/block_costs.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/op_costs.h"
 
@@ -43,22 +44,22 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const double pairs = 0.5 * static_cast<double>(tokens * (tokens + 1));
     const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
     const double per_token = scores / static_cast<double>(tokens);
-    const UnitLayout layout = gpt2_block_layout(shape, 0);
+    const UnitLayout layout = block_layout(gpt2_spec(shape).block, 0);
     const double weights = 2 * multiplied(layout);
-    const Flops block = block_flops(shape, tokens);
+    const Flops block = block_flops(gpt2_spec(shape).block, {}, tokens);
     EXPECT_DOUBLE_EQ(block.forward, weights + per_token) << name;
     EXPECT_DOUBLE_EQ(block.backward, 2 * weights + 2.5 * per_token) << name;
-    const ParameterSpec& last = layout.parameters[block_parameter::kFcProjectionWeight];
+    const ParameterSpec& last = layout.parameters[gpt2_block_parameters().mlp_out.weight];
     EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
     const auto wte = static_cast<double>(
-        gpt2_embedding_layout(shape).parameters[embedding_parameter::kToken].elements);
+        embedding_layout(gpt2_spec(shape)).parameters[embedding_parameter::kToken].elements);
     EXPECT_DOUBLE_EQ(head_flops(shape).forward, 2 * wte);
   }
 }
 
 TEST(GptCosts, RecomputeCostsLessThanAForward) {
   const ModelShape shape = *preset_shape("gpt2-xl");
-  const Flops flops = block_flops(shape, 1024);
+  const Flops flops = block_flops(gpt2_spec(shape).block, {}, 1024);
   EXPECT_LT(flops.recompute, 0.75 * flops.forward);
   EXPECT_GT(flops.recompute, 0.5 * flops.forward);
 }

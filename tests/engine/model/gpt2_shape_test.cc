@@ -159,8 +159,8 @@ TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {
 }
 
 TEST(UnitLayout, PaddedRowsLieBehindTheFlatOrder) {
-  const UnitLayout plain = gpt2_embedding_layout(kTiny);
-  const UnitLayout padded = gpt2_embedding_layout(kTiny, 64);
+  const UnitLayout plain = embedding_layout(gpt2_spec(kTiny));
+  const UnitLayout padded = embedding_layout(gpt2_spec(kTiny), 64);
   const ParameterSpec& wte = padded.parameters[embedding_parameter::kToken];
   EXPECT_EQ(wte.name, "wte.weight");
   EXPECT_EQ(padded.elements, plain.elements);

@@ -26,7 +26,7 @@ constexpr std::int64_t kVocab = 53;
 const ModelShape kShape = {
     .layers = 1, .hidden = kHidden, .heads = 4, .context_tokens = 20, .vocab = kVocab};
 
-const Gpt2HeadParameters kPlaces = gpt2_head_parameters(kShape);
+const HeadParameters kPlaces = head_parameters(gpt2_spec(kShape));
 
 struct Results {
   at::Tensor loss_sum;
@@ -42,8 +42,8 @@ class HeadUnitTest : public testing::Test {
 
     flat_ = at::zeros({static_cast<std::int64_t>(layout_.slot_elements)});
     parameters_ = UnitViews(layout_, flat_);
-    parameters_[kPlaces.norm_weight].copy_(at::randn({kHidden}).add_(1));
-    parameters_[kPlaces.norm_bias].copy_(at::randn({kHidden}));
+    parameters_[kPlaces.norm.gain].copy_(at::randn({kHidden}).add_(1));
+    parameters_[kPlaces.norm.bias].copy_(at::randn({kHidden}));
     wte_ = at::randn({kVocab, kHidden});
     input_ = at::randn({3, 19, kHidden});
     targets_ = at::randint(kVocab, {3, 19}, at::kLong);
@@ -64,7 +64,7 @@ class HeadUnitTest : public testing::Test {
     return own;
   }
 
-  UnitLayout layout_ = gpt2_head_layout(kShape);
+  UnitLayout layout_ = head_layout(gpt2_spec(kShape));
   at::Tensor flat_;
   UnitViews parameters_;
   at::Tensor wte_;
@@ -75,8 +75,8 @@ class HeadUnitTest : public testing::Test {
 TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
   at::Tensor x = input_.to(at::kDouble).requires_grad_();
   at::Tensor wte = wte_.to(at::kDouble).requires_grad_();
-  at::Tensor weight = parameters_[kPlaces.norm_weight].to(at::kDouble).clone().requires_grad_();
-  at::Tensor bias = parameters_[kPlaces.norm_bias].to(at::kDouble).clone().requires_grad_();
+  at::Tensor weight = parameters_[kPlaces.norm.gain].to(at::kDouble).clone().requires_grad_();
+  at::Tensor bias = parameters_[kPlaces.norm.bias].to(at::kDouble).clone().requires_grad_();
   const at::Tensor rows = at::layer_norm(x, {kHidden}, weight, bias, 1e-5).flatten(0, 1);
   const at::Tensor loss =
       at::cross_entropy_loss(at::mm(rows, wte.t()), targets_.flatten(), {}, at::Reduction::Sum);
@@ -86,8 +86,8 @@ TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
   EXPECT_TRUE(ours.grad_input.to(at::kDouble).allclose(x.grad(), 1e-4, 1e-5));
   EXPECT_TRUE(ours.wte_gradient.to(at::kDouble).allclose(wte.grad(), 1e-4, 1e-5));
   const UnitViews gradients(layout_, ours.gradient);
-  EXPECT_TRUE(gradients[kPlaces.norm_weight].to(at::kDouble).allclose(weight.grad(), 1e-4, 1e-5));
-  EXPECT_TRUE(gradients[kPlaces.norm_bias].to(at::kDouble).allclose(bias.grad(), 1e-4, 1e-5));
+  EXPECT_TRUE(gradients[kPlaces.norm.gain].to(at::kDouble).allclose(weight.grad(), 1e-4, 1e-5));
+  EXPECT_TRUE(gradients[kPlaces.norm.bias].to(at::kDouble).allclose(bias.grad(), 1e-4, 1e-5));
 }
 
 TEST_F(HeadUnitTest, ChunksChangeNothingButTheRoundingOfSums) {

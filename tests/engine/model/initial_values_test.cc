@@ -48,9 +48,10 @@ TEST(CounterRandom, IsSplitMix64) {
 }
 
 TEST(InitialValues, AreNormalWithTheirDeviation) {
-  const UnitLayout layout = gpt2_block_layout(kShape, 3);
-  for (const auto& [index, std] : {std::pair{block_parameter::kAttentionWeight, 0.02},
-                                   std::pair{block_parameter::kProjectionWeight, 0.02 / 4}}) {
+  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 3);
+  for (const auto& [index, std] :
+       {std::pair{gpt2_block_parameters().qkv.weight, 0.02},
+        std::pair{gpt2_block_parameters().projection.weight, 0.02 / 4}}) {
     std::vector<float> values = values_of(block_parameter_of(layout, index), 1);
     std::sort(values.begin(), values.end());
     // Kolmogorov-Smirnov: the distance exceeds 2 / sqrt(n) once in 1500 seeds; the seed is fixed.
@@ -65,16 +66,19 @@ TEST(InitialValues, AreNormalWithTheirDeviation) {
 }
 
 TEST(InitialValues, NormsAreOneAndBiasesZero) {
-  const UnitLayout layout = gpt2_block_layout(kShape, 0);
-  for (const float value : values_of(block_parameter_of(layout, block_parameter::kNorm2Weight), 1))
+  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 0);
+  for (const float value :
+       values_of(block_parameter_of(layout, gpt2_block_parameters().norm2.gain), 1))
     ASSERT_EQ(value, 1.0F);
-  for (const float value : values_of(block_parameter_of(layout, block_parameter::kFcBias), 1))
+  for (const float value :
+       values_of(block_parameter_of(layout, gpt2_block_parameters().mlp_in.bias), 1))
     ASSERT_EQ(value, 0.0F);
 }
 
 TEST(InitialValues, AreTheSameInAnyPieces) {
-  const UnitLayout layout = gpt2_block_layout(kShape, 1);
-  const ParameterSpec& parameter = block_parameter_of(layout, block_parameter::kFcWeight);
+  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 1);
+  const ParameterSpec& parameter =
+      block_parameter_of(layout, gpt2_block_parameters().mlp_in.weight);
   const std::vector<float> whole = values_of(parameter, 9);
   std::vector<float> pieces(whole.size());
   std::mt19937_64 random(4);
@@ -87,16 +91,16 @@ TEST(InitialValues, AreTheSameInAnyPieces) {
 }
 
 TEST(InitialValues, DifferBySeedAndByParameter) {
-  const UnitLayout first = gpt2_block_layout(kShape, 1);
-  const UnitLayout second = gpt2_block_layout(kShape, 2);
-  const auto& a = block_parameter_of(first, block_parameter::kFcWeight);
-  const auto& b = block_parameter_of(second, block_parameter::kFcWeight);
+  const UnitLayout first = block_layout(gpt2_spec(kShape).block, 1);
+  const UnitLayout second = block_layout(gpt2_spec(kShape).block, 2);
+  const auto& a = block_parameter_of(first, gpt2_block_parameters().mlp_in.weight);
+  const auto& b = block_parameter_of(second, gpt2_block_parameters().mlp_in.weight);
   EXPECT_NE(values_of(a, 9), values_of(a, 10));
   EXPECT_NE(values_of(a, 9), values_of(b, 9));
 }
 
 TEST(InitialValues, AreTheSameHoweverManyThreadsMakeThem) {
-  const UnitLayout layout = gpt2_block_layout(kShape, 3);
+  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 3);
   for (const int threads : {1, 3, 7}) {
     const auto executor = aio::make_executor(threads);
     ASSERT_TRUE(executor.ok());

@@ -15,7 +15,9 @@
 #include <utility>
 
 #include "engine/families/families.h"
+#include "engine/model/decoder/block_costs.h"
 #include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_costs.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/model/ops/products.h"
@@ -207,7 +209,9 @@ void expect_formulas_hold_in_pieces(const Case& which, at::Device device,
   block.make_lively();
   const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
   const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
-  std::uint64_t saved_bytes = block_saved_bytes(shape, pass, kRows);
+  BlockSpec spec = gpt2_spec(shape).block;
+  spec.piece_rows = kRows;
+  std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
   std::uint64_t bound = block_peak_bytes(shape, pass, peak_options, kRows);
   if (shape.family == kLlamaFamily) {
     LlamaShape llama = llama_shape(shape);

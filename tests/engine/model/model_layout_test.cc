@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "engine/families/families.h"
+#include "engine/model/decoder/block_costs.h"
 #include "engine/model/gpt2/gpt2_costs.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 
@@ -127,9 +128,10 @@ TEST(ModelLayoutDeathTest, RefusesWhatNoTrainerCouldRun) {
 TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   const ModelShape shape{.layers = 3, .hidden = 64, .heads = 4, .context_tokens = 16, .vocab = 100};
   const ModelLayout model = model_layout({.shape = shape, .padded_vocab = 128});
-  const std::vector<UnitLayout> layouts = {gpt2_embedding_layout(shape, 128),
-                                           gpt2_block_layout(shape, 0), gpt2_block_layout(shape, 1),
-                                           gpt2_block_layout(shape, 2), gpt2_head_layout(shape)};
+  const std::vector<UnitLayout> layouts = {
+      embedding_layout(gpt2_spec(shape), 128), block_layout(gpt2_spec(shape).block, 0),
+      block_layout(gpt2_spec(shape).block, 1), block_layout(gpt2_spec(shape).block, 2),
+      head_layout(gpt2_spec(shape))};
   ASSERT_EQ(static_cast<std::size_t>(model.units()), layouts.size());
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& expected = layouts[static_cast<std::size_t>(unit)];
@@ -142,7 +144,7 @@ TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   EXPECT_EQ(model.layout(wte.unit).parameters[static_cast<std::size_t>(wte.parameter)].name,
             "wte.weight");
   const PassShape pass{.micro_batch = 2, .tokens = 16, .number_bytes = 2};
-  EXPECT_EQ(model.kind(1).saved_bytes(pass), block_saved_bytes(shape, pass));
+  EXPECT_EQ(model.kind(1).saved_bytes(pass), block_saved_bytes(gpt2_spec(shape).block, pass));
   EXPECT_EQ(model.kind(4).flops(16).forward, head_flops(shape, 128).forward);
   EXPECT_EQ(model.peak_bytes(pass, {}),
             std::max(block_peak_bytes(shape, pass), head_peak_bytes(shape, pass, 128)));

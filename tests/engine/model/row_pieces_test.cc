@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/decoder/block_costs.h"
+#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_costs.h"
 
 namespace sluice::engine {
@@ -65,8 +66,8 @@ TEST(RowPieces, TakeNoMoreOperationsButLessOfThemInRecompute) {
   const auto scores = [](double width) { return 2 * width * 16384; };
   const auto llama = llama_block_kind(llama_shape(*preset_shape("llama3.1-8b")), {}, false);
   expect(llama->flops(32768), llama->flops(65536), scores(4096));
-  const ModelShape gpt2 = *preset_shape("gpt2-xl");
-  expect(block_flops(gpt2, 32768), block_flops(gpt2, 65536), scores(1600));
+  const BlockSpec gpt2 = gpt2_spec(*preset_shape("gpt2-xl")).block;
+  expect(block_flops(gpt2, {}, 32768), block_flops(gpt2, {}, 65536), scores(1600));
 }
 
 }  // namespace

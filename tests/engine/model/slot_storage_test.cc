@@ -25,7 +25,7 @@ const ModelShape kShape = {.layers = 2, .hidden = 16, .heads = 2, .context_token
 class SlotStorageTest : public testing::Test {
  protected:
   SlotStorageTest()
-      : layout_(gpt2_block_layout(kShape, 0)),
+      : layout_(block_layout(gpt2_spec(kShape).block, 0)),
         memory_(at::zeros({static_cast<std::int64_t>(layout_.slot_elements)})),
         slot_(layout_, at::kFloat, at::kCPU) {}
 
@@ -51,7 +51,7 @@ TEST_F(SlotStorageTest, ViewsReadAndWriteTheAcquiredMemory) {
 
 TEST_F(SlotStorageTest, EveryUseAfterReleaseThrows) {
   slot_.acquire(first());
-  const at::Tensor weight = slot_.views()[block_parameter::kAttentionWeight];
+  const at::Tensor weight = slot_.views()[gpt2_block_parameters().qkv.weight];
   const at::Tensor view_of_view = weight.t();
   const at::Tensor x = at::ones({3, 16});
   slot_.release();
@@ -74,12 +74,12 @@ TEST_F(SlotStorageTest, EveryUseAfterReleaseThrows) {
 
 TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
   slot_.acquire(first());
-  const at::Tensor kept = slot_.views()[block_parameter::kAttentionWeight];
+  const at::Tensor kept = slot_.views()[gpt2_block_parameters().qkv.weight];
   kept.fill_(1);
   slot_.release();
-  SlotStorage next(gpt2_block_layout(kShape, 1), at::kFloat, at::kCPU);
+  SlotStorage next(block_layout(gpt2_spec(kShape).block, 1), at::kFloat, at::kCPU);
   next.acquire(first());
-  next.views()[block_parameter::kAttentionWeight].fill_(2);
+  next.views()[gpt2_block_parameters().qkv.weight].fill_(2);
   EXPECT_ANY_THROW(kept.sum());
   next.release();
   // Fetched again into other memory, so the kept view is valid again.
@@ -90,11 +90,11 @@ TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
 
 TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTheNextUnit) {
   slot_.acquire(first());
-  const at::Tensor weight = slot_.views()[block_parameter::kAttentionWeight];
+  const at::Tensor weight = slot_.views()[gpt2_block_parameters().qkv.weight];
   at::Tensor x = at::ones({3, 16}).requires_grad_();
   const at::Tensor loss = at::mm(x, weight).sum();  // the tape saves weight
   slot_.release();
-  SlotStorage next(gpt2_block_layout(kShape, 1), at::kFloat, at::kCPU);
+  SlotStorage next(block_layout(gpt2_spec(kShape).block, 1), at::kFloat, at::kCPU);
   next.acquire(first());
   EXPECT_ANY_THROW(loss.backward());
 }
@@ -118,7 +118,7 @@ TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
 
 TEST_F(SlotStorageTest, SaysWhichUnitIsUsedWhileReleased) {
   try {
-    slot_.views()[block_parameter::kAttentionWeight].add(1);
+    slot_.views()[gpt2_block_parameters().qkv.weight].add(1);
     FAIL() << "nothing was thrown";
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what(), testing::ContainsRegex("unit h.0.*is released"));
@@ -127,7 +127,7 @@ TEST_F(SlotStorageTest, SaysWhichUnitIsUsedWhileReleased) {
 
 TEST_F(SlotStorageTest, AutogradGoesOnWhenTheUnitIsFetchedAgain) {
   slot_.acquire(first());
-  const at::Tensor weight = slot_.views()[block_parameter::kAttentionWeight];
+  const at::Tensor weight = slot_.views()[gpt2_block_parameters().qkv.weight];
   weight.fill_(2);
   at::Tensor x = at::ones({3, 48}).requires_grad_();
   const at::Tensor loss = at::mm(x, weight.t()).sum();  // the tape saves a view of the view

@@ -39,8 +39,9 @@ TEST(ZeroedRanges, AreAllOfAUnitButItsProducts) {
 }
 
 TEST(ZeroedRanges, OfABlockOfWholeTilesIsItsVectorsAlone) {
-  const UnitLayout layout = gpt2_block_layout(
-      {.layers = 1, .hidden = 1600, .heads = 25, .context_tokens = 16, .vocab = 50}, 0);
+  const DecoderSpec spec =
+      gpt2_spec({.layers = 1, .hidden = 1600, .heads = 25, .context_tokens = 16, .vocab = 50});
+  const UnitLayout layout = block_layout(spec.block, 0);
   const auto ranges = zeroed_ranges(layout);
   ASSERT_EQ(ranges.size(), 1U);
   EXPECT_EQ(ranges[0].first, 12U * 1600 * 1600);
@@ -48,7 +49,8 @@ TEST(ZeroedRanges, OfABlockOfWholeTilesIsItsVectorsAlone) {
 
 TEST(ZeroedRanges, OfEmbeddingAndHeadIsEverything) {
   const ModelShape shape{.layers = 1, .hidden = 64, .heads = 1, .context_tokens = 16, .vocab = 50};
-  for (const UnitLayout& layout : {gpt2_embedding_layout(shape, 64), gpt2_head_layout(shape)}) {
+  for (const UnitLayout& layout :
+       {embedding_layout(gpt2_spec(shape), 64), head_layout(gpt2_spec(shape))}) {
     const auto ranges = zeroed_ranges(layout);
     ASSERT_EQ(ranges.size(), 1U) << layout.name;
     EXPECT_EQ(ranges[0].elements, layout.slot_elements);

@@ -74,13 +74,13 @@ Model model_whose_block_borrows() {
   const BorrowedParameter token{.unit = 0, .parameter = embedding_parameter::kToken};
   std::vector<ModelLayout::Unit> units;
   units.push_back({.kind = std::make_shared<PlainKind>("embedding", UnitRole::kEmbedding),
-                   .layout = gpt2_embedding_layout(shape),
+                   .layout = embedding_layout(gpt2_spec(shape)),
                    .borrowed = {}});
   units.push_back({.kind = std::make_shared<PlainKind>("block", UnitRole::kBlock),
                    .layout = gain,
                    .borrowed = {token}});
   units.push_back({.kind = std::make_shared<PlainKind>("head", UnitRole::kHead),
-                   .layout = gpt2_head_layout(shape),
+                   .layout = head_layout(gpt2_spec(shape)),
                    .borrowed = {token}});
   ModelUnits made = make_gpt2_units(options);
   made.body[1] = std::make_unique<BorrowingBlock>(gain);

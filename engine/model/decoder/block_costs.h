@@ -1,0 +1,34 @@
+// What a decoder block's passes compute and keep, derived from its spec. Without LibTorch.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/model/decoder/block_spec.h"
+#include "engine/model/lora_recipe.h"
+#include "engine/model/op_costs.h"
+#include "engine/model/unit_costs.h"
+
+namespace sluice::engine {
+
+// Numbers of one block's adapters, on the side of the products' inputs and on that of their
+// outputs; and the widest input and output with an adapter.
+struct AdapterNumbers {
+  double in = 0;
+  double out = 0;
+  std::int64_t widest_in = 0;
+  std::int64_t widest_out = 0;
+};
+// All 0 without adapters.
+AdapterNumbers adapter_numbers(const BlockSpec& block, const LoraRecipe& lora);
+
+AttentionCosts attention_costs(const BlockSpec& block);
+
+// UnitKind::flops().
+Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::int64_t tokens);
+
+// UnitKind::saved_bytes(): queries, keys and values; attention's output; the residual stream
+// between the branches; and, unless it is computed in pieces, the feed-forward before its
+// activation. Also fp32 statistics of the norms and a sum for each head.
+std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass);
+
+}  // namespace sluice::engine

@@ -1,0 +1,86 @@
+// BlockSpec: a decoder block as data: norms, attention and feed-forward, and the names of its
+// parameters in files. DecoderSpec: such blocks with an embedding and a head. A family fills them
+// in from a ModelShape; layout, adapters and costs derive from them. Without LibTorch.
+//
+// Memory:  names are literals. Threads: plain values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "engine/model/row_pieces.h"
+
+namespace sluice::engine {
+
+enum class NormKind : std::uint8_t {
+  kLayer,  // mean and deviation; a gain and a bias
+  kRms     // root of the mean square; a gain
+};
+
+struct AttentionSpec {
+  std::int64_t heads = 0;  // of queries
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool qkv_bias = false;
+  bool output_bias = false;
+  bool head_norms = false;  // of queries and keys
+  std::int64_t window = 0;  // keys visible to a query; 0: all up to it
+
+  std::int64_t query_width() const { return heads * head_dim; }
+  std::int64_t key_width() const { return kv_heads * head_dim; }
+  std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
+};
+
+struct MlpSpec {
+  std::int64_t width = 0;
+  bool gated = false;  // a second product of the input is multiplied by the activation
+  bool bias = false;
+
+  std::int64_t in_width() const { return gated ? 2 * width : width; }
+};
+
+// Names without the block's own, and without ".weight" and ".bias".
+struct BlockNames {
+  std::string_view blocks;                 // "layers", for the blocks "layers.0", "layers.1", ...
+  std::array<std::string_view, 3> qkv;     // the first alone: one packed matrix
+  std::string_view projection;             // attention's output
+  std::array<std::string_view, 2> mlp_in;  // the second only with a gate, which is the first
+  std::string_view mlp_out;
+  std::string_view norm1;
+  std::string_view norm2;
+  std::array<std::string_view, 2> head_norms;  // of queries, of keys
+
+  bool has_packed_qkv() const { return qkv[1].empty(); }
+};
+
+struct BlockSpec {
+  std::int64_t hidden = 0;
+  NormKind norm = NormKind::kLayer;  // before attention, and before the feed-forward
+  AttentionSpec attention;
+  MlpSpec mlp;
+  BlockNames names;
+  // Matrices are stored as [in, out]; otherwise as [out, in], as in torch's Linear.
+  bool stores_in_first = false;
+  // Flat order of the vectors: each norm, then its branch's biases. Otherwise all norms come first.
+  bool vectors_by_branch = false;
+  // Initial deviation of the products that are added to the residual stream.
+  float branch_std = 0;
+  std::int64_t piece_rows = kPieceRows;  // of the feed-forward; smaller only in tests
+};
+
+struct DecoderSpec {
+  BlockSpec block;
+  std::int64_t layers = 0;
+  std::int64_t vocab = 0;
+  std::int64_t positions = 0;           // learned ones; 0: none
+  bool tied = false;                    // the output projection is the token embedding
+  std::string_view token_embedding;     // "wte"
+  std::string_view position_embedding;  // empty without learned positions
+  std::string_view final_norm;
+};
+
+// The initial deviation of matrices.
+inline constexpr float kInitialStd = 0.02F;
+
+}  // namespace sluice::engine

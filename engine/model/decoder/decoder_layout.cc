@@ -1,0 +1,262 @@
+#include "engine/model/decoder/decoder_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace sluice::engine {
+namespace {
+
+constexpr float kGain = 1;
+constexpr float kBias = 0;
+
+ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, float std) {
+  return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
+}
+
+ParameterSpec vector(std::string name, std::int64_t elements, float value) {
+  return {.name = std::move(name),
+          .shape = {elements},
+          .group = kUndecayed,
+          .initial_std = 0,
+          .initial_value = value};
+}
+
+// Initialised as in PEFT: A like torch's Linear, B zero, so that training starts from the unchanged
+// model.
+ParameterSpec adapter_matrix(std::string name, std::int64_t rows, std::int64_t columns,
+                             bool is_first) {
+  ParameterSpec spec = matrix(std::move(name), rows, columns, 0);
+  spec.gradient_is_product = true;
+  if (is_first) spec.initial_bound = 1 / std::sqrt(static_cast<float>(columns));
+  return spec;
+}
+
+// One of the products with the same input.
+struct Part {
+  std::string_view name;
+  std::int64_t out = 0;
+};
+
+// The products with one input, in flat order.
+struct Products {
+  std::vector<Part> parts;
+  std::int64_t in = 0;
+  bool has_bias = false;
+  float std = kInitialStd;
+  BlockProducts BlockParameters::*place;
+};
+
+std::vector<Products> products_of(const BlockSpec& block) {
+  const AttentionSpec& attention = block.attention;
+  const MlpSpec& mlp = block.mlp;
+  const BlockNames& names = block.names;
+  std::vector<Part> qkv = {{names.qkv[0], attention.qkv_width()}};
+  if (!names.has_packed_qkv())
+    qkv = {{names.qkv[0], attention.query_width()},
+           {names.qkv[1], attention.key_width()},
+           {names.qkv[2], attention.key_width()}};
+  std::vector<Part> mlp_in = {{names.mlp_in[0], mlp.width}};
+  if (mlp.gated) mlp_in.push_back({names.mlp_in[1], mlp.width});
+  return {{.parts = std::move(qkv),
+           .in = block.hidden,
+           .has_bias = attention.qkv_bias,
+           .place = &BlockParameters::qkv},
+          {.parts = {{names.projection, block.hidden}},
+           .in = attention.query_width(),
+           .has_bias = attention.output_bias,
+           .std = block.branch_std,
+           .place = &BlockParameters::projection},
+          {.parts = std::move(mlp_in),
+           .in = block.hidden,
+           .has_bias = mlp.bias,
+           .place = &BlockParameters::mlp_in},
+          {.parts = {{names.mlp_out, block.hidden}},
+           .in = mlp.width,
+           .has_bias = mlp.bias,
+           .std = block.branch_std,
+           .place = &BlockParameters::mlp_out}};
+}
+
+// A layout in the making, whose names begin with `prefix`.
+class Parameters {
+ public:
+  Parameters(UnitLayout layout, std::string prefix)
+      : layout_(std::move(layout)), prefix_(std::move(prefix)) {}
+
+  void matrices(BlockProducts& place, const Products& products, bool stores_in_first) {
+    place.weight = next();
+    place.parts = static_cast<int>(products.parts.size());
+    for (const Part& part : products.parts) {
+      const auto [rows, columns] =
+          stores_in_first ? std::pair{products.in, part.out} : std::pair{part.out, products.in};
+      ParameterSpec spec = matrix(full(part.name, ".weight"), rows, columns, products.std);
+      spec.gradient_is_product = true;  // only one product is added to it per micro-batch
+      layout_.add(std::move(spec));
+    }
+  }
+  void biases(BlockProducts& place, const Products& products) {
+    if (!products.has_bias) return;
+    place.bias = next();
+    for (const Part& part : products.parts)
+      layout_.add(vector(full(part.name, ".bias"), part.out, kBias));
+  }
+  NormPlaces norm(std::string_view name, std::int64_t elements, NormKind kind) {
+    NormPlaces place{.gain = next()};
+    layout_.add(vector(full(name, ".weight"), elements, kGain));
+    if (kind != NormKind::kLayer) return place;
+    place.bias = next();
+    layout_.add(vector(full(name, ".bias"), elements, kBias));
+    return place;
+  }
+  UnitLayout take() { return std::move(layout_); }
+
+ private:
+  int next() const { return static_cast<int>(layout_.parameters.size()); }
+  std::string full(std::string_view name, const char* end) const {
+    return prefix_ + std::string(name) + end;
+  }
+
+  UnitLayout layout_;
+  std::string prefix_;
+};
+
+struct PlacedBlock {
+  UnitLayout layout;
+  BlockParameters parameters;
+};
+
+std::string block_name(const BlockSpec& block, std::int64_t layer) {
+  return std::string(block.names.blocks) + "." + std::to_string(layer);
+}
+
+PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
+  const std::string name = block_name(block, layer);
+  const std::vector<Products> all = products_of(block);
+  Parameters made({.name = name}, name + ".");
+  BlockParameters places;
+  for (const Products& products : all)
+    made.matrices(places.*products.place, products, block.stores_in_first);
+  const auto biases = [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) made.biases(places.*all[i].place, all[i]);
+  };
+  constexpr std::size_t kOfAttention = 2;
+  places.norm1 = made.norm(block.names.norm1, block.hidden, block.norm);
+  if (block.vectors_by_branch) biases(0, kOfAttention);
+  places.norm2 = made.norm(block.names.norm2, block.hidden, block.norm);
+  if (block.attention.head_norms) {
+    const auto& names = block.names.head_norms;
+    places.query_norm = made.norm(names[0], block.attention.head_dim, NormKind::kRms).gain;
+    made.norm(names[1], block.attention.head_dim, NormKind::kRms);
+  }
+  biases(block.vectors_by_branch ? kOfAttention : 0, all.size());
+  return {made.take(), places};
+}
+
+std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+bool is_target(const LoraRecipe& lora, std::string_view name) {
+  return std::find(lora.targets.begin(), lora.targets.end(), last_part(name)) != lora.targets.end();
+}
+
+// Freezes all parameters and adds adapters to be trained instead.
+void freeze(const BlockSpec& block, const LoraRecipe& lora, std::vector<ModelLayout::Unit>& units) {
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    UnitLayout& layout = units[unit].layout;
+    const bool is_block = unit > 0 && unit + 1 < units.size();
+    UnitLayout trained = is_block ? adapter_layout(block, lora, static_cast<std::int64_t>(unit) - 1)
+                                  : UnitLayout{.name = layout.name};
+    units[unit].frozen = std::exchange(layout, std::move(trained));
+  }
+}
+
+}  // namespace
+
+BlockParameters block_parameters(const BlockSpec& block, const LoraRecipe& lora) {
+  PlacedBlock placed = placed_block(block, 0);
+  int next = static_cast<int>(placed.layout.parameters.size());
+  if (!lora.exists()) return placed.parameters;
+  for (const Products& products : products_of(block))
+    for (std::size_t part = 0; part < products.parts.size(); ++part) {
+      if (!is_target(lora, products.parts[part].name)) continue;
+      (placed.parameters.*products.place).adapters[part] = next;
+      next += 2;
+    }
+  return placed.parameters;
+}
+
+HeadParameters head_parameters(const DecoderSpec& spec) {
+  const bool has_bias = spec.block.norm == NormKind::kLayer;
+  const int gain = spec.tied ? 0 : 1;
+  const int bias = has_bias ? gain + 1 : kNoParameter;
+  return {.output = spec.tied ? std::max(gain, bias) + 1 : 0, .norm = {.gain = gain, .bias = bias}};
+}
+
+int token_parameter(const DecoderSpec& spec) { return spec.positions > 0 ? 1 : 0; }
+
+std::vector<std::string_view> adapter_targets(const BlockNames& names) {
+  std::vector<std::string_view> targets;
+  const auto add = [&targets](std::string_view name) {
+    if (!name.empty()) targets.push_back(last_part(name));
+  };
+  for (const std::string_view name : names.qkv) add(name);
+  add(names.projection);
+  for (const std::string_view name : names.mlp_in) add(name);
+  add(names.mlp_out);
+  return targets;
+}
+
+UnitLayout embedding_layout(const DecoderSpec& spec, std::int64_t padded_vocab) {
+  const std::int64_t hidden = spec.block.hidden;
+  const auto name = [](std::string_view of) { return std::string(of) + ".weight"; };
+  UnitLayout layout{.name = "embedding"};
+  if (spec.positions > 0)
+    layout.add(matrix(name(spec.position_embedding), spec.positions, hidden, kInitialStd));
+  layout.add(matrix(name(spec.token_embedding), spec.vocab, hidden, kInitialStd));
+  // A lookup needs no padding, but a product does.
+  if (spec.tied && padded_vocab != 0) layout.pad_last(padded_vocab);
+  return layout;
+}
+
+UnitLayout block_layout(const BlockSpec& block, std::int64_t layer) {
+  return placed_block(block, layer).layout;
+}
+
+UnitLayout head_layout(const DecoderSpec& spec) {
+  UnitLayout layout{.name = "head"};
+  if (!spec.tied) layout.add(matrix("lm_head.weight", spec.vocab, spec.block.hidden, kInitialStd));
+  Parameters made(std::move(layout), "");
+  made.norm(spec.final_norm, spec.block.hidden, spec.block.norm);
+  return made.take();
+}
+
+UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::int64_t layer) {
+  UnitLayout layout{.name = block_name(block, layer)};
+  for (const Products& products : products_of(block))
+    for (const Part& part : products.parts) {
+      if (!is_target(lora, part.name)) continue;
+      const std::string name = layout.name + "." + std::string(part.name) + ".lora_";
+      layout.add(adapter_matrix(name + "A.weight", lora.rank, products.in, /*is_first=*/true));
+      layout.add(adapter_matrix(name + "B.weight", part.out, lora.rank, /*is_first=*/false));
+    }
+  return layout;
+}
+
+ModelLayout decoder_layout(const DecoderSpec& spec, const DecoderKinds& kinds,
+                           const ModelOptions& options) {
+  std::vector<ModelLayout::Unit> units;
+  units.push_back({.kind = kinds.embedding,
+                   .layout = embedding_layout(spec, options.padded_vocab),
+                   .borrowed = {}});
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer)
+    units.push_back(
+        {.kind = kinds.block(layer), .layout = block_layout(spec.block, layer), .borrowed = {}});
+  ModelLayout::Unit head = {.kind = kinds.head, .layout = head_layout(spec), .borrowed = {}};
+  if (spec.tied) head.borrowed.push_back({.unit = 0, .parameter = token_parameter(spec)});
+  units.push_back(std::move(head));
+  if (options.lora.exists()) freeze(spec.block, options.lora, units);
+  return {{.hidden = spec.block.hidden, .vocab = spec.vocab}, std::move(units)};
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,85 @@
+// The parameters of a decoder, derived from its spec: layouts of its units, places in their views,
+// and adapters. Without LibTorch.
+//
+// Units in forward order: the embedding, one unit per block, the head, whose output projection is
+// its own or the token embedding (tied).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/decoder/block_spec.h"
+#include "engine/model/lora_recipe.h"
+#include "engine/model/model_layout.h"
+#include "engine/model/model_shape.h"
+#include "engine/model/unit_layout.h"
+
+namespace sluice::engine {
+
+inline constexpr int kNoParameter = -1;
+
+// Products with the same input. Their matrices are stored in sequence, and so are their biases.
+struct BlockProducts {
+  int parts = 1;
+  int weight = kNoParameter;  // the first part's
+  int bias = kNoParameter;
+  // Each part's A if it has an adapter; B follows.
+  std::array<int, 3> adapters = {kNoParameter, kNoParameter, kNoParameter};
+};
+
+// A norm's bias follows its gain, if it has one.
+struct NormPlaces {
+  int gain = kNoParameter;
+  int bias = kNoParameter;
+};
+
+// Positions in UnitViews: first the model's parameters, then adapters, which have a separate
+// layout.
+struct BlockParameters {
+  BlockProducts qkv;  // queries, keys, values; or one packed product
+  BlockProducts projection;
+  BlockProducts mlp_in;  // the gate first, if there is one
+  BlockProducts mlp_out;
+  NormPlaces norm1;
+  NormPlaces norm2;
+  int query_norm = kNoParameter;  // of the heads; the keys' norm follows
+};
+BlockParameters block_parameters(const BlockSpec& block, const LoraRecipe& lora = {});
+
+struct HeadParameters {
+  int output = 0;  // follows the norm if it is borrowed
+  NormPlaces norm;
+};
+HeadParameters head_parameters(const DecoderSpec& spec);
+
+// The token embedding's place in the embedding: the last, so that its padding rows come after the
+// flat order. Learned positions come before it.
+int token_parameter(const DecoderSpec& spec);
+
+// The products that can have adapters, by the last part of their names, in flat order
+// (ModelFamily::adapter_targets()).
+std::vector<std::string_view> adapter_targets(const BlockNames& names);
+
+// `padded_vocab`: rows of the token embedding in its slot if it is also the output projection; 0:
+// as many as the vocabulary.
+UnitLayout embedding_layout(const DecoderSpec& spec, std::int64_t padded_vocab = 0);
+UnitLayout block_layout(const BlockSpec& block, std::int64_t layer);
+UnitLayout head_layout(const DecoderSpec& spec);
+// The trained parameters of a block with adapters: pairs of A and B, in the order of their targets.
+UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::int64_t layer);
+
+// What passes of the units cost.
+struct DecoderKinds {
+  std::shared_ptr<const UnitKind> embedding;
+  std::function<std::shared_ptr<const UnitKind>(std::int64_t layer)> block;
+  std::shared_ptr<const UnitKind> head;
+};
+// The whole model. A separate output projection is not padded.
+ModelLayout decoder_layout(const DecoderSpec& spec, const DecoderKinds& kinds,
+                           const ModelOptions& options);
+
+}  // namespace sluice::engine

@@ -1,0 +1,152 @@
+#include "engine/model/decoder/decoder_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/families/families.h"
+#include "engine/model/decoder/block_costs.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/llama/llama_layout.h"
+
+namespace sluice::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+
+std::vector<std::string> names_in(const UnitLayout& layout) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : layout.parameters) names.push_back(parameter.name);
+  return names;
+}
+
+BlockSpec gpt2() {
+  return gpt2_spec({.layers = 2, .hidden = 48, .heads = 4, .context_tokens = 8, .vocab = 50}).block;
+}
+
+// With everything that a Llama's block can have.
+BlockSpec llama() {
+  return llama_block_spec({.hidden = 48,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 10,
+                           .ffn = 56,
+                           .vocab = 50,
+                           .qkv_bias = true,
+                           .output_bias = true,
+                           .mlp_bias = true,
+                           .head_norms = true,
+                           .window = {.tokens = 3}},
+                          /*windowed=*/true);
+}
+
+// Stores of runs and checkpoints have parameters in this order.
+TEST(DecoderLayout, KeepsTheFlatOrderOfEachFamily) {
+  EXPECT_THAT(names_in(block_layout(gpt2(), 7)),
+              ElementsAre("h.7.attn.c_attn.weight", "h.7.attn.c_proj.weight", "h.7.mlp.c_fc.weight",
+                          "h.7.mlp.c_proj.weight", "h.7.ln_1.weight", "h.7.ln_1.bias",
+                          "h.7.attn.c_attn.bias", "h.7.attn.c_proj.bias", "h.7.ln_2.weight",
+                          "h.7.ln_2.bias", "h.7.mlp.c_fc.bias", "h.7.mlp.c_proj.bias"));
+  EXPECT_THAT(
+      names_in(block_layout(llama(), 0)),
+      ElementsAre("layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight",
+                  "layers.0.self_attn.v_proj.weight", "layers.0.self_attn.o_proj.weight",
+                  "layers.0.mlp.gate_proj.weight", "layers.0.mlp.up_proj.weight",
+                  "layers.0.mlp.down_proj.weight", "layers.0.input_layernorm.weight",
+                  "layers.0.post_attention_layernorm.weight", "layers.0.self_attn.q_norm.weight",
+                  "layers.0.self_attn.k_norm.weight", "layers.0.self_attn.q_proj.bias",
+                  "layers.0.self_attn.k_proj.bias", "layers.0.self_attn.v_proj.bias",
+                  "layers.0.self_attn.o_proj.bias", "layers.0.mlp.gate_proj.bias",
+                  "layers.0.mlp.up_proj.bias", "layers.0.mlp.down_proj.bias"));
+}
+
+void expect_at(const UnitLayout& layout, int place, const std::string& name) {
+  ASSERT_GE(place, 0) << name;
+  ASSERT_LT(place, static_cast<int>(layout.parameters.size())) << name;
+  EXPECT_THAT(layout.parameters[static_cast<std::size_t>(place)].name, EndsWith(name));
+}
+
+TEST(DecoderLayout, PlacesAreThoseOfTheNames) {
+  for (const BlockSpec& block : {gpt2(), llama()}) {
+    const UnitLayout layout = block_layout(block, 0);
+    const BlockParameters places = block_parameters(block);
+    const auto expect_products = [&](const BlockProducts& products, std::string_view first) {
+      expect_at(layout, products.weight, "." + std::string(first) + ".weight");
+      expect_at(layout, products.bias, "." + std::string(first) + ".bias");
+    };
+    expect_products(places.qkv, block.names.qkv[0]);
+    expect_products(places.projection, block.names.projection);
+    expect_products(places.mlp_in, block.names.mlp_in[0]);
+    expect_products(places.mlp_out, block.names.mlp_out);
+    expect_at(layout, places.norm1.gain, std::string(block.names.norm1) + ".weight");
+    expect_at(layout, places.norm2.gain, std::string(block.names.norm2) + ".weight");
+  }
+  EXPECT_EQ(block_parameters(llama()).norm1.bias, kNoParameter);
+  expect_at(block_layout(gpt2(), 0), block_parameters(gpt2()).norm2.bias, "ln_2.bias");
+  expect_at(block_layout(llama(), 0), block_parameters(llama()).query_norm, "q_norm.weight");
+  EXPECT_EQ(block_parameters(gpt2()).query_norm, kNoParameter);
+}
+
+TEST(DecoderLayout, HeadsLendTheirNormAndBorrowOrOwnTheirOutput) {
+  for (const bool is_tied : {false, true})
+    for (const NormKind norm : {NormKind::kLayer, NormKind::kRms}) {
+      DecoderSpec spec = {.block = gpt2(), .layers = 2, .vocab = 50, .tied = is_tied};
+      spec.block.norm = norm;
+      spec.final_norm = "final";
+      const UnitLayout layout = head_layout(spec);
+      const HeadParameters places = head_parameters(spec);
+      expect_at(layout, places.norm.gain, "final.weight");
+      if (norm == NormKind::kLayer) expect_at(layout, places.norm.bias, "final.bias");
+      if (is_tied)
+        EXPECT_EQ(places.output, static_cast<int>(layout.parameters.size()));
+      else
+        expect_at(layout, places.output, "lm_head.weight");
+    }
+}
+
+TEST(DecoderLayout, AdaptersComeAfterTheBlockInTheOrderOfTheirTargets) {
+  EXPECT_THAT(adapter_targets(llama().names), ElementsAre("q_proj", "k_proj", "v_proj", "o_proj",
+                                                          "gate_proj", "up_proj", "down_proj"));
+  const LoraRecipe lora = {.rank = 2, .alpha = 4, .targets = {"down_proj", "v_proj", "up_proj"}};
+  const BlockSpec block = llama();
+  const UnitLayout layout = adapter_layout(block, lora, 1);
+  const BlockParameters places = block_parameters(block, lora);
+  const int first = static_cast<int>(block_layout(block, 0).parameters.size());
+  EXPECT_EQ(places.qkv.adapters[0], kNoParameter);
+  expect_at(layout, places.qkv.adapters[2] - first, "layers.1.self_attn.v_proj.lora_A.weight");
+  expect_at(layout, places.mlp_in.adapters[1] - first + 1, "layers.1.mlp.up_proj.lora_B.weight");
+  expect_at(layout, places.mlp_out.adapters[0] - first, "layers.1.mlp.down_proj.lora_A.weight");
+  EXPECT_THAT(layout.parameters[0].shape, ElementsAre(2, 48));
+  EXPECT_THAT(layout.parameters[1].shape, ElementsAre(20, 2));
+  EXPECT_THAT(layout.parameters.back().shape, ElementsAre(48, 2));
+}
+
+// Whatever the spec says, a token is multiplied by each number of each matrix once.
+TEST(DecoderCosts, ProductsAreTheMatricesOfTheLayout) {
+  for (const BlockSpec& block : {gpt2(), llama()}) {
+    double products = 0;
+    for (const ParameterSpec& parameter : block_layout(block, 0).parameters)
+      if (parameter.group == kDecayed) products += static_cast<double>(parameter.elements);
+    const double scores = 2 * 2 * attention_costs(block).score_products(5);
+    EXPECT_DOUBLE_EQ(block_flops(block, {}, 5).forward, 2 * products + scores);
+    const LoraRecipe lora = {.rank = 2, .alpha = 4, .targets = {"o_proj", "c_fc"}};
+    const AdapterNumbers adapters = adapter_numbers(block, lora);
+    EXPECT_GT(adapters.in, 0);
+    EXPECT_DOUBLE_EQ(block_flops(block, adapters, 5).forward,
+                     2 * (products + adapters.in + adapters.out) + scores);
+  }
+}
+
+TEST(DecoderCosts, AWindowLeavesFewerScores) {
+  BlockSpec block = llama();
+  const double windowed = block_flops(block, {}, 64).forward;
+  block.attention.window = 0;
+  EXPECT_GT(block_flops(block, {}, 64).forward, windowed);
+}
+
+}  // namespace
+}  // namespace sluice::engine
