@@ -16,7 +16,8 @@
 namespace sluice::engine {
 namespace {
 
-constexpr auto p = &gpt2_block_parameters;
+// Short, because every operation names several.
+const BlockParameters& p() { return gpt2_block_parameters(); }
 
 // The order in Saved.
 enum SavedTensor : std::size_t {

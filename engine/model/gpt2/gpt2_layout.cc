@@ -117,7 +117,7 @@ const BlockParameters& gpt2_block_parameters() {
 
 ModelLayout gpt2_layout(const ModelOptions& options) {
   const ModelShape& shape = options.shape;
-  const auto block = std::make_shared<BlockKind>(shape);
+  auto block = std::make_shared<BlockKind>(shape);
   return decoder_layout(gpt2_spec(shape),
                         {.embedding = std::make_shared<EmbeddingKind>(shape),
                          .block = [&](std::int64_t /*layer*/) { return block; },
