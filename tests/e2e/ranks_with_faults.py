@@ -16,10 +16,11 @@ import unittest
 from pathlib import Path
 
 from failing_mount import MIB, FailingMount
-from rank_runs import ENDS_WITHIN_S, RankRuns
+from rank_runs import RankRuns
 from sluice_runs import WAIT_S
 
 ALL = os.environ.get("ALL_FAULTS") == "1"
+ENDS_WITHIN_S = 10
 FOREVER = ("--steps", 100000)
 
 
