@@ -35,6 +35,9 @@ static_assert(sizeof(Header) == kRecordHeaderBytes);
 static_assert(offsetof(Header, chunk_hashes) == 248);
 
 Header& header_of(std::span<std::byte> image) { return *reinterpret_cast<Header*>(image.data()); }
+const Header& header_of(std::span<const std::byte> image) {
+  return *reinterpret_cast<const Header*>(image.data());
+}
 
 // Seeded with the header's own claims, to distinguish an intact header of another record or
 // generation from a damaged one.
@@ -74,13 +77,14 @@ std::span<std::byte> RecordImage::chunk(int index) const {
   return payload().subspan(begin, std::min(shape_.chunk_bytes, shape_.payload_bytes - begin));
 }
 
-Status RecordImage::check_header(std::uint64_t generation) const {
-  const Header& header = header_of(image_);
+Status check_record_header(const RecordShape& shape, std::span<const std::byte> bytes,
+                           std::uint64_t generation) {
+  const Header& header = header_of(bytes);
   SLUICE_RETURN_IF_ERROR(check_intact(header));
-  if (header.store_id != shape_.store_id) return corrupt("it belongs to another store");
-  if (header.record != shape_.record) {
+  if (header.store_id != shape.store_id) return corrupt("it belongs to another store");
+  if (header.record != shape.record) {
     return corrupt("record " + std::to_string(header.record) +
-                   " was found in its place (it is record " + std::to_string(shape_.record) +
+                   " was found in its place (it is record " + std::to_string(shape.record) +
                    ": a misdirected write)");
   }
   if (header.generation != generation) {
@@ -88,24 +92,33 @@ Status RecordImage::check_header(std::uint64_t generation) const {
                    std::to_string(generation) + " was written (a write was lost)");
   }
   const bool same_shape =
-      header.first_element == shape_.first_element && header.elements == shape_.elements &&
-      header.payload_bytes == shape_.payload_bytes && header.chunk_bytes == shape_.chunk_bytes &&
-      header.chunk_count == static_cast<std::uint32_t>(shape_.chunk_count());
+      header.first_element == shape.first_element && header.elements == shape.elements &&
+      header.payload_bytes == shape.payload_bytes && header.chunk_bytes == shape.chunk_bytes &&
+      header.chunk_count == static_cast<std::uint32_t>(shape.chunk_count());
   if (!same_shape)
     return corrupt("its header gives a different size or range than the store's layout");
   return {};
 }
 
-Status RecordImage::check_chunk(int index, std::uint64_t generation) const {
-  const std::span<const std::byte> data = chunk(index);
-  const auto offset = static_cast<std::uint64_t>(data.data() - image_.data());
-  const std::uint64_t hash = chunk_hash(data, {.store_id = shape_.store_id,
-                                               .record = shape_.record,
+Status check_record_chunk(const RecordShape& shape, std::span<const std::byte> header, int index,
+                          std::uint64_t generation, std::span<const std::byte> data) {
+  const std::uint64_t offset =
+      kRecordHeaderBytes + static_cast<std::uint64_t>(index) * shape.chunk_bytes;
+  const std::uint64_t hash = chunk_hash(data, {.store_id = shape.store_id,
+                                               .record = shape.record,
                                                .generation = generation,
                                                .offset_bytes = offset});
-  if (hash == header_of(image_).chunk_hashes[static_cast<std::size_t>(index)]) return {};
+  if (hash == header_of(header).chunk_hashes[static_cast<std::size_t>(index)]) return {};
   return corrupt("bytes " + std::to_string(offset) + " to " + std::to_string(offset + data.size()) +
                  " of it do not match their checksum (torn, stale or damaged)");
+}
+
+Status RecordImage::check_header(std::uint64_t generation) const {
+  return check_record_header(shape_, image_, generation);
+}
+
+Status RecordImage::check_chunk(int index, std::uint64_t generation) const {
+  return check_record_chunk(shape_, image_, index, generation, chunk(index));
 }
 
 void RecordImage::begin_seal(std::uint64_t generation) {

@@ -40,6 +40,14 @@ struct RecordShape {
   int chunk_count() const { return static_cast<int>((payload_bytes - 1) / chunk_bytes + 1); }
 };
 
+// The checks of RecordImage, for readers of a part of a record. `header`: its first
+// kRecordHeaderBytes, aligned to 64 bytes.
+Status check_record_header(const RecordShape& shape, std::span<const std::byte> header,
+                           std::uint64_t generation);
+// `data`: the chunk. The header must have been checked.
+Status check_record_chunk(const RecordShape& shape, std::span<const std::byte> header, int index,
+                          std::uint64_t generation, std::span<const std::byte> data);
+
 class RecordImage {
  public:
   // `image` has shape.image_bytes() bytes.

@@ -10,8 +10,7 @@ namespace sluice::swap {
 
 Result<std::unique_ptr<RecordWriter>> RecordWriter::create(StateStore& store, aio::PinnedPool& pool,
                                                            int buffers) {
-  SLUICE_CHECK(buffers > 0 && pool.buffer_bytes() >= store.layout().largest_image_bytes(),
-               "buffers that hold the largest record");
+  SLUICE_CHECK(buffers > 0, "a buffer at least");
   std::vector<aio::PinnedPool::Lease> leases(static_cast<std::size_t>(buffers));
   if (!pool.try_acquire_all(leases)) {
     return Error(ErrorCode::kOutOfMemory, "writing records needs " + std::to_string(buffers) +
@@ -58,6 +57,7 @@ Result<std::span<std::byte>> RecordWriter::begin(RecordId record) {
   SLUICE_RETURN_IF_ERROR(wait_for(slot));
   record_ = record;
   const RecordShape& shape = store_.shape(record);
+  SLUICE_CHECK(slot.lease.bytes().size() >= shape.image_bytes(), "a buffer that holds the record");
   return RecordImage(shape, slot.lease.bytes().first(shape.image_bytes())).payload();
 }
 
@@ -65,7 +65,7 @@ Status RecordWriter::write(aio::Executor& executor) {
   Slot& slot = slots_[next_];
   const RecordShape& shape = store_.shape(record_);
   RecordImage image(shape, slot.lease.bytes().first(shape.image_bytes()));
-  const std::uint64_t generation = store_.generation(record_).value_or(0) + 1;
+  const std::uint64_t generation = store_.next_generation(record_);
   SLUICE_RETURN_IF_ERROR(work_on_record(executor, image, {.seal = generation}));
   {
     const std::lock_guard lock(mutex_);

@@ -29,8 +29,8 @@ namespace sluice::swap {
 
 class RecordWriter {
  public:
-  // kOutOfMemory if the pool has fewer than `buffers` free buffers now. Its buffers must hold the
-  // store's largest image (checked). Store and pool must outlive the writer.
+  // kOutOfMemory if the pool has fewer than `buffers` free buffers now. Its buffers must hold every
+  // record that is written (checked). Store and pool must outlive the writer.
   static Result<std::unique_ptr<RecordWriter>> create(StateStore& store, aio::PinnedPool& pool,
                                                       int buffers);
   ~RecordWriter();

@@ -8,6 +8,8 @@
 #include "aio/check.h"
 #include "aio/log.h"
 #include "aio/small_file.h"
+#include "aio/units.h"
+#include "swap/frozen_records.h"
 #include "swap/record_work.h"
 #include "swap/store_files.h"
 #include "swap/store_inventory.h"
@@ -29,6 +31,29 @@ std::vector<RecordShape> shapes_of(const StoreLayout& layout) {
   shapes.reserve(layout.records().size());
   for (RecordId id = 0; id < layout.records().size(); ++id) shapes.push_back(layout.shape(id));
   return shapes;
+}
+
+// Generations of one process that continues in a store: more than it can ever write of a record.
+constexpr std::uint64_t kGenerationsOfAProcess = std::uint64_t{1} << 32;
+
+Status check_same_records(const FrozenStore& frozen, std::span<const RecordSpec> there,
+                          std::span<const RecordSpec> wanted) {
+  const std::string folder = folder_of(frozen.paths.front(), frozen.run);
+  if (there.size() != wanted.size())
+    return Error(ErrorCode::kInvalidArgument, folder + " has " + std::to_string(there.size()) +
+                                                  " records, and the run's placement " +
+                                                  std::to_string(wanted.size()));
+  for (std::size_t i = 0; i < there.size(); ++i) {
+    if (there[i].parameter != wanted[i].parameter ||
+        there[i].first_element != wanted[i].first_element ||
+        there[i].elements != wanted[i].elements ||
+        there[i].payload_bytes != wanted[i].payload_bytes)
+      return Error(ErrorCode::kInvalidArgument,
+                   folder + " has record " + name_of(there[i]) + " (" +
+                       format_bytes(there[i].payload_bytes) + ") where the run's placement has " +
+                       name_of(wanted[i]) + " (" + format_bytes(wanted[i].payload_bytes) + ")");
+  }
+  return {};
 }
 
 // Clears the folders taken for a new store.
@@ -53,21 +78,22 @@ StateStore::StateStore(Queues queues, StoreLayout layout, StoreDirectories direc
       layout_(std::move(layout)),
       shapes_(shapes_of(layout_)),
       directories_(std::move(directories)),
-      states_(shapes_.size()) {}
+      states_(shapes_.size()),
+      places_(shapes_.size(), layout_.options().places) {}
 
 StateStore::~StateStore() {
   const std::lock_guard lock(mutex_);
   SLUICE_CHECK(in_flight_ == 0, "a StateStore was destroyed while a transfer was in flight");
 }
 
-Status StateStore::make_data() {
+Status StateStore::open_data(aio::OpenOptions::Create create) {
   std::vector<std::string> paths;
   for (const auto& directory : directories_) paths.push_back(data_path(directory->path()));
   aio::StripedFile::Options options;
   options.stripe_bytes = layout_.options().stripe_bytes;
   options.weights = layout_.options().weights;
   options.file.open.access = aio::OpenOptions::Access::kReadWrite;
-  options.file.open.create = aio::OpenOptions::Create::kMustNotExist;
+  options.file.open.create = create;
   options.file.size_bytes = layout_.total_bytes();
   options.file.overwritten = true;
   SLUICE_ASSIGN_OR_RETURN(data_, aio::StripedFile::open(queues_.reads, paths, options));
@@ -83,7 +109,8 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
                            .paths = options.paths,
                            .weights = options.weights,
                            .stripe_bytes = options.stripe_bytes,
-                           .chunk_bytes = options.chunk_bytes},
+                           .chunk_bytes = options.chunk_bytes,
+                           .places = options.places},
                           std::move(records)));
   SLUICE_ASSIGN_OR_RETURN(StoreDirectories taken,
                           StoreDirectory::take_all(queues.reads, options.paths, options.run));
@@ -92,7 +119,7 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
   std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
   store->label_ = options.label;
   const Status made = [&]() -> Status {
-    SLUICE_RETURN_IF_ERROR(store->make_data());
+    SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustNotExist));
     for (std::size_t i = 0; i < store->directories_.size(); ++i) {
       SLUICE_RETURN_IF_ERROR(aio::write_small_file(
           queues.reads, manifest_path(store->directories_[i]->path()), to_text(store->layout_, i)));
@@ -104,6 +131,109 @@ Result<std::unique_ptr<StateStore>> StateStore::create(Queues queues, const Opti
     return Error(made.error()).with_context("making the state store of run " + options.run);
   }
   return store;
+}
+
+Result<std::unique_ptr<StateStore>> StateStore::open(Queues queues, const FrozenStore& frozen,
+                                                     std::span<const RecordSpec> records,
+                                                     const char* label) {
+  SLUICE_ASSIGN_OR_RETURN(StoreLayout layout, layout_of(queues.reads, frozen));
+  SLUICE_RETURN_IF_ERROR(check_same_records(frozen, layout.records(), records));
+  SLUICE_ASSIGN_OR_RETURN(
+      StoreDirectories taken,
+      StoreDirectory::take_all(queues.reads, frozen.paths, frozen.run, {.adopts = true}));
+  std::unique_ptr<StateStore> store(new StateStore(queues, std::move(layout), std::move(taken)));
+  store->label_ = label;
+  SLUICE_RETURN_IF_ERROR(layout_of(queues.reads, frozen).status());  // now that it is held
+  SLUICE_RETURN_IF_ERROR(store->open_data(aio::OpenOptions::Create::kMustExist));
+  // Some paths may have an older mark, or none, if a process was killed while it wrote them.
+  FrozenMark marked;
+  for (const auto& directory : store->directories_) {
+    SLUICE_ASSIGN_OR_RETURN(const auto found, read_frozen_mark(queues.reads, directory->path()));
+    if (found && found->openings >= marked.openings) marked = *found;
+  }
+  marked.named = true;
+  ++marked.openings;
+  SLUICE_RETURN_IF_ERROR(store->mark(marked));
+  store->places_ = RecordPlaces(frozen.records);
+  for (std::size_t i = 0; i < frozen.records.size(); ++i)
+    store->states_[i] = {.generation = frozen.records[i].generation, .valid = true};
+  store->first_generation_ = marked.openings * kGenerationsOfAProcess;
+  return store;
+}
+
+Status StateStore::mark(const FrozenMark& mark) {
+  for (const auto& directory : directories_)
+    SLUICE_RETURN_IF_ERROR(write_frozen_mark(queues_.writes, directory->path(), mark));
+  mark_ = mark;
+  return {};
+}
+
+Status StateStore::remove_mark() {
+  for (const auto& directory : directories_)
+    SLUICE_RETURN_IF_ERROR(
+        aio::remove_durably(queues_.writes.backend().files(), frozen_mark_path(directory->path())));
+  mark_.reset();
+  return {};
+}
+
+Result<FrozenStore> StateStore::freeze(const std::string& checkpoint) {
+  FrozenStore frozen{.run = layout_.options().run,
+                     .paths = layout_.options().paths,
+                     .store_id = layout_.options().store_id};
+  {
+    const std::lock_guard lock(mutex_);
+    for (RecordId id = 0; id < states_.size(); ++id) {
+      SLUICE_CHECK(states_[id].valid && !states_[id].writing, "a store whose records are written");
+      if (states_[id].suspect)
+        return Error(ErrorCode::kIo, "record " + name(id) + " in " + data_->path() +
+                                         " may be lost, because a sync of it has failed before");
+      frozen.records.push_back({.generation = states_[id].generation, .place = places_.newest(id)});
+    }
+    places_.freeze();
+  }
+  Status durable = queues_.writes.sync(*data_);
+  if (!durable.ok()) {
+    const std::lock_guard lock(mutex_);
+    for (RecordState& state : states_) state.suspect = true;
+  }
+  if (durable.ok() && !mark_) {
+    durable = mark({.checkpoint = checkpoint});
+    if (!durable.ok()) static_cast<void>(remove_mark());
+  }
+  if (durable.ok()) return frozen;
+  const std::lock_guard lock(mutex_);
+  places_.drop();
+  return std::move(durable).error().with_context("freezing the state in " + data_->path());
+}
+
+Status StateStore::keep_frozen() {
+  {
+    const std::lock_guard lock(mutex_);
+    places_.keep();
+  }
+  if (mark_->named) return {};
+  FrozenMark named = *mark_;
+  named.named = true;
+  return mark(named);
+}
+
+Status StateStore::drop_frozen() {
+  {
+    const std::lock_guard lock(mutex_);
+    places_.drop();
+    if (places_.has_frozen()) return {};
+  }
+  return remove_mark();
+}
+
+bool StateStore::has_frozen() const {
+  const std::lock_guard lock(mutex_);
+  return places_.has_frozen();
+}
+
+bool StateStore::is_naming() const {
+  const std::lock_guard lock(mutex_);
+  return !places_.may_write();
 }
 
 Status StateStore::remove() {
@@ -120,11 +250,18 @@ std::optional<std::uint64_t> StateStore::generation(RecordId id) const {
   return states_[id].valid ? std::optional(states_[id].generation) : std::nullopt;
 }
 
+std::uint64_t StateStore::next_generation(RecordId id) const {
+  const std::lock_guard lock(mutex_);
+  return std::max(states_[id].generation + 1, first_generation_);
+}
+
 void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noexcept {
   SLUICE_CHECK(image.size() == shapes_[id].image_bytes(), "a buffer of the record's size");
+  int place = 0;
   {
     const std::lock_guard lock(mutex_);
     RecordState& state = states_[id];
+    place = places_.newest(id);
     SLUICE_CHECK(!state.writing, "a read of a record while a write of it is in flight");
     SLUICE_CHECK(state.valid, "a read of a record that was never written, or whose write failed");
     ++state.readers;
@@ -133,7 +270,7 @@ void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noe
   }
   io.store_ = this;
   io.record_ = id;
-  io.request_.prepare_read(*data_, layout_.offset_bytes(id), image);
+  io.request_.prepare_read(*data_, layout_.offset_bytes(id, place), image);
   io.request_.set_callback(&StateStore::on_done, &io);
   io.request_.set_label(label_);
   queues_.reads.submit(io.request_);
@@ -142,21 +279,25 @@ void StateStore::read(RecordIo& io, RecordId id, std::span<std::byte> image) noe
 void StateStore::write(RecordIo& io, RecordId id, std::uint64_t generation,
                        std::span<const std::byte> image) noexcept {
   SLUICE_CHECK(image.size() == shapes_[id].image_bytes(), "a buffer of the record's size");
+  int place = 0;
   {
     const std::lock_guard lock(mutex_);
     RecordState& state = states_[id];
     SLUICE_CHECK(!state.writing && state.readers == 0,
                  "a write of a record while a transfer of it is in flight");
-    SLUICE_CHECK(generation > state.generation, "each write has a new generation");
+    SLUICE_CHECK(generation > state.generation && generation >= first_generation_,
+                 "each write has a new generation");
     state.writing = true;
     state.generation = generation;
-    state.valid = false;  // it is overwritten in place
+    state.suspect = false;
+    state.valid = false;  // its newest place is overwritten, or becomes the other one
+    place = places_.write(id);
     ++in_flight_;
     io.queue_ = &queues_.writes;
   }
   io.store_ = this;
   io.record_ = id;
-  io.request_.prepare_write(*data_, layout_.offset_bytes(id), image);
+  io.request_.prepare_write(*data_, layout_.offset_bytes(id, place), image);
   io.request_.set_callback(&StateStore::on_done, &io);
   io.request_.set_label(label_);
   queues_.writes.submit(io.request_);

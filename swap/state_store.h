@@ -9,9 +9,10 @@
 // the same).
 //
 // Lifetime: a store is scratch. Records are overwritten in place, so after a kill its contents
-//           cannot be trusted as a whole. A store is never opened again: it is removed or created
-//           anew. A run's lasting data is in its checkpoints. store_inventory.h describes what else
-//           may be on a path.
+//           cannot be trusted as a whole, and it is removed or created anew. A run's lasting data
+//           is in its checkpoints. With two places for each record one generation can be frozen
+//           (frozen_store.h). It is never overwritten before a newer one replaces it, and open()
+//           continues from it. store_inventory.h describes what else may be on a path.
 //
 // Memory:  less than 200 bytes a record; the caller owns every buffer.
 // Threads: all methods from any thread, except that create() and remove() run alone. A RecordIo's
@@ -34,6 +35,7 @@
 #include "aio/io_queue.h"
 #include "aio/result.h"
 #include "aio/striped_file.h"
+#include "swap/frozen_store.h"
 #include "swap/record_image.h"
 #include "swap/store_directory.h"
 #include "swap/store_layout.h"
@@ -80,6 +82,7 @@ class StateStore {
     std::string run;                 // the store's folder on each path is sluice-<run>
     std::uint64_t stripe_bytes = 1 << 20;
     std::uint64_t chunk_bytes = 1 << 20;  // one checksum's bytes
+    int places = 1;                       // of each record; 2: freeze() works
     std::uint64_t store_id = 0;           // 0: random
     const char* label = "records";        // names its requests for observers of the queues
   };
@@ -96,6 +99,13 @@ class StateStore {
   static Result<std::unique_ptr<StateStore>> create(Queues queues, const Options& options,
                                                     std::vector<RecordSpec> records);
 
+  // Continues in a store whose run has ended, from its frozen generation: every record is valid.
+  // `records`: those that create() would get. kInvalidArgument: the store has others. Errors of
+  // FrozenRecords::open(), and kBusy as for create(). An error leaves the store as it is.
+  static Result<std::unique_ptr<StateStore>> open(Queues queues, const FrozenStore& frozen,
+                                                  std::span<const RecordSpec> records,
+                                                  const char* label);
+
   // Leaves the files unchanged; they count as left by a killed run.
   ~StateStore();
   StateStore(const StateStore&) = delete;
@@ -110,6 +120,22 @@ class StateStore {
   const RecordShape& shape(RecordId id) const { return shapes_[id]; }
   // The generation that a read returns; empty before the first write, or after a failed write.
   std::optional<std::uint64_t> generation(RecordId id) const;
+  // For the next write: larger than all that this or a killed process may have written.
+  std::uint64_t next_generation(RecordId id) const;
+
+  // ---- two places
+  // Makes the newest generation of all records durable, and returns it. Every record must be valid,
+  // and no write in flight (checked). Until keep_frozen() or drop_frozen() nothing may be written
+  // (checked). `checkpoint`: the folder of the manifest that will name it. After an error, only
+  // records that were written anew can be made durable.
+  Result<FrozenStore> freeze(const std::string& checkpoint);
+  // The manifest is durable: what was frozen before may be overwritten.
+  Status keep_frozen();
+  // It will not be named: what was frozen before stays.
+  Status drop_frozen();
+  bool has_frozen() const;
+  // Whether freeze() was called, and nothing may be written yet.
+  bool is_naming() const;
 
   // Start a transfer of the whole image, shape(id).image_bytes() bytes. A read is not checked yet:
   // see record_work.h. An image to write must be sealed with `generation`, which is larger than
@@ -133,11 +159,15 @@ class StateStore {
     std::uint64_t generation = 0;  // the newest one whose write has begun
     bool valid = false;            // whether that generation is on disk
     bool writing = false;
+    bool suspect = false;  // a sync after its write has failed: it may be lost, and no later sync
+                           // would say so
     std::uint16_t readers = 0;
   };
 
   StateStore(Queues queues, StoreLayout layout, StoreDirectories directories);
-  Status make_data();
+  Status open_data(aio::OpenOptions::Create create);
+  Status mark(const FrozenMark& mark);
+  Status remove_mark();
   Status read_and_wait(RecordId id, std::span<std::byte> image);
   static void on_done(aio::IoRequest& request, void* context) noexcept;
 
@@ -148,8 +178,12 @@ class StateStore {
   std::unique_ptr<aio::StripedFile> data_;
   const char* label_ = Options().label;
 
+  std::uint64_t first_generation_ = 1;  // of this process
+  std::optional<FrozenMark> mark_;      // on the paths
+
   mutable std::mutex mutex_;
   std::vector<RecordState> states_;  // guarded by mutex_
+  RecordPlaces places_;              // guarded by mutex_
   std::uint64_t in_flight_ = 0;      // guarded by mutex_
 };
 

@@ -72,7 +72,7 @@ Judgement judge(aio::IoQueue& queue, const std::string& directory, const std::st
     return Judgement{StoreCondition::kUnknown, std::move(why)};
   };
   if (!owner.ok()) return unknown(owner.error());
-  const Status scratch = check_is_scratch(queue, directory, run);
+  const Status scratch = options.adopts ? Status() : check_is_scratch(queue, directory, run);
   if (!scratch.ok()) return unknown(scratch.error());
   if (!owner->has_value()) {
     const auto made = queue.backend().files().exists(manifest_path(directory));
@@ -96,10 +96,7 @@ Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const 
   const auto owner = read_owner(queue, directory);
   Judgement judged = judge(queue, directory, run, owner, options);
   if (judged.condition == StoreCondition::kUnknown)
-    return std::move(judged.problem)
-        .error()
-        .with_suffix("; it is kept. Remove " + directory +
-                     " if it is not needed, or use another NVMe path");
+    return std::move(judged.problem).error().with_suffix(", or use another NVMe path");
   if (judged.condition != StoreCondition::kElsewhere) return {};
   return Error(
       ErrorCode::kBusy,

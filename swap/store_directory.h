@@ -37,6 +37,7 @@ struct RunOptions {
   // Whether every process that can reach a folder sees the locks of its file system.
   std::function<bool(const std::string& folder)> locks_reach_all = local_locks;
   std::function<std::uint64_t(const std::string& folder)> device = device_of;  // RunOwner::device
+  bool adopts = false;  // the caller knows what is in the store: it may be more than scratch
 
   static bool local_locks(const std::string& folder);
   static std::uint64_t device_of(const std::string& folder);

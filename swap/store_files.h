@@ -15,6 +15,7 @@ inline std::string folder_of(const std::string& path, const std::string& run) {
 inline std::string manifest_path(const std::string& folder) { return folder + "/store.json"; }
 // Written by an earlier version: see check_is_scratch().
 inline std::string closed_mark_path(const std::string& folder) { return folder + "/closed.json"; }
+inline std::string frozen_mark_path(const std::string& folder) { return folder + "/frozen.json"; }
 inline std::string data_path(const std::string& folder) { return folder + "/records"; }
 inline std::string lock_path(const std::string& folder) { return folder + "/lock"; }
 

@@ -94,7 +94,7 @@ std::string describe(const FoundRun& found) {
 Status remove_store(IoQueue& queue, const StoreDirectories& directories) {
   aio::FileSystem& files = queue.backend().files();
   for (const auto& directory : directories) SLUICE_RETURN_IF_ERROR(directory->refuse_removal());
-  for (const auto& path_of : {closed_mark_path, manifest_path})
+  for (const auto& path_of : {closed_mark_path, frozen_mark_path, manifest_path})
     for (const auto& directory : directories)
       SLUICE_RETURN_IF_ERROR(aio::remove_durably(files, path_of(directory->path())));
   Status first_error;
@@ -186,7 +186,7 @@ Result<FoundStore> find_store(IoQueue& queue, const std::vector<std::string>& pa
 
 namespace {
 
-constexpr RecordId kMostBuffers = 4;
+constexpr std::size_t kMostBuffers = 4;
 
 bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
@@ -199,20 +199,19 @@ class Scrubber {
       : queue_(queue), executor_(executor), layout_(layout), data_(data) {}
 
   Result<ScrubReport> run(const ScrubProgress& on_progress) {
-    const auto records = static_cast<RecordId>(layout_.records().size());
-    const RecordId buffers = std::min(records, kMostBuffers);
+    const std::size_t copies =
+        layout_.records().size() * static_cast<std::size_t>(layout_.options().places);
+    const std::size_t buffers = std::min(copies, kMostBuffers);
     SLUICE_ASSIGN_OR_RETURN(memory_,
                             aio::PageMemory::map(buffers * layout_.largest_image_bytes(), true));
     const auto requests = std::make_unique<aio::IoRequest[]>(buffers);
-    std::uint64_t total_bytes = 0;
-    for (RecordId id = 0; id < records; ++id) total_bytes += layout_.shape(id).image_bytes();
 
-    for (RecordId id = 0; id < buffers; ++id) start(requests[id], id, id);
-    for (RecordId id = 0; id < records; ++id) {
-      const std::size_t slot = id % buffers;
-      judge(id, queue_.wait(requests[slot]), image(slot, id));
-      if (id + buffers < records) start(requests[slot], slot, id + buffers);
-      if (on_progress) on_progress(report_.bytes, total_bytes);
+    for (std::size_t copy = 0; copy < buffers; ++copy) start(requests[copy], copy, copy);
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      const std::size_t slot = copy % buffers;
+      judge(copy, queue_.wait(requests[slot]), image(slot, record_of(copy)));
+      if (copy + buffers < copies) start(requests[slot], slot, copy + buffers);
+      if (on_progress) on_progress(report_.bytes, layout_.total_bytes());
     }
     return std::move(report_);
   }
@@ -222,25 +221,35 @@ class Scrubber {
     return memory_.bytes().subspan(slot * layout_.largest_image_bytes(),
                                    layout_.shape(record).image_bytes());
   }
-  void start(aio::IoRequest& request, std::size_t slot, RecordId record) {
-    request.prepare_read(data_, layout_.offset_bytes(record), image(slot, record));
+  // The copies of a record, in its places, follow each other.
+  RecordId record_of(std::size_t copy) const {
+    return static_cast<RecordId>(copy / static_cast<std::size_t>(layout_.options().places));
+  }
+  int place_of(std::size_t copy) const {
+    return static_cast<int>(copy % static_cast<std::size_t>(layout_.options().places));
+  }
+  void start(aio::IoRequest& request, std::size_t slot, std::size_t copy) {
+    const RecordId record = record_of(copy);
+    request.prepare_read(data_, layout_.offset_bytes(record, place_of(copy)), image(slot, record));
     queue_.submit(request);
   }
 
-  void judge(RecordId record, const Status& read, std::span<std::byte> bytes) {
-    ++report_.records;
+  // A record is intact if one of its copies is: a killed run leaves others half-written.
+  void judge(std::size_t copy, const Status& read, std::span<std::byte> bytes) {
+    const RecordId record = record_of(copy);
+    if (place_of(copy) == 0) seen_ = {};
     report_.bytes += bytes.size();
-    Status problem = read;
-    if (problem.ok()) {
-      if (all_zero(bytes.first(kRecordHeaderBytes))) {
-        ++report_.never_written;
-        return;
-      }
-      problem = check(record, bytes);
+    if (!read.ok() || !all_zero(bytes.first(kRecordHeaderBytes))) {
+      const Status sound = read.ok() ? check(record, bytes) : read;
+      (sound.ok() ? seen_.intact : seen_.damaged) = true;
+      if (!sound.ok()) seen_.problem = sound.error().message();
     }
-    if (problem.ok()) return;
-    report_.bad.push_back(
-        {.name = name_of(layout_.record(record)), .problem = problem.error().message()});
+    if (place_of(copy) + 1 < layout_.options().places) return;
+    ++report_.records;
+    if (!seen_.intact && seen_.damaged)
+      report_.bad.push_back({.name = name_of(layout_.record(record)), .problem = seen_.problem});
+    else if (!seen_.intact)
+      ++report_.never_written;
   }
 
   Status check(RecordId id, std::span<std::byte> bytes) {
@@ -255,6 +264,11 @@ class Scrubber {
   const aio::IoTarget& data_;
   aio::PageMemory memory_;
   ScrubReport report_;
+  struct Seen {
+    bool intact = false;
+    bool damaged = false;
+    std::string problem;
+  } seen_;  // of one record's copies
 };
 
 }  // namespace

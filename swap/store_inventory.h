@@ -53,8 +53,8 @@ Result<FoundStore> find_store(aio::IoQueue& queue, const std::vector<std::string
 
 // scrub: reads every record of a store and checks it, without changing anything.
 //
-// Records are checked against their own headers. Each record is intact or not; scrub cannot tell
-// whether the records belong together.
+// Records are checked against their own headers. Each is intact in one of its places, or not; scrub
+// cannot tell whether they belong together.
 //
 // Memory:  at most four images of the largest record.
 // Threads: blocking; checks run on the executor's threads.

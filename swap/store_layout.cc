@@ -32,6 +32,8 @@ Status check_options(const StoreLayoutOptions& o) {
       return invalid("a path's weight is " + std::to_string(weight) + "; it must be 1 to " +
                      std::to_string(aio::StripedFile::kMaxWeight));
   }
+  if (o.places != 1 && o.places != 2)
+    return invalid("a record has one place or two, not " + std::to_string(o.places));
   if (o.stripe_bytes == 0 || o.stripe_bytes % 4096 != 0 || o.stripe_bytes > kMaxStoreBytes)
     return invalid("a stripe must be a multiple of 4096 bytes, not " +
                    std::to_string(o.stripe_bytes));
@@ -79,11 +81,11 @@ Result<StoreLayout> StoreLayout::create(StoreLayoutOptions options,
     if (!keys.emplace(record.parameter, record.first_element).second)
       return invalid("two records are called " + name_of(record));
     const auto id = static_cast<RecordId>(layout.offsets_.size());
-    layout.offsets_.push_back(layout.total_bytes_);
+    layout.offsets_.push_back(layout.place_bytes_);
     const std::uint64_t image_bytes = layout.shape(id).image_bytes();
-    layout.total_bytes_ += image_bytes;
+    layout.place_bytes_ += image_bytes;
     layout.largest_image_bytes_ = std::max(layout.largest_image_bytes_, image_bytes);
-    if (layout.total_bytes_ > kMaxStoreBytes)
+    if (layout.total_bytes() > kMaxStoreBytes)
       return invalid("a store of more than " + format_bytes(kMaxStoreBytes));
   }
   return layout;

@@ -1,7 +1,8 @@
 // StoreLayout: the records of a store and their places, fixed when the store is created.
 //
 // Records are stored one after another in the given order, each at a multiple of 4096 bytes of one
-// address range, which is striped over the paths.
+// address range, which is striped over the paths. With two places the second ones follow all first
+// ones.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@ struct StoreLayoutOptions {
   std::vector<int> weights;  // empty: equal
   std::uint64_t stripe_bytes = 1 << 20;
   std::uint64_t chunk_bytes = 1 << 20;  // per checksum; a multiple of 64, at most 16 MiB
+  int places = 1;                       // of each record: 1 or 2
 };
 
 class StoreLayout {
@@ -45,8 +47,12 @@ class StoreLayout {
   std::span<const RecordSpec> records() const { return records_; }
   const RecordSpec& record(RecordId id) const { return records_[id]; }
   RecordShape shape(RecordId id) const;
-  std::uint64_t offset_bytes(RecordId id) const { return offsets_[id]; }
-  std::uint64_t total_bytes() const { return total_bytes_; }
+  std::uint64_t offset_bytes(RecordId id, int place = 0) const {
+    return static_cast<std::uint64_t>(place) * place_bytes_ + offsets_[id];
+  }
+  std::uint64_t total_bytes() const {
+    return static_cast<std::uint64_t>(options_.places) * place_bytes_;
+  }
   std::uint64_t largest_image_bytes() const { return largest_image_bytes_; }
 
  private:
@@ -55,7 +61,7 @@ class StoreLayout {
   StoreLayoutOptions options_;
   std::vector<RecordSpec> records_;
   std::vector<std::uint64_t> offsets_;
-  std::uint64_t total_bytes_ = 0;
+  std::uint64_t place_bytes_ = 0;  // of all records, once
   std::uint64_t largest_image_bytes_ = 0;
 };
 

@@ -12,6 +12,7 @@
 
 #include "aio/bounded_json.h"
 #include "aio/small_file.h"
+#include "swap/frozen_store.h"
 #include "swap/sealed_json.h"
 #include "swap/store_files.h"
 
@@ -111,7 +112,6 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "sluice-state-store";
 constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kGenerations = 1;
 // Sluice writes no larger manifests.
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
 
@@ -156,11 +156,13 @@ Result<StoreManifest> manifest_from_json(const json& content) {
                              .paths = content.at("paths").get<std::vector<std::string>>(),
                              .weights = content.at("weights").get<std::vector<int>>(),
                              .stripe_bytes = content.at("stripe_bytes").get<std::uint64_t>(),
-                             .chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>()};
+                             .chunk_bytes = content.at("chunk_bytes").get<std::uint64_t>(),
+                             .places = 1};
   const auto generations = content.at("generations").get<std::int64_t>();
-  if (generations != kGenerations)
+  if (generations != 1 && generations != 2)
     return corrupt("it keeps " + std::to_string(generations) +
-                   " generations of each record, but this program keeps one");
+                   " generations of each record, but this program keeps one or two");
+  options.places = static_cast<int>(generations);
   if (member >= options.paths.size()) return corrupt("it belongs to a path that it does not list");
   SLUICE_ASSIGN_OR_RETURN(
       StoreLayout layout,
@@ -181,7 +183,7 @@ std::string to_text(const StoreLayout& layout, std::size_t member) {
                          {"weights", o.weights},
                          {"stripe_bytes", o.stripe_bytes},
                          {"chunk_bytes", o.chunk_bytes},
-                         {"generations", kGenerations},
+                         {"generations", o.places},
                          {"records", records_to_json(layout.records())}});
 }
 
@@ -217,8 +219,16 @@ Error in_doubt(const std::string& folder, const std::string& other, const char* 
                                          way_out(folder)};
 }
 
-Status refuse_closed(aio::FileSystem& files, const std::string& folder) {
-  SLUICE_ASSIGN_OR_RETURN(const bool closed, files.exists(closed_mark_path(folder)));
+// Whether it may have what a run still needs.
+Status refuse_marked(aio::IoQueue& queue, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const auto frozen, read_frozen_mark(queue, folder));
+  if (frozen)
+    return Error(ErrorCode::kAlreadyExists,
+                 folder + " holds the state of a checkpoint (run.checkpoint_in_place" +
+                     (frozen->checkpoint.empty() ? "" : "; the first was " + frozen->checkpoint) +
+                     ")" + way_out(folder));
+  SLUICE_ASSIGN_OR_RETURN(const bool closed,
+                          queue.backend().files().exists(closed_mark_path(folder)));
   if (!closed) return {};
   return Error(ErrorCode::kAlreadyExists, closed_mark_path(folder) +
                                               " says that an earlier version closed a whole store, "
@@ -232,8 +242,9 @@ Status check_is_scratch(aio::IoQueue& queue, const std::string& folder, const st
   aio::FileSystem& files = queue.backend().files();
   const auto manifest = read_manifest(queue, folder);
   const bool made = manifest.ok();
-  if (!made && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
-  SLUICE_RETURN_IF_ERROR(refuse_closed(files, folder));
+  if (!made && manifest.error().code() != ErrorCode::kNotFound)
+    return Error(manifest.error()).with_suffix(way_out(folder));
+  SLUICE_RETURN_IF_ERROR(refuse_marked(queue, folder));
   if (!made) return {};
   const StoreLayoutOptions& store = manifest->layout.options();
   for (std::size_t member = 0; member < store.paths.size(); ++member) {
@@ -241,7 +252,7 @@ Status check_is_scratch(aio::IoQueue& queue, const std::string& folder, const st
     const std::string other = folder_of(store.paths[member], run);
     SLUICE_ASSIGN_OR_RETURN(const bool there, files.exists(other));
     if (!there) return in_doubt(folder, other, "is missing");
-    SLUICE_RETURN_IF_ERROR(refuse_closed(files, other));
+    SLUICE_RETURN_IF_ERROR(refuse_marked(queue, other));
     const auto its = read_manifest(queue, other);
     if (!its.ok() && its.error().code() != ErrorCode::kNotFound) return its.error();
     if (its.ok() && its->layout.options().store_id != store.store_id)

@@ -175,7 +175,7 @@ void SwapPipeline::start(const SwapSchedule::Transfer& transfer) {
   slot.image.emplace(shape, slot.lease.bytes().first(shape.image_bytes()));
   slot.check = store_.generation(transfer.record);
   SLUICE_CHECK(slot.check, "only a record that was written can be expected");
-  slot.next_generation = *slot.check + 1;
+  slot.next_generation = store_.next_generation(transfer.record);
   store_.read(slot.io, transfer.record, slot.image->bytes());
 }
 

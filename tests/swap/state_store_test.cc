@@ -165,7 +165,7 @@ TEST_P(StateStoreOn, KeepsWhatCannotBeReadWhateverIsMadeOrRemoved) {
   auto content = nlohmann::json::parse(whole)["content"];
   auto with_generations = content;
   content["version"] = 2;
-  with_generations["generations"] = 2;
+  with_generations["generations"] = 3;
   std::string damaged = whole;
   damaged[damaged.size() / 2] ^= 1;
   const std::pair<std::string, ErrorCode> cases[] = {

@@ -61,7 +61,7 @@ void expect_consistent(const StoreManifest& manifest) {
     ASSERT_LE(shape.image_bytes(), layout.largest_image_bytes());
     end += shape.image_bytes();
   }
-  ASSERT_EQ(layout.total_bytes(), end);
+  ASSERT_EQ(layout.total_bytes(), end * static_cast<std::uint64_t>(layout.options().places));
 }
 
 // Half of the texts have a valid checksum.

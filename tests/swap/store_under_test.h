@@ -41,7 +41,7 @@ class StoreUser {
   Status try_write(RecordId id, std::uint64_t version) {
     const auto bytes = content(store_, id, version);
     std::memcpy(image(id).data() + kRecordHeaderBytes, bytes.data(), bytes.size());
-    const std::uint64_t next = store_.generation(id).value_or(0) + 1;
+    const std::uint64_t next = store_.next_generation(id);
     RecordImage record(store_.shape(id), image(id));
     SLUICE_RETURN_IF_ERROR(work_on_record(executor_, record, {.seal = next}));
     return transfer([&](RecordIo& io) { store_.write(io, id, next, image(id)); });
@@ -70,7 +70,7 @@ class StoreUser {
   }
   void put_on_disk(RecordId id, const std::vector<std::byte>& bytes) {
     std::memcpy(image(id).data(), bytes.data(), bytes.size());
-    const std::uint64_t next = *store_.generation(id) + 1;
+    const std::uint64_t next = store_.next_generation(id);
     ASSERT_OK(transfer([&](RecordIo& io) { store_.write(io, id, next, image(id)); }));
   }
 
