@@ -40,7 +40,9 @@ NvmeState::Options nvme_options(const Options& options) {
           .swap = options.swap,
           .store = options.store,
           .lock = options.lock,
-          .huge_pages = options.huge_pages};
+          .huge_pages = options.huge_pages,
+          .in_place = options.in_place,
+          .adopt = options.adopt};
 }
 
 }  // namespace
@@ -49,8 +51,10 @@ NvmeState::Options nvme_options(const Options& options) {
 
 Result<OptimizerOffloader::MemoryPlan> OptimizerOffloader::memory_plan(const Options& options) {
   SLUICE_RETURN_IF_ERROR(check_placement(options.units, options.placement));
-  const auto footprint = StateFootprint::of(
-      {.form = options.form, .record_elements = options.record_elements}, options.placement);
+  const auto footprint = StateFootprint::of({.form = options.form,
+                                             .record_elements = options.record_elements,
+                                             .in_place = options.in_place},
+                                            options.placement);
   MemoryPlan plan{.cpu_state_bytes = footprint.cpu_bytes(),
                   .gpu_state_bytes = footprint.gpu_bytes(),
                   .transfer_bytes = footprint.transfer_bytes(options.form)};
@@ -130,6 +134,7 @@ Status OptimizerOffloader::prefetch() {
 
 Status OptimizerOffloader::check_step(const Step& step) const {
   if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  SLUICE_RETURN_IF_ERROR(check_changeable());
   if (step.source == nullptr) return invalid("a step needs a source of parameters and gradients");
   if (step.groups.size() < group_count_) {
     return invalid("a step needs the scalars of " + std::to_string(group_count_) +
@@ -139,6 +144,12 @@ Status OptimizerOffloader::check_step(const Step& step) const {
   return {};
 }
 
+// While a generation is being named, the store may not write.
+Status OptimizerOffloader::check_changeable() const {
+  if (nvme_ == nullptr || !nvme_->store().is_naming()) return {};
+  return invalid("the state is frozen: keep_frozen() or drop_frozen() comes before a change");
+}
+
 Status OptimizerOffloader::step(const Step& step) {
   SLUICE_RETURN_IF_ERROR(end_step());
   SLUICE_RETURN_IF_ERROR(check_step(step));
@@ -146,6 +157,7 @@ Status OptimizerOffloader::step(const Step& step) {
                  step.groups.begin() + static_cast<std::ptrdiff_t>(group_count_));
   rounding_ = {.run_seed = options_.run_seed, .step = step.number};
   source_ = step.source;
+  keeps_parameters_ = parameters_kept_ = step.keeps_parameters;
   progress_->begin_step();
   if (nvme_ != nullptr) nvme_->begin_pass();
   if (step.background) {
@@ -174,7 +186,8 @@ UnitUpdate OptimizerOffloader::update_of(int unit, const UnitArrays& arrays) con
           .ranges = ranges_[static_cast<std::size_t>(unit)],
           .arrays = arrays,
           .moment_keys = moment_keys(rounding_, unit),
-          .shard_element = options_.units[static_cast<std::size_t>(unit)].first_element};
+          .shard_element = options_.units[static_cast<std::size_t>(unit)].first_element,
+          .keeps_parameters = keeps_parameters_};
 }
 
 Result<UnitArrays> OptimizerOffloader::update_on_host(int unit) {
@@ -249,13 +262,21 @@ TierState& OptimizerOffloader::tier_of(const SubGroup& sub_group) const {
   return *cpu_;
 }
 
-Status OptimizerOffloader::for_each_unit(
-    UnitSource& source, const std::function<Status(const SubGroup&, const UnitArrays&)>& visit) {
+// Begins each unit, except those of which no sub-group is wanted, and visits those that are.
+template <typename Wanted, typename Visit>
+Status OptimizerOffloader::for_each(UnitSource& source, const Wanted& wanted, const Visit& visit) {
   auto sub_group = options_.placement.begin();
+  const auto end = options_.placement.end();
   for (int unit = 0; unit < static_cast<int>(options_.units.size()); ++unit) {
+    const auto of_next =
+        std::find_if(sub_group, end, [&](const SubGroup& it) { return it.unit != unit; });
+    if (sub_group != of_next && std::none_of(sub_group, of_next, wanted)) {
+      sub_group = of_next;
+      continue;
+    }
     SLUICE_ASSIGN_OR_RETURN(const UnitArrays arrays, begin_unit(source, unit, false));
-    for (; sub_group != options_.placement.end() && sub_group->unit == unit; ++sub_group)
-      SLUICE_RETURN_IF_ERROR(visit(*sub_group, arrays));
+    for (; sub_group != of_next; ++sub_group)
+      if (wanted(*sub_group)) SLUICE_RETURN_IF_ERROR(visit(*sub_group, arrays));
     source.ready(unit);
   }
   return {};
@@ -269,11 +290,14 @@ Status OptimizerOffloader::begin_restore(const StateSweep& sweep) {
 Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls calls,
                                    std::int64_t after_step) {
   SLUICE_RETURN_IF_ERROR(drain());
+  SLUICE_RETURN_IF_ERROR(check_changeable());
+  parameters_kept_ = false;
   StateSweep sweep(*environment_.executor, fill, StateSweep::Direction::kRestore, calls,
                    options_.units, {.run_seed = options_.run_seed, .step = after_step});
   Status restored = begin_restore(sweep);
   if (restored.ok()) {
-    restored = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+    const auto all = [](const SubGroup&) { return true; };
+    restored = for_each(source, all, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
       return tier_of(sub_group).restore(sub_group, arrays, sweep);
     });
   }
@@ -285,27 +309,31 @@ Status OptimizerOffloader::restore(UnitSource& source, const Fill& fill, Calls c
   return {};
 }
 
-Status OptimizerOffloader::begin_snapshot(const StateSweep& sweep) {
+Status OptimizerOffloader::begin_snapshot(const StateSweep& sweep, SnapshotOf what) {
   if (gpu_ != nullptr) SLUICE_RETURN_IF_ERROR(gpu_->begin_transfer(sweep.threads(), options_.hook));
-  if (nvme_ != nullptr) nvme_->begin_pass();
+  if (nvme_ != nullptr && what == SnapshotOf::kAll) nvme_->begin_pass();
   return {};
 }
 
-Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls calls) {
+Status OptimizerOffloader::snapshot(UnitSource& source, const Take& take, Calls calls,
+                                    SnapshotOf what) {
   SLUICE_RETURN_IF_ERROR(drain());
   if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
   StateSweep sweep(*environment_.executor, take, StateSweep::Direction::kSnapshot, calls,
                    options_.units);
-  SLUICE_RETURN_IF_ERROR(begin_snapshot(sweep));
+  SLUICE_RETURN_IF_ERROR(begin_snapshot(sweep, what));
   bool state_failed = false;  // if false, an error came from the caller's function
-  Status done = for_each_unit(source, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+  const auto wanted = [&](const SubGroup& it) {
+    return what == SnapshotOf::kAll || it.tier != Tier::kNvme;
+  };
+  Status done = for_each(source, wanted, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
     Status looked = tier_of(sub_group).snapshot(sub_group, arrays, sweep);
     state_failed = !looked.ok() && sweep.visited().ok();
     return looked;
   });
   if (gpu_ != nullptr) gpu_->end_transfer();
   if (done.ok()) return {};
-  if (!state_failed && nvme_ != nullptr) {
+  if (!state_failed && nvme_ != nullptr && what == SnapshotOf::kAll) {
     Status abandoned = nvme_->abandon_pass();
     state_failed = !abandoned.ok();
     if (state_failed) done = std::move(abandoned);
@@ -327,7 +355,9 @@ Status OptimizerOffloader::amend(UnitSource& source, std::span<const int> units,
                                  const Fill& change) {
   SLUICE_RETURN_IF_ERROR(drain());
   if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  SLUICE_RETURN_IF_ERROR(check_changeable());
   SLUICE_CHECK(std::is_sorted(units.begin(), units.end()), "units in ascending order");
+  parameters_kept_ = false;
   StateSweep sweep(*environment_.executor, change, StateSweep::Direction::kAmend, Calls::kInOrder,
                    options_.units);
   Status amended =
@@ -339,6 +369,36 @@ Status OptimizerOffloader::amend(UnitSource& source, std::span<const int> units,
   if (amended.ok()) return {};
   return fail(std::move(amended).error().with_context("changing the optimizer state"));
 }
+
+// ---- a checkpoint in place -------------------------------------------------------------------
+
+// Only a failed write harms the run.
+Status OptimizerOffloader::store_parameters(UnitSource& source) {
+  const auto on_nvme = [](const SubGroup& it) { return it.tier == Tier::kNvme; };
+  SLUICE_RETURN_IF_ERROR(
+      for_each(source, on_nvme, [&](const SubGroup& sub_group, const UnitArrays& arrays) {
+        Status stored = nvme_->store_parameters(sub_group, arrays);
+        return stored.ok() ? stored : fail(std::move(stored).error());
+      }));
+  Status drained = nvme_->drain();
+  return drained.ok() ? drained : fail(std::move(drained).error());
+}
+
+Result<FrozenState> OptimizerOffloader::freeze(UnitSource& source, const std::string& checkpoint) {
+  if (nvme_ == nullptr || !options_.in_place)
+    return invalid("no state is in a store with two places");
+  SLUICE_RETURN_IF_ERROR(drain());
+  if (!restored_) return invalid("there is no optimizer state yet: restore() comes first");
+  SLUICE_RETURN_IF_ERROR(check_changeable());
+  if (!parameters_kept_ && nvme_->keeps_parameters())
+    SLUICE_RETURN_IF_ERROR(store_parameters(source));
+  parameters_kept_ = true;
+  return nvme_->freeze(checkpoint);
+}
+
+Status OptimizerOffloader::keep_frozen() { return nvme_->store().keep_frozen(); }
+
+Status OptimizerOffloader::drop_frozen() { return nvme_->store().drop_frozen(); }
 
 // ---- the end ---------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@
 #include "offload/adamw/isa.h"
 #include "offload/adamw/moment_rounding.h"
 #include "offload/state/device_tier.h"
+#include "offload/state/frozen_state.h"
 #include "offload/state/state_sweep.h"
 #include "offload/state/state_tiles.h"
 #include "offload/state/unit_source.h"
@@ -61,6 +63,11 @@ class TierState;
 class UnitProgress;
 class UpdateWorker;
 
+enum class SnapshotOf : std::uint8_t {
+  kAll,
+  kBesideStore,  // the state on cpu and gpu
+};
+
 class OptimizerOffloader {
  public:
   struct Options {
@@ -76,6 +83,12 @@ class OptimizerOffloader {
     aio::MemoryLock lock = aio::MemoryLock::kTry;  // for the swap buffers
     bool huge_pages = true;
     aio::PinHook hook;  // pins the buffers between host and GPU; empty: not pinned
+    // The store has two places for each record, so that freeze() works.
+    bool in_place = false;
+    // The store to continue in, with in_place. Then restore() reads only the parameters of the nvme
+    // sub-groups, and does not call `fill` for them. Another placement in the store is
+    // kInvalidArgument from create().
+    std::optional<swap::FrozenStore> adopt = {};
   };
   struct Environment {
     aio::IoQueue* reads = nullptr;      // needed for nvme
@@ -117,7 +130,8 @@ class OptimizerOffloader {
   // records that prefetch() had read are read again. An error of `take` or `source` is returned and
   // changes nothing.
   using Take = StateSweep::Visit;
-  Status snapshot(UnitSource& source, const Take& take, Calls calls = Calls::kInOrder);
+  Status snapshot(UnitSource& source, const Take& take, Calls calls = Calls::kInOrder,
+                  SnapshotOf what = SnapshotOf::kAll);
 
   // Shows the state of some units, in ascending order, range by range and one call at a time, to
   // `change`, which modifies it in place. Parameters are returned through `source`. Drains first.
@@ -135,6 +149,8 @@ class OptimizerOffloader {
     UnitSource* source = nullptr;  // must stay valid until the step is done
     bool background = false;
     std::int64_t number = 1;  // AdamwOptions::step; selects the random bits that round bf16 moments
+    // With in_place: also writes what freeze() needs of the parameters, so that it need not.
+    bool keeps_parameters = false;
   };
   // Foreground: returns when all host updates are done. Background: returns as soon as the previous
   // step is done.
@@ -146,8 +162,17 @@ class OptimizerOffloader {
   // Waits until all updates are done and all state in flight is written. gpu updates are enqueued.
   Status drain();
 
-  // Drains as far as possible and removes the files on NVMe. The destructor leaves the files, as a
-  // killed process would.
+  // ---- a checkpoint in place, whose manifest is in the folder `checkpoint`
+  // Drains, and freezes the state on NVMe (StateStore::freeze()). `source` gives parameters, which
+  // are read if the last step did not keep them. Until one of the next two calls state cannot be
+  // changed: kInvalidArgument. If only making it durable failed, the run can continue.
+  Result<FrozenState> freeze(UnitSource& source, const std::string& checkpoint);
+  Status keep_frozen();
+  Status drop_frozen();
+  const std::vector<SubGroup>& placement() const { return options_.placement; }
+
+  // Drains as far as possible and removes the files on NVMe, unless they have a frozen generation.
+  // The destructor leaves the files, as a killed process would.
   Status remove();
 
   swap::SwapStats stats() const;
@@ -161,6 +186,8 @@ class OptimizerOffloader {
   OptimizerOffloader(const Options& options, const Environment& environment);
   Status make_tiers();
   Status check_step(const Step& step) const;
+  Status check_changeable() const;
+  Status store_parameters(UnitSource& source);
   Status fail(Error error);
   Status end_step();
   void run_step();
@@ -169,10 +196,10 @@ class OptimizerOffloader {
   Status update_on_gpu(int unit, const UnitArrays& arrays);
   Result<UnitArrays> begin_unit(UnitSource& source, int unit, bool with_gradients) const;
   TierState& tier_of(const SubGroup& sub_group) const;
-  Status for_each_unit(UnitSource& source,
-                       const std::function<Status(const SubGroup&, const UnitArrays&)>& visit);
+  template <typename Wanted, typename Visit>
+  Status for_each(UnitSource& source, const Wanted& wanted, const Visit& visit);
   Status begin_restore(const StateSweep& sweep);
-  Status begin_snapshot(const StateSweep& sweep);
+  Status begin_snapshot(const StateSweep& sweep, SnapshotOf what);
   Status amend_unit(UnitSource& source, int unit, StateSweep& sweep);
   const std::string& unit_name(int unit) const;
 
@@ -182,10 +209,12 @@ class OptimizerOffloader {
   std::vector<std::vector<ScalarRange>> ranges_;  // by unit
   std::size_t group_count_ = 0;
   bool restored_ = false;
+  bool parameters_kept_ = false;  // the store's records of parameters are those of the state
 
   // The step in progress; set before it begins.
   std::vector<AdamwScalars> groups_;
   MomentSeed rounding_;
+  bool keeps_parameters_ = false;
   UnitSource* source_ = nullptr;
 
   std::unique_ptr<CpuState> cpu_;  // null, like the next two: nothing is placed there

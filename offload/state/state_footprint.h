@@ -21,6 +21,7 @@ class StateFootprint {
   struct Storage {
     StateForm form;
     std::uint64_t record_elements = 16 << 20;
+    bool in_place = false;  // OptimizerOffloader::Options::in_place
   };
 
   // Adds `count` sub-groups of `elements` elements each.
@@ -40,6 +41,7 @@ class StateFootprint {
   std::uint64_t cpu_ = 0;
   std::uint64_t nvme_ = 0;
   std::uint64_t largest_record_ = 0;
+  std::uint64_t largest_parameter_record_ = 0;  // 0: there are none
 };
 
 }  // namespace sluice::offload

@@ -37,6 +37,7 @@ struct UnitUpdate {
   UnitArrays arrays;
   MomentKeys moment_keys;           // for this unit and step; used for bf16 moments
   std::uint64_t shard_element = 0;  // the arrays' first element, in the unit; keys rounding
+  bool keeps_parameters = false;    // OptimizerOffloader::Step::keeps_parameters
 
   struct Piece {
     const AdamwScalars& scalars;

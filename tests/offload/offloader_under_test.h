@@ -170,6 +170,7 @@ struct RigOptions {
   int buffers = 3;
   std::uint64_t record_elements = 2 * kTileElements;
   bool huge_pages = false;
+  bool in_place = false;
   std::function<std::unique_ptr<TestDevice>(std::uint64_t size_bytes)> make_device =
       [](std::uint64_t size_bytes) { return std::make_unique<FakeDevice>(size_bytes); };
 };
@@ -205,7 +206,8 @@ class Rig {
                 .record_elements = options.record_elements,
                 .swap = {.buffers = options.buffers},
                 .store = {.paths = {path}, .run = "test"},
-                .huge_pages = options.huge_pages};
+                .huge_pages = options.huge_pages,
+                .in_place = options.in_place};
     const auto plan = OptimizerOffloader::memory_plan(options_);
     if (!plan.ok()) throw std::runtime_error(plan.error().message());
     device_ = options.make_device(plan->gpu_state_bytes + 1);
@@ -225,6 +227,7 @@ class Rig {
   aio::FaultBackend& faults() { return *faults_; }
   const OptimizerOffloader::Options& options() const { return options_; }
   const std::string& folder() const { return folder_->path(); }
+  bool is_simulated() const { return sim_ != nullptr; }
   OptimizerOffloader::Environment environment() {
     return {.reads = queue_.get(),
             .writes = queue_.get(),
@@ -235,6 +238,7 @@ class Rig {
   Status restore(const std::vector<CanonicalUnit>& from) {
     return offloader_->restore(*source_, [&](int number, const StateSlice& slice) -> Status {
       const CanonicalUnit& unit = from[static_cast<std::size_t>(number)];
+      EXPECT_FALSE(options_.adopt && tier_at(number, slice.first_element) == Tier::kNvme);
       for (const float x : slice.fields[1]) EXPECT_EQ(x, 0);
       copy(unit.master, slice.first_element, slice.master());
       copy(unit.m, slice.first_element, slice.fields[1]);
@@ -264,12 +268,15 @@ class Rig {
     return all;
   }
 
-  Status start_step(int step, bool background) {
+  Status start_step(int step, bool background, bool keeps_parameters = false) {
     source_->set_gradients(step);
     source_->ready_order.clear();
     const std::vector<AdamwScalars> groups = problem_.scalars(step);  // captured by step()
-    return offloader_->step(
-        {.groups = groups, .source = source_.get(), .background = background, .number = step + 1});
+    return offloader_->step({.groups = groups,
+                             .source = source_.get(),
+                             .background = background,
+                             .number = step + 1,
+                             .keeps_parameters = keeps_parameters});
   }
   // Like the next forward: waits unit by unit, and checks each unit's new parameters.
   Status forward(int step) {
@@ -283,9 +290,19 @@ class Rig {
     }
     return {};
   }
-  Status run_step(int step, bool background) {
-    SLUICE_RETURN_IF_ERROR(start_step(step, background));
+  Status run_step(int step, bool background, bool keeps_parameters = false) {
+    SLUICE_RETURN_IF_ERROR(start_step(step, background, keeps_parameters));
     return forward(step);
+  }
+
+  // A new process after this one was killed: it continues in the frozen store, and gets the rest of
+  // the state from `beside`.
+  Status resume(const swap::FrozenStore& frozen, const std::vector<CanonicalUnit>& beside) {
+    offloader_.reset();
+    source_ = std::make_unique<TestSource>(problem_, placement_, *device_);
+    options_.adopt = frozen;
+    SLUICE_ASSIGN_OR_RETURN(offloader_, OptimizerOffloader::create(options_, environment()));
+    return restore(beside);
   }
 
   // Empty if the state equals the problem's solution, bit for bit.
@@ -307,6 +324,13 @@ class Rig {
   }
 
  private:
+  Tier tier_at(int unit, std::uint64_t element) const {
+    for (const SubGroup& it : placement_)
+      if (it.unit == unit && element >= it.first_element &&
+          element < it.first_element + it.elements)
+        return it.tier;
+    return Tier::kCpu;
+  }
   static void copy(const std::vector<float>& from, std::uint64_t first, std::span<float> to) {
     std::memcpy(to.data(), from.data() + first, to.size() * sizeof(float));
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <utility>
 
 #include "offload/adamw/adamw.h"
 #include "offload/state/optimizer_offloader.h"
@@ -55,7 +56,7 @@ class PlainSource final : public UnitSource {
 
 class OptimizerOffloaderMemory : public aio::EveryBackend {
  protected:
-  OptimizerOffloader::Options options_for(bool huge_pages) const {
+  OptimizerOffloader::Options options_for(bool huge_pages, bool in_place) const {
     OptimizerOffloader::Options options;
     options.isa = best_isa();
     options.units = {{"h.0", {{0, kElements}}}};
@@ -66,6 +67,7 @@ class OptimizerOffloaderMemory : public aio::EveryBackend {
     options.store.paths = {folder_.path()};
     options.store.run = "memory";
     options.huge_pages = huge_pages;
+    options.in_place = in_place;
     return options;
   }
 
@@ -82,11 +84,13 @@ TEST_P(OptimizerOffloaderMemory, IsWhatThePlanSaysAndDoesNotGrow) {
   executor->run(2, [](int) {});  // its threads have allocated their stacks by now
   const AdamwScalars scalars = make_adamw_scalars({}).value();
 
-  for (const bool huge_pages : {false, true}) {
-    const OptimizerOffloader::Options options = options_for(huge_pages);
+  for (const auto& [huge_pages, in_place] :
+       {std::pair{false, false}, std::pair{true, false}, std::pair{false, true}}) {
+    const OptimizerOffloader::Options options = options_for(huge_pages, in_place);
     const auto plan = OptimizerOffloader::memory_plan(options);
     ASSERT_OK(plan);
-    EXPECT_EQ(plan->swap_buffer_bytes, 5U * (4096 + tile_bytes({ParamForm::kSplit})));
+    EXPECT_EQ(plan->swap_buffer_bytes, 5U * (4096 + tile_bytes({ParamForm::kSplit})) +
+                                           (in_place ? 2U * (4096 + 2 * kTileElements) : 0));
     EXPECT_GT(plan->cpu_state_bytes, kElements / 2 * 9);
     const auto planned = static_cast<std::int64_t>(plan->cpu_state_bytes + plan->swap_buffer_bytes);
     const auto buffers = static_cast<std::int64_t>(plan->swap_buffer_bytes);
@@ -106,8 +110,11 @@ TEST_P(OptimizerOffloaderMemory, IsWhatThePlanSaysAndDoesNotGrow) {
     const ProcessMemory restored = ProcessMemory::now();
     for (int step = 0; step < 5; ++step) {
       ASSERT_OK((*offloader)->prefetch());
-      ASSERT_OK(
-          (*offloader)->step({.groups = {&scalars, 1}, .source = &source, .background = true}));
+      ASSERT_OK((*offloader)
+                    ->step({.groups = {&scalars, 1},
+                            .source = &source,
+                            .background = true,
+                            .keeps_parameters = in_place}));
     }
     ASSERT_OK((*offloader)->drain());
     const ProcessMemory stepped = ProcessMemory::now();
@@ -130,13 +137,17 @@ TEST_P(OptimizerOffloaderMemory, IsNotAllocatedByAStep) {
   const auto executor = aio::make_executor(1).value();
   PlainSource source(kElements);
   const AdamwScalars scalars = make_adamw_scalars({}).value();
-  auto offloader =
-      OptimizerOffloader::create(options_for(false), {queue.get(), queue.get(), executor.get()});
+  auto offloader = OptimizerOffloader::create(options_for(false, true),
+                                              {queue.get(), queue.get(), executor.get()});
   ASSERT_OK(offloader);
   ASSERT_OK((*offloader)->restore(source, [](int, const StateSlice&) { return Status(); }));
   const auto whole_step = [&](bool background) -> Status {
     SLUICE_RETURN_IF_ERROR((*offloader)->prefetch());
-    SLUICE_RETURN_IF_ERROR((*offloader)->step({{&scalars, 1}, &source, background}));
+    SLUICE_RETURN_IF_ERROR((*offloader)
+                               ->step({.groups = {&scalars, 1},
+                                       .source = &source,
+                                       .background = background,
+                                       .keeps_parameters = background}));
     SLUICE_RETURN_IF_ERROR((*offloader)->wait_ready(0));
     return (*offloader)->drain();
   };
