@@ -45,6 +45,7 @@ Status judge_manifest(aio::IoQueue& queue, std::optional<std::int64_t> named_ste
   entry.bytes = manifest->total_bytes();
   entry.loss = manifest->state.loss;
   entry.validation_loss = manifest->state.validation_loss;
+  if (manifest->records) entry.store_paths = manifest->records->store.paths;
   const std::int64_t step = manifest->state.position.global_step;
   if (named_step && *named_step != step)
     return Error(ErrorCode::kCorrupt, entry.path + " contains the checkpoint of step " +
@@ -70,7 +71,8 @@ Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifes
       return Error(ErrorCode::kCorrupt, path + " has " + std::to_string(bytes) +
                                             " bytes instead of " + std::to_string(stored.bytes));
   }
-  return {};
+  if (!manifest.records) return {};
+  return open_records(queue, *manifest.records).status();
 }
 
 std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path) {

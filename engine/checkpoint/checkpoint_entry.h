@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
@@ -19,13 +20,14 @@ struct CheckpointEntry {
   std::string name;  // "step-000000012"
   std::string path;
   std::int64_t step = 0;
-  std::uint64_t bytes = 0;  // of the files, according to the manifest
+  std::uint64_t bytes = 0;                    // of files and records, according to the manifest
+  std::vector<std::string> store_paths = {};  // of the store that has part of the state; or none
   std::optional<double> loss;
   std::optional<double> validation_loss;
   // Left by an interrupted save or removal: its content is invalid, and it may be removed.
   bool leftover = false;
-  // Ok: it is complete. Its manifest is valid, and every file that loading needs exists at full
-  // length. Otherwise:
+  // Ok: it is complete. Its manifest is valid, every file that loading needs exists at full
+  // length, and so does the store that it names. Otherwise:
   //   kCorrupt       it is damaged or (still) incomplete
   //   kNewerVersion  a newer program wrote it
   //   kNotFound      it is a leftover
@@ -46,7 +48,8 @@ struct CheckpointEntry {
 // any step; if it has only foreign files, the result is nothing.
 std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std::string& path);
 
-// Checks that all files that loading needs exist at the manifest's lengths; otherwise kCorrupt.
+// Checks that all files that loading needs exist at the manifest's lengths; otherwise kCorrupt. For
+// a store that the manifest names, the errors are those of open_records().
 Status check_stored_files(aio::IoQueue& queue, const CheckpointManifest& manifest,
                           const std::string& folder);
 

@@ -9,6 +9,7 @@
 #include "aio/small_file.h"
 #include "aio/units.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/manifest_parts.h"
 #include "engine/weights/quoting.h"
 #include "engine/weights/safetensors_index.h"
 #include "swap/chunk_hash.h"
@@ -23,8 +24,8 @@ constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 9;          // before 9, a version stood for the set of keys
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that name no family
 // Features that a reader must support to read a checkpoint correctly.
-constexpr std::array<std::string_view, 5> kFeatures = {"adapters", "client", "evaluations",
-                                                       "moments", "parts"};
+constexpr std::array<std::string_view, 6> kFeatures = {"adapters", "client", "evaluations",
+                                                       "moments",  "parts",  "store"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -63,9 +64,12 @@ json to_json(const StoredEvaluations& evaluations) {
 
 // The features of kFeatures that the manifest uses.
 json features_of(const CheckpointManifest& manifest) {
-  const std::array<bool, kFeatures.size()> has = {
-      manifest.state.run.adapters.has_value(), !manifest.state.client.empty(),
-      manifest.state.evaluations.has_value(), manifest.moments != DType::kF32, manifest.in_parts()};
+  const std::array<bool, kFeatures.size()> has = {manifest.state.run.adapters.has_value(),
+                                                  !manifest.state.client.empty(),
+                                                  manifest.state.evaluations.has_value(),
+                                                  manifest.moments != DType::kF32,
+                                                  manifest.in_parts(),
+                                                  manifest.records.has_value()};
   json names = json::array();
   for (std::size_t i = 0; i < has.size(); ++i)
     if (has[i]) names.push_back(kFeatures[i]);
@@ -104,19 +108,9 @@ json to_json(const StoredFile& file) {
   return {{"name", file.name}, {"bytes", file.bytes}, {"xxh3_64", std::move(chunks)}};
 }
 
-json to_json(const TensorSpec& tensor) { return {{"name", tensor.name}, {"shape", tensor.shape}}; }
-
-json to_json(const StatePieces& pieces) {
+json to_json(const std::vector<StoredFile>& files) {
   json text = json::array();
-  for (const StatePiece& piece : pieces)
-    text.push_back({piece.parameter, piece.first_element, piece.elements});
-  return text;
-}
-
-template <typename Values>
-json list_json(const Values& values) {
-  json text = json::array();
-  for (const auto& value : values) text.push_back(to_json(value));
+  for (const StoredFile& file : files) text.push_back(to_json(file));
   return text;
 }
 
@@ -233,10 +227,12 @@ Status check_evaluations(const CheckpointState& state) {
 }
 
 // The names and their order are those that the writer uses.
-Status check_files(const std::vector<StoredFile>& files, bool in_parts) {
-  const std::size_t shards = files.size() / offload::kStateFields.size();
-  if (shards == 0 || files.size() % offload::kStateFields.size() != (in_parts ? 0 : 1) ||
-      shards > kMaxShards)
+Status check_files(const CheckpointManifest& manifest) {
+  const std::vector<StoredFile>& files = manifest.files;
+  const std::size_t shards = manifest.shards();
+  const std::size_t others = manifest.in_parts() ? 0 : 1;  // the index
+  if ((shards == 0 && !manifest.records) || shards > kMaxShards ||
+      files.size() % offload::kStateFields.size() != others)
     return corrupt("it lists " + std::to_string(files.size()) +
                    " files, a number that no checkpoint has");
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -263,6 +259,11 @@ Status check_world(const json& content) {
   if (ranks < 1 || ranks > kMaxWorldSize)
     return corrupt("it is of " + std::to_string(ranks) + " ranks, which is impossible");
   const bool in_parts = content.contains("tensors") && content.contains("pieces");
+  if (content.contains("store")) {
+    if (in_parts && ranks == 1) return {};
+    return corrupt("it is of " + std::to_string(ranks) +
+                   " ranks and has state in a store, but does not say how they share it");
+  }
   if (in_parts == (ranks > 1)) return {};
   return corrupt("it is of " + std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
                  ", but it " + (in_parts ? "says" : "does not say") +
@@ -293,43 +294,6 @@ Status check_format(const json& content) {
   return check_world(content);
 }
 
-Result<StatePieces> pieces_from_json(const json& content) {
-  StatePieces pieces;
-  for (const json& piece : content) {
-    if (piece.size() != 3) return corrupt("a piece in it is not three numbers");
-    pieces.push_back({.parameter = piece.at(0).get<std::uint64_t>(),
-                      .first_element = piece.at(1).get<std::uint64_t>(),
-                      .elements = piece.at(2).get<std::uint64_t>()});
-  }
-  return pieces;
-}
-
-// For several ranks: also checks that their pieces cover the whole state exactly once.
-Status parts_from_json(const json& content, CheckpointManifest& manifest) {
-  for (const json& tensor : content.at("tensors"))
-    manifest.tensors.push_back({.name = tensor.at("name").get<std::string>(),
-                                .dtype = DType::kF32,
-                                .shape = tensor.at("shape").get<std::vector<std::uint64_t>>()});
-  for (const json& of_shard : content.at("pieces")) {
-    SLUICE_ASSIGN_OR_RETURN(StatePieces pieces, pieces_from_json(of_shard));
-    manifest.pieces.push_back(std::move(pieces));
-  }
-  if (manifest.pieces.size() != manifest.shards())
-    return corrupt("it lists the contents of " + std::to_string(manifest.pieces.size()) +
-                   " shards, but the files of " + std::to_string(manifest.shards()));
-  const auto parameters = lay_out(manifest.tensors);
-  if (!parameters.ok()) return corrupt(parameters.error().message());
-  std::uint64_t elements = 0;
-  for (const TensorInfo& parameter : *parameters) elements += parameter.elements;
-  if (parameters->size() != manifest.parameters || elements != manifest.elements)
-    return corrupt("it announces " + std::to_string(manifest.parameters) + " parameters with " +
-                   std::to_string(manifest.elements) + " elements, but lists " +
-                   std::to_string(parameters->size()) + " with " + std::to_string(elements));
-  if (const Status whole = check_pieces(*parameters, manifest.pieces); !whole.ok())
-    return corrupt(whole.error().message());
-  return {};
-}
-
 Result<CheckpointManifest> manifest_from_json(const json& content) {
   SLUICE_RETURN_IF_ERROR(check_format(content));
   CheckpointManifest manifest;
@@ -357,8 +321,9 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
     manifest.files.push_back(std::move(file));
   }
   manifest.world = content.at("world_size").get<int>();
-  SLUICE_RETURN_IF_ERROR(check_files(manifest.files, manifest.in_parts()));
-  if (manifest.in_parts()) SLUICE_RETURN_IF_ERROR(parts_from_json(content, manifest));
+  SLUICE_RETURN_IF_ERROR(parts_from_json(content, manifest));
+  SLUICE_RETURN_IF_ERROR(check_files(manifest));
+  if (manifest.in_parts()) SLUICE_RETURN_IF_ERROR(check_parts(manifest));
   return manifest;
 }
 
@@ -367,7 +332,7 @@ Result<CheckpointManifest> manifest_from_json(const json& content) {
 std::uint64_t CheckpointManifest::total_bytes() const {
   std::uint64_t total = 0;
   for (const StoredFile& file : files) total += file.bytes;
-  return total;
+  return total + (records ? records->total_bytes() : 0);
 }
 
 std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const CheckpointChunk& place) {
@@ -391,21 +356,21 @@ std::string to_text(const CheckpointManifest& manifest) {
                   {"parameters", manifest.parameters},
                   {"elements", manifest.elements},
                   {"chunk_bytes", manifest.chunk_bytes},
-                  {"files", list_json(manifest.files)}};
+                  {"files", to_json(manifest.files)}};
   if (!manifest.state.client.empty()) content["client"] = manifest.state.client;
   if (manifest.state.evaluations) content["evaluations"] = to_json(*manifest.state.evaluations);
   if (manifest.moments != DType::kF32) content["moments"] = to_string(manifest.moments);
-  if (manifest.in_parts()) {
-    content["tensors"] = list_json(manifest.tensors);
-    content["pieces"] = list_json(manifest.pieces);
-  }
+  if (manifest.in_parts()) parts_to_json(manifest, content);
   return swap::to_sealed_text(content);
 }
 
-Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters) {
+Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters,
+                           std::size_t records) {
   constexpr std::uint64_t kBytesOfTensor = 512;  // shape and, with several ranks, pieces
+  constexpr std::uint64_t kBytesOfRecord =
+      512;  // its place, and the pieces that begin or end in it
   CheckpointManifest manifest{.state = state};
-  std::uint64_t others = json(state.client).dump().size();
+  std::uint64_t others = json(state.client).dump().size() + records * kBytesOfRecord;
   manifest.state.client.clear();
   for (const TensorSpec& tensor : parameters) {
     std::uint64_t elements = 1;

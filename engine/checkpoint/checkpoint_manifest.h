@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/checkpoint/state_pieces.h"
+#include "engine/checkpoint/stored_records.h"
 #include "engine/weights/dtype.h"
 
 namespace sluice::engine {
@@ -45,16 +47,19 @@ struct CheckpointManifest {
   // rank wrote the checkpoint). A file's index in this list is part of its chunks' checksums.
   std::vector<StoredFile> files;
   int world = 1;  // number of ranks that wrote it
-  // For several ranks: all parameters in flat order, as F32, and the pieces in each shard, in the
-  // order of its files' tensors. For one rank, the files contain this.
+  // In parts: all parameters in flat order, as F32, and the pieces in each shard, in the order of
+  // its files' tensors. Otherwise the files contain this.
   std::vector<TensorSpec> tensors = {};
   std::vector<StatePieces> pieces = {};
+  // One rank only: the state that stayed in the run's store. There may be no files then.
+  std::optional<StoredRecords> records = {};
 
-  std::uint64_t total_bytes() const;  // of all files
+  std::uint64_t total_bytes() const;  // of all files and records
   std::uint64_t shards() const {
     return files.size() / offload::kStateFields.size();
   }  // of each field
-  bool in_parts() const { return world > 1; }
+  // Whether the state is in pieces: of several ranks, or with records.
+  bool in_parts() const { return world > 1 || records.has_value(); }
   DType dtype_of(std::size_t field) const {
     return stored_dtype(offload::kStateFields[field], moments);
   }
@@ -71,8 +76,9 @@ std::uint64_t checkpoint_hash(std::span<const std::byte> bytes, const Checkpoint
 
 std::string to_text(const CheckpointManifest& manifest);
 // kInvalidArgument if a checkpoint of these parameters with this state would have a manifest larger
-// than the size limit for reading.
-Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters);
+// than the size limit for reading. `records`: the number of records that stay in a store.
+Status check_manifest_room(const CheckpointState& state, std::span<const TensorSpec> parameters,
+                           std::size_t records = 0);
 // For any bytes. kCorrupt, or kNewerVersion for a later format version, as one sentence without the
 // file's name. It accepts only what to_text() writes: equivalent text in another form counts as
 // damaged too.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/checkpoint/chunked_reader.h"
+#include "engine/checkpoint/stored_state_reader.h"
 #include "engine/weights/quoting.h"
 
 namespace sluice::engine {
@@ -42,7 +43,9 @@ Status CheckpointReader::prepare() {
   SLUICE_ASSIGN_OR_RETURN(manifest_, read_checkpoint_manifest(queue_, folder_));
   const std::uint64_t staging =
       fields() * manifest_.chunk_bytes * static_cast<std::uint64_t>(options_.chunks_ahead);
-  SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging, true));
+  if (manifest_.shards() > 0) {
+    SLUICE_ASSIGN_OR_RETURN(staging_, aio::PageMemory::map(staging, true));
+  }
   for (auto& of_field : offsets_) of_field.resize(manifest_.shards());
   if (manifest_.in_parts()) {
     SLUICE_ASSIGN_OR_RETURN(parameters_, lay_out(manifest_.tensors));
@@ -78,13 +81,18 @@ Status CheckpointReader::add_shards() {
   return {};
 }
 
-// The pieces of each parameter in ascending order, whatever the order of the files.
+// The pieces of each parameter in ascending order, whatever the order of files and records.
 void CheckpointReader::add_pieces() {
   locations_.resize(parameters_.size());
   for (std::size_t shard = 0; shard < manifest_.shards(); ++shard) {
     const StatePieces& pieces = manifest_.pieces[shard];
     for (std::size_t i = 0; i < pieces.size(); ++i)
       locations_[pieces[i].parameter].push_back({.piece = pieces[i], .shard = shard, .tensor = i});
+  }
+  for (std::size_t part = 0; manifest_.records && part < manifest_.records->parts.size(); ++part) {
+    for (const auto& [piece, record_element] : manifest_.records->parts[part].pieces)
+      locations_[piece.parameter].push_back(
+          {.piece = piece, .record = InRecord{.part = part, .record_element = record_element}});
   }
   for (std::vector<PieceLocation>& locations : locations_) {
     std::sort(locations.begin(), locations.end(),
@@ -191,29 +199,46 @@ Result<ChunkedReader*> CheckpointReader::file_of(std::size_t field, std::size_t 
   return file.get();
 }
 
-Status CheckpointReader::read_field(std::size_t field, std::string_view parameter,
-                                    std::uint64_t first_element, std::span<float> values) {
+Status CheckpointReader::read_fields(std::string_view parameter, std::uint64_t first_element,
+                                     const Fields& to) {
   const auto entry = by_name_.find(parameter);
   if (entry == by_name_.end())
     return Error(ErrorCode::kNotFound,
                  "there is no parameter " + in_quotes(parameter) + " in the checkpoint " + folder_);
   const TensorInfo& tensor = parameters_[entry->second];
-  if (first_element > tensor.elements || values.size() > tensor.elements - first_element)
+  const std::uint64_t elements = to[kMasters].size();
+  if (first_element > tensor.elements || elements > tensor.elements - first_element)
     return Error(ErrorCode::kInvalidArgument,
                  "parameter " + in_quotes(parameter) + " of the checkpoint " + folder_ + " has " +
                      std::to_string(tensor.elements) + " elements, and " +
-                     std::to_string(values.size()) + " from " + std::to_string(first_element) +
+                     std::to_string(elements) + " from " + std::to_string(first_element) +
                      " on were asked for");
-  if (values.empty()) return {};
-  const std::uint64_t end = first_element + values.size();
+  const std::uint64_t end = first_element + elements;
   for (const PieceLocation& location : locations_[entry->second]) {
     const std::uint64_t begin_here = std::max(first_element, location.piece.first_element);
     const std::uint64_t end_here = std::min(end, location.piece.end());
     if (begin_here >= end_here) continue;
-    SLUICE_RETURN_IF_ERROR(
-        read_piece(field, location, begin_here,
-                   values.subspan(begin_here - first_element, end_here - begin_here)));
+    Fields here = to;
+    for (std::span<float>& field : here)
+      if (!field.empty()) field = field.subspan(begin_here - first_element, end_here - begin_here);
+    if (location.record) SLUICE_RETURN_IF_ERROR(read_record(location, begin_here, here));
+    for (std::size_t f = 0; !location.record && f < here.size(); ++f)
+      if (!here[f].empty()) SLUICE_RETURN_IF_ERROR(read_piece(f, location, begin_here, here[f]));
   }
+  return {};
+}
+
+Status CheckpointReader::read_record(const PieceLocation& location, std::uint64_t first_element,
+                                     const Fields& to) {
+  if (records_ == nullptr) {
+    auto opened = StoredStateReader::open(queue_, *manifest_.records);
+    if (!opened.ok()) return std::move(opened).error().with_context(folder_);
+    records_ = *std::move(opened);
+  }
+  const std::uint64_t in_piece = first_element - location.piece.first_element;
+  Status read =
+      records_->read(location.record->part, location.record->record_element + in_piece, to);
+  if (!read.ok()) return std::move(read).error().with_context(folder_);
   return {};
 }
 
@@ -244,19 +269,18 @@ Status CheckpointReader::read(std::string_view parameter, const offload::StateSl
   if (!options_.moments)
     return Error(ErrorCode::kInvalidArgument,
                  "the checkpoint " + folder_ + " was opened without its moments");
-  for (std::size_t field = 0; field < to.fields.size(); ++field) {
-    if (to.fields[field].size() != to.elements())
+  for (const std::span<float>& field : to.fields) {
+    if (field.size() != to.elements())
       return Error(
           ErrorCode::kInvalidArgument,
           "room for weights and moments of " + in_quotes(parameter) + " has different lengths");
-    SLUICE_RETURN_IF_ERROR(read_field(field, parameter, to.first_element, to.fields[field]));
   }
-  return {};
+  return read_fields(parameter, to.first_element, to.fields);
 }
 
 Status CheckpointReader::read_master(std::string_view parameter, std::uint64_t first_element,
                                      std::span<float> values) {
-  return read_field(kMasters, parameter, first_element, values);
+  return read_fields(parameter, first_element, {values});
 }
 
 }  // namespace sluice::engine

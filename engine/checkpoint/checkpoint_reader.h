@@ -6,14 +6,16 @@
 // one chunk at a time.
 //
 // With files of several ranks, only those that contain part of the requested range are opened, and
-// only when it is requested.
+// only when it is requested. So is the store of a checkpoint with records, which may belong to a
+// run that trains: if it saves a newer checkpoint, reading this one fails with kCorrupt.
 //
 // Memory:  chunks_ahead chunks per field, allocated at open, and the tensors' offsets in their
-//          files.
+//          files. With records, also that of StoredStateReader.
 // Threads: one at a time. `queue` must outlive this.
 // Files:   one per field is open at a time.
 // Errors:  name the file and the bytes in it. kNotFound: no manifest, so the checkpoint is invalid,
 //          or no such parameter. kCorrupt: damaged, truncated, or a file of another checkpoint.
+//          A store that is not there is kIo.
 #pragma once
 
 #include <array>
@@ -35,6 +37,7 @@
 namespace sluice::engine {
 
 class ChunkedReader;
+class StoredStateReader;
 
 class CheckpointReader {
  public:
@@ -65,11 +68,18 @@ class CheckpointReader {
                      std::span<float> values);
 
  private:
+  struct InRecord {
+    std::size_t part = 0;              // of the manifest's records
+    std::uint64_t record_element = 0;  // at which the piece begins
+  };
   struct PieceLocation {  // location of a parameter's piece in each file of a shard
     StatePiece piece;
     std::size_t shard = 0;
-    std::size_t tensor = 0;  // in the shard's files
+    std::size_t tensor = 0;               // in the shard's files
+    std::optional<InRecord> record = {};  // in the store instead
   };
+  // Values of every field; empty: not wanted.
+  using Fields = std::array<std::span<float>, offload::kStateFields.size()>;
   using TensorOffsets = std::vector<std::uint64_t>;  // in one file
   struct Header {
     std::vector<TensorInfo> tensors;
@@ -88,10 +98,10 @@ class CheckpointReader {
   // tensors.
   Status know_offsets(ChunkedReader& file, std::size_t field, std::size_t shard);
   Result<ChunkedReader*> file_of(std::size_t field, std::size_t shard);
-  Status read_field(std::size_t field, std::string_view parameter, std::uint64_t first_element,
-                    std::span<float> values);
+  Status read_fields(std::string_view parameter, std::uint64_t first_element, const Fields& to);
   Status read_piece(std::size_t field, const PieceLocation& location, std::uint64_t first_element,
                     std::span<float> values);
+  Status read_record(const PieceLocation& location, std::uint64_t first_element, const Fields& to);
   std::size_t fields() const { return options_.moments ? offload::kStateFields.size() : 1; }
 
   aio::IoQueue& queue_;
@@ -106,6 +116,7 @@ class CheckpointReader {
   std::array<std::vector<std::optional<TensorOffsets>>, offload::kStateFields.size()> offsets_;
   std::array<std::unique_ptr<ChunkedReader>, offload::kStateFields.size()> files_;
   std::array<std::size_t, offload::kStateFields.size()> open_shards_{};
+  std::unique_ptr<StoredStateReader> records_;  // null until it is needed
 };
 
 }  // namespace sluice::engine

@@ -65,6 +65,19 @@ Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin_together(
       new CheckpointWriter(queue, folder, std::move(plan), /*in_parts=*/true, options)));
 }
 
+Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin_beside_store(
+    aio::IoQueue& queue, const std::string& folder, std::span<const TensorSpec> parameters,
+    const StatePieces& written, StoredRecords records, const Options& options) {
+  SLUICE_RETURN_IF_ERROR(check_options(options));
+  SLUICE_ASSIGN_OR_RETURN(CheckpointPlan plan,
+                          plan_beside(parameters, written, records, options.shards()));
+  std::unique_ptr<CheckpointWriter> writer(
+      new CheckpointWriter(queue, folder, std::make_shared<const CheckpointPlan>(std::move(plan)),
+                           /*in_parts=*/true, options));
+  writer->manifest_.records = std::move(records);
+  return begin(std::move(writer));
+}
+
 Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::begin(
     std::unique_ptr<CheckpointWriter> writer) {
   SLUICE_RETURN_IF_ERROR(writer->prepare());
@@ -194,7 +207,7 @@ Status CheckpointWriter::commit(const CheckpointState& state) {
       return invalid("checkpoint " + folder_ + ": writer " + std::to_string(writer) +
                      " has not finished");
   }
-  if (in_parts_) SLUICE_RETURN_IF_ERROR(fail(check_other_parts()));
+  if (plan_->writers() > 1) SLUICE_RETURN_IF_ERROR(fail(check_other_parts()));
   return fail(publish(state));
 }
 
@@ -235,6 +248,9 @@ Status CheckpointWriter::write_index() {
 Status CheckpointWriter::publish(const CheckpointState& state) {
   aio::FileSystem& files = queue_.backend().files();
   manifest_.state = state;
+  if (manifest_.records)
+    SLUICE_RETURN_IF_ERROR(
+        check_manifest_room(state, manifest_.tensors, manifest_.records->store.records.size()));
   SLUICE_RETURN_IF_ERROR(files.sync_directory(target_));
   SLUICE_RETURN_IF_ERROR(aio::write_small_file(queue_, path_in(kManifestName), to_text(manifest_)));
   committed_ = true;

@@ -7,7 +7,8 @@
 //
 // The files of all fields (master weights and both moments) are written concurrently. With several
 // ranks each writes its own files, at the same time (part_writer.h). The manifest is written last,
-// when everything else is durable: a checkpoint without it is invalid.
+// when everything else is durable: a checkpoint without it is invalid. State in a frozen store
+// stays there, and the manifest names its records (stored_records.h).
 //
 // All files are written to `<folder>.new`, which is valid once it has its manifest, and then
 // replaces `<folder>`; settle_replacement() completes this after a kill. A folder with its final
@@ -36,6 +37,7 @@
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/checkpoint/part_writer.h"
 #include "engine/checkpoint/shard_plan.h"
+#include "engine/checkpoint/stored_records.h"
 
 namespace sluice::engine {
 
@@ -56,6 +58,11 @@ class CheckpointWriter {
   static Result<std::unique_ptr<CheckpointWriter>> begin_together(
       aio::IoQueue& queue, const std::string& folder, std::shared_ptr<const CheckpointPlan> plan,
       const Options& options);
+  // For a checkpoint whose other state stays in `records`, a frozen store: this writes the pieces
+  // `written`, which may be none. kInvalidArgument: together they are not the whole state.
+  static Result<std::unique_ptr<CheckpointWriter>> begin_beside_store(
+      aio::IoQueue& queue, const std::string& folder, std::span<const TensorSpec> parameters,
+      const StatePieces& written, StoredRecords records, const Options& options);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -91,7 +98,7 @@ class CheckpointWriter {
   aio::IoQueue& queue_;
   const std::string folder_;  // the final name
   const std::shared_ptr<const CheckpointPlan> plan_;
-  const bool in_parts_;  // in the format of several ranks
+  const bool in_parts_;  // in the format of several ranks, and of checkpoints with records
   const Options options_;
   const std::string target_;  // where files are written
   bool made_ = false;         // something in target_ was created by us

@@ -92,4 +92,16 @@ Result<CheckpointPlan> plan_checkpoint(std::span<const TensorSpec> parameters,
   return plan;
 }
 
+Result<CheckpointPlan> plan_beside(std::span<const TensorSpec> parameters,
+                                   const StatePieces& written, const StoredRecords& records,
+                                   const ShardOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(CheckpointPlan plan, begin_plan(parameters));
+  SLUICE_RETURN_IF_ERROR(check_records(records, options.moments));
+  std::vector<StatePieces> all = {written};
+  for (const StoredRecords::Part& part : records.parts) all.push_back(pieces_of(part));
+  SLUICE_RETURN_IF_ERROR(check_pieces(plan.parameters, all));
+  SLUICE_RETURN_IF_ERROR(add_writer(written, options, plan));
+  return plan;
+}
+
 }  // namespace sluice::engine

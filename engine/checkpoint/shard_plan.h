@@ -13,6 +13,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/checkpoint/state_pieces.h"
+#include "engine/checkpoint/stored_records.h"
 #include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {
@@ -60,5 +61,9 @@ Result<CheckpointPlan> plan_checkpoint(std::span<const TensorSpec> parameters,
 Result<CheckpointPlan> plan_checkpoint(std::span<const TensorSpec> parameters,
                                        std::span<const StatePieces> of_writers,
                                        const ShardOptions& options);
+// For one writer of the pieces that are not in `records`. There may be none, and then no shards.
+Result<CheckpointPlan> plan_beside(std::span<const TensorSpec> parameters,
+                                   const StatePieces& written, const StoredRecords& records,
+                                   const ShardOptions& options);
 
 }  // namespace sluice::engine

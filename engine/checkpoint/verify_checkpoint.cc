@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "aio/page_memory.h"
@@ -35,7 +36,12 @@ class Verifier {
         aio::PageMemory::map(manifest_.chunk_bytes * static_cast<std::uint64_t>(ahead), true));
     for (std::uint64_t number = 0; number < manifest_.files.size(); ++number)
       SLUICE_RETURN_IF_ERROR(check_file(number));
-    if (report_.damaged.empty()) check_as_a_whole();
+    if (manifest_.records) SLUICE_RETURN_IF_ERROR(check_records());
+    if (report_.damaged.empty()) {
+      check_as_a_whole();
+    } else {
+      SLUICE_ASSIGN_OR_RETURN(report_.removed, is_removed());
+    }
     return std::move(report_);
   }
 
@@ -67,10 +73,61 @@ class Verifier {
       ++report_.chunks;
       report_.bytes += end - begin;
       done_bytes_ += end - begin;
-      if (options_.on_progress && !options_.on_progress(done_bytes_, manifest_.total_bytes()))
-        return Error(ErrorCode::kCancelled, "checking " + folder_ + " was stopped");
+      SLUICE_RETURN_IF_ERROR(tell());
     }
     return {};
+  }
+
+  Status check_records() {
+    const StoredRecords& records = *manifest_.records;
+    auto store = open_records(queue_, records);
+    if (!store.ok()) {
+      report_damage(std::string(kManifestName), store.error());
+      return {};
+    }
+    SLUICE_ASSIGN_OR_RETURN(const auto chunk,
+                            aio::PageMemory::map((*store)->layout().options().chunk_bytes, true));
+    for (swap::RecordId id = 0; id < records.store.records.size(); ++id) {
+      const std::size_t known = report_.damaged.size();
+      SLUICE_RETURN_IF_ERROR(check_record(**store, id, chunk.bytes()));
+      if (report_.damaged.size() == known) continue;
+      SLUICE_ASSIGN_OR_RETURN(const bool removed, is_removed());
+      if (removed) break;  // its run may now overwrite all records
+    }
+    return {};
+  }
+
+  Result<bool> is_removed() const {
+    SLUICE_ASSIGN_OR_RETURN(const bool there, queue_.backend().files().exists(
+                                                  folder_ + "/" + std::string(kManifestName)));
+    return !there;
+  }
+
+  // A damaged header fails every chunk with the same error, which is reported once.
+  Status check_record(swap::FrozenRecords& store, swap::RecordId id, std::span<std::byte> memory) {
+    const swap::RecordShape shape = store.layout().shape(id);
+    const std::uint64_t before = done_bytes_;
+    std::string last;
+    ++report_.records;
+    for (int i = 0; i < shape.chunk_count(); ++i) {
+      const std::uint64_t begin = static_cast<std::uint64_t>(i) * shape.chunk_bytes;
+      const std::uint64_t end = std::min(begin + shape.chunk_bytes, shape.payload_bytes);
+      const Status read = store.read_chunk(id, i, memory.first(end - begin));
+      if (!read.ok() && read.error().message() != last)
+        report_damage(swap::name_of(store.layout().record(id)), read.error(), begin, end);
+      last = read.ok() ? std::string() : read.error().message();
+      ++report_.chunks;
+      done_bytes_ = before + (i + 1 < shape.chunk_count() ? end : shape.image_bytes());
+      SLUICE_RETURN_IF_ERROR(tell());
+    }
+    report_.bytes += shape.image_bytes();
+    return {};
+  }
+
+  Status tell() const {
+    if (!options_.on_progress || options_.on_progress(done_bytes_, manifest_.total_bytes()))
+      return {};
+    return Error(ErrorCode::kCancelled, "checking " + folder_ + " was stopped");
   }
 
   // All bytes match the manifest; this checks that the checkpoint can be loaded.

@@ -1,4 +1,5 @@
-// verify_checkpoint: reads every byte of a checkpoint and checks it, without changing anything.
+// verify_checkpoint: reads every byte of a checkpoint and checks it, without changing anything. For
+// a checkpoint with state in a store, that includes the records.
 //
 // Memory:  a few chunks.
 // Threads: blocking.
@@ -17,18 +18,20 @@
 namespace sluice::engine {
 
 struct DamagedRange {
-  std::string file;  // its name in the folder
+  std::string file;  // its name in the folder, or the name of a record in the store
   std::uint64_t begin_bytes = 0;
   std::uint64_t end_bytes = 0;  // both 0: the whole file
-  std::string problem;          // a sentence that names the file
+  std::string problem;          // a sentence that names the file or record
 };
 
 struct VerifyReport {
   std::int64_t step = -1;  // -1: the manifest is damaged
   std::uint64_t files = 0;
+  std::uint64_t records = 0;
   std::uint64_t bytes = 0;  // read
   std::uint64_t chunks = 0;
   std::vector<DamagedRange> damaged;
+  bool removed = false;  // it was removed meanwhile, as its run does, so that this is no damage
 };
 
 struct VerifyOptions {

@@ -31,6 +31,7 @@ int at_work(const Result<int>& ended);
 Command add_chat_command(CLI::App& sluice);  // only with LibTorch
 Command add_completion_command(CLI::App& sluice);
 Command add_config_command(CLI::App& sluice);
+Command add_copy_command(CLI::App& sluice);
 Command add_data_command(CLI::App& sluice);
 Command add_diff_command(CLI::App& sluice);
 Command add_doctor_command(CLI::App& sluice);

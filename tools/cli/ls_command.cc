@@ -23,7 +23,7 @@ struct LsOptions {
 
 struct Row {
   engine::CheckpointEntry entry;
-  std::string state;    // "complete", "intact", "not finished"; otherwise see `problem`
+  std::string state;    // "complete", "intact", ...; otherwise see `problem`
   std::string problem;  // one sentence
   bool is_best = false;
 };
@@ -40,6 +40,7 @@ Result<Row> look_at(aio::IoQueue& queue, const engine::CheckpointEntry& entry, b
   }
   if (!verify) return Row{entry, "complete", ""};
   SLUICE_ASSIGN_OR_RETURN(const auto report, engine::verify_checkpoint(queue, entry.path, {}));
+  if (report.removed) return Row{entry, "removed meanwhile", ""};
   if (report.damaged.empty()) return Row{entry, "intact", ""};
   return Row{entry, "damaged", report.damaged.front().problem};
 }
@@ -55,6 +56,18 @@ Status check_is_run(aio::FileSystem& files, const std::string& directory) {
                                          "neither checkpoints nor config.json");
 }
 
+// ", in the store on /nvme0 and /nvme1"; empty if all state is in files.
+std::string in_store(const engine::CheckpointEntry& entry) {
+  std::string text;
+  const std::vector<std::string>& paths = entry.store_paths;
+  for (std::size_t i = 0; i < paths.size(); ++i)
+    text.append(i == 0                  ? ", in the store on "
+                : i + 1 == paths.size() ? " and "
+                                        : ", ")
+        .append(paths[i]);
+  return text;
+}
+
 // Problems are sentences, so they are printed below the table.
 std::string table_of(const std::vector<Row>& rows) {
   const auto loss = [](const std::optional<double>& value) {
@@ -66,7 +79,7 @@ std::string table_of(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     cells.push_back({row.entry.name, std::to_string(row.entry.step), loss(row.entry.loss),
                      loss(row.entry.validation_loss), format_bytes(row.entry.bytes),
-                     row.state + (row.is_best ? ", best" : "")});
+                     row.state + in_store(row.entry) + (row.is_best ? ", best" : "")});
     if (!row.problem.empty()) problems += row.entry.name + ": " + row.problem + "\n";
   }
   return engine::aligned(cells) + problems;
@@ -80,6 +93,7 @@ std::string json_of(const LsOptions& options, const std::vector<Row>& rows) {
     one["loss"] = row.entry.loss ? Json(*row.entry.loss) : Json();
     one["validation_loss"] = row.entry.validation_loss ? Json(*row.entry.validation_loss) : Json();
     one["bytes"] = row.entry.bytes;
+    if (!row.entry.store_paths.empty()) one["store_paths"] = row.entry.store_paths;
     one["state"] = row.state;
     one["best"] = row.is_best;
     if (!row.problem.empty()) one["problem"] = row.problem;

@@ -53,6 +53,7 @@ using AddCommand = sluice::tools::Command (*)(CLI::App&);
 
 // The commands that need no LibTorch.
 const std::map<std::string, AddCommand, std::less<>> kOfFiles = {
+    {"copy", sluice::tools::add_copy_command},
     {"data", sluice::tools::add_data_command},
     {"diff", sluice::tools::add_diff_command},
     {"doctor", sluice::tools::add_doctor_command},

@@ -37,7 +37,13 @@ Result<bool> scrub_one(aio::IoQueue& queue, const engine::CheckpointEntry& entry
   auto report = engine::verify_checkpoint(queue, entry.path, options);
   progress.clear();
   if (!report.ok()) return std::move(report).error();
-  std::cout << entry.name << ": " << report->files << " files, " << format_bytes(report->bytes);
+  if (report->removed) {
+    std::cout << entry.name << ": its run removed it while it was checked\n";
+    return true;
+  }
+  std::cout << entry.name << ": " << report->files << " files, ";
+  if (report->records > 0) std::cout << report->records << " records in its run's store, ";
+  std::cout << format_bytes(report->bytes);
   if (report->damaged.empty()) {
     std::cout << ", every checksum is right\n";
     return true;

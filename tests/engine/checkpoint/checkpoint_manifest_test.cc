@@ -368,6 +368,32 @@ TEST(CheckpointNames, ShowTheRunThatACheckpointLiesIn) {
     EXPECT_EQ(run_directory_of(checkpoint), run) << checkpoint;
 }
 
+// Two parameters: the first in files, the second in two records with a gap between its pieces.
+CheckpointManifest in_store() {
+  CheckpointManifest manifest = test_manifest();
+  manifest.files.pop_back();  // the index
+  manifest.parameters = 2;
+  manifest.elements = 200;
+  manifest.tensors = {{"a", DType::kF32, {100}}, {"b", DType::kF32, {10, 10}}};
+  manifest.pieces = {{{.parameter = 0, .elements = 60}},
+                     {{.parameter = 0, .first_element = 60, .elements = 40}}};
+  manifest.records = StoredRecords{
+      .store = {.run = "a",
+                .paths = {"/nvme0", "/nvme1"},
+                .store_id = 0xFEDCBA9876543210U,
+                .records = {{4, 0}, {3, 1}, {9, 0}, {1, 1}}},
+      .parts = {{.state = 0,
+                 .parameters = 2,
+                 .elements = 128,
+                 .pieces = {{{.parameter = 1, .elements = 64}, 0},
+                            {{.parameter = 1, .first_element = 64, .elements = 30}, 96}}},
+                {.state = 1,
+                 .parameters = 3,
+                 .elements = 16,
+                 .pieces = {{{.parameter = 1, .first_element = 94, .elements = 6}, 2}}}}};
+  return manifest;
+}
+
 // ---- mutated texts ------------------------------------------------------------------------------
 
 void expect_sentence(const Error& error) {
@@ -380,20 +406,21 @@ void expect_sentence(const Error& error) {
 
 // Goes through the file, like a load. Half of the texts get a valid checksum, so that their content
 // is parsed.
-void fuzz(int inputs, std::uint64_t seed) {
+void fuzz(const CheckpointManifest& manifest_of, int inputs, std::uint64_t seed) {
   std::cout << "seed " << seed << "\n";
   swap::SealedJsonMutator mutator(seed);
   aio::VirtualLoop loop;
   aio::SimDrive drive(loop, {});
   ASSERT_OK(drive.files().make_directories("/run/step"));
   const auto queue = aio::make_queue_or_die(drive, {});
-  const std::string whole = to_text(test_manifest());
+  const std::string whole = to_text(manifest_of);
+  ASSERT_OK(parse_checkpoint_manifest(whole));
   int refused = 0;
   int unchanged = 0;
   for (int i = 0; i < inputs && !testing::Test::HasFailure(); ++i) {
     const bool sealed = i % 2 == 1;
     const std::string text =
-        sealed ? mutator.sealed(content_of(test_manifest())) : mutator.damaged(whole);
+        sealed ? mutator.sealed(content_of(manifest_of)) : mutator.damaged(whole);
     ASSERT_OK(aio::write_small_file(*queue, "/run/step/checkpoint.json", text));
     const auto manifest = read_checkpoint_manifest(*queue, "/run/step");
     if (manifest.ok()) {
@@ -417,9 +444,13 @@ void fuzz(int inputs, std::uint64_t seed) {
   EXPECT_GT(refused, inputs / 2);
 }
 
-TEST(CheckpointManifestFuzz, GivesASentenceForMutatedTexts) { fuzz(1000, 17); }
+TEST(CheckpointManifestFuzz, GivesASentenceForMutatedTexts) {
+  fuzz(test_manifest(), 1000, 17);
+  fuzz(in_store(), 1000, 18);
+}
 TEST(LongCheckpointManifestFuzz, GivesASentenceForMutatedTexts) {
-  fuzz(10'000, std::random_device()());
+  fuzz(test_manifest(), 10'000, std::random_device()());
+  fuzz(in_store(), 10'000, std::random_device()());
 }
 
 }  // namespace
