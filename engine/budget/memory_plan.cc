@@ -102,7 +102,8 @@ void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
   };
   add("parameters", MemoryUse::kParameters, streamed(plan).options.store, amounts.nvme.params);
   if (spec.trains())
-    add("optimizer state", MemoryUse::kState, plan.state.optimizer.store, amounts.nvme.state);
+    add(spec.config.run.checkpoint_in_place ? "optimizer state in two places" : "optimizer state",
+        MemoryUse::kState, plan.state.optimizer.store, amounts.nvme.state);
   if (amounts.nvme.unit_inputs > 0)
     add("unit inputs", MemoryUse::kUnitInputs, plan.activations.spill.store,
         amounts.nvme.unit_inputs);

@@ -1,6 +1,9 @@
 #include "engine/budget/state_plan.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "aio/units.h"
@@ -18,6 +21,12 @@ using config::OffloadDevice;
 using offload::UnitPlacement;
 
 constexpr int kMinSwapBuffers = 3;  // one read, one computed, one written
+
+std::string from_the_root(const std::string& path) {
+  std::error_code error;
+  const std::string whole = std::filesystem::absolute(path, error).lexically_normal().string();
+  return error ? path : whole;
+}
 
 std::int64_t asked_buffers(const config::Config& config) {
   return config.placement.swap_buffers > 0 ? config.placement.swap_buffers
@@ -101,8 +110,12 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   SLUICE_RETURN_IF_ERROR(apply_settings(spec, plan));
   SLUICE_ASSIGN_OR_RETURN(optimizer.placement, sub_groups(spec, optimizer.units, places));
   optimizer.record_elements = record_elements(config);
+  optimizer.in_place = config.run.checkpoint_in_place;
   optimizer.swap.buffers = swap_buffers(config);
   optimizer.store.paths = config.optimizer_nvme_paths();
+  // A checkpoint names them, and is read from anywhere.
+  if (optimizer.in_place)
+    for (std::string& path : optimizer.store.paths) path = from_the_root(path);
   optimizer.store.weights = std::move(nvme_weights);
   optimizer.store.run = store_name(config, "optimizer", spec.ranks);
   optimizer.store.label = "optimizer state";

@@ -185,6 +185,7 @@ struct Run {
       checkpoint_minutes;          // 0: never by time; unset: according to free disk space
   bool checkpoint_at_end = false;  // and when the run is interrupted
   Tristate checkpoint_background = Tristate::kAuto;
+  bool checkpoint_in_place = false;        // state on NVMe is kept in its store, not copied
   std::int64_t keep_last_checkpoints = 0;  // 0: all
   bool keep_best = false;                  // the checkpoint of the lowest validation loss, too
   bool hash_units = false;

@@ -258,6 +258,30 @@ void derive_evaluations(Derivation& derivation) {
                       "data.validation_fraction");
 }
 
+// A store holds one checkpoint at most.
+void derive_saves_in_place(Derivation& derivation) {
+  Config& config = derivation.config;
+  constexpr std::string_view kInPlace = "run.checkpoint_in_place";
+  constexpr std::string_view kKeepLast = "run.keep_last";
+  if (!config.run.checkpoint_in_place) return;
+  if (!derivation.given(kKeepLast)) {
+    config.run.keep_last_checkpoints = 1;
+    derivation.note(kKeepLast, std::string(kInPlace));
+  }
+  const std::string one = std::string(kInPlace) + " keeps the newest checkpoint alone";
+  if (config.run.keep_last_checkpoints != 1)
+    derivation.reject(one + ": set run.keep_last to 1, or leave it out");
+  if (config.run.keep_best)
+    derivation.reject(one + ": set run.keep_best to false, or run.checkpoint_in_place");
+  if (config.run.checkpoint_background == Tristate::kOn)
+    derivation.reject(std::string(kInPlace) +
+                      " makes no copy that could be written in the background: leave out "
+                      "run.checkpoint_background");
+  if (config.world_size > 1)
+    derivation.reject(std::string(kInPlace) + " is for one rank, and this run has " +
+                      std::to_string(config.world_size) + ": leave it out");
+}
+
 std::vector<std::string> nvme_paths(const Config& config, const std::string& of_deepspeed) {
   if (!config.budget.nvme_paths.empty() || of_deepspeed.empty()) return config.budget.nvme_paths;
   return {of_deepspeed};
@@ -310,6 +334,7 @@ void derive_all(Derivation& derivation) {
   check_nvme_paths(derivation);
   derive_run(derivation);
   derive_evaluations(derivation);
+  derive_saves_in_place(derivation);
 }
 
 std::vector<std::string> Config::param_nvme_paths() const {

@@ -84,7 +84,19 @@ std::string keep_lanes(const KeptLanes& had, Resolved& resolved) {
   return {};
 }
 
+std::string keep_checkpoint_in_place(Resolved& resolved) {
+  Run& run = resolved.config.run;
+  if (std::exchange(run.checkpoint_in_place, true)) return {};
+  run.keep_last_checkpoints = 1;
+  run.keep_best = false;
+  run.checkpoint_background = Tristate::kAuto;
+  return "checkpoints stay in place, as in this run so far; to change that, resume what sluice "
+         "copy "
+         "makes of the checkpoint";
+}
+
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved) {
+  if (resolved.config.run.checkpoint_in_place) return {};
   Config before;
   std::int64_t& now = resolved.config.run.keep_last_checkpoints;
   if (is_given(resolved, kKeepLast) || !read_key(stored, kKeepLast, before)) return {};
@@ -101,6 +113,7 @@ std::string keep_number_of_checkpoints(const std::string& stored, Resolved& reso
 std::string keep_best_checkpoint(const std::string& stored, Resolved& resolved) {
   Config before;
   bool& now = resolved.config.run.keep_best;
+  if (resolved.config.run.checkpoint_in_place) return {};
   if (now || is_given(resolved, kKeepBest) || !read_key(stored, kKeepBest, before)) return {};
   now = before.run.keep_best;
   return now ? "the checkpoint with the lowest validation loss is kept, as in this run so far; to "

@@ -26,6 +26,9 @@ std::string keep_number_of_checkpoints(const std::string& stored, Resolved& reso
 // run.keep_best, for the same reason.
 std::string keep_best_checkpoint(const std::string& stored, Resolved& resolved);
 
+// run.checkpoint_in_place, for a run whose checkpoint is in its store.
+std::string keep_checkpoint_in_place(Resolved& resolved);
+
 // run.lanes and run.rounds, if they divide the current number of micro-batches in a step.
 struct KeptLanes {
   std::int64_t lanes = 1;

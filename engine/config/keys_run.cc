@@ -159,11 +159,20 @@ constexpr Key kRows[] = {
      .meaning = "write checkpoints while training continues, from a copy in RAM of 12 bytes per "
                 "parameter; auto: on if run.checkpoint_every, run.checkpoint_minutes or "
                 "run.keep_best is set and the copy fits in RAM"},
+    {.path = "run.checkpoint_in_place",
+     .field = SLUICE_FIELD(run.checkpoint_in_place),
+     .default_json = "false",
+     .meaning =
+         "a save does not copy the optimizer state that is on NVMe: its store has two places "
+         "for each record, which doubles its space, and keeps the newest checkpoint in one "
+         "of them. That checkpoint needs the run's drives; sluice copy makes one of files. "
+         "For one rank; a resumed run stays as it was"},
     {.path = "run.keep_last",
      .field = SLUICE_FIELD(run.keep_last_checkpoints),
      .default_json = "2",
      .range = {.minimum = 0, .maximum = 1e6},
      .unit = "checkpoints",
+     .auto_rule = "1 with run.checkpoint_in_place",
      .meaning = "number of newest checkpoints that are kept; 0 keeps all; a resumed run keeps as "
                 "many as before unless this is given again"},
     {.path = "run.keep_best",

@@ -47,6 +47,10 @@ Status check_config(const config::Config& config) {
     return refused(
         "recipe.lora is not supported here: create the adapters with PEFT in the module, and its "
         "frozen parameters are streamed");
+  if (config.run.checkpoint_in_place)
+    return Error(ErrorCode::kUnsupported,
+                 "run.checkpoint_in_place is for sluice train and sluice.Run, and a module's "
+                 "checkpoints are files: leave it out");
   return {};
 }
 

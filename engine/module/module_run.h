@@ -200,6 +200,7 @@ class ModuleRun final : public SavedRun {
   using SavedRun::take_state;
   Status take_state(const TakeState& take, offload::Calls calls) override;
   CheckpointState checkpoint_state() const override;
+  RunState settled_state() override;
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
   aio::Executor& executor() override { return parts_->update_executor(); }

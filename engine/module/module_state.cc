@@ -192,6 +192,8 @@ Status ModuleRun::take_state(const TakeState& take, offload::Calls calls) {
   return take_gathered_state(parts_->state(), ranks(), take, calls);
 }
 
+RunState ModuleRun::settled_state() { return parts_->state(); }
+
 CheckpointState ModuleRun::checkpoint_state() const {
   StoredRun run{.seed = static_cast<std::uint64_t>(config_.run.seed),
                 .data_order = kUsersData,

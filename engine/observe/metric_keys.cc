@@ -100,6 +100,8 @@ constexpr std::array kEventKeys = {
     MetricKey{"config", "", kBegin,
               "keys that were given or derived: path, value, outcome, reason, source"},
     MetricKey{"bytes", "bytes", kCheckpoint, "its size"},
+    MetricKey{"in_place_bytes", "bytes", "checkpoint, with run.checkpoint_in_place",
+              "size of its records in the store"},
     MetricKey{"stopped_s", "s", kCheckpoint, "how long training paused for it"},
     MetricKey{"took_s", "s", kCheckpoint, "time until it was on the disk"},
     MetricKey{"failed", "", "checkpoint, if it was not saved", "why"},

@@ -27,19 +27,7 @@ UnitPlacement place_of(const json& values) {
           .activations = static_cast<offload::ActivationPlace>(values.at(5).get<int>())};
 }
 
-std::string text_of(const SharedPlacement& all) {
-  json places = json::array();
-  for (const UnitPlacement& place : all.places) places.push_back(json_of(place));
-  return json{{"places", std::move(places)},
-              {"block_slots", all.block_slots},
-              {"wave_micro_batches", all.wave_micro_batches},
-              {"nvme_weights", all.nvme_weights},
-              {"moves_gradients", all.moves_gradients}}
-      .dump();
-}
-
-Result<SharedPlacement> places_of(const std::string& text) {
-  SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(text));
+SharedPlacement placement_of(const json& content) {
   SharedPlacement all{.places = {},
                       .block_slots = content.at("block_slots").get<int>(),
                       .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),
@@ -69,6 +57,27 @@ SharedPlacement SharedPlacement::of(const RunPlan& plan) {
           .moves_gradients = plan.memory.gradients.has_value()};
 }
 
+std::string SharedPlacement::to_text() const {
+  json all = json::array();
+  for (const UnitPlacement& place : places) all.push_back(json_of(place));
+  return json{{"places", std::move(all)},
+              {"block_slots", block_slots},
+              {"wave_micro_batches", wave_micro_batches},
+              {"nvme_weights", nvme_weights},
+              {"moves_gradients", moves_gradients}}
+      .dump();
+}
+
+Result<SharedPlacement> SharedPlacement::parse(const std::string& text) {
+  SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(text));
+  try {
+    SharedPlacement all = placement_of(content);
+    if (all.to_text() == text) return all;
+  } catch (const json::exception&) {  // a value is missing, or has another type
+  }
+  return Error(ErrorCode::kCorrupt, "the placement of the run cannot be read");
+}
+
 Result<PlanOptions> SharedPlacement::options(const ModelLayout& model,
                                              const offload::RankPart& part, bool on_gpu) const {
   if (static_cast<int>(places.size()) != model.units()) {
@@ -92,8 +101,8 @@ Result<PlanOptions> SharedPlacement::options(const ModelLayout& model,
 
 Result<SharedPlacement> share_placement(Communicator& link,
                                         const std::optional<SharedPlacement>& own) {
-  SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(own ? text_of(*own) : ""));
-  return places_of(texts.front());
+  SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(own ? own->to_text() : ""));
+  return SharedPlacement::parse(texts.front());
 }
 
 offload::RankGroup rank_group(const Communicator& link) {

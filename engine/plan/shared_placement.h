@@ -1,5 +1,6 @@
-// SharedPlacement: the placement that all ranks of a run take from the first rank's plan. Places
-// are per unit, and all ranks have equal shards of a unit, except that the last one may be smaller.
+// SharedPlacement: a planned placement that is used again. The other ranks of a run take it from
+// the first rank's plan. A run that continues in the store of its checkpoint keeps it. Places are
+// per unit. All ranks have equal shards of a unit, except that the last one may be smaller.
 //
 // Threads: one; share_placement() and first_rank_plan() are collectives.
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "aio/result.h"
@@ -25,6 +27,9 @@ struct SharedPlacement {
   bool moves_gradients = false;  // RunSpec::moves_gradients
 
   static SharedPlacement of(const RunPlan& plan);
+  // JSON. parse() takes any text, and returns kCorrupt if to_text() did not write it.
+  std::string to_text() const;
+  static Result<SharedPlacement> parse(const std::string& text);
   // The options of one rank: if its shard of a unit is smaller, the last tiers have less of it.
   // kInvalidArgument: the places are for another model.
   Result<PlanOptions> options(const ModelLayout& model, const offload::RankPart& part,

@@ -11,8 +11,12 @@
 #include "aio/io_watchdog.h"
 #include "aio/log.h"
 #include "aio/units.h"
+#include "engine/budget/stripe_plan.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
+#include "swap/frozen_store.h"
+#include "swap/store_files.h"
 #include "swap/store_inventory.h"
 
 namespace sluice::engine {
@@ -75,10 +79,41 @@ std::string scrub_command(const std::vector<std::string>& paths) {
   return command;
 }
 
+Result<bool> has_manifest(aio::FileSystem& files, const std::string& checkpoint) {
+  for (const std::string& folder : {checkpoint, checkpoint + std::string(kReplacementSuffix)}) {
+    SLUICE_ASSIGN_OR_RETURN(const bool there,
+                            files.exists(folder + "/" + std::string(kManifestName)));
+    if (there) return true;
+  }
+  return false;
+}
+
+// A run that was killed between freezing its first state and naming it leaves a store that seems to
+// hold a checkpoint. Only that run's next start can tell that none names it.
+Status clear_unnamed(const config::Config& config, aio::IoQueue& queue) {
+  if (!config.run.checkpoint_in_place) return {};
+  const std::vector<std::string> paths = config.optimizer_nvme_paths();
+  const std::string name = store_name(config, "optimizer", offload::RankPart());
+  bool marked = false;
+  for (const std::string& path : paths) {
+    SLUICE_ASSIGN_OR_RETURN(const auto mark,
+                            swap::read_frozen_mark(queue, swap::folder_of(path, name)));
+    if (!mark) continue;
+    if (mark->named) return {};
+    SLUICE_ASSIGN_OR_RETURN(const bool named,
+                            has_manifest(queue.backend().files(), mark->checkpoint));
+    if (named) return {};
+    marked = true;
+  }
+  if (!marked) return {};
+  return swap::remove_run(queue, paths, name).status();
+}
+
 Status clear_here(const config::Config& config) {
   const std::vector<std::string> named = paths_of(config);
   if (named.empty()) return {};
   SLUICE_ASSIGN_OR_RETURN(InventoryQueue queue, InventoryQueue::open(config));
+  SLUICE_RETURN_IF_ERROR(clear_unnamed(config, *queue));
   std::vector<std::string> paths;
   for (const auto& [path, runs] : found_on(*queue, named)) paths.push_back(path);
   SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(*queue, paths));

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/exchange/stored_shape.h"
-#include "engine/runtime/flat_ranges.h"
+#include "engine/runtime/unit_pieces.h"
 
 namespace sluice::engine {
 namespace {
@@ -35,22 +35,16 @@ std::string from_the_root(const std::string& path) {
 
 std::vector<StatePieces> pieces_of_ranks(const ModelLayout& model, int world) {
   std::vector<StatePieces> of_ranks(static_cast<std::size_t>(world));
-  std::uint64_t before = 0;  // parameters of earlier units
+  const UnitPieces pieces(model);
   for (int unit = 0; unit < model.units(); ++unit) {
-    const UnitLayout& layout = model.layout(unit);
-    if (layout.parameters.empty()) continue;
     for (int rank = 0; rank < world; ++rank) {
-      const offload::UnitShard shard = offload::shard_of(layout.elements, {rank, world});
-      const auto add = [&](const ParameterSpec& parameter, std::uint64_t first,
-                           std::uint64_t /*offset*/, std::uint64_t elements) -> Status {
-        const auto number = static_cast<std::uint64_t>(&parameter - layout.parameters.data());
-        of_ranks[static_cast<std::size_t>(rank)].push_back(
-            {.parameter = before + number, .first_element = first, .elements = elements});
-        return {};
-      };
-      static_cast<void>(for_each_parameter(layout, shard.first_element, shard.elements, add));
+      const offload::UnitShard shard =
+          offload::shard_of(model.layout(unit).elements, {rank, world});
+      pieces.visit(unit, shard.first_element, shard.elements,
+                   [&](const StatePiece& piece, std::uint64_t /*offset*/) {
+                     of_ranks[static_cast<std::size_t>(rank)].push_back(piece);
+                   });
     }
-    before += layout.parameters.size();
   }
   return of_ranks;
 }

@@ -1,6 +1,8 @@
 #include "engine/run/run_checkpoints.h"
 
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "aio/clock.h"
@@ -40,6 +42,7 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
   CheckpointFolder folder(queue_, folder_of(options_.directory));
   saved.path = folder.path_of(saved.step);
   SLUICE_RETURN_IF_ERROR(queue_.backend().files().make_directories(folder.path()));
+  if (run_.saves_in_place()) return save_in_place(plan, saved);
   if (run_.has_other_ranks()) {
     SLUICE_ASSIGN_OR_RETURN(saved.bytes, run_.save_together(saved.path, plan.state));
     return {};
@@ -52,6 +55,52 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
   SLUICE_RETURN_IF_ERROR(
       source([&](const ParameterSpec& parameter, const offload::ConstStateSlice& state) {
         return writer->append(parameter.name, state);
+      }));
+  return writer->commit(plan.state);
+}
+
+// The store protects two generations until the new one is named, or is not going to be.
+Status RunCheckpoints::save_in_place(const Plan& plan, SavedCheckpoint& saved) const {
+  const RunState state = run_.settled_state();
+  std::error_code error;
+  const std::string folder = std::filesystem::absolute(saved.path, error).string();
+  SLUICE_ASSIGN_OR_RETURN(StoredRecords records, state.freeze(error ? saved.path : folder));
+  records.placement = options_.placement;
+  saved.in_place_bytes = records.total_bytes();
+  const Status written = write_beside_store(plan, state, records, saved);
+  if (!written.ok()) {
+    // The save may have failed after its manifest was there. If that is unclear, both
+    // generations stay frozen, and the run ends at its next step.
+    SLUICE_ASSIGN_OR_RETURN(const bool named, is_named(saved.path, records.store));
+    SLUICE_RETURN_IF_ERROR(named ? state.optimizer->keep_frozen() : state.optimizer->drop_frozen());
+    return written;
+  }
+  saved.pruned = tidy(saved);
+  return state.optimizer->keep_frozen();
+}
+
+Result<bool> RunCheckpoints::is_named(const std::string& folder,
+                                      const swap::FrozenStore& store) const {
+  for (const std::string& place : {folder, folder + std::string(kReplacementSuffix)}) {
+    const auto manifest = read_checkpoint_manifest(queue_, place);
+    if (!manifest.ok() && manifest.error().code() != ErrorCode::kNotFound) return manifest.error();
+    if (manifest.ok() && manifest->records && manifest->records->store == store) return true;
+  }
+  return false;
+}
+
+Status RunCheckpoints::write_beside_store(const Plan& plan, const RunState& state,
+                                          const StoredRecords& records,
+                                          SavedCheckpoint& saved) const {
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto writer,
+      CheckpointWriter::begin_beside_store(
+          queue_, saved.path, plan.parameters, state.pieces_beside_store(), records,
+          {.moments = stored_moments(run_.plan().types), .replace = true}));
+  saved.bytes = writer->total_bytes();
+  SLUICE_RETURN_IF_ERROR(state.take_beside_store(
+      [&](const ParameterSpec& parameter, const offload::ConstStateSlice& part) {
+        return writer->append(parameter.name, part);
       }));
   return writer->commit(plan.state);
 }
@@ -69,7 +118,7 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
     }
   }
   saved.took_ns = now_ns() - plan.begin_ns;
-  if (saved.status.ok()) saved.pruned = tidy(saved);
+  if (saved.status.ok() && !run_.saves_in_place()) saved.pruned = tidy(saved);
   return saved;
 }
 

@@ -6,6 +6,9 @@
 // Background: save() copies the state into memory of its own (image_bytes(), allocated once), and a
 //             thread writes the copy while training continues. There is one save at a time: the
 //             next save(), and wait(), wait for it.
+// In place:   (SavedRun::saves_in_place()) save() freezes the state that is on NVMe in its store,
+//             and streams the rest. Once the manifest is durable, earlier checkpoints are removed,
+//             and then the store may overwrite the earlier one's records.
 //
 // A save removes the oldest complete checkpoints beyond keep_last, counting only those up to its
 // own step. With keep_best the one of them with the lowest validation loss stays. Later checkpoints
@@ -38,7 +41,8 @@ namespace sluice::engine {
 struct SavedCheckpoint {
   std::int64_t step = 0;
   std::string path;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // of its files
+  std::uint64_t in_place_bytes = 0;
   std::int64_t stopped_ns = 0;       // how long training was stopped
   std::int64_t took_ns = 0;          // until it was durable
   Status status;                     // not ok: there is no checkpoint
@@ -54,6 +58,7 @@ class RunCheckpoints {
     int keep_last = 0;       // 0: keep all
     bool keep_best = false;  // also the one with the lowest validation loss
     bool background = false;
+    std::string placement = {};  // StoredRecords::placement, for a save in place.
     // An error if `directory` is no longer the one that the run began in: it was moved, or its
     // drive unmounted, and a save would create another. Called on the thread that saves.
     std::function<Status()> check_directory = {};
@@ -101,6 +106,11 @@ class RunCheckpoints {
   Status check_directory() const;
   Status tidy(SavedCheckpoint& saved) const;
   Status write_files(const Plan& plan, const Source& source, SavedCheckpoint& saved) const;
+  Status write_beside_store(const Plan& plan, const RunState& state, const StoredRecords& records,
+                            SavedCheckpoint& saved) const;
+  // Whether a manifest in the checkpoint's folder names the frozen generation.
+  Result<bool> is_named(const std::string& folder, const swap::FrozenStore& store) const;
+  Status save_in_place(const Plan& plan, SavedCheckpoint& saved) const;
 
   SavedRun& run_;
   aio::IoQueue& queue_;

@@ -30,6 +30,12 @@ class SavedRun {
   virtual Result<std::uint64_t> save_together(const std::string& folder,
                                               const CheckpointState& state) = 0;
   bool has_other_ranks() const { return plan().ranks.world > 1; }
+  // Whether a save leaves the state that is on NVMe in its store: run.checkpoint_in_place.
+  bool saves_in_place() const {
+    return plan().state.optimizer.in_place && plan().state.uses(offload::Tier::kNvme);
+  }
+  // For a save in place: the state after the last step, with all updates applied and written.
+  virtual RunState settled_state() = 0;
 
   virtual aio::Executor& executor() = 0;  // busy during a step, free between steps
   virtual const MemoryPlan& plan() const = 0;

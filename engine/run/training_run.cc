@@ -174,6 +174,11 @@ Status TrainingRun::take_state(const TakeState& take, offload::Calls calls) {
   return taken;
 }
 
+RunState TrainingRun::settled_state() {
+  trainer_->drain();
+  return parts_->state();
+}
+
 CheckpointState TrainingRun::checkpoint_state() const {
   return {.position = stored_position(trainer_->state()),
           .run = stored_run(config_, model_->layout(), data_->order(),

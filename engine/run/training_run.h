@@ -80,6 +80,10 @@ class TrainingRun final : public SavedRun {
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
   CheckpointState checkpoint_state() const override;
+  RunState settled_state() override;
+  // Call it before a step that a save probably follows: then a save in place pauses training for
+  // less time.
+  void expect_save(bool expected) { trainer_->expect_save(expected); }
 
   // All masters as one safetensors file: under Hugging Face's names, or PEFT's for adapters.
   Status save_weights(const std::string& path, DType dtype);

@@ -1,9 +1,11 @@
 #include "engine/runtime/run_state.h"
 
 #include <mutex>
+#include <utility>
 
 #include "aio/check.h"
 #include "engine/runtime/flat_ranges.h"
+#include "engine/runtime/unit_pieces.h"
 #include "engine/step/unit_binding.h"
 
 namespace sluice::engine {
@@ -57,11 +59,54 @@ Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& pro
 }
 
 Status RunState::take(const TakeState& take, offload::Calls calls) const {
+  return take_of(offload::SnapshotOf::kAll, take, calls);
+}
+
+Status RunState::take_beside_store(const TakeState& take) const {
+  return take_of(offload::SnapshotOf::kBesideStore, take, offload::Calls::kInOrder);
+}
+
+Status RunState::take_of(offload::SnapshotOf what, const TakeState& take,
+                         offload::Calls calls) const {
   UnitBinding binding({params, units}, UnitBinding::Access::kRead, *model);
   const auto take_slice = [&](int unit, const offload::StateSlice& slice) {
     return take_parameters(model->layout(unit), slice, take);
   };
-  return optimizer->snapshot(binding, take_slice, calls);
+  return optimizer->snapshot(binding, take_slice, calls, what);
+}
+
+Result<StoredRecords> RunState::freeze(const std::string& folder) const {
+  UnitBinding binding({params, units}, UnitBinding::Access::kRead, *model);
+  SLUICE_ASSIGN_OR_RETURN(offload::FrozenState frozen, optimizer->freeze(binding, folder));
+  StoredRecords records{.store = std::move(frozen.store), .form = frozen.form};
+  const UnitPieces pieces(*model);
+  for (const offload::FrozenState::Part& part : frozen.parts) {
+    StoredRecords::Part& stored = records.parts.emplace_back(StoredRecords::Part{
+        .state = part.state, .parameters = part.parameters, .elements = part.elements});
+    pieces.visit(part.unit, part.first_element, part.elements,
+                 [&](const StatePiece& piece, std::uint64_t offset) {
+                   stored.pieces.push_back({.piece = piece, .record_element = offset});
+                 });
+  }
+  return records;
+}
+
+StatePieces RunState::pieces_beside_store() const {
+  StatePieces all;
+  const UnitPieces pieces(*model);
+  for (const offload::SubGroup& group : optimizer->placement()) {
+    if (group.tier == offload::Tier::kNvme) continue;
+    pieces.visit(group.unit, group.first_element, group.elements,
+                 [&](const StatePiece& piece, std::uint64_t /*offset*/) {
+                   // Consecutive sub-groups of one parameter are one piece.
+                   if (!all.empty() && all.back().parameter == piece.parameter &&
+                       all.back().end() == piece.first_element)
+                     all.back().elements += piece.elements;
+                   else
+                     all.push_back(piece);
+                 });
+  }
+  return all;
 }
 
 }  // namespace sluice::engine

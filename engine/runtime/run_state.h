@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_reader.h"
+#include "engine/checkpoint/stored_records.h"
 #include "engine/model/model_layout.h"
 #include "engine/step/unit_parameters.h"
 #include "offload/params/param_offloader.h"
@@ -47,6 +49,17 @@ struct RunState {
   Status amend(std::span<const int> units, const Fill& change) const;
   // See OptimizerOffloader::snapshot(). Visits this rank's state.
   Status take(const TakeState& take, offload::Calls calls) const;
+
+  // ---- for a save in place, of one rank
+  // Freezes the state on NVMe for the checkpoint with this folder; see
+  // OptimizerOffloader::freeze().
+  Result<StoredRecords> freeze(const std::string& folder) const;
+  // The pieces of the state that is not on NVMe, and their state, in the same order.
+  StatePieces pieces_beside_store() const;
+  Status take_beside_store(const TakeState& take) const;
+
+ private:
+  Status take_of(offload::SnapshotOf what, const TakeState& take, offload::Calls calls) const;
 };
 
 }  // namespace sluice::engine

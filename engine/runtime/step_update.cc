@@ -34,11 +34,11 @@ void StepUpdate::apply(StepOutcome& outcome) {
   std::vector<int> units(static_cast<std::size_t>(parts_.model().units()));
   std::iota(units.begin(), units.end(), 0);
   parts_.expect_gradients(units);
-  throw_if_error(
-      parts_.optimizer().step({.groups = scalars_,
-                               .source = &parts_.binding(),
-                               .background = options_.in_background,
-                               .number = state_.applied_step}));  // already counts this one
+  throw_if_error(parts_.optimizer().step({.groups = scalars_,
+                                          .source = &parts_.binding(),
+                                          .background = options_.in_background,
+                                          .number = state_.applied_step,  // already counts this one
+                                          .keeps_parameters = expects_save_}));
   outcome.times.update_exposed_ns += clock.now_ns() - begin_ns;
   parts_.parameters().units().invalidate();
 }

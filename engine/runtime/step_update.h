@@ -59,6 +59,8 @@ class StepUpdate {
   // Continues from `state`; call it between steps.
   void set_state(const TrainState& state) { state_ = state; }
   void count_samples(std::uint64_t samples) { state_.samples_drawn += samples; }
+  // Whether a save in place follows the next step: OptimizerOffloader::Step::keeps_parameters.
+  void expect_save(bool expected) { expects_save_ = expected; }
 
   // The next step's.
   double loss_scale() const { return engine::loss_scale(options_.rules, state_); }
@@ -85,6 +87,7 @@ class StepUpdate {
   Resources& parts_;
   const Options options_;
   TrainState state_;
+  bool expects_save_ = false;
   std::vector<offload::AdamwScalars> scalars_;  // by StatePlan::settings
 };
 

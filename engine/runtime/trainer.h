@@ -180,6 +180,7 @@ class Trainer final : private Passes {
   // Continues from `state`; call it between steps.
   void set_state(const TrainState& state) { update_.set_state(state); }
   void count_samples(std::uint64_t samples) { update_.count_samples(samples); }
+  void expect_save(bool expected) { update_.expect_save(expected); }
 
  private:
   // ---- Passes

@@ -5,8 +5,8 @@ The oracle is outside: checkpoints count as acknowledged once the program has sa
 standard error; a resume must go on from the newest acknowledged one or a later one; and in the end the
 losses of every step and the bytes of the weights must be those of the undisturbed run. Kills fall into
 start-up, steps, saves, the removal of old checkpoints, and resuming, because a save follows every step
-and each life is cut after a random share of what a whole run takes. One model of each family, and adapters
-beside one, whose frozen base no checkpoint holds.
+and each life is cut after a random share of what a whole run takes. There is one model of each
+family, adapters with a frozen base that no checkpoint holds, and a run whose checkpoints are in place.
 
     SLUICE=build/bin/sluice python3 tests/crash/kill_and_resume.py [KILLS [SEED]]
 """
@@ -49,7 +49,14 @@ MODELS = {
     "gpt2": {"model": {**SIZES, "dropout": 0.1}},
     "llama": {"model": {**SIZES, **LLAMA}},
     "adapters": {"model": {**SIZES, **LLAMA}, "recipe": {"lora": {"rank": 4}}},
+    "in place": {"model": {**SIZES, "dropout": 0.1}},
 }
+# Every life continues in the store of the one before it, so its state stays where it is.
+IN_PLACE = ["run.checkpoint_in_place=true", "run.keep_last=1", "zero_optimization.sub_group_size=4000",
+            "zero_optimization.offload_optimizer.device=auto",
+            'placement.optimizer_fractions={"cpu": 0.3, "nvme": 0.7}']
+IN_PLACE_VARIANTS = (IN_PLACE, [*IN_PLACE, "placement.overlap_update=false"],
+                     [*IN_PLACE, "zero_optimization.offload_param.device=cpu"])
 
 
 def prepare(folder, model):
@@ -123,9 +130,9 @@ def results(folder, out):
             for line in lines]
 
 
-def weights(folder, out):
+def weights(folder, out, variant=()):
     name = out + ".safetensors"
-    life = Life(folder, out, [], "--save-weights", name)
+    life = Life(folder, out, variant, "--save-weights", name)
     life.end()
     check(life.process.returncode == 0, "the last resume failed:\n" + life.text)
     return (folder / name).read_bytes()
@@ -154,13 +161,15 @@ def run(folder, model, draw, kills_wanted):
     whole_s = time.monotonic() - begin
     expected_results, expected_weights = results(folder, "whole"), weights(folder, "whole")
 
+    in_place = model == "in place"
+    kept = 1 if in_place else 2
     kills = runs = 0
     resume_s = []
     while kills < kills_wanted:
         out = f"run{runs}"
         acknowledged = 0
         while True:
-            life = Life(folder, out, draw.choice(VARIANTS))
+            life = Life(folder, out, draw.choice(IN_PLACE_VARIANTS if in_place else VARIANTS))
             # Short lives now and then: start-up and resuming are to be hit as well.
             longest = whole_s * draw.choice((0.3, 0.8, 1.2))
             killed = life.end(draw.uniform(0, longest) if kills < kills_wanted else None)
@@ -177,13 +186,17 @@ def run(folder, model, draw, kills_wanted):
                 break
             kills += 1
         check(results(folder, out) == expected_results, f"{out}: other losses than undisturbed")
-        check(weights(folder, out) == expected_weights, f"{out}: other weights than undisturbed")
-        check(os.listdir(folder / "nvme") == [], f"{out}: something is left on the drive")
+        more = IN_PLACE if in_place else []
+        check(weights(folder, out, more) == expected_weights, f"{out}: other weights than undisturbed")
+        left = os.listdir(folder / "nvme")
+        check(len(left) == (1 if in_place else 0), f"{out}: this is left on the drive: {left}")
+        for store in left:
+            shutil.rmtree(folder / "nvme" / store)
         left = sorted(os.listdir(folder / out / "checkpoints"))
         # Where the kill fell between the last save and the removal of older ones, no save followed.
         if life.resumed_from() == STEPS:
-            left = left[-2:]
-        check(left == [f"step-{step:09d}" for step in (STEPS - 1, STEPS)],
+            left = left[-kept:]
+        check(left == [f"step-{step:09d}" for step in range(STEPS - kept + 1, STEPS + 1)],
               f"{out}: these checkpoints are left: {left}")
         shutil.rmtree(folder / out)
         runs += 1

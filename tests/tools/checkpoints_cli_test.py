@@ -182,6 +182,25 @@ class Checkpoints(Training):
         self.refused("ls", "absent")
         self.refused("ls", "nvme")
 
+    def test_a_copy_is_the_same_checkpoint_under_any_name(self):
+        self.sluice("train", "run.json", "--out", "a", "--set", "run.checkpoint_every=2")
+        said = self.sluice("copy", "a", "copies/of a", "--checkpoint", "2").stdout
+        self.assertIn("copies/of a: the checkpoint a/checkpoints/step-000000002 of step 2", said)
+        for name in os.listdir(self.path / "a/checkpoints/step-000000002"):
+            self.assertEqual((self.path / "copies/of a" / name).read_bytes(),
+                             (self.path / "a/checkpoints/step-000000002" / name).read_bytes(), name)
+        self.sluice("export", "copies/of a", "hf", "--tokenizer", "bytes")
+        told = self.sluice("train", "run.json", "--resume=copies/of a", "--out", "b").stderr
+        self.assertIn("after step 2", told)
+        whole = {one["step"]: one for one in self.results("a")}
+        continued = self.results("b")
+        self.assertEqual([one["step"] for one in continued], [3, 4])
+        self.assertEqual(continued, [whole[3], whole[4]])
+        self.assertIn("not empty", self.refused("copy", "a", "copies/of a"))
+        self.assertIn("this one is step-000000004",
+                      self.refused("copy", "a", "copies/step-000000002"))
+        self.assertEqual(os.listdir(self.path / "copies"), ["of a"])
+
     def test_overwriting_leaves_nothing_to_resume_of_the_run_before(self):
         self.sluice("train", "run.json", "--out", "a")
         self.sluice("train", "run.json", "--out", "a", "--overwrite", "--steps", "1", "--set",

@@ -113,6 +113,8 @@ def unmarked(case, folder, result):
         expect("--dtype", lambda: f"as {given['--dtype'][-1]}" in said)
         expect("--max-shard-size", lambda: ("in 1 file\n" in said) ==
                (given["--max-shard-size"][-1] != "4K"))
+    if case.command == "copy":
+        expect("--checkpoint", lambda: NAME in result.stdout)
     if case.command == "report":
         page = (folder / given["--out"][-1]).read_text(encoding="utf-8")
         shown = json.loads(re.search(r'id="sluice-data">(.*?)</script>', page)[1])
@@ -140,6 +142,8 @@ def unmarked(case, folder, result):
         for setting in given.get("--set", []):
             if "--deepspeed" in given or sum(
                     other.split("=")[0] == setting.split("=")[0] for other in given["--set"]) > 1:
+                continue
+            if setting == "model.activation=gelu_new":  # the default, which is not stored
                 continue
             path, wanted = setting.split("=")
             found = resolved

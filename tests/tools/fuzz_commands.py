@@ -123,6 +123,7 @@ COMMANDS = {
                 # For adapters; this run has a whole model. tests/e2e/lora_with_peft.py tests them.
                 flag("--merged"), flag("--base", bad("hf", "absent", ""))]),
     "import": (5, [MODELS, FOLDERS], []),
+    "copy": (4, [RUNS, FOLDERS], [flag("--checkpoint", CHECKPOINTS)]),
 }
 WITHOUT_ENGINE = list(COMMANDS)
 if HAS_ENGINE:

@@ -36,8 +36,8 @@ GOLDEN = HERE / "messages.txt"
 UPDATE = "SLUICE=build/bin/sluice SLUICE_HAS_ENGINE=1 python3 tests/tools/messages_test.py --update"
 PACKAGE = "python: "
 # The commands of a program that was built without LibTorch, and say the same there.
-OF_FILES = ("data", "diff", "doctor", "export", "import", "ls", "metrics", "prepare", "report",
-            "scrub", "watch")
+OF_FILES = ("copy", "data", "diff", "doctor", "export", "import", "ls", "metrics", "prepare",
+            "report", "scrub", "watch")
 # Variables of launchers, the hub and terminals, which change what is said.
 FOREIGN = re.compile(r"\A(SLURM|SLUICE_|PMI|OMPI|MPI|NCCL|HF_|HUGGING|RANK|WORLD_SIZE|LOCAL_|"
                      r"MASTER_|COLUMNS|NO_COLOR|TERM)")

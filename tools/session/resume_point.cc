@@ -61,6 +61,7 @@ Status read_manifest(const RunFolder& folder, ResumePoint& point) {
   SLUICE_ASSIGN_OR_RETURN(engine::CheckpointManifest manifest,
                           engine::read_checkpoint_manifest(folder.queue(), point.checkpoint->path));
   point.stored = std::move(manifest.state);
+  point.records = std::move(manifest.records);
   if (!point.stored.run.imported())
     point.configuration = config::resolve_stored(point.stored.configuration);
   return {};

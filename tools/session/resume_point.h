@@ -14,6 +14,7 @@
 #include "aio/result.h"
 #include "engine/checkpoint/checkpoint_entry.h"
 #include "engine/checkpoint/checkpoint_state.h"
+#include "engine/checkpoint/stored_records.h"
 #include "engine/config/config.h"
 #include "tools/session/run_folder.h"
 
@@ -29,7 +30,8 @@ struct ResumePoint {
   bool own = true;  // the checkpoint, and metrics up to its step, are in the run's folder.
   // Checkpoints of the run's own folder that would be mistaken for newer ones.
   std::vector<engine::CheckpointEntry> in_the_way;
-  engine::CheckpointState stored;  // contents of the checkpoint's manifest
+  engine::CheckpointState stored;                // contents of the checkpoint's manifest
+  std::optional<engine::StoredRecords> records;  // set: its state on NVMe is in a store
   // The checkpoint's configuration, or why it is no longer valid. Unset if there is no checkpoint,
   // or if it was imported, so that no run is resumed.
   std::optional<Result<config::Config>> configuration;

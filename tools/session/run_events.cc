@@ -125,10 +125,11 @@ void RunEvents::after_step(std::int64_t step) {
 }
 
 void RunEvents::checkpoint(const engine::SavedCheckpoint& saved) {
-  const Json json = saved.status.ok() ? Json{{"bytes", saved.bytes},
-                                             {"stopped_s", seconds(saved.stopped_ns)},
-                                             {"took_s", seconds(saved.took_ns)}}
-                                      : Json{{"failed", saved.status.error().message()}};
+  Json json = saved.status.ok() ? Json{{"bytes", saved.bytes},
+                                       {"stopped_s", seconds(saved.stopped_ns)},
+                                       {"took_s", seconds(saved.took_ns)}}
+                                : Json{{"failed", saved.status.error().message()}};
+  if (saved.status.ok() && saved.in_place_bytes > 0) json["in_place_bytes"] = saved.in_place_bytes;
   note("checkpoint", saved.step, json_line(json));
   static_cast<void>(shared_->log.flush());
 }

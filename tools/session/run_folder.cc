@@ -136,6 +136,12 @@ Result<std::optional<engine::CheckpointEntry>> RunFolder::find_entry(
   std::error_code ignored;  // folders that cannot be compared count as different
   const bool is_own = std::filesystem::equivalent(clean.parent_path(), own.path(), ignored);
   const engine::CheckpointFolder others(queue(), clean.parent_path().string());
+  // A copy may have any name (sluice copy); in the run's own folder, names are those of steps.
+  if (!is_own && !engine::parse_folder_name(clean.filename().string())) {
+    SLUICE_ASSIGN_OR_RETURN(const bool is_copy, queue().backend().files().exists(
+                                                    (clean / engine::kManifestName).string()));
+    if (is_copy) return engine::look_at_checkpoint(queue(), clean.string());
+  }
   SLUICE_ASSIGN_OR_RETURN(auto entry,
                           (is_own ? own : others).find_entry(clean.filename().string()));
   return std::optional(std::move(entry));

@@ -12,6 +12,7 @@
 #include "aio/machine_info.h"
 #include "aio/real_file_system.h"
 #include "aio/terminal_line.h"
+#include "aio/text.h"
 #include "aio/units.h"
 #include "engine/budget/configured_model.h"
 #include "engine/budget/save_plan.h"
@@ -47,13 +48,41 @@ std::vector<TierUsage> tiers_of(const engine::MemoryPlan& plan, const TierCapaci
 
 namespace {
 
+bool saves_in_place(const engine::MemoryPlan& plan) {
+  return plan.state.optimizer.in_place && plan.state.uses(offload::Tier::kNvme);
+}
+
+// The bytes that a save writes to the run's folder.
+std::uint64_t checkpoint_bytes(const engine::ModelLayout& model, const engine::MemoryPlan& plan) {
+  std::uint64_t elements = model.trained_elements();
+  if (saves_in_place(plan)) {
+    elements = 0;
+    for (const offload::SubGroup& it : plan.state.optimizer.placement)
+      if (it.tier != offload::Tier::kNvme) elements += it.elements;
+  }
+  return engine::StateImage::bytes_for(elements, engine::stored_moments(plan.types));
+}
+
+// The run continues in the store of its checkpoint, whose space is taken already.
+Status adopt_store(const engine::StoredRecords& records, engine::MemoryPlan& plan) {
+  offload::OptimizerOffloader::Options& optimizer = plan.state.optimizer;
+  if (optimizer.store.paths != records.store.paths)
+    return Error(ErrorCode::kInvalidArgument,
+                 "the run's state is in its store on " + joined(records.store.paths, " and ") +
+                     ", and the configuration has it on " + joined(optimizer.store.paths, " and "));
+  optimizer.adopt = records.store;
+  for (engine::MemoryLine& line : plan.nvme)
+    if (line.use == engine::MemoryUse::kState) line.paths.clear();
+  return {};
+}
+
 // Saves in the background need a copy of the state. It is planned if requested, or if there is room
 // for it.
 void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
                           const engine::MachineFacts& facts, PlannedRun& planned) {
   engine::MemoryPlan& plan = planned.memory;
   const config::Run& run = config.run;
-  if (plan.purpose != engine::RunPurpose::kTraining ||
+  if (plan.purpose != engine::RunPurpose::kTraining || saves_in_place(plan) ||
       run.checkpoint_background == Tristate::kOff ||
       (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
        !run.checkpoint_at_end && !run.keep_best))
@@ -112,8 +141,7 @@ engine::SavePlan saves_of(const config::Config& config,
       engine::room_beside(file_system, config.run.dir, others, engine::device_number_of);
   engine::SavePlan saves = engine::plan_saves(
       config.run, {.folder = config.run.dir,
-                   .checkpoint_bytes = engine::StateImage::bytes_for(
-                       model.trained_elements(), engine::stored_moments(plan.memory.types)),
+                   .checkpoint_bytes = checkpoint_bytes(model, plan.memory),
                    .free_bytes = room.free_bytes,
                    .other_bytes = room.other_bytes,
                    .complete_checkpoints = files.complete_checkpoints,
@@ -177,6 +205,7 @@ Result<PlannedRun> planned_memory(const config::Config& config, const engine::Mo
   if (of_first.plan) {
     const engine::RunPlan& plan = *of_first.plan;
     return PlannedRun{.memory = plan.memory,
+                      .placement = of_first.places.to_text(),
                       .rooms = {.nvme_bytes = plan.input.budget.nvme},
                       .step = PlannedStep{.step_s = plan.placement.prediction.step_s,
                                           .machine = plan.machine,
@@ -186,6 +215,25 @@ Result<PlannedRun> planned_memory(const config::Config& config, const engine::Mo
   SLUICE_ASSIGN_OR_RETURN(const auto of_rank,
                           of_first.places.options(model, ranks, engine::uses_cuda(config)));
   return literal_memory(config, model, of_rank);
+}
+
+// The placement of the run that continues in the store of its checkpoint.
+Result<PlannedRun> adopted_memory(const config::Config& config, const engine::ModelLayout& model,
+                                  const engine::PlanOptions& literal,
+                                  const engine::StoredRecords& records,
+                                  const SetUpOptions& options) {
+  *options.notices << "the run keeps its placement, because it continues in the store of its "
+                      "checkpoint (run.checkpoint_in_place)\n";
+  engine::PlanOptions as_before = literal;
+  if (!records.placement.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto placement,
+                            engine::SharedPlacement::parse(records.placement));
+    SLUICE_ASSIGN_OR_RETURN(as_before, placement.options(model, literal.ranks, literal.on_gpu));
+  }
+  SLUICE_ASSIGN_OR_RETURN(PlannedRun planned, literal_memory(config, model, as_before));
+  SLUICE_RETURN_IF_ERROR(adopt_store(records, planned.memory));
+  planned.placement = records.placement;
+  return planned;
 }
 
 // " (44.0M in adapters)"; empty: all parameters are trained.
@@ -233,14 +281,15 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
   const offload::RankPart ranks{options.link->rank(), options.link->world_size()};
   note_ranks(config, ranks, host_ranks);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
-  SLUICE_ASSIGN_OR_RETURN(
-      PlannedRun plan,
-      planned ? planned_memory(given, model, ranks, options)
-              : literal_memory(config, model,
-                               {.purpose = purpose,
-                                .on_gpu = on_gpu,
-                                .gpu_room_bytes = engine::gpu_room(config.budget, facts),
-                                .ranks = ranks}));
+  const engine::PlanOptions literal{.purpose = purpose,
+                                    .on_gpu = on_gpu,
+                                    .gpu_room_bytes = engine::gpu_room(config.budget, facts),
+                                    .ranks = ranks};
+  SLUICE_ASSIGN_OR_RETURN(PlannedRun plan,
+                          options.adopts != nullptr
+                              ? adopted_memory(config, model, literal, *options.adopts, options)
+                          : planned ? planned_memory(given, model, ranks, options)
+                                    : literal_memory(config, model, literal));
   // With several ranks saves run in the foreground, since the state has to be gathered first.
   if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
   *options.notices << shape.family << " model of "

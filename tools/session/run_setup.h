@@ -62,16 +62,18 @@ struct RunFiles {
 
 struct SetUpOptions {
   RunFiles files = {};
-  bool with_what_ifs = false;          // takes as long as several more plans
-  bool of_a_series = false;            // plan_here.h
-  std::function<bool()> stop = {};     // whether to end early, with kCancelled
-  std::ostream* notices = &std::cerr;  // gets progress messages and the preflight table
+  const engine::StoredRecords* adopts = nullptr;  // the store in which the run continues
+  bool with_what_ifs = false;                     // takes as long as several more plans
+  bool of_a_series = false;                       // plan_here.h
+  std::function<bool()> stop = {};                // whether to end early, with kCancelled
+  std::ostream* notices = &std::cerr;             // gets progress messages and the preflight table
   engine::Communicator* link = &engine::single_process();
 };
 
 // The resources a run will take and when it saves; computed and printed before it takes any.
 struct PlannedRun {
   engine::MemoryPlan memory;
+  std::string placement = {};  // SharedPlacement; empty: the planner was not used
   TierCapacities rooms = {};
   std::optional<PlannedStep> step = {};  // nullopt: the planner was not used
   engine::SavePlan saves = {};           // for a run that trains

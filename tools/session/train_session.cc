@@ -45,8 +45,9 @@ std::string seconds(std::int64_t ns) {
 }
 
 std::string describe(const engine::SavedCheckpoint& saved) {
-  std::string text = "saved " + saved.path + " (" + format_bytes(saved.bytes) +
-                     "; training paused for " + seconds(saved.stopped_ns);
+  std::string text = "saved " + saved.path + " (" + format_bytes(saved.bytes);
+  if (saved.in_place_bytes > 0) text += ", and " + format_bytes(saved.in_place_bytes) + " in place";
+  text += "; training paused for " + seconds(saved.stopped_ns);
   if (saved.took_ns > saved.stopped_ns) text += ", on the disk after " + seconds(saved.took_ns);
   for (std::size_t i = 0; i < saved.removed.size(); ++i)
     text += (i == 0 ? "; run.keep_last removed " : ", ") + saved.removed[i];
@@ -166,6 +167,9 @@ void TrainSession::one_step(std::int64_t step) {
   const std::int64_t begin_ns = clock.now_ns();
   parts_.run->trace().begin_step(step, begin_ns);
   const TrainingRun::Traffic before = parts_.run->traffic();
+  if (parts_.checkpoints != nullptr)
+    parts_.run->expect_save(
+        save_clock_.is_due(step, begin_ns + static_cast<std::int64_t>(last_.step_ms * 1e6)));
   const engine::StepOutcome outcome = parts_.run->step();
   if (!outcome.warning.empty()) {
     progress_.clear();

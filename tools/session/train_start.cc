@@ -10,6 +10,7 @@
 #include "aio/log.h"
 #include "aio/real_file_system.h"
 #include "aio/result.h"
+#include "engine/budget/stripe_plan.h"
 #include "engine/config/changes.h"
 #include "engine/config/kept_keys.h"
 #include "engine/config/report.h"
@@ -143,7 +144,8 @@ void keep_what_it_had(const ResumePoint& point, config::Resolved& resolved, std:
   std::error_code error;
   const std::string here = std::filesystem::current_path(error).string();
   for (const std::string& said :
-       {config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved),
+       {point.own && point.records ? config::keep_checkpoint_in_place(resolved) : "",
+        config::keep_lanes({.lanes = sums.lanes, .rounds = sums.rounds}, resolved),
         config::keep_decayed_parameters(stored, resolved),
         config::keep_number_of_checkpoints(stored, resolved),
         config::keep_best_checkpoint(stored, resolved),
@@ -207,16 +209,17 @@ Status check_steps(const LocatedRun& located, std::ostream& notices) {
 }
 
 Result<std::unique_ptr<engine::RunCheckpoints>> make_checkpoints(TrainingRun& run,
-                                                                 const engine::SavePlan& saves,
+                                                                 const PlannedRun& planned,
                                                                  const RunFolder& folder) {
   const config::Run& wanted = run.config().run;
-  if (!saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
+  if (!planned.saves.saves()) return std::unique_ptr<engine::RunCheckpoints>();
   return engine::RunCheckpoints::create(
       run, *run.drives().saves,
       {.directory = wanted.dir,
        .keep_last = static_cast<int>(wanted.keep_last_checkpoints),
        .keep_best = wanted.keep_best,
-       .background = saves.background,
+       .background = planned.saves.background,
+       .placement = planned.placement,
        .check_directory = [&folder] { return folder.check_there(); }});
 }
 
@@ -228,6 +231,16 @@ Result<std::int64_t> count_checkpoints(const RunFolder& folder, const ResumePoin
   return std::count_if(list.begin(), list.end(), [&](const engine::CheckpointEntry& entry) {
     return entry.complete() && (!from.checkpoint || entry.step <= from.checkpoint->step);
   });
+}
+
+// The store in which the run continues: that of its own checkpoint. A run that was moved or copied
+// takes another, since two runs must never share one.
+const engine::StoredRecords* store_of(const LocatedRun& located) {
+  const auto& records = located.from.records;
+  if (!records || !located.from.own) return nullptr;
+  const std::string name =
+      engine::store_name(located.wanted.resolved.config, "optimizer", offload::RankPart());
+  return records->store.run == name ? &*records : nullptr;
 }
 
 // The run with its state. If the checkpoint cannot be read, the error names an older one.
@@ -309,6 +322,7 @@ Result<RunningTraining> begin_training(std::unique_ptr<const LocatedRun> located
   const SetUpOptions options{.files = {.complete_checkpoints = there,
                                        .weights = wanted.request.save_weights,
                                        .weight_dtype = wanted.weight_dtype},
+                             .adopts = store_of(*located),
                              .with_what_ifs = true,
                              .stop = environment.stop,
                              .notices = &environment.notices,
@@ -317,7 +331,7 @@ Result<RunningTraining> begin_training(std::unique_ptr<const LocatedRun> located
                           plan_training(wanted.resolved.config, from.checkpoint, options));
   SLUICE_ASSIGN_OR_RETURN(auto run, set_up(*located, planned, options, environment.command));
   if (wanted.trace) run->trace().start(*wanted.trace);
-  SLUICE_ASSIGN_OR_RETURN(auto checkpoints, make_checkpoints(*run, planned.saves, folder));
+  SLUICE_ASSIGN_OR_RETURN(auto checkpoints, make_checkpoints(*run, planned, folder));
   if (environment.stop()) return Error(ErrorCode::kCancelled, "interrupted");
   SLUICE_ASSIGN_OR_RETURN(auto log, take_folder(*located, environment.notices));
   const config::Config& config = run->config();

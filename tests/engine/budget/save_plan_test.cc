@@ -37,6 +37,13 @@ class SavePlanTest : public testing::Test {
   SaveNeeds needs_;
 };
 
+TEST_F(SavePlanTest, SaysWhatASaveInPlaceWrites) {
+  run_.checkpoint_in_place = true;
+  run_.keep_last_checkpoints = 1;
+  EXPECT_THAT(plan().schedule, HasSubstr("the optimizer state stays on NVMe, and 100G of files are "
+                                         "written for each, the newest is kept)"));
+}
+
 TEST_F(SavePlanTest, SavesEveryHalfHourWhereWhatIsKeptAndOneMoreFit) {
   EXPECT_EQ(plan().every_minutes, 30);
   EXPECT_EQ(plan().schedule,

@@ -162,6 +162,31 @@ TEST(DecayedParameters, AreKnownThoughTheStoredConfigurationNoLongerResolves) {
   EXPECT_EQ(decayed(given), DecayedParameters::kMatrices);
 }
 
+TEST(CheckpointsInPlace, AreOneAndOfOneRank) {
+  const std::string key = "run.checkpoint_in_place=true";
+  EXPECT_EQ(accepted(resolve_run(kRun, {key})).config.run.keep_last_checkpoints, 1);
+  EXPECT_EQ(accepted(resolve_run(kRun)).config.run.keep_last_checkpoints, 2);
+  for (const char* const kept : {"run.keep_last=2", "run.keep_last=0"})
+    EXPECT_THAT(refusal(resolve_run(kRun, {key, kept})), HasSubstr("set run.keep_last to 1"));
+  EXPECT_THAT(refusal(resolve_run(kRun, {key, "run.checkpoint_background=on"})),
+              HasSubstr("run.checkpoint_background"));
+  EXPECT_THAT(refusal(resolve_run(kRun, {key, "run.keep_best=true", "run.eval_every=1",
+                                         "data.validation_fraction=0.1"})),
+              HasSubstr("run.keep_best"));
+  EXPECT_THAT(refusal(resolve_run(kRun, {key}, 2)), HasSubstr("one rank"));
+}
+
+TEST(CheckpointsInPlace, StaySoInAResumedRun) {
+  const std::string stored = to_json(accepted(resolve_run(kRun)).config);
+  Resolved now = accepted(resolve_run(kRun, {"run.keep_last=3"}));
+  EXPECT_THAT(keep_checkpoint_in_place(now), HasSubstr("sluice copy"));
+  EXPECT_TRUE(now.config.run.checkpoint_in_place);
+  EXPECT_EQ(now.config.run.keep_last_checkpoints, 1);
+  EXPECT_EQ(keep_number_of_checkpoints(stored, now), "");  // of before it was turned on
+  EXPECT_EQ(now.config.run.keep_last_checkpoints, 1);
+  EXPECT_EQ(keep_checkpoint_in_place(now), "");
+}
+
 TEST(KeptCheckpoints, AreAsManyAsBeforeUnlessTheirNumberIsGiven) {
   const std::string all = to_json(accepted(resolve_run(kRun, {"run.keep_last=0"})).config);
   Resolved now = accepted(resolve_run(kRun));
